@@ -1,0 +1,35 @@
+# The language, the flags of everything we build, and the warnings of our own targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+
+# Without contraction a multiply-add rounds twice on every machine, so results do not depend on
+# whether the instruction set has a fused one.
+add_compile_options(-ffp-contract=off)
+
+if(KVCAST_SANITIZE)
+  set(kvcast_sanitize_flags -fsanitize=${KVCAST_SANITIZE} -fno-sanitize-recover=all
+                            -fno-omit-frame-pointer)
+  add_compile_options(${kvcast_sanitize_flags})
+  add_link_options(${kvcast_sanitize_flags})
+  # GCC 12 takes instrumented standard containers for uninitialised; the other presets still look.
+  add_compile_options(-Wno-maybe-uninitialized)
+endif()
+
+# Private to our targets: a consumer of the installed library never sees these.
+add_library(kvcast_warnings INTERFACE)
+target_compile_options(
+  kvcast_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+                            $<$<BOOL:${KVCAST_DEVELOPER_MODE}>:-Werror>)
+
+if(KVCAST_DEVELOPER_MODE)
+  add_compile_definitions(_GLIBCXX_ASSERTIONS)
+  set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON) # each header of a kvcast_library must compile alone
+endif()
