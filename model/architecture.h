@@ -1,0 +1,110 @@
+/// What a model is made of, independent of the family that described it.
+///
+/// Every supported family (Llama, Phi-3, Gemma, OLMo, GPT-NeoX, OpenELM, Falcon, GPT-2, OPT, T5,
+/// Whisper, ...) is a setting of these fields; the forward passes in `forward.h` read nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/op.h"
+#include "model/units.h"
+
+namespace kvcast {
+
+enum class NormKind {
+  Rms,            ///< RMSNorm with a weight
+  RmsUnitOffset,  ///< RMSNorm whose weight is 1 + w (Gemma)
+  Layer,          ///< LayerNorm with weight and bias
+  LayerPlain,     ///< LayerNorm without parameters (OLMo)
+};
+
+enum class Residual {
+  Sequential,        ///< h = x + attn(norm1 x); y = h + mlp(norm2 h)
+  ParallelTwoNorms,  ///< y = x + attn(norm1 x) + mlp(norm2 x) (GPT-NeoX)
+  ParallelOneNorm,   ///< y = x + attn(n) + mlp(n), n = norm x (Falcon-7B)
+};
+
+enum class Position {
+  Rope,
+  Alibi,
+  Learned,   ///< a table added to the embedding
+  Sinusoid,  ///< a fixed table added to the embedding (Whisper's encoder)
+  Relative,  ///< T5's bucketed bias on the scores
+};
+
+/// Where eager code multiplies by head_dim^-0.5.
+enum class ScoreScale { OnScores, OnQuery, None };
+
+/// One transformer layer's sizes; they differ between layers in OpenELM and Gemma 2.
+struct LayerShape {
+  Heads heads;
+  std::uint64_t intermediate_size = 0;
+  std::uint64_t sliding_window = 0;  ///< 0: full attention
+  bool operator==(const LayerShape&) const = default;
+};
+
+/// A stack of layers: the decoder of a decoder-only model, or one side of an encoder-decoder.
+struct Stack {
+  std::vector<LayerShape> layers;
+  NormKind norm = NormKind::Rms;
+  double norm_eps = 1e-5;
+  Residual residual = Residual::Sequential;
+  bool post_norms = false;      ///< a norm on each branch's output too (Gemma 2)
+  bool query_key_norm = false;  ///< RMSNorm on each query and key head (OpenELM)
+  bool final_norm = true;
+  Position position = Position::Rope;
+  std::shared_ptr<const RopeTable> rope;  ///< set iff position is Rope
+  std::uint64_t position_rows = 0;        ///< rows of a Learned or Sinusoid table
+  std::uint64_t position_offset = 0;      ///< OPT's table starts at row 2
+  std::uint64_t relative_buckets = 0;
+  std::uint64_t relative_max_distance = 0;
+  double attention_scale = 1;  ///< on q·k
+  ScoreScale score_scale = ScoreScale::OnScores;
+  bool query_bias = false;
+  bool key_bias = false;
+  bool value_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool gated_mlp = false;
+  Function activation = Function::Silu;
+  double attention_softcap = 0;  ///< 0: none
+  bool causal = true;
+  bool cross_attention = false;
+};
+
+/// A whole model.
+struct Architecture {
+  std::string name;
+  std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
+  std::uint64_t hidden_size = 0;
+  std::uint64_t vocab_size = 0;
+  std::uint64_t max_position_embeddings = 0;  ///< nominal context; 0: unlimited
+  bool tied_embeddings = false;
+  double embedding_scale = 1;  ///< sqrt(hidden_size) in Gemma
+  double logit_scale = 1;      ///< hidden_size^-0.5 in T5 v1.0
+  double logit_softcap = 0;    ///< 0: none
+  Stack decoder;
+
+  /// Encoder-decoder models only.
+  bool encoder_decoder = false;
+  Stack encoder;
+  std::uint64_t num_mel_bins = 0;          ///< Whisper: input features of the convolutions
+  std::uint64_t max_source_positions = 0;  ///< Whisper: encoder frames, 1500
+
+  std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
+};
+
+/// Features of a layer's cached keys (and of its values): num_key_value_heads · head_dim.
+/// Throws Error on overflow.
+inline std::uint64_t kv_features(const Heads& heads) {
+  return checked_multiply(heads.num_key_value_heads, heads.head_dim);
+}
+/// Features of its queries: num_attention_heads · head_dim.
+inline std::uint64_t query_features(const Heads& heads) {
+  return checked_multiply(heads.num_attention_heads, heads.head_dim);
+}
+
+}  // namespace kvcast

@@ -1,0 +1,85 @@
+#include "model/config_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include <nlohmann/json.hpp>
+
+#include "model/config_families.h"
+#include "model/error.h"
+#include "model/json_file.h"
+
+namespace kvcast {
+namespace {
+
+using nlohmann::json;
+
+struct Family {
+  const char* model_type;
+  Architecture (*read)(const JsonObject&);
+};
+
+constexpr std::array families{
+    Family{"llama", config::read_llama},
+    Family{"mistral", config::read_llama},
+    Family{"qwen2", config::read_llama},
+    Family{"olmo", config::read_llama},
+    Family{"phi3", config::read_phi3},
+    Family{"gemma", config::read_gemma},
+    Family{"gemma2", config::read_gemma},
+    Family{"gpt_neox", config::read_gpt_neox},
+    Family{"openelm", config::read_openelm},
+    Family{"falcon", config::read_falcon},
+    Family{"RefinedWeb", config::read_falcon},
+    Family{"RefinedWebModel", config::read_falcon},
+    Family{"gpt2", config::read_gpt2},
+    Family{"opt", config::read_opt},
+    Family{"t5", config::read_t5},
+    Family{"whisper", config::read_whisper},
+};
+
+json with_overrides(json config, const std::string& place,
+                    const std::vector<ConfigOverride>& overrides) {
+  if (!config.is_object()) throw Error(place, "a JSON document that is no object", "a config.json");
+  for (const ConfigOverride& o : overrides) {
+    // A bare word is a string; what opens like JSON has to be JSON.
+    const bool is_word = std::isalpha(static_cast<unsigned char>(o.value.front())) != 0 &&
+                         o.value != "true" && o.value != "false" && o.value != "null";
+    config[o.key] = is_word ? json(o.value) : parse_json(o.value, "--set " + o.key);
+  }
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::string> supported_model_types() {
+  std::vector<std::string> names;
+  for (const Family& f : families) names.emplace_back(f.model_type);
+  return names;
+}
+
+Architecture read_config(const json& config, const std::string& name, const std::string& place,
+                         const std::vector<ConfigOverride>& overrides) {
+  const json changed = with_overrides(config, place, overrides);
+  const JsonObject object(changed, place);
+  const std::string model_type = object.text("model_type");
+  const auto family = std::find_if(families.begin(), families.end(),
+                                   [&](const Family& f) { return model_type == f.model_type; });
+  if (family == families.end()) {
+    throw Error(object.place_of("model_type") + ": " +
+                unknown_name("model type", model_type, supported_model_types()).what());
+  }
+  Architecture a = family->read(object);
+  for (const ConfigOverride& o : overrides) {
+    if (!object.asked().contains(o.key)) {
+      const std::vector<std::string> known(object.asked().begin(), object.asked().end());
+      throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, known).what());
+    }
+  }
+  a.name = name;
+  a.model_type = model_type;
+  return a;
+}
+
+}  // namespace kvcast

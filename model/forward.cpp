@@ -1,0 +1,289 @@
+#include "model/forward.h"
+
+#include <string>
+
+#include "model/error.h"
+
+namespace kvcast {
+namespace {
+
+/// What the layers of a stack share within one pass.
+struct StackPass {
+  const Architecture& architecture;
+  const Stack& stack;
+  std::string prefix;  ///< of weight and cache names: "", "encoder.", "decoder."
+  std::string phase;
+  Count past;
+  std::optional<Value> bias;                           ///< T5's or ALiBi's, shared by all layers
+  std::vector<std::pair<std::uint64_t, Value>> masks;  ///< eager: by sliding window
+};
+
+std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
+                             const Count& features) {
+  if (!present) return {};
+  return r.weight(prefix + ".bias", {features});
+}
+
+Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
+              const Count& out_features, bool bias) {
+  const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
+  return r.linear(label, x, w, bias_of(r, prefix, bias, out_features));
+}
+
+std::optional<Value> eager_mask(Recorder& r, StackPass& pass, const Mask& mask,
+                                const Count& queries, const Count& keys) {
+  // T5 adds its mask to the shared position bias once, see prepare().
+  const bool in_bias = pass.stack.position == Position::Relative;
+  if (r.lowering().attention != Kernels::Eager || !mask.causal || in_bias) return {};
+  for (const auto& [window, value] : pass.masks) {
+    if (window == mask.window) return value;
+  }
+  const Value value = r.causal_mask(mask, queries, keys);
+  pass.masks.emplace_back(mask.window, value);
+  return value;
+}
+
+Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
+  Recorder::Attention a;
+  a.heads = heads;
+  a.scale = stack.attention_scale;
+  a.score_scale = stack.score_scale;
+  a.softcap = stack.attention_softcap;
+  return a;
+}
+
+Value self_attention(Recorder& r, StackPass& pass, const LayerShape& layer, const std::string& name,
+                     Value x) {
+  const Stack& stack = pass.stack;
+  const Heads& heads = layer.heads;
+  const std::uint64_t hidden = pass.architecture.hidden_size;
+  Value q = project(r, "query", name + ".query", x, query_features(heads), stack.query_bias);
+  Value k = project(r, "key", name + ".key", x, kv_features(heads), stack.key_bias);
+  Value v = project(r, "value", name + ".value", x, kv_features(heads), stack.value_bias);
+  if (stack.query_key_norm) {
+    q = r.head_norm("query_norm", stack.norm_eps, name + ".query_norm", q,
+                    heads.num_attention_heads);
+    k = r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
+  }
+  if (stack.position == Position::Rope) {
+    q = r.rope("query_rope", q, heads.num_attention_heads, heads.head_dim, stack.rope, pass.past);
+    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, pass.past);
+  }
+  if (stack.causal) {
+    const Count& batch = r.info(x).shape[0];
+    const std::vector<Count> shape{batch, pass.past, kv_features(heads)};
+    k = r.append(r.cache(name + ".keys", shape), k, "cache_keys");
+    v = r.append(r.cache(name + ".values", shape), v, "cache_values");
+    r.output(k);
+    r.output(v);
+  }
+  Recorder::Attention a = attention_of(stack, heads);
+  a.mask = {stack.causal, layer.sliding_window, pass.past};
+  a.bias = pass.bias;
+  a.additive_mask = eager_mask(r, pass, a.mask, r.info(q).shape[1], r.info(k).shape[1]);
+  const Value o = r.attention(a, q, k, v);
+  return project(r, "attention_output", name + ".attention_output", o, hidden,
+                 stack.attention_output_bias);
+}
+
+Value cross_attention(Recorder& r, const StackPass& pass, const LayerShape& layer,
+                      const std::string& name, Value x, const CrossCache& cross) {
+  const Stack& stack = pass.stack;
+  const Heads& heads = layer.heads;
+  const Value q =
+      project(r, "cross_query", name + ".cross_query", x, query_features(heads), stack.query_bias);
+  Recorder::Attention a = attention_of(stack, heads);
+  a.mask.causal = false;
+  const Value o = r.attention(a, q, cross.keys, cross.values);
+  return project(r, "cross_output", name + ".cross_output", o, pass.architecture.hidden_size,
+                 stack.attention_output_bias);
+}
+
+Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
+          Value x) {
+  const Stack& stack = pass.stack;
+  const std::uint64_t width = layer.intermediate_size;
+  Value h = x;
+  if (stack.gated_mlp) {
+    const Value gate = project(r, "gate", name + ".gate", x, width, stack.mlp_bias);
+    const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
+    h = r.gated("activation", stack.activation, gate, up);
+  } else {
+    h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
+    h = r.unary("activation", stack.activation, h);
+  }
+  return project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
+}
+
+Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
+                   const std::vector<CrossCache>& cross) {
+  const Stack& stack = pass.stack;
+  const LayerShape& layer = stack.layers[index];
+  const std::string name = pass.prefix + "layers." + std::to_string(index);
+  const auto norm = [&](std::string_view label, Value v) {
+    return r.norm(label, stack.norm, stack.norm_eps, name + "." + std::string(label), v);
+  };
+  const auto add = [&](Value residual, Value branch) {
+    return r.binary("residual", Function::Add, residual, branch);
+  };
+  const auto post = [&](std::string_view label, Value v) {
+    return stack.post_norms ? norm(label, v) : v;
+  };
+
+  r.enter(pass.phase, static_cast<int>(index));
+  const Value normed = norm("attention_norm", x);
+  const Value attended = post("post_attention_norm", self_attention(r, pass, layer, name, normed));
+  if (stack.residual != Residual::Sequential) {
+    const Value mlp_input =
+        stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
+    return add(add(mlp(r, pass, layer, name, mlp_input), attended), x);
+  }
+  Value h = add(x, attended);
+  if (stack.cross_attention) {
+    h = add(h, cross_attention(r, pass, layer, name, norm("cross_norm", h), cross[index]));
+  }
+  return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, norm("mlp_norm", h))));
+}
+
+Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
+  const Stack& stack = pass.stack;
+  if (stack.position != Position::Learned && stack.position != Position::Sinusoid) return x;
+  const Count rows = stack.position_rows + stack.position_offset;
+  const Value table =
+      r.weight(pass.prefix + "positions.weight", {rows, pass.architecture.hidden_size});
+  const Value ids = r.input(pass.prefix + "positions", {r.info(x).shape[1]}, DType::FP32);
+  return r.binary("add_positions", Function::Add, x, r.embedding(table, ids, "positions"));
+}
+
+/// The biases that all layers of a stack share.
+void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& keys) {
+  const Stack& stack = pass.stack;
+  const std::uint64_t num_heads = stack.layers.front().heads.num_attention_heads;
+  if (stack.position == Position::Alibi) {
+    pass.bias = r.alibi_bias(num_heads, keys, stack.attention_scale);
+  }
+  if (stack.position != Position::Relative) return;
+  const Value table =
+      r.weight(pass.prefix + "relative_bias.weight", {stack.relative_buckets, num_heads});
+  Value bias = r.relative_position_bias(
+      table, {stack.relative_buckets, stack.relative_max_distance, !stack.causal, pass.past},
+      queries, keys);
+  if (r.lowering().attention == Kernels::Eager && stack.causal) {
+    const Value mask = r.causal_mask({true, 0, pass.past}, queries, keys);
+    bias = r.binary("bias_and_mask", Function::Add, bias, mask);
+  }
+  pass.bias = bias;
+}
+
+Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
+  for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
+    x = record_layer(r, pass, i, x, cross);
+  }
+  return x;
+}
+
+Value final_norm(Recorder& r, const StackPass& pass, Value x) {
+  if (!pass.stack.final_norm) return x;
+  return r.norm("final_norm", pass.stack.norm, pass.stack.norm_eps, pass.prefix + "final_norm", x);
+}
+
+Value embed_tokens(Recorder& r, const Architecture& a, const std::string& prefix,
+                   const Count& batch, const Count& tokens) {
+  const Value table = r.weight("embedding.weight", {a.vocab_size, a.hidden_size});
+  const Value ids = r.input(prefix + "tokens", {batch, tokens}, DType::FP32);  // 4-byte ids
+  const Value x = r.embedding(table, ids, "embedding");
+  return a.embedding_scale == 1 ? x
+                                : r.unary("embedding_scale", Function::Scale, x, a.embedding_scale);
+}
+
+Value record_head(Recorder& r, const Architecture& a, Value x) {
+  if (a.logit_scale != 1) x = r.unary("logit_scale", Function::Scale, x, a.logit_scale);
+  const std::string name = a.tied_embeddings ? "embedding" : "head";
+  const Value w = r.weight(name + ".weight", {a.vocab_size, a.hidden_size});
+  Value logits = r.linear("head", x, w);
+  if (a.logit_softcap > 0) {
+    logits = r.unary("logit_soft_cap", Function::SoftCap, logits, a.logit_softcap);
+  }
+  return logits;
+}
+
+}  // namespace
+
+Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
+                     const std::vector<CrossCache>& cross) {
+  const std::string prefix = a.encoder_decoder ? "decoder." : "";
+  StackPass stack{a,         a.decoder, prefix, a.encoder_decoder ? "decoder" : "layers",
+                  pass.past, {},        {}};
+  r.enter("embedding");
+  Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
+  x = add_position_table(r, stack, x);
+  prepare(r, stack, pass.tokens, pass.past + pass.tokens);
+
+  std::vector<CrossCache> cross_cache = cross;
+  if (a.decoder.cross_attention && cross_cache.empty()) {
+    for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
+      const std::string name = prefix + "layers." + std::to_string(i);
+      const std::vector<Count> shape{pass.batch, pass.encoder_len,
+                                     kv_features(a.decoder.layers[i].heads)};
+      cross_cache.push_back(
+          {r.cache(name + ".cross_keys", shape), r.cache(name + ".cross_values", shape)});
+    }
+  }
+  x = record_stack(r, stack, x, cross_cache);
+
+  r.enter("head");
+  // Norms and the head work row by row: only rows whose logits are wanted go through them.
+  if (pass.logits == Logits::Last) x = r.last_token(x);
+  const Value logits = record_head(r, a, final_norm(r, stack, x));
+  r.output(logits);
+  return logits;
+}
+
+Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length) {
+  KVCAST_ASSERT(a.encoder_decoder);
+  StackPass stack{a, a.encoder, "encoder.", "encoder", 0, {}, {}};
+  r.enter("encoder_input");
+  Value x;
+  if (a.num_mel_bins > 0) {
+    const auto conv = [&](std::string_view label, Value in, std::uint64_t stride) {
+      const std::string name = "encoder." + std::string(label);
+      const Value w = r.weight(name + ".weight", {a.hidden_size, r.info(in).shape.back(), 3});
+      const Value b = r.weight(name + ".bias", {a.hidden_size});
+      return r.unary(label, Function::Gelu, r.conv1d(label, in, w, b, 3, stride));
+    };
+    x = r.input("features", {batch, 2 * length, a.num_mel_bins}, r.lowering().activations);
+    x = conv("conv2", conv("conv1", x, 1), 2);
+  } else {
+    x = embed_tokens(r, a, "encoder.", batch, length);
+  }
+  x = add_position_table(r, stack, x);
+  prepare(r, stack, length, length);
+  x = record_stack(r, stack, x, {});
+  r.enter("encoder_output");
+  return final_norm(r, stack, x);
+}
+
+std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
+                                           Value encoder_states) {
+  std::vector<CrossCache> cross;
+  for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
+    r.enter("cross", static_cast<int>(i));
+    const std::string name = "decoder.layers." + std::to_string(i);
+    const Count features = kv_features(a.decoder.layers[i].heads);
+    const std::vector<Count> empty{r.info(encoder_states).shape[0], 0, features};
+    const auto fill = [&](std::string_view label, const std::string& part, bool bias) {
+      const Value rows =
+          project(r, label, name + "." + std::string(label), encoder_states, features, bias);
+      const Value filled =
+          r.append(r.cache(name + part, empty), rows, "cache_" + std::string(label));
+      r.output(filled);
+      return filled;
+    };
+    const Value keys = fill("cross_key", ".cross_keys", a.decoder.key_bias);
+    const Value values = fill("cross_value", ".cross_values", a.decoder.value_bias);
+    cross.push_back({keys, values});
+  }
+  return cross;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,68 @@
+/// KV-cache methods: what each changes in a model's forward passes.
+///
+/// A method answers one of four questions (`Kind`); methods of different kinds compose,
+/// `random-prune:keep=0.5+...`. Each lives in one file and is registered by one line in
+/// `registry.cpp`.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/architecture.h"
+#include "model/count.h"
+
+namespace kvcast {
+
+enum class MethodKind {
+  Prompt,     ///< which prompt tokens does the base model see?
+  Source,     ///< where does the prompt's cache come from?
+  Cache,      ///< what is stored per token, and how does attention read it?
+  Placement,  ///< who computes which part of the prompt, and what is sent?
+};
+std::string_view name(MethodKind kind);
+
+/// One method as the user wrote it: NAME[:KEY=VALUE,...].
+struct MethodSpec {
+  std::string name = "plain";
+  std::vector<std::pair<std::string, std::string>> options;
+  bool operator==(const MethodSpec&) const = default;
+};
+
+/// Parses "NAME[:KEY=VALUE,...][+NAME...]". Throws Error: unknown method or option (with the
+/// nearest), empty parts, two methods of one kind.
+std::vector<MethodSpec> parse_methods(std::string_view text);
+/// The canonical spelling of what parse_methods read.
+std::string to_string(const std::vector<MethodSpec>& methods);
+
+/// A fraction above 0 and at most 1 from an option. Throws Error when missing or out of range.
+double fraction_option(const MethodSpec& spec, std::string_view key);
+
+/// What the methods of one request change, before anything is recorded.
+struct Plan {
+  const Architecture& base;
+  Symbols& symbols;
+  /// Tokens of the prompt that the base model's prefill processes and caches.
+  Count prompt_tokens;
+};
+
+struct Method {
+  std::string_view name;
+  MethodKind kind;
+  std::string_view summary;               ///< one line for `--help`
+  std::vector<std::string_view> options;  ///< keys it takes
+  std::function<void(const MethodSpec&, Plan&)> apply;
+};
+
+/// All methods, in the order of `registry.cpp`.
+const std::vector<Method>& methods();
+/// Throws Error with the nearest name.
+const Method& find_method(std::string_view name);
+
+/// One function for each file in this folder.
+Method plain();
+Method random_prune();
+
+}  // namespace kvcast

@@ -1,0 +1,23 @@
+#include "model/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+/// Random token pruning, the baseline of KV Prediction (Horton et al. 2024, arXiv:2410.08391,
+/// section 5): the base model sees ceil(keep · prompt_len) tokens at their original positions.
+Method random_prune() {
+  return {"random-prune",
+          MethodKind::Prompt,
+          "keep=F: the model sees a random share F of the prompt's tokens",
+          {"keep"},
+          [](const MethodSpec& spec, Plan& plan) {
+            if (plan.base.encoder_decoder) {
+              throw Error("method random-prune", "the encoder-decoder model " + plan.base.name,
+                          "a decoder-only model: an encoder's tokens are no prompt");
+            }
+            plan.prompt_tokens =
+                plan.symbols.ceil_fraction(plan.prompt_tokens, fraction_option(spec, "keep"));
+          }};
+}
+
+}  // namespace kvcast

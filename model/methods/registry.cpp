@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "model/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+const std::vector<Method>& methods() {
+  static const std::vector<Method> all{
+      plain(),
+      random_prune(),
+  };
+  return all;
+}
+
+std::string_view name(MethodKind kind) {
+  switch (kind) {
+    case MethodKind::Prompt: return "prompt";
+    case MethodKind::Source: return "source";
+    case MethodKind::Cache: return "cache";
+    case MethodKind::Placement: return "placement";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+const Method& find_method(std::string_view name) {
+  std::vector<std::string> known;
+  for (const Method& method : methods()) {
+    if (method.name == name) return method;
+    known.emplace_back(method.name);
+  }
+  throw unknown_name("method", name, known);
+}
+
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+MethodSpec parse_method(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  MethodSpec spec{std::string(text.substr(0, colon)), {}};
+  if (spec.name.empty()) {
+    throw Error("--method", "an empty method name", "NAME[:KEY=VALUE,...][+NAME...]");
+  }
+  const Method& method = find_method(spec.name);
+  if (colon == std::string_view::npos) return spec;
+  for (const std::string_view option : split(text.substr(colon + 1), ',')) {
+    const std::size_t equals = option.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == option.size()) {
+      throw Error("method " + spec.name, "option '" + std::string(option) + "'", "KEY=VALUE");
+    }
+    const std::string key(option.substr(0, equals));
+    if (std::find(method.options.begin(), method.options.end(), key) == method.options.end()) {
+      const std::vector<std::string> known(method.options.begin(), method.options.end());
+      if (known.empty())
+        throw Error("method " + spec.name + " takes no options; got '" + key + "'");
+      throw Error("method " + spec.name + ": " + unknown_name("option", key, known).what());
+    }
+    for (const auto& [other, value] : spec.options) {
+      if (other == key) throw Error("method " + spec.name + ": option '" + key + "' given twice");
+    }
+    spec.options.emplace_back(key, option.substr(equals + 1));
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::vector<MethodSpec> parse_methods(std::string_view text) {
+  std::vector<MethodSpec> specs;
+  std::map<MethodKind, std::string> by_kind;
+  for (const std::string_view part : split(text, '+')) {
+    MethodSpec spec = parse_method(part);
+    const MethodKind kind = find_method(spec.name).kind;
+    const auto [other, fresh] = by_kind.emplace(kind, spec.name);
+    if (!fresh) {
+      throw Error("methods '" + other->second + "' and '" + spec.name +
+                  "' do not compose: both are of the kind '" + std::string(name(kind)) +
+                  "'; expected at most one of a kind");
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::string to_string(const std::vector<MethodSpec>& methods) {
+  std::string text;
+  for (const MethodSpec& spec : methods) {
+    text += (text.empty() ? "" : "+") + spec.name;
+    char separator = ':';
+    for (const auto& [key, value] : spec.options) {
+      text += separator + key + "=" + value;
+      separator = ',';
+    }
+  }
+  return text;
+}
+
+double fraction_option(const MethodSpec& spec, std::string_view key) {
+  for (const auto& [name, value] : spec.options) {
+    if (name != key) continue;
+    double number = 0;
+    const char* end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, number);
+    if (error != std::errc() || rest != end || !(number > 0 && number <= 1)) {
+      throw Error("method " + spec.name + ": option " + name, "'" + value + "'",
+                  "a fraction above 0 and at most 1");
+    }
+    return number;
+  }
+  throw Error("method " + spec.name + ": option '" + std::string(key) + "' is missing; expected " +
+              spec.name + ":" + std::string(key) + "=F");
+}
+
+}  // namespace kvcast

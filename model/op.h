@@ -1,0 +1,240 @@
+/// The tensor operators that a forward pass is made of.
+///
+/// `Op` is a closed variant: a new operator does not compile until every interpreter (work, cost,
+/// simulation, execution) handles it. The structs hold attributes only; shapes and element types
+/// stand with the tensors that a node of the `Graph` reads and writes.
+///
+/// Layouts: hidden states are [batch, tokens, features], heads side by side within the features
+/// ([batch, tokens, num_heads · head_dim]); scores are [batch, num_attention_heads, queries, keys].
+/// Weights are stored [out_features, in_features], as PyTorch's nn.Linear does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/count.h"
+
+namespace kvcast {
+
+/// Head counts of one attention layer. Query head i reads key-value head
+/// i / (num_attention_heads / num_key_value_heads).
+struct Heads {
+  std::uint64_t num_attention_heads = 0;
+  std::uint64_t num_key_value_heads = 0;
+  std::uint64_t head_dim = 0;
+  bool operator==(const Heads&) const = default;
+};
+
+/// Which (query, key) pairs are visible. Query i stands at position `past + i`.
+struct Mask {
+  bool causal = true;
+  std::uint64_t window = 0;  ///< keys visible to a query, itself included; 0: all before it
+  Count past;                ///< tokens in the cache before the first query
+  bool operator==(const Mask&) const = default;
+};
+
+/// y[b,t,:] = table[ids[b,t],:].  Inputs: table [rows, features], ids [batch, tokens].
+struct Embedding {
+  bool operator==(const Embedding&) const = default;
+};
+
+/// y = x·Wᵀ (+ bias).  Inputs: x [..., in], W [out, in], optionally bias [out].
+/// Work: 2·rows·out·in FLOPs, and rows·out for the bias.
+struct Linear {
+  bool operator==(const Linear&) const = default;
+};
+
+/// scores[b,h,i,j] = q[b,i,h]·k[b,j,g(h)], all pairs, masked or not, as eager kernels do.
+/// Inputs: q [batch, queries, H·hd], k [batch, keys, G·hd].  Work: 2·batch·H·queries·keys·hd FLOPs.
+struct AttentionScores {
+  Heads heads;
+  bool operator==(const AttentionScores&) const = default;
+};
+
+/// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)], all pairs.
+/// Inputs: probabilities [batch, H, queries, keys], v [batch, keys, G·hd].
+struct AttentionValues {
+  Heads heads;
+  bool operator==(const AttentionValues&) const = default;
+};
+
+/// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
+/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys].
+/// Work per visible pair and head: 4·hd FLOPs for the two products, 1 for the scale unless it is 1,
+/// 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1 division
+/// per output element. Keys and values that some query sees are read once.
+/// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+struct TiledAttention {
+  Heads heads;
+  double scale = 1;
+  double softcap = 0;  ///< scores become softcap·tanh(score/softcap); 0: none
+  Mask mask;
+  Count visible_pairs;  ///< per sequence and head, see visible_pairs() in model/work.h
+  Count visible_keys;   ///< per sequence: keys that at least one query sees
+  bool operator==(const TiledAttention&) const = default;
+};
+
+/// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
+/// divide).
+struct Softmax {
+  bool operator==(const Softmax&) const = default;
+};
+
+/// What an element-wise operator computes; FLOPs an element in brackets.
+enum class Function {
+  Copy,         ///< x [0]; also layout and element-type changes
+  Add,          ///< x + y [1]
+  Multiply,     ///< x · y [1]
+  Scale,        ///< parameter · x [1]
+  ClampBelow,   ///< max(x, parameter) [1]
+  Square,       ///< x² [1]
+  Center,       ///< x - y, y one number a row [1]
+  InverseRoot,  ///< 1/sqrt(x + parameter) [3]
+  SoftCap,      ///< parameter·tanh(x/parameter) [3]
+  Relu,         ///< max(x, 0) [1]
+  Silu,         ///< x/(1 + exp(-x)) [4]
+  Gelu,         ///< x/2·(1 + erf(x/√2)) [5]
+  GeluTanh,     ///< x/2·(1 + tanh(√(2/π)(x + 0.044715·x³))) [9]
+  OnePlus,      ///< 1 + x [1]
+};
+
+std::string_view name(Function function);
+std::uint64_t flops_per_element(Function function);
+
+/// Inputs: x, and y for Add, Multiply and Center. y's dimensions are aligned with x's last ones; a
+/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated.
+struct Elementwise {
+  Function function = Function::Copy;
+  double parameter = 0;
+  bool operator==(const Elementwise&) const = default;
+};
+
+/// f(gate)·up in one kernel, f an activation.  Inputs: gate, up.
+/// Work: the activation's FLOPs and 1 more an element.
+struct GatedActivation {
+  Function function = Function::Silu;
+  bool operator==(const GatedActivation&) const = default;
+};
+
+/// Mean over the last dimension: [..., n] -> [..., 1].  Work: 1 FLOP an element.
+struct RowMean {
+  bool operator==(const RowMean&) const = default;
+};
+
+/// y = w·x·rsqrt(mean(x²) + eps), over the last dimension or, with `groups` > 1, over each of that
+/// many equal parts of it with one shared w (query and key norms). `unit_offset`: the weight is
+/// 1 + w (Gemma).  Work: 4 FLOPs an element and 3 a row.
+/// Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4.
+struct RmsNorm {
+  double eps = 0;
+  bool unit_offset = false;
+  std::uint64_t groups = 1;
+  bool operator==(const RmsNorm&) const = default;
+};
+
+/// y = (x - mean)·rsqrt(variance + eps)·w + b, the biased variance; w and b are optional inputs.
+/// Work: 5 FLOPs an element, 1 more for each of w and b, and 4 a row.
+struct LayerNorm {
+  double eps = 0;
+  bool operator==(const LayerNorm&) const = default;
+};
+
+/// The frequencies of a rotary embedding, computed once for a model.
+struct RopeTable {
+  std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
+  double gain = 1;                          ///< on cos and sin (longrope)
+  double position_scale = 1;                ///< positions are divided by it (linear scaling)
+  bool operator==(const RopeTable&) const = default;
+};
+
+/// Rotates the first 2·inverse_frequencies dims of each head by position·frequency, half-split.
+/// Inputs: x [batch, tokens, num_heads·head_dim]. Work: 6 FLOPs a rotated pair.
+/// Source: Su et al. 2021 (arXiv:2104.09864), eq. 15, in the half-split layout of transformers.
+struct Rope {
+  std::uint64_t num_heads = 0;
+  std::uint64_t head_dim = 0;
+  std::shared_ptr<const RopeTable> table;
+  Count first_position;  ///< of token 0; positions are consecutive
+  bool operator==(const Rope&) const = default;
+};
+
+/// cos or sin of position·frequency for `head_dim` dims of consecutive positions: no input, output
+/// [tokens, head_dim]; dims that are not rotated hold 1 (cos) or 0 (sin). Eager kernels only.
+/// Work: 2 FLOPs an element.
+struct RopeAngles {
+  bool sine = false;
+  std::shared_ptr<const RopeTable> table;
+  Count first_position;
+  bool operator==(const RopeAngles&) const = default;
+};
+
+/// [a | b | rest] -> [-b | a | 0] in each head, a and b the two halves of the rotated dims. Eager
+/// kernels only.  Work: 1 FLOP an element.
+struct RotateHalf {
+  std::uint64_t num_heads = 0;
+  std::uint64_t rotary_dims = 0;
+  bool operator==(const RotateHalf&) const = default;
+};
+
+/// Appends new rows to a cache.  Inputs: past [batch, past, features], rows [batch, n, features];
+/// output: the same cache with past + n rows. Only the new rows are read and written.
+struct CacheAppend {
+  bool operator==(const CacheAppend&) const = default;
+};
+
+/// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
+struct RepeatHeads {
+  std::uint64_t repeats = 1;
+  bool operator==(const RepeatHeads&) const = default;
+};
+
+/// The last token of each sequence: [batch, tokens, features] -> [batch, 1, features].
+struct LastToken {
+  bool operator==(const LastToken&) const = default;
+};
+
+/// One-dimensional convolution over time with padding kernel/2.
+/// Inputs: x [batch, frames, in], W [out, in, kernel], bias [out]; output [batch, frames/stride,
+/// out].  Work: 2·output rows·out·in·kernel FLOPs (padded taps count) and output rows·out (bias).
+struct Conv1d {
+  std::uint64_t kernel = 3;
+  std::uint64_t stride = 1;
+  bool operator==(const Conv1d&) const = default;
+};
+
+/// T5's bucketed position bias: table [buckets, H] -> [H, queries, keys]; query i stands at
+/// `first_position + i`.  Source: Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
+struct RelativePositionBias {
+  std::uint64_t num_buckets = 32;
+  std::uint64_t max_distance = 128;
+  bool bidirectional = true;
+  Count first_position;
+  bool operator==(const RelativePositionBias&) const = default;
+};
+
+/// ALiBi: no input, output [H, 1, keys] = slope_h·j, slope and product rounded to bf16, times
+/// `scale`.  Work: 2 FLOPs an element.  Source: Press et al. 2022 (arXiv:2108.12409), section 3.
+struct AlibiBias {
+  double scale = 1;
+  bool operator==(const AlibiBias&) const = default;
+};
+
+/// The additive mask [queries, keys]: 0 where visible, the lowest number where not. No input.
+struct CausalMask {
+  Mask mask;
+  bool operator==(const CausalMask&) const = default;
+};
+
+using Op = std::variant<Embedding, Linear, AttentionScores, AttentionValues, TiledAttention,
+                        Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
+                        RopeAngles, RotateHalf, CacheAppend, RepeatHeads, LastToken, Conv1d,
+                        RelativePositionBias, AlibiBias, CausalMask>;
+
+/// "linear", "tiled_attention", "silu", ...
+std::string_view name(const Op& op);
+
+}  // namespace kvcast

@@ -1,0 +1,245 @@
+#include "model/recorder.h"
+
+#include <algorithm>
+
+#include "model/error.h"
+#include "model/work.h"
+
+namespace kvcast {
+namespace {
+
+bool is_half(DType dtype) { return dtype == DType::FP16 || dtype == DType::BF16; }
+
+}  // namespace
+
+void Recorder::enter(std::string phase, int layer) {
+  phase_ = std::move(phase);
+  layer_ = layer;
+}
+
+Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
+  const auto known = weights_.find(name);
+  if (known != weights_.end()) {
+    KVCAST_ASSERT(graph_.tensor(known->second).shape == shape);
+    return known->second;
+  }
+  const Value value =
+      graph_.add_tensor({name, std::move(shape), lowering_.weights, Storage::Weights, {}});
+  weights_.emplace(name, value);
+  return value;
+}
+
+Value Recorder::input(const std::string& name, std::vector<Count> shape, DType dtype) {
+  return graph_.add_tensor({name, std::move(shape), dtype, Storage::Activations, {}});
+}
+
+Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
+  return graph_.add_tensor({name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
+}
+
+Value Recorder::node(Op op, std::string_view label, std::vector<Value> inputs,
+                     std::vector<Count> shape, DType dtype, Storage storage) {
+  Node n{std::move(op), std::move(inputs), {}, std::string(label), phase_, layer_};
+  return graph_.add_node(std::move(n), {"", std::move(shape), dtype, storage, {}});
+}
+
+Value Recorder::cast(Value x, DType dtype, std::string_view label) {
+  if (info(x).dtype == dtype) return x;
+  return node(Elementwise{Function::Copy}, label, {x}, info(x).shape, dtype);
+}
+
+Value Recorder::embedding(Value table, Value ids, std::string_view label) {
+  std::vector<Count> shape = info(ids).shape;
+  shape.push_back(info(table).shape.back());
+  return node(Embedding{}, label, {table, ids}, std::move(shape), lowering_.activations);
+}
+
+Value Recorder::linear(std::string_view label, Value x, Value weight, std::optional<Value> bias) {
+  KVCAST_ASSERT(info(x).shape.back() == info(weight).shape[1]);
+  std::vector<Count> shape = info(x).shape;
+  shape.back() = info(weight).shape[0];
+  std::vector<Value> inputs{x, weight};
+  if (bias) inputs.push_back(*bias);
+  return node(Linear{}, label, std::move(inputs), std::move(shape), lowering_.activations);
+}
+
+Value Recorder::norm(std::string_view label, NormKind kind, double eps, const std::string& prefix,
+                     Value x) {
+  const Count features = info(x).shape.back();
+  const bool rms = kind == NormKind::Rms || kind == NormKind::RmsUnitOffset;
+  if (rms) {
+    const bool unit_offset = kind == NormKind::RmsUnitOffset;
+    const Value w = weight(prefix + ".weight", {features});
+    if (lowering_.elementwise == Kernels::Eager) {
+      return eager_rms_norm(label, eps, unit_offset, w, x);
+    }
+    return node(RmsNorm{eps, unit_offset, 1}, label, {x, w}, info(x).shape, info(x).dtype);
+  }
+  std::vector<Value> inputs{x};
+  if (kind == NormKind::Layer) {
+    inputs.push_back(weight(prefix + ".weight", {features}));
+    inputs.push_back(weight(prefix + ".bias", {features}));
+  }
+  return node(LayerNorm{eps}, label, std::move(inputs), info(x).shape, info(x).dtype);
+}
+
+Value Recorder::eager_rms_norm(std::string_view label, double eps, bool unit_offset, Value w,
+                               Value x) {
+  // transformers' LlamaRMSNorm, one kernel for each line; half-precision inputs go through fp32.
+  const DType dtype = info(x).dtype;
+  const DType wide = is_half(dtype) ? DType::FP32 : dtype;
+  const Value x32 = cast(x, wide, label);
+  const Value squares = unary(label, Function::Square, x32);
+  std::vector<Count> row_shape = info(x).shape;
+  row_shape.back() = 1;
+  const Value mean = node(RowMean{}, label, {squares}, std::move(row_shape), wide);
+  const Value root = unary(label, Function::InverseRoot, mean, eps);
+  const Value normalized = cast(binary(label, Function::Multiply, x32, root), dtype, label);
+  const Value factor = unit_offset ? unary(label, Function::OnePlus, w) : w;
+  return binary(label, Function::Multiply, normalized, factor);
+}
+
+Value Recorder::head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
+                          std::uint64_t num_heads) {
+  const std::uint64_t head_dim = info(x).shape.back().constant() / num_heads;
+  const Value w = weight(prefix + ".weight", {head_dim});
+  return node(RmsNorm{eps, false, num_heads}, label, {x, w}, info(x).shape, info(x).dtype);
+}
+
+Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,
+                     std::uint64_t head_dim, const std::shared_ptr<const RopeTable>& table,
+                     const Count& first_position) {
+  const Rope op{num_heads, head_dim, table, first_position};
+  if (lowering_.elementwise == Kernels::Eager) return eager_rope(label, op, x);
+  return node(op, label, {x}, info(x).shape, info(x).dtype);
+}
+
+Value Recorder::rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens) {
+  for (const Angles& known : angles_) {
+    if (known.op == op && known.head_dim == head_dim) return known.value;
+  }
+  const Value value =
+      node(op, op.sine ? "sin" : "cos", {}, {tokens, head_dim}, lowering_.activations);
+  angles_.push_back({op, head_dim, value});
+  return value;
+}
+
+Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x) {
+  // transformers' apply_rotary_pos_emb: x·cos + rotate_half(x)·sin, one kernel for each step.
+  const Count tokens = info(x).shape[1];
+  const Value cosine = rope_angles({false, op.table, op.first_position}, op.head_dim, tokens);
+  const Value sine = rope_angles({true, op.table, op.first_position}, op.head_dim, tokens);
+  const std::uint64_t rotary_dims = 2 * op.table->inverse_frequencies.size();
+  const Value rotated =
+      node(RotateHalf{op.num_heads, rotary_dims}, label, {x}, info(x).shape, info(x).dtype);
+  return binary(label, Function::Add, binary(label, Function::Multiply, x, cosine),
+                binary(label, Function::Multiply, rotated, sine));
+}
+
+Value Recorder::append(Value cache, Value rows, std::string_view label) {
+  std::vector<Count> shape = info(cache).shape;
+  shape[1] += info(rows).shape[1];
+  return node(CacheAppend{}, label, {cache, rows}, std::move(shape), lowering_.cache,
+              Storage::KvCache);
+}
+
+Value Recorder::unary(std::string_view label, Function function, Value x, double parameter) {
+  return node(Elementwise{function, parameter}, label, {x}, info(x).shape, info(x).dtype);
+}
+
+Value Recorder::binary(std::string_view label, Function function, Value x, Value y) {
+  return node(Elementwise{function}, label, {x, y}, info(x).shape, info(x).dtype);
+}
+
+Value Recorder::gated(std::string_view label, Function activation, Value gate, Value up) {
+  if (lowering_.elementwise == Kernels::Eager) {
+    return binary(label, Function::Multiply, unary(label, activation, gate), up);
+  }
+  return node(GatedActivation{activation}, label, {gate, up}, info(gate).shape, info(gate).dtype);
+}
+
+Value Recorder::last_token(Value x) {
+  std::vector<Count> shape = info(x).shape;
+  if (shape[1] == Count(1)) return x;
+  shape[1] = 1;
+  return node(LastToken{}, "last_token", {x}, std::move(shape), info(x).dtype);
+}
+
+Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias,
+                       std::uint64_t kernel, std::uint64_t stride) {
+  std::vector<Count> shape = info(x).shape;
+  shape[1] = shape[1].scaled(1, static_cast<std::int64_t>(stride));
+  shape[2] = info(weight).shape[0];
+  return node(Conv1d{kernel, stride}, label, {x, weight, bias}, std::move(shape),
+              lowering_.activations);
+}
+
+Value Recorder::relative_position_bias(Value table, const RelativePositionBias& op,
+                                       const Count& queries, const Count& keys) {
+  return node(op, "position_bias", {table}, {info(table).shape[1], queries, keys},
+              lowering_.activations);
+}
+
+Value Recorder::alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale) {
+  return node(AlibiBias{scale}, "alibi", {}, {num_attention_heads, 1, keys}, lowering_.activations);
+}
+
+Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count& keys) {
+  return node(CausalMask{mask}, "mask", {}, {queries, keys}, lowering_.activations);
+}
+
+Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
+  return lowering_.attention == Kernels::Eager ? eager_attention(a, q, k, v)
+                                               : tiled_attention(a, q, k, v);
+}
+
+Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
+  const Count& queries = info(q).shape[1];
+  const Count& keys = info(k).shape[1];
+  TiledAttention op{a.heads,
+                    a.scale,
+                    a.softcap,
+                    a.mask,
+                    visible_pairs(a.mask, queries, keys, symbols_),
+                    visible_keys(a.mask, queries, keys, symbols_)};
+  std::vector<Value> inputs{q, k, v};
+  if (a.bias) inputs.push_back(*a.bias);
+  return node(std::move(op), "attention", std::move(inputs), info(q).shape, lowering_.activations);
+}
+
+Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
+  // The steps of transformers' eager attention in the releases of PyTorch 2.0's time (4.28-4.30,
+  // LlamaAttention.forward): products, scale, mask, clamp to the lowest number, softmax in fp32,
+  // back to half, values, and the copy that puts the heads side by side again. Later releases
+  // leave out the clamp.
+  Heads heads = a.heads;
+  const std::uint64_t repeats = heads.num_attention_heads / heads.num_key_value_heads;
+  if (repeats > 1) {
+    const auto repeat = [&](Value x, std::string_view label) {
+      std::vector<Count> shape = info(x).shape;
+      shape[2] = shape[2] * repeats;
+      return node(RepeatHeads{repeats}, label, {x}, std::move(shape), lowering_.activations);
+    };
+    k = repeat(k, "repeat_keys");
+    v = repeat(v, "repeat_values");
+    heads.num_key_value_heads = heads.num_attention_heads;
+  }
+  if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
+  const std::vector<Count> shape{info(q).shape[0], heads.num_attention_heads, info(q).shape[1],
+                                 info(k).shape[1]};
+  Value s = node(AttentionScores{heads}, "scores", {q, k}, shape, lowering_.activations);
+  if (a.score_scale == ScoreScale::OnScores) s = unary("scale", Function::Scale, s, a.scale);
+  if (a.softcap > 0) s = unary("soft_cap", Function::SoftCap, s, a.softcap);
+  if (a.bias) s = binary("bias", Function::Add, s, *a.bias);
+  if (a.additive_mask) {
+    s = binary("mask", Function::Add, s, *a.additive_mask);
+    s = unary("clamp", Function::ClampBelow, s, -65504);  // the lowest finite fp16
+  }
+  const DType wide = is_half(lowering_.activations) ? DType::FP32 : lowering_.activations;
+  const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
+  const Value o =
+      node(AttentionValues{heads}, "values", {p, v}, info(q).shape, lowering_.activations);
+  return unary("merge_heads", Function::Copy, o);
+}
+
+}  // namespace kvcast

@@ -1,0 +1,116 @@
+/// Records a forward pass: each call adds operators to a graph and returns their result.
+///
+/// A forward pass says `norm`, `attention`, `activation`; the lowering decides which operators that
+/// becomes. `Eager` is what plain PyTorch runs, one kernel for each step of the transformers code,
+/// with scores in memory; `Fused` is what serving engines run, one kernel for a norm, a rotation or
+/// a whole attention.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/architecture.h"
+#include "model/graph.h"
+
+namespace kvcast {
+
+enum class Kernels { Eager, Fused };
+
+/// How a recording chooses operators and element types.
+struct Lowering {
+  Kernels attention = Kernels::Fused;
+  Kernels elementwise = Kernels::Fused;
+  DType weights = DType::FP16;
+  DType activations = DType::FP16;
+  DType cache = DType::FP16;
+  bool operator==(const Lowering&) const = default;
+};
+
+/// A value of the forward pass: a tensor of the graph.
+using Value = TensorId;
+
+class Recorder {
+ public:
+  Recorder(Symbols& symbols, const Lowering& lowering) : symbols_(symbols), lowering_(lowering) {}
+
+  Symbols& symbols() { return symbols_; }
+  const Lowering& lowering() const { return lowering_; }
+  Graph take() { return std::move(graph_); }
+  const TensorInfo& info(Value v) const { return graph_.tensor(v); }
+
+  /// Labels the nodes that follow.
+  void enter(std::string phase, int layer = no_layer);
+
+  /// A weight by its name, "layers.3.query.weight"; the same name is the same tensor (tied heads).
+  Value weight(const std::string& name, std::vector<Count> shape);
+  /// An input of the pass: token ids [batch, tokens] (int32), or features.
+  Value input(const std::string& name, std::vector<Count> shape, DType dtype);
+  /// A cache tensor as it stands before the pass: [batch, rows, features].
+  Value cache(const std::string& name, std::vector<Count> shape);
+  void output(Value v) { graph_.mark_output(v); }
+
+  Value embedding(Value table, Value ids, std::string_view label);
+  Value linear(std::string_view label, Value x, Value weight, std::optional<Value> bias = {});
+  /// `prefix` names the weights: PREFIX.weight, PREFIX.bias.
+  Value norm(std::string_view label, NormKind kind, double eps, const std::string& prefix, Value x);
+  /// RMSNorm of each head with one shared weight [head_dim].
+  Value head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
+                  std::uint64_t num_heads);
+  Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
+             const std::shared_ptr<const RopeTable>& table, const Count& first_position);
+  Value append(Value cache, Value rows, std::string_view label);
+  Value unary(std::string_view label, Function function, Value x, double parameter = 0);
+  Value binary(std::string_view label, Function function, Value x, Value y);
+  /// activation(gate)·up
+  Value gated(std::string_view label, Function activation, Value gate, Value up);
+  Value last_token(Value x);
+  Value conv1d(std::string_view label, Value x, Value weight, Value bias, std::uint64_t kernel,
+               std::uint64_t stride);
+  Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
+                               const Count& keys);
+  Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale);
+  /// The additive mask of eager attention; fused attention needs none.
+  Value causal_mask(const Mask& mask, const Count& queries, const Count& keys);
+
+  struct Attention {
+    Heads heads;
+    double scale = 1;
+    ScoreScale score_scale = ScoreScale::OnScores;
+    double softcap = 0;
+    Mask mask;
+    std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
+    std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
+  };
+  /// q [batch, queries, H·hd]; k, v [batch, keys, G·hd] -> [batch, queries, H·hd].
+  Value attention(const Attention& a, Value q, Value k, Value v);
+
+ private:
+  Value node(Op op, std::string_view label, std::vector<Value> inputs, std::vector<Count> shape,
+             DType dtype, Storage storage = Storage::Activations);
+  Value cast(Value x, DType dtype, std::string_view label);
+  Value eager_attention(const Attention& a, Value q, Value k, Value v);
+  Value tiled_attention(const Attention& a, Value q, Value k, Value v);
+  Value eager_rms_norm(std::string_view label, double eps, bool unit_offset, Value weight, Value x);
+  Value eager_rope(std::string_view label, const Rope& op, Value x);
+  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens);
+
+  Symbols& symbols_;
+  Lowering lowering_;
+  Graph graph_;
+  std::map<std::string, Value, std::less<>> weights_;
+  struct Angles {
+    RopeAngles op;
+    std::uint64_t head_dim;
+    Value value;
+  };
+  std::vector<Angles> angles_;  ///< computed once a pass, used by all layers
+  std::string phase_;
+  int layer_ = no_layer;
+};
+
+}  // namespace kvcast

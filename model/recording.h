@@ -1,0 +1,39 @@
+/// A model's passes under a method, recorded with symbolic batch, prompt and cache lengths.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/forward.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+struct Recording {
+  Symbols symbols;
+  /// The whole prompt to the first token's logits; encoder-decoder models: encoder, cross-attention
+  /// cache and the decoder's first token.
+  Graph prefill;
+  /// One decode step of every sequence; symbol kv_len counts the new token.
+  Graph decode;
+  /// Unique parameters, each tied tensor once.
+  std::uint64_t parameters = 0;
+  Count weight_bytes;
+  /// Cache slots that prefill fills in each sequence (encoder-decoder models: in the decoder).
+  Count prompt_slots;
+  /// All layers, the whole batch, at kv_len slots; with the cross-attention cache.
+  Count kv_cache_bytes;
+  /// All layers, one token of one sequence. Encoder-decoder models: of the decoder's own cache, and
+  /// of the cross-attention cache for each encoder position.
+  Count kv_cache_bytes_per_token;
+  Count cross_cache_bytes_per_token;
+};
+
+/// Throws Error when the methods do not fit the model.
+Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
+                 const Lowering& lowering, Logits logits = Logits::Last);
+
+/// Unique parameters of a model.
+std::uint64_t count_parameters(const Architecture& a);
+
+}  // namespace kvcast
