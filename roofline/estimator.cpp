@@ -1,0 +1,72 @@
+#include "roofline/estimator.h"
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+
+namespace kvcast::roofline {
+namespace {
+
+bool is_plain(const std::vector<MethodSpec>& methods) {
+  return methods.empty() || (methods.size() == 1 && methods[0].name == "plain");
+}
+
+Estimate compare(const Forecast& f, const Forecast& plain) {
+  Estimate e{f};
+  e.ttft_speedup = plain.ttft_s / f.ttft_s;
+  e.tpot_speedup = plain.tpot_s / f.tpot_s;
+  e.kv_cache_ratio = f.kv_cache_bytes / plain.kv_cache_bytes;
+  return e;
+}
+
+}  // namespace
+
+Estimator::Estimator(const Configuration& c)
+    : architecture_(c.architecture),
+      recording_(record(c.architecture, c.methods, c.lowering, c.logits)),
+      forecaster_(recording_, c.lowering, make_rates(c.hardware, c.lowering, c.mode)) {
+  if (is_plain(c.methods)) return;
+  plain_ = std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, c.logits),
+                                        c.lowering, forecaster_.rates());
+}
+
+Estimate Estimator::at(const DesignPoint& point) const {
+  const Forecast f = forecaster_.at(point);
+  return plain_ ? compare(f, plain_->at(point)) : Estimate{f};
+}
+
+void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
+  KVCAST_ASSERT(points.size() == rows.size());
+  std::vector<Forecast> forecasts(points.size());
+  forecaster_.sweep(points, forecasts);
+  if (!plain_) {
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = {forecasts[i]};
+    return;
+  }
+  std::vector<Forecast> plain(points.size());
+  plain_->sweep(points, plain);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = compare(forecasts[i], plain[i]);
+}
+
+std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
+  std::vector<std::string> lines;
+  const Architecture& a = architecture_;
+  const auto over = [&](std::uint64_t tokens, std::uint64_t limit, std::string_view what) {
+    if (limit == 0 || tokens <= limit) return;
+    lines.push_back(fmt::format("{} of {} tokens is longer than the context of {} ({} positions)",
+                                what, tokens, a.name, limit));
+  };
+  if (a.encoder_decoder) {
+    over(p.prompt_len,
+         a.max_source_positions > 0 ? a.max_source_positions : a.max_position_embeddings,
+         "encoder length");
+    if (a.max_source_positions > 0) over(1 + p.output_len, a.max_position_embeddings, "output");
+  } else {
+    over(p.prompt_len + p.output_len, a.max_position_embeddings, "prompt and output");
+  }
+  const auto& missing = rates().missing_factors;
+  lines.insert(lines.end(), missing.begin(), missing.end());
+  return lines;
+}
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,261 @@
+#include "roofline/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/error.h"
+
+namespace kvcast::roofline {
+namespace {
+
+Bound largest(const std::array<double, num_bounds>& seconds) {
+  const auto it = std::max_element(seconds.begin(), seconds.end());
+  return static_cast<Bound>(it - seconds.begin());
+}
+
+std::uint64_t decode_steps(const DesignPoint& p) {
+  return std::max<std::uint64_t>(p.output_len, 2) - 1;
+}
+
+}  // namespace
+
+Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates)
+    : symbols_(recording.symbols),
+      prompt_slots_(recording.prompt_slots),
+      prefill_groups_(fold(recording.prefill, lowering)),
+      decode_groups_(fold(recording.decode, lowering)),
+      prefill_(prefill_groups_, rates),
+      decode_(decode_groups_, rates),
+      exact_kv_cache_bytes_(recording.kv_cache_bytes),
+      weight_bytes_(static_cast<double>(recording.weight_bytes.at({}))) {
+  kv_cache_bytes_ = memory_.add(recording.kv_cache_bytes);
+  for (const Graph* graph : {&recording.prefill, &recording.decode}) {
+    for (const Count& peak : kvcast::activation_peaks(*graph)) {
+      activation_peaks_.push_back(memory_.add(peak));
+    }
+  }
+}
+
+SymbolValues Forecaster::values_at(const DesignPoint& p, std::uint64_t kv_len) const {
+  return symbols_.resolve({p.batch, p.prompt_len, kv_len});
+}
+
+std::uint64_t Forecaster::prompt_slots(const DesignPoint& p) const {
+  if (prompt_slots_ == Count(symbol::prompt_len)) return p.prompt_len;
+  return prompt_slots_.at(values_at(p, 1));
+}
+
+struct Forecaster::Scratch {
+  using KvLens = std::array<std::uint64_t, lanes>;
+
+  explicit Scratch(const Symbols& s) : symbols(s), values(s.size()) {
+    for (ProgramPoint* p : {&prefill, &first, &last, &end}) p->symbols.resize(s.size());
+  }
+
+  /// Symbol values of the block's points at the given cache lengths.
+  void set(ProgramPoint& target, std::span<const DesignPoint> points, const KvLens& kv_len) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+      // Unused lanes repeat the first point, so that no lane divides by zero.
+      const std::size_t source = i < points.size() ? i : 0;
+      const DesignPoint& p = points[source];
+      target.symbols[symbol::batch.id].v[i] = static_cast<double>(p.batch);
+      target.symbols[symbol::prompt_len.id].v[i] = static_cast<double>(p.prompt_len);
+      target.symbols[symbol::kv_len.id].v[i] = static_cast<double>(kv_len[source]);
+      if (!symbols.has_derived()) continue;
+      values[symbol::batch.id] = p.batch;
+      values[symbol::prompt_len.id] = p.prompt_len;
+      values[symbol::kv_len.id] = kv_len[source];
+      symbols.resolve(values);
+      for (std::size_t s = symbol::num_free; s < values.size(); ++s) {
+        target.symbols[s].v[i] = static_cast<double>(values[s]);
+      }
+    }
+  }
+
+  const Symbols& symbols;
+  SymbolValues values;
+  ProgramPoint prefill;
+  ProgramPoint first;
+  ProgramPoint last;
+  ProgramPoint end;
+  KvLens first_kv_len{};
+  KvLens last_kv_len{};
+  std::array<Lanes, num_bounds> decode_by_bound;
+  Lanes decode_total;
+  Lanes decode_flops;
+  Lanes decode_bytes;
+  Lanes cache;
+  Lanes activations;
+};
+
+/// Decode costs are affine in the cache length between the ends of sliding windows: each range is
+/// averaged on its own and weighted by its steps.
+void Forecaster::mean_decode_step(std::span<const DesignPoint> points, Scratch& s) const {
+  s.decode_by_bound = {};
+  s.decode_total = s.decode_flops = s.decode_bytes = {};
+  std::vector<std::uint64_t> cuts;
+  if (symbols_.has_derived()) cuts = symbols_.kv_len_breakpoints(values_at(points[0], 1));
+  cuts.push_back(~std::uint64_t{0});
+  std::uint64_t previous_cut = 0;
+  for (const std::uint64_t cut : cuts) {
+    Scratch::KvLens lo{};
+    Scratch::KvLens hi{};
+    Lanes steps;
+    Lanes weight;
+    bool any = false;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      lo[i] = std::max(s.first_kv_len[i], previous_cut + 1);
+      hi[i] = std::min(s.last_kv_len[i], cut);
+      const bool empty = lo[i] > hi[i];
+      steps.v[i] = empty ? 0 : static_cast<double>(hi[i] - lo[i] + 1);
+      weight.v[i] = steps.v[i] / static_cast<double>(decode_steps(points[i]));
+      if (empty) lo[i] = hi[i] = s.first_kv_len[i];
+      any |= !empty;
+    }
+    previous_cut = cut;
+    if (!any) continue;
+    s.set(s.first, points, lo);
+    s.set(s.last, points, hi);
+    decode_.prepare(s.first);
+    decode_.prepare(s.last);
+    const PassTime mean = decode_.mean_time(s.first, s.last, steps);
+    const Lanes flops_lo = decode_.flops(s.first);
+    const Lanes flops_hi = decode_.flops(s.last);
+    const Lanes bytes_lo = decode_.bytes(s.first);
+    const Lanes bytes_hi = decode_.bytes(s.last);
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const double w = weight.v[i];
+      s.decode_total.v[i] += w * mean.total.v[i];
+      s.decode_flops.v[i] += w * (flops_lo.v[i] + flops_hi.v[i]) / 2;
+      s.decode_bytes.v[i] += w * (bytes_lo.v[i] + bytes_hi.v[i]) / 2;
+      for (std::size_t b = 0; b < num_bounds; ++b) {
+        s.decode_by_bound[b].v[i] += w * mean.by_bound[b].v[i];
+      }
+    }
+  }
+}
+
+/// Cache and activations at the end of the output, when the last token is in the cache too.
+void Forecaster::peak_memory(std::span<const DesignPoint> points, Scratch& s) const {
+  Scratch::KvLens end{};
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    end[i] = s.first_kv_len[i] - 1 + points[i].output_len;
+  }
+  s.set(s.end, points, end);
+  memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
+  s.cache = memory_.evaluate(kv_cache_bytes_, s.end.monomials);
+  s.activations = {};
+  for (const Polynomial peak : activation_peaks_) {
+    const Lanes candidate = memory_.evaluate(peak, s.end.monomials);
+    for (std::size_t i = 0; i < lanes; ++i) {
+      s.activations.v[i] = std::max(s.activations.v[i], candidate.v[i]);
+    }
+  }
+}
+
+void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
+                                Scratch& s) const {
+  Scratch::KvLens unused;  // prefill has no cache length
+  unused.fill(1);
+  s.set(s.prefill, points, unused);
+  prefill_.prepare(s.prefill);
+  const Lanes prefill_flops = prefill_.flops(s.prefill);
+  const Lanes prefill_bytes = prefill_.bytes(s.prefill);
+  const PassTime prefill_time = prefill_.time(s.prefill);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const std::uint64_t slots = prompt_slots(points[i]);
+    s.first_kv_len[i] = slots + 1;
+    s.last_kv_len[i] = slots + decode_steps(points[i]);
+  }
+  mean_decode_step(points, s);
+  peak_memory(points, s);
+
+  const double host = rates().host_operator_latency.value;
+  const double host_prefill = host * prefill_.num_operators();
+  const double host_decode = host * decode_.num_operators();
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    Forecast& f = rows[i];
+    std::array<double, num_bounds> ttft_by{};
+    std::array<double, num_bounds> tpot_by{};
+    std::array<double, num_bounds> request_by{};
+    // The host issues operators ahead of the device; the slower of the two sets the pace.
+    const bool host_sets_prefill = host_prefill > prefill_time.total.v[i];
+    const bool host_sets_decode = host_decode > s.decode_total.v[i];
+    f.ttft_s = host_sets_prefill ? host_prefill : prefill_time.total.v[i];
+    f.tpot_s = host_sets_decode ? host_decode : s.decode_total.v[i];
+    const double later_tokens = static_cast<double>(points[i].output_len - 1);
+    for (std::size_t b = 0; b < num_bounds; ++b) {
+      const bool is_latency = static_cast<Bound>(b) == Bound::Latency;
+      ttft_by[b] =
+          host_sets_prefill ? (is_latency ? host_prefill : 0) : prefill_time.by_bound[b].v[i];
+      tpot_by[b] = host_sets_decode ? (is_latency ? host_decode : 0) : s.decode_by_bound[b].v[i];
+      request_by[b] = ttft_by[b] + later_tokens * tpot_by[b];
+    }
+    const double batch = static_cast<double>(points[i].batch);
+    f.ttft_bound = largest(ttft_by);
+    f.tpot_bound = largest(tpot_by);
+    f.bound = largest(request_by);
+    f.prefill_flops = prefill_flops.v[i];
+    f.prefill_bytes = prefill_bytes.v[i];
+    f.decode_flops_per_token = s.decode_flops.v[i] / batch;
+    f.decode_bytes_per_token = s.decode_bytes.v[i] / batch;
+    f.kv_cache_bytes = s.cache.v[i];
+    f.weight_bytes = weight_bytes_;
+    f.peak_memory_bytes = weight_bytes_ + s.cache.v[i] + s.activations.v[i];
+    f.fits = f.peak_memory_bytes <= rates().memory_capacity_bytes;
+  }
+}
+
+void Forecaster::sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const {
+  KVCAST_ASSERT(points.size() == rows.size());
+  Scratch scratch(symbols_);
+  for (std::size_t i = 0; i < points.size(); i += lanes) {
+    const std::size_t n = std::min(lanes, points.size() - i);
+    evaluate_block(points.subspan(i, n), rows.subspan(i, n), scratch);
+  }
+}
+
+Forecast Forecaster::at(const DesignPoint& point) const {
+  // The exact counts first: they throw where a double would silently round.
+  const std::uint64_t slots = prompt_slots(point);
+  const SymbolValues values = values_at(point, checked_add(slots, 1));
+  const Work prefill = total_work(prefill_groups_);
+  const std::uint64_t flops = prefill.flops.at(values);
+  const std::uint64_t bytes = prefill.bytes().at(values);
+  const std::uint64_t end = checked_add(slots, point.output_len);
+  const std::uint64_t cache = exact_kv_cache_bytes_.at(values_at(point, end));
+  Forecast f;
+  sweep({&point, 1}, {&f, 1});
+  f.prefill_flops = static_cast<double>(flops);
+  f.prefill_bytes = static_cast<double>(bytes);
+  f.kv_cache_bytes = static_cast<double>(cache);
+  return f;
+}
+
+std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const {
+  std::vector<BreakdownRow> rows;
+  const std::uint64_t first = prompt_slots(point) + 1;
+  const SymbolValues prefill_values = values_at(point, first);
+  const SymbolValues decode_values = values_at(point, first + (decode_steps(point) - 1) / 2);
+  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
+                       const SymbolValues& values) {
+    for (const OpGroup& g : groups) {
+      const OpTime t = time_of(g, rates(), values);
+      rows.push_back({pass, g, t, g.count, static_cast<double>(g.count) * t.total});
+    }
+  };
+  add("prefill", prefill_groups_, prefill_values);
+  add("decode", decode_groups_, decode_values);
+  return rows;
+}
+
+Seconds Forecaster::prefill_device_time(const DesignPoint& point) const {
+  Seconds sum;
+  for (const OpGroup& g : prefill_groups_) {
+    const OpTime t = time_of(g, rates(), values_at(point, 1));
+    sum += static_cast<double>(g.count) * t.total;
+  }
+  return sum;
+}
+
+}  // namespace kvcast::roofline

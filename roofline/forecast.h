@@ -1,0 +1,86 @@
+/// From a recording and a device to TTFT, TPOT, cache and memory: one point or millions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/recording.h"
+#include "roofline/op_cost.h"
+#include "roofline/pass_program.h"
+
+namespace kvcast::roofline {
+
+/// The sizes of one request.
+struct DesignPoint {
+  std::uint64_t batch = 1;
+  std::uint64_t prompt_len = 1;  ///< encoder-decoder models: encoder length
+  std::uint64_t output_len = 1;
+};
+
+/// What the model says about one design point. Counts are exact up to 2^53.
+struct Forecast {
+  double ttft_s = 0;
+  double tpot_s = 0;  ///< mean over the decode steps of the output; one step when output_len is 1
+  double prefill_flops = 0;
+  double prefill_bytes = 0;           ///< algorithmic: weights, cache and activations
+  double decode_flops_per_token = 0;  ///< mean over the output; of one sequence's token
+  double decode_bytes_per_token = 0;
+  double kv_cache_bytes = 0;  ///< at the end of the output, whole batch
+  double weight_bytes = 0;
+  double peak_memory_bytes = 0;  ///< weights, cache and the larger peak of activations
+  bool fits = false;             ///< in the device's memory
+  Bound ttft_bound = Bound::Compute;
+  Bound tpot_bound = Bound::Memory;
+  Bound bound = Bound::Compute;  ///< of the whole request
+};
+
+/// One row of `--breakdown`.
+struct BreakdownRow {
+  std::string pass;  ///< "prefill" or "decode"
+  OpGroup group;
+  OpTime time;  ///< of one operator
+  std::uint64_t count = 0;
+  Seconds total;  ///< of all of them
+};
+
+class Forecaster {
+ public:
+  Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates);
+
+  const Rates& rates() const { return prefill_.rates(); }
+  /// Throws Error when a count does not fit 64 bits.
+  Forecast at(const DesignPoint& point) const;
+  /// `rows` has as many entries as `points`. Does not check for overflow: counts are doubles here.
+  void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
+  /// Every operator group of prefill, and of the middle decode step.
+  std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;
+  /// Device seconds of prefill, before the host's own time is considered.
+  Seconds prefill_device_time(const DesignPoint& point) const;
+
+ private:
+  /// Room for a block of points, kept between blocks.
+  struct Scratch;
+  void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
+                      Scratch& scratch) const;
+  void mean_decode_step(std::span<const DesignPoint> points, Scratch& scratch) const;
+  void peak_memory(std::span<const DesignPoint> points, Scratch& scratch) const;
+  SymbolValues values_at(const DesignPoint& point, std::uint64_t kv_len) const;
+  /// Cache slots that prefill fills.
+  std::uint64_t prompt_slots(const DesignPoint& point) const;
+
+  Symbols symbols_;
+  Count prompt_slots_;
+  std::vector<OpGroup> prefill_groups_;
+  std::vector<OpGroup> decode_groups_;
+  PassProgram prefill_;
+  PassProgram decode_;
+  Polynomials memory_;  ///< over the symbols at the last decode step
+  Polynomial kv_cache_bytes_;
+  std::vector<Polynomial> activation_peaks_;
+  Count exact_kv_cache_bytes_;
+  double weight_bytes_ = 0;
+};
+
+}  // namespace kvcast::roofline

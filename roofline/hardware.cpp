@@ -1,0 +1,160 @@
+#include "roofline/hardware.h"
+
+#include <algorithm>
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/json_file.h"
+#include "model/quantity.h"
+
+namespace kvcast::roofline {
+namespace {
+
+Source read_source(const JsonObject& o) {
+  const std::string text = o.text("source");
+  for (const Source s : {Source::Datasheet, Source::Measured, Source::Fitted}) {
+    if (text == name(s)) return s;
+  }
+  o.fail("source", "datasheet, measured or fitted");
+}
+
+Sourced read_provenance(const JsonObject& o) {
+  Sourced s;
+  s.source = read_source(o);
+  s.reference = o.text("reference");
+  if (s.reference.empty()) o.fail("reference", "a document, a file or a measurement");
+  s.note = o.text_or("note", "");
+  return s;
+}
+
+/// {"value": "2039 GB/s", "source": ..., "reference": ...}
+Sourced read_quantity(const JsonObject& parent, std::string_view key, Dimension dimension) {
+  const JsonObject o = parent.object(key);
+  Sourced s = read_provenance(o);
+  if (!o.at("value").is_string()) {
+    parse_quantity(o.at("value").dump(), dimension, o.place_of("value"));  // throws: no unit
+  }
+  s.value = parse_quantity(o.text("value"), dimension, o.place_of("value"));
+  const bool may_be_zero = dimension == Dimension::Seconds;
+  if (s.value == 0 && !may_be_zero) o.fail("value", "a quantity above zero");
+  o.reject_unknown_keys();
+  return s;
+}
+
+/// {"value": 0.85, "source": ..., "reference": ...}
+Sourced read_factor(const JsonObject& parent, std::string_view key) {
+  const JsonObject o = parent.object(key);
+  Sourced s = read_provenance(o);
+  s.value = o.positive("value");
+  if (s.value > 1) o.fail("value", "a share of the peak, above 0 and at most 1");
+  o.reject_unknown_keys();
+  return s;
+}
+
+template <typename Read>
+std::map<DType, Sourced> by_dtype(const JsonObject& o, Read read) {
+  std::map<DType, Sourced> values;
+  for (const std::string& key : o.keys()) {
+    DType dtype;
+    try {
+      dtype = parse_dtype(key);
+    } catch (const Error& e) {
+      throw Error(o.place() + ": " + e.what());
+    }
+    values.emplace(dtype, read(o, key));
+  }
+  return values;
+}
+
+std::map<DType, Sourced> factors_by_dtype(const JsonObject& factors, std::string_view key) {
+  if (!factors.has(key)) return {};
+  return by_dtype(factors.object(key), read_factor);
+}
+
+std::optional<Sourced> optional_factor(const JsonObject& factors, std::string_view key) {
+  if (!factors.has(key)) return {};
+  return read_factor(factors, key);
+}
+
+void read_factors(const JsonObject& factors, Hardware& hw) {
+  hw.matrix_rate = factors_by_dtype(factors, "matrix_rate");
+  hw.batched_matrix_rate = factors_by_dtype(factors, "batched_matrix_rate");
+  hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate");
+  hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
+  hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
+  hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
+  factors.reject_unknown_keys();
+}
+
+}  // namespace
+
+std::string_view name(Source source) {
+  switch (source) {
+    case Source::Datasheet: return "datasheet";
+    case Source::Measured: return "measured";
+    case Source::Fitted: return "fitted";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+DType Hardware::supported(DType dtype) const {
+  if (peak_flops_per_second.contains(dtype)) return dtype;
+  // Products of a missing dtype are converted to the next wider one first.
+  constexpr std::array wider{DType::INT4, DType::INT8, DType::FP8, DType::BF16,
+                             DType::FP16, DType::TF32, DType::FP32};
+  for (const DType candidate : wider) {
+    const bool wide_enough = bits_per_element(candidate) >= bits_per_element(dtype);
+    const bool unit_fits = is_integer(dtype) || !is_integer(candidate);
+    if (wide_enough && unit_fits && peak_flops_per_second.contains(candidate)) return candidate;
+  }
+  throw Error("hardware " + name,
+              "no peak for " + std::string(kvcast::name(dtype)) + " or a wider dtype",
+              "a device that can multiply it");
+}
+
+Hardware read_hardware(const std::filesystem::path& path) {
+  const nlohmann::json document = read_json_file(path);
+  const JsonObject o(document, path.string());
+  Hardware hw;
+  hw.name = o.text("name");
+  hw.description = o.text_or("description", hw.name);
+  hw.kind = o.text("kind");
+  if (hw.kind != "gpu" && hw.kind != "cpu" && hw.kind != "tpu") o.fail("kind", "gpu, cpu or tpu");
+  hw.peak_flops_per_second =
+      by_dtype(o.object("peak_flops_per_second"), [](const JsonObject& p, const std::string& key) {
+        return read_quantity(p, key, Dimension::FlopsPerSecond);
+      });
+  if (hw.peak_flops_per_second.empty()) {
+    o.fail("peak_flops_per_second", "the peak of at least one dtype");
+  }
+  hw.vector_flops_per_second =
+      read_quantity(o, "vector_flops_per_second", Dimension::FlopsPerSecond);
+  hw.memory_bandwidth = read_quantity(o, "memory_bandwidth", Dimension::BytesPerSecond);
+  hw.memory_capacity = read_quantity(o, "memory_capacity", Dimension::Bytes);
+  hw.on_chip_memory_capacity = read_quantity(o, "on_chip_memory_capacity", Dimension::Bytes);
+  if (o.has("links")) {
+    const JsonObject links = o.object("links");
+    for (const std::string& key : links.keys()) {
+      const JsonObject link = links.object(key);
+      hw.links.emplace(key, Link{read_quantity(link, "bandwidth", Dimension::BytesPerSecond),
+                                 read_quantity(link, "latency", Dimension::Seconds)});
+      link.reject_unknown_keys();
+    }
+  }
+  const JsonObject latency = o.object("latency");
+  hw.operator_latency = read_quantity(latency, "operator", Dimension::Seconds);
+  hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
+  latency.reject_unknown_keys();
+  if (o.has("factors")) read_factors(o.object("factors"), hw);
+  o.reject_unknown_keys();
+  return hw;
+}
+
+Hardware load_hardware(const Catalog& catalog, const std::string& name_or_path) {
+  return read_hardware(catalog.find("hardware", "hardware", name_or_path));
+}
+
+}  // namespace kvcast::roofline

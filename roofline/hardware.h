@@ -1,0 +1,67 @@
+/// Hardware descriptions: peaks, capacities, latencies and measured factors, each with its source.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/catalog.h"
+#include "model/dtype.h"
+#include "model/work.h"
+
+namespace kvcast::roofline {
+
+/// Where a number comes from.
+enum class Source { Datasheet, Measured, Fitted };
+std::string_view name(Source source);
+
+/// A number in base units with its provenance.
+struct Sourced {
+  double value = 0;
+  Source source = Source::Datasheet;
+  std::string reference;  ///< document and page, repository and path, who and when
+  std::string note;
+};
+
+struct Link {
+  Sourced bandwidth;  ///< bytes per second, one direction
+  Sourced latency;    ///< seconds
+};
+
+/// One device. Factors are achieved / peak, measured on real kernels; a factor that nobody measured
+/// is absent, and an estimate says so.
+struct Hardware {
+  std::string name;
+  std::string description;
+  std::string kind;                                ///< "gpu", "cpu" or "tpu"
+  std::map<DType, Sourced> peak_flops_per_second;  ///< of the matrix unit, dense
+  Sourced vector_flops_per_second;                 ///< element-wise fp32
+  Sourced memory_bandwidth;                        ///< bytes per second
+  Sourced memory_capacity;                         ///< bytes
+  Sourced on_chip_memory_capacity;                 ///< bytes; the last level
+  std::map<std::string, Link> links;
+  Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
+  Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
+
+  std::map<DType, Sourced> matrix_rate;            ///< Engine::Matrix
+  std::map<DType, Sourced> batched_matrix_rate;    ///< Engine::BatchedMatrix
+  std::map<DType, Sourced> tiled_attention_rate;   ///< Engine::TiledAttention
+  std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
+  std::optional<Sourced> elementwise_bandwidth;    ///< eager element-wise kernels
+  std::optional<Sourced> softmax_bandwidth;        ///< eager softmax over long rows
+
+  /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
+  /// device has. Throws Error when there is none.
+  DType supported(DType dtype) const;
+};
+
+/// Reads a hardware file (format: data/hardware/README.md). Throws Error for unknown keys, values
+/// without a unit, zero or negative values, factors above 1, unknown sources.
+Hardware read_hardware(const std::filesystem::path& path);
+
+/// By catalog name or path. Throws Error with the nearest name.
+Hardware load_hardware(const Catalog& catalog, const std::string& name_or_path);
+
+}  // namespace kvcast::roofline

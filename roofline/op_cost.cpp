@@ -1,0 +1,113 @@
+#include "roofline/op_cost.h"
+
+#include <algorithm>
+#include <map>
+
+#include "model/error.h"
+
+namespace kvcast::roofline {
+namespace {
+
+Stream stream_of(const Op& op, const Lowering& lowering) {
+  if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
+  const bool elementwise = std::holds_alternative<Elementwise>(op) ||
+                           std::holds_alternative<RowMean>(op) ||
+                           std::holds_alternative<RotateHalf>(op);
+  const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
+  return elementwise && eager ? Stream::Elementwise : Stream::Memory;
+}
+
+Repetition repetition_of(const Graph& graph, const Node& node) {
+  if (!std::holds_alternative<Elementwise>(node.op) || node.inputs.size() < 2) return {};
+  const TensorInfo& x = graph.tensor(node.inputs[0]);
+  const TensorInfo& y = graph.tensor(node.inputs[1]);
+  // Missing leading dimensions are repeated as a whole; a repetition within rows stays on chip.
+  if (y.shape.size() >= x.shape.size() || y.shape.size() < 2) return {};
+  Count times = 1;
+  for (std::size_t i = 0; i < x.shape.size() - y.shape.size(); ++i) times = times * x.shape[i];
+  return {y.bytes(), times};
+}
+
+bool same_operands(const Graph& graph, const Node& a, const Node& b) {
+  const auto same_tensor = [&](TensorId i, TensorId j) {
+    const TensorInfo& x = graph.tensor(i);
+    const TensorInfo& y = graph.tensor(j);
+    return x.dtype == y.dtype && x.storage == y.storage && x.shape == y.shape;
+  };
+  return a.op == b.op && a.inputs.size() == b.inputs.size() && same_tensor(a.output, b.output) &&
+         std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), same_tensor);
+}
+
+}  // namespace
+
+std::string_view name(Bound bound) {
+  switch (bound) {
+    case Bound::Compute: return "compute";
+    case Bound::Memory: return "memory";
+    case Bound::Link: return "link";
+    case Bound::Latency: return "latency";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
+  std::vector<OpGroup> groups;
+  struct Known {
+    const Node* node;
+    std::size_t group;
+  };
+  std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
+  for (const Node& node : graph.nodes()) {
+    std::vector<Known>& known = by_label[{node.phase, node.label}];
+    const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
+      return same_operands(graph, *k.node, node);
+    });
+    if (alike != known.end()) {
+      ++groups[alike->group].count;
+      continue;
+    }
+    known.push_back({&node, groups.size()});
+    groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(node.op),
+                      stream_of(node.op, lowering), work(graph, node), repetition_of(graph, node),
+                      1});
+  }
+  return groups;
+}
+
+Work total_work(const std::vector<OpGroup>& groups) {
+  Work sum;
+  for (const OpGroup& g : groups) {
+    sum.flops += g.work.flops * g.count;
+    for (std::size_t i = 0; i < num_storages; ++i) {
+      sum.read[i] += g.work.read[i] * g.count;
+      sum.written[i] += g.work.written[i] * g.count;
+    }
+  }
+  return sum;
+}
+
+OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values) {
+  OpTime t;
+  t.flops = {group.work.flops.at(values)};
+  t.bytes = {group.work.bytes().at(values)};
+  if (!group.repetition.operand_bytes.is_zero()) {
+    const std::uint64_t operand = group.repetition.operand_bytes.at(values);
+    const std::uint64_t times = group.repetition.times.at(values);
+    const double between =
+        static_cast<double>(t.bytes.count - operand) / static_cast<double>(times) +
+        static_cast<double>(operand);
+    if (between > rates.on_chip_bytes) t.bytes_again = {checked_multiply(operand, times - 1)};
+  }
+  t.compute = t.flops / rates.flops_per_second[static_cast<std::size_t>(group.engine)];
+  t.memory =
+      (t.bytes + t.bytes_again) / rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
+  if (t.flops.count == 0) t.compute = {0};
+  const Seconds busy = std::max(t.compute, t.memory);
+  t.total = busy + rates.operator_latency;
+  t.bound = t.compute > t.memory ? Bound::Compute : Bound::Memory;
+  if (rates.operator_latency > busy) t.bound = Bound::Latency;
+  return t;
+}
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,59 @@
+/// A recorded pass as a list of distinct operators, and the seconds that each needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/graph.h"
+#include "model/work.h"
+#include "roofline/rates.h"
+
+namespace kvcast::roofline {
+
+/// Which limit an operator's time comes from.
+enum class Bound { Compute, Memory, Link, Latency };
+inline constexpr std::size_t num_bounds = 4;
+std::string_view name(Bound bound);
+
+/// An operand that an element-wise operator repeats over its other one, such as the mask over the
+/// heads. When more than the on-chip memory flows between two uses, it is read from memory again.
+struct Repetition {
+  Count operand_bytes;  ///< zero: nothing is repeated
+  Count times;
+  bool operator==(const Repetition&) const = default;
+};
+
+/// Operators of one pass that are alike in every respect, and how many there are.
+struct OpGroup {
+  std::string phase;
+  std::string label;
+  std::string op;
+  Engine engine = Engine::Vector;
+  Stream stream = Stream::Memory;
+  Work work;  ///< of one of them
+  Repetition repetition;
+  std::uint64_t count = 0;
+};
+
+/// Folds identical operators (mostly those of identical layers) into groups, in order of their
+/// first appearance.
+std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
+
+Work total_work(const std::vector<OpGroup>& groups);
+
+/// One operator of a group at given sizes.
+struct OpTime {
+  Flops flops;
+  Bytes bytes;        ///< algorithmic
+  Bytes bytes_again;  ///< read again because a repeated operand left the on-chip memory
+  Seconds compute;
+  Seconds memory;
+  Seconds total;  ///< max(compute, memory) + latency
+  Bound bound = Bound::Compute;
+};
+
+/// `values`: of all symbols (Symbols::resolve).
+OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
+
+}  // namespace kvcast::roofline

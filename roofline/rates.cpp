@@ -1,0 +1,124 @@
+#include "roofline/rates.h"
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+
+namespace kvcast::roofline {
+namespace {
+
+/// The factor for `dtype`, or for the other 16-bit dtype, which runs at the same rate.
+const Sourced* factor_for(const std::map<DType, Sourced>& factors, DType dtype) {
+  const auto exact = factors.find(dtype);
+  if (exact != factors.end()) return &exact->second;
+  if (dtype != DType::FP16 && dtype != DType::BF16) return nullptr;
+  const auto sibling = factors.find(dtype == DType::FP16 ? DType::BF16 : DType::FP16);
+  return sibling == factors.end() ? nullptr : &sibling->second;
+}
+
+class RateBuilder {
+ public:
+  RateBuilder(const Hardware& hw, Mode mode) : hw_(hw), mode_(mode) {}
+
+  Rates rates;
+
+  /// Attention products never run faster than large ones, so where only `matrix_rate` was measured
+  /// it stands in for theirs.
+  double matrix(const std::string& name, DType operands, const std::map<DType, Sourced>& factors) {
+    const DType dtype = hw_.supported(operands);
+    const Sourced& peak = hw_.peak_flops_per_second.at(dtype);
+    const std::string full = fmt::format("{} {}", name, kvcast::name(dtype));
+    const Sourced* factor = factor_for(factors, dtype);
+    const Sourced* stand_in = factor_for(hw_.matrix_rate, dtype);
+    if (factor == nullptr && stand_in != nullptr && mode_ == Mode::Calibrated) {
+      rates.missing_factors.push_back(
+          fmt::format("no measured {} for {}: its matrix_rate is used", full, hw_.name));
+      factor = stand_in;
+    }
+    return peak.value * apply(full, peak, factor);
+  }
+  double bandwidth(const std::string& name, const Sourced* factor) {
+    return hw_.memory_bandwidth.value * apply(name, hw_.memory_bandwidth, factor);
+  }
+  double latency(const std::string& name, const Sourced& value) {
+    if (mode_ == Mode::SpeedOfLight) return 0;
+    rates.factors.push_back(
+        {name, value.value, 1, std::string(kvcast::roofline::name(value.source)), value.reference});
+    return value.value;
+  }
+  void peak_only(const std::string& name, const Sourced& peak) { note(name, peak, nullptr); }
+
+ private:
+  double apply(const std::string& name, const Sourced& peak, const Sourced* factor) {
+    if (mode_ == Mode::SpeedOfLight) factor = nullptr;
+    if (factor == nullptr && mode_ == Mode::Calibrated) {
+      rates.missing_factors.push_back(
+          fmt::format("no measured {} for {}: its datasheet peak is used", name, hw_.name));
+    }
+    note(name, peak, factor);
+    return factor == nullptr ? 1 : factor->value;
+  }
+  void note(const std::string& name, const Sourced& peak, const Sourced* factor) {
+    const Sourced& origin = factor == nullptr ? peak : *factor;
+    rates.factors.push_back({name, peak.value, factor == nullptr ? 1 : factor->value,
+                             std::string(kvcast::roofline::name(origin.source)), origin.reference});
+  }
+
+  const Hardware& hw_;
+  Mode mode_;
+};
+
+const Sourced* pointer(const std::optional<Sourced>& s) { return s ? &*s : nullptr; }
+
+}  // namespace
+
+std::string_view name(Mode mode) {
+  return mode == Mode::SpeedOfLight ? "speed-of-light" : "calibrated";
+}
+
+Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
+  RateBuilder b(hw, mode);
+  std::array<double, num_engines> flops{};
+  const auto set = [&](Engine e, double rate) { flops[static_cast<std::size_t>(e)] = rate; };
+  const bool eager_attention = lowering.attention == Kernels::Eager;
+  const bool eager_elementwise = lowering.elementwise == Kernels::Eager;
+  const DType attention_dtype = product_dtype(lowering.activations, lowering.cache);
+
+  set(Engine::Matrix, b.matrix("matrix_rate", product_dtype(lowering.activations, lowering.weights),
+                               hw.matrix_rate));
+  if (eager_attention) {
+    set(Engine::BatchedMatrix,
+        b.matrix("batched_matrix_rate", attention_dtype, hw.batched_matrix_rate));
+  } else {
+    set(Engine::TiledAttention,
+        b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate));
+  }
+  b.peak_only("vector_flops", hw.vector_flops_per_second);
+  set(Engine::Vector, hw.vector_flops_per_second.value);
+  for (std::size_t i = 0; i < flops.size(); ++i) b.rates.flops_per_second[i] = {flops[i]};
+
+  const Sourced* memory = pointer(hw.memory_bandwidth_factor);
+  const auto stream = [&](Stream s, const std::string& label, const Sourced* factor) {
+    b.rates.bytes_per_second[static_cast<std::size_t>(s)] = {b.bandwidth(label, factor)};
+  };
+  stream(Stream::Memory, "memory_bandwidth", memory);
+  if (eager_elementwise || eager_attention) {
+    const Sourced* elementwise = pointer(hw.elementwise_bandwidth);
+    const Sourced* softmax = pointer(hw.softmax_bandwidth);
+    stream(Stream::Elementwise, "elementwise_bandwidth", elementwise ? elementwise : memory);
+    stream(Stream::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
+  } else {
+    const BytesPerSecond rate = b.rates.bytes_per_second[0];
+    b.rates.bytes_per_second.fill(rate);
+  }
+
+  b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
+  if (eager_elementwise) {
+    b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
+  }
+  b.rates.on_chip_bytes = hw.on_chip_memory_capacity.value;
+  b.rates.memory_capacity_bytes = hw.memory_capacity.value;
+  return b.rates;
+}
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,53 @@
+/// The rates a device reaches on each kind of operator, and where each comes from.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/recorder.h"
+#include "model/units.h"
+#include "roofline/hardware.h"
+
+namespace kvcast::roofline {
+
+enum class Mode {
+  SpeedOfLight,  ///< datasheet peaks, no latency: what no implementation can beat
+  Calibrated,    ///< peaks times measured factors, and latencies
+};
+std::string_view name(Mode mode);
+
+/// Which bandwidth an operator's bytes move at.
+enum class Stream {
+  Memory,       ///< long reads and writes: products, caches, fused kernels
+  Elementwise,  ///< eager element-wise kernels
+  Softmax,      ///< eager softmax
+};
+inline constexpr std::size_t num_streams = 3;
+
+/// One factor of an estimate, for its provenance.
+struct UsedFactor {
+  std::string name;    ///< "matrix_rate fp16", "memory_bandwidth", ...
+  double peak = 0;     ///< FLOP/s, bytes/s or, for latencies, seconds
+  double factor = 1;   ///< achieved / peak
+  std::string source;  ///< "datasheet", "measured", "fitted"
+  std::string reference;
+};
+
+struct Rates {
+  std::array<FlopsPerSecond, num_engines> flops_per_second;
+  std::array<BytesPerSecond, num_streams> bytes_per_second;
+  Seconds operator_latency;
+  Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
+  double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
+  double memory_capacity_bytes = 0;
+  std::vector<UsedFactor> factors;
+  /// One line for each factor that nobody measured for this device and dtype.
+  std::vector<std::string> missing_factors;
+};
+
+/// Throws Error when the device cannot multiply the dtypes of `lowering`.
+Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode);
+
+}  // namespace kvcast::roofline
