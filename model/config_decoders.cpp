@@ -1,5 +1,6 @@
 // Decoder-only families. Sources: transformers, models/FAMILY/{configuration,modeling}_FAMILY.py;
 // OpenELM: apple/corenet, corenet/modeling/models/language_modeling/general_gpt.py.
+#include <algorithm>
 #include <cmath>
 
 #include "model/config_families.h"
@@ -146,6 +147,9 @@ Architecture read_openelm(const JsonObject& c) {
   check_length(query_heads.size(), "num_query_heads");
   check_length(kv_heads.size(), "num_kv_heads");
   check_length(multipliers.size(), "ffn_multipliers");
+  if (*std::max_element(multipliers.begin(), multipliers.end()) > 1000) {
+    c.fail("ffn_multipliers", "multiples of model_dim up to 1000");
+  }
   for (std::size_t i = 0; i < num_layers; ++i) {
     if (query_heads[i] % kv_heads[i] != 0) c.fail("num_kv_heads", "divisors of num_query_heads");
     // corenet's make_divisible: the nearest multiple, but not below 90 % of the value.

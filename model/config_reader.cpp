@@ -43,6 +43,7 @@ json with_overrides(json config, const std::string& place,
                     const std::vector<ConfigOverride>& overrides) {
   if (!config.is_object()) throw Error(place, "a JSON document that is no object", "a config.json");
   for (const ConfigOverride& o : overrides) {
+    if (o.value.empty()) throw Error("--set " + o.key, "no value", "KEY=VALUE");
     // A bare word is a string; what opens like JSON has to be JSON.
     const bool is_word = std::isalpha(static_cast<unsigned char>(o.value.front())) != 0 &&
                          o.value != "true" && o.value != "false" && o.value != "null";

@@ -1,6 +1,7 @@
 #include "model/error.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -32,6 +33,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 std::string without_control_characters(std::string line) {
   for (char& c : line) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
@@ -48,7 +55,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
+    const std::size_t distance = edit_distance(lower_case(word), lower_case(candidate));
     // A word that shares no letter with the candidate was not meant.
     const bool related = distance < std::max(word.size(), candidate.size());
     if (related && distance < best_distance) {

@@ -52,6 +52,16 @@ bool nowhere_above(const Count& p, const Count& q) {
                      [](const Count::Term& t) { return t.numerator >= 0; });
 }
 
+/// Inside a quoted DOT string.
+std::string dot_text(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
 std::string shape_text(const TensorInfo& tensor, const Symbols& symbols) {
   std::string text = "[";
   for (const Count& dimension : tensor.shape) {
@@ -165,8 +175,9 @@ void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
   const auto spans = layer_spans(graph);
   const auto nodes = graph.nodes();
   std::vector<std::size_t> drawn_as(nodes.size());
-  out << "digraph \"" << title << "\" {\n"
-      << "  label=\"" << title << "\"; labelloc=t; rankdir=TB;\n"
+  const std::string name_text = dot_text(title);
+  out << "digraph \"" << name_text << "\" {\n"
+      << "  label=\"" << name_text << "\"; labelloc=t; rankdir=TB;\n"
       << "  node [shape=box, style=rounded, fontname=\"Helvetica\", fontsize=10];\n";
   for (std::size_t s = 0; s < spans.size();) {
     std::size_t repeats = 1;

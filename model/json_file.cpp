@@ -93,7 +93,9 @@ std::uint64_t JsonObject::whole(std::string_view key, std::uint64_t minimum) con
   const json& value = at(key);
   const std::string expected = "a whole number from " + std::to_string(minimum) + " to 2^40";
   double number = 0;
-  if (value.is_number_unsigned()) {
+  const bool is_natural =
+      value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
+  if (is_natural) {
     const auto n = value.get<std::uint64_t>();
     if (n < minimum || n > max_whole) fail(key, expected);
     return n;
@@ -118,8 +120,9 @@ std::vector<std::uint64_t> JsonObject::wholes(std::string_view key) const {
   if (!value.is_array() || value.empty()) fail(key, "a list of whole numbers above 0");
   std::vector<std::uint64_t> numbers;
   for (const json& entry : value) {
-    if (!entry.is_number_unsigned() || entry.get<std::uint64_t>() < 1 ||
-        entry.get<std::uint64_t>() > max_whole) {
+    const bool in_range = entry.is_number_integer() && entry.get<std::int64_t>() >= 1 &&
+                          entry.get<std::uint64_t>() <= max_whole;
+    if (!in_range) {
       throw Error(place_of(key), shown(entry), "a list of whole numbers from 1 to 2^40");
     }
     numbers.push_back(entry.get<std::uint64_t>());
