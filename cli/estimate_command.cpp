@@ -1,0 +1,221 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/request_options.h"
+#include "model/quantity.h"
+#include "reports/study_plots.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using roofline::BreakdownRow;
+using roofline::Configuration;
+using roofline::DesignPoint;
+using roofline::Estimate;
+using roofline::Estimator;
+
+struct Options {
+  RequestOptions request;
+  std::string plot;
+  bool json = false;
+  bool breakdown = false;
+};
+
+std::string_view kernels_name(Kernels k) { return k == Kernels::Eager ? "eager" : "tiled"; }
+
+/// Whole counts print as integers.
+ordered_json count_json(double value) {
+  if (value >= 0 && value < 9007199254740992.0 &&
+      value == static_cast<double>(static_cast<std::uint64_t>(value))) {
+    return static_cast<std::uint64_t>(value);
+  }
+  return value;
+}
+
+ordered_json input_json(const Configuration& c, const DesignPoint& p) {
+  return {{"model", c.architecture.name},
+          {"hardware", c.hardware.name},
+          {"method", to_string(c.methods)},
+          {"attention", kernels_name(c.lowering.attention)},
+          {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"weight_dtype", name(c.lowering.weights)},
+          {"activation_dtype", name(c.lowering.activations)},
+          {"cache_dtype", name(c.lowering.cache)},
+          {"mode", roofline::name(c.mode)},
+          {"logits", c.logits == Logits::All ? "all" : "last"},
+          {"batch", p.batch},
+          {"prompt_len", p.prompt_len},
+          {"output_len", p.output_len}};
+}
+
+ordered_json factors_json(const roofline::Rates& rates) {
+  ordered_json rows = ordered_json::array();
+  for (const roofline::UsedFactor& f : rates.factors) {
+    rows.push_back({{"name", f.name},
+                    {"peak", f.peak},
+                    {"factor", f.factor},
+                    {"source", f.source},
+                    {"reference", f.reference}});
+  }
+  return rows;
+}
+
+/// The kinds of source that the estimate rests on, each once.
+ordered_json rests_on(const roofline::Rates& rates) {
+  ordered_json kinds = ordered_json::array();
+  for (const char* kind : {"datasheet", "measured", "fitted"}) {
+    for (const roofline::UsedFactor& f : rates.factors) {
+      if (f.source == kind) {
+        kinds.push_back(kind);
+        break;
+      }
+    }
+  }
+  return kinds;
+}
+
+ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
+  ordered_json list = ordered_json::array();
+  for (const BreakdownRow& r : rows) {
+    const auto count = static_cast<double>(r.count);
+    list.push_back(
+        {{"pass", r.pass},
+         {"phase", r.group.phase},
+         {"label", r.group.label},
+         {"operator", r.group.op},
+         {"count", r.count},
+         {"flops", count_json(count * static_cast<double>(r.time.flops.count))},
+         {"bytes", count_json(count * static_cast<double>(r.time.bytes.count))},
+         {"bytes_read_again", count_json(count * static_cast<double>(r.time.bytes_again.count))},
+         {"compute_s", count * r.time.compute.value},
+         {"memory_s", count * r.time.memory.value},
+         {"seconds", r.total.value},
+         {"bound", roofline::name(r.time.bound)}});
+  }
+  return list;
+}
+
+ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                           const Estimator& estimator) {
+  ordered_json j = input_json(c, p);
+  j["parameters"] = estimator.recording().parameters;
+  j["ttft_s"] = e.ttft_s;
+  j["tpot_s"] = e.tpot_s;
+  j["prefill_flops"] = count_json(e.prefill_flops);
+  j["prefill_bytes"] = count_json(e.prefill_bytes);
+  j["decode_flops_per_token"] = count_json(e.decode_flops_per_token);
+  j["decode_bytes_per_token"] = count_json(e.decode_bytes_per_token);
+  j["kv_cache_bytes"] = count_json(e.kv_cache_bytes);
+  j["weight_bytes"] = count_json(e.weight_bytes);
+  j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
+  j["memory_capacity_bytes"] = c.hardware.memory_capacity.value;
+  j["fits"] = e.fits;
+  j["bound"] = roofline::name(e.bound);
+  j["ttft_bound"] = roofline::name(e.ttft_bound);
+  j["tpot_bound"] = roofline::name(e.tpot_bound);
+  j["ttft_speedup"] = e.ttft_speedup;
+  j["tpot_speedup"] = e.tpot_speedup;
+  j["kv_cache_ratio"] = e.kv_cache_ratio;
+  j["rests_on"] = rests_on(estimator.rates());
+  j["factors"] = factors_json(estimator.rates());
+  j["warnings"] = estimator.warnings(p);
+  return j;
+}
+
+std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
+                                 c.architecture.name, c.hardware.description, to_string(c.methods),
+                                 p.batch, p.prompt_len, p.output_len,
+                                 kernels_name(c.lowering.attention), roofline::name(c.mode));
+  Table table({"", "value", "", ""});
+  const auto gain = [](double ratio) {
+    return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
+  };
+  table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
+             gain(e.ttft_speedup)});
+  table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
+             gain(e.tpot_speedup)});
+  table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
+             bytes(e.prefill_bytes), ""});
+  table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
+             bytes(e.decode_bytes_per_token), ""});
+  table.add({"weights", bytes(e.weight_bytes), "", ""});
+  table.add({"KV cache", bytes(e.kv_cache_bytes), "",
+             e.kv_cache_ratio == 1 ? "" : fmt::format("{:.3g} of plain", e.kv_cache_ratio)});
+  table.add({"peak memory", bytes(e.peak_memory_bytes),
+             fmt::format("{} {}", e.fits ? "fits" : "does not fit",
+                         bytes(c.hardware.memory_capacity.value)),
+             ""});
+  const std::string rows = table.text();
+  return text + rows.substr(rows.find('\n') + 1);
+}
+
+std::string breakdown_text(const std::vector<BreakdownRow>& rows) {
+  Table table({"pass", "phase", "label", "operator", "count", "GFLOP", "MB", "ms", "bound"});
+  for (const BreakdownRow& r : rows) {
+    const auto count = static_cast<double>(r.count);
+    table.add({r.pass, r.group.phase, r.group.label, r.group.op, std::to_string(r.count),
+               fmt::format("{:.3f}", count * static_cast<double>(r.time.flops.count) / 1e9),
+               fmt::format("{:.3f}", count * static_cast<double>(r.time.bytes.count) / 1e6),
+               fmt::format("{:.4f}", r.total.value * 1e3),
+               std::string(roofline::name(r.time.bound))});
+  }
+  return table.text();
+}
+
+void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
+                    const Estimator& estimator) {
+  using roofline::Mode;
+  std::vector<reports::Roofs> roofs{reports::roofs_of(estimator.rates(), c.mode)};
+  if (c.mode == Mode::Calibrated) {
+    const auto light = roofline::make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
+    roofs.push_back(reports::roofs_of(light, Mode::SpeedOfLight));
+  }
+  const std::string title =
+      fmt::format("{} on {}, {} attention, batch {}, prompt {}", c.architecture.name,
+                  c.hardware.name, kernels_name(c.lowering.attention), p.batch, p.prompt_len);
+  reports::write_plot(reports::roofline_plot(roofs, estimator.breakdown(p), title), path);
+}
+
+void run(const Options& o, const Globals& globals) {
+  const Configuration c = parse_configuration(o.request, globals.catalog());
+  const DesignPoint p = parse_sizes(o.request, c.architecture);
+  const Estimator estimator(c);
+  const Estimate e = estimator.at(p);
+  for (const std::string& line : estimator.warnings(p)) globals.warn(line);
+  if (!o.plot.empty()) write_roofline(o.plot, c, p, estimator);
+  if (o.json) {
+    ordered_json j = estimate_json(c, p, e, estimator);
+    if (o.breakdown) j["breakdown"] = breakdown_json(estimator.breakdown(p));
+    print_json(j);
+    return;
+  }
+  print_text(estimate_text(c, p, e));
+  if (o.breakdown) print_text("\n" + breakdown_text(estimator.breakdown(p)));
+}
+
+}  // namespace
+
+void add_estimate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "estimate",
+      "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
+      "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
+      "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
+      "--json");
+  const auto options = std::make_shared<Options>();
+  options->request.add_to(*command);
+  command->add_flag("--json", options->json, "one JSON object in base units");
+  command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
+      ->type_name("FILE.svg|png");
+  command->add_flag("--breakdown", options->breakdown, "a row for every operator");
+  command->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,134 @@
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <new>
+#include <string>
+
+#include "cli/command.h"
+#include "model/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast::cli {
+namespace {
+
+constexpr int exit_failed = 1;
+constexpr int exit_wrong_request = 2;
+
+std::filesystem::path data_folder(const std::string& flag) {
+  if (!flag.empty()) return flag;
+  if (const char* variable = std::getenv("KVCAST_DATA")) return variable;
+  std::error_code ec;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ec);
+  if (!ec) {
+    const auto installed = program.parent_path() / KVCAST_INSTALLED_DATA_DIR;
+    if (std::filesystem::is_directory(installed, ec)) return installed;
+  }
+  return KVCAST_SOURCE_DATA_DIR;
+}
+
+std::string method_help() {
+  std::string text = "Methods, NAME[:KEY=VALUE,...], joined by +:\n";
+  for (const Method& m : methods()) {
+    text += "  " + std::string(m.name) + "  " + std::string(m.summary) + "\n";
+  }
+  return text;
+}
+
+constexpr const char* description =
+    "Forecasts what key-value-cache methods do to a transformer's time to first token (TTFT), "
+    "time\n"
+    "per output token (TPOT), cache size and memory.\n"
+    "\n"
+    "Examples:\n"
+    "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
+    "  kvcast sweep --model llama-3.1-8b,pythia-1.4b --hardware h100-sxm --prompt-len 1k..128k:x2 "
+    "--csv sweep.csv\n";
+
+/// The flags and subcommands that a misspelt word may have meant.
+std::vector<std::string> known_words(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    words.push_back(sub->get_name());
+  }
+  return words;
+}
+
+/// The innermost subcommand that was given.
+const CLI::App& selected(const CLI::App& app) {
+  const CLI::App* current = &app;
+  while (!current->get_subcommands().empty()) current = current->get_subcommands().front();
+  return *current;
+}
+
+int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
+  const CLI::App& command = selected(app);
+  if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+    print_text(dynamic_cast<const CLI::CallForVersion*>(&e) != nullptr
+                   ? std::string(e.what()) + "\n"
+                   : command.help());
+    return 0;
+  }
+  std::string line = Error(e.what()).what();
+  // CLI11 asks for a missing flag before it complains of a misspelt one.
+  const std::vector<std::string> extras = app.remaining(true);
+  if (!extras.empty()) {
+    const std::string word = extras.front().substr(0, extras.front().find('='));
+    const bool subcommand_wanted =
+        command.get_subcommands([](const CLI::App*) { return true; }).size() > 0;
+    const char* kind =
+        word.rfind("-", 0) == 0 ? "flag" : (subcommand_wanted ? "command" : "argument");
+    const std::string guess = nearest(word, known_words(command));
+    line = "unknown " + std::string(kind) + " '" + word + "'";
+    line += guess.empty() ? "; see " + std::string("kvcast ") +
+                                (&command == &app ? "" : command.get_name() + " ") + "--help"
+                          : "; did you mean '" + guess + "'?";
+  }
+  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
+  return exit_wrong_request;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{description, "kvcast"};
+  app.footer(method_help());
+  app.set_version_flag("--version", std::string("kvcast ") + KVCAST_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  Globals globals;
+  globals.find_data = data_folder;
+  app.add_option("--data", globals.data, "folder with models, hardware and published tables")
+      ->type_name("DIR");
+  app.add_flag("--quiet,-q", globals.quiet, "no messages and no progress on stderr");
+  add_model(app, globals);
+  add_hardware(app, globals);
+  add_estimate(app, globals);
+  add_sweep(app, globals);
+  add_reproduce(app, globals);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return report_parse_error(app, e);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcast::cli
+
+int main(int argc, char** argv) {
+  try {
+    return kvcast::cli::run(argc, argv);
+  } catch (const kvcast::Error& e) {
+    std::fprintf(stderr, "kvcast: %s\n", e.what());
+    return e.fault() == kvcast::Fault::Request ? kvcast::cli::exit_wrong_request
+                                               : kvcast::cli::exit_failed;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "kvcast: out of memory\n");
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "kvcast: %s\n", e.what());
+  }
+  return kvcast::cli::exit_failed;
+}

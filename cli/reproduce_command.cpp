@@ -1,0 +1,151 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "model/error.h"
+#include "reports/csv_writer.h"
+#include "reports/reproduce.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using reports::PublishedTable;
+using reports::ReproducedRow;
+using reports::ReproductionSummary;
+using reports::TableKind;
+
+struct Options {
+  std::vector<std::string> tables;
+  std::string csv;
+  std::string plot;
+  bool json = false;
+  bool summary = false;
+};
+
+struct Result {
+  const PublishedTable* table;
+  std::vector<ReproducedRow> rows;
+  ReproductionSummary summary;
+};
+
+const char* verdict(const ReproducedRow& row) {
+  if (!row.exact) return "measured";
+  return row.agrees ? "exact" : "DIFFERS";
+}
+
+ordered_json result_json(const std::vector<Result>& results) {
+  ordered_json rows = ordered_json::array();
+  ordered_json summaries = ordered_json::array();
+  for (const Result& result : results) {
+    for (const ReproducedRow& r : result.rows) {
+      rows.push_back({{"table", result.table->name},
+                      {"source", r.source},
+                      {"cell", r.cell},
+                      {"published", r.published},
+                      {"ours", r.ours},
+                      {"relative_error", r.relative_error},
+                      {"verdict", verdict(r)},
+                      {"erratum", r.erratum}});
+    }
+    const ReproductionSummary& s = result.summary;
+    summaries.push_back({{"table", s.table},
+                         {"cells", s.cells},
+                         {"exact", s.exact},
+                         {"exact_agree", s.exact_agree},
+                         {"errata", s.errata},
+                         {"mape", s.mape},
+                         {"worst", s.worst}});
+  }
+  return {{"rows", rows}, {"summary", summaries}};
+}
+
+void write_csv(const std::string& path, const std::vector<Result>& results) {
+  reports::CsvWriter csv(path, {"table", "source", "cell", "published", "ours", "relative_error",
+                                "verdict", "erratum"});
+  for (const Result& result : results) {
+    for (const ReproducedRow& r : result.rows) {
+      csv.cell(result.table->name).cell(r.source).cell(r.cell).cell(r.published).cell(r.ours);
+      csv.cell(r.relative_error).cell(verdict(r)).cell(r.erratum);
+      csv.end_row();
+    }
+  }
+  csv.commit();
+}
+
+std::string rows_text(const Result& result) {
+  Table table({"cell", "published", "ours", "error", "verdict", "erratum"});
+  for (const ReproducedRow& r : result.rows) {
+    table.add({r.cell, r.published, fmt::format("{:.6g}", r.ours),
+               fmt::format("{:+.1f} %", 100 * r.relative_error), verdict(r), r.erratum});
+  }
+  return result.table->title + "\n" + table.text() + "\n";
+}
+
+std::string summary_text(const std::vector<Result>& results) {
+  Table table({"table", "cells", "exact", "agree", "errata", "mean |error|", "worst"});
+  for (const Result& result : results) {
+    const ReproductionSummary& s = result.summary;
+    const bool measured = result.table->kind == TableKind::Measured;
+    table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
+               std::to_string(s.exact_agree), std::to_string(s.errata),
+               measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
+               measured ? fmt::format("{:.1f} %", 100 * s.worst) : ""});
+  }
+  return table.text();
+}
+
+void run(const Options& o, const Globals& globals) {
+  const Catalog catalog = globals.catalog();
+  std::vector<Result> results;
+  for (const PublishedTable* table : reports::select_tables(o.tables)) {
+    std::vector<ReproducedRow> rows = table->rows(catalog);
+    const ReproductionSummary summary = reports::summarize(*table, rows);
+    results.push_back({table, std::move(rows), summary});
+  }
+  if (!o.plot.empty()) {
+    if (results.size() != 1) {
+      throw Error("--plot", std::to_string(results.size()) + " tables", "one table of TTFTs");
+    }
+    reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), o.plot);
+  }
+  if (!o.csv.empty()) write_csv(o.csv, results);
+  if (o.json) {
+    print_json(result_json(results));
+    return;
+  }
+  std::string text;
+  if (!o.summary) {
+    for (const Result& result : results) text += rows_text(result);
+  }
+  print_text(text + summary_text(results));
+}
+
+}  // namespace
+
+void add_reproduce(CLI::App& app, const Globals& globals) {
+  std::string tables = "Tables, by paper:";
+  std::string group;
+  for (const PublishedTable& t : reports::published_tables()) {
+    tables += (t.group == group ? "" : "\n  " + t.group + ":") + (" " + t.name);
+    group = t.group;
+  }
+  CLI::App* command =
+      app.add_subcommand("reproduce",
+                         "Published tables beside what kvcast computes.\n\nExamples:\n"
+                         "  kvcast reproduce slim-table1\n"
+                         "  kvcast reproduce --summary all");
+  command->footer(tables);
+  const auto options = std::make_shared<Options>();
+  command->add_option("TABLE", options->tables, "tables or papers; none: all");
+  command->add_flag("--json", options->json, "one JSON object with rows and summary");
+  command->add_flag("--summary", options->summary, "one line a table");
+  command->add_option("--csv", options->csv, "write the rows")->type_name("FILE");
+  command->add_option("--plot", options->plot, "draw one table of TTFTs over the prompt length")
+      ->type_name("FILE.svg|png");
+  command->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli

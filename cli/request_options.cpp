@@ -1,0 +1,143 @@
+#include "cli/request_options.h"
+
+#include "model/error.h"
+#include "model/quantity.h"
+
+namespace kvcast::cli {
+namespace {
+
+constexpr std::uint64_t default_prompt_len = 1024;
+
+DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
+  try {
+    return parse_dtype(text.empty() ? fallback : text);
+  } catch (const Error& e) {
+    throw Error(std::string(flag) + ": " + e.what());
+  }
+}
+
+}  // namespace
+
+void RequestOptions::add_to(CLI::App& c) {
+  c.add_option("--model,-m", model,
+               "catalog name (kvcast model list), config.json, or a folder with one")
+      ->required()
+      ->type_name("MODEL");
+  c.add_option("--hardware", hardware, "catalog name (kvcast hardware list) or a JSON file")
+      ->required()
+      ->type_name("HW");
+  c.add_option("--method", method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  c.add_option("--attention", attention,
+               "eager (scores in memory, as plain PyTorch) or tiled (flash)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c.add_option("--elementwise", elementwise,
+               "eager or fused kernels for norms, rotations and activations; default as attention")
+      ->type_name("KIND");
+  c.add_option("--dtype", dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c.add_option("--weight-dtype", weight_dtype, "of weights")->type_name("DTYPE");
+  c.add_option("--activation-dtype", activation_dtype, "of activations")->type_name("DTYPE");
+  c.add_option("--cache-dtype", cache_dtype, "of the KV cache")->type_name("DTYPE");
+  c.add_option("--mode", mode,
+               "calibrated (datasheet peaks times measured factors) or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c.add_option("--logits", logits, "last: head on the last position; all: on every position")
+      ->type_name("WHICH")
+      ->capture_default_str();
+  c.add_option("--batch,-b", batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c.add_option("--prompt-len,-p", prompt_len,
+               "prompt tokens; encoder length of encoder-decoder models [1024]")
+      ->type_name("TOKENS");
+  c.add_option("--encoder-tokens", encoder_tokens,
+               "encoder length of encoder-decoder models, the same as --prompt-len")
+      ->type_name("TOKENS");
+  c.add_option("--output-len,-n", output_len, "tokens to generate, the first included")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c.add_option("--set", set, "override a config entry, e.g. num_key_value_heads=8")
+      ->type_name("KEY=VALUE");
+}
+
+std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set) {
+  std::vector<ConfigOverride> overrides;
+  for (const std::string& text : set) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+      throw Error("--set", "'" + text + "'", "KEY=VALUE");
+    }
+    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  return overrides;
+}
+
+Kernels parse_kernels(const std::string& flag, const std::string& text) {
+  if (text == "eager") return Kernels::Eager;
+  if (text == "tiled" || text == "fused" || text == "flash") return Kernels::Fused;
+  throw Error(flag + ": " + unknown_name("kind", text, {"eager", "tiled", "fused"}).what());
+}
+
+roofline::Mode parse_mode(const std::string& text) {
+  for (const roofline::Mode m : {roofline::Mode::Calibrated, roofline::Mode::SpeedOfLight}) {
+    if (text == roofline::name(m)) return m;
+  }
+  throw Error(std::string("--mode: ") +
+              unknown_name("mode", text, {"calibrated", "speed-of-light"}).what());
+}
+
+Logits parse_logits(const std::string& text) {
+  if (text == "last") return Logits::Last;
+  if (text == "all") return Logits::All;
+  throw Error("--logits", "'" + text + "'", "last or all");
+}
+
+Lowering parse_lowering(const RequestOptions& o) {
+  Lowering l;
+  l.attention = parse_kernels("--attention", o.attention);
+  l.elementwise =
+      o.elementwise.empty() ? l.attention : parse_kernels("--elementwise", o.elementwise);
+  l.weights =
+      dtype_or(o.weight_dtype, o.dtype, o.weight_dtype.empty() ? "--dtype" : "--weight-dtype");
+  l.activations = dtype_or(o.activation_dtype, o.dtype, "--activation-dtype");
+  l.cache = dtype_or(o.cache_dtype, o.dtype, "--cache-dtype");
+  return l;
+}
+
+roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog) {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
+  c.hardware = roofline::load_hardware(catalog, o.hardware);
+  c.methods = parse_methods(o.method);
+  c.lowering = parse_lowering(o);
+  c.mode = parse_mode(o.mode);
+  c.logits = parse_logits(o.logits);
+  return c;
+}
+
+roofline::DesignPoint parse_sizes(const RequestOptions& o, const Architecture& a) {
+  if (!o.encoder_tokens.empty() && !a.encoder_decoder) {
+    throw Error("--encoder-tokens: " + a.name + " has no encoder; expected --prompt-len");
+  }
+  if (!o.encoder_tokens.empty() && !o.prompt_len.empty()) {
+    throw Error("--encoder-tokens and --prompt-len mean the same; expected one of them");
+  }
+  roofline::DesignPoint p;
+  p.batch = parse_token_count(o.batch, "--batch");
+  p.output_len = parse_token_count(o.output_len, "--output-len");
+  if (!o.encoder_tokens.empty()) {
+    p.prompt_len = parse_token_count(o.encoder_tokens, "--encoder-tokens");
+  } else if (!o.prompt_len.empty()) {
+    p.prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
+  } else {
+    p.prompt_len = a.max_source_positions > 0 ? a.max_source_positions : default_prompt_len;
+  }
+  return p;
+}
+
+}  // namespace kvcast::cli

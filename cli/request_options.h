@@ -1,0 +1,50 @@
+/// The options that name a model, a device, a method and the sizes of a request; the same flags
+/// under every subcommand that takes them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "roofline/estimator.h"
+
+namespace kvcast::cli {
+
+/// As the user typed them.
+struct RequestOptions {
+  std::string model;
+  std::string hardware;
+  std::string method = "plain";
+  std::string attention = "tiled";
+  std::string elementwise;  ///< empty: as attention
+  std::string dtype = "fp16";
+  std::string weight_dtype;  ///< empty: dtype
+  std::string activation_dtype;
+  std::string cache_dtype;
+  std::string mode = "calibrated";
+  std::string logits = "last";
+  std::string batch = "1";
+  std::string prompt_len;  ///< empty: 1024, or the model's encoder length
+  std::string encoder_tokens;
+  std::string output_len = "128";
+  std::vector<std::string> set;
+
+  /// Adds the flags; the sizes only with `sizes`.
+  void add_to(CLI::App& command);
+};
+
+/// KEY=VALUE from each `--set`.
+std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);
+
+/// "eager" or "tiled" (also "fused" and "flash" for the latter).
+Kernels parse_kernels(const std::string& flag, const std::string& text);
+roofline::Mode parse_mode(const std::string& text);
+Logits parse_logits(const std::string& text);
+Lowering parse_lowering(const RequestOptions& o);
+
+/// Throws Error naming the flag for every wrong value.
+roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog);
+roofline::DesignPoint parse_sizes(const RequestOptions& o, const Architecture& a);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,23 @@
+/// The picture of a sweep: TTFT over prompt length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reports/plot.h"
+#include "reports/sweep_grid.h"
+
+namespace kvcast::reports {
+
+struct SweepPlot {
+  Plot plot;
+  std::size_t num_lines = 0;             ///< drawn
+  std::uint64_t num_possible_lines = 0;  ///< configurations times batches of the grid
+};
+
+/// A line for each of the first `max_lines` configurations and batches of the grid, those that are
+/// impossible left out, at the first output length. Labels name the axes with several values.
+/// The grid has at least two prompt lengths. Throws Error when there is nothing to draw.
+SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t max_lines = 8);
+
+}  // namespace kvcast::reports

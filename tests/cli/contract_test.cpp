@@ -1,0 +1,104 @@
+// The keys that the command-line contract promises.
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::json;
+
+json run_json(const std::string& arguments) {
+  const ProgramResult result = run_program(arguments);
+  CAPTURE(arguments);
+  CAPTURE(result.errors);
+  REQUIRE(result.status == 0);
+  return json::parse(result.output);
+}
+
+void check_keys(const json& object, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    CAPTURE(key);
+    CHECK(object.contains(key));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("contract: estimate --json has every key, in base units") {
+  const json j = run_json(
+      "estimate --quiet --model llama-7b --hardware a100-80gb --method plain --attention tiled "
+      "--dtype fp16 --batch 2 --prompt-len 1000 --output-len 24 --json --breakdown");
+  check_keys(j, {"ttft_s", "tpot_s", "prefill_flops", "prefill_bytes", "decode_flops_per_token",
+                 "decode_bytes_per_token", "kv_cache_bytes", "weight_bytes", "peak_memory_bytes",
+                 "fits", "bound", "ttft_speedup", "tpot_speedup", "kv_cache_ratio", "breakdown"});
+  // Llama 7B: 6,738,415,616 parameters of 2 bytes; 2·32 layers·4096 features·2 bytes a token.
+  CHECK(j["weight_bytes"] == 2 * std::uint64_t{6738415616});
+  CHECK(j["kv_cache_bytes"] == std::uint64_t{2} * 1024 * 2 * 32 * 4096 * 2);
+  CHECK(j["ttft_speedup"] == 1.0);
+  double prefill_s = 0;
+  std::uint64_t prefill_flops = 0;
+  for (const json& row : j["breakdown"]) {
+    if (row["pass"] != "prefill") continue;
+    prefill_s += row["seconds"].get<double>();
+    prefill_flops += row["flops"].get<std::uint64_t>();
+  }
+  CHECK(prefill_s == doctest::Approx(j["ttft_s"].get<double>()).epsilon(1e-12));
+  CHECK(prefill_flops == j["prefill_flops"]);
+}
+
+TEST_CASE("contract: model show and hardware show have every key") {
+  const json model = run_json("model show llama-3.1-8b --json");
+  check_keys(model, {"name", "parameters", "num_hidden_layers", "hidden_size",
+                     "kv_cache_bytes_per_token"});
+  CHECK(model["parameters"] == std::uint64_t{8030261248});
+  CHECK(model["kv_cache_bytes_per_token"] == 2 * 32 * 8 * 128 * 2);
+
+  const json hardware = run_json("hardware show a100-80gb --json");
+  check_keys(hardware, {"name", "peak_flops_per_second", "memory_bandwidth_bytes_per_s",
+                        "memory_capacity_bytes"});
+  CHECK(hardware["peak_flops_per_second"]["fp16"] == 312e12);
+  CHECK(hardware["memory_bandwidth_bytes_per_s"] == 2039e9);
+  for (const char* key :
+       {"peak_flops_per_second", "memory_bandwidth_bytes_per_s", "memory_capacity_bytes"}) {
+    CHECK(hardware["sources"].contains(key));
+  }
+  CHECK(hardware["sources"]["memory_bandwidth_bytes_per_s"]["source"] == "datasheet");
+}
+
+TEST_CASE("contract: reproduce --json has rows and a summary") {
+  const json j = run_json("reproduce --json slim-table1");
+  REQUIRE(j["rows"].size() == 24);
+  check_keys(j["rows"][0], {"source", "cell", "published", "ours", "relative_error"});
+}
+
+TEST_CASE("contract: --help goes to stdout with status 0 and starts with examples") {
+  for (const char* command : {"", "estimate ", "sweep ", "model ", "hardware ", "reproduce "}) {
+    const ProgramResult result = run_program(std::string(command) + "--help");
+    CAPTURE(command);
+    CHECK(result.status == 0);
+    CHECK(result.errors.empty());
+    CHECK(result.output.find("Examples:") != std::string::npos);
+  }
+}
+
+TEST_CASE("contract: --set changes the model") {
+  const json mha = run_json("model show llama-7b --json");
+  const json mqa = run_json("model show llama-7b --json --set num_key_value_heads=1");
+  CHECK(mqa["kv_cache_bytes_per_token"].get<int>() * 32 == mha["kv_cache_bytes_per_token"]);
+}
+
+TEST_CASE("contract: model show --graph writes Graphviz") {
+  const std::string path = "/tmp/kvcast_graph_" + std::to_string(::getpid()) + ".dot";
+  REQUIRE(run_program("model show llama-7b --graph " + path).status == 0);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  CHECK(text.str().rfind("digraph", 0) == 0);
+  CHECK(text.str().find("layer 0 to 31 (x32)") != std::string::npos);
+  ::unlink(path.c_str());
+}
+
+}  // namespace kvcast::cli

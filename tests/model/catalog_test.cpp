@@ -1,0 +1,165 @@
+#include "model/catalog.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "model/error.h"
+#include "model/recording.h"
+
+using namespace kvcast;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "(no Error was thrown)";
+}
+
+/// A folder that is gone when the test ends.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& name)
+      : path_(fs::temp_directory_path() / ("kvcast-catalog-test-" + name)) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("catalog: every model has the parameters and cache that parameters.csv lists") {
+  // name,parameters,kv_elements_per_token,cross_kv_elements_per_encoder_token,source
+  std::ifstream file(catalog().root() / "models" / "parameters.csv");
+  std::string line;
+  REQUIRE(std::getline(file, line));
+  REQUIRE(line.starts_with("name,parameters,kv_elements_per_token,cross_kv_elements"));
+  std::size_t rows = 0;
+  while (std::getline(file, line)) {
+    std::istringstream cells(line);
+    std::string name;
+    std::string parameters;
+    std::string kv;
+    std::string cross;
+    std::getline(cells, name, ',');
+    std::getline(cells, parameters, ',');
+    std::getline(cells, kv, ',');
+    std::getline(cells, cross, ',');
+    CAPTURE(name);
+    const Architecture a = load_model(catalog(), name);
+    Lowering bytes;
+    bytes.cache = DType::FP8;  // one byte an element
+    const Recording r = record(a, {}, bytes);
+    CHECK(r.parameters == std::stoull(parameters));
+    CHECK(r.kv_cache_bytes_per_token == Count(std::stoull(kv)));
+    CHECK(r.cross_cache_bytes_per_token == Count(std::stoull(cross)));
+    ++rows;
+  }
+  CHECK(rows >= 40);
+}
+
+TEST_CASE("catalog: every model file is read and recorded, eager and fused") {
+  const std::vector<std::string> names = catalog().names("models");
+  CHECK(names.size() >= 60);
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const Architecture a = load_model(catalog(), name);
+    CHECK(a.name == name);
+    const Recording fused = record(a, {}, {});
+    const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+    const Recording slow = record(a, {}, eager);
+    CHECK(fused.parameters == slow.parameters);
+    CHECK(fused.kv_cache_bytes == slow.kv_cache_bytes);
+    CHECK(slow.prefill.nodes().size() > fused.prefill.nodes().size());
+  }
+}
+
+TEST_CASE("catalog: an unknown model is answered with its neighbour, a path with no such file") {
+  const auto find = [](const std::string& what) {
+    return message_of([&] { catalog().find("models", "model", what); });
+  };
+  CHECK(find("llama-7c").find("unknown model 'llama-7c'; did you mean 'llama-7b'?") !=
+        std::string::npos);
+  CHECK(find("llama-7B").find("did you mean 'llama-7b'?") != std::string::npos);
+  CHECK(find("qwertyuiop").find("expected one of: codegemma-7b") != std::string::npos);
+  CHECK(find("./llama-7c.json") == "./llama-7c.json: no such file");
+  CHECK(find("models/llama") == "models/llama: no such file");
+  CHECK(find("llama.gguf") == "llama.gguf: no such file");
+  CHECK(find("").find("unknown model ''") != std::string::npos);
+  CHECK(find("README.md").find("unknown model") != std::string::npos);
+}
+
+TEST_CASE("catalog: a name never leaves its folder") {
+  CHECK_THROWS_AS(catalog().find("models", "model", "../hardware/nothing"), Error);
+  CHECK(catalog().find("models", "model", "llama-7b") ==
+        catalog().root() / "models" / "llama-7b.json");
+}
+
+TEST_CASE("catalog: a file or a checkpoint folder is a model, named after itself") {
+  const TemporaryFolder folder("checkpoint");
+  const fs::path checkpoint = folder.path() / "my-model";
+  fs::create_directory(checkpoint);
+  CHECK(message_of([&] { load_model(catalog(), checkpoint.string()); })
+            .find("a folder without config.json") != std::string::npos);
+  fs::copy_file(catalog().root() / "models" / "pythia-70m.json", checkpoint / "config.json");
+  const Architecture a = load_model(catalog(), checkpoint.string());
+  CHECK(a.name == "my-model");
+  CHECK(a.hidden_size == 512);
+  CHECK(load_model(catalog(), (checkpoint / "config.json").string()).name == "my-model");
+  fs::copy_file(checkpoint / "config.json", folder.path() / "other.json");
+  CHECK(load_model(catalog(), (folder.path() / "other.json").string()).name == "other");
+}
+
+TEST_CASE("catalog: errors in a config name its file") {
+  const TemporaryFolder folder("broken");
+  const fs::path file = folder.path() / "broken.json";
+  for (const std::string content : {"", "[]", "{\"model_type\": \"llama\"", "{}",
+                                    "{\"model_type\": \"llama\"}", "\x80\x81"}) {
+    std::ofstream(file, std::ios::binary) << content;
+    const std::string line = message_of([&] { load_model(catalog(), file.string()); });
+    CAPTURE(content);
+    CAPTURE(line);
+    CHECK(line.starts_with(file.string()));
+    CHECK(line.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("catalog: overrides reach the config") {
+  const Architecture a =
+      load_model(catalog(), "llama-7b", {{"num_key_value_heads", "8"}, {"num_hidden_layers", "2"}});
+  CHECK(a.num_hidden_layers() == 2);
+  CHECK(a.decoder.layers[0].heads == Heads{32, 8, 128});
+}
+
+TEST_CASE("catalog: a data folder without models is refused") {
+  const TemporaryFolder folder("empty");
+  const std::string line = message_of([&] { Catalog c(folder.path()); });
+  CHECK(line.starts_with("data folder " + folder.path().string()));
+  CHECK(line.find("models") != std::string::npos);
+  CHECK_THROWS_AS(Catalog("/nonexistent"), Error);
+  CHECK(catalog().names("no-such-folder").empty());
+}

@@ -1,0 +1,94 @@
+#include "model/dtype.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "model/error.h"
+
+using namespace kvcast;
+
+namespace {
+
+struct BlockCase {
+  DType dtype;
+  std::string_view name;
+  int bits;      // of a block
+  int elements;  // of a block
+};
+
+// GGUF blocks by hand from ggml-common.h: q8_0 = half + 32 x 8 bits = 272; q4_0 = half + 32 x 4 =
+// 144; q4_1 = 2 halves + 32 x 4 = 160; q4_k = 2 halves + 12 bytes of scales + 256 x 4 = 1152;
+// q6_k = 256 x 6 + 16 x 8 bits of scales + half = 1680.
+constexpr std::array blocks{
+    BlockCase{DType::FP32, "fp32", 32, 1},       BlockCase{DType::TF32, "tf32", 32, 1},
+    BlockCase{DType::FP16, "fp16", 16, 1},       BlockCase{DType::BF16, "bf16", 16, 1},
+    BlockCase{DType::FP8, "fp8", 8, 1},          BlockCase{DType::INT8, "int8", 8, 1},
+    BlockCase{DType::INT4, "int4", 4, 1},        BlockCase{DType::Q8_0, "q8_0", 16 + 256, 32},
+    BlockCase{DType::Q4_0, "q4_0", 16 + 128, 32},
+    BlockCase{DType::Q4_1, "q4_1", 32 + 128, 32},
+    BlockCase{DType::Q4_K, "q4_k", 32 + 96 + 1024, 256},
+    BlockCase{DType::Q6_K, "q6_k", 1536 + 128 + 16, 256},
+};
+
+}  // namespace
+
+TEST_CASE("dtype: every name is read back as its dtype, and a block's bits are ggml's") {
+  static_assert(blocks.size() == num_dtypes);
+  CHECK(dtype_names().size() == blocks.size());
+  for (const BlockCase& c : blocks) {
+    CAPTURE(c.name);
+    CHECK(parse_dtype(c.name) == c.dtype);
+    CHECK(name(c.dtype) == c.name);
+    CHECK(width(c.dtype).block_bits == c.bits);
+    CHECK(width(c.dtype).block_elements == c.elements);
+    // A row of 7 blocks of 256 elements holds a whole number of bytes in every dtype.
+    const std::uint64_t elements = 7 * 256;
+    const std::uint64_t bits = elements / static_cast<std::uint64_t>(c.elements) *
+                               static_cast<std::uint64_t>(c.bits);
+    CHECK(bytes_of(elements, c.dtype).at({}) == bits / 8);
+    CHECK(bits_per_element(c.dtype) == static_cast<double>(bits) / static_cast<double>(elements));
+  }
+}
+
+TEST_CASE("dtype: half bytes stay exact until a count is evaluated and round up once") {
+  // 3 + 5 four-bit elements: 1.5 + 2.5 = 4 bytes, not 2 + 3.
+  CHECK((bytes_of(3, DType::INT4) + bytes_of(5, DType::INT4)).at({}) == 4);
+  CHECK(bytes_of(3, DType::INT4).at({}) == 2);
+  // 33 elements of q4_0: 33 · 144 / 256 bytes = 18.5625
+  CHECK(bytes_of(33, DType::Q4_0).at({}) == 19);
+}
+
+TEST_CASE("dtype: an unknown dtype is named with its neighbour") {
+  try {
+    parse_dtype("pf16");
+    FAIL("no Error");
+  } catch (const Error& e) {
+    const std::string line = e.what();
+    CHECK(line.find("unknown dtype 'pf16'") != std::string::npos);
+    CHECK(line.find("did you mean '") != std::string::npos);
+  }
+  CHECK_THROWS_AS(parse_dtype(""), Error);
+  CHECK_THROWS_AS(parse_dtype("FP16"), Error);
+  CHECK_THROWS_AS(parse_dtype("fp16 "), Error);
+  CHECK_THROWS_AS(parse_dtype("complex128"), Error);
+}
+
+TEST_CASE("dtype: a product of two dtypes runs in the wider one") {
+  CHECK(product_dtype(DType::FP16, DType::FP16) == DType::FP16);
+  CHECK(product_dtype(DType::INT8, DType::INT8) == DType::INT8);
+  CHECK(product_dtype(DType::FP16, DType::INT4) == DType::FP16);
+  CHECK(product_dtype(DType::Q4_K, DType::BF16) == DType::BF16);
+  CHECK(product_dtype(DType::FP16, DType::FP32) == DType::FP32);
+  CHECK(product_dtype(DType::FP8, DType::FP16) == DType::FP16);
+}
+
+TEST_CASE("dtype: only plain integers are multiplied as integers") {
+  CHECK(is_integer(DType::INT8));
+  CHECK(is_integer(DType::INT4));
+  for (const DType d : {DType::FP8, DType::Q8_0, DType::Q4_0, DType::FP32}) {
+    CHECK_FALSE(is_integer(d));
+  }
+}

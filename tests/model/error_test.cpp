@@ -1,0 +1,60 @@
+#include "model/error.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace kvcast;
+
+namespace {
+
+const std::vector<std::string> hardware{"a100-40gb", "a100-80gb", "h100-sxm", "h200"};
+
+}  // namespace
+
+TEST_CASE("error: the message is where, what was found and what would be right") {
+  const Error e("h100.json: /memory/bandwidth", "3350", "a quantity with a unit");
+  CHECK(std::string(e.what()) ==
+        "h100.json: /memory/bandwidth: got 3350, expected a quantity with a unit");
+  CHECK(e.fault() == Fault::Request);
+  CHECK(Error("the disk is full", Fault::Run).fault() == Fault::Run);
+}
+
+TEST_CASE("error: a control character from a file never breaks the line in two") {
+  // A JSON string or a shell argument may hold one; a message is one line (STYLE.md, section 6).
+  CHECK(std::string(Error("a\nb", "c\nd", "e").what()).find('\n') == std::string::npos);
+  CHECK(std::string(unknown_name("model", "lla\nma", hardware).what()).find('\n') ==
+        std::string::npos);
+}
+
+TEST_CASE("error: nearest finds the candidate with the fewest edits") {
+  CHECK(nearest("h100-sxn", hardware) == "h100-sxm");   // one substitution
+  CHECK(nearest("h100sxm", hardware) == "h100-sxm");    // one insertion
+  CHECK(nearest("h100--sxm", hardware) == "h100-sxm");  // one deletion
+  CHECK(nearest("a100-90gb", hardware) == "a100-40gb");  // a tie: the first of the two
+  CHECK(nearest("h200", hardware) == "h200");
+  CHECK(nearest("hx", {"h1", "hxyz", "hxy"}) == "h1");   // 1 edit each: the first
+}
+
+TEST_CASE("error: nearest gives no answer when none was meant") {
+  CHECK(nearest("epyc-genoa", hardware).empty());
+  CHECK(nearest("anything", {}).empty());
+  // At most a third of a long word, or two letters of a short one, may be wrong.
+  CHECK(nearest("abcdef", {"abcdxx"}) == "abcdxx");    // 2 edits of 6 letters
+  CHECK(nearest("abcdef", {"abcxxx"}).empty());        // 3 edits of 6
+  CHECK(nearest("abcdefghi", {"abcdefxxx"}) == "abcdefxxx");  // 3 of 9
+}
+
+TEST_CASE("error: nearest does not offer a word that shares no letter") {
+  // Two edits turn "x" into "t5": replacing everything is no likeness.
+  CHECK(nearest("x", {"t5", "opt"}).empty());
+  CHECK(nearest("", {"t5", "opt"}).empty());
+}
+
+TEST_CASE("error: an unknown name is answered with its neighbour, else with all candidates") {
+  CHECK(std::string(unknown_name("hardware", "h100-sxn", hardware).what()) ==
+        "unknown hardware 'h100-sxn'; did you mean 'h100-sxm'?");
+  CHECK(std::string(unknown_name("hardware", "epyc-genoa", hardware).what()) ==
+        "unknown hardware 'epyc-genoa'; expected one of: a100-40gb, a100-80gb, h100-sxm, h200");
+}

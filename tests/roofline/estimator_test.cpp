@@ -1,0 +1,97 @@
+#include "roofline/estimator.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "model/catalog.h"
+#include "model/error.h"
+
+using namespace kvcast;
+using namespace kvcast::roofline;
+
+namespace {
+
+Configuration configuration(const std::string& model, const std::string& methods) {
+  static const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
+  Configuration c;
+  c.architecture = load_model(catalog, model);
+  c.methods = parse_methods(methods);
+  c.hardware = load_hardware(catalog, "a100-80gb");
+  return c;
+}
+
+bool mentions(const std::vector<std::string>& lines, const std::string& word) {
+  for (const std::string& line : lines) {
+    if (line.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("estimator: a method is measured against plain at the same point") {
+  const Estimator plain(configuration("pythia-160m", "plain"));
+  const Estimator pruned(configuration("pythia-160m", "random-prune:keep=0.25"));
+  const DesignPoint p{4, 1024, 64};
+  const Estimate base = plain.at(p);
+  const Estimate e = pruned.at(p);
+  CHECK(base.ttft_speedup == 1);
+  CHECK(base.kv_cache_ratio == 1);
+  CHECK(e.ttft_speedup == base.ttft_s / e.ttft_s);
+  CHECK(e.tpot_speedup == base.tpot_s / e.tpot_s);
+  CHECK(e.ttft_speedup > 1);
+  // 256 of 1024 prompt tokens, and the 64 of the output
+  CHECK(e.kv_cache_ratio == doctest::Approx((256.0 + 64) / (1024 + 64)));
+}
+
+TEST_CASE("estimator: keeping every token gains nothing, exactly") {
+  const Estimate e = Estimator(configuration("pythia-160m", "random-prune:keep=1")).at({4, 99, 9});
+  CHECK(e.ttft_speedup == 1);
+  CHECK(e.tpot_speedup == 1);
+  CHECK(e.kv_cache_ratio == 1);
+}
+
+TEST_CASE("estimator: a sweep gives each point what it gets alone") {
+  for (const std::string methods : {"plain", "random-prune:keep=0.25"}) {
+    const Estimator estimator(configuration("pythia-160m", methods));
+    std::vector<DesignPoint> points;
+    for (std::uint64_t i = 0; i < 100; ++i) points.push_back({1 + i % 4, 1 + 13 * i, 1 + i});
+    std::vector<Estimate> rows(points.size());
+    estimator.sweep(points, rows);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const Estimate e = estimator.at(points[i]);
+      CHECK(rows[i].ttft_s == e.ttft_s);
+      CHECK(rows[i].tpot_s == e.tpot_s);
+      CHECK(rows[i].ttft_speedup == e.ttft_speedup);
+      CHECK(rows[i].kv_cache_ratio == e.kv_cache_ratio);
+    }
+  }
+}
+
+TEST_CASE("estimator: a request longer than the model's context is answered with a warning") {
+  const Estimator pythia(configuration("pythia-160m", "plain"));  // 2048 positions
+  CHECK_FALSE(mentions(pythia.warnings({1, 2000, 48}), "longer than the context"));
+  CHECK(mentions(pythia.warnings({1, 2000, 49}), "2049 tokens is longer than the context"));
+  const Estimator whisper(configuration("whisper-tiny", "plain"));  // 1500 frames, 448 tokens
+  CHECK_FALSE(mentions(whisper.warnings({1, 1500, 447}), "longer"));
+  CHECK(mentions(whisper.warnings({1, 1501, 100}), "encoder length of 1501"));
+  CHECK(mentions(whisper.warnings({1, 1500, 448}), "output of 449"));
+}
+
+TEST_CASE("estimator: a factor that nobody measured is a warning; the speed of light needs none") {
+  Configuration c = configuration("pythia-160m", "plain");
+  CHECK(Estimator(c).warnings({1, 10, 10}).empty());
+  c.hardware.memory_bandwidth_factor.reset();
+  CHECK(mentions(Estimator(c).warnings({1, 10, 10}), "memory_bandwidth"));
+  c.mode = Mode::SpeedOfLight;
+  CHECK(Estimator(c).warnings({1, 10, 10}).empty());
+}
+
+TEST_CASE("estimator: methods that do not fit the model, or dtypes the device, are refused") {
+  CHECK_THROWS_AS(Estimator(configuration("t5-small", "random-prune:keep=0.5")), Error);
+  Configuration c = configuration("pythia-160m", "plain");
+  c.hardware.peak_flops_per_second.clear();
+  CHECK_THROWS_AS(Estimator{c}, Error);
+}

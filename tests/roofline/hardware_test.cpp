@@ -1,0 +1,268 @@
+#include "roofline/hardware.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/error.h"
+
+using namespace kvcast;
+using namespace kvcast::roofline;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+// A device of round numbers with every kind of entry.
+const json valid = json::parse(R"({
+  "name": "toy", "description": "a toy", "kind": "gpu",
+  "peak_flops_per_second": {
+    "fp32": {"value": "10 TFLOP/s", "source": "datasheet", "reference": "toy.pdf"},
+    "fp16": {"value": "100 TFLOP/s", "source": "datasheet", "reference": "toy.pdf"}},
+  "vector_flops_per_second": {"value": "5 TFLOP/s", "source": "datasheet", "reference": "toy.pdf"},
+  "memory_bandwidth": {"value": "2 TB/s", "source": "datasheet", "reference": "toy.pdf"},
+  "memory_capacity": {"value": "80 GB", "source": "datasheet", "reference": "toy.pdf"},
+  "on_chip_memory_capacity": {"value": "40 MiB", "source": "datasheet", "reference": "toy.pdf"},
+  "links": {"nvlink": {
+    "bandwidth": {"value": "300 GB/s", "source": "datasheet", "reference": "toy.pdf"},
+    "latency": {"value": "10 us", "source": "fitted", "reference": "guess", "note": "a note"}}},
+  "latency": {
+    "operator": {"value": "2 us", "source": "measured", "reference": "us, today"},
+    "host_operator": {"value": "0 s", "source": "fitted", "reference": "none"}},
+  "factors": {
+    "matrix_rate": {"fp16": {"value": 0.8, "source": "measured", "reference": "us, today"}},
+    "memory_bandwidth": {"value": 1, "source": "measured", "reference": "us, today"}}})");
+
+struct Bad {
+  std::string_view name;
+  std::string_view patch;  ///< a JSON merge patch; a null removes the key
+  std::vector<std::string_view> words;
+};
+
+/// Writes a document to a file, reads it and removes it.
+Hardware read(const json& document) {
+  const fs::path path = fs::temp_directory_path() / "kvcast-hardware-test.json";
+  std::ofstream(path) << document.dump();
+  struct Remove {
+    fs::path path;
+    ~Remove() { fs::remove(path); }
+  } const remove{path};
+  return read_hardware(path);
+}
+
+}  // namespace
+
+TEST_CASE("hardware: a valid file is read into base units with its sources") {
+  const Hardware hw = read(valid);
+  CHECK(hw.name == "toy");
+  CHECK(hw.kind == "gpu");
+  CHECK(hw.peak_flops_per_second.size() == 2);
+  CHECK(hw.peak_flops_per_second.at(DType::FP16).value == 100e12);
+  CHECK(hw.vector_flops_per_second.value == 5e12);
+  CHECK(hw.memory_bandwidth.value == 2e12);
+  CHECK(hw.memory_capacity.value == 80e9);
+  CHECK(hw.on_chip_memory_capacity.value == 41943040);
+  CHECK(hw.links.at("nvlink").bandwidth.value == 300e9);
+  CHECK(hw.links.at("nvlink").latency.value == doctest::Approx(1e-5));
+  CHECK(hw.links.at("nvlink").latency.source == Source::Fitted);
+  CHECK(hw.links.at("nvlink").latency.note == "a note");
+  CHECK(hw.operator_latency.value == doctest::Approx(2e-6));
+  CHECK(hw.operator_latency.source == Source::Measured);
+  CHECK(hw.operator_latency.reference == "us, today");
+  CHECK(hw.host_operator_latency.value == 0);
+  CHECK(hw.matrix_rate.at(DType::FP16).value == 0.8);
+  CHECK(hw.memory_bandwidth_factor->value == 1);
+  CHECK_FALSE(hw.elementwise_bandwidth.has_value());
+  CHECK(hw.tiled_attention_rate.empty());
+}
+
+TEST_CASE("hardware: links and factors may be left out, nothing else") {
+  json document = valid;
+  document.erase("links");
+  document.erase("factors");
+  document.erase("description");
+  const Hardware hw = read(document);
+  CHECK(hw.links.empty());
+  CHECK(hw.matrix_rate.empty());
+  CHECK(hw.description == "toy");
+}
+
+TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
+  for (const Bad& c : std::vector<Bad>{
+           {"no name", R"({"name": null})", {"/name", "missing"}},
+           {"no kind", R"({"kind": null})", {"/kind", "missing"}},
+           {"kind", R"({"kind": "npu"})", {"/kind", "npu", "gpu, cpu or tpu"}},
+           {"no bandwidth", R"({"memory_bandwidth": null})", {"/memory_bandwidth", "missing"}},
+           {"no capacity", R"({"memory_capacity": null})", {"/memory_capacity", "missing"}},
+           {"no on-chip", R"({"on_chip_memory_capacity": null})", {"/on_chip_memory_capacity"}},
+           {"no vector rate", R"({"vector_flops_per_second": null})", {"/vector_flops_per_second"}},
+           {"no latency", R"({"latency": null})", {"/latency", "missing"}},
+           {"no host latency", R"({"latency": {"host_operator": null}})", {"/host_operator"}},
+           {"no peaks", R"({"peak_flops_per_second": null})", {"/peak_flops_per_second"}},
+           {"empty peaks", R"({"peak_flops_per_second": {"fp16": null, "fp32": null}})",
+            {"/peak_flops_per_second", "at least one dtype"}},
+           {"bare quantity", R"({"memory_bandwidth": "2 TB/s"})",
+            {"/memory_bandwidth", "an object"}},
+           {"number", R"({"memory_bandwidth": {"value": 2000}})",
+            {"/memory_bandwidth/value", "2000", "unit"}},
+           {"no unit", R"({"memory_bandwidth": {"value": "2000"}})",
+            {"/memory_bandwidth/value", "\"2000\"", "TB/s"}},
+           {"bytes for a rate", R"({"memory_bandwidth": {"value": "2 TB"}})", {"/value", "TB/s"}},
+           {"rate for bytes", R"({"memory_capacity": {"value": "80 GB/s"}})", {"/value", "80 GB"}},
+           {"bits", R"({"memory_capacity": {"value": "80 Gb"}})", {"/memory_capacity/value"}},
+           {"zero bandwidth", R"({"memory_bandwidth": {"value": "0 TB/s"}})",
+            {"/memory_bandwidth/value", "above zero"}},
+           {"negative bandwidth", R"({"memory_bandwidth": {"value": "-2 TB/s"}})", {"/value"}},
+           {"infinite bandwidth", R"({"memory_bandwidth": {"value": "inf TB/s"}})", {"/value"}},
+           {"value that is null", R"({"memory_bandwidth": {"value": null}})",
+            {"/memory_bandwidth/value", "missing"}},
+           {"value that is a list", R"({"memory_bandwidth": {"value": ["2 TB/s"]}})", {"/value"}},
+           {"value that is true", R"({"memory_bandwidth": {"value": true}})", {"/value"}},
+           {"zero peak", R"({"peak_flops_per_second": {"fp16": {"value": "0 TFLOP/s"}}})",
+            {"/peak_flops_per_second/fp16/value", "above zero"}},
+           {"TFLOPS", R"({"peak_flops_per_second": {"fp16": {"value": "312 TFLOPS"}}})",
+            {"/peak_flops_per_second/fp16/value", "TFLOP/s"}},
+           {"negative latency", R"({"latency": {"operator": {"value": "-1 us"}}})",
+            {"/latency/operator/value"}},
+           {"latency in FLOPs", R"({"latency": {"operator": {"value": "1 FLOP/s"}}})",
+            {"/latency/operator/value", "us"}},
+           {"unknown dtype", R"({"peak_flops_per_second": {"pf16": {"value": "1 FLOP/s"}}})",
+            {"/peak_flops_per_second", "pf16", "did you mean"}},
+           {"no source", R"({"memory_bandwidth": {"source": null}})",
+            {"/memory_bandwidth/source", "missing"}},
+           {"unknown source", R"({"memory_bandwidth": {"source": "guess"}})",
+            {"/memory_bandwidth/source", "guess", "datasheet, measured or fitted"}},
+           {"no reference", R"({"memory_bandwidth": {"reference": null}})", {"/reference"}},
+           {"empty reference", R"({"memory_bandwidth": {"reference": ""}})",
+            {"/memory_bandwidth/reference"}},
+           {"unknown key", R"({"memory_bandwith": 1})",
+            {"unknown key 'memory_bandwith'", "did you mean 'memory_bandwidth'?"}},
+           {"key with a newline", R"({"memory\nbandwidth": 1})", {"unknown key"}},
+           {"unknown key inside", R"({"memory_bandwidth": {"vaule": 1}})",
+            {"/memory_bandwidth", "unknown key 'vaule'", "did you mean 'value'?"}},
+           {"unknown latency", R"({"latency": {"hots_operator": 1}})", {"/latency", "hots"}},
+           {"unknown key of a link", R"({"links": {"nvlink": {"lanes": 12}}})",
+            {"/links/nvlink", "unknown key 'lanes'"}},
+           {"link without latency", R"({"links": {"nvlink": {"latency": null}}})",
+            {"/links/nvlink/latency", "missing"}},
+           {"links that are a list", R"({"links": [1]})", {"/links", "an object"}},
+           {"factor above 1", R"({"factors": {"memory_bandwidth": {"value": 1.01}}})",
+            {"/factors/memory_bandwidth/value", "1.01", "at most 1"}},
+           {"factor in percent", R"({"factors": {"matrix_rate": {"fp16": {"value": 80}}}})",
+            {"/factors/matrix_rate/fp16/value", "at most 1"}},
+           {"factor of zero", R"({"factors": {"memory_bandwidth": {"value": 0}}})",
+            {"/factors/memory_bandwidth/value", "above 0"}},
+           {"negative factor", R"({"factors": {"memory_bandwidth": {"value": -0.5}}})",
+            {"/factors/memory_bandwidth/value"}},
+           {"factor with a unit", R"({"factors": {"memory_bandwidth": {"value": "0.8"}}})",
+            {"/factors/memory_bandwidth/value"}},
+           {"factor without dtype", R"({"factors": {"matrix_rate": 0.8}})",
+            {"/factors/matrix_rate", "an object"}},
+           {"unknown factor", R"({"factors": {"efficiency": {"value": 0.5}}})",
+            {"/factors", "unknown key 'efficiency'"}}}) {
+    json document = valid;
+    document.merge_patch(json::parse(c.patch));
+    std::string line = "(no Error was thrown)";
+    try {
+      read(document);
+    } catch (const Error& e) {
+      line = e.what();
+    }
+    CAPTURE(c.name);
+    CAPTURE(line);
+    CHECK(line.find("kvcast-hardware-test.json") != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+    for (const std::string_view word : c.words) {
+      CAPTURE(word);
+      CHECK(line.find(word) != std::string::npos);
+    }
+  }
+  for (const char* text : {"[]", "3", "null", "\"a100\""}) {
+    CHECK_THROWS_AS(read(json::parse(text)), Error);
+  }
+}
+
+TEST_CASE("hardware: every file of the catalog is read, is named after itself and has sources") {
+  const std::vector<std::string> names = catalog().names("hardware");
+  CHECK(names.size() >= 15);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const Hardware hw = load_hardware(catalog(), name);
+    CHECK(hw.name == name);
+    CHECK_FALSE(hw.memory_bandwidth.reference.empty());
+    CHECK(hw.on_chip_memory_capacity.value < hw.memory_capacity.value);
+    CHECK_NOTHROW(hw.supported(DType::FP16));
+    for (const auto& [dtype, factor] : hw.matrix_rate) {
+      CAPTURE(std::string(kvcast::name(dtype)));
+      CHECK(hw.peak_flops_per_second.contains(dtype));
+      CHECK(factor.value <= 1);
+    }
+  }
+}
+
+TEST_CASE("hardware: the peaks of two well-known parts are those of their datasheets") {
+  const Hardware a100 = load_hardware(catalog(), "a100-80gb");
+  CHECK(a100.peak_flops_per_second.at(DType::FP16).value == 312e12);
+  CHECK(a100.peak_flops_per_second.at(DType::INT8).value == 624e12);
+  CHECK(a100.memory_bandwidth.value == 2039e9);
+  CHECK(a100.memory_capacity.value == 80e9);
+  const Hardware h100 = load_hardware(catalog(), "h100-sxm");
+  CHECK(h100.peak_flops_per_second.at(DType::BF16).value == doctest::Approx(989e12).epsilon(0.01));
+  CHECK(h100.memory_bandwidth.value == doctest::Approx(3.35e12).epsilon(0.01));
+}
+
+TEST_CASE("hardware: a misspelt name is answered with its neighbour") {
+  try {
+    load_hardware(catalog(), "h100-sxn");
+    FAIL("no Error");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()) == "unknown hardware 'h100-sxn'; did you mean 'h100-sxm'?");
+  }
+}
+
+TEST_CASE("hardware: a dtype that the device lacks runs as the next wider one") {
+  const auto with = [](std::initializer_list<DType> dtypes) {
+    Hardware hw;
+    hw.name = "toy";
+    for (const DType d : dtypes) hw.peak_flops_per_second[d] = {};
+    return hw;
+  };
+  const Hardware gpu = with({DType::FP32, DType::TF32, DType::FP16, DType::BF16, DType::INT8});
+  for (const DType own : {DType::FP32, DType::FP16, DType::BF16, DType::INT8}) {
+    CHECK(gpu.supported(own) == own);
+  }
+  CHECK(gpu.supported(DType::INT4) == DType::INT8);
+  // eight-bit floats need a float unit: not int8
+  CHECK(gpu.supported(DType::FP8) == DType::BF16);
+  CHECK(gpu.supported(DType::Q4_0) == DType::BF16);  // GGUF's blocks become floats
+  const Hardware hopper = with({DType::FP32, DType::FP16, DType::FP8});
+  CHECK(hopper.supported(DType::INT8) == DType::FP8);
+  CHECK(hopper.supported(DType::Q8_0) == DType::FP16);  // 8.5 bits do not fit fp8
+  CHECK(hopper.supported(DType::BF16) == DType::FP16);
+  const Hardware cpu = with({DType::FP32});
+  for (const DType any : {DType::INT4, DType::INT8, DType::FP8, DType::FP16, DType::BF16,
+                          DType::Q6_K}) {
+    CHECK(cpu.supported(any) == DType::FP32);
+  }
+  CHECK_THROWS_AS(with({DType::INT8}).supported(DType::FP16), Error);
+  CHECK_THROWS_AS(with({DType::FP16}).supported(DType::FP32), Error);
+}
+
+TEST_CASE("hardware: strict fp32 never runs in tf32, whose products are narrower") {
+  // a100-80gb.json: 19.5 TFLOP/s in fp32, 156 in tf32
+  Hardware hw;
+  hw.name = "toy";
+  hw.peak_flops_per_second[DType::TF32] = {};
+  CHECK_THROWS_AS(hw.supported(DType::FP32), Error);
+  CHECK(load_hardware(catalog(), "a100-80gb").supported(DType::FP32) == DType::FP32);
+}

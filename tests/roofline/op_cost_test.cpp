@@ -1,0 +1,201 @@
+#include "roofline/op_cost.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/config_reader.h"
+#include "model/recording.h"
+
+using namespace kvcast;
+using namespace kvcast::roofline;
+using nlohmann::json;
+
+namespace {
+
+/// Every engine at `flops` FLOP/s, every stream at `bytes` bytes/s.
+Rates rates(double flops, double bytes, double latency = 0, double on_chip = 1e18) {
+  Rates r;
+  r.flops_per_second.fill({flops});
+  r.bytes_per_second.fill({bytes});
+  r.operator_latency = {latency};
+  r.on_chip_bytes = on_chip;
+  return r;
+}
+
+OpGroup group(std::uint64_t flops, std::uint64_t bytes, Engine engine = Engine::Matrix,
+              Stream stream = Stream::Memory) {
+  OpGroup g;
+  g.engine = engine;
+  g.stream = stream;
+  g.work.flops = flops;
+  g.work.read[0] = bytes;
+  g.count = 1;
+  return g;
+}
+
+const std::vector<std::uint64_t> values{1, 1, 1};
+
+Architecture tiny(const std::string& patch = "{}") {
+  json config = json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
+    "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "intermediate_size": 20})");
+  config.merge_patch(json::parse(patch));
+  return read_config(config, "tiny", "tiny.json");
+}
+
+constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+
+}  // namespace
+
+TEST_CASE("op_cost: an operator takes the longer of its two roofs, and a latency") {
+  // 12 FLOPs at 4 a second: 3 s; 10 bytes at 2 a second: 5 s; latency 0.5 s
+  const OpTime t = time_of(group(12, 10), rates(4, 2, 0.5), values);
+  CHECK(t.flops == Flops{12});
+  CHECK(t.bytes == Bytes{10});
+  CHECK(t.bytes_again == Bytes{0});
+  CHECK(t.compute == Seconds{3});
+  CHECK(t.memory == Seconds{5});
+  CHECK(t.total == Seconds{5.5});
+  CHECK(t.bound == Bound::Memory);
+}
+
+TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exceeds both") {
+  CHECK(time_of(group(12, 10), rates(1, 2), values).bound == Bound::Compute);   // 12 s, 5 s
+  CHECK(time_of(group(12, 10), rates(4, 1), values).bound == Bound::Memory);    // 3 s, 10 s
+  CHECK(time_of(group(12, 10), rates(4, 2, 5.1), values).bound == Bound::Latency);
+  CHECK(time_of(group(12, 10), rates(4, 2, 5.0), values).bound == Bound::Memory);  // a tie
+  CHECK(time_of(group(10, 10), rates(2, 2), values).bound == Bound::Memory);       // a tie
+}
+
+TEST_CASE("op_cost: an operator without arithmetic takes no compute time, on any engine") {
+  Rates r = rates(4, 2);
+  r.flops_per_second.fill({0});  // an engine that this lowering does not use
+  const OpTime t = time_of(group(0, 10), r, values);
+  CHECK(t.compute == Seconds{0});
+  CHECK(t.total == Seconds{5});
+}
+
+TEST_CASE("op_cost: each engine and each stream has its own rate") {
+  Rates r;
+  r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{8}};
+  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}};
+  r.on_chip_bytes = 1e18;
+  CHECK(time_of(group(16, 8, Engine::Matrix), r, values).compute == Seconds{16});
+  CHECK(time_of(group(16, 8, Engine::BatchedMatrix), r, values).compute == Seconds{8});
+  CHECK(time_of(group(16, 8, Engine::TiledAttention), r, values).compute == Seconds{4});
+  CHECK(time_of(group(16, 8, Engine::Vector), r, values).compute == Seconds{2});
+  CHECK(time_of(group(16, 8, Engine::Vector, Stream::Elementwise), r, values).memory == Seconds{4});
+  CHECK(time_of(group(16, 8, Engine::Vector, Stream::Softmax), r, values).memory == Seconds{2});
+}
+
+TEST_CASE("op_cost: a repeated operand is read again once the chip cannot hold it between uses") {
+  // A mask of 10 bytes over 4 heads; scores of 80 bytes read and 80 written: 170 bytes once.
+  // Between two uses of a mask byte flow 160/4 + 10 = 50 bytes.
+  OpGroup g = group(0, 170, Engine::Vector, Stream::Elementwise);
+  g.repetition = {10, 4};
+  const OpTime held = time_of(g, rates(1, 2, 0, 50), values);
+  CHECK(held.bytes_again == Bytes{0});
+  CHECK(held.memory == Seconds{85});
+  const OpTime lost = time_of(g, rates(1, 2, 0, 49.9), values);
+  CHECK(lost.bytes == Bytes{170});
+  CHECK(lost.bytes_again == Bytes{30});  // 3 more times
+  CHECK(lost.memory == Seconds{100});
+}
+
+TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {
+  const Recording r = record(tiny(), {}, eager);
+  const SymbolValues at = r.symbols.resolve({3, 17, 19});
+  for (const Graph* graph : {&r.prefill, &r.decode}) {
+    for (const OpGroup& g : fold(*graph, eager)) {
+      const double base = time_of(g, rates(50, 20, 0.5, 1000), at).total.value;
+      CHECK(time_of(g, rates(50, 40, 0.5, 1000), at).total.value <= base);
+      CHECK(time_of(g, rates(100, 20, 0.5, 1000), at).total.value <= base);
+      CHECK(time_of(g, rates(50, 20, 0.25, 1000), at).total.value <= base);
+      CHECK(time_of(g, rates(50, 20, 0.5, 2000), at).total.value <= base);
+    }
+  }
+}
+
+TEST_CASE("op_cost: folding keeps every operator and all work") {
+  for (const std::string& patch : {std::string("{}"),
+                                   std::string(R"({"model_type": "gemma2", "sliding_window": 7})")}) {
+    for (const Lowering& lowering : {eager, Lowering{}}) {
+      const Recording r = record(tiny(patch), {}, lowering);
+      for (const Graph* graph : {&r.prefill, &r.decode}) {
+        const std::vector<OpGroup> groups = fold(*graph, lowering);
+        std::uint64_t operators = 0;
+        for (const OpGroup& g : groups) operators += g.count;
+        CHECK(operators == graph->nodes().size());
+        CHECK(kvcast::roofline::total_work(groups) == kvcast::total_work(*graph));
+        CHECK(groups.size() < graph->nodes().size());
+      }
+    }
+  }
+}
+
+TEST_CASE("op_cost: identical layers fold to one group an operator, different ones do not") {
+  const auto attention = [](const std::string& patch) {
+    std::vector<std::uint64_t> counts;
+    const Recording r = record(tiny(patch), {}, {});
+    for (const OpGroup& g : fold(r.prefill, {})) {
+      if (g.op == "tiled_attention") counts.push_back(g.count);
+    }
+    return counts;
+  };
+  CHECK(attention("{}") == std::vector<std::uint64_t>{5});
+  // windows on layers 0, 2 and 4
+  CHECK(attention(R"({"model_type": "gemma2", "sliding_window": 7})") ==
+        std::vector<std::uint64_t>{3, 2});
+}
+
+TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own bandwidths") {
+  const Recording r = record(tiny(), {}, eager);
+  for (const OpGroup& g : fold(r.prefill, eager)) {
+    CAPTURE(g.op);
+    const bool softmax = g.op == "softmax";
+    const bool product = g.op == "linear" || g.op == "attention_scores" ||
+                         g.op == "attention_values" || g.op == "embedding" ||
+                         g.op == "cache_append";
+    if (softmax) CHECK(g.stream == Stream::Softmax);
+    if (product) CHECK(g.stream == Stream::Memory);
+    if (g.op == "scale" || g.op == "add" || g.op == "square" || g.op == "rotate_half") {
+      CHECK(g.stream == Stream::Elementwise);
+    }
+  }
+  const Recording fused = record(tiny(), {}, {});
+  for (const OpGroup& g : fold(fused.prefill, {})) CHECK(g.stream == Stream::Memory);
+}
+
+TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a norm not at all") {
+  const Recording r = record(tiny(), {}, eager);
+  const SymbolValues at = r.symbols.resolve({3, 17, 19});
+  bool mask = false;
+  bool angles = false;
+  for (const OpGroup& g : fold(r.prefill, eager)) {
+    if (g.label == "mask" && g.op == "add") {
+      mask = true;
+      CHECK(g.repetition.operand_bytes.at(at) == 2 * 17 * 17);
+      CHECK(g.repetition.times.at(at) == 3 * 6);
+    } else if (g.label == "query_rope" && g.op == "multiply") {
+      angles = true;
+      CHECK(g.repetition.operand_bytes.at(at) == 2 * 17 * 8);
+      CHECK(g.repetition.times.at(at) == 3);
+    } else if (g.label == "attention_norm" || g.label == "residual") {
+      CHECK(g.repetition.operand_bytes.is_zero());
+    }
+  }
+  CHECK(mask);
+  CHECK(angles);
+}
+
+TEST_CASE("op_cost: bounds have names") {
+  CHECK(name(Bound::Compute) == "compute");
+  CHECK(name(Bound::Memory) == "memory");
+  CHECK(name(Bound::Link) == "link");
+  CHECK(name(Bound::Latency) == "latency");
+}

@@ -1,0 +1,156 @@
+#include "roofline/pass_program.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "model/config_reader.h"
+#include "model/recording.h"
+
+using namespace kvcast;
+using namespace kvcast::roofline;
+using nlohmann::json;
+
+namespace {
+
+/// Point i of a block: batch 1 + i mod 5, prompt 3 + 7 i, kv_len 2 + 11 i.
+std::array<std::uint64_t, symbol::num_free> point(std::uint64_t i) {
+  return {1 + i % 5, 3 + 7 * i, 2 + 11 * i};
+}
+
+ProgramPoint block(const Symbols& symbols) {
+  ProgramPoint p;
+  p.symbols.resize(symbols.size());
+  for (std::uint64_t i = 0; i < lanes; ++i) {
+    const SymbolValues values = symbols.resolve(point(i));
+    for (std::size_t s = 0; s < values.size(); ++s) {
+      p.symbols[s].v[i] = static_cast<double>(values[s]);
+    }
+  }
+  return p;
+}
+
+Recording tiny(const Lowering& lowering) {
+  return record(read_config(json::parse(R"({"model_type": "gemma2", "hidden_size": 48,
+    "vocab_size": 51, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "intermediate_size": 20, "sliding_window": 100})"), "tiny", "tiny.json"), {}, lowering);
+}
+
+Rates rates(double on_chip) {
+  Rates r;
+  r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
+                        FlopsPerSecond{17}};
+  r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{70}, BytesPerSecond{50}};
+  r.operator_latency = {3};
+  r.on_chip_bytes = on_chip;
+  return r;
+}
+
+constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+
+}  // namespace
+
+TEST_CASE("pass_program: a polynomial's lanes are the count's values at each point") {
+  const Count batch = symbol::batch;
+  const Count prompt = symbol::prompt_len;
+  const Count kv = symbol::kv_len;
+  const Symbols symbols;
+  const std::vector<Count> counts{0, 7, batch, 3 * batch * prompt + 5, prompt * prompt - prompt,
+                                  (prompt * prompt + prompt).scaled(1, 2) * batch,
+                                  batch * prompt * kv + kv * kv * 2 + 1};
+  Polynomials polynomials;
+  std::vector<Polynomial> compiled;
+  for (const Count& c : counts) compiled.push_back(polynomials.add(c));
+  const Polynomial quarter = polynomials.add(3 * batch * prompt + 5, 0.25);
+  const ProgramPoint p = block(symbols);
+  std::vector<Lanes> monomials;
+  polynomials.evaluate_monomials(p.symbols, monomials);
+  for (std::size_t c = 0; c < counts.size(); ++c) {
+    const Lanes out = polynomials.evaluate(compiled[c], monomials);
+    for (std::uint64_t i = 0; i < lanes; ++i) {
+      CHECK(out.v[i] == static_cast<double>(counts[c].at(symbols.resolve(point(i)))));
+    }
+  }
+  const Lanes scaled = polynomials.evaluate(quarter, monomials);
+  const Lanes whole = polynomials.evaluate(compiled[3], monomials);
+  for (std::size_t i = 0; i < lanes; ++i) CHECK(scaled.v[i] == whole.v[i] / 4);
+}
+
+TEST_CASE("pass_program: the time of a pass is the sum of its operators' times") {
+  // A chip of 1 GB keeps every repeated operand, one of 500 bytes loses some: both paths.
+  for (const Lowering& lowering : {eager, Lowering{}}) {
+    for (const double on_chip : {1e9, 500.0}) {
+      const Recording r = tiny(lowering);
+      const Rates rate = rates(on_chip);
+      for (const Graph* graph : {&r.prefill, &r.decode}) {
+        const std::vector<OpGroup> groups = fold(*graph, lowering);
+        const PassProgram program(groups, rate);
+        CHECK(program.num_operators() == static_cast<double>(graph->nodes().size()));
+        ProgramPoint p = block(r.symbols);
+        program.prepare(p);
+        const PassTime time = program.time(p);
+        const Lanes flops = program.flops(p);
+        const Lanes bytes = program.bytes(p);
+        const Work work = kvcast::total_work(*graph);
+        for (std::uint64_t i = 0; i < lanes; ++i) {
+          const SymbolValues values = r.symbols.resolve(point(i));
+          std::array<double, num_bounds> by_bound{};
+          double total = 0;
+          for (const OpGroup& g : groups) {
+            const OpTime t = time_of(g, rate, values);
+            total += static_cast<double>(g.count) * t.total.value;
+            by_bound[static_cast<std::size_t>(t.bound)] +=
+                static_cast<double>(g.count) * t.total.value;
+          }
+          CAPTURE(i);
+          CHECK(time.total.v[i] == doctest::Approx(total).epsilon(1e-12));
+          for (std::size_t b = 0; b < num_bounds; ++b) {
+            CHECK(time.by_bound[b].v[i] == doctest::Approx(by_bound[b]).epsilon(1e-12));
+          }
+          CHECK(flops.v[i] == static_cast<double>(work.flops.at(values)));
+          CHECK(bytes.v[i] == static_cast<double>(work.bytes().at(values)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a roof crosses too") {
+  // One operator of 3·kv FLOPs and kv + 100 bytes at 1 FLOP/s and 1 byte/s: memory-bound below
+  // kv = 50, compute-bound above. Steps kv = 1, 2, ..., n for lane n - 1.
+  const Count kv = symbol::kv_len;
+  OpGroup g;
+  g.work.flops = 3 * kv;
+  g.work.read[0] = kv + 100;
+  g.count = 2;
+  Rates rate;
+  rate.flops_per_second.fill({1});
+  rate.bytes_per_second.fill({1});
+  rate.operator_latency = {0.25};
+  rate.on_chip_bytes = 1e18;
+  const PassProgram program({g}, rate);
+  const std::uint64_t stretch = 3;  // up to 3 · 64 = 192 steps
+  ProgramPoint first;
+  ProgramPoint last;
+  first.symbols.resize(symbol::num_free);
+  last.symbols.resize(symbol::num_free);
+  Lanes steps;
+  for (std::uint64_t i = 0; i < lanes; ++i) {
+    steps.v[i] = static_cast<double>(stretch * (i + 1));
+    first.symbols[symbol::kv_len.id].v[i] = 1;
+    last.symbols[symbol::kv_len.id].v[i] = steps.v[i];
+  }
+  program.prepare(first);
+  program.prepare(last);
+  const PassTime mean = program.mean_time(first, last, steps);
+  for (std::uint64_t i = 0; i < lanes; ++i) {
+    double sum = 0;
+    for (std::uint64_t k = 1; k <= stretch * (i + 1); ++k) {
+      sum += 2 * time_of(g, rate, std::vector<std::uint64_t>{1, 1, k}).total.value;
+    }
+    CAPTURE(i);
+    CHECK(mean.total.v[i] == doctest::Approx(sum / steps.v[i]).epsilon(1e-13));
+  }
+}

@@ -1,0 +1,187 @@
+#include "roofline/rates.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "model/error.h"
+
+using namespace kvcast;
+using namespace kvcast::roofline;
+
+namespace {
+
+Sourced datasheet(double value) { return {value, Source::Datasheet, "toy.pdf", ""}; }
+Sourced measured(double value) { return {value, Source::Measured, "us, today", ""}; }
+
+/// Peaks 1000 (fp16) and 100 (fp32) FLOP/s, vector 10, memory 500 bytes/s; factors are powers of
+/// two, so that products are exact.
+Hardware toy() {
+  Hardware hw;
+  hw.name = "toy";
+  hw.peak_flops_per_second[DType::FP16] = datasheet(1000);
+  hw.peak_flops_per_second[DType::BF16] = datasheet(1000);
+  hw.peak_flops_per_second[DType::FP32] = datasheet(100);
+  hw.vector_flops_per_second = datasheet(10);
+  hw.memory_bandwidth = datasheet(500);
+  hw.memory_capacity = datasheet(8000);
+  hw.on_chip_memory_capacity = datasheet(40);
+  hw.operator_latency = measured(3);
+  hw.host_operator_latency = measured(7);
+  hw.matrix_rate[DType::FP16] = measured(0.5);
+  hw.batched_matrix_rate[DType::FP16] = measured(0.25);
+  hw.tiled_attention_rate[DType::FP16] = measured(0.125);
+  hw.memory_bandwidth_factor = measured(0.5);
+  hw.elementwise_bandwidth = measured(0.25);
+  hw.softmax_bandwidth = measured(0.125);
+  return hw;
+}
+
+Lowering lowering(Kernels kernels, DType dtype = DType::FP16) {
+  return {kernels, kernels, dtype, dtype, dtype};
+}
+
+double flops(const Rates& r, Engine e) {
+  return r.flops_per_second[static_cast<std::size_t>(e)].value;
+}
+double bytes(const Rates& r, Stream s) {
+  return r.bytes_per_second[static_cast<std::size_t>(s)].value;
+}
+/// A sentence of missing_factors that begins with "no measured NAME".
+bool misses(const Rates& r, const std::string& name) {
+  return std::any_of(r.missing_factors.begin(), r.missing_factors.end(),
+                     [&](const std::string& s) { return s.starts_with("no measured " + name + " "); });
+}
+
+}  // namespace
+
+TEST_CASE("rates: fused kernels run at peak times factor, all bytes at the memory's rate") {
+  const Rates r = make_rates(toy(), lowering(Kernels::Fused), Mode::Calibrated);
+  CHECK(flops(r, Engine::Matrix) == 500);
+  CHECK(flops(r, Engine::TiledAttention) == 125);
+  CHECK(flops(r, Engine::Vector) == 10);
+  for (const Stream s : {Stream::Memory, Stream::Elementwise, Stream::Softmax}) {
+    CHECK(bytes(r, s) == 250);
+  }
+  CHECK(r.operator_latency == Seconds{3});
+  CHECK(r.host_operator_latency == Seconds{0});  // an engine issues whole graphs
+  CHECK(r.on_chip_bytes == 40);
+  CHECK(r.memory_capacity_bytes == 8000);
+  CHECK(r.missing_factors.empty());
+}
+
+TEST_CASE("rates: eager kernels have rates of their own, and a host that issues them") {
+  const Rates r = make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(flops(r, Engine::Matrix) == 500);
+  CHECK(flops(r, Engine::BatchedMatrix) == 250);
+  CHECK(bytes(r, Stream::Memory) == 250);
+  CHECK(bytes(r, Stream::Elementwise) == 125);
+  CHECK(bytes(r, Stream::Softmax) == 62.5);
+  CHECK(r.host_operator_latency == Seconds{7});
+}
+
+TEST_CASE("rates: speed of light is the datasheet without factors and latencies") {
+  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+    const Rates r = make_rates(toy(), lowering(kernels), Mode::SpeedOfLight);
+    CHECK(flops(r, Engine::Matrix) == 1000);
+    CHECK(flops(r, kernels == Kernels::Eager ? Engine::BatchedMatrix : Engine::TiledAttention) ==
+          1000);
+    for (const Stream s : {Stream::Memory, Stream::Elementwise, Stream::Softmax}) {
+      CHECK(bytes(r, s) == 500);
+    }
+    CHECK(r.operator_latency == Seconds{0});
+    CHECK(r.host_operator_latency == Seconds{0});
+    CHECK(r.missing_factors.empty());
+    for (const UsedFactor& f : r.factors) CHECK(f.factor == 1);
+  }
+}
+
+TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's does not") {
+  const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
+  CHECK(flops(bf16, Engine::Matrix) == 500);
+  CHECK(bf16.missing_factors.empty());
+  const Rates fp32 = make_rates(toy(), lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
+  CHECK(flops(fp32, Engine::Matrix) == 100);
+  CHECK(misses(fp32, "matrix_rate fp32"));
+  CHECK(misses(fp32, "tiled_attention_rate fp32"));
+}
+
+TEST_CASE("rates: weight-only quantisation multiplies in the activations' dtype") {
+  Lowering l = lowering(Kernels::Fused);
+  l.weights = DType::Q4_K;
+  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), Engine::Matrix) == 500);
+  l.weights = DType::FP32;  // the wider of the two
+  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), Engine::Matrix) == 100);
+  l = lowering(Kernels::Fused);
+  l.cache = DType::FP32;
+  const Rates r = make_rates(toy(), l, Mode::Calibrated);
+  CHECK(flops(r, Engine::Matrix) == 500);
+  CHECK(flops(r, Engine::TiledAttention) == 100);
+}
+
+TEST_CASE("rates: missing factors are named, and the eager ones fall back to the memory's") {
+  Hardware hw = toy();
+  hw.elementwise_bandwidth.reset();
+  hw.softmax_bandwidth.reset();
+  const Rates fallback = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(bytes(fallback, Stream::Elementwise) == 250);
+  CHECK(bytes(fallback, Stream::Softmax) == 250);
+  hw.memory_bandwidth_factor.reset();
+  hw.matrix_rate.clear();
+  const Rates none = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(bytes(none, Stream::Elementwise) == 500);
+  CHECK(flops(none, Engine::Matrix) == 1000);
+  CHECK(misses(none, "memory_bandwidth"));
+  CHECK(misses(none, "matrix_rate fp16"));
+  CHECK(misses(none, "softmax_bandwidth"));
+}
+
+TEST_CASE("rates: where only large products were measured, their factor stands in for attention's") {
+  Hardware hw = toy();
+  hw.tiled_attention_rate.clear();
+  hw.batched_matrix_rate.clear();
+  const Rates fused = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
+  CHECK(flops(fused, Engine::TiledAttention) == 500);
+  CHECK(misses(fused, "tiled_attention_rate fp16"));
+  const Rates eager = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(flops(eager, Engine::BatchedMatrix) == 500);
+  CHECK(misses(eager, "batched_matrix_rate fp16"));
+}
+
+TEST_CASE("rates: every factor that an estimate used carries its source and reference") {
+  const Rates r = make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(r.factors.size() >= 7);
+  for (const UsedFactor& f : r.factors) {
+    CAPTURE(f.name);
+    CHECK_FALSE(f.source.empty());
+    CHECK_FALSE(f.reference.empty());
+  }
+  const auto matrix = std::find_if(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
+    return f.name == "matrix_rate fp16";
+  });
+  REQUIRE(matrix != r.factors.end());
+  CHECK(matrix->peak == 1000);
+  CHECK(matrix->factor == 0.5);
+  CHECK(matrix->source == "measured");
+  CHECK(matrix->reference == "us, today");
+}
+
+TEST_CASE("rates: a device that cannot multiply a dtype is an error that names both") {
+  Hardware hw = toy();
+  hw.peak_flops_per_second.erase(DType::FP32);
+  try {
+    make_rates(hw, lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
+    FAIL("no Error");
+  } catch (const Error& e) {
+    const std::string line = e.what();
+    CHECK(line.find("toy") != std::string::npos);
+    CHECK(line.find("fp32") != std::string::npos);
+  }
+}
+
+TEST_CASE("rates: modes have names") {
+  CHECK(name(Mode::SpeedOfLight) == "speed-of-light");
+  CHECK(name(Mode::Calibrated) == "calibrated");
+}
