@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "cli/command.h"
 #include "model/error.h"
@@ -25,6 +26,13 @@ std::filesystem::path data_folder(const std::string& flag) {
     if (std::filesystem::is_directory(installed, ec)) return installed;
   }
   return KVCAST_SOURCE_DATA_DIR;
+}
+
+/// One line on stderr; under mpirun only the first rank speaks, for all say the same.
+void say(const std::string& line) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank != nullptr && std::string_view(rank) != "0") return;
+  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
 }
 
 std::string method_help() {
@@ -87,7 +95,7 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
                                 (&command == &app ? "" : command.get_name() + " ") + "--help"
                           : "; did you mean '" + guess + "'?";
   }
-  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
+  say(line);
   return exit_wrong_request;
 }
 
@@ -122,13 +130,13 @@ int main(int argc, char** argv) {
   try {
     return kvcast::cli::run(argc, argv);
   } catch (const kvcast::Error& e) {
-    std::fprintf(stderr, "kvcast: %s\n", e.what());
+    kvcast::cli::say(e.what());
     return e.fault() == kvcast::Fault::Request ? kvcast::cli::exit_wrong_request
                                                : kvcast::cli::exit_failed;
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "kvcast: out of memory\n");
+    kvcast::cli::say("out of memory");
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "kvcast: %s\n", e.what());
+    kvcast::cli::say(e.what());
   }
   return kvcast::cli::exit_failed;
 }

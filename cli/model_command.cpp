@@ -96,7 +96,7 @@ void show(const Options& o, const Globals& globals) {
   const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
   const DType dtype = parse_dtype(o.dtype);
   Lowering lowering;
-  lowering.attention = lowering.elementwise = parse_kernels("--attention", o.attention);
+  lowering.attention = lowering.elementwise = parse_kernels(o.attention);
   lowering.weights = lowering.activations = lowering.cache = dtype;
   if (o.pass != "prefill" && o.pass != "decode") {
     throw Error("--pass", "'" + o.pass + "'", "prefill or decode");

@@ -109,6 +109,9 @@ void run(const Options& o, const Globals& globals) {
     if (results.size() != 1) {
       throw Error("--plot", std::to_string(results.size()) + " tables", "one table of TTFTs");
     }
+    if (reports::plot_files(o.plot).csv == o.csv) {
+      throw Error("--csv " + o.csv + ": the plot's own points go there; expected another name");
+    }
     reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), o.plot);
   }
   if (!o.csv.empty()) write_csv(o.csv, results);

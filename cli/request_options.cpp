@@ -8,12 +8,19 @@ namespace {
 
 constexpr std::uint64_t default_prompt_len = 1024;
 
-DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
+/// parse(text), with the flag named in errors.
+template <typename Parse>
+auto parse_flag(const char* flag, const std::string& text, Parse parse) {
   try {
-    return parse_dtype(text.empty() ? fallback : text);
+    return parse(text);
   } catch (const Error& e) {
     throw Error(std::string(flag) + ": " + e.what());
   }
+}
+
+DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
+  return text.empty() ? parse_flag("--dtype", fallback, parse_dtype)
+                      : parse_flag(flag, text, parse_dtype);
 }
 
 }  // namespace
@@ -77,20 +84,6 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
   return overrides;
 }
 
-Kernels parse_kernels(const std::string& flag, const std::string& text) {
-  if (text == "eager") return Kernels::Eager;
-  if (text == "tiled" || text == "fused" || text == "flash") return Kernels::Fused;
-  throw Error(flag + ": " + unknown_name("kind", text, {"eager", "tiled", "fused"}).what());
-}
-
-roofline::Mode parse_mode(const std::string& text) {
-  for (const roofline::Mode m : {roofline::Mode::Calibrated, roofline::Mode::SpeedOfLight}) {
-    if (text == roofline::name(m)) return m;
-  }
-  throw Error(std::string("--mode: ") +
-              unknown_name("mode", text, {"calibrated", "speed-of-light"}).what());
-}
-
 Logits parse_logits(const std::string& text) {
   if (text == "last") return Logits::Last;
   if (text == "all") return Logits::All;
@@ -99,11 +92,10 @@ Logits parse_logits(const std::string& text) {
 
 Lowering parse_lowering(const RequestOptions& o) {
   Lowering l;
-  l.attention = parse_kernels("--attention", o.attention);
-  l.elementwise =
-      o.elementwise.empty() ? l.attention : parse_kernels("--elementwise", o.elementwise);
-  l.weights =
-      dtype_or(o.weight_dtype, o.dtype, o.weight_dtype.empty() ? "--dtype" : "--weight-dtype");
+  l.attention = parse_flag("--attention", o.attention, parse_kernels);
+  l.elementwise = o.elementwise.empty() ? l.attention
+                                        : parse_flag("--elementwise", o.elementwise, parse_kernels);
+  l.weights = dtype_or(o.weight_dtype, o.dtype, "--weight-dtype");
   l.activations = dtype_or(o.activation_dtype, o.dtype, "--activation-dtype");
   l.cache = dtype_or(o.cache_dtype, o.dtype, "--cache-dtype");
   return l;
@@ -115,28 +107,24 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   c.hardware = roofline::load_hardware(catalog, o.hardware);
   c.methods = parse_methods(o.method);
   c.lowering = parse_lowering(o);
-  c.mode = parse_mode(o.mode);
+  c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
   c.logits = parse_logits(o.logits);
   return c;
 }
 
 roofline::DesignPoint parse_sizes(const RequestOptions& o, const Architecture& a) {
-  if (!o.encoder_tokens.empty() && !a.encoder_decoder) {
+  if (o.encoder_tokens && !a.encoder_decoder) {
     throw Error("--encoder-tokens: " + a.name + " has no encoder; expected --prompt-len");
   }
-  if (!o.encoder_tokens.empty() && !o.prompt_len.empty()) {
+  if (o.encoder_tokens && o.prompt_len) {
     throw Error("--encoder-tokens and --prompt-len mean the same; expected one of them");
   }
   roofline::DesignPoint p;
   p.batch = parse_token_count(o.batch, "--batch");
   p.output_len = parse_token_count(o.output_len, "--output-len");
-  if (!o.encoder_tokens.empty()) {
-    p.prompt_len = parse_token_count(o.encoder_tokens, "--encoder-tokens");
-  } else if (!o.prompt_len.empty()) {
-    p.prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
-  } else {
-    p.prompt_len = a.max_source_positions > 0 ? a.max_source_positions : default_prompt_len;
-  }
+  p.prompt_len = a.max_source_positions > 0 ? a.max_source_positions : default_prompt_len;
+  if (o.encoder_tokens) p.prompt_len = parse_token_count(*o.encoder_tokens, "--encoder-tokens");
+  if (o.prompt_len) p.prompt_len = parse_token_count(*o.prompt_len, "--prompt-len");
   return p;
 }
 

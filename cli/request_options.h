@@ -2,6 +2,7 @@
 /// under every subcommand that takes them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct RequestOptions {
   std::string mode = "calibrated";
   std::string logits = "last";
   std::string batch = "1";
-  std::string prompt_len;  ///< empty: 1024, or the model's encoder length
-  std::string encoder_tokens;
+  std::optional<std::string> prompt_len;  ///< none: 1024, or the model's encoder length
+  std::optional<std::string> encoder_tokens;
   std::string output_len = "128";
   std::vector<std::string> set;
 
@@ -37,9 +38,6 @@ struct RequestOptions {
 /// KEY=VALUE from each `--set`.
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);
 
-/// "eager" or "tiled" (also "fused" and "flash" for the latter).
-Kernels parse_kernels(const std::string& flag, const std::string& text);
-roofline::Mode parse_mode(const std::string& text);
 Logits parse_logits(const std::string& text);
 Lowering parse_lowering(const RequestOptions& o);
 

@@ -39,6 +39,7 @@ struct Options {
   std::string spec;
   std::string csv;
   std::string plot;
+  std::string plot_kind = "ttft";
   std::string shard = "1/1";
   std::uint64_t threads = 0;  ///< 0: one for each core that this process may use
   bool restart = false;
@@ -148,6 +149,11 @@ bool launched_by_mpirun() {
   return size != nullptr && *size != '\0';
 }
 
+bool is_first_rank() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string(rank) == "0";
+}
+
 unsigned num_cores() {
   cpu_set_t cores;
   if (::sched_getaffinity(0, sizeof cores, &cores) == 0) {
@@ -178,6 +184,10 @@ Request parse_request(const Options& o, const Globals& globals) {
   }
   Request request{reports::parse_shard(o.shard, "--shard"),
                   SweepGrid(parse_spec(o), globals.catalog())};
+  if (o.plot_kind != "ttft" && o.plot_kind != "memory") {
+    throw Error("--plot-kind: " +
+                std::string(unknown_name("kind", o.plot_kind, {"ttft", "memory"}).what()));
+  }
   if (o.plot.empty()) return request;
   // Found now and not after the sweep.
   if (request.grid.spec().prompt_len.size() < 2) {
@@ -254,11 +264,14 @@ void print_result(const Options& o, const Globals& globals, const SweepResult& r
 
 void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
   if (o.plot.empty()) return;
-  const reports::SweepPlot drawn = reports::sweep_ttft_plot(grid);
+  const bool memory = o.plot_kind == "memory";
+  const reports::SweepPlot drawn =
+      memory ? reports::sweep_memory_plot(grid) : reports::sweep_ttft_plot(grid);
   reports::write_plot(drawn.plot, o.plot);
-  std::string line = fmt::format("{}: TTFT over prompt length, {} lines", o.plot, drawn.num_lines);
+  std::string line = fmt::format("{}: {} over prompt length", o.plot, memory ? "memory" : "TTFT");
   if (drawn.num_lines < drawn.num_possible_lines) {
-    line += fmt::format(" of {} (configurations x batches)", drawn.num_possible_lines);
+    line += fmt::format(", {} of {} configurations and batches", drawn.num_lines,
+                        drawn.num_possible_lines);
   }
   globals.say(line);
 }
@@ -309,7 +322,10 @@ void run(Options o, const Globals& globals) {
   bool finished = true;
   {
     std::optional<MpiRanks> ranks;
-    if (launched_by_mpirun()) ranks.emplace();
+    if (launched_by_mpirun()) {
+      if (!MpiRanks::is_built_in() && !is_first_rank()) return;  // the first one says it
+      ranks.emplace();
+    }
     finished = sweep(o, globals, ranks ? &*ranks : nullptr);
   }
   if (!finished) std::exit(exit_interrupted);
@@ -334,8 +350,13 @@ void add_sweep(CLI::App& app, const Globals& globals) {
   command->add_option("--spec", o->spec, "JSON file with axes")->type_name("FILE");
   command->add_option("--csv", o->csv, "file to write; - or none: standard output")
       ->type_name("FILE");
-  command->add_option("--plot", o->plot, "picture of TTFT over prompt length, .svg or .png")
+  command->add_option("--plot", o->plot, "picture over the prompt length, .svg or .png")
       ->type_name("FILE");
+  command
+      ->add_option("--plot-kind", o->plot_kind,
+                   "ttft: a line for each configuration; memory: what fills it")
+      ->type_name("KIND")
+      ->capture_default_str();
   command->add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")
       ->type_name("I/N");
   command->add_option("--threads", o->threads, "default: one for each core")

@@ -41,7 +41,8 @@ constexpr std::array families{
 
 json with_overrides(json config, const std::string& place,
                     const std::vector<ConfigOverride>& overrides) {
-  if (!config.is_object()) throw Error(place, "a JSON document that is no object", "a config.json");
+  if (!config.is_object())
+    throw Error(place, "a JSON document that is none", "an object, as a config.json is");
   for (const ConfigOverride& o : overrides) {
     if (o.value.empty()) throw Error("--set " + o.key, "no value", "KEY=VALUE");
     // A bare word is a string; what opens like JSON has to be JSON.

@@ -245,12 +245,12 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
 std::string Symbols::to_string(const Count& c) const {
   if (c.is_zero()) return "0";
   std::string text;
-  for (auto it = c.terms().rbegin(); it != c.terms().rend(); ++it) {
-    const bool negative = it->numerator < 0;
-    const std::uint64_t magnitude = negative ? 0 - static_cast<std::uint64_t>(it->numerator)
-                                             : static_cast<std::uint64_t>(it->numerator);
+  for (const Count::Term& term : c.terms()) {
+    const bool negative = term.numerator < 0;
+    const std::uint64_t magnitude = negative ? 0 - static_cast<std::uint64_t>(term.numerator)
+                                             : static_cast<std::uint64_t>(term.numerator);
     text += text.empty() ? (negative ? "-" : "") : (negative ? " - " : " + ");
-    const auto factors = it->monomial.factors();
+    const auto factors = term.monomial.factors();
     std::string product;
     if (magnitude != 1 || factors.empty()) product = std::to_string(magnitude);
     for (const std::uint8_t factor : factors) {

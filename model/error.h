@@ -32,7 +32,8 @@ class Error : public std::runtime_error {
   Fault fault_;
 };
 
-/// The candidate nearest to `word` by edit distance, whatever their case, or "" when none is near enough to be meant.
+/// The candidate nearest to `word` by edit distance, whatever their case, or "" when none is near
+/// enough to be meant.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 /// "unknown KIND 'WORD'; did you mean 'NEAREST'?", or the list of candidates when none is near.

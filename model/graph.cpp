@@ -52,6 +52,9 @@ bool nowhere_above(const Count& p, const Count& q) {
                      [](const Count::Term& t) { return t.numerator >= 0; });
 }
 
+/// "encoder " and so on before "layer"; a decoder-only model has one kind of layer.
+std::string layer_kind(const std::string& phase) { return phase == "layers" ? "" : phase + " "; }
+
 /// Inside a quoted DOT string.
 std::string dot_text(std::string_view text) {
   std::string escaped;
@@ -186,8 +189,8 @@ void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
     }
     const LayerSpan& span = spans[s];
     if (span.layer != no_layer) {
-      out << "  subgraph cluster_" << s << " {\n    label=\"" << nodes[span.first].phase
-          << " layer " << span.layer;
+      out << "  subgraph cluster_" << s << " {\n    label=\"" << layer_kind(nodes[span.first].phase)
+          << "layer " << span.layer;
       if (repeats > 1) out << " to " << spans[s + repeats - 1].layer << " (x" << repeats << ")";
       out << "\"; color=gray;\n";
     }

@@ -106,7 +106,8 @@ std::string_view name(Function function);
 std::uint64_t flops_per_element(Function function);
 
 /// Inputs: x, and y for Add, Multiply and Center. y's dimensions are aligned with x's last ones; a
-/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated.
+/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y whose
+/// last dimension is 1 holds one number for each run of elements(x)/elements(y) elements.
 struct Elementwise {
   Function function = Function::Copy;
   double parameter = 0;

@@ -12,6 +12,12 @@ bool is_half(DType dtype) { return dtype == DType::FP16 || dtype == DType::BF16;
 
 }  // namespace
 
+Kernels parse_kernels(std::string_view word) {
+  if (word == "eager") return Kernels::Eager;
+  if (word == "tiled" || word == "fused" || word == "flash") return Kernels::Fused;
+  throw unknown_name("kind", word, {"eager", "tiled", "fused"});
+}
+
 void Recorder::enter(std::string phase, int layer) {
   phase_ = std::move(phase);
   layer_ = layer;
@@ -70,10 +76,9 @@ Value Recorder::norm(std::string_view label, NormKind kind, double eps, const st
   if (rms) {
     const bool unit_offset = kind == NormKind::RmsUnitOffset;
     const Value w = weight(prefix + ".weight", {features});
-    if (lowering_.elementwise == Kernels::Eager) {
-      return eager_rms_norm(label, eps, unit_offset, w, x);
-    }
-    return node(RmsNorm{eps, unit_offset, 1}, label, {x, w}, info(x).shape, info(x).dtype);
+    const RmsNorm op{eps, unit_offset, 1};
+    if (lowering_.elementwise == Kernels::Eager) return eager_rms_norm(label, op, w, x);
+    return node(op, label, {x, w}, info(x).shape, info(x).dtype);
   }
   std::vector<Value> inputs{x};
   if (kind == NormKind::Layer) {
@@ -83,19 +88,20 @@ Value Recorder::norm(std::string_view label, NormKind kind, double eps, const st
   return node(LayerNorm{eps}, label, std::move(inputs), info(x).shape, info(x).dtype);
 }
 
-Value Recorder::eager_rms_norm(std::string_view label, double eps, bool unit_offset, Value w,
-                               Value x) {
+Value Recorder::eager_rms_norm(std::string_view label, const RmsNorm& op, Value w, Value x) {
   // transformers' LlamaRMSNorm, one kernel for each line; half-precision inputs go through fp32.
   const DType dtype = info(x).dtype;
   const DType wide = is_half(dtype) ? DType::FP32 : dtype;
+  std::vector<Count> runs = info(x).shape;  // of elements that are normalised together
+  runs.back() = op.groups;
+  runs.push_back(info(w).shape.back());
   const Value x32 = cast(x, wide, label);
-  const Value squares = unary(label, Function::Square, x32);
-  std::vector<Count> row_shape = info(x).shape;
-  row_shape.back() = 1;
-  const Value mean = node(RowMean{}, label, {squares}, std::move(row_shape), wide);
-  const Value root = unary(label, Function::InverseRoot, mean, eps);
+  const Value squares = node(Elementwise{Function::Square}, label, {x32}, runs, wide);
+  runs.back() = 1;
+  const Value mean = node(RowMean{}, label, {squares}, runs, wide);
+  const Value root = unary(label, Function::InverseRoot, mean, op.eps);
   const Value normalized = cast(binary(label, Function::Multiply, x32, root), dtype, label);
-  const Value factor = unit_offset ? unary(label, Function::OnePlus, w) : w;
+  const Value factor = op.unit_offset ? unary(label, Function::OnePlus, w) : w;
   return binary(label, Function::Multiply, normalized, factor);
 }
 
@@ -103,7 +109,9 @@ Value Recorder::head_norm(std::string_view label, double eps, const std::string&
                           std::uint64_t num_heads) {
   const std::uint64_t head_dim = info(x).shape.back().constant() / num_heads;
   const Value w = weight(prefix + ".weight", {head_dim});
-  return node(RmsNorm{eps, false, num_heads}, label, {x, w}, info(x).shape, info(x).dtype);
+  const RmsNorm op{eps, false, num_heads};
+  if (lowering_.elementwise == Kernels::Eager) return eager_rms_norm(label, op, w, x);
+  return node(op, label, {x, w}, info(x).shape, info(x).dtype);
 }
 
 Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,

@@ -21,6 +21,10 @@ namespace kvcast {
 
 enum class Kernels { Eager, Fused };
 
+/// "eager", or "tiled" (an attention; "fused" and "flash" mean the same). Throws Error with the
+/// nearest word.
+Kernels parse_kernels(std::string_view word);
+
 /// How a recording chooses operators and element types.
 struct Lowering {
   Kernels attention = Kernels::Fused;
@@ -95,7 +99,7 @@ class Recorder {
   Value cast(Value x, DType dtype, std::string_view label);
   Value eager_attention(const Attention& a, Value q, Value k, Value v);
   Value tiled_attention(const Attention& a, Value q, Value k, Value v);
-  Value eager_rms_norm(std::string_view label, double eps, bool unit_offset, Value weight, Value x);
+  Value eager_rms_norm(std::string_view label, const RmsNorm& op, Value weight, Value x);
   Value eager_rope(std::string_view label, const Rope& op, Value x);
   Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens);
 

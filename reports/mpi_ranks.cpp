@@ -4,11 +4,11 @@
 
 #if defined(KVCAST_HAS_MPI)
 
-#include <mpi.h>
-
 #include <chrono>
 #include <thread>
 #include <vector>
+
+#include <mpi.h>
 
 namespace kvcast::reports {
 namespace {
@@ -33,13 +33,15 @@ std::vector<std::string> gather(const std::string& text, int size) {
                  MPI_CHAR, MPI_COMM_WORLD);
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    texts.push_back(all.substr(static_cast<std::size_t>(offsets[i]),
-                               static_cast<std::size_t>(lengths[i])));
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(lengths[i])));
   }
   return texts;
 }
 
 }  // namespace
+
+bool MpiRanks::is_built_in() { return true; }
 
 MpiRanks::MpiRanks() {
   int provided = MPI_THREAD_SINGLE;
@@ -57,7 +59,8 @@ std::string MpiRanks::first_error(const std::string& error, const std::string& c
   const std::vector<std::string> commons = gather(common, size_);
   for (std::size_t i = 1; i < commons.size(); ++i) {
     if (commons[i] != commons[0]) {
-      return "rank " + std::to_string(i) + " sees other model or hardware files than rank 0; "
+      return "rank " + std::to_string(i) +
+             " sees other model or hardware files than rank 0; "
              "expected the same on every machine";
     }
   }
@@ -101,10 +104,13 @@ void MpiRanks::answer(const std::string& text) const {
 
 namespace kvcast::reports {
 
+bool MpiRanks::is_built_in() { return false; }
+
 MpiRanks::MpiRanks() {
-  throw Error("this kvcast was built without MPI; expected a build that finds Open MPI, or --shard "
-              "I/N in place of mpirun",
-              Fault::Run);
+  throw Error(
+      "this kvcast was built without MPI; expected a build that finds Open MPI, or --shard "
+      "I/N in place of mpirun",
+      Fault::Run);
 }
 MpiRanks::~MpiRanks() = default;
 // No object exists, so nobody calls these.

@@ -9,6 +9,8 @@ namespace kvcast::reports {
 
 class MpiRanks {
  public:
+  /// False in a build without MPI.
+  static bool is_built_in();
   /// Starts MPI. Throws Error (Fault::Run) when this kvcast was built without it.
   MpiRanks();
   /// Ends MPI; waits for the other ranks to do so too.

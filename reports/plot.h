@@ -18,11 +18,11 @@ enum class Scale {
 };
 
 struct Axis {
-  std::string label = {};  ///< with its unit: "KV cache (GB)"
-  std::string column =
-      {};  ///< of the CSV, ends in the base unit: "kv_cache_bytes"; empty: "x" or "y"
+  std::string label = {};   ///< with its unit: "KV cache (GB)"
+  std::string column = {};  ///< of the CSV, in the base unit: "kv_cache_bytes"; empty: x or y
   Scale scale = Scale::Linear;
   double unit = 1;  ///< what 1 on the axis is in the points' base unit: 1e9 draws bytes as GB
+  double from = no_value;  ///< where the axis begins; smaller points are left out of the picture
 };
 
 enum class Style {

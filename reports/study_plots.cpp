@@ -71,21 +71,24 @@ constexpr double noticeable_share = 0.03;
 constexpr std::size_t most_labels = 5;  // of one pass
 /// Operators this near to each other share one label; a ratio, about a mark's width.
 constexpr double near = 1.15;
+/// Operators slower than this share of the fastest rate, mere latency, would squeeze the others.
+constexpr double least_rate = 1e-5;
 constexpr int roof_color = 6;  // grey
 
 /// Where an operator lies in the plot.
 struct Mark {
-  std::string name;
+  std::string part;  ///< of the model: "encoder", ...; empty in the layers of a decoder-only one
+  std::string label;
   double intensity = 0;
   double flops_per_second = 0;
   Seconds total;
 };
 
-std::string name_of(const BreakdownRow& row) {
-  const roofline::OpGroup& g = row.group;
-  return g.phase.empty() || g.phase == "layer" || g.phase == g.label ? g.label
-                                                                     : g.phase + " " + g.label;
+std::string part_of(const roofline::OpGroup& g) {
+  return g.phase == "layers" || g.phase == g.label ? "" : g.phase;
 }
+
+std::string name_of(const Mark& m) { return m.part.empty() ? m.label : m.part + " " + m.label; }
 
 /// The marks of one pass, the longest-running first.
 std::vector<Mark> marks_of(std::span<const BreakdownRow> rows, std::string_view pass) {
@@ -95,7 +98,8 @@ std::vector<Mark> marks_of(std::span<const BreakdownRow> rows, std::string_view 
     const double bytes =
         static_cast<double>(row.time.bytes.count) + static_cast<double>(row.time.bytes_again.count);
     if (row.pass != pass || flops <= 0 || bytes <= 0 || row.time.total.value <= 0) continue;
-    marks.push_back({name_of(row), flops / bytes, flops / row.time.total.value, row.total});
+    marks.push_back({part_of(row.group), row.group.label, flops / bytes,
+                     flops / row.time.total.value, row.total});
   }
   std::stable_sort(marks.begin(), marks.end(),
                    [](const Mark& a, const Mark& b) { return a.total > b.total; });
@@ -104,38 +108,38 @@ std::vector<Mark> marks_of(std::span<const BreakdownRow> rows, std::string_view 
 
 bool are_near(double a, double b) { return std::max(a, b) <= near * std::min(a, b); }
 
-/// "query, key, value", or "query, key, value, 3 more".
-std::string joined(const std::vector<std::string>& names) {
+/// "query, key, value", "encoder up, down", or "query, key, value, 3 more".
+std::string joined(const std::vector<const Mark*>& marks) {
   constexpr std::size_t most_names = 4;
-  const bool all = names.size() <= most_names;
-  const std::size_t shown = all ? names.size() : most_names - 1;
+  const bool all = marks.size() <= most_names;
+  const std::size_t shown = all ? marks.size() : most_names - 1;
   std::string text;
-  for (std::size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  return all ? text : fmt::format("{}, {} more", text, names.size() - shown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool same_part = i > 0 && marks[i]->part == marks[i - 1]->part;
+    text += (i == 0 ? "" : ", ") + (same_part ? marks[i]->label : name_of(*marks[i]));
+  }
+  return all ? text : fmt::format("{}, {} more", text, marks.size() - shown);
 }
 
 /// Labels of the operators that take most of the pass; neighbours share one.
 std::vector<Annotation> labels_of(const std::vector<Mark>& marks, Seconds pass_total, int color) {
-  struct Place {
-    const Mark* mark;
-    std::vector<std::string> names;
-  };
-  std::vector<Place> places;
+  std::vector<std::vector<const Mark*>> places;
   for (const Mark& m : marks) {
     if (m.total / pass_total < noticeable_share) break;
-    const auto neighbour = std::find_if(places.begin(), places.end(), [&](const Place& p) {
-      return are_near(p.mark->intensity, m.intensity) &&
-             are_near(p.mark->flops_per_second, m.flops_per_second);
+    const auto place = std::find_if(places.begin(), places.end(), [&](const auto& there) {
+      return are_near(there[0]->intensity, m.intensity) &&
+             are_near(there[0]->flops_per_second, m.flops_per_second);
     });
-    if (neighbour == places.end()) {
-      if (places.size() < most_labels) places.push_back({&m, {m.name}});
-    } else if (std::count(neighbour->names.begin(), neighbour->names.end(), m.name) == 0) {
-      neighbour->names.push_back(m.name);
+    if (place == places.end()) {
+      if (places.size() < most_labels) places.push_back({&m});
+    } else if (std::none_of(place->begin(), place->end(),
+                            [&](const Mark* known) { return name_of(*known) == name_of(m); })) {
+      place->push_back(&m);
     }
   }
   std::vector<Annotation> labels;
-  for (const Place& p : places) {
-    labels.push_back({p.mark->intensity, p.mark->flops_per_second, joined(p.names), color});
+  for (const std::vector<const Mark*>& place : places) {
+    labels.push_back({place[0]->intensity, place[0]->flops_per_second, joined(place), color});
   }
   return labels;
 }
@@ -205,7 +209,8 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> r
       fastest = std::max(fastest, m.flops_per_second);
     }
   }
-  const Prefix prefix = prefix_of(fastest);
+  const Prefix prefix = prefix_of(fastest / 20);  // most operators lie far below the roof
+  const double from = least_rate * fastest;
   Plot plot{.title = std::move(title),
             .x = {"Arithmetic intensity (FLOP/byte)", "arithmetic_intensity_flops_per_byte",
                   Scale::Log10},
@@ -217,16 +222,26 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> r
                      with_prefix(roofs[i].memory.value, "B/s")),
          roof_line(roofs[i], low, high), i == 0 ? Style::Line : Style::Dashed, roof_color});
   }
+  std::size_t num_operators = 0;
+  std::size_t num_slow = 0;
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const int color = static_cast<int>(i);
     Series series{std::string(passes[i]) + " operators", {}, Style::Marks, color};
+    num_operators += marks[i].size();
     for (const Mark& m : marks[i]) {
-      series.points.push_back({m.intensity, m.flops_per_second, m.name});
+      series.points.push_back({m.intensity, m.flops_per_second, name_of(m)});
+      num_slow += m.flops_per_second < from ? 1 : 0;
     }
     plot.series.push_back(std::move(series));
     for (Annotation& label : labels_of(marks[i], pass_totals[passes[i]], color)) {
       plot.annotations.push_back(std::move(label));
     }
+  }
+  if (num_slow > 0) {
+    plot.y.from = from;
+    plot.note =
+        fmt::format("Left out of the picture, not of the CSV: {} of {} operators, slower than {}.",
+                    num_slow, num_operators, with_prefix(from, "FLOP/s"));
   }
   return plot;
 }

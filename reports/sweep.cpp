@@ -1,12 +1,12 @@
 #include "reports/sweep.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 #include <chrono>
 #include <cstring>
 #include <optional>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "model/error.h"
 #include "reports/sweep_file.h"
@@ -98,8 +98,7 @@ class RemoteBlocks {
 void serve_blocks(const SweepGrid& grid, const SweepOptions& o, const MpiRanks& ranks) {
   std::int64_t question = ranks.wait_for_question();
   if (question == stop_now) return;
-  const PointRange range{static_cast<std::uint64_t>(question),
-                         o.shard.of(grid.num_points()).last};
+  const PointRange range{static_cast<std::uint64_t>(question), o.shard.of(grid.num_points()).last};
   const BlockList blocks(grid, range);
   BlockPool pool(grid, blocks, static_cast<std::uint64_t>(ranks.rank()),
                  static_cast<std::uint64_t>(ranks.size()), o.num_threads);
@@ -135,8 +134,9 @@ void check_last_row(const SweepGrid& grid, const SweepFile& file, std::uint64_t 
   std::string row;
   rows.append(size, size + 1, scratch, row);
   if (row != file.last_row_found()) {
-    throw Error(file.partial().string() + ": its last row is not what this kvcast would write; "
-                                          "pass --restart to discard it");
+    throw Error(file.partial().string() +
+                ": its last row is not what this kvcast would write; "
+                "pass --restart to discard it");
   }
 }
 
@@ -160,8 +160,8 @@ class Writer {
   void report() {
     last_report_ = Clock::now();
     if (!options_.on_progress) return;
-    options_.on_progress({result_.rows_written, result_.num_points, result_.rows_resumed,
-                          seconds_since(start_)});
+    options_.on_progress(
+        {result_.rows_written, result_.num_points, result_.rows_resumed, seconds_since(start_)});
   }
   double elapsed_s() const { return seconds_since(start_); }
 

@@ -26,7 +26,7 @@ struct Shard {
 Shard parse_shard(std::string_view text, std::string_view place);
 
 struct SweepProgress {
-  std::uint64_t rows = 0;          ///< safely in the file
+  std::uint64_t rows = 0;  ///< safely in the file
   std::uint64_t total_rows = 0;
   std::uint64_t rows_resumed = 0;  ///< of `rows`, by an earlier run
   double elapsed_s = 0;
@@ -38,7 +38,7 @@ struct SweepOptions {
   std::string descriptor_name;
   Shard shard;
   unsigned num_threads = 1;
-  bool restart = false;  ///< discard what an earlier run left
+  bool restart = false;                                   ///< discard what an earlier run left
   std::function<void(const SweepProgress&)> on_progress;  ///< from the caller's thread
   const std::atomic<bool>* stop = nullptr;                ///< set it to end early
 };
@@ -49,8 +49,8 @@ struct SweepResult {
   std::uint64_t rows_resumed = 0;  ///< of them, by earlier runs
   std::uint64_t num_errors = 0;    ///< rows with a reason in place of results
   double elapsed_s = 0;
-  bool stopped = false;            ///< early; the rest is done by the same call again
-  std::string partial;             ///< where the rows are if so; empty: a stream
+  bool stopped = false;  ///< early; the rest is done by the same call again
+  std::string partial;   ///< where the rows are if so; empty: a stream
 };
 
 /// With `ranks`, all ranks call it with equal arguments; rank 0 writes and returns the result, the

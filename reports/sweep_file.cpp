@@ -1,15 +1,15 @@
 #include "reports/sweep_file.h"
 
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <nlohmann/json.hpp>
-#include <utility>
-#include <vector>
 
 #include "model/error.h"
 #include "model/json_file.h"
@@ -48,7 +48,9 @@ void SweepFile::fail(const std::string& what) const {
 }
 
 SweepFile::SweepFile(int descriptor, std::string name, const SweepIdentity& identity)
-    : identity_(identity), name_(std::move(name)), descriptor_(descriptor),
+    : identity_(identity),
+      name_(std::move(name)),
+      descriptor_(descriptor),
       owns_descriptor_(false) {
   append(identity_.header);
 }
@@ -84,8 +86,9 @@ void SweepFile::keep_or_discard(bool restart) {
   if (::fstat(descriptor_, &status) != 0) fail(name_);
   if (status.st_size > 0 && !restart) {
     if (journal_matches()) return;
-    throw Error(name_ + ": holds rows of a sweep with another grid, shard or other model and "
-                        "hardware files; finish that one, or pass --restart to discard them");
+    throw Error(name_ +
+                ": holds rows of a sweep with another grid, shard or other model and "
+                "hardware files; finish that one, or pass --restart to discard them");
   }
   if (::ftruncate(descriptor_, 0) != 0) fail(name_);
   write_journal();
@@ -159,8 +162,9 @@ void SweepFile::find_rows() {
       rest.remove_prefix(end + 1);
       complete = position + n - static_cast<off_t>(rest.size());
       if (lines++ == 0 && line != identity_.header) {
-        throw Error(name_ + ": its first line is not that of this sweep; pass --restart to "
-                            "discard it");
+        throw Error(name_ +
+                    ": its first line is not that of this sweep; pass --restart to "
+                    "discard it");
       }
       // A row without an error ends in an empty cell.
       if (lines > 1 && !line.ends_with(",\n")) ++errors_found_;

@@ -55,19 +55,6 @@ std::vector<std::optional<Value>> or_none(std::vector<Value> values) {
   return {values.begin(), values.end()};
 }
 
-Kernels parse_kernels(const std::string& word) {
-  if (word == "eager") return Kernels::Eager;
-  if (word == "tiled" || word == "fused" || word == "flash") return Kernels::Fused;
-  throw unknown_name("kind", word, {"eager", "tiled", "fused"});
-}
-
-Mode parse_mode(const std::string& word) {
-  for (const Mode m : {Mode::Calibrated, Mode::SpeedOfLight}) {
-    if (word == roofline::name(m)) return m;
-  }
-  throw unknown_name("mode", word, {"calibrated", "speed-of-light"});
-}
-
 /// FNV-1a; each part is closed by its length, so that "ab","c" and "a","bc" differ.
 class Hash {
  public:
@@ -146,7 +133,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   weight_dtype_ = or_none(dtypes(spec_.weight_dtype, "--weight-dtype"));
   activation_dtype_ = or_none(dtypes(spec_.activation_dtype, "--activation-dtype"));
   cache_dtype_ = or_none(dtypes(spec_.cache_dtype, "--cache-dtype"));
-  mode_ = parse_all(spec_.mode, "--mode", parse_mode);
+  mode_ = parse_all(spec_.mode, "--mode", roofline::parse_mode);
   for (const std::string& name : spec_.model) load_model(catalog_, name);
   for (const std::string& name : spec_.hardware) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
@@ -288,7 +275,8 @@ std::string SweepGrid::label(std::uint64_t index) const {
 std::vector<std::string> SweepGrid::words(const Digits& d) const {
   const Lowering l = lowering(d);
   std::string set;
-  for (const ConfigOverride& o : overrides(d)) set += (set.empty() ? "" : ";") + o.key + "=" + o.value;
+  for (const ConfigOverride& o : overrides(d))
+    set += (set.empty() ? "" : ";") + o.key + "=" + o.value;
   return {spec_.model[d[model_axis]],
           spec_.hardware[d[hardware_axis]],
           to_string(methods_[d[method_axis]]),

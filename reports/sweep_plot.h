@@ -1,4 +1,4 @@
-/// The picture of a sweep: TTFT over prompt length.
+/// The pictures of a sweep: TTFT or memory over prompt length.
 #pragma once
 
 #include <cstddef>
@@ -19,5 +19,9 @@ struct SweepPlot {
 /// impossible left out, at the first output length. Labels name the axes with several values.
 /// The grid has at least two prompt lengths. Throws Error when there is nothing to draw.
 SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t max_lines = 8);
+
+/// Weights, cache and activations of the grid's first possible configuration, at its first batch
+/// and output length, under the device's capacity. Throws Error when there is nothing to draw.
+SweepPlot sweep_memory_plot(const SweepGrid& grid);
 
 }  // namespace kvcast::reports

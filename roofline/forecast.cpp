@@ -216,6 +216,9 @@ void Forecaster::sweep(std::span<const DesignPoint> points, std::span<Forecast> 
 }
 
 Forecast Forecaster::at(const DesignPoint& point) const {
+  if (point.batch == 0 || point.prompt_len == 0 || point.output_len == 0) {
+    throw Error("a design point", "a batch, prompt or output of 0", "at least 1 of each");
+  }
   // The exact counts first: they throw where a double would silently round.
   const std::uint64_t slots = prompt_slots(point);
   const SymbolValues values = values_at(point, checked_add(slots, 1));

@@ -50,9 +50,10 @@ class Forecaster {
   Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates);
 
   const Rates& rates() const { return prefill_.rates(); }
-  /// Throws Error when a count does not fit 64 bits.
+  /// Throws Error when a size is 0 or a count does not fit 64 bits.
   Forecast at(const DesignPoint& point) const;
-  /// `rows` has as many entries as `points`. Does not check for overflow: counts are doubles here.
+  /// `rows` has as many entries as `points`, whose sizes are at least 1. Does not check for
+  /// overflow: counts are doubles here.
   void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
   /// Every operator group of prefill, and of the middle decode step.
   std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;

@@ -102,13 +102,15 @@ std::string_view name(Source source) {
 
 DType Hardware::supported(DType dtype) const {
   if (peak_flops_per_second.contains(dtype)) return dtype;
-  // Products of a missing dtype are converted to the next wider one first.
-  constexpr std::array wider{DType::INT4, DType::INT8, DType::FP8, DType::BF16,
-                             DType::FP16, DType::TF32, DType::FP32};
-  for (const DType candidate : wider) {
-    const bool wide_enough = bits_per_element(candidate) >= bits_per_element(dtype);
-    const bool unit_fits = is_integer(dtype) || !is_integer(candidate);
-    if (wide_enough && unit_fits && peak_flops_per_second.contains(candidate)) return candidate;
+  // Products of a missing dtype are converted to the next wider one; the two of 16 bits stand for
+  // each other, and GGUF's blocks become floats of 16 bits.
+  constexpr std::array by_precision{DType::INT4, DType::INT8, DType::FP8, DType::BF16,
+                                    DType::FP16, DType::TF32, DType::FP32};
+  const bool starts_at_16_bits = dtype == DType::FP16 || dtype > DType::INT4;
+  const DType first = starts_at_16_bits ? DType::BF16 : dtype;
+  for (auto wider = std::find(by_precision.begin(), by_precision.end(), first);
+       wider != by_precision.end(); ++wider) {
+    if (peak_flops_per_second.contains(*wider)) return *wider;
   }
   throw Error("hardware " + name,
               "no peak for " + std::string(kvcast::name(dtype)) + " or a wider dtype",

@@ -53,7 +53,7 @@ struct Hardware {
   std::optional<Sourced> softmax_bandwidth;        ///< eager softmax over long rows
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
-  /// device has. Throws Error when there is none.
+  /// device has; fp16 and bf16 stand for each other. Throws Error when there is none.
   DType supported(DType dtype) const;
 };
 

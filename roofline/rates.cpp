@@ -76,6 +76,15 @@ std::string_view name(Mode mode) {
   return mode == Mode::SpeedOfLight ? "speed-of-light" : "calibrated";
 }
 
+Mode parse_mode(std::string_view word) {
+  std::vector<std::string> names;
+  for (const Mode mode : {Mode::Calibrated, Mode::SpeedOfLight}) {
+    if (word == name(mode)) return mode;
+    names.emplace_back(name(mode));
+  }
+  throw unknown_name("mode", word, names);
+}
+
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   RateBuilder b(hw, mode);
   std::array<double, num_engines> flops{};

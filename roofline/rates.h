@@ -17,6 +17,8 @@ enum class Mode {
   Calibrated,    ///< peaks times measured factors, and latencies
 };
 std::string_view name(Mode mode);
+/// Throws Error with the nearest name.
+Mode parse_mode(std::string_view word);
 
 /// Which bandwidth an operator's bytes move at.
 enum class Stream {

@@ -19,7 +19,7 @@ models=llama-7b,llama-3.1-8b,gemma2-9b,phi-3-mini-128k,openelm-3b,falcon-7b
 "$kvcast" sweep --model "$models" --hardware a100-80gb,h100-sxm,rtx-4090,rtx-3060-12gb \
   --method 'plain;random-prune:keep=0.5' --batch 1,4,16 --prompt-len 1k..128k:x2 \
   --csv "$out/sweep.csv"
-"$kvcast" sweep --model llama-3.1-8b,llama-7b --hardware a100-80gb,h100-sxm --batch 1 \
+"$kvcast" sweep --model llama-3.1-8b,pythia-1.4b --hardware a100-80gb,h100-sxm --batch 1 \
   --prompt-len 1k..128k:x2 --csv "$out/ttft-sweep.csv" --plot "$out/ttft.svg"
 "$kvcast" sweep --model llama-7b --hardware a100-80gb --batch 8 --prompt-len 1k..32k:x2 \
   --csv "$out/memory-sweep.csv" --plot "$out/memory.svg" --plot-kind memory

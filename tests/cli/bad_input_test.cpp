@@ -64,6 +64,8 @@ const std::vector<BadInput>& bad_inputs() {
       {base + "--json >/dev/full", 1, "standard output"},
       {base + "--plot /tmp/plot.pdf", 2, ".svg or .png"},
       {base + "--plot /nowhere/plot.svg", 2, "/nowhere"},
+      {"sweep --model llama-7b --hardware a100-80gb --plot-kind memry", 2,
+       "did you mean 'memory'?"},
       {"model show", 2, "MODEL"},
       {"model show llama-7c", 2, "did you mean 'llama-7b'?"},
       {"model show llama-7b --pass prefil", 2, "prefill or decode"},

@@ -31,7 +31,7 @@ std::string output_of(const std::string& command) {
   const std::string program_folder =
       std::string(KVCAST_PROGRAM).substr(0, std::string(KVCAST_PROGRAM).rfind('/'));
   const std::string line = "cd '" KVCAST_SOURCE_DIR "' && PATH='" + program_folder + "':$PATH " +
-                           "sh -c '" + command + "' 2>/dev/null";
+                           "LC_ALL=C sh -c '" + command + "' 2>/dev/null";
   FILE* pipe = popen(line.c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::string output;

@@ -1,10 +1,10 @@
-#include <doctest/doctest.h>
-
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 
@@ -92,7 +92,8 @@ TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows whe
         Windows{0, 0, 9, 9, 9});
 }
 
-TEST_CASE("config_decoders: Mistral and Phi-3 window every layer, Llama none, Gemma 2 every other") {
+TEST_CASE(
+    "config_decoders: Mistral and Phi-3 window every layer, Llama none, Gemma 2 every other") {
   const std::string window = R"("sliding_window": 9})";
   CHECK(windows(read(llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
   CHECK(windows(read(llama, R"({"model_type": "mistral", )" + window)) == Windows{9, 9, 9, 9, 9});
@@ -128,8 +129,7 @@ TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a qu
   CHECK(a.logit_softcap == 30);
   CHECK(a.decoder.attention_scale == 1.0 / 12);
   // null switches a cap off; the scale's default is 256^-0.5
-  const Architecture b =
-      read(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": null})");
+  const Architecture b = read(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": null})");
   CHECK(b.decoder.attention_softcap == 0);
   CHECK(b.decoder.attention_scale == 1.0 / 16);
 }
@@ -146,7 +146,8 @@ TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both b
   CHECK(s.activation == Function::Gelu);
   CHECK_FALSE(a.tied_embeddings);
   const Stack t = read(neox, R"({"use_parallel_residual": false, "rotary_pct": 1.0,
-    "attention_bias": false, "rotary_emb_base": 16})").decoder;
+    "attention_bias": false, "rotary_emb_base": 16})")
+                      .decoder;
   CHECK(t.residual == Residual::Sequential);
   CHECK(t.rope->inverse_frequencies == std::vector<double>{1, 0.5, 0.25, 0.125});
   CHECK_FALSE((t.query_bias || t.attention_output_bias));

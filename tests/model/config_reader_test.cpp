@@ -1,12 +1,12 @@
 #include "model/config_reader.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/error.h"
 
@@ -89,15 +89,22 @@ TEST_CASE("config_reader: an entry that a family needs is missing, null, or of a
            {"GPT-2 without n_embd", gpt2, R"({"n_embd": null})", {"/n_embd", "missing"}},
            {"GPT-2 without positions", gpt2, R"({"n_positions": null})", {"missing"}},
            {"OPT without ffn_dim", opt, R"({"ffn_dim": null})", {"/ffn_dim", "missing"}},
-           {"OPT without positions", opt, R"({"max_position_embeddings": null})",
+           {"OPT without positions",
+            opt,
+            R"({"max_position_embeddings": null})",
             {"/max_position_embeddings", "missing"}},
            {"T5 without d_kv", t5, R"({"d_kv": null})", {"/d_kv", "missing"}},
            {"T5 without layers", t5, R"({"num_layers": null})", {"/num_layers", "missing"}},
-           {"Whisper without decoder", whisper, R"({"decoder_layers": null})",
+           {"Whisper without decoder",
+            whisper,
+            R"({"decoder_layers": null})",
             {"/decoder_layers", "missing"}},
-           {"OpenELM without heads", openelm, R"({"num_query_heads": null})",
+           {"OpenELM without heads",
+            openelm,
+            R"({"num_query_heads": null})",
             {"/num_query_heads", "missing"}},
-           {"Phi-3 without context", phi3,
+           {"Phi-3 without context",
+            phi3,
             R"({"original_max_position_embeddings": null,
                 "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1]}})",
             {"/original_max_position_embeddings", "missing"}},
@@ -108,12 +115,16 @@ TEST_CASE("config_reader: an entry that a family needs is missing, null, or of a
            {"zero head_dim", llama, R"({"head_dim": 0})", {"/head_dim", "got 0"}},
            {"zero window", phi3, R"({"sliding_window": 0})", {"/sliding_window", "got 0"}},
            {"float", llama, R"({"vocab_size": 51.5})", {"/vocab_size", "got 51.5", "whole"}},
-           {"string", llama, R"({"intermediate_size": "20"})",
+           {"string",
+            llama,
+            R"({"intermediate_size": "20"})",
             {"/intermediate_size", "got \"20\"", "whole"}},
            {"bool", llama, R"({"vocab_size": true})", {"/vocab_size", "got true"}},
            {"list", llama, R"({"vocab_size": [51]})", {"/vocab_size", "got [51]"}},
            {"object", neox, R"({"intermediate_size": {"x": 1}})", {"/intermediate_size"}},
-           {"string for a flag", llama, R"({"tie_word_embeddings": "yes"})",
+           {"string for a flag",
+            llama,
+            R"({"tie_word_embeddings": "yes"})",
             {"/tie_word_embeddings", "true or false"}},
            {"number for a flag", falcon, R"({"alibi": 1})", {"/alibi", "true or false"}},
            {"number for a word", llama, R"({"hidden_act": 3})", {"/hidden_act", "a string"}},
@@ -129,11 +140,17 @@ TEST_CASE("config_reader: a number beyond all models is refused where it stands"
            {"2^41", llama, R"({"hidden_size": 2199023255552})", {"/hidden_size", "2^40"}},
            {"2^64", llama, R"({"vocab_size": 18446744073709551616})", {"/vocab_size", "2^40"}},
            {"1e30", llama, R"({"intermediate_size": 1e30})", {"/intermediate_size", "2^40"}},
-           {"layers", llama, R"({"num_hidden_layers": 1000001})",
+           {"layers",
+            llama,
+            R"({"num_hidden_layers": 1000001})",
             {"/num_hidden_layers", "10000 layers"}},
-           {"encoder layers", whisper, R"({"encoder_layers": 20000})",
+           {"encoder layers",
+            whisper,
+            R"({"encoder_layers": 20000})",
             {"/encoder_layers", "10000 layers"}},
-           {"T5 decoder layers", t5, R"({"num_decoder_layers": 20000})",
+           {"T5 decoder layers",
+            t5,
+            R"({"num_decoder_layers": 20000})",
             {"/num_decoder_layers", "10000 layers"}},
            {"rotary dims", llama, R"({"head_dim": 1048576})", {"1048576 dims", "up to 65536"}},
            // 40 · 1e300 does not fit any integer type
@@ -144,35 +161,58 @@ TEST_CASE("config_reader: a number beyond all models is refused where it stands"
 
 TEST_CASE("config_reader: entries that contradict each other are refused") {
   for (const Case& c : std::vector<Case>{
-           {"KV heads", llama, R"({"num_key_value_heads": 4})",
+           {"KV heads",
+            llama,
+            R"({"num_key_value_heads": 4})",
             {"/num_key_value_heads", "got 4", "divisor of the 6"}},
-           {"more KV heads than heads", llama, R"({"num_key_value_heads": 12})",
+           {"more KV heads than heads",
+            llama,
+            R"({"num_key_value_heads": 12})",
             {"/num_key_value_heads", "got 12", "divisor of the 6"}},
-           {"hidden size", llama, R"({"hidden_size": 49})",
+           {"hidden size",
+            llama,
+            R"({"hidden_size": 49})",
             {"/hidden_size", "got 49", "multiple of the 6"}},
            {"GPT-2 hidden size", gpt2, R"({"n_embd": 43})", {"/n_embd", "multiple of the 6"}},
-           {"Whisper hidden size", whisper, R"({"decoder_attention_heads": 4})",
+           {"Whisper hidden size",
+            whisper,
+            R"({"decoder_attention_heads": 4})",
             {"/d_model", "multiple of the 4"}},
            {"odd head for RoPE", llama, R"({"head_dim": 7})", {"7 dims", "even"}},
            {"rotary share above 1", neox, R"({"rotary_pct": 1.5})", {"/rotary_pct", "got 1.5"}},
-           {"rotary share of an odd number of dims", neox, R"({"rotary_pct": 0.4})",
+           {"rotary share of an odd number of dims",
+            neox,
+            R"({"rotary_pct": 0.4})",
             {"3 dims", "even"}},
            {"rotary share of nothing", neox, R"({"rotary_pct": 0.01})", {"0 dims", "even"}},
-           {"query heads list", openelm, R"({"num_query_heads": [4]})",
+           {"query heads list",
+            openelm,
+            R"({"num_query_heads": [4]})",
             {"/num_query_heads", "2 entries"}},
-           {"KV heads list", openelm, R"({"num_kv_heads": [2, 3, 3]})",
+           {"KV heads list",
+            openelm,
+            R"({"num_kv_heads": [2, 3, 3]})",
             {"/num_kv_heads", "2 entries"}},
-           {"multipliers list", openelm, R"({"ffn_multipliers": [0.5, 1, 2]})",
+           {"multipliers list",
+            openelm,
+            R"({"ffn_multipliers": [0.5, 1, 2]})",
             {"/ffn_multipliers", "2 entries"}},
-           {"list that is a number", openelm, R"({"num_query_heads": 4})",
+           {"list that is a number",
+            openelm,
+            R"({"num_query_heads": 4})",
             {"/num_query_heads", "list"}},
            {"list with a zero", openelm, R"({"num_kv_heads": [2, 0]})", {"/num_kv_heads", "0"}},
            {"list with a string", openelm, R"({"num_kv_heads": [2, "3"]})", {"/num_kv_heads"}},
-           {"multiplier of zero", openelm, R"({"ffn_multipliers": [0, 1]})",
+           {"multiplier of zero",
+            openelm,
+            R"({"ffn_multipliers": [0, 1]})",
             {"/ffn_multipliers", "above 0"}},
-           {"OpenELM groups", openelm, R"({"num_kv_heads": [2, 4]})",
+           {"OpenELM groups",
+            openelm,
+            R"({"num_kv_heads": [2, 4]})",
             {"/num_kv_heads", "divisors"}},
-           {"Falcon 40B's groups", falcon,
+           {"Falcon 40B's groups",
+            falcon,
             R"({"new_decoder_architecture": true, "num_kv_heads": 4})",
             {"/num_kv_heads", "divisor of the 6"}}}) {
     check(c);
@@ -182,39 +222,65 @@ TEST_CASE("config_reader: entries that contradict each other are refused") {
 TEST_CASE("config_reader: what kvcast does not model is refused, not ignored") {
   for (const Case& c : std::vector<Case>{
            {"activation", llama, R"({"hidden_act": "mish"})", {"/hidden_act", "mish", "silu"}},
-           {"clipped projections", llama, R"({"model_type": "olmo", "clip_qkv": 8.0})",
+           {"clipped projections",
+            llama,
+            R"({"model_type": "olmo", "clip_qkv": 8.0})",
             {"/clip_qkv", "not modelled"}},
-           {"OPT-350M's norms", opt, R"({"do_layer_norm_before": false})",
+           {"OPT-350M's norms",
+            opt,
+            R"({"do_layer_norm_before": false})",
             {"/do_layer_norm_before", "not modelled"}},
-           {"OPT-350M's projection", opt, R"({"word_embed_proj_dim": 21})",
+           {"OPT-350M's projection",
+            opt,
+            R"({"word_embed_proj_dim": 21})",
             {"/word_embed_proj_dim", "21"}},
-           {"GPT-2's layer scale", gpt2, R"({"scale_attn_by_inverse_layer_idx": true})",
+           {"GPT-2's layer scale",
+            gpt2,
+            R"({"scale_attn_by_inverse_layer_idx": true})",
             {"/scale_attn_by_inverse_layer_idx", "not modelled"}},
-           {"T5's projection", t5, R"({"feed_forward_proj": "gated-silu"})",
+           {"T5's projection",
+            t5,
+            R"({"feed_forward_proj": "gated-silu"})",
             {"/feed_forward_proj", "gated-silu", "gated-gelu"}},
-           {"RoPE type", llama, R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})",
+           {"RoPE type",
+            llama,
+            R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})",
             {"/rope_scaling/rope_type", "yarn", "llama3"}},
-           {"RoPE without type", llama, R"({"rope_scaling": {"factor": 4}})",
+           {"RoPE without type",
+            llama,
+            R"({"rope_scaling": {"factor": 4}})",
             {"/rope_scaling/type", "missing"}},
-           {"RoPE that is a word", llama, R"({"rope_scaling": "linear"})",
+           {"RoPE that is a word",
+            llama,
+            R"({"rope_scaling": "linear"})",
             {"/rope_scaling", "an object"}},
-           {"RoPE type that is a number", llama, R"({"rope_scaling": {"type": 3}})",
+           {"RoPE type that is a number",
+            llama,
+            R"({"rope_scaling": {"type": 3}})",
             {"/rope_scaling/type", "a string"}},
-           {"linear without factor", llama, R"({"rope_scaling": {"type": "linear"}})",
+           {"linear without factor",
+            llama,
+            R"({"rope_scaling": {"type": "linear"}})",
             {"/rope_scaling/factor", "missing"}},
-           {"linear by zero", llama, R"({"rope_scaling": {"type": "linear", "factor": 0}})",
+           {"linear by zero",
+            llama,
+            R"({"rope_scaling": {"type": "linear", "factor": 0}})",
             {"/rope_scaling/factor", "above 0"}},
-           {"llama3 without its bands", llama,
+           {"llama3 without its bands",
+            llama,
             R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})",
             {"/rope_scaling/low_freq_factor", "missing"}},
-           {"llama3 upside down", llama,
+           {"llama3 upside down",
+            llama,
             R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                 "high_freq_factor": 1, "original_max_position_embeddings": 8192}})",
             {"/rope_scaling/high_freq_factor", "above low_freq_factor"}},
-           {"longrope too short", phi3,
+           {"longrope too short",
+            phi3,
             R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1]}})",
             {"/rope_scaling/short_factor", "4 numbers"}},
-           {"longrope negative", phi3,
+           {"longrope negative",
+            phi3,
             R"({"rope_scaling": {"type": "su", "short_factor": [1, 1, -1, 1]}})",
             {"/rope_scaling/short_factor", "-1"}}}) {
     check(c);
@@ -227,7 +293,9 @@ TEST_CASE("config_reader: a model type that is unknown, near to one, or none at 
            {"a number", llama, R"({"model_type": 7})", {"/model_type", "a string"}},
            {"a capital", llama, R"({"model_type": "Llama"})", {"did you mean 'llama'?"}},
            {"a typo", llama, R"({"model_type": "gpt-neox"})", {"did you mean 'gpt_neox'?"}},
-           {"another family", llama, R"({"model_type": "mamba2-hybrid"})",
+           {"another family",
+            llama,
+            R"({"model_type": "mamba2-hybrid"})",
             {"/model_type", "mamba2-hybrid", "expected one of: llama"}},
            {"a newline", llama, R"({"model_type": "lla\nma"})", {"/model_type"}}}) {
     check(c);
@@ -236,7 +304,7 @@ TEST_CASE("config_reader: a model type that is unknown, near to one, or none at 
     const std::string line = message_of(json::parse(text));
     CAPTURE(text);
     CHECK(line.starts_with("tiny.json: got "));
-    CHECK(line.find("a config.json") != std::string::npos);
+    CHECK(line.find("config.json") != std::string::npos);
   }
   CHECK(message_of(json::parse("{}")).find("/model_type: missing") != std::string::npos);
 }
@@ -261,13 +329,15 @@ TEST_CASE("config_reader: an override replaces an entry, or adds one that the fa
   };
   CHECK(read({}).decoder.layers[0].heads == Heads{6, 3, 8});
   CHECK(read({{"num_key_value_heads", "2"}}).decoder.layers[0].heads == Heads{6, 2, 8});
-  CHECK(read({{"num_key_value_heads", "2"}, {"num_key_value_heads", "1"}})
-            .decoder.layers[0].heads == Heads{6, 1, 8});  // the last one holds
+  CHECK(
+      read({{"num_key_value_heads", "2"}, {"num_key_value_heads", "1"}}).decoder.layers[0].heads ==
+      Heads{6, 1, 8});                                                         // the last one holds
   CHECK(read({{"hidden_act", "gelu"}}).decoder.activation == Function::Gelu);  // a bare word
   CHECK(read({{"hidden_act", "\"relu\""}}).decoder.activation == Function::Relu);
   CHECK(read({{"tie_word_embeddings", "true"}}).tied_embeddings);
-  CHECK(read({{"rope_scaling", R"({"type": "linear", "factor": 4})"}})
-            .decoder.rope->position_scale == 4);
+  CHECK(
+      read({{"rope_scaling", R"({"type": "linear", "factor": 4})"}}).decoder.rope->position_scale ==
+      4);
   CHECK(read({{"num_key_value_heads", "null"}}).decoder.layers[0].heads == Heads{6, 6, 8});
   CHECK(read({{"model_type", "olmo"}}).decoder.norm == NormKind::LayerPlain);
 }

@@ -1,9 +1,9 @@
-#include <doctest/doctest.h>
-
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 
@@ -58,13 +58,12 @@ TEST_CASE("config_shared: llama3 scaling keeps short waves, stretches long ones,
     "factor": 8, "low_freq_factor": 1, "high_freq_factor": 2,
     "original_max_position_embeddings": 1000}})");
   const double smooth = (1000 / (200 * std::numbers::pi) - 1) / (2 - 1);
-  CHECK(blended.inverse_frequencies[1] ==
-        doctest::Approx((1 - smooth) * 1e-2 / 8 + smooth * 1e-2));
+  CHECK(blended.inverse_frequencies[1] == doctest::Approx((1 - smooth) * 1e-2 / 8 + smooth * 1e-2));
 }
 
 TEST_CASE("config_shared: longrope divides each frequency and raises cos and sin") {
-  const RopeTable t = table_of(
-      R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 2, 4, 5]}})");
+  const RopeTable t =
+      table_of(R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 2, 4, 5]}})");
   CHECK(t.inverse_frequencies[0] == doctest::Approx(1));
   CHECK(t.inverse_frequencies[1] == doctest::Approx(0.1 / 2));
   CHECK(t.inverse_frequencies[2] == doctest::Approx(0.01 / 4));
@@ -74,5 +73,6 @@ TEST_CASE("config_shared: longrope divides each frequency and raises cos and sin
   CHECK(table_of(R"({"rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})") == t);
   // No gain when the context is not extended.
   CHECK(table_of(R"({"max_position_embeddings": 4096,
-                     "rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})").gain == 1);
+                     "rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})")
+            .gain == 1);
 }

@@ -1,11 +1,11 @@
 #include "model/count.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include "model/error.h"
 
@@ -67,14 +67,15 @@ TEST_CASE("count: constants, zero and dependence are told apart") {
 }
 
 TEST_CASE("count: < is a strict order that agrees with ==") {
-  const std::vector<Count> counts{Count(), 1, 2, batch, prompt, batch * prompt, batch + 1,
-                                  batch.scaled(1, 2), batch * batch, 2 * batch, kv - 1};
+  const std::vector<Count> counts{
+      Count(),       1,         2,     batch, prompt, batch * prompt, batch + 1, batch.scaled(1, 2),
+      batch * batch, 2 * batch, kv - 1};
   for (std::size_t i = 0; i < counts.size(); ++i) {
     for (std::size_t j = 0; j < counts.size(); ++j) {
       CAPTURE(i);
       CAPTURE(j);
-      const int relations = (counts[i] < counts[j]) + (counts[j] < counts[i]) +
-                            (counts[i] == counts[j]);
+      const int relations =
+          (counts[i] < counts[j]) + (counts[j] < counts[i]) + (counts[i] == counts[j]);
       CHECK(relations == 1);
     }
   }
@@ -130,9 +131,9 @@ TEST_CASE("symbols: ceil_fraction of a decimal fraction is the decimal answer") 
 TEST_CASE("symbols: ceil_fraction of 1 keeps every token, of however long a prompt") {
   Symbols s;
   const Count kept = s.ceil_fraction(prompt, 1.0);
-  for (const std::uint64_t p : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7},
-                                std::uint64_t{1} << 20, (std::uint64_t{1} << 32) - 1,
-                                std::uint64_t{1} << 33, std::uint64_t{1} << 40}) {
+  for (const std::uint64_t p :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{1} << 20,
+        (std::uint64_t{1} << 32) - 1, std::uint64_t{1} << 33, std::uint64_t{1} << 40}) {
     CAPTURE(p);
     CHECK(at(s, kept, 2, p, 3) == p);
   }

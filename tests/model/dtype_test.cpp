@@ -1,10 +1,10 @@
 #include "model/dtype.h"
 
-#include <doctest/doctest.h>
-
 #include <array>
 #include <string>
 #include <string_view>
+
+#include <doctest/doctest.h>
 
 #include "model/error.h"
 
@@ -23,10 +23,14 @@ struct BlockCase {
 // 144; q4_1 = 2 halves + 32 x 4 = 160; q4_k = 2 halves + 12 bytes of scales + 256 x 4 = 1152;
 // q6_k = 256 x 6 + 16 x 8 bits of scales + half = 1680.
 constexpr std::array blocks{
-    BlockCase{DType::FP32, "fp32", 32, 1},       BlockCase{DType::TF32, "tf32", 32, 1},
-    BlockCase{DType::FP16, "fp16", 16, 1},       BlockCase{DType::BF16, "bf16", 16, 1},
-    BlockCase{DType::FP8, "fp8", 8, 1},          BlockCase{DType::INT8, "int8", 8, 1},
-    BlockCase{DType::INT4, "int4", 4, 1},        BlockCase{DType::Q8_0, "q8_0", 16 + 256, 32},
+    BlockCase{DType::FP32, "fp32", 32, 1},
+    BlockCase{DType::TF32, "tf32", 32, 1},
+    BlockCase{DType::FP16, "fp16", 16, 1},
+    BlockCase{DType::BF16, "bf16", 16, 1},
+    BlockCase{DType::FP8, "fp8", 8, 1},
+    BlockCase{DType::INT8, "int8", 8, 1},
+    BlockCase{DType::INT4, "int4", 4, 1},
+    BlockCase{DType::Q8_0, "q8_0", 16 + 256, 32},
     BlockCase{DType::Q4_0, "q4_0", 16 + 128, 32},
     BlockCase{DType::Q4_1, "q4_1", 32 + 128, 32},
     BlockCase{DType::Q4_K, "q4_k", 32 + 96 + 1024, 256},
@@ -46,8 +50,8 @@ TEST_CASE("dtype: every name is read back as its dtype, and a block's bits are g
     CHECK(width(c.dtype).block_elements == c.elements);
     // A row of 7 blocks of 256 elements holds a whole number of bytes in every dtype.
     const std::uint64_t elements = 7 * 256;
-    const std::uint64_t bits = elements / static_cast<std::uint64_t>(c.elements) *
-                               static_cast<std::uint64_t>(c.bits);
+    const std::uint64_t bits =
+        elements / static_cast<std::uint64_t>(c.elements) * static_cast<std::uint64_t>(c.bits);
     CHECK(bytes_of(elements, c.dtype).at({}) == bits / 8);
     CHECK(bits_per_element(c.dtype) == static_cast<double>(bits) / static_cast<double>(elements));
   }

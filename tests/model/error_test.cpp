@@ -1,9 +1,9 @@
 #include "model/error.h"
 
-#include <doctest/doctest.h>
-
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 using namespace kvcast;
 
@@ -29,20 +29,20 @@ TEST_CASE("error: a control character from a file never breaks the line in two")
 }
 
 TEST_CASE("error: nearest finds the candidate with the fewest edits") {
-  CHECK(nearest("h100-sxn", hardware) == "h100-sxm");   // one substitution
-  CHECK(nearest("h100sxm", hardware) == "h100-sxm");    // one insertion
-  CHECK(nearest("h100--sxm", hardware) == "h100-sxm");  // one deletion
+  CHECK(nearest("h100-sxn", hardware) == "h100-sxm");    // one substitution
+  CHECK(nearest("h100sxm", hardware) == "h100-sxm");     // one insertion
+  CHECK(nearest("h100--sxm", hardware) == "h100-sxm");   // one deletion
   CHECK(nearest("a100-90gb", hardware) == "a100-40gb");  // a tie: the first of the two
   CHECK(nearest("h200", hardware) == "h200");
-  CHECK(nearest("hx", {"h1", "hxyz", "hxy"}) == "h1");   // 1 edit each: the first
+  CHECK(nearest("hx", {"h1", "hxyz", "hxy"}) == "h1");  // 1 edit each: the first
 }
 
 TEST_CASE("error: nearest gives no answer when none was meant") {
   CHECK(nearest("epyc-genoa", hardware).empty());
   CHECK(nearest("anything", {}).empty());
   // At most a third of a long word, or two letters of a short one, may be wrong.
-  CHECK(nearest("abcdef", {"abcdxx"}) == "abcdxx");    // 2 edits of 6 letters
-  CHECK(nearest("abcdef", {"abcxxx"}).empty());        // 3 edits of 6
+  CHECK(nearest("abcdef", {"abcdxx"}) == "abcdxx");           // 2 edits of 6 letters
+  CHECK(nearest("abcdef", {"abcxxx"}).empty());               // 3 edits of 6
   CHECK(nearest("abcdefghi", {"abcdefxxx"}) == "abcdefxxx");  // 3 of 9
 }
 

@@ -1,13 +1,13 @@
 #include "model/forward.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 #include "model/recording.h"
@@ -96,8 +96,7 @@ TEST_CASE("forward: parameter counts follow each family's formula") {
 TEST_CASE("forward: parameter counts of the families with biases and learned positions") {
   const U V = 51, L = 3, F = 20, P = 48;  // P: hidden size of GPT-NeoX and Falcon
   CHECK(count_parameters(read(neox)) ==
-        2 * V * P + 2 * P +
-            L * (4 * P + 3 * P * P + 3 * P + P * P + P + 2 * P * F + F + P));
+        2 * V * P + 2 * P + L * (4 * P + 3 * P * P + 3 * P + P * P + P + 2 * P * F + F + P));
   const U H = 6, hd = 8, W = 4 * P;
   // Falcon-7B: one KV head, one norm with weight and bias, no other biases, tied
   CHECK(count_parameters(read(falcon)) ==
@@ -107,9 +106,9 @@ TEST_CASE("forward: parameter counts of the families with biases and learned pos
                                           "parallel_attn": false})")) ==
         V * P + L * (3 * P * P + 3 * P + P * P + P + 2 * P * W + W + P + 4 * P) + 2 * P);
   // Falcon-40B: two KV heads, two norms
-  CHECK(count_parameters(
-            read(falcon, R"({"new_decoder_architecture": true, "num_kv_heads": 2})")) ==
-        V * P + L * (P * (H + 4) * hd + P * P + 2 * P * W + 4 * P) + 2 * P);
+  CHECK(
+      count_parameters(read(falcon, R"({"new_decoder_architecture": true, "num_kv_heads": 2})")) ==
+      V * P + L * (P * (H + 4) * hd + P * P + 2 * P * W + 4 * P) + 2 * P);
   const U D = 42;
   const U layer = 3 * D * D + 3 * D + D * D + D + 2 * D * F + F + D + 4 * D;
   CHECK(count_parameters(read(gpt2)) == V * D + 64 * D + L * layer + 2 * D);
@@ -260,8 +259,9 @@ TEST_CASE("forward: an encoder sees all pairs, its decoder the encoder's rows at
   // linear: encoder 2 layers for 11 tokens; cross K and V for 11; decoder and head for one
   const U D = 42, F = 20, V = 51;
   CHECK(flops_of<Linear>(r.prefill, values) ==
-        2 * batch * (length * 2 * (4 * D * e + 2 * D * F) + length * 3 * 2 * D * e +
-                     3 * (6 * D * e + 2 * D * F) + D * V));
+        2 * batch *
+            (length * 2 * (4 * D * e + 2 * D * F) + length * 3 * 2 * D * e +
+             3 * (6 * D * e + 2 * D * F) + D * V));
 }
 
 TEST_CASE("forward: Whisper's convolutions halve the mel frames") {

@@ -1,14 +1,14 @@
 #include "model/json_file.h"
 
-#include <doctest/doctest.h>
-
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/error.h"
 
@@ -119,8 +119,7 @@ TEST_CASE("json_file: places are paths from the file on") {
   const json document = json::parse(R"({"outer": {"inner": {"leaf": -1}}})");
   const JsonObject o(document, "m.json");
   CHECK(o.place_of("x") == "m.json: /x");
-  const std::string line =
-      message_of([&] { o.object("outer").object("inner").whole("leaf"); });
+  const std::string line = message_of([&] { o.object("outer").object("inner").whole("leaf"); });
   CHECK(line == "m.json: /outer/inner/leaf: got -1, expected a whole number from 1 to 2^40");
 }
 
@@ -166,8 +165,7 @@ TEST_CASE("json_file: a value of another kind or range is refused with its place
   };
   for (const BadValue& c : cases) {
     const json document = json::parse("{\"k\": " + std::string(c.value) + "}");
-    const std::string line =
-        message_of([&] { c.read(JsonObject(document, "file.json")); });
+    const std::string line = message_of([&] { c.read(JsonObject(document, "file.json")); });
     CAPTURE(c.name);
     CAPTURE(line);
     CHECK(line.starts_with("file.json: /k: "));

@@ -1,11 +1,11 @@
 #include "model/methods/method.h"
 
-#include <doctest/doctest.h>
-
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 #include "model/error.h"
@@ -25,7 +25,8 @@ struct Bad {
 Architecture tiny() {
   return read_config(json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
     "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20})"), "tiny", "tiny.json");
+    "intermediate_size": 20})"),
+                     "tiny", "tiny.json");
 }
 
 std::string message_of(const std::string& methods, const Architecture& a) {
@@ -108,8 +109,9 @@ TEST_CASE("method: a fraction is a plain number above 0 and at most 1") {
 }
 
 TEST_CASE("method: an option that a method cannot do without is asked for") {
-  CHECK(message_of("random-prune", tiny()).find("option 'keep' is missing; expected "
-                                                "random-prune:keep=F") != std::string::npos);
+  CHECK(message_of("random-prune", tiny())
+            .find("option 'keep' is missing; expected "
+                  "random-prune:keep=F") != std::string::npos);
 }
 
 TEST_CASE("method: every registered method is found, has a summary and a name of its own") {
@@ -119,8 +121,8 @@ TEST_CASE("method: every registered method is found, has a summary and a name of
     CHECK_FALSE(m.summary.empty());
     CHECK(m.summary.find('\n') == std::string_view::npos);
   }
-  for (const MethodKind kind : {MethodKind::Prompt, MethodKind::Source, MethodKind::Cache,
-                                MethodKind::Placement}) {
+  for (const MethodKind kind :
+       {MethodKind::Prompt, MethodKind::Source, MethodKind::Cache, MethodKind::Placement}) {
     CHECK_FALSE(name(kind).empty());
   }
 }
@@ -166,7 +168,8 @@ TEST_CASE("method: random pruning that keeps everything is plain") {
 
 TEST_CASE("method: random pruning of an encoder is refused") {
   const Architecture t5 = read_config(json::parse(R"({"model_type": "t5", "d_model": 42,
-    "vocab_size": 51, "num_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})"), "tiny-t5", "f");
+    "vocab_size": 51, "num_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})"),
+                                      "tiny-t5", "f");
   const std::string line = message_of("random-prune:keep=0.5", t5);
   CHECK(line.find("tiny-t5") != std::string::npos);
   CHECK(line.find("a decoder-only model") != std::string::npos);

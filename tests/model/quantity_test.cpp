@@ -1,10 +1,10 @@
 #include "model/quantity.h"
 
-#include <doctest/doctest.h>
-
 #include <array>
 #include <string>
 #include <string_view>
+
+#include <doctest/doctest.h>
 
 #include "model/error.h"
 
@@ -112,8 +112,8 @@ TEST_CASE("quantity: the k of a token count is 1024, as in a 128k context") {
 }
 
 TEST_CASE("quantity: a token count that is no whole number above zero is refused") {
-  for (const std::string text : {"", "0", "-4", "1.5", "0.1k", "k", "4 k", "4kk", "4G", "nan", "inf",
-                           "1e16", "1e400", "twelve", "0x10", " 4", "4 ", "4,096"}) {
+  for (const std::string text : {"", "0", "-4", "1.5", "0.1k", "k", "4 k", "4kk", "4G", "nan",
+                                 "inf", "1e16", "1e400", "twelve", "0x10", " 4", "4 ", "4,096"}) {
     CAPTURE(text);
     std::string line = "(no Error was thrown)";
     try {

@@ -1,12 +1,12 @@
 #include "model/recorder.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include "model/work.h"
 
@@ -34,8 +34,8 @@ Graph attention(const Lowering& l, const Heads& heads, bool masked,
   Symbols symbols;
   Recorder r(symbols, l);
   const std::uint64_t key_features = heads.num_key_value_heads * heads.head_dim;
-  const Value q = r.input("q", {batch, queries, heads.num_attention_heads * heads.head_dim},
-                          l.activations);
+  const Value q =
+      r.input("q", {batch, queries, heads.num_attention_heads * heads.head_dim}, l.activations);
   const Value k = r.input("k", {batch, keys, key_features}, l.activations);
   const Value v = r.input("v", {batch, keys, key_features}, l.activations);
   Recorder::Attention a;
@@ -68,6 +68,9 @@ TEST_CASE("recorder: eager attention in fp16 moves exactly 28 bytes a score") {
   const std::uint64_t key = batch * keys * 42;
   const std::uint64_t rest = 2 * (query + 2 * key + query + 2 * query + 2 * queries * keys);
   CHECK(total_work(g).bytes().at({}) == 28 * scores + rest);
+  // The scale is the caller's; scores are clamped to the lowest finite fp16.
+  CHECK(g.nodes()[2].op == Op(Elementwise{Function::Scale, 0.5}));
+  CHECK(g.nodes()[4].op == Op(Elementwise{Function::ClampBelow, -65504}));
 }
 
 TEST_CASE("recorder: eager attention in fp32 has no casts and moves 40 bytes a score") {
@@ -115,8 +118,8 @@ TEST_CASE("recorder: an eager RMSNorm is transformers' seven kernels in fp16, fi
     return r.take();
   };
   const Graph half = norm(lowering(Kernels::Eager, DType::FP16), NormKind::Rms);
-  CHECK(operators(half) == Names{"copy", "square", "row_mean", "inverse_root", "multiply", "copy",
-                                 "multiply"});
+  CHECK(operators(half) ==
+        Names{"copy", "square", "row_mean", "inverse_root", "multiply", "copy", "multiply"});
   // n = 420 elements, 10 rows. Bytes: cast 2+4, square 4+4, mean 4 n + 4 a row, root 8 a row,
   // multiply 4 n + 4 a row + 4 n, cast 4+2, times the weight 2 + 2 and 84 of weights.
   CHECK(total_work(half).bytes().at({}) == 420 * (6 + 8 + 4 + 8 + 6 + 4) + 10 * (4 + 8 + 4) + 84);
@@ -168,8 +171,8 @@ TEST_CASE("recorder: a gated activation is two kernels in eager code, one when f
     const Value up = r.input("up", {batch, queries, 20}, DType::FP16);
     r.gated("activation", Function::Silu, gate, up);
     const Graph g = r.take();
-    CHECK(operators(g) == (kernels == Kernels::Eager ? Names{"silu", "multiply"}
-                                                     : Names{"gated_activation"}));
+    CHECK(operators(g) ==
+          (kernels == Kernels::Eager ? Names{"silu", "multiply"} : Names{"gated_activation"}));
     CHECK(total_work(g).flops.at({}) == 5 * 200);  // silu 4 and the product
   }
 }

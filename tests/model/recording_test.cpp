@@ -1,12 +1,12 @@
 #include "model/recording.h"
 
-#include <doctest/doctest.h>
-
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/catalog.h"
 #include "model/config_reader.h"
@@ -75,9 +75,9 @@ TEST_CASE("recording: symbols evaluated at a point are the recording of that poi
   // gemma2's window of 4096 begins and ends between these points.
   constexpr std::array points{Point{2, 3, 5}, Point{3, 1023, 4096}, Point{7, 4097, 4097},
                               Point{5, 12288, 131072}};
-  for (const std::string name : {"pythia-160m", "llama-3.2-1b", "gemma2-2b", "openelm-270m",
-                                 "falcon-7b", "falcon-rw-1b", "gpt2", "opt-125m", "t5-small",
-                                 "flan-t5-base", "whisper-tiny", "phi-3-mini-4k"}) {
+  for (const std::string name :
+       {"pythia-160m", "llama-3.2-1b", "gemma2-2b", "openelm-270m", "falcon-7b", "falcon-rw-1b",
+        "gpt2", "opt-125m", "t5-small", "flan-t5-base", "whisper-tiny", "phi-3-mini-4k"}) {
     const Architecture a = load_model(catalog(), name);
     for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
       const Lowering lowering{kernels, kernels, DType::FP16, DType::FP16, DType::FP16};

@@ -1,11 +1,11 @@
 #include "model/units.h"
 
-#include <doctest/doctest.h>
-
 #include <concepts>
 #include <cstdint>
 #include <limits>
 #include <string>
+
+#include <doctest/doctest.h>
 
 #include "model/error.h"
 
@@ -16,9 +16,13 @@ namespace {
 constexpr std::uint64_t largest = std::numeric_limits<std::uint64_t>::max();
 
 template <typename A, typename B>
-concept Divisible = requires(A a, B b) { a / b; };
+concept Divisible = requires(A a, B b) {
+  a / b;
+};
 template <typename A, typename B>
-concept Addable = requires(A a, B b) { a + b; };
+concept Addable = requires(A a, B b) {
+  a + b;
+};
 
 std::string message_of(auto&& action) {
   try {

@@ -1,7 +1,5 @@
 #include "model/work.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -9,6 +7,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 using namespace kvcast;
 
@@ -199,8 +199,7 @@ TEST_CASE("work: norms count their elements and rows") {
   CHECK(work_of(RmsNorm{1e-6, true, 1}, {x, w}, x).flops == 1752);
   // by head: 6 norms a row with one weight of 7: 4·420 + 3·6·10 = 1860
   const Operand head_weight{{heads.head_dim}, Storage::Weights};
-  CHECK(work_of(RmsNorm{1e-6, false, 6}, {x, head_weight}, x) ==
-        Numbers{1860, 14, 0, 840, 0, 840});
+  CHECK(work_of(RmsNorm{1e-6, false, 6}, {x, head_weight}, x) == Numbers{1860, 14, 0, 840, 0, 840});
   // Layer: 5·420 + 4·10 = 2140 without weights, 7·420 + 40 = 2980 with both
   CHECK(work_of(LayerNorm{1e-5}, {x}, x) == Numbers{2140, 0, 0, 840, 0, 840});
   CHECK(work_of(LayerNorm{1e-5}, {x, w, w}, x) == Numbers{2980, 168, 0, 840, 0, 840});

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -92,7 +93,7 @@ roofline::BreakdownRow operator_row(std::string pass, std::string label, std::ui
   roofline::BreakdownRow row;
   row.pass = std::move(pass);
   row.group.label = std::move(label);
-  row.group.phase = "layer";
+  row.group.phase = "layers";
   row.time.flops = {flops};
   row.time.bytes = {bytes};
   row.time.total = {total_s};
@@ -206,6 +207,31 @@ TEST_CASE("plot: stacked bars stand on what the series before them reach at the 
         "weights,1,10,0\nweights,2,10,0\n"
         "cache,1,3,10\ncache,2,6,10\n"
         "activations,2,1,16\n");
+}
+
+TEST_CASE("plot: points below the start of an axis leave the picture but not the CSV") {
+  Plot plot = small_plot();
+  plot.y.from = 0.4;  // s, drawn as 400 ms; the least point is at 250 ms
+  CHECK(contains(plot_script(plot, "fig.svg"), "set yrange [400:"));
+  CHECK(plot_csv(plot) == plot_csv(small_plot()));
+}
+
+TEST_CASE("plot: annotations at one place do not cover each other") {
+  Plot plot = small_plot();
+  plot.annotations.assign(3, {4096, 1.1, "odd one"});
+  const std::string script = plot_script(plot, "fig.svg");
+  // Three labels, each at its own place on the screen.
+  std::vector<std::string> places;
+  const std::string label = "set label 'odd one' at ";
+  for (std::size_t at = script.find(label); at != std::string::npos;
+       at = script.find(label, at + 1)) {
+    const std::size_t begin = at + label.size();
+    places.push_back(script.substr(begin, script.find(" center", begin) - begin));
+  }
+  REQUIRE(places.size() == 3);
+  CHECK(places[0] != places[1]);
+  CHECK(places[1] != places[2]);
+  CHECK(places[0] != places[2]);
 }
 
 TEST_CASE("plot: every style draws on every scale") {

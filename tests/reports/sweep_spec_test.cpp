@@ -88,7 +88,8 @@ TEST_CASE("sweep_spec: bad lists and ranges name the flag and what would be righ
   CHECK(numbers("") == "--batch: got an empty list, expected at least one value");
   CHECK(numbers("1,,2") ==
         "--batch: got an empty value in '1,,2', expected values separated by single commas");
-  CHECK(numbers("8..1") == "--batch: got the reversed range '8..1', expected its smaller end first");
+  CHECK(numbers("8..1") ==
+        "--batch: got the reversed range '8..1', expected its smaller end first");
   CHECK(numbers("1..8:0").starts_with("--batch: got the step '0', expected a step above 0"));
   CHECK(numbers("1..8:x1").starts_with("--batch: got the step 'x1'"));
   CHECK(numbers("1..8:x").starts_with("--batch: got the step 'x'"));
@@ -160,8 +161,9 @@ TEST_CASE("sweep_spec: a grid refuses what no row could be about") {
         "--cache-dtype: unknown dtype 'fp17'; did you mean 'fp16'?");
   CHECK(grid_error([](SweepSpec& s) { s.mode = {"calibrate"}; }) ==
         "--mode: unknown mode 'calibrate'; did you mean 'calibrated'?");
-  CHECK(grid_error([](SweepSpec& s) { s.set = {{"hiden_size", {"8"}}}; }) ==
-        "--set hiden_size: unknown config key 'hiden_size'; did you mean 'hidden_size'?");
+  CHECK(grid_error([](SweepSpec& s) {
+          s.set = {{"hiden_size", {"8"}}};
+        }) == "--set hiden_size: unknown config key 'hiden_size'; did you mean 'hidden_size'?");
   CHECK(grid_error([](SweepSpec& s) {
           s.set = {{"num_hidden_layers", {"2"}}, {"num_hidden_layers", {"3"}}};
         }).starts_with("--set num_hidden_layers: given twice"));

@@ -1,9 +1,9 @@
 #include "roofline/estimator.h"
 
-#include <doctest/doctest.h>
-
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include "model/catalog.h"
 #include "model/error.h"

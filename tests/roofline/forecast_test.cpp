@@ -1,13 +1,13 @@
 #include "roofline/forecast.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/catalog.h"
 #include "model/config_reader.h"
@@ -65,7 +65,8 @@ struct BruteForce {
   bool bound_changes = false;  ///< some operator's bound differs between the first and last step
 };
 
-double pass_seconds(const std::vector<OpGroup>& groups, const Rates& r, const SymbolValues& values) {
+double pass_seconds(const std::vector<OpGroup>& groups, const Rates& r,
+                    const SymbolValues& values) {
   double device = 0;
   double operators = 0;
   for (const OpGroup& g : groups) {
@@ -88,10 +89,10 @@ BruteForce brute_force(const Recording& recording, const Lowering& lowering, con
   for (U kv = slots + 1; kv <= slots + steps; ++kv) {
     const double n = static_cast<double>(steps);
     b.tpot_s += pass_seconds(decode, r, at(kv)) / n;
-    b.flops_per_token += static_cast<double>(step.flops.at(at(kv))) / n /
-                         static_cast<double>(p.batch);
-    b.bytes_per_token += static_cast<double>(step.bytes().at(at(kv))) / n /
-                         static_cast<double>(p.batch);
+    b.flops_per_token +=
+        static_cast<double>(step.flops.at(at(kv))) / n / static_cast<double>(p.batch);
+    b.bytes_per_token +=
+        static_cast<double>(step.bytes().at(at(kv))) / n / static_cast<double>(p.batch);
   }
   for (const OpGroup& g : decode) {
     b.bound_changes |= time_of(g, r, at(slots + 1)).bound != time_of(g, r, at(slots + steps)).bound;
@@ -183,15 +184,15 @@ TEST_CASE("forecast: keeping every token is plain, to the last bit") {
   const Recording all = record(tiny(), parse_methods("random-prune:keep=1"), fused);
   const Forecaster f(plain, fused, rates(50, 20, 0.5));
   const Forecaster g(all, fused, rates(50, 20, 0.5));
-  for (const DesignPoint& p : {DesignPoint{1, 1, 1}, DesignPoint{3, 17, 9},
-                               DesignPoint{2, 4096, 128}}) {
+  for (const DesignPoint& p :
+       {DesignPoint{1, 1, 1}, DesignPoint{3, 17, 9}, DesignPoint{2, 4096, 128}}) {
     CHECK(same(f.at(p), g.at(p)));
   }
 }
 
 TEST_CASE("forecast: a sweep gives each point what it gets alone, to the last bit") {
-  const Architecture models[] = {
-      tiny(), tiny(R"({"model_type": "gemma2", "sliding_window": 30})"), tiny_t5()};
+  const Architecture models[] = {tiny(), tiny(R"({"model_type": "gemma2", "sliding_window": 30})"),
+                                 tiny_t5()};
   for (const Architecture& a : models) {
     for (const Lowering& lowering : {fused, eager}) {
       // 2.2 FLOP/s to 1 byte/s: some points of a block cross a roof and others do not
@@ -261,8 +262,9 @@ TEST_CASE("forecast: bounds name the roof that most of the time comes from") {
   CHECK(Forecaster(r, fused, rates(1e12, 1e-3)).at(p).bound == Bound::Memory);
   CHECK(Forecaster(r, fused, rates(1e12, 1e12, 1)).at(p).bound == Bound::Latency);
   // 60 FLOP/byte: the prompt computes, a decode step waits for memory
-  const Forecast f = Forecaster(record(load_model(catalog(), "llama-7b"), {}, fused), fused,
-                                rates(60e12, 1e12)).at({1, 2048, 64});
+  const Forecast f =
+      Forecaster(record(load_model(catalog(), "llama-7b"), {}, fused), fused, rates(60e12, 1e12))
+          .at({1, 2048, 64});
   CHECK(f.ttft_bound == Bound::Compute);
   CHECK(f.tpot_bound == Bound::Memory);
 }
@@ -324,14 +326,14 @@ TEST_CASE("forecast: sizes whose counts do not fit 64 bits throw instead of roun
   const U huge = U{1} << 40;
   for (const DesignPoint& p :
        {DesignPoint{huge, huge, 128}, DesignPoint{1, huge, 128}, DesignPoint{huge, 4096, 128},
-        DesignPoint{1, 128, std::numeric_limits<U>::max()},
-        DesignPoint{1, 128, U{1} << 50}}) {
+        DesignPoint{1, 128, std::numeric_limits<U>::max()}, DesignPoint{1, 128, U{1} << 50}}) {
     CAPTURE(p.batch);
     CAPTURE(p.prompt_len);
     CHECK_THROWS_AS(f.at(p), Error);
   }
   // A million prompt tokens of the largest model in the catalog still fit: its layers' 4.016e11
   // weights for each token are 8.03e17, attention 126 · 128 · (4 · 128 + 5) · 5e11 = 4.17e18.
-  const Forecaster g(record(load_model(catalog(), "llama-3.1-405b"), {}, fused), fused, rates(1, 1));
+  const Forecaster g(record(load_model(catalog(), "llama-3.1-405b"), {}, fused), fused,
+                     rates(1, 1));
   CHECK(g.at({1, 1'000'000, 128}).prefill_flops == doctest::Approx(4.97e18).epsilon(0.002));
 }

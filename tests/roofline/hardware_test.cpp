@@ -1,13 +1,13 @@
 #include "roofline/hardware.h"
 
-#include <doctest/doctest.h>
-
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/error.h"
 
@@ -109,66 +109,91 @@ TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
            {"no latency", R"({"latency": null})", {"/latency", "missing"}},
            {"no host latency", R"({"latency": {"host_operator": null}})", {"/host_operator"}},
            {"no peaks", R"({"peak_flops_per_second": null})", {"/peak_flops_per_second"}},
-           {"empty peaks", R"({"peak_flops_per_second": {"fp16": null, "fp32": null}})",
+           {"empty peaks",
+            R"({"peak_flops_per_second": {"fp16": null, "fp32": null}})",
             {"/peak_flops_per_second", "at least one dtype"}},
-           {"bare quantity", R"({"memory_bandwidth": "2 TB/s"})",
+           {"bare quantity",
+            R"({"memory_bandwidth": "2 TB/s"})",
             {"/memory_bandwidth", "an object"}},
-           {"number", R"({"memory_bandwidth": {"value": 2000}})",
+           {"number",
+            R"({"memory_bandwidth": {"value": 2000}})",
             {"/memory_bandwidth/value", "2000", "unit"}},
-           {"no unit", R"({"memory_bandwidth": {"value": "2000"}})",
+           {"no unit",
+            R"({"memory_bandwidth": {"value": "2000"}})",
             {"/memory_bandwidth/value", "\"2000\"", "TB/s"}},
            {"bytes for a rate", R"({"memory_bandwidth": {"value": "2 TB"}})", {"/value", "TB/s"}},
            {"rate for bytes", R"({"memory_capacity": {"value": "80 GB/s"}})", {"/value", "80 GB"}},
            {"bits", R"({"memory_capacity": {"value": "80 Gb"}})", {"/memory_capacity/value"}},
-           {"zero bandwidth", R"({"memory_bandwidth": {"value": "0 TB/s"}})",
+           {"zero bandwidth",
+            R"({"memory_bandwidth": {"value": "0 TB/s"}})",
             {"/memory_bandwidth/value", "above zero"}},
            {"negative bandwidth", R"({"memory_bandwidth": {"value": "-2 TB/s"}})", {"/value"}},
            {"infinite bandwidth", R"({"memory_bandwidth": {"value": "inf TB/s"}})", {"/value"}},
-           {"value that is null", R"({"memory_bandwidth": {"value": null}})",
+           {"value that is null",
+            R"({"memory_bandwidth": {"value": null}})",
             {"/memory_bandwidth/value", "missing"}},
            {"value that is a list", R"({"memory_bandwidth": {"value": ["2 TB/s"]}})", {"/value"}},
            {"value that is true", R"({"memory_bandwidth": {"value": true}})", {"/value"}},
-           {"zero peak", R"({"peak_flops_per_second": {"fp16": {"value": "0 TFLOP/s"}}})",
+           {"zero peak",
+            R"({"peak_flops_per_second": {"fp16": {"value": "0 TFLOP/s"}}})",
             {"/peak_flops_per_second/fp16/value", "above zero"}},
-           {"TFLOPS", R"({"peak_flops_per_second": {"fp16": {"value": "312 TFLOPS"}}})",
+           {"TFLOPS",
+            R"({"peak_flops_per_second": {"fp16": {"value": "312 TFLOPS"}}})",
             {"/peak_flops_per_second/fp16/value", "TFLOP/s"}},
-           {"negative latency", R"({"latency": {"operator": {"value": "-1 us"}}})",
+           {"negative latency",
+            R"({"latency": {"operator": {"value": "-1 us"}}})",
             {"/latency/operator/value"}},
-           {"latency in FLOPs", R"({"latency": {"operator": {"value": "1 FLOP/s"}}})",
+           {"latency in FLOPs",
+            R"({"latency": {"operator": {"value": "1 FLOP/s"}}})",
             {"/latency/operator/value", "us"}},
-           {"unknown dtype", R"({"peak_flops_per_second": {"pf16": {"value": "1 FLOP/s"}}})",
+           {"unknown dtype",
+            R"({"peak_flops_per_second": {"pf16": {"value": "1 FLOP/s"}}})",
             {"/peak_flops_per_second", "pf16", "did you mean"}},
-           {"no source", R"({"memory_bandwidth": {"source": null}})",
+           {"no source",
+            R"({"memory_bandwidth": {"source": null}})",
             {"/memory_bandwidth/source", "missing"}},
-           {"unknown source", R"({"memory_bandwidth": {"source": "guess"}})",
+           {"unknown source",
+            R"({"memory_bandwidth": {"source": "guess"}})",
             {"/memory_bandwidth/source", "guess", "datasheet, measured or fitted"}},
            {"no reference", R"({"memory_bandwidth": {"reference": null}})", {"/reference"}},
-           {"empty reference", R"({"memory_bandwidth": {"reference": ""}})",
+           {"empty reference",
+            R"({"memory_bandwidth": {"reference": ""}})",
             {"/memory_bandwidth/reference"}},
-           {"unknown key", R"({"memory_bandwith": 1})",
+           {"unknown key",
+            R"({"memory_bandwith": 1})",
             {"unknown key 'memory_bandwith'", "did you mean 'memory_bandwidth'?"}},
            {"key with a newline", R"({"memory\nbandwidth": 1})", {"unknown key"}},
-           {"unknown key inside", R"({"memory_bandwidth": {"vaule": 1}})",
+           {"unknown key inside",
+            R"({"memory_bandwidth": {"vaule": 1}})",
             {"/memory_bandwidth", "unknown key 'vaule'", "did you mean 'value'?"}},
            {"unknown latency", R"({"latency": {"hots_operator": 1}})", {"/latency", "hots"}},
-           {"unknown key of a link", R"({"links": {"nvlink": {"lanes": 12}}})",
+           {"unknown key of a link",
+            R"({"links": {"nvlink": {"lanes": 12}}})",
             {"/links/nvlink", "unknown key 'lanes'"}},
-           {"link without latency", R"({"links": {"nvlink": {"latency": null}}})",
+           {"link without latency",
+            R"({"links": {"nvlink": {"latency": null}}})",
             {"/links/nvlink/latency", "missing"}},
            {"links that are a list", R"({"links": [1]})", {"/links", "an object"}},
-           {"factor above 1", R"({"factors": {"memory_bandwidth": {"value": 1.01}}})",
+           {"factor above 1",
+            R"({"factors": {"memory_bandwidth": {"value": 1.01}}})",
             {"/factors/memory_bandwidth/value", "1.01", "at most 1"}},
-           {"factor in percent", R"({"factors": {"matrix_rate": {"fp16": {"value": 80}}}})",
+           {"factor in percent",
+            R"({"factors": {"matrix_rate": {"fp16": {"value": 80}}}})",
             {"/factors/matrix_rate/fp16/value", "at most 1"}},
-           {"factor of zero", R"({"factors": {"memory_bandwidth": {"value": 0}}})",
+           {"factor of zero",
+            R"({"factors": {"memory_bandwidth": {"value": 0}}})",
             {"/factors/memory_bandwidth/value", "above 0"}},
-           {"negative factor", R"({"factors": {"memory_bandwidth": {"value": -0.5}}})",
+           {"negative factor",
+            R"({"factors": {"memory_bandwidth": {"value": -0.5}}})",
             {"/factors/memory_bandwidth/value"}},
-           {"factor with a unit", R"({"factors": {"memory_bandwidth": {"value": "0.8"}}})",
+           {"factor with a unit",
+            R"({"factors": {"memory_bandwidth": {"value": "0.8"}}})",
             {"/factors/memory_bandwidth/value"}},
-           {"factor without dtype", R"({"factors": {"matrix_rate": 0.8}})",
+           {"factor without dtype",
+            R"({"factors": {"matrix_rate": 0.8}})",
             {"/factors/matrix_rate", "an object"}},
-           {"unknown factor", R"({"factors": {"efficiency": {"value": 0.5}}})",
+           {"unknown factor",
+            R"({"factors": {"efficiency": {"value": 0.5}}})",
             {"/factors", "unknown key 'efficiency'"}}}) {
     json document = valid;
     document.merge_patch(json::parse(c.patch));
@@ -202,6 +227,7 @@ TEST_CASE("hardware: every file of the catalog is read, is named after itself an
     CHECK_FALSE(hw.memory_bandwidth.reference.empty());
     CHECK(hw.on_chip_memory_capacity.value < hw.memory_capacity.value);
     CHECK_NOTHROW(hw.supported(DType::FP16));
+    CHECK_NOTHROW(hw.supported(DType::BF16));
     for (const auto& [dtype, factor] : hw.matrix_rate) {
       CAPTURE(std::string(kvcast::name(dtype)));
       CHECK(hw.peak_flops_per_second.contains(dtype));
@@ -230,7 +256,9 @@ TEST_CASE("hardware: a misspelt name is answered with its neighbour") {
   }
 }
 
-TEST_CASE("hardware: a dtype that the device lacks runs as the next wider one") {
+TEST_CASE(
+    "hardware: a dtype that the device lacks runs as the next wider one, fp16 and bf16 as each "
+    "other") {
   const auto with = [](std::initializer_list<DType> dtypes) {
     Hardware hw;
     hw.name = "toy";
@@ -250,12 +278,13 @@ TEST_CASE("hardware: a dtype that the device lacks runs as the next wider one") 
   CHECK(hopper.supported(DType::Q8_0) == DType::FP16);  // 8.5 bits do not fit fp8
   CHECK(hopper.supported(DType::BF16) == DType::FP16);
   const Hardware cpu = with({DType::FP32});
-  for (const DType any : {DType::INT4, DType::INT8, DType::FP8, DType::FP16, DType::BF16,
-                          DType::Q6_K}) {
+  for (const DType any :
+       {DType::INT4, DType::INT8, DType::FP8, DType::FP16, DType::BF16, DType::Q6_K}) {
     CHECK(cpu.supported(any) == DType::FP32);
   }
   CHECK_THROWS_AS(with({DType::INT8}).supported(DType::FP16), Error);
   CHECK_THROWS_AS(with({DType::FP16}).supported(DType::FP32), Error);
+  CHECK(with({DType::FP32, DType::BF16}).supported(DType::FP16) == DType::BF16);
 }
 
 TEST_CASE("hardware: strict fp32 never runs in tf32, whose products are narrower") {

@@ -1,12 +1,12 @@
 #include "roofline/op_cost.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 #include "model/recording.h"
@@ -65,8 +65,8 @@ TEST_CASE("op_cost: an operator takes the longer of its two roofs, and a latency
 }
 
 TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exceeds both") {
-  CHECK(time_of(group(12, 10), rates(1, 2), values).bound == Bound::Compute);   // 12 s, 5 s
-  CHECK(time_of(group(12, 10), rates(4, 1), values).bound == Bound::Memory);    // 3 s, 10 s
+  CHECK(time_of(group(12, 10), rates(1, 2), values).bound == Bound::Compute);  // 12 s, 5 s
+  CHECK(time_of(group(12, 10), rates(4, 1), values).bound == Bound::Memory);   // 3 s, 10 s
   CHECK(time_of(group(12, 10), rates(4, 2, 5.1), values).bound == Bound::Latency);
   CHECK(time_of(group(12, 10), rates(4, 2, 5.0), values).bound == Bound::Memory);  // a tie
   CHECK(time_of(group(10, 10), rates(2, 2), values).bound == Bound::Memory);       // a tie
@@ -122,8 +122,8 @@ TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {
 }
 
 TEST_CASE("op_cost: folding keeps every operator and all work") {
-  for (const std::string& patch : {std::string("{}"),
-                                   std::string(R"({"model_type": "gemma2", "sliding_window": 7})")}) {
+  for (const std::string& patch :
+       {std::string("{}"), std::string(R"({"model_type": "gemma2", "sliding_window": 7})")}) {
     for (const Lowering& lowering : {eager, Lowering{}}) {
       const Recording r = record(tiny(patch), {}, lowering);
       for (const Graph* graph : {&r.prefill, &r.decode}) {

@@ -1,10 +1,10 @@
 #include "roofline/pass_program.h"
 
-#include <doctest/doctest.h>
-
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
 #include "model/recording.h"
@@ -35,7 +35,9 @@ ProgramPoint block(const Symbols& symbols) {
 Recording tiny(const Lowering& lowering) {
   return record(read_config(json::parse(R"({"model_type": "gemma2", "hidden_size": 48,
     "vocab_size": 51, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20, "sliding_window": 100})"), "tiny", "tiny.json"), {}, lowering);
+    "intermediate_size": 20, "sliding_window": 100})"),
+                            "tiny", "tiny.json"),
+                {}, lowering);
 }
 
 Rates rates(double on_chip) {
@@ -57,7 +59,11 @@ TEST_CASE("pass_program: a polynomial's lanes are the count's values at each poi
   const Count prompt = symbol::prompt_len;
   const Count kv = symbol::kv_len;
   const Symbols symbols;
-  const std::vector<Count> counts{0, 7, batch, 3 * batch * prompt + 5, prompt * prompt - prompt,
+  const std::vector<Count> counts{0,
+                                  7,
+                                  batch,
+                                  3 * batch * prompt + 5,
+                                  prompt * prompt - prompt,
                                   (prompt * prompt + prompt).scaled(1, 2) * batch,
                                   batch * prompt * kv + kv * kv * 2 + 1};
   Polynomials polynomials;

@@ -1,10 +1,10 @@
 #include "roofline/rates.h"
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include "model/error.h"
 
@@ -51,8 +51,9 @@ double bytes(const Rates& r, Stream s) {
 }
 /// A sentence of missing_factors that begins with "no measured NAME".
 bool misses(const Rates& r, const std::string& name) {
-  return std::any_of(r.missing_factors.begin(), r.missing_factors.end(),
-                     [&](const std::string& s) { return s.starts_with("no measured " + name + " "); });
+  return std::any_of(r.missing_factors.begin(), r.missing_factors.end(), [&](const std::string& s) {
+    return s.starts_with("no measured " + name + " ");
+  });
 }
 
 }  // namespace
@@ -102,6 +103,10 @@ TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's doe
   const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
   CHECK(flops(bf16, Engine::Matrix) == 500);
   CHECK(bf16.missing_factors.empty());
+  Hardware other = toy();  // and the other way round: only bf16 was measured
+  other.matrix_rate = {{DType::BF16, measured(0.25)}, {DType::FP32, measured(0.75)}};
+  const Rates fp16 = make_rates(other, lowering(Kernels::Fused), Mode::Calibrated);
+  CHECK(flops(fp16, Engine::Matrix) == 250);
   const Rates fp32 = make_rates(toy(), lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
   CHECK(flops(fp32, Engine::Matrix) == 100);
   CHECK(misses(fp32, "matrix_rate fp32"));
@@ -138,7 +143,8 @@ TEST_CASE("rates: missing factors are named, and the eager ones fall back to the
   CHECK(misses(none, "softmax_bandwidth"));
 }
 
-TEST_CASE("rates: where only large products were measured, their factor stands in for attention's") {
+TEST_CASE(
+    "rates: where only large products were measured, their factor stands in for attention's") {
   Hardware hw = toy();
   hw.tiled_attention_rate.clear();
   hw.batched_matrix_rate.clear();
