@@ -7,7 +7,7 @@ set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'KV-Runahead, Table 3: TTFT on one GPU' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set label 'KV-Runahead, Table 3: TTFT on one A100 80GB, eager attention' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
 set lmargin at screen 0.09583
 set rmargin at screen 0.97083
 set tmargin at screen 0.88333
