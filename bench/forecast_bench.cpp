@@ -42,6 +42,7 @@ void sweep_points(benchmark::State& state, const std::string& model, Kernels ker
     estimator.sweep(points, rows);
     benchmark::DoNotOptimize(rows.data());
   }
+  state.counters["points"] = static_cast<double>(points.size());
   state.counters["points/s"] = benchmark::Counter(static_cast<double>(points.size()),
                                                   benchmark::Counter::kIsIterationInvariantRate);
 }

@@ -112,7 +112,7 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["kv_cache_bytes"] = count_json(e.kv_cache_bytes);
   j["weight_bytes"] = count_json(e.weight_bytes);
   j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
-  j["memory_capacity_bytes"] = c.hardware.memory_capacity.value;
+  j["memory_capacity_bytes"] = count_json(c.hardware.memory_capacity.value);
   j["fits"] = e.fits;
   j["bound"] = roofline::name(e.bound);
   j["ttft_bound"] = roofline::name(e.ttft_bound);

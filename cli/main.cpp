@@ -18,7 +18,8 @@ constexpr int exit_wrong_request = 2;
 
 std::filesystem::path data_folder(const std::string& flag) {
   if (!flag.empty()) return flag;
-  if (const char* variable = std::getenv("KVCAST_DATA")) return variable;
+  const char* variable = std::getenv("KVCAST_DATA");
+  if (variable != nullptr && *variable != '\0') return variable;
   std::error_code ec;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", ec);
   if (!ec) {

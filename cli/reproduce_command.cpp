@@ -62,9 +62,11 @@ ordered_json result_json(const std::vector<Result>& results) {
   return {{"rows", rows}, {"summary", summaries}};
 }
 
+/// "-" is standard output, as under sweep.
 void write_csv(const std::string& path, const std::vector<Result>& results) {
-  reports::CsvWriter csv(path, {"table", "source", "cell", "published", "ours", "relative_error",
-                                "verdict", "erratum"});
+  reports::CsvWriter csv(
+      path == "-" ? "/dev/stdout" : path,
+      {"table", "source", "cell", "published", "ours", "relative_error", "verdict", "erratum"});
   for (const Result& result : results) {
     for (const ReproducedRow& r : result.rows) {
       csv.cell(result.table->name).cell(r.source).cell(r.cell).cell(r.published).cell(r.ours);
@@ -115,6 +117,7 @@ void run(const Options& o, const Globals& globals) {
     reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), o.plot);
   }
   if (!o.csv.empty()) write_csv(o.csv, results);
+  if (o.csv == "-") return;
   if (o.json) {
     print_json(result_json(results));
     return;

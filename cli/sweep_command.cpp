@@ -262,6 +262,25 @@ void print_result(const Options& o, const Globals& globals, const SweepResult& r
   globals.say(line);
 }
 
+/// One line for each model whose longest request is beyond its context.
+void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
+  const auto longest = [](const std::vector<std::uint64_t>& lens) {
+    return lens.empty() ? std::uint64_t{1} : *std::max_element(lens.begin(), lens.end());
+  };
+  const roofline::DesignPoint point{1, longest(grid.spec().prompt_len),
+                                    longest(grid.spec().output_len)};
+  // Models are the slowest axis.
+  const std::uint64_t stride = grid.num_configurations() / grid.spec().model.size();
+  for (std::uint64_t c = 0; c < grid.num_configurations(); c += stride) {
+    try {
+      const Architecture a = grid.configuration(c).architecture;
+      for (const std::string& line : roofline::context_warnings(a, point)) globals.warn(line);
+    } catch (const Error&) {
+      // A model that its `set` entries make impossible has its reason in the column error.
+    }
+  }
+}
+
 void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
   if (o.plot.empty()) return;
   const bool memory = o.plot_kind == "memory";
@@ -286,6 +305,7 @@ bool sweep(const Options& o, const Globals& globals, const MpiRanks* ranks) {
     if (speaks) print_dry_run(o, *request);
     return true;
   }
+  if (speaks) warn_of_contexts(globals, request->grid);
   options.shard = request->shard;
   options.csv = o.csv;
   options.descriptor = STDOUT_FILENO;

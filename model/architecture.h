@@ -63,6 +63,7 @@ struct Stack {
   std::uint64_t relative_max_distance = 0;
   double attention_scale = 1;  ///< on q·k
   ScoreScale score_scale = ScoreScale::OnScores;
+  bool clamps_masked_scores = false;  ///< eager code clamps after the mask (Llama, OPT)
   bool query_bias = false;
   bool key_bias = false;
   bool value_bias = false;

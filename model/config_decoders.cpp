@@ -28,19 +28,38 @@ std::uint64_t sliding_window(const JsonObject& c) {
 
 /// Llama's shape: RMSNorm, RoPE, gated MLP, sequential residual.
 Architecture read_llama_like(const JsonObject& c, const char* activation_key,
-                             const char* activation) {
+                             const char* activation, const HeadKeys& keys = {}) {
+  if (c.whole_or("num_local_experts", 1) > 1) {
+    c.fail("num_local_experts", "1: mixtures of experts are not modelled");
+  }
   Architecture a = read_common(c);
   Stack& s = a.decoder;
   LayerShape layer;
-  layer.heads = read_heads(c);
+  layer.heads = read_heads(c, keys);
   layer.intermediate_size = c.whole("intermediate_size");
   s.layers.assign(read_num_layers(c, "num_hidden_layers"), layer);
   s.norm_eps = c.positive_or("rms_norm_eps", 1e-6);
   s.attention_scale = inverse_root(layer.heads.head_dim);
   s.gated_mlp = true;
   s.activation = read_activation(c, activation_key, activation);
-  use_rope(s, c, c.positive_or("rope_theta", 10000), layer.heads.head_dim);
+  const double rotary_share = c.positive_or("partial_rotary_factor", 1);
+  if (rotary_share > 1) c.fail("partial_rotary_factor", "a share of the head from 0 to 1");
+  const auto rotary_dims =
+      static_cast<std::uint64_t>(static_cast<double>(layer.heads.head_dim) * rotary_share);
+  use_rope(s, c, c.positive_or("rope_theta", 10000), rotary_dims);
   return a;
+}
+
+/// transformers' defaults of Mistral (8), Qwen2 (32), Gemma (16) and Gemma 2 (4), Gemmas with heads
+/// of 256; Llama's and OLMo's key-value heads are as many as their heads.
+HeadKeys head_defaults(const std::string& model_type) {
+  HeadKeys keys;
+  if (model_type == "mistral") keys.default_key_value_heads = 8;
+  if (model_type == "qwen2") keys.default_key_value_heads = 32;
+  if (model_type == "gemma") keys.default_key_value_heads = 16;
+  if (model_type == "gemma2") keys.default_key_value_heads = 4;
+  if (model_type == "gemma" || model_type == "gemma2") keys.default_head_dim = 256;
+  return keys;
 }
 
 void set_qkv_bias(Stack& s, bool bias) { s.query_bias = s.key_bias = s.value_bias = bias; }
@@ -48,9 +67,10 @@ void set_qkv_bias(Stack& s, bool bias) { s.query_bias = s.key_bias = s.value_bia
 }  // namespace
 
 Architecture read_llama(const JsonObject& c) {
-  Architecture a = read_llama_like(c, "hidden_act", "silu");
-  Stack& s = a.decoder;
   const std::string type = c.text("model_type");
+  Architecture a = read_llama_like(c, "hidden_act", "silu", head_defaults(type));
+  Stack& s = a.decoder;
+  s.clamps_masked_scores = type == "llama";
   a.tied_embeddings = c.flag_or("tie_word_embeddings", false);
   const bool bias = c.flag_or("attention_bias", false);
   set_qkv_bias(s, bias || type == "qwen2");
@@ -66,7 +86,7 @@ Architecture read_llama(const JsonObject& c) {
   if (windowed) {
     const std::uint64_t window = sliding_window(c);
     // Qwen2 leaves the first max_window_layers layers unwindowed.
-    const std::uint64_t first = type == "qwen2" ? c.whole_or("max_window_layers", 0, 0) : 0;
+    const std::uint64_t first = type == "qwen2" ? c.whole_or("max_window_layers", 28, 0) : 0;
     for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
   }
   return a;
@@ -81,7 +101,8 @@ Architecture read_phi3(const JsonObject& c) {
 
 Architecture read_gemma(const JsonObject& c) {
   const char* key = c.has("hidden_activation") ? "hidden_activation" : "hidden_act";
-  Architecture a = read_llama_like(c, key, "gelu_pytorch_tanh");
+  Architecture a =
+      read_llama_like(c, key, "gelu_pytorch_tanh", head_defaults(c.text("model_type")));
   Stack& s = a.decoder;
   // Gemma's first configs say "gelu" where the model was trained with the tanh form.
   s.activation = Function::GeluTanh;
@@ -93,10 +114,14 @@ Architecture read_gemma(const JsonObject& c) {
   s.attention_output_bias = bias;
   if (c.text("model_type") == "gemma2") {
     s.post_norms = true;
-    s.attention_softcap = c.positive_or("attn_logit_softcapping", 0);
-    a.logit_softcap = c.positive_or("final_logit_softcapping", 0);
+    const auto softcap = [&](const char* cap, double fallback) {
+      return c.is_null(cap) ? 0 : c.positive_or(cap, fallback);
+    };
+    s.attention_softcap = softcap("attn_logit_softcapping", 50);
+    a.logit_softcap = softcap("final_logit_softcapping", 30);
     s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
-    const std::uint64_t window = sliding_window(c);
+    const std::uint64_t window =
+        c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", 4096);
     for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
   }
   return a;
@@ -184,8 +209,9 @@ Architecture read_falcon(const JsonObject& c) {
   s.norm = NormKind::Layer;
   s.norm_eps = c.positive_or("layer_norm_epsilon", 1e-5);
   const bool parallel = grouped || c.flag_or("parallel_attn", true);
-  s.residual = grouped ? Residual::ParallelTwoNorms
-                       : (parallel ? Residual::ParallelOneNorm : Residual::Sequential);
+  const bool two_norms = grouped && c.whole_or("num_ln_in_parallel_attn", 2) == 2;
+  s.residual = two_norms ? Residual::ParallelTwoNorms
+                         : (parallel ? Residual::ParallelOneNorm : Residual::Sequential);
   s.attention_scale = inverse_root(layer.heads.head_dim);
   const bool bias = c.flag_or("bias", false);
   set_qkv_bias(s, bias);
@@ -247,6 +273,7 @@ Architecture read_opt(const JsonObject& c) {
   s.position_offset = 2;  // OPTLearnedPositionalEmbedding
   s.attention_scale = inverse_root(layer.heads.head_dim);
   s.score_scale = ScoreScale::OnQuery;
+  s.clamps_masked_scores = true;
   const bool bias = c.flag_or("enable_bias", true);
   set_qkv_bias(s, bias);
   s.attention_output_bias = s.mlp_bias = bias;

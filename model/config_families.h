@@ -19,11 +19,15 @@ Architecture read_whisper(const JsonObject& c);
 
 /// What the readers share.
 
-/// The keys a family gives its head counts under; no key for KV heads means as many as heads.
+/// The keys a family gives its head counts under, and what transformers takes for absent ones,
+/// which a saved config leaves out when they equal the family's defaults. No key for KV heads means
+/// as many as heads.
 struct HeadKeys {
   const char* hidden_size = "hidden_size";
   const char* num_attention_heads = "num_attention_heads";
   const char* num_key_value_heads = "num_key_value_heads";
+  std::uint64_t default_key_value_heads = 0;  ///< 0: as many as heads
+  std::uint64_t default_head_dim = 0;         ///< 0: hidden size / heads
 };
 /// Throws Error when the heads do not divide.
 Heads read_heads(const JsonObject& c, const HeadKeys& keys = {});

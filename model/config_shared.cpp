@@ -57,15 +57,19 @@ Heads read_heads(const JsonObject& c, const HeadKeys& keys) {
   const std::uint64_t hidden = c.whole(keys.hidden_size);
   Heads heads;
   heads.num_attention_heads = c.whole(keys.num_attention_heads);
+  const std::uint64_t fallback =
+      keys.default_key_value_heads > 0 ? keys.default_key_value_heads : heads.num_attention_heads;
   heads.num_key_value_heads = keys.num_key_value_heads == nullptr
                                   ? heads.num_attention_heads
-                                  : c.whole_or(keys.num_key_value_heads, heads.num_attention_heads);
+                                  : c.whole_or(keys.num_key_value_heads, fallback);
   if (heads.num_attention_heads % heads.num_key_value_heads != 0) {
     c.fail(keys.num_key_value_heads,
            "a divisor of the " + std::to_string(heads.num_attention_heads) + " attention heads");
   }
   if (c.has("head_dim")) {
     heads.head_dim = c.whole("head_dim");
+  } else if (keys.default_head_dim > 0) {
+    heads.head_dim = keys.default_head_dim;
   } else {
     if (hidden % heads.num_attention_heads != 0) {
       c.fail(keys.hidden_size, "a multiple of the " + std::to_string(heads.num_attention_heads) +
@@ -93,13 +97,16 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
     throw Error(c.place(), "rotary embeddings over " + std::to_string(rotary_dims) + " dims",
                 "an even number of dims up to 65536");
   }
+  // transformers 5 writes rope_parameters in place of rope_theta and rope_scaling.
+  const char* key = c.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (c.has("rope_parameters")) theta = c.object(key).positive_or("rope_theta", theta);
   auto table = std::make_shared<RopeTable>();
   for (std::uint64_t j = 0; j < rotary_dims / 2; ++j) {
     const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(rotary_dims);
     table->inverse_frequencies.push_back(std::pow(theta, exponent));
   }
-  if (!c.has("rope_scaling")) return table;
-  const JsonObject scaling = c.object("rope_scaling");
+  if (!c.has(key)) return table;
+  const JsonObject scaling = c.object(key);
   const std::string type =
       scaling.has("rope_type") ? scaling.text("rope_type") : scaling.text("type");
   if (type == "llama3") {

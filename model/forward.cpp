@@ -49,6 +49,7 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   a.scale = stack.attention_scale;
   a.score_scale = stack.score_scale;
   a.softcap = stack.attention_softcap;
+  a.clamp_masked = stack.clamps_masked_scores;
   return a;
 }
 

@@ -79,6 +79,12 @@ const json* JsonObject::find(std::string_view key) const {
 
 bool JsonObject::has(std::string_view key) const { return find(key) != nullptr; }
 
+bool JsonObject::is_null(std::string_view key) const {
+  asked_.emplace(key);
+  const auto it = json_->find(key);
+  return it != json_->end() && it->is_null();
+}
+
 const json& JsonObject::at(std::string_view key) const {
   const json* value = find(key);
   if (value == nullptr) throw Error(place_of(key) + ": missing; this key is required");

@@ -31,6 +31,8 @@ class JsonObject {
   std::string place_of(std::string_view key) const;
   /// True if the key is there and not null.
   bool has(std::string_view key) const;
+  /// True if the key is there and null, which switches some options off.
+  bool is_null(std::string_view key) const;
   const nlohmann::json& at(std::string_view key) const;  ///< throws Error when missing
 
   /// A whole number of at least `minimum` and at most 2^40.

@@ -216,10 +216,10 @@ Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
 }
 
 Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
-  // The steps of transformers' eager attention in the releases of PyTorch 2.0's time (4.28-4.30,
-  // LlamaAttention.forward): products, scale, mask, clamp to the lowest number, softmax in fp32,
-  // back to half, values, and the copy that puts the heads side by side again. Later releases
-  // leave out the clamp.
+  // The steps of transformers' eager attention in the releases of PyTorch 2.0's time (4.28-4.30):
+  // products, scale, mask, softmax in fp32, back to half, values, and the copy that puts the heads
+  // side by side again. Llama and OPT clamp to the lowest number after the mask; releases from 4.31
+  // on do not.
   Heads heads = a.heads;
   const std::uint64_t repeats = heads.num_attention_heads / heads.num_key_value_heads;
   if (repeats > 1) {
@@ -241,7 +241,7 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   if (a.bias) s = binary("bias", Function::Add, s, *a.bias);
   if (a.additive_mask) {
     s = binary("mask", Function::Add, s, *a.additive_mask);
-    s = unary("clamp", Function::ClampBelow, s, -65504);  // the lowest finite fp16
+    if (a.clamp_masked) s = unary("clamp", Function::ClampBelow, s, -65504);  // fp16's lowest
   }
   const DType wide = is_half(lowering_.activations) ? DType::FP32 : lowering_.activations;
   const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");

@@ -88,6 +88,7 @@ class Recorder {
     double softcap = 0;
     Mask mask;
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
+    bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
   };
   /// q [batch, queries, H·hd]; k, v [batch, keys, G·hd] -> [batch, queries, H·hd].

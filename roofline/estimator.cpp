@@ -48,9 +48,8 @@ void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> r
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = compare(forecasts[i], plain[i]);
 }
 
-std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
+std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& p) {
   std::vector<std::string> lines;
-  const Architecture& a = architecture_;
   const auto over = [&](std::uint64_t tokens, std::uint64_t limit, std::string_view what) {
     if (limit == 0 || tokens <= limit) return;
     lines.push_back(fmt::format("{} of {} tokens is longer than the context of {} ({} positions)",
@@ -64,6 +63,11 @@ std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
   } else {
     over(p.prompt_len + p.output_len, a.max_position_embeddings, "prompt and output");
   }
+  return lines;
+}
+
+std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
+  std::vector<std::string> lines = context_warnings(architecture_, p);
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;

@@ -29,6 +29,9 @@ struct Estimate : Forecast {
   double kv_cache_ratio = 1;
 };
 
+/// One line for each way in which a request is longer than what the model was built for.
+std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& point);
+
 class Estimator {
  public:
   /// Records and compiles; milliseconds. Throws Error when the methods do not fit the model or the

@@ -1,4 +1,5 @@
 // The keys that the command-line contract promises.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,22 @@ TEST_CASE("contract: reproduce --json has rows and a summary") {
   const json j = run_json("reproduce --json slim-table1");
   REQUIRE(j["rows"].size() == 24);
   check_keys(j["rows"][0], {"source", "cell", "published", "ours", "relative_error"});
+}
+
+TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing else") {
+  const ProgramResult result = run_program("reproduce --csv - slim-table1");
+  CHECK(result.status == 0);
+  CHECK(result.output.rfind("table,source,cell,published,ours", 0) == 0);
+  CHECK(std::count(result.output.begin(), result.output.end(), '\n') == 25);
+}
+
+TEST_CASE("contract: a sweep warns once for each model beyond its context") {
+  const ProgramResult result = run_program(
+      "sweep --model gpt2,llama-3.1-8b --hardware a100-80gb --prompt-len 512,8k --csv -");
+  CHECK(result.status == 0);
+  CHECK(result.errors.find("warning: prompt and output of 8320 tokens is longer than the context "
+                           "of gpt2 (1024 positions)") != std::string::npos);
+  CHECK(result.errors.find("llama-3.1-8b") == std::string::npos);
 }
 
 TEST_CASE("contract: --help goes to stdout with status 0 and starts with examples") {

@@ -45,6 +45,36 @@ const std::string opt = R"({"model_type": "opt", "hidden_size": 42, "vocab_size"
 
 }  // namespace
 
+TEST_CASE("config_decoders: keys that a saved config leaves out have the family's own defaults") {
+  // transformers' configuration classes: MistralConfig 8 KV heads; GemmaConfig 16 KV heads of 256;
+  // Gemma2Config 4 KV heads of 256, window 4096, caps 50 and 30; Qwen2Config 32 KV heads.
+  const auto shape = [](const std::string& type, const std::string& heads) {
+    return read(llama, R"({"num_key_value_heads": null, "hidden_size": 192, "model_type": ")" +
+                           type + R"(", "num_attention_heads": )" + heads + "}");
+  };
+  CHECK(shape("llama", "6").decoder.layers[0].heads == Heads{6, 6, 32});
+  CHECK(shape("mistral", "16").decoder.layers[0].heads == Heads{16, 8, 12});
+  CHECK(shape("qwen2", "32").decoder.layers[0].heads == Heads{32, 32, 6});
+  CHECK(shape("gemma", "16").decoder.layers[0].heads == Heads{16, 16, 256});
+  const Architecture gemma2 = shape("gemma2", "8");
+  CHECK(gemma2.decoder.layers[0].heads == Heads{8, 4, 256});
+  CHECK(gemma2.decoder.layers[0].sliding_window == 4096);
+  CHECK(gemma2.decoder.attention_softcap == 50);
+  CHECK(gemma2.logit_softcap == 30);
+}
+
+TEST_CASE("config_decoders: rope_parameters of transformers 5 are read like rope_scaling") {
+  const Architecture a =
+      read(llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
+  // The second frequency of a head of 8 is theta^(-2/8).
+  CHECK(a.decoder.rope->inverse_frequencies[1] == doctest::Approx(std::pow(500000, -0.25)));
+  CHECK_THROWS(read(llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
+}
+
+TEST_CASE("config_decoders: mixtures of experts are refused") {
+  CHECK_THROWS(read(llama, R"({"num_local_experts": 8})"));
+}
+
 TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biases") {
   const Architecture a = read(llama);
   const Stack& s = a.decoder;
@@ -129,7 +159,10 @@ TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a qu
   CHECK(a.logit_softcap == 30);
   CHECK(a.decoder.attention_scale == 1.0 / 12);
   // null switches a cap off; the scale's default is 256^-0.5
-  const Architecture b = read(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": null})");
+  json capless = json::parse(llama);
+  capless["model_type"] = "gemma2";
+  capless["attn_logit_softcapping"] = nullptr;
+  const Architecture b = read_config(capless, "tiny", "tiny.json");
   CHECK(b.decoder.attention_softcap == 0);
   CHECK(b.decoder.attention_scale == 1.0 / 16);
 }

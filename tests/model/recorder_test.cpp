@@ -1,5 +1,6 @@
 #include "model/recorder.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include "model/catalog.h"
+#include "model/recording.h"
 #include "model/work.h"
 
 using namespace kvcast;
@@ -43,6 +46,7 @@ Graph attention(const Lowering& l, const Heads& heads, bool masked,
   a.scale = 0.5;
   a.score_scale = scale;
   a.softcap = softcap;
+  a.clamp_masked = true;
   a.mask = {masked, 0, keys - queries};
   if (masked && l.attention == Kernels::Eager) {
     a.additive_mask = r.causal_mask(a.mask, queries, keys);
@@ -71,6 +75,21 @@ TEST_CASE("recorder: eager attention in fp16 moves exactly 28 bytes a score") {
   // The scale is the caller's; scores are clamped to the lowest finite fp16.
   CHECK(g.nodes()[2].op == Op(Elementwise{Function::Scale, 0.5}));
   CHECK(g.nodes()[4].op == Op(Elementwise{Function::ClampBelow, -65504}));
+}
+
+TEST_CASE("recorder: only families whose eager code clamps after the mask pay for it") {
+  const Catalog catalog(KVCAST_SOURCE_DIR "/data");
+  Lowering eager;
+  eager.attention = eager.elementwise = Kernels::Eager;
+  const auto clamps = [&](const std::string& model) {
+    const Recording recording = record(load_model(catalog, model), {}, eager);
+    const Names names = operators(recording.prefill);
+    return std::count(names.begin(), names.end(), "clamp_below");
+  };
+  CHECK(clamps("llama-7b") == 32);
+  CHECK(clamps("opt-125m") == 12);
+  CHECK(clamps("gpt2") == 0);
+  CHECK(clamps("pythia-160m") == 0);
 }
 
 TEST_CASE("recorder: eager attention in fp32 has no casts and moves 40 bytes a score") {
