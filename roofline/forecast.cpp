@@ -252,13 +252,4 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
   return rows;
 }
 
-Seconds Forecaster::prefill_device_time(const DesignPoint& point) const {
-  Seconds sum;
-  for (const OpGroup& g : prefill_groups_) {
-    const OpTime t = time_of(g, rates(), values_at(point, 1));
-    sum += static_cast<double>(g.count) * t.total;
-  }
-  return sum;
-}
-
 }  // namespace kvcast::roofline

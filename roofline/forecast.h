@@ -57,8 +57,6 @@ class Forecaster {
   void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
   /// Every operator group of prefill, and of the middle decode step.
   std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;
-  /// Device seconds of prefill, before the host's own time is considered.
-  Seconds prefill_device_time(const DesignPoint& point) const;
 
  private:
   /// Room for a block of points, kept between blocks.

@@ -12,6 +12,7 @@
 
 #include "model/error.h"
 #include "model/recording.h"
+#include "tests/model/message_of.h"
 
 using namespace kvcast;
 namespace fs = std::filesystem;
@@ -21,15 +22,6 @@ namespace {
 const Catalog& catalog() {
   static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
   return c;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
 }
 
 /// A folder that is gone when the test ends.

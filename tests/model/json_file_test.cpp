@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "tests/model/message_of.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -33,15 +34,6 @@ class TemporaryFile {
  private:
   fs::path path_;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
-}
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

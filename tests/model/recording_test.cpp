@@ -12,6 +12,7 @@
 #include "model/config_reader.h"
 #include "model/error.h"
 #include "model/work.h"
+#include "tests/model/message_of.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -58,15 +59,6 @@ void check_equal(const Work& symbolic, const SymbolValues& values, const Work& c
     CHECK(symbolic.read[i].at(values) == concrete.read[i].at({}));
     CHECK(symbolic.written[i].at(values) == concrete.written[i].at({}));
   }
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
 }
 
 }  // namespace

@@ -13,28 +13,12 @@
 
 #include "model/error.h"
 #include "reports/csv_writer.h"
+#include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
 namespace {
 
 namespace fs = std::filesystem;
-
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (fs::temp_directory_path() / "kvcast-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TestFolder() { fs::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  fs::path operator/(const char* name) const { return path_ / name; }
-  auto num_files() const { return std::distance(fs::directory_iterator(path_), {}); }
-
- private:
-  fs::path path_;
-};
 
 std::string content(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

@@ -12,29 +12,12 @@
 #include "model/error.h"
 #include "reports/atomic_file.h"
 #include "reports/study_plots.h"
+#include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
 namespace {
 
 namespace fs = std::filesystem;
-
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = (fs::temp_directory_path() / "kvcast-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TestFolder() { fs::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  const fs::path& path() const { return path_; }
-  fs::path operator/(const char* name) const { return path_ / name; }
-  auto num_files() const { return std::distance(fs::directory_iterator(path_), {}); }
-
- private:
-  fs::path path_;
-};
 
 /// Changes PATH for a scope, so that another gnuplot, or none, is found.
 class SearchPath {
