@@ -29,6 +29,7 @@ struct Globals {
 void add_model(CLI::App& app, const Globals& globals);
 void add_hardware(CLI::App& app, const Globals& globals);
 void add_estimate(CLI::App& app, const Globals& globals);
+void add_run(CLI::App& app, const Globals& globals);
 void add_sweep(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 

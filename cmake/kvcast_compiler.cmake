@@ -20,7 +20,7 @@ if(KVCAST_SANITIZE)
   add_compile_options(${kvcast_sanitize_flags})
   add_link_options(${kvcast_sanitize_flags})
   # GCC 12 takes instrumented standard containers for uninitialised; the other presets still look.
-  add_compile_options(-Wno-maybe-uninitialized)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
 # Private to our targets: a consumer of the installed library never sees these.

@@ -12,6 +12,24 @@ kvcast_dependency(nlohmann_json 3.11)
 kvcast_dependency(fmt 9.1)
 kvcast_dependency(Boost 1.74 CONFIG)
 kvcast_dependency(Eigen3 3.4 CONFIG)
+if(NOT KVCAST_FUZZ) # what only the executor needs; Clang may have no OpenMP
+  kvcast_dependency(OpenMP COMPONENTS CXX)
+  kvcast_dependency(oneDNN 2.6)
+endif()
+kvcast_dependency(PkgConfig)
+# Like kvcast_dependency for libraries that come with a pkg-config file only.
+macro(kvcast_pkg_config_dependency name module)
+  pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})
+  string(APPEND KVCAST_FIND_DEPENDENCIES
+         "pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})\n")
+endmacro()
+kvcast_pkg_config_dependency(PCRE2 libpcre2-8>=10.40)
+kvcast_pkg_config_dependency(UTF8PROC libutf8proc>=2.6)
+kvcast_pkg_config_dependency(SENTENCEPIECE sentencepiece>=0.1.96)
+if(KVCAST_FUZZ)
+  return()
+endif()
+
 set(KVCAST_HAS_MPI OFF)
 if(KVCAST_MPI)
   set(MPI_CXX_SKIP_MPICXX ON) # the C++ bindings were removed from MPI; we use the C ones

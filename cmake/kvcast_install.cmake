@@ -13,4 +13,5 @@ configure_package_config_file(
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcast-config-version.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/kvcast-config.cmake
-              ${PROJECT_BINARY_DIR}/kvcast-config-version.cmake DESTINATION ${kvcast_package_dir})
+              ${PROJECT_BINARY_DIR}/kvcast-config-version.cmake
+              cmake/FindoneDNN.cmake DESTINATION ${kvcast_package_dir})

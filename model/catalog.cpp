@@ -6,6 +6,9 @@
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/weights/gguf.h"
+#include "model/weights/gguf_model.h"
+#include "model/weights/mapped_file.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;
@@ -51,12 +54,11 @@ fs::path Catalog::find(std::string_view folder, std::string_view kind,
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
                         const std::vector<ConfigOverride>& overrides) {
   const fs::path path = catalog.find("models", "model", name_or_path);
-  if (path.extension() == ".gguf") {
-    throw Error(path.string() +
-                ": GGUF files are not read yet; expected a config.json, a folder "
-                "with one, or a catalog name");
-  }
   std::string name = path.stem().string();
+  if (path.extension() == ".gguf") {
+    const GgufFile file = read_gguf(MappedFile::open(path));
+    return read_config(gguf_config(file), name, path.string(), overrides);
+  }
   if (name == "config") {
     const fs::path folder = fs::absolute(path).parent_path().filename();
     if (!folder.empty()) name = folder.string();

@@ -29,7 +29,8 @@ class Catalog {
   std::filesystem::path root_;
 };
 
-/// Throws Error as read_config does.
+/// The model of a catalog name, a config.json, a checkpoint folder or a GGUF file, after the
+/// overrides, which name config.json's keys for all of them. Throws Error as read_config does.
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
                         const std::vector<ConfigOverride>& overrides = {});
 

@@ -28,6 +28,15 @@ void scale_llama3(RopeTable& table, const JsonObject& scaling) {
   }
 }
 
+/// A divisor for each frequency, under `key`.
+void divide_frequencies(RopeTable& table, const JsonObject& scaling, const char* key) {
+  const std::vector<double> divisors = scaling.positives(key);
+  if (divisors.size() != table.inverse_frequencies.size()) {
+    scaling.fail(key, std::to_string(table.inverse_frequencies.size()) + " numbers");
+  }
+  for (std::size_t i = 0; i < divisors.size(); ++i) table.inverse_frequencies[i] /= divisors[i];
+}
+
 /// Phi-3's `longrope`: a divisor for each frequency and a gain on cos and sin. The short factors
 /// serve sequences up to the original context; kvcast records with them.
 /// Source: transformers, modeling_rope_utils.py, _compute_longrope_parameters.
@@ -36,11 +45,7 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
   const double original = c.positive("original_max_position_embeddings");
   const double factor = context / original;
   if (factor > 1) table.gain = std::sqrt(1 + std::log(factor) / std::log(original));
-  const std::vector<double> divisors = scaling.positives("short_factor");
-  if (divisors.size() != table.inverse_frequencies.size()) {
-    scaling.fail("short_factor", std::to_string(table.inverse_frequencies.size()) + " numbers");
-  }
-  for (std::size_t i = 0; i < divisors.size(); ++i) table.inverse_frequencies[i] /= divisors[i];
+  divide_frequencies(table, scaling, "short_factor");
 }
 
 }  // namespace
@@ -115,6 +120,9 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
     table->position_scale = scaling.positive("factor");
   } else if (type == "longrope" || type == "su") {
     scale_longrope(*table, c, scaling);
+  } else if (type == "frequency_factors") {
+    // No config.json says this: GGUF files hold Llama 3.1's scaling as the divisors it comes to.
+    divide_frequencies(*table, scaling, "factors");
   } else if (type != "default") {
     scaling.fail(scaling.has("rope_type") ? "rope_type" : "type",
                  "default, linear, llama3 or longrope");

@@ -14,8 +14,8 @@ struct StackPass {
   std::string prefix;  ///< of weight and cache names: "", "encoder.", "decoder."
   std::string phase;
   Count past;
-  std::optional<Value> bias;                           ///< T5's or ALiBi's, shared by all layers
-  std::vector<std::pair<std::uint64_t, Value>> masks;  ///< eager: by sliding window
+  std::optional<Value> bias;  ///< T5's or ALiBi's, shared by all layers
+  AttentionMethod attention = plain_attention;
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -30,19 +30,6 @@ Value project(Recorder& r, std::string_view label, const std::string& prefix, Va
   return r.linear(label, x, w, bias_of(r, prefix, bias, out_features));
 }
 
-std::optional<Value> eager_mask(Recorder& r, StackPass& pass, const Mask& mask,
-                                const Count& queries, const Count& keys) {
-  // T5 adds its mask to the shared position bias once, see prepare().
-  const bool in_bias = pass.stack.position == Position::Relative;
-  if (r.lowering().attention != Kernels::Eager || !mask.causal || in_bias) return {};
-  for (const auto& [window, value] : pass.masks) {
-    if (window == mask.window) return value;
-  }
-  const Value value = r.causal_mask(mask, queries, keys);
-  pass.masks.emplace_back(mask.window, value);
-  return value;
-}
-
 Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   Recorder::Attention a;
   a.heads = heads;
@@ -53,38 +40,19 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   return a;
 }
 
+Value bidirectional_attention(const AttentionSite& s) {
+  const Value q = s.rotate_query(s.query(), 0);
+  const Value k = s.rotate_key(s.key(), 0);
+  return s.attend(q, k, s.value(), 0);
+}
+
 Value self_attention(Recorder& r, StackPass& pass, const LayerShape& layer, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
-  const Heads& heads = layer.heads;
-  const std::uint64_t hidden = pass.architecture.hidden_size;
-  Value q = project(r, "query", name + ".query", x, query_features(heads), stack.query_bias);
-  Value k = project(r, "key", name + ".key", x, kv_features(heads), stack.key_bias);
-  Value v = project(r, "value", name + ".value", x, kv_features(heads), stack.value_bias);
-  if (stack.query_key_norm) {
-    q = r.head_norm("query_norm", stack.norm_eps, name + ".query_norm", q,
-                    heads.num_attention_heads);
-    k = r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
-  }
-  if (stack.position == Position::Rope) {
-    q = r.rope("query_rope", q, heads.num_attention_heads, heads.head_dim, stack.rope, pass.past);
-    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, pass.past);
-  }
-  if (stack.causal) {
-    const Count& batch = r.info(x).shape[0];
-    const std::vector<Count> shape{batch, pass.past, kv_features(heads)};
-    k = r.append(r.cache(name + ".keys", shape), k, "cache_keys");
-    v = r.append(r.cache(name + ".values", shape), v, "cache_values");
-    r.output(k);
-    r.output(v);
-  }
-  Recorder::Attention a = attention_of(stack, heads);
-  a.mask = {stack.causal, layer.sliding_window, pass.past};
-  a.bias = pass.bias;
-  a.additive_mask = eager_mask(r, pass, a.mask, r.info(q).shape[1], r.info(k).shape[1]);
-  const Value o = r.attention(a, q, k, v);
-  return project(r, "attention_output", name + ".attention_output", o, hidden,
-                 stack.attention_output_bias);
+  const AttentionSite site{r, pass.architecture, stack, layer, name, x, pass.past, pass.bias};
+  const Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
+  return project(r, "attention_output", name + ".attention_output", o,
+                 pass.architecture.hidden_size, stack.attention_output_bias);
 }
 
 Value cross_attention(Recorder& r, const StackPass& pass, const LayerShape& layer,
@@ -210,11 +178,70 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
 
 }  // namespace
 
+Value AttentionSite::query() const {
+  const Heads& heads = layer.heads;
+  const Value q = project(r, "query", name + ".query", x, query_features(heads), stack.query_bias);
+  if (!stack.query_key_norm) return q;
+  return r.head_norm("query_norm", stack.norm_eps, name + ".query_norm", q,
+                     heads.num_attention_heads);
+}
+
+Value AttentionSite::key() const {
+  const Heads& heads = layer.heads;
+  const Value k = project(r, "key", name + ".key", x, kv_features(heads), stack.key_bias);
+  if (!stack.query_key_norm) return k;
+  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
+}
+
+Value AttentionSite::value() const {
+  return project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias);
+}
+
+Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
+  if (stack.position != Position::Rope) return q;
+  return r.rope("query_rope", q, layer.heads.num_attention_heads, layer.heads.head_dim, stack.rope,
+                first_position);
+}
+
+Value AttentionSite::rotate_key(Value k, const Count& first_position) const {
+  if (stack.position != Position::Rope) return k;
+  return r.rope("key_rope", k, layer.heads.num_key_value_heads, layer.heads.head_dim, stack.rope,
+                first_position);
+}
+
+Value AttentionSite::cache(const std::string& part, const Count& rows) const {
+  return r.cache(name + "." + part, {batch(), rows, kv_features(layer.heads)});
+}
+
+Value AttentionSite::attend(Value q, Value k, Value v, const Count& first_position) const {
+  Recorder::Attention a = attention_of(stack, layer.heads);
+  a.mask = {stack.causal, layer.sliding_window, first_position};
+  a.bias = bias;
+  // T5 adds its mask to the shared position bias once, see prepare().
+  const bool in_bias = stack.position == Position::Relative;
+  if (r.lowering().attention == Kernels::Eager && stack.causal && !in_bias) {
+    a.additive_mask = r.causal_mask(a.mask, r.info(q).shape[1], r.info(k).shape[1]);
+  }
+  return r.attention(a, q, k, v);
+}
+
+Value plain_attention(const AttentionSite& s) {
+  const Value q = s.query();
+  Value k = s.key();
+  Value v = s.value();
+  const Value rotated = s.rotate_query(q, s.past);
+  k = s.r.append(s.cache("keys", s.past), s.rotate_key(k, s.past), "cache_keys");
+  v = s.r.append(s.cache("values", s.past), v, "cache_values");
+  s.r.output(k);
+  s.r.output(v);
+  return s.attend(rotated, k, v, s.past);
+}
+
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross) {
   const std::string prefix = a.encoder_decoder ? "decoder." : "";
-  StackPass stack{a,         a.decoder, prefix, a.encoder_decoder ? "decoder" : "layers",
-                  pass.past, {},        {}};
+  StackPass stack{a,         a.decoder, prefix,        a.encoder_decoder ? "decoder" : "layers",
+                  pass.past, {},        pass.attention};
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
   x = add_position_table(r, stack, x);
@@ -242,7 +269,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
 
 Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length) {
   KVCAST_ASSERT(a.encoder_decoder);
-  StackPass stack{a, a.encoder, "encoder.", "encoder", 0, {}, {}};
+  StackPass stack{a, a.encoder, "encoder.", "encoder", 0, {}};
   r.enter("encoder_input");
   Value x;
   if (a.num_mel_bins > 0) {

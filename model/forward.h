@@ -4,11 +4,46 @@
 /// `architecture.h` for the settings that tell the families apart.
 #pragma once
 
+#include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/recorder.h"
 
 namespace kvcast {
+
+/// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
+struct AttentionSite {
+  Recorder& r;
+  const Architecture& architecture;
+  const Stack& stack;
+  const LayerShape& layer;
+  const std::string& name;           ///< "layers.3"
+  const Value x;                     ///< [batch, tokens, hidden_size]
+  const Count& past;                 ///< tokens before the pass
+  const std::optional<Value>& bias;  ///< T5's or ALiBi's, for past + tokens keys
+
+  Count batch() const { return r.info(x).shape[0]; }
+  Count tokens() const { return r.info(x).shape[1]; }
+  /// Projections of x, query and key with the family's norms, not rotated.
+  Value query() const;
+  Value key() const;
+  Value value() const;
+  /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on.
+  Value rotate_query(Value q, const Count& first_position) const;
+  Value rotate_key(Value k, const Count& first_position) const;
+  /// The layer's cache "NAME.PART" with `rows` rows before the pass.
+  Value cache(const std::string& part, const Count& rows) const;
+  /// Attention of the queries, the first of them at position `first_position` among the keys.
+  Value attend(Value q, Value k, Value v, const Count& first_position) const;
+};
+
+/// What a method puts in the place of `plain_attention`.
+using AttentionMethod = std::function<Value(const AttentionSite&)>;
+
+/// Keys rotated as they enter the cache "keys", values in "values", everything before visible.
+Value plain_attention(const AttentionSite& site);
 
 /// Which positions get logits.
 enum class Logits { Last, All };
@@ -20,6 +55,7 @@ struct Pass {
   Count past;         ///< tokens already in the cache
   Count encoder_len;  ///< encoder-decoder models: rows of the cross-attention cache
   Logits logits = Logits::Last;
+  AttentionMethod attention = plain_attention;  ///< of causal stacks
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size]. Reads and appends to the

@@ -66,7 +66,8 @@ struct AttentionValues {
 /// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys].
 /// Work per visible pair and head: 4·hd FLOPs for the two products, 1 for the scale unless it is 1,
 /// 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1 division
-/// per output element. Keys and values that some query sees are read once.
+/// per output element. Keys and values that some query sees are read once, and so is the bias of
+/// visible pairs.
 /// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
   Heads heads;
@@ -106,8 +107,8 @@ std::string_view name(Function function);
 std::uint64_t flops_per_element(Function function);
 
 /// Inputs: x, and y for Add, Multiply and Center. y's dimensions are aligned with x's last ones; a
-/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y whose
-/// last dimension is 1 holds one number for each run of elements(x)/elements(y) elements.
+/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y of
+/// more dimensions than x holds one number for each run of elements(x)/elements(y) elements.
 struct Elementwise {
   Function function = Function::Copy;
   double parameter = 0;
@@ -187,9 +188,20 @@ struct CacheAppend {
   bool operator==(const CacheAppend&) const = default;
 };
 
+/// Drops `dropped` rows of a cache behind its first `kept_first`, and moves the later rows up.
+/// Input: a cache [batch, rows, features]; output: the same cache with rows - dropped rows.
+/// Only the moved rows are read and written.
+struct CacheEvict {
+  std::uint64_t kept_first = 0;
+  Count dropped;
+  Count moved;  ///< rows behind the gap, 0 when there is none
+  bool operator==(const CacheEvict&) const = default;
+};
+
 /// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
 struct RepeatHeads {
   std::uint64_t repeats = 1;
+  std::uint64_t head_dim = 0;
   bool operator==(const RepeatHeads&) const = default;
 };
 
@@ -232,8 +244,8 @@ struct CausalMask {
 
 using Op = std::variant<Embedding, Linear, AttentionScores, AttentionValues, TiledAttention,
                         Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
-                        RopeAngles, RotateHalf, CacheAppend, RepeatHeads, LastToken, Conv1d,
-                        RelativePositionBias, AlibiBias, CausalMask>;
+                        RopeAngles, RotateHalf, CacheAppend, CacheEvict, RepeatHeads, LastToken,
+                        Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

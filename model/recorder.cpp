@@ -151,6 +151,16 @@ Value Recorder::append(Value cache, Value rows, std::string_view label) {
               Storage::KvCache);
 }
 
+Value Recorder::evict(Value cache, std::uint64_t kept_first, const Count& dropped,
+                      std::string_view label) {
+  std::vector<Count> shape = info(cache).shape;
+  shape[1] -= dropped;
+  const Count any = symbols_.minimum(dropped, 1);
+  const Count moved = (shape[1] - kept_first) * any;
+  return node(CacheEvict{kept_first, dropped, moved}, label, {cache}, std::move(shape),
+              lowering_.cache, Storage::KvCache);
+}
+
 Value Recorder::unary(std::string_view label, Function function, Value x, double parameter) {
   return node(Elementwise{function, parameter}, label, {x}, info(x).shape, info(x).dtype);
 }
@@ -193,7 +203,13 @@ Value Recorder::alibi_bias(std::uint64_t num_attention_heads, const Count& keys,
 }
 
 Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count& keys) {
-  return node(CausalMask{mask}, "mask", {}, {queries, keys}, lowering_.activations);
+  const CausalMask op{mask};
+  for (const auto& [known, value] : masks_) {
+    if (known == op && info(value).shape == std::vector<Count>{queries, keys}) return value;
+  }
+  const Value value = node(op, "mask", {}, {queries, keys}, lowering_.activations);
+  masks_.emplace_back(op, value);
+  return value;
 }
 
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
@@ -226,7 +242,8 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
     const auto repeat = [&](Value x, std::string_view label) {
       std::vector<Count> shape = info(x).shape;
       shape[2] = shape[2] * repeats;
-      return node(RepeatHeads{repeats}, label, {x}, std::move(shape), lowering_.activations);
+      return node(RepeatHeads{repeats, heads.head_dim}, label, {x}, std::move(shape),
+                  lowering_.activations);
     };
     k = repeat(k, "repeat_keys");
     v = repeat(v, "repeat_values");

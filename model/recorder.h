@@ -68,6 +68,8 @@ class Recorder {
   Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
              const std::shared_ptr<const RopeTable>& table, const Count& first_position);
   Value append(Value cache, Value rows, std::string_view label);
+  /// Keeps the first rows and the last of a cache, `dropped` fewer.
+  Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
   Value binary(std::string_view label, Function function, Value x, Value y);
   /// activation(gate)·up
@@ -78,7 +80,8 @@ class Recorder {
   Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
                                const Count& keys);
   Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale);
-  /// The additive mask of eager attention; fused attention needs none.
+  /// The additive mask of eager attention, made once a pass and read by all layers; fused attention
+  /// needs none.
   Value causal_mask(const Mask& mask, const Count& queries, const Count& keys);
 
   struct Attention {
@@ -114,6 +117,7 @@ class Recorder {
     Value value;
   };
   std::vector<Angles> angles_;  ///< computed once a pass, used by all layers
+  std::vector<std::pair<CausalMask, Value>> masks_;
   std::string phase_;
   int layer_ = no_layer;
 };

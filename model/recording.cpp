@@ -8,15 +8,19 @@ namespace kvcast {
 namespace {
 
 Graph record_prefill(const Architecture& a, const Plan& plan, const Lowering& lowering,
-                     Logits logits) {
+                     const RecordOptions& options) {
   Recorder r(plan.symbols, lowering);
   const Count batch = symbol::batch;
+  Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.attention};
   if (a.encoder_decoder) {
     const Value states = record_encoder(r, a, batch, plan.prompt_tokens);
     const auto cross = record_cross_cache(r, a, states);
-    record_decoder(r, a, {batch, 1, 0, plan.prompt_tokens, logits}, cross);
+    pass.tokens = options.decoder_tokens;
+    pass.encoder_len = plan.prompt_tokens;
+    record_decoder(r, a, pass, cross);
   } else {
-    record_decoder(r, a, {batch, plan.prompt_tokens, 0, 0, logits});
+    if (options.chunked) pass.past = Count(symbol::kv_len) - symbol::prompt_len;
+    record_decoder(r, a, pass);
   }
   return r.take();
 }
@@ -24,7 +28,7 @@ Graph record_prefill(const Architecture& a, const Plan& plan, const Lowering& lo
 Graph record_decode_step(const Architecture& a, const Plan& plan, const Lowering& lowering) {
   Recorder r(plan.symbols, lowering);
   const Count past = Count(symbol::kv_len) - 1;
-  record_decoder(r, a, {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last});
+  record_decoder(r, a, {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention});
   return r.take();
 }
 
@@ -34,19 +38,32 @@ void add_weights(std::map<std::string, const TensorInfo*>& weights, const Graph&
   }
 }
 
+/// Rows of each cache tensor when the step's own token is in it.
+std::map<std::string, Count> cache_rows(const Graph& decode) {
+  std::map<std::string, Count> rows;
+  for (const TensorInfo& t : decode.tensors()) {
+    if (t.storage == Storage::KvCache && !t.producer) rows[t.name] = t.shape[1];
+  }
+  for (const Node& node : decode.nodes()) {
+    if (!std::holds_alternative<CacheAppend>(node.op)) continue;
+    rows[decode.tensor(node.inputs[0]).name] = decode.tensor(node.output).shape[1];
+  }
+  return rows;
+}
+
 bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std::string::npos; }
 
 }  // namespace
 
 Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
-                 const Lowering& lowering, Logits logits) {
+                 const Lowering& lowering, const RecordOptions& options) {
   Recording recording;
   Plan plan{a, recording.symbols, symbol::prompt_len};
   for (const MethodSpec& spec : methods) find_method(spec.name).apply(spec, plan);
 
-  recording.prefill = record_prefill(a, plan, lowering, logits);
+  recording.prefill = record_prefill(a, plan, lowering, options);
   recording.decode = record_decode_step(a, plan, lowering);
-  recording.prompt_slots = a.encoder_decoder ? Count(1) : plan.prompt_tokens;
+  recording.prompt_slots = a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_tokens;
 
   std::map<std::string, const TensorInfo*> weights;
   add_weights(weights, recording.prefill);
@@ -58,14 +75,14 @@ Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
   }
   recording.parameters = parameters.constant();
 
+  const auto rows = cache_rows(recording.decode);
   for (const TensorInfo& t : recording.decode.tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
     const Count per_token = bytes_of(t.shape.back(), t.dtype);
     const bool cross = is_cross_cache(t);
     (cross ? recording.cross_cache_bytes_per_token : recording.kv_cache_bytes_per_token) +=
         per_token;
-    const Count slots = cross ? plan.prompt_tokens : Count(symbol::kv_len);
-    recording.kv_cache_bytes += per_token * slots * symbol::batch;
+    recording.kv_cache_bytes += per_token * rows.at(t.name) * symbol::batch;
   }
   return recording;
 }

@@ -29,9 +29,18 @@ struct Recording {
   Count cross_cache_bytes_per_token;
 };
 
+struct RecordOptions {
+  Logits logits = Logits::Last;
+  /// Encoder-decoder models: tokens of the decoder in prefill.
+  std::uint64_t decoder_tokens = 1;
+  /// The prefill is a chunk: kv_len - prompt_len tokens are in the cache before it. Decoder-only
+  /// models.
+  bool chunked = false;
+};
+
 /// Throws Error when the methods do not fit the model.
 Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
-                 const Lowering& lowering, Logits logits = Logits::Last);
+                 const Lowering& lowering, const RecordOptions& options = {});
 
 /// Unique parameters of a model.
 std::uint64_t count_parameters(const Architecture& a);

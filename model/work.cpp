@@ -81,7 +81,11 @@ struct OpWork {
     for (const std::size_t cache : {std::size_t{1}, std::size_t{2}}) {
       operands.read(w, cache, batch * op.visible_keys * operands.input(cache).shape.back());
     }
-    if (operands.num_inputs() > 3) operands.read(w, 3, operands.input(3).elements());
+    if (operands.num_inputs() > 3) {
+      const std::vector<Count>& bias = operands.input(3).shape;
+      const bool by_query = bias[1] == operands.input(0).shape[1];
+      operands.read(w, 3, bias[0] * (by_query ? op.visible_pairs : op.visible_keys));
+    }
     operands.write(w, operands.output().elements());
     return w;
   }
@@ -120,6 +124,14 @@ struct OpWork {
     Work w;
     operands.read(w, 1, operands.input(1).elements());
     operands.write(w, operands.input(1).elements());
+    return w;
+  }
+  Work operator()(const CacheEvict& op) const {
+    const std::vector<Count>& shape = operands.output().shape;
+    const Count elements = shape[0] * op.moved * shape[2];
+    Work w;
+    operands.read(w, 0, elements);
+    operands.write(w, elements);
     return w;
   }
   Work operator()(const RepeatHeads&) const { return operands.traffic(); }
@@ -165,6 +177,7 @@ struct OpEngine {
   Engine operator()(const RopeAngles&) const { return Engine::Vector; }
   Engine operator()(const RotateHalf&) const { return Engine::Vector; }
   Engine operator()(const CacheAppend&) const { return Engine::Vector; }
+  Engine operator()(const CacheEvict&) const { return Engine::Vector; }
   Engine operator()(const RepeatHeads&) const { return Engine::Vector; }
   Engine operator()(const LastToken&) const { return Engine::Vector; }
   Engine operator()(const RelativePositionBias&) const { return Engine::Vector; }

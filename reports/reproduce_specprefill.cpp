@@ -147,7 +147,7 @@ Labels labels_of(std::string_view module, const std::string& place) {
 Recording record_as_counted(const Architecture& a) {
   Lowering lowering;
   lowering.attention = lowering.elementwise = Kernels::Eager;
-  return record(a, {}, lowering, Logits::All);
+  return record(a, {}, lowering, {.logits = Logits::All});
 }
 
 Count multiply_adds(const Graph& graph, const Labels& labels) {

@@ -23,10 +23,10 @@ Estimate compare(const Forecast& f, const Forecast& plain) {
 
 Estimator::Estimator(const Configuration& c)
     : architecture_(c.architecture),
-      recording_(record(c.architecture, c.methods, c.lowering, c.logits)),
+      recording_(record(c.architecture, c.methods, c.lowering, {.logits = c.logits})),
       forecaster_(recording_, c.lowering, make_rates(c.hardware, c.lowering, c.mode)) {
   if (is_plain(c.methods)) return;
-  plain_ = std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, c.logits),
+  plain_ = std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, {.logits = c.logits}),
                                         c.lowering, forecaster_.rates());
 }
 

@@ -13,6 +13,7 @@
 
 #include "model/architecture.h"
 #include "model/count.h"
+#include "model/forward.h"
 
 namespace kvcast {
 
@@ -40,12 +41,17 @@ std::string to_string(const std::vector<MethodSpec>& methods);
 /// A fraction above 0 and at most 1 from an option. Throws Error when missing or out of range.
 double fraction_option(const MethodSpec& spec, std::string_view key);
 
+/// A whole number of at least `minimum` from an option. Throws Error when missing or out of range.
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum);
+
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
   const Architecture& base;
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
+  /// What is cached, and how attention reads it.
+  AttentionMethod attention = plain_attention;
 };
 
 struct Method {
@@ -54,6 +60,9 @@ struct Method {
   std::string_view summary;               ///< one line for `--help`
   std::vector<std::string_view> options;  ///< keys it takes
   std::function<void(const MethodSpec&, Plan&)> apply;
+  /// A spelling that works with small prompts: for help, and for the tests that try all methods.
+  std::string_view example;
+  bool runs = true;  ///< false: it is costed, but the executor cannot run it yet
 };
 
 /// All methods, in the order of `registry.cpp`.
@@ -64,5 +73,6 @@ const Method& find_method(std::string_view name);
 /// One function for each file in this folder.
 Method plain();
 Method random_prune();
+Method streaming();
 
 }  // namespace kvcast

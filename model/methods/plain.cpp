@@ -7,7 +7,8 @@ Method plain() {
           MethodKind::Prompt,
           "the model as it is: every prompt token, its own cache",
           {},
-          [](const MethodSpec&, Plan&) {}};
+          [](const MethodSpec&, Plan&) {},
+          "plain"};
 }
 
 }  // namespace kvcast

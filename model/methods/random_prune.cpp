@@ -17,7 +17,9 @@ Method random_prune() {
             }
             plan.prompt_tokens =
                 plan.symbols.ceil_fraction(plan.prompt_tokens, fraction_option(spec, "keep"));
-          }};
+          },
+          "random-prune:keep=0.5",
+          false};
 }
 
 }  // namespace kvcast

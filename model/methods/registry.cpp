@@ -11,6 +11,7 @@ const std::vector<Method>& methods() {
   static const std::vector<Method> all{
       plain(),
       random_prune(),
+      streaming(),
   };
   return all;
 }
@@ -107,20 +108,48 @@ std::string to_string(const std::vector<MethodSpec>& methods) {
   return text;
 }
 
-double fraction_option(const MethodSpec& spec, std::string_view key) {
+namespace {
+
+constexpr std::uint64_t max_tokens_option = std::uint64_t{1} << 40;
+
+/// The option's text. Throws Error when it is missing; `form` shows one that would be right.
+const std::string& option(const MethodSpec& spec, std::string_view key, std::string_view form) {
   for (const auto& [name, value] : spec.options) {
-    if (name != key) continue;
-    double number = 0;
-    const char* end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data(), end, number);
-    if (error != std::errc() || rest != end || !(number > 0 && number <= 1)) {
-      throw Error("method " + spec.name + ": option " + name, "'" + value + "'",
-                  "a fraction above 0 and at most 1");
-    }
-    return number;
+    if (name == key) return value;
   }
   throw Error("method " + spec.name + ": option '" + std::string(key) + "' is missing; expected " +
-              spec.name + ":" + std::string(key) + "=F");
+              spec.name + ":" + std::string(key) + "=" + std::string(form));
+}
+
+/// Parses all of `text`; false when it is no number of that type.
+template <typename Number>
+bool parse_number(const std::string& text, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end;
+}
+
+}  // namespace
+
+double fraction_option(const MethodSpec& spec, std::string_view key) {
+  const std::string& text = option(spec, key, "F");
+  double number = 0;
+  if (!parse_number(text, number) || !(number > 0 && number <= 1)) {
+    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
+                "a fraction above 0 and at most 1");
+  }
+  return number;
+}
+
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum) {
+  const std::string& text = option(spec, key, "N");
+  std::uint64_t number = 0;
+  if (!parse_number(text, number) || number < minimum || number > max_tokens_option) {
+    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
+                "a whole number from " + std::to_string(minimum) + " to " +
+                    std::to_string(max_tokens_option));
+  }
+  return number;
 }
 
 }  // namespace kvcast

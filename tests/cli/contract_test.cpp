@@ -1,33 +1,14 @@
 // The keys that the command-line contract promises.
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
 
 namespace kvcast::cli {
-namespace {
 
 using nlohmann::json;
-
-json run_json(const std::string& arguments) {
-  const ProgramResult result = run_program(arguments);
-  CAPTURE(arguments);
-  CAPTURE(result.errors);
-  REQUIRE(result.status == 0);
-  return json::parse(result.output);
-}
-
-void check_keys(const json& object, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    CAPTURE(key);
-    CHECK(object.contains(key));
-  }
-}
-
-}  // namespace
 
 TEST_CASE("contract: estimate --json has every key, in base units") {
   const json j = run_json(

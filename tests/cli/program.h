@@ -6,8 +6,10 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,10 +21,10 @@ struct ProgramResult {
   std::string errors;  ///< stderr
 };
 
-/// `arguments` go through the shell.
-inline ProgramResult run_program(const std::string& arguments) {
+/// `arguments` go through the shell, which runs `before` first: "ulimit -v 1000000;".
+inline ProgramResult run_program(const std::string& arguments, const std::string& before = "") {
   const std::string errors_file = "/tmp/kvcast_cli_test_" + std::to_string(::getpid());
-  const std::string line = std::string("'" KVCAST_PROGRAM "' ") + arguments + " 2>" + errors_file;
+  const std::string line = before + " '" KVCAST_PROGRAM "' " + arguments + " 2>" + errors_file;
   FILE* pipe = ::popen(line.c_str(), "r");
   REQUIRE(pipe != nullptr);
   ProgramResult result;
@@ -37,6 +39,22 @@ inline ProgramResult run_program(const std::string& arguments) {
   result.errors = errors.str();
   ::unlink(errors_file.c_str());
   return result;
+}
+
+/// What the program prints with --json.
+inline nlohmann::json run_json(const std::string& arguments) {
+  const ProgramResult result = run_program(arguments);
+  CAPTURE(arguments);
+  CAPTURE(result.errors);
+  REQUIRE(result.status == 0);
+  return nlohmann::json::parse(result.output);
+}
+
+inline void check_keys(const nlohmann::json& object, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    CAPTURE(key);
+    CHECK(object.contains(key));
+  }
 }
 
 }  // namespace kvcast::cli

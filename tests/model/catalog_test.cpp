@@ -12,6 +12,7 @@
 
 #include "model/error.h"
 #include "model/recording.h"
+#include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;
@@ -124,6 +125,39 @@ TEST_CASE("catalog: a file or a checkpoint folder is a model, named after itself
   CHECK(load_model(catalog(), (checkpoint / "config.json").string()).name == "my-model");
   fs::copy_file(checkpoint / "config.json", folder.path() / "other.json");
   CHECK(load_model(catalog(), (folder.path() / "other.json").string()).name == "other");
+}
+
+TEST_CASE("catalog: a GGUF file is a model, named after itself, and overrides reach it") {
+  const TemporaryFolder folder("gguf");
+  GgufWriter w;
+  w.text("general.architecture", "llama");
+  w.text("general.name", "Another name");
+  w.whole("llama.block_count", 3);
+  w.whole("llama.context_length", 100);
+  w.whole("llama.embedding_length", 24);
+  w.whole("llama.feed_forward_length", 40);
+  w.whole("llama.attention.head_count", 6);
+  w.whole("llama.attention.head_count_kv", 3);
+  w.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  w.zeros("token_embd.weight", {24, 50});
+  const std::string path = (folder.path() / "tiny.gguf").string();
+  std::ofstream(path, std::ios::binary) << w.bytes();
+
+  const Architecture a = load_model(catalog(), path);
+  CHECK(a.name == "tiny");
+  CHECK(a.vocab_size == 50);
+  CHECK(a.num_hidden_layers() == 3);
+  CHECK(a.decoder.layers[0].heads == Heads{6, 3, 4});
+  const Architecture changed =
+      load_model(catalog(), path, {{"num_key_value_heads", "2"}, {"num_hidden_layers", "5"}});
+  CHECK(changed.num_hidden_layers() == 5);
+  CHECK(changed.decoder.layers[4].heads == Heads{6, 2, 4});
+  CHECK(message_of([&] {
+          load_model(catalog(), path, {{"num_key_value_hads", "2"}});
+        }).find("did you mean 'num_key_value_heads'?") != std::string::npos);
+
+  std::ofstream(path, std::ios::binary) << w.bytes().substr(0, 100);
+  CHECK(message_of([&] { load_model(catalog(), path); }).starts_with(path));
 }
 
 TEST_CASE("catalog: errors in a config name its file") {

@@ -158,7 +158,7 @@ TEST_CASE("forward: a prefill's linear layers do 2 FLOPs a parameter and token")
   // every token through the layers, the last of each sequence through the head
   CHECK(flops_of<Linear>(r.prefill, values) == 2 * batch * (prompt * layers + D * V));
   CHECK(flops_of<Linear>(r.decode, values) == 2 * batch * (layers + D * V));
-  const Recording all = record(read(llama), {}, {}, Logits::All);
+  const Recording all = record(read(llama), {}, {}, {.logits = Logits::All});
   CHECK(flops_of<Linear>(all.prefill, values) == 2 * batch * prompt * (layers + D * V));
 }
 
@@ -197,7 +197,7 @@ TEST_CASE("forward: token by token does the linear work of the prompt at once") 
   const std::string models[] = {llama, neox, openelm, falcon, gpt2, opt};
   for (const std::string& model : models) {
     CAPTURE(model);
-    const Recording r = record(read(model), {}, {}, Logits::All);
+    const Recording r = record(read(model), {}, {}, {.logits = Logits::All});
     U sum = 0;
     for (U n = 1; n <= 5; ++n) sum += flops_of<Linear>(r.decode, r.symbols.resolve({3, 7, n}));
     CHECK(sum == flops_of<Linear>(r.prefill, r.symbols.resolve({3, 5, 1})));

@@ -117,7 +117,7 @@ TEST_CASE("recording: the cache is K and V of every slot, and an encoder's rows 
 TEST_CASE("recording: all logits cost the head for every token, last logits for one") {
   const Architecture a = load_model(catalog(), "pythia-70m");
   const Recording last = record(a, {}, {});
-  const Recording all = record(a, {}, {}, Logits::All);
+  const Recording all = record(a, {}, {}, {.logits = Logits::All});
   const SymbolValues values = last.symbols.resolve({2, 7, 3});
   const Count difference = total_work(all.prefill).flops - total_work(last.prefill).flops;
   // 6 more tokens of 2 sequences: head 2·512·50304, final LayerNorm 7·512 + 4

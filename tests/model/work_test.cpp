@@ -118,13 +118,17 @@ TEST_CASE("work: tiled attention skips invisible pairs and stores no scores") {
   TiledAttention unscaled = op;
   unscaled.scale = 1;
   CHECK(work_of(unscaled, {q, k, k}, q).flops == 2 * 6 * 45 * 32 + 420);
-  // A soft cap costs 3 a pair, a bias 1 and the bytes of [6, 5, 11] halves.
+  // A soft cap costs 3 a pair, a bias 1 and the bytes of the 6·45 halves that are read of
+  // [6, 5, 11]; of [6, 1, 11], one row for all queries, all 66.
   TiledAttention capped = op;
   capped.softcap = 50;
   CHECK(work_of(capped, {q, k, k}, q).flops == 2 * 6 * 45 * 36 + 420);
   const Operand bias{{heads.num_attention_heads, tokens, keys}};
   CHECK(work_of(op, {q, k, k, bias}, q) ==
-        Numbers{2 * 6 * 45 * 34 + 420, 0, 1848, 840 + 660, 0, 840});
+        Numbers{2 * 6 * 45 * 34 + 420, 0, 1848, 840 + 540, 0, 840});
+  const Operand row{{heads.num_attention_heads, 1, keys}};
+  CHECK(work_of(op, {q, k, k, row}, q) ==
+        Numbers{2 * 6 * 45 * 34 + 420, 0, 1848, 840 + 132, 0, 840});
 }
 
 TEST_CASE("work: GQA decode reads each key-value head once, and only the window of it") {

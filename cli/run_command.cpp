@@ -1,0 +1,326 @@
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/progress_bar.h"
+#include "cli/request_options.h"
+#include "cli/run_inputs.h"
+#include "cli/run_profile.h"
+#include "model/error.h"
+#include "model/execute/machine_probe.h"
+#include "model/quantity.h"
+#include "model/weights/safetensors.h"
+#include "reports/atomic_file.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::cli {
+namespace {
+
+using execute::Generation;
+using execute::TokenId;
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  std::string method = "plain";
+  std::string attention = "tiled";
+  std::string elementwise;
+  RunInputs inputs;
+  std::string output_len = "16";
+  std::string chunk;
+  std::string logits;
+  std::string hardware;
+  int threads = 0;
+  bool count = false;
+  bool profile = false;
+  bool ignore_eos = false;
+  bool json = false;
+};
+
+/// Highest resident memory of this process so far, bytes; 0 where the system does not say.
+std::uint64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+ordered_json profile_json(const std::vector<ProfileRow>& rows) {
+  ordered_json list = ordered_json::array();
+  for (const ProfileRow& r : rows) {
+    list.push_back({{"pass", r.pass},
+                    {"operator", r.op},
+                    {"count", r.count},
+                    {"flops", r.flops},
+                    {"bytes", r.bytes},
+                    {"measured_s", r.measured_s},
+                    {"predicted_s", r.predicted_s}});
+  }
+  return list;
+}
+
+std::string profile_text(const std::vector<ProfileRow>& rows) {
+  Table table(
+      {"pass", "operator", "count", "ms", "roofline ms", "measured/roofline", "GFLOP/s", "GB/s"});
+  for (const std::string pass : {"prefill", "decode"}) {
+    double measured = 0;
+    double predicted = 0;
+    for (const ProfileRow& r : rows) {
+      if (r.pass != pass) continue;
+      measured += r.measured_s;
+      predicted += r.predicted_s;
+      const auto rate = [&](double amount) {
+        return r.measured_s > 0 ? fmt::format("{:.1f}", amount / r.measured_s / 1e9) : "";
+      };
+      const std::string ratio =
+          r.predicted_s > 0 ? fmt::format("{:.2f}", r.measured_s / r.predicted_s) : "";
+      table.add({pass, r.op, std::to_string(r.count), fmt::format("{:.3f}", r.measured_s * 1e3),
+                 fmt::format("{:.3f}", r.predicted_s * 1e3), ratio, rate(r.flops), rate(r.bytes)});
+    }
+    if (predicted > 0) {
+      table.add({pass, "all", "", fmt::format("{:.3f}", measured * 1e3),
+                 fmt::format("{:.3f}", predicted * 1e3),
+                 fmt::format("{:.2f}", measured / predicted), "", ""});
+    }
+  }
+  return table.text();
+}
+
+/// One sequence as a plain list, as the contract has it; a batch as a list of lists.
+ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
+  return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
+}
+
+void write_logits(reports::AtomicFile& file, const Generation& g) {
+  // One sequence: [positions, vocab]; a batch keeps its dimension.
+  std::vector<std::uint64_t> shape;
+  for (std::size_t i = g.logits_shape[0] == 1 ? 1 : 0; i < 3; ++i) {
+    shape.push_back(g.logits_shape[i]);
+  }
+  file.write(safetensors_bytes({{"logits", shape, g.logits}}));
+  file.commit();
+}
+
+execute::SessionOptions session_options(const Options& o, std::size_t decoder_tokens) {
+  execute::SessionOptions s;
+  s.methods = parse_methods(o.method);
+  RequestOptions kernels;
+  kernels.attention = o.attention;
+  kernels.elementwise = o.elementwise;
+  const Lowering lowering = parse_lowering(kernels);
+  s.attention = lowering.attention;
+  s.elementwise = lowering.elementwise;
+  s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
+  s.logits = o.logits.empty() ? Logits::Last : Logits::All;
+  s.decoder_tokens = decoder_tokens;
+  if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
+  return s;
+}
+
+/// Prints text as it comes, or token ids where there is no tokenizer.
+class Printer {
+ public:
+  explicit Printer(const std::optional<text::Tokenizer>& tokenizer) {
+    if (tokenizer) stream_.emplace(*tokenizer);
+  }
+  void operator()(TokenId token) {
+    write(stream_ ? stream_->push(token) : fmt::format("{}{}", first_ ? "" : ",", token));
+    first_ = false;
+  }
+  void finish() { write((stream_ ? stream_->finish() : "") + "\n"); }
+
+ private:
+  static void write(const std::string& text) {
+    print_text(text);
+    std::fflush(stdout);
+  }
+  std::optional<text::StreamDecoder> stream_;
+  bool first_ = true;
+};
+
+ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
+                      const execute::Session& session, const Generation& g, std::size_t prompt_len,
+                      int threads) {
+  ordered_json j{{"model", checkpoint.architecture().name},
+                 {"method", to_string(parse_methods(o.method))},
+                 {"attention", o.attention},
+                 {"threads", threads},
+                 {"batch", g.tokens.size()},
+                 {"prompt_len", prompt_len},
+                 {"generated_tokens", tokens_json(g.tokens)},
+                 {"ttft_s", g.ttft_s},
+                 {"tpot_s", g.tpot_s},
+                 {"load_s", session.load_s()},
+                 {"kv_cache_bytes", g.kv_cache_bytes},
+                 {"weight_bytes", session.weight_bytes()},
+                 {"peak_memory_bytes", peak_resident_bytes()},
+                 {"analytic_flops", g.analytic_flops},
+                 {"analytic_bytes", g.analytic_bytes}};
+  if (o.count) {
+    j["counted_flops"] = g.counted.flops;
+    j["counted_bytes"] = g.counted.bytes();
+  }
+  return j;
+}
+
+std::string summary(const execute::Session& session, const Generation& g, std::size_t prompt_len) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  std::string line = fmt::format("prompt {} tokens, TTFT {}", prompt_len, seconds(g.ttft_s));
+  if (g.decode_steps > 0) {
+    line += fmt::format(", then {} tokens at {} each", g.decode_steps, seconds(g.tpot_s));
+  }
+  return line +
+         fmt::format("; loaded in {}, cache {}, peak memory {}", seconds(session.load_s()),
+                     format_quantity(static_cast<double>(g.kv_cache_bytes), Dimension::Bytes),
+                     format_quantity(static_cast<double>(peak_resident_bytes()), Dimension::Bytes));
+}
+
+/// Else the system would end the process when the cache grows, without a word.
+void check_memory(const execute::Session& session, const roofline::DesignPoint& point,
+                  std::size_t kv_len) {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return;
+  const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
+  const Recording& r = session.recording();
+  const auto cache = static_cast<double>(
+      r.kv_cache_bytes.at(r.symbols.resolve({point.batch, point.prompt_len, kv_len})));
+  if (cache <= memory) return;
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  throw Error(Error("prompt and output", "a cache of " + bytes(cache),
+                    "at most this machine's memory of " + bytes(memory))
+                  .what(),
+              Fault::Run);
+}
+
+void run(const Options& o, const Globals& globals) {
+  const int threads = execute::use_threads(o.threads);
+  const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
+  const Checkpoint checkpoint(o.model);
+  std::string no_tokenizer;
+  std::optional<text::Tokenizer> tokenizer;
+  const bool text_given = !o.inputs.prompt.empty() || !o.inputs.prompt_file.empty();
+  if (text_given || !o.json) tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  execute::Request request = read_request(o.inputs, checkpoint, tokenizer, no_tokenizer);
+  request.output_len = output_len;
+  // Token ids ask for so many tokens; a text ends where the model ends it.
+  if (text_given && tokenizer && !o.ignore_eos) request.stop_tokens = tokenizer->end_of_text();
+
+  const execute::SessionOptions options = session_options(o, request.tokens.front().size());
+  const Architecture& a = checkpoint.architecture();
+  const std::size_t prompt_len =
+      a.encoder_decoder
+          ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
+          : request.tokens[0].size();
+  const roofline::DesignPoint point{request.tokens.size(), prompt_len, output_len};
+  // Beyond a position table the run is refused; any other context is only a warning.
+  if (a.decoder.position_rows == 0) {
+    for (const std::string& line : roofline::context_warnings(a, point)) globals.warn(line);
+  }
+  std::optional<roofline::Hardware> hardware;
+  if (o.profile) {
+    hardware = o.hardware.empty() ? measured_machine()
+                                  : roofline::load_hardware(globals.catalog(), o.hardware);
+  }
+  std::optional<reports::AtomicFile> logits;
+  if (!o.logits.empty()) logits.emplace(o.logits);
+  const execute::Session session(checkpoint, options);
+  check_memory(session, point, request.tokens.front().size() + output_len);
+
+  Printer printer(tokenizer);
+  const bool stream = !o.json && request.tokens.size() == 1;
+  if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
+  ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
+  const auto start = std::chrono::steady_clock::now();
+  request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    bar.draw(done, 0, all, elapsed.count());
+  };
+  const Generation g = session.run(request);
+  if (stream) printer.finish();
+
+  if (logits) write_logits(*logits, g);
+  ordered_json j = run_json(o, checkpoint, session, g, prompt_len, threads);
+  if (tokenizer) {
+    ordered_json texts = ordered_json::array();
+    for (const auto& tokens : g.tokens) texts.push_back(tokenizer->decode(tokens));
+    j["text"] = texts.size() == 1 ? texts[0] : texts;
+  }
+  std::vector<ProfileRow> rows;
+  if (o.profile) {
+    const std::uint64_t first_kv_len = request.tokens[0].size() + 1;
+    rows = profile_rows(session, options, g, point.batch, prompt_len, first_kv_len, *hardware);
+    j["profile_hardware"] = hardware->name;
+    j["profile"] = profile_json(rows);
+  }
+  if (o.json) {
+    print_json(j);
+    return;
+  }
+  if (!stream) {
+    for (const auto& tokens : g.tokens) {
+      print_text(
+          (tokenizer ? tokenizer->decode(tokens) : fmt::format("{}", fmt::join(tokens, ","))) +
+          "\n");
+    }
+  }
+  if (o.count) {
+    Table table({"", "analytic", "counted"});
+    table.add({"FLOPs", std::to_string(g.analytic_flops), std::to_string(g.counted.flops)});
+    table.add({"bytes", std::to_string(g.analytic_bytes), std::to_string(g.counted.bytes())});
+    print_text(table.text());
+  }
+  if (o.profile) print_text(profile_text(rows));
+  globals.say(summary(session, g, prompt_len));
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, const Globals& globals) {
+  CLI::App* c = app.add_subcommand(
+      "run",
+      "Execute a checkpoint on the CPU: prefill and greedy decoding in fp32.\n\nExamples:\n"
+      "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
+      "is'\n"
+      "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json");
+  const auto o = std::make_shared<Options>();
+  c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
+      ->required()
+      ->type_name("PATH");
+  c->add_option("--method", o->method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  o->inputs.add_to(*c);
+  c->add_option("--output-len,-n", o->output_len, "tokens to generate, the first included")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--attention", o->attention, "eager (scores in memory) or tiled (online softmax)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--elementwise", o->elementwise,
+                "eager or fused norms, rotations and activations; default as attention")
+      ->type_name("KIND");
+  c->add_option("--chunk", o->chunk, "prefill this many prompt tokens at a time")
+      ->type_name("TOKENS");
+  c->add_option("--threads,-t", o->threads, "0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
+  c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
+  c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab], fp32")
+      ->type_name("FILE.safetensors");
+  c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
+  c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")
+      ->type_name("HW");
+  c->add_flag("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { run(*o, globals); });
+}
+
+}  // namespace kvcast::cli

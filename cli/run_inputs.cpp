@@ -1,0 +1,274 @@
+#include "cli/run_inputs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/audio/log_mel.h"
+#include "model/error.h"
+#include "model/json_file.h"
+#include "model/quantity.h"
+#include "model/text/gguf_vocabulary.h"
+#include "model/weights/gguf.h"
+#include "model/weights/mapped_file.h"
+#include "model/weights/safetensors.h"
+
+namespace kvcast::cli {
+namespace fs = std::filesystem;
+namespace {
+
+using execute::TokenId;
+using Sequences = std::vector<std::vector<TokenId>>;
+
+constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
+
+/// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
+Sequences parse_ids(const std::string& text, const char* flag) {
+  Sequences sequences(1);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    while (at != end && *at == ' ') ++at;
+    TokenId id = 0;
+    const auto [rest, error] = std::from_chars(at, end, id);
+    if (error != std::errc()) {
+      throw Error(flag, "'" + text + "'", "token ids such as 1,2,3 (sequences joined by ;)");
+    }
+    sequences.back().push_back(id);
+    at = rest;
+    while (at != end && *at == ' ') ++at;
+    if (at == end) return sequences;
+    if (*at == ';') sequences.emplace_back();
+    if (*at != ',' && *at != ';') {
+      throw Error(flag, fmt::format("'{}' behind a token id", *at), "a comma or a semicolon");
+    }
+    ++at;
+  }
+}
+
+std::string read_prompt_file(const std::string& path) {
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) throw Error("--prompt-file " + path, "a folder", "a text file");
+  const auto size = fs::file_size(path, ec);
+  if (!ec && size > max_prompt_file) {
+    throw Error("--prompt-file " + path, fmt::format("{} bytes", size),
+                fmt::format("at most {}", max_prompt_file));
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error("--prompt-file " + path + ": cannot be read");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
+std::optional<Sequences> ids_of_file(const std::string& path) {
+  if (fs::path(path).extension() != ".json") return {};
+  const nlohmann::json j = read_json_file(path);
+  const auto is_list = [](const nlohmann::json& list) {
+    return list.is_array() && !list.empty() &&
+           std::all_of(list.begin(), list.end(),
+                       [](const nlohmann::json& id) { return id.is_number_unsigned(); });
+  };
+  const auto to_ids = [](const nlohmann::json& list) {
+    std::vector<TokenId> ids;
+    for (const nlohmann::json& id : list) {
+      const auto value = id.get<std::uint64_t>();
+      ids.push_back(static_cast<TokenId>(std::min<std::uint64_t>(value, 0xFFFFFFFF)));
+    }
+    return ids;
+  };
+  if (is_list(j)) return Sequences{to_ids(j)};
+  if (!j.is_array() || j.empty() || !std::all_of(j.begin(), j.end(), is_list)) {
+    throw Error("--prompt-file " + path, "another JSON document", "a list of token ids");
+  }
+  Sequences sequences;
+  for (const nlohmann::json& list : j) sequences.push_back(to_ids(list));
+  return sequences;
+}
+
+/// [mel_bins, frames] as stored -> [frames, mel_bins] as the graph takes it.
+std::vector<float> by_frame(std::span<const float> mel, std::size_t bins) {
+  const std::size_t frames = mel.size() / bins;
+  std::vector<float> turned(mel.size());
+  for (std::size_t f = 0; f < frames; ++f) {
+    for (std::size_t b = 0; b < bins; ++b) turned[f * bins + b] = mel[b * frames + f];
+  }
+  return turned;
+}
+
+std::vector<float> read_features(const std::string& path, const Architecture& a) {
+  const StoredTensors file = read_safetensors(MappedFile::open(path));
+  for (const StoredTensor& t : file.tensors) {
+    if (t.name != "features") continue;
+    if (t.shape.size() != 2 || t.shape[0] != a.num_mel_bins) {
+      throw Error(
+          t.place(),
+          fmt::format("{} dimensions, the first of {}", t.shape.size(),
+                      t.shape.empty() ? 0 : t.shape[0]),
+          fmt::format("[{}, {}], mel bins and frames", a.num_mel_bins, 2 * a.max_source_positions));
+    }
+    std::vector<float> values(t.elements());
+    read_elements(t, 0, values);
+    return by_frame(values, a.num_mel_bins);
+  }
+  throw Error(path + ": no tensor 'features' in it; expected one [mel bins, frames]");
+}
+
+/// A tokenizer of another model gives such ids too.
+void check_vocabulary(const Sequences& sequences, const Architecture& a, const char* flag) {
+  for (const std::vector<TokenId>& sequence : sequences) {
+    const auto outside = std::find_if(sequence.begin(), sequence.end(),
+                                      [&](TokenId id) { return id >= a.vocab_size; });
+    if (outside == sequence.end()) continue;
+    throw Error(flag,
+                fmt::format("token id {} at position {}", *outside, outside - sequence.begin()),
+                fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
+  }
+}
+
+/// Ids that a decoder starts from when the user gives none.
+Sequences default_decoder_start(const Checkpoint& checkpoint) {
+  const fs::path config = checkpoint.path() / "config.json";
+  const nlohmann::json j = read_json_file(config);
+  const JsonObject c(j, config.string());
+  if (!c.has("decoder_start_token_id")) {
+    throw Error("--tokens is missing: " + config.string() + " names no decoder_start_token_id");
+  }
+  return {{static_cast<TokenId>(c.whole("decoder_start_token_id", 0))}};
+}
+
+}  // namespace
+
+void RunInputs::add_to(CLI::App& c) {
+  c.add_option("--tokens", tokens,
+               "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5,6); of encoder-decoder models the "
+               "decoder's")
+      ->type_name("IDS");
+  c.add_option("--prompt", prompt, "prompt as text; of encoder-decoder models the encoder's")
+      ->type_name("TEXT");
+  c.add_option("--prompt-file", prompt_file, "prompt from a text file, or token ids from a .json")
+      ->type_name("FILE");
+  c.add_option("--encoder-tokens", encoder_tokens, "the encoder's token ids")->type_name("IDS");
+  c.add_option("--features", features,
+               "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file")
+      ->type_name("FILE");
+  c.add_option("--audio", audio, "the encoder's input: a WAV file, of which the log-mel is taken")
+      ->type_name("FILE.wav");
+  c.add_option("--batch,-b", batch, "run the prompt this many times side by side")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std::string& why) {
+  if (checkpoint.gguf() != nullptr) {
+    if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
+      why = checkpoint.path().string() + " holds no tokenizer";
+      return {};
+    }
+    return text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()));
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"}) {
+    std::error_code ec;
+    if (fs::exists(checkpoint.path() / name, ec)) {
+      return text::Tokenizer::from_folder(checkpoint.path());
+    }
+  }
+  why = checkpoint.path().string() + " holds no tokenizer.json, tokenizer.model or spiece.model";
+  return {};
+}
+
+execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
+                              const std::optional<text::Tokenizer>& tokenizer,
+                              const std::string& no_tokenizer) {
+  const Architecture& a = checkpoint.architecture();
+  const auto encode = [&](const std::string& text, const char* flag) -> Sequences {
+    if (!tokenizer) throw Error(std::string(flag) + ": " + no_tokenizer + "; expected --tokens");
+    if (text.empty()) throw Error(flag, "an empty text", "a prompt");
+    std::vector<TokenId> ids = tokenizer->encode(text);
+    if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
+    return {ids};
+  };
+  Sequences prompt;
+  int given = 0;
+  const auto take = [&](Sequences sequences, const char* flag) {
+    check_vocabulary(sequences, a, flag);
+    prompt = std::move(sequences);
+    ++given;
+  };
+  if (!in.prompt.empty()) take(encode(in.prompt, "--prompt"), "--prompt");
+  if (!in.prompt_file.empty()) {
+    auto ids = ids_of_file(in.prompt_file);
+    take(ids ? std::move(*ids) : encode(read_prompt_file(in.prompt_file), "--prompt-file"),
+         "--prompt-file");
+  }
+
+  execute::Request r;
+  if (!a.encoder_decoder) {
+    for (const auto& [flag, value] :
+         {std::pair{"--encoder-tokens", &in.encoder_tokens}, std::pair{"--features", &in.features},
+          std::pair{"--audio", &in.audio}}) {
+      if (!value->empty()) {
+        throw Error(std::string(flag) + ": " + a.name + " has no encoder; expected --tokens");
+      }
+    }
+    if (!in.tokens.empty()) take(parse_ids(in.tokens, "--tokens"), "--tokens");
+    if (given != 1) {
+      throw Error(given == 0 ? "no prompt given" : "several prompts given",
+                  std::to_string(given) + " of them",
+                  "one of --tokens, --prompt and --prompt-file");
+    }
+    r.tokens = std::move(prompt);
+  } else {
+    const bool mel = a.num_mel_bins > 0;
+    if (!mel && !(in.features.empty() && in.audio.empty())) {
+      throw Error(in.features.empty() ? "--audio" : "--features", a.name + ", which reads tokens",
+                  "--encoder-tokens, --prompt or --prompt-file");
+    }
+    r.tokens =
+        in.tokens.empty() ? default_decoder_start(checkpoint) : parse_ids(in.tokens, "--tokens");
+    check_vocabulary(r.tokens, a, "--tokens");
+    if (!in.encoder_tokens.empty()) {
+      take(parse_ids(in.encoder_tokens, "--encoder-tokens"), "--encoder-tokens");
+    }
+    r.encoder_tokens = std::move(prompt);
+    if (!in.features.empty()) {
+      r.features = read_features(in.features, a);
+      ++given;
+    }
+    if (!in.audio.empty()) {
+      const audio::Recording sound = audio::read_wav_file(in.audio);
+      r.features = by_frame(audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions),
+                            a.num_mel_bins);
+      ++given;
+    }
+    if (given != 1 || mel != r.encoder_tokens.empty()) {
+      throw Error("the encoder's input", std::to_string(given) + " given",
+                  mel ? "one of --features and --audio"
+                      : "one of --encoder-tokens, --prompt and --prompt-file");
+    }
+    if (mel && r.tokens.size() > 1) {
+      throw Error("--tokens", std::to_string(r.tokens.size()) + " sequences",
+                  "one, for there is one recording");
+    }
+  }
+  const std::uint64_t copies = parse_token_count(in.batch, "--batch");
+  if (copies > 4096) throw Error("--batch", in.batch, "at most 4096 sequences");
+  const auto repeat = [&](auto& sequences) {
+    const auto once = sequences;
+    for (std::uint64_t i = 1; i < copies; ++i) {
+      sequences.insert(sequences.end(), once.begin(), once.end());
+    }
+  };
+  repeat(r.tokens);
+  repeat(r.encoder_tokens);
+  repeat(r.features);
+  return r;
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,37 @@
+/// What `kvcast run` reads before it runs: prompts, encoder inputs, the tokenizer.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "model/execute/generate.h"
+#include "model/text/tokenizer.h"
+
+namespace kvcast::cli {
+
+/// As the user typed them.
+struct RunInputs {
+  std::string tokens;
+  std::string prompt;
+  std::string prompt_file;
+  std::string encoder_tokens;
+  std::string features;
+  std::string audio;
+  std::string batch = "1";
+
+  void add_to(CLI::App& command);
+};
+
+/// The checkpoint's tokenizer, or nothing when it has none; `why` says what was looked for.
+std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std::string& why);
+
+/// Everything of a request but its length and callbacks. Throws Error naming the flag when none or
+/// several prompts are given, or when they do not fit the model.
+execute::Request read_request(const RunInputs& inputs, const Checkpoint& checkpoint,
+                              const std::optional<text::Tokenizer>& tokenizer,
+                              const std::string& no_tokenizer);
+
+}  // namespace kvcast::cli

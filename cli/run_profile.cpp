@@ -1,0 +1,94 @@
+#include "cli/run_profile.h"
+
+#include <algorithm>
+#include <map>
+
+#include "model/execute/machine_probe.h"
+#include "roofline/op_cost.h"
+
+namespace kvcast::cli {
+namespace {
+
+using roofline::Hardware;
+using roofline::Sourced;
+
+Sourced measured(double value, const char* how) {
+  return {value, roofline::Source::Measured, how, ""};
+}
+
+/// Adds what the recorded operators of a pass should take at these sizes.
+void predict(std::map<std::string, ProfileRow>& rows, const std::vector<roofline::OpGroup>& groups,
+             const roofline::Rates& rates, const std::vector<std::uint64_t>& values) {
+  for (const roofline::OpGroup& group : groups) {
+    const roofline::OpTime time = roofline::time_of(group, rates, values);
+    const auto count = static_cast<double>(group.count);
+    ProfileRow& row = rows[group.op];
+    row.count += group.count;
+    row.flops += count * static_cast<double>(time.flops.count);
+    row.bytes += count * static_cast<double>(time.bytes.count);
+    row.predicted_s += count * time.total.value;
+  }
+}
+
+void append(std::vector<ProfileRow>& all, std::map<std::string, ProfileRow> rows, const char* pass,
+            const Graph& graph, const std::vector<double>& seconds) {
+  for (std::size_t n = 0; n < seconds.size(); ++n) {
+    rows[std::string(name(graph.nodes()[n].op))].measured_s += seconds[n];
+  }
+  std::vector<ProfileRow> sorted;
+  for (auto& [op, row] : rows) {
+    row.pass = pass;
+    row.op = op;
+    if (row.count > 0) sorted.push_back(std::move(row));
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const ProfileRow& a, const ProfileRow& b) { return a.measured_s > b.measured_s; });
+  all.insert(all.end(), sorted.begin(), sorted.end());
+}
+
+}  // namespace
+
+Hardware measured_machine() {
+  Hardware hw;
+  hw.name = "this-machine";
+  hw.description = "this machine, as measured before the run";
+  hw.kind = "cpu";
+  const double flops = execute::measure_fma_rate();
+  hw.peak_flops_per_second[DType::FP32] = measured(flops, "multiply-adds in registers");
+  hw.vector_flops_per_second = measured(flops, "multiply-adds in registers");
+  hw.memory_bandwidth = measured(execute::measure_read_bandwidth(), "reading 256 MiB");
+  return hw;
+}
+
+std::vector<ProfileRow> profile_rows(const execute::Session& session,
+                                     const execute::SessionOptions& options,
+                                     const execute::Generation& run, std::uint64_t batch,
+                                     std::uint64_t prompt_len, std::uint64_t first_kv_len,
+                                     const Hardware& hardware) {
+  const Lowering lowering = execute::session_lowering(options);
+  const roofline::Rates rates =
+      roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
+  const Recording& recording = session.recording();
+  const auto symbols = [&](std::uint64_t length, std::uint64_t kv_len) {
+    return recording.symbols.resolve({batch, length, kv_len});
+  };
+  std::vector<ProfileRow> all;
+  std::map<std::string, ProfileRow> prefill;
+  const auto prefill_groups = roofline::fold(recording.prefill, lowering);
+  const std::uint64_t chunk = options.chunk > 0 ? options.chunk : prompt_len;
+  for (std::uint64_t first = 0; first < prompt_len; first += chunk) {
+    const std::uint64_t n = std::min(chunk, prompt_len - first);
+    predict(prefill, prefill_groups, rates, symbols(n, first + n));
+  }
+  append(all, std::move(prefill), "prefill", recording.prefill, run.profile.prefill_s);
+
+  std::map<std::string, ProfileRow> decode;
+  const auto decode_groups = roofline::fold(recording.decode, lowering);
+  for (std::uint64_t step = 0; step < run.decode_steps; ++step) {
+    predict(decode, decode_groups, rates, symbols(prompt_len, first_kv_len + step));
+  }
+  append(all, std::move(decode), "decode", recording.decode, run.profile.decode_s);
+  return all;
+}
+
+}  // namespace kvcast::cli

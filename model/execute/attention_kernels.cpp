@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "model/execute/attention_layout.h"
+#include "model/execute/kernels.h"
+#include "model/execute/matrix.h"
+#include "model/execute/positions.h"
+#include "model/execute/row_loops.h"
+
+namespace kvcast::execute {
+
+/// Soft cap, bias and mask for one row of scores over keys [first, first + n).
+void finish_scores(const Attention& a, std::size_t head, std::size_t query, std::size_t first,
+                   std::size_t n, float* row) {
+  if (a.op.softcap > 0) {
+    map_row(Function::SoftCap, static_cast<float>(a.op.softcap), row, row, n);
+  }
+  if (a.bias != nullptr) {
+    const std::size_t known = std::min(n, a.keys - first);
+    const std::size_t at = bias_index(a.bias->shape, head, query, first);
+    combine_rows(Function::Add, row, a.bias->data + at, row, known);
+  }
+  const KeyRange visible = visible_range(a.op.mask, a.past + query, a.keys);
+  const std::size_t begin = std::clamp(visible.first, first, first + n) - first;
+  const std::size_t end = std::clamp(visible.end, first, first + n) - first;
+  std::fill(row, row + begin, masked_score);
+  std::fill(row + std::max(begin, end), row + n, masked_score);
+}
+
+void tiled_attention(const Call& call, const TiledAttention& op) {
+  const HeadLayout layout(op.heads);
+  const Attention a{.op = op,
+                    .layout = layout,
+                    .bias = call.inputs.size() > 3 ? &call.inputs[3] : nullptr,
+                    .past = op.mask.causal ? call.value(op.mask.past) : 0,
+                    .keys = call.inputs[1].shape[1]};
+  if (call.inputs[0].shape[1] == 1) {
+    attend_one(call, a);
+  } else {
+    attend_many(call, a);
+  }
+}
+
+void attention_scores(const Call& call, const Heads& heads) {
+  const HeadLayout l(heads);
+  const Operand& q = call.inputs[0];
+  const std::size_t queries = call.output.shape[2];
+  const std::size_t keys = call.output.shape[3];
+  const std::size_t items = call.output.shape[0] * l.num_heads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t item = 0; item < items; ++item) {
+    const std::size_t b = item / l.num_heads;
+    const std::size_t head = item % l.num_heads;
+    multiply({.m = queries,
+              .n = keys,
+              .k = l.head_dim,
+              .a = q.data + b * queries * l.query_stride + l.query_offset(head),
+              .lda = l.query_stride,
+              .b = call.inputs[1].sequence(b) + l.kv_offset(head),
+              .ldb = l.kv_stride,
+              .transposed = true,
+              .c = call.output.data + item * queries * keys,
+              .ldc = keys});
+  }
+}
+
+void attention_values(const Call& call, const Heads& heads) {
+  const HeadLayout l(heads);
+  const Shape& p = call.inputs[0].shape;
+  const std::size_t queries = p[2];
+  const std::size_t keys = p[3];
+  const std::size_t items = p[0] * l.num_heads;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t item = 0; item < items; ++item) {
+    const std::size_t b = item / l.num_heads;
+    const std::size_t head = item % l.num_heads;
+    multiply({.m = queries,
+              .n = l.head_dim,
+              .k = keys,
+              .a = call.inputs[0].data + item * queries * keys,
+              .lda = keys,
+              .b = call.inputs[1].sequence(b) + l.kv_offset(head),
+              .ldb = l.kv_stride,
+              .c = call.output.data + b * queries * l.query_stride + l.query_offset(head),
+              .ldc = l.query_stride});
+  }
+}
+
+}  // namespace kvcast::execute

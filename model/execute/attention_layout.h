@@ -1,0 +1,46 @@
+/// What the attention kernels share: where heads lie, and what happens to a row of scores.
+#pragma once
+
+#include <cstddef>
+
+#include "model/execute/operand.h"
+
+namespace kvcast::execute {
+
+/// The heads of one layer as the kernels walk them.
+struct HeadLayout {
+  std::size_t num_heads;
+  std::size_t queries_per_key;
+  std::size_t head_dim;
+  std::size_t query_stride;  ///< elements between tokens
+  std::size_t kv_stride;
+
+  explicit HeadLayout(const Heads& h)
+      : num_heads(h.num_attention_heads),
+        queries_per_key(h.num_attention_heads / h.num_key_value_heads),
+        head_dim(h.head_dim),
+        query_stride(h.num_attention_heads * h.head_dim),
+        kv_stride(h.num_key_value_heads * h.head_dim) {}
+  std::size_t query_offset(std::size_t head) const { return head * head_dim; }
+  std::size_t kv_offset(std::size_t head) const { return head / queries_per_key * head_dim; }
+};
+
+/// What all pieces of one attention share.
+struct Attention {
+  const TiledAttention& op;
+  const HeadLayout& layout;
+  const Operand* bias;
+  std::size_t past;  ///< position of query 0
+  std::size_t keys;  ///< in the cache
+};
+
+/// Soft cap, bias and mask for one row of scores over keys [first, first + n).
+void finish_scores(const Attention& a, std::size_t head, std::size_t query, std::size_t first,
+                   std::size_t n, float* row);
+
+/// Several queries a sequence: tiles of queries and keys (tiled_prefill.cpp).
+void attend_many(const Call& call, const Attention& a);
+/// One query a sequence: every key and value is read once (tiled_decode.cpp).
+void attend_one(const Call& call, const Attention& a);
+
+}  // namespace kvcast::execute

@@ -1,0 +1,33 @@
+/// A small matrix product for tiles that lie in a core's caches, on the calling thread.
+#pragma once
+
+#include <cstddef>
+
+namespace kvcast::execute {
+
+/// Columns are handled in vectors of this many numbers.
+inline constexpr std::size_t vector_width = 16;
+/// Rows that share one load of B; C's tile of rows·64 numbers stays in registers.
+inline constexpr std::size_t block_rows = 6;
+
+inline std::size_t padded(std::size_t n) {
+  return (n + vector_width - 1) / vector_width * vector_width;
+}
+
+/// C[m, n] = A[m, k]·B[k, n], or C += with `accumulate`; n a multiple of vector_width. Rows lie
+/// lda, ldb and ldc numbers apart.
+struct BlockProduct {
+  std::size_t m = 0;
+  std::size_t n = 0;
+  std::size_t k = 0;
+  const float* a = nullptr;
+  std::size_t lda = 0;
+  const float* b = nullptr;
+  std::size_t ldb = 0;
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  bool accumulate = false;
+};
+void multiply_block(const BlockProduct& product);
+
+}  // namespace kvcast::execute

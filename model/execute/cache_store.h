@@ -1,0 +1,36 @@
+/// The KV cache of a running request.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "model/execute/floats.h"
+#include "model/execute/operand.h"
+
+namespace kvcast::execute {
+
+/// One growing tensor [batch, rows, features] for each name, each sequence with room for the rows
+/// reserved.
+class CacheStore {
+ public:
+  /// Asks for room; of several requests for one tensor the largest counts.
+  void reserve(const std::string& name, std::size_t batch, std::size_t rows, std::size_t features);
+  /// Makes the room, once, before the first pass, and touches it, so that no pass waits for pages.
+  void allocate();
+  /// Sets data and batch_stride. The room must be there and large enough.
+  void bind(const std::string& name, Operand& operand) const;
+  std::uint64_t bytes() const;
+
+ private:
+  struct Slab {
+    float* data = nullptr;
+    std::size_t batch = 0;
+    std::size_t rows = 0;
+    std::size_t features = 0;
+  };
+  Floats block_;  ///< all slabs, side by side
+  std::map<std::string, Slab, std::less<>> slabs_;
+};
+
+}  // namespace kvcast::execute

@@ -1,0 +1,148 @@
+#include "model/execute/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "model/execute/kernels.h"
+
+namespace kvcast::execute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Shape shape_of(const TensorInfo& info, std::span<const std::uint64_t> symbols) {
+  Shape shape;
+  for (const Count& dim : info.shape) shape.push_back(dim.at(symbols));
+  return shape;
+}
+
+}  // namespace
+
+Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops)
+    : graph_(graph),
+      weights_(weights),
+      loops_(loops),
+      cache_names_(graph.tensors().size()),
+      last_use_(graph.tensors().size(), 0),
+      result_(graph.tensors().size()) {
+  for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+    const TensorInfo& t = graph.tensors()[i];
+    if (t.storage == Storage::KvCache && !t.producer) cache_names_[i] = t.name;
+  }
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    for (const TensorId id : node.inputs) last_use_[id.index] = n;
+    // A cache operator's output is the state after it of the cache that it reads.
+    if (graph.tensor(node.output).storage == Storage::KvCache) {
+      cache_names_[node.output.index] = cache_names_[node.inputs[0].index];
+    }
+  }
+  for (const TensorId id : graph.outputs()) {
+    last_use_[id.index] = graph.nodes().size();
+    if (cache_names_[id.index].empty()) {
+      KVCAST_ASSERT(result_ == graph.tensors().size());
+      result_ = id.index;
+    }
+  }
+  KVCAST_ASSERT(result_ < graph.tensors().size());
+}
+
+void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
+  std::map<std::string, Shape> largest;
+  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+    if (cache_names_[i].empty()) continue;
+    const Shape shape = shape_of(graph_.tensors()[i], symbols);
+    Shape& known = largest[cache_names_[i]];
+    if (known.rank() == 0 || known[1] < shape[1]) known = shape;
+  }
+  for (const auto& [name, shape] : largest) cache.reserve(name, shape[0], shape[1], shape[2]);
+}
+
+/// Where each intermediate result lies in the arena.
+struct Executor::Layout {
+  static constexpr std::size_t elsewhere = std::numeric_limits<std::size_t>::max();
+  std::vector<std::size_t>
+      first;  ///< by tensor; elsewhere: an input, a weight, a cache, the result
+  std::size_t extent = 0;
+};
+
+Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
+  Layout layout{std::vector<std::size_t>(operands.size(), Layout::elsewhere), 0};
+  RangePlanner planner;
+  for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
+    const Node& node = graph_.nodes()[n];
+    const std::size_t out = node.output.index;
+    const std::size_t elements = operands[out].shape.elements();
+    std::size_t reused = operands.size();  // the input whose place the output takes
+    if (operands[out].data == nullptr && out != result_) {
+      const std::size_t first = node.inputs.empty() ? out : node.inputs[0].index;
+      const bool in_place = loops_ == Loops::Fast && works_in_place(node.op) && first != out &&
+                            layout.first[first] != Layout::elsewhere && last_use_[first] == n &&
+                            operands[first].shape.elements() == elements;
+      layout.first[out] = in_place ? layout.first[first] : planner.take(elements);
+      if (in_place) reused = first;
+    }
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      const std::size_t in = node.inputs[i].index;
+      const auto end = node.inputs.begin() + static_cast<std::ptrdiff_t>(i);
+      const bool again = std::find(node.inputs.begin(), end, node.inputs[i]) != end;
+      if (in == reused || again || last_use_[in] != n) continue;
+      if (layout.first[in] == Layout::elsewhere) continue;
+      planner.give(layout.first[in], operands[in].shape.elements());
+    }
+  }
+  layout.extent = planner.extent();
+  return layout;
+}
+
+Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
+                     CacheStore& cache, Arena& arena, const Observer& observer) const {
+  std::vector<Operand> operands(graph_.tensors().size());
+  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+    const TensorInfo& info = graph_.tensors()[i];
+    Operand& operand = operands[i];
+    operand.info = &info;
+    operand.shape = shape_of(info, symbols);
+    operand.batch_stride = operand.shape.elements() / std::max<std::size_t>(operand.shape[0], 1);
+    if (!cache_names_[i].empty()) {
+      cache.bind(cache_names_[i], operand);
+    } else if (info.storage == Storage::Weights && !info.producer) {
+      weights_.bind(info, operand);
+    } else if (!info.producer) {
+      const auto found = inputs.find(info.name);
+      KVCAST_ASSERT(found != inputs.end() && found->second.size() == operand.shape.elements());
+      operand.data = const_cast<float*>(found->second.data());
+    }
+  }
+
+  Output result{operands[result_].shape, allocate_floats(operands[result_].shape.elements())};
+  const Layout layout = lay_out(operands);
+  float* const block = arena.reserve(layout.extent);
+  operands[result_].data = result.data.get();
+
+  std::vector<Operand> node_inputs;
+  for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
+    const Node& node = graph_.nodes()[n];
+    Operand& output = operands[node.output.index];
+    if (output.data == nullptr) output.data = block + layout.first[node.output.index];
+    node_inputs.clear();
+    for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
+    const Call call{node, node_inputs, output, symbols};
+
+    const Clock::time_point start = observer ? Clock::now() : Clock::time_point();
+    CountedWork counted;
+    if (loops_ == Loops::Fast) {
+      run_fast(call);
+    } else {
+      counted = run_plain(call);
+    }
+    if (observer) {
+      const std::chrono::duration<double> elapsed = Clock::now() - start;
+      observer({n, elapsed.count(), loops_ == Loops::Counting ? &counted : nullptr});
+    }
+  }
+  return result;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,64 @@
+/// Runs a recorded graph on real tensors.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/execute/arena.h"
+#include "model/execute/cache_store.h"
+#include "model/execute/plain_loops.h"
+#include "model/execute/weight_store.h"
+#include "model/graph.h"
+
+namespace kvcast::execute {
+
+enum class Loops {
+  Fast,      ///< vector loops and oneDNN, on all threads
+  Counting,  ///< plain loops that count FLOPs and bytes; weights in their plain form
+};
+
+/// A graph's inputs by name: token ids as whole numbers, mel features, position ids.
+using Inputs = std::map<std::string, std::span<const float>, std::less<>>;
+
+/// What happened at one node, as it ended.
+struct NodeRun {
+  std::size_t node = 0;
+  double seconds = 0;
+  const CountedWork* counted = nullptr;  ///< null with fast loops
+};
+using Observer = std::function<void(const NodeRun&)>;
+
+/// The result that leaves a pass: its logits.
+struct Output {
+  Shape shape;
+  Floats data;
+  std::span<const float> values() const { return {data.get(), shape.elements()}; }
+};
+
+class Executor {
+ public:
+  /// The graph and the weights must outlive it.
+  Executor(const Graph& graph, const WeightStore& weights, Loops loops);
+
+  /// Makes room in the cache for what the graph appends at these sizes.
+  void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
+  /// One pass. Inputs must match the graph's shapes at these sizes.
+  Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
+             Arena& arena, const Observer& observer = nullptr) const;
+
+ private:
+  struct Layout;
+  Layout lay_out(const std::vector<Operand>& operands) const;
+
+  const Graph& graph_;
+  const WeightStore& weights_;
+  Loops loops_;
+  std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
+  std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
+  std::size_t result_;                    ///< tensor index of the logits
+};
+
+}  // namespace kvcast::execute

@@ -1,0 +1,284 @@
+#include "model/execute/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "model/work.h"
+
+namespace kvcast::execute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Recording record_session(const Architecture& a, const SessionOptions& o) {
+  if (o.chunk > 0 && a.encoder_decoder) {
+    throw Error("prefill in chunks", "the encoder-decoder model " + a.name, "a decoder-only model");
+  }
+  for (const MethodSpec& method : o.methods) {
+    if (find_method(method.name).runs) continue;
+    throw Error("method " + method.name + " is costed (estimate, sweep) but does not run yet");
+  }
+  return record(a, o.methods, session_lowering(o),
+                {.logits = o.logits, .decoder_tokens = o.decoder_tokens, .chunked = o.chunk > 0});
+}
+
+/// Loads the weights and says how long it took.
+WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording, Loops loops,
+                         double& seconds) {
+  const Clock::time_point start = Clock::now();
+  WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
+                      loops == Loops::Fast ? WeightForm::Packed : WeightForm::Plain);
+  seconds = seconds_since(start);
+  return weights;
+}
+
+void check_ids(const std::vector<std::vector<TokenId>>& sequences, const Architecture& a,
+               const std::string& what) {
+  if (sequences.empty() || sequences.front().empty()) {
+    throw Error(what, "no token", "at least one");
+  }
+  for (const std::vector<TokenId>& sequence : sequences) {
+    if (sequence.size() != sequences.front().size()) {
+      throw Error(
+          what,
+          fmt::format("sequences of {} and {} tokens", sequences.front().size(), sequence.size()),
+          "sequences of one length in a batch");
+    }
+    for (std::size_t i = 0; i < sequence.size(); ++i) {
+      if (sequence[i] < a.vocab_size) continue;
+      throw Error(what, fmt::format("token id {} at position {}", sequence[i], i),
+                  fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
+    }
+  }
+}
+
+void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
+  if (stack.position_rows == 0 || tokens <= stack.position_rows) return;
+  throw Error(what, fmt::format("{} positions", tokens),
+              fmt::format("at most the {} of the model's position table", stack.position_rows));
+}
+
+/// Token ids as the numbers that graphs take.
+std::vector<float> flatten(const std::vector<std::vector<TokenId>>& sequences, std::size_t first,
+                           std::size_t count) {
+  std::vector<float> ids;
+  ids.reserve(sequences.size() * count);
+  for (const std::vector<TokenId>& sequence : sequences) {
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(static_cast<float>(sequence[first + i]));
+  }
+  return ids;
+}
+
+std::vector<float> positions(const Stack& stack, std::size_t first, std::size_t count) {
+  std::vector<float> rows(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    rows[i] = static_cast<float>(first + i + stack.position_offset);
+  }
+  return rows;
+}
+
+/// The most likely token at each sequence's last position; the lowest id among equals.
+std::vector<TokenId> greedy(const Output& logits) {
+  const std::size_t vocab = logits.shape.back();
+  const std::size_t rows = logits.shape[1];
+  std::vector<TokenId> tokens;
+  for (std::size_t b = 0; b < logits.shape[0]; ++b) {
+    const float* row = logits.data.get() + (b * rows + rows - 1) * vocab;
+    tokens.push_back(static_cast<TokenId>(std::max_element(row, row + vocab) - row));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Lowering session_lowering(const SessionOptions& options) {
+  Lowering l;
+  l.attention = options.attention;
+  l.elementwise = options.elementwise;
+  l.weights = l.activations = l.cache = DType::FP32;
+  return l;
+}
+
+Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
+    : checkpoint_(checkpoint),
+      options_(options),
+      recording_(record_session(checkpoint.architecture(), options)),
+      weights_(load_weights(checkpoint, recording_, options.loops, load_s_)) {}
+
+std::vector<std::uint64_t> Session::symbols(const Request& request, std::uint64_t prompt_len,
+                                            std::uint64_t kv_len) const {
+  return recording_.symbols.resolve({request.tokens.size(), prompt_len, kv_len});
+}
+
+void Session::check(const Request& request) const {
+  const Architecture& a = architecture();
+  check_ids(request.tokens, a, a.encoder_decoder ? "decoder tokens" : "prompt");
+  const std::size_t batch = request.tokens.size();
+  const std::uint64_t length = request.tokens.front().size();
+  if (request.output_len == 0) throw Error("output length", "0", "at least 1");
+  // The last generated token is not fed back.
+  check_positions(a.decoder, length + request.output_len - 1,
+                  a.encoder_decoder ? "decoder tokens and output" : "prompt and output");
+  if (!a.encoder_decoder) return;
+  if (length != options_.decoder_tokens) {
+    throw Error("decoder tokens", fmt::format("{} of them", length),
+                fmt::format("the {} that the session was made for", options_.decoder_tokens));
+  }
+  if (a.num_mel_bins == 0) {
+    check_ids(request.encoder_tokens, a, "encoder tokens");
+    if (request.encoder_tokens.size() != batch) {
+      throw Error("encoder tokens", fmt::format("{} sequences", request.encoder_tokens.size()),
+                  fmt::format("{}, as many as decoder sequences", batch));
+    }
+    return;
+  }
+  const std::size_t frame = a.num_mel_bins * batch;
+  const std::size_t frames = request.features.size() / frame;
+  if (request.features.empty() || request.features.size() % frame != 0 || frames % 2 != 0) {
+    throw Error("features", fmt::format("{} numbers", request.features.size()),
+                fmt::format("[batch, frames, {}] for a batch of {} and an even number of frames",
+                            a.num_mel_bins, batch));
+  }
+  if (frames / 2 != a.max_source_positions) {
+    throw Error("features", fmt::format("{} frames", frames),
+                fmt::format("{}, the model's encoder length twice", 2 * a.max_source_positions));
+  }
+}
+
+/// One pass of a request: which tokens go in, and what came before them.
+struct Session::Pass {
+  std::uint64_t prompt_len;  ///< value of the symbol
+  std::uint64_t kv_len;
+  std::vector<float> tokens;
+  std::vector<float> positions;
+};
+
+Generation Session::run(const Request& request) const {
+  check(request);
+  const Architecture& a = architecture();
+  const std::string prefix = a.encoder_decoder ? "decoder." : "";
+  const std::size_t batch = request.tokens.size();
+  const std::size_t length = request.tokens.front().size();
+  std::uint64_t prompt_len = length;
+  if (a.encoder_decoder) {
+    prompt_len = a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size();
+  }
+
+  const Executor prefill(recording_.prefill, weights_, options_.loops);
+  const Executor decode(recording_.decode, weights_, options_.loops);
+  const Work prefill_work = total_work(recording_.prefill);
+  const Work decode_work = total_work(recording_.decode);
+  CacheStore cache;
+  Arena arena;
+  Generation g;
+  g.tokens.resize(batch);
+  g.profile.prefill_s.resize(recording_.prefill.nodes().size());
+  g.profile.decode_s.resize(recording_.decode.nodes().size());
+
+  const std::size_t chunk = options_.chunk > 0 ? options_.chunk : length;
+  const std::uint64_t chunks = a.encoder_decoder ? 1 : (length + chunk - 1) / chunk;
+  const std::uint64_t passes = chunks + request.output_len - 1;
+  std::uint64_t done = 0;
+
+  std::vector<float> encoder_ids;
+  std::vector<float> encoder_positions;
+  const auto run_pass = [&](const Executor& executor, const Graph& graph, const Work& work,
+                            Pass pass, std::vector<double>& seconds) {
+    if (request.on_pass) request.on_pass(done++, passes);
+    const std::vector<std::uint64_t> values = symbols(request, pass.prompt_len, pass.kv_len);
+    Inputs inputs{{prefix + "tokens", pass.tokens},
+                  {prefix + "positions", pass.positions},
+                  {"encoder.tokens", encoder_ids},
+                  {"encoder.positions", encoder_positions},
+                  {"features", request.features}};
+    g.analytic_flops += work.flops.at(values);
+    g.analytic_bytes += work.bytes().at(values);
+    return executor.run(values, inputs, cache, arena, [&](const NodeRun& node) {
+      seconds[node.node] += node.seconds;
+      if (node.counted != nullptr) g.counted += *node.counted;
+      if (request.on_node) request.on_node(graph, node, values);
+    });
+  };
+  const std::size_t kept = options_.logits == Logits::All ? length : 1;
+  g.logits.resize(batch * kept * a.vocab_size);
+  for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
+    g.logits_shape.push_back(dim);
+  }
+  const auto keep_logits = [&](const Output& out, std::size_t first_row) {
+    const std::size_t n = out.shape[1] * a.vocab_size;
+    for (std::size_t b = 0; b < batch; ++b) {
+      std::copy_n(out.data.get() + b * n, n, &g.logits[(b * kept + first_row) * a.vocab_size]);
+    }
+  };
+
+  // The cache has room for the whole request from the start.
+  const auto pass_len = [&](std::size_t first) -> std::uint64_t {
+    return a.encoder_decoder ? prompt_len : std::min(chunk, length - first);
+  };
+  for (std::size_t first = 0; first < length; first += chunk) {
+    const std::size_t end = std::min(length, first + chunk);
+    prefill.reserve(cache, symbols(request, pass_len(first), end));
+  }
+  const std::uint64_t last_kv_len = length + request.output_len;
+  decode.reserve(cache, symbols(request, prompt_len, last_kv_len));
+  cache.allocate();
+
+  const Clock::time_point start = Clock::now();
+  if (a.encoder_decoder) {
+    if (a.num_mel_bins == 0) encoder_ids = flatten(request.encoder_tokens, 0, prompt_len);
+    encoder_positions = positions(a.encoder, 0, prompt_len);
+  }
+  Output logits;
+  for (std::size_t first = 0; first < length; first += chunk) {
+    const std::size_t n = std::min(chunk, length - first);
+    logits = run_pass(prefill, recording_.prefill, prefill_work,
+                      {pass_len(first), first + n, flatten(request.tokens, first, n),
+                       positions(a.decoder, first, n)},
+                      g.profile.prefill_s);
+    if (kept > 1) {
+      keep_logits(logits, first);
+    } else if (first + n == length) {
+      keep_logits(logits, 0);
+    }
+  }
+
+  std::vector<TokenId> next = greedy(logits);
+  g.ttft_s = seconds_since(start);
+  std::vector<bool> stopped(batch, false);
+  const auto accept = [&] {
+    for (std::size_t b = 0; b < batch; ++b) {
+      if (stopped[b]) continue;
+      g.tokens[b].push_back(next[b]);
+      const auto& stops = request.stop_tokens;
+      stopped[b] = std::find(stops.begin(), stops.end(), next[b]) != stops.end();
+    }
+    if (request.on_token) request.on_token(next);
+    return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
+  };
+
+  const Clock::time_point decode_start = Clock::now();
+  bool going = accept();
+  for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
+    const std::uint64_t kv_len = length + step;
+    std::vector<float> ids(next.begin(), next.end());
+    logits = run_pass(decode, recording_.decode, decode_work,
+                      {prompt_len, kv_len, std::move(ids), positions(a.decoder, kv_len - 1, 1)},
+                      g.profile.decode_s);
+    next = greedy(logits);
+    ++g.decode_steps;
+    going = accept();
+  }
+  if (g.decode_steps > 0) {
+    g.tpot_s = seconds_since(decode_start) / static_cast<double>(g.decode_steps);
+  }
+  g.kv_cache_bytes = recording_.kv_cache_bytes.at(symbols(request, prompt_len, last_kv_len));
+  return g;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,99 @@
+/// Runs a request: prefill and greedy decoding on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/execute/executor.h"
+#include "model/recording.h"
+#include "model/weights/checkpoint.h"
+
+namespace kvcast::execute {
+
+using TokenId = std::uint32_t;
+
+/// A model loaded for one way of running it.
+struct SessionOptions {
+  std::vector<MethodSpec> methods = {};
+  Kernels attention = Kernels::Fused;
+  Kernels elementwise = Kernels::Fused;
+  Loops loops = Loops::Fast;
+  Logits logits = Logits::Last;
+  /// Encoder-decoder models: tokens that the decoder starts from.
+  std::uint64_t decoder_tokens = 1;
+  /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
+  std::uint64_t chunk = 0;
+};
+
+struct Request {
+  /// One sequence of token ids for each of the batch, all of one length: the prompt, or what an
+  /// encoder-decoder model's decoder starts from.
+  std::vector<std::vector<TokenId>> tokens;
+  /// Encoder-decoder models with token input: the encoder's.
+  std::vector<std::vector<TokenId>> encoder_tokens;
+  /// Models with mel input: [batch, frames, num_mel_bins].
+  std::vector<float> features;
+  std::uint64_t output_len = 1;
+  /// A sequence that produces one of them is done; decoding ends when all are.
+  std::vector<TokenId> stop_tokens;
+  /// The next token of each sequence, as soon as it is known.
+  std::function<void(std::span<const TokenId>)> on_token;
+  /// Called before each prefill chunk and decode step with the passes done and to do; for progress.
+  std::function<void(std::uint64_t done, std::uint64_t all)> on_pass;
+  /// Each node as it ends: the pass's graph, what happened, the values of the symbols.
+  std::function<void(const Graph&, const NodeRun&, std::span<const std::uint64_t>)> on_node;
+};
+
+/// Where the time went, a number for each node of a graph.
+struct Profile {
+  std::vector<double> prefill_s;
+  std::vector<double> decode_s;
+};
+
+struct Generation {
+  std::vector<std::vector<TokenId>> tokens;  ///< generated, by sequence; stop tokens included
+  double ttft_s = 0;                         ///< from the prompt to the first token
+  double tpot_s = 0;                         ///< mean of the later ones; 0 when there is none
+  std::uint64_t kv_cache_bytes = 0;          ///< at the end of the output, as estimated
+  std::uint64_t analytic_flops = 0;
+  std::uint64_t analytic_bytes = 0;
+  CountedWork counted;        ///< with Loops::Counting
+  Shape logits_shape;         ///< of `logits`: [batch, positions, vocab_size]
+  std::vector<float> logits;  ///< of prefill: the last position's or all, as the session was asked
+  std::uint64_t decode_steps = 0;
+  Profile profile;
+};
+
+class Session {
+ public:
+  /// Records the passes and loads the weights. The checkpoint must outlive it. Throws Error when
+  /// the methods do not fit the model or the checkpoint does not hold what the passes need.
+  Session(const Checkpoint& checkpoint, const SessionOptions& options);
+
+  const Recording& recording() const { return recording_; }
+  const Architecture& architecture() const { return checkpoint_.architecture(); }
+  std::uint64_t weight_bytes() const { return weights_.bytes(); }
+  double load_s() const { return load_s_; }
+  /// Throws Error for wrong token ids, lengths or features.
+  Generation run(const Request& request) const;
+
+ private:
+  struct Pass;
+  void check(const Request& request) const;
+  std::vector<std::uint64_t> symbols(const Request& request, std::uint64_t prompt_len,
+                                     std::uint64_t kv_len) const;
+
+  const Checkpoint& checkpoint_;
+  SessionOptions options_;
+  Recording recording_;
+  double load_s_;
+  WeightStore weights_;
+};
+
+/// What a session records with: fp32 everywhere.
+Lowering session_lowering(const SessionOptions& options);
+
+}  // namespace kvcast::execute

@@ -1,0 +1,337 @@
+#include "model/execute/kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "model/execute/matrix.h"
+#include "model/execute/positions.h"
+#include "model/execute/row_loops.h"
+#include "model/execute/row_table.h"
+
+namespace kvcast::execute {
+namespace {
+
+/// Below this many numbers waking a second thread costs more than it saves.
+constexpr std::size_t parallel_elements = 16384;
+/// Long vectors are cut into runs of this many numbers, so that all threads get some.
+constexpr std::size_t run_elements = 4096;
+
+/// f(r) for all rows, on all threads when the rows hold many numbers.
+template <typename F>
+void for_rows(std::size_t rows, std::size_t elements, F f) {
+  if (elements < parallel_elements || rows < 2) {
+    for (std::size_t r = 0; r < rows; ++r) f(r);
+    return;
+  }
+#pragma omp parallel for schedule(static)
+  for (std::size_t r = 0; r < rows; ++r) f(r);
+}
+
+/// f(first, n) for consecutive runs of `elements` numbers.
+template <typename F>
+void for_runs(std::size_t elements, F f) {
+  const std::size_t runs = (elements + run_elements - 1) / run_elements;
+  for_rows(runs, elements, [&](std::size_t r) {
+    const std::size_t first = r * run_elements;
+    f(first, std::min(run_elements, elements - first));
+  });
+}
+
+struct FastKernels {
+  Call call;
+  const Operand& out = call.output;
+
+  const Operand& in(std::size_t i) const { return call.inputs[i]; }
+  std::size_t features() const { return out.shape.back(); }
+
+  void operator()(const Embedding&) const {
+    // On one thread: reading a row may throw, and few rows are read.
+    for (std::size_t t = 0; t < out.rows(); ++t) {
+      const auto id = static_cast<std::size_t>(in(1).data[t]);
+      in(0).table->read(id, {out.data + t * features(), features()});
+    }
+  }
+
+  void operator()(const Linear&) const {
+    const float* bias = call.inputs.size() > 2 ? in(2).data : nullptr;
+    in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
+  }
+
+  void operator()(const AttentionScores& op) const { attention_scores(call, op.heads); }
+  void operator()(const AttentionValues& op) const { attention_values(call, op.heads); }
+  void operator()(const TiledAttention& op) const { tiled_attention(call, op); }
+
+  void operator()(const Softmax&) const {
+    const std::size_t n = features();
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+      float* row = out.data + r * n;
+      if (row != in(0).data + r * n) std::copy_n(in(0).data + r * n, n, row);
+      scale_row(1 / exp_row(largest_of_row(row, n), row, n), row, n);
+    });
+  }
+
+  void operator()(const Elementwise& op) const {
+    if (call.inputs.size() > 1) return combine(op.function);
+    const auto parameter = static_cast<float>(op.parameter);
+    for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {
+      map_row(op.function, parameter, in(0).data + first, out.data + first, n);
+    });
+  }
+
+  void operator()(const GatedActivation& op) const {
+    for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {
+      gated_row(op.function, in(0).data + first, in(1).data + first, out.data + first, n);
+    });
+  }
+
+  void operator()(const RowMean&) const {
+    const std::size_t n = in(0).shape.back();
+    for_rows(in(0).rows(), in(0).shape.elements(),
+             [&](std::size_t r) { out.data[r] = mean_of_row(in(0).data + r * n, n); });
+  }
+
+  void operator()(const RmsNorm& op) const {
+    const std::size_t n = features() / op.groups;
+    for_rows(out.rows() * op.groups, out.shape.elements(), [&](std::size_t r) {
+      rms_norm_row(in(0).data + r * n, in(1).data, op.unit_offset ? 1.0F : 0.0F,
+                   static_cast<float>(op.eps), out.data + r * n, n);
+    });
+  }
+
+  void operator()(const LayerNorm& op) const {
+    const std::size_t n = features();
+    const float* w = call.inputs.size() > 1 ? in(1).data : nullptr;
+    const float* b = call.inputs.size() > 2 ? in(2).data : nullptr;
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+      layer_norm_row(in(0).data + r * n, w, b, static_cast<float>(op.eps), out.data + r * n, n);
+    });
+  }
+
+  void operator()(const Rope& op) const {
+    const std::size_t tokens = out.shape[1];
+    const std::size_t half = op.table->inverse_frequencies.size();
+    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens);
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+      const std::size_t t = r % tokens;
+      const float* x = in(0).sequence(r / tokens) + t * features();
+      float* y = out.data + r * features();
+      if (x != y) std::copy_n(x, features(), y);
+      for (std::size_t h = 0; h < op.num_heads; ++h) {
+        float* head = y + h * op.head_dim;
+        rotate_row(head, angles.cosines(t), angles.sines(t), head, half);
+      }
+    });
+  }
+
+  void operator()(const RopeAngles& op) const {
+    const std::size_t tokens = out.shape[0];
+    const std::size_t half = op.table->inverse_frequencies.size();
+    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens);
+    for_rows(tokens, out.shape.elements(), [&](std::size_t t) {
+      float* row = out.data + t * features();
+      const float* values = op.sine ? angles.sines(t) : angles.cosines(t);
+      std::copy_n(values, half, row);
+      std::copy_n(values, half, row + half);
+      std::fill(row + 2 * half, row + features(), op.sine ? 0.0F : 1.0F);
+    });
+  }
+
+  void operator()(const RotateHalf& op) const {
+    const std::size_t head_dim = features() / op.num_heads;
+    const std::size_t half = op.rotary_dims / 2;
+    for_rows(out.rows() * op.num_heads, out.shape.elements(), [&](std::size_t r) {
+      const float* x = in(0).data + r * head_dim;
+      float* y = out.data + r * head_dim;
+      map_row(Function::Scale, -1, x + half, y, half);
+      std::copy_n(x, half, y + half);
+      std::fill(y + 2 * half, y + head_dim, 0.0F);
+    });
+  }
+
+  void operator()(const CacheAppend&) const {
+    // The output is the cache, its earlier rows are there.
+    const std::size_t past = in(0).shape[1];
+    const std::size_t n = in(1).shape[1] * features();
+    for_rows(out.shape[0], out.shape[0] * n, [&](std::size_t b) {
+      std::copy_n(in(1).data + b * n, n, out.sequence(b) + past * features());
+    });
+  }
+
+  void operator()(const CacheEvict& op) const {
+    const std::size_t moved = call.value(op.moved) * features();
+    if (moved == 0) return;
+    const std::size_t gap = call.value(op.dropped) * features();
+    for_rows(out.shape[0], out.shape[0] * moved, [&](std::size_t b) {
+      float* to = out.sequence(b) + op.kept_first * features();
+      std::copy_n(to + gap, moved, to);
+    });
+  }
+
+  void operator()(const RepeatHeads& op) const {
+    const std::size_t tokens = out.shape[1];
+    const std::size_t num_heads = in(0).shape.back() / op.head_dim;
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+      const float* x = in(0).sequence(r / tokens) + r % tokens * in(0).shape.back();
+      float* y = out.data + r * features();
+      for (std::size_t h = 0; h < num_heads * op.repeats; ++h) {
+        std::copy_n(x + h / op.repeats * op.head_dim, op.head_dim, y + h * op.head_dim);
+      }
+    });
+  }
+
+  void operator()(const LastToken&) const {
+    const std::size_t tokens = in(0).shape[1];
+    for (std::size_t b = 0; b < out.shape[0]; ++b) {
+      std::copy_n(in(0).data + (b * tokens + tokens - 1) * features(), features(),
+                  out.data + b * features());
+    }
+  }
+
+  void operator()(const Conv1d& op) const {
+    // The taps of each output frame side by side, then one product with the weight [out,
+    // in·kernel].
+    const std::size_t frames = in(0).shape[1];
+    const std::size_t channels = in(0).shape[2];
+    const std::size_t taps = channels * op.kernel;
+    const Floats columns = allocate_floats(out.rows() * taps);
+    for_rows(out.rows(), out.rows() * taps, [&](std::size_t r) {
+      const float* x = in(0).data + r / out.shape[1] * frames * channels;
+      float* column = columns.get() + r * taps;
+      for (std::size_t k = 0; k < op.kernel; ++k) {
+        const std::size_t frame = r % out.shape[1] * op.stride + k;  // of the padded input
+        const bool inside = frame >= op.kernel / 2 && frame - op.kernel / 2 < frames;
+        const float* row = x + (inside ? (frame - op.kernel / 2) * channels : 0);
+        for (std::size_t c = 0; c < channels; ++c) {
+          column[c * op.kernel + k] = inside ? row[c] : 0.0F;
+        }
+      }
+    });
+    const float* bias = call.inputs.size() > 2 ? in(2).data : nullptr;
+    in(1).matrix->multiply(columns.get(), out.rows(), out.data, bias);
+  }
+
+  void operator()(const RelativePositionBias& op) const {
+    const std::size_t heads = out.shape[0];
+    const std::size_t queries = out.shape[1];
+    const std::size_t keys = out.shape[2];
+    const std::size_t first = call.value(op.first_position);
+    for_rows(queries, out.shape.elements(), [&](std::size_t i) {
+      for (std::size_t j = 0; j < keys; ++j) {
+        const float* row = in(0).data + relative_bucket(op, first + i, j) * heads;
+        for (std::size_t h = 0; h < heads; ++h) out.data[(h * queries + i) * keys + j] = row[h];
+      }
+    });
+  }
+
+  void operator()(const AlibiBias& op) const {
+    const std::size_t heads = out.shape[0];
+    const std::size_t keys = out.shape[2];
+    for (std::size_t h = 0; h < heads; ++h) {
+      const float slope = alibi_slope(h, heads);
+      for (std::size_t j = 0; j < keys; ++j) {
+        out.data[h * keys + j] = alibi_bias(slope, j) * static_cast<float>(op.scale);
+      }
+    }
+  }
+
+  void operator()(const CausalMask& op) const {
+    const std::size_t keys = out.shape[1];
+    const std::size_t past = call.value(op.mask.past);
+    for_rows(out.shape[0], out.shape.elements(), [&](std::size_t i) {
+      const KeyRange visible = visible_range(op.mask, past + i, keys);
+      float* row = out.data + i * keys;
+      std::fill_n(row, keys, masked_score);
+      std::fill(row + visible.first, row + visible.end, 0.0F);
+    });
+  }
+
+ private:
+  /// x ∘ y with y's dimensions aligned to x's last ones and repeated.
+  void combine(Function function) const {
+    const Operand& x = in(0);
+    const Operand& y = in(1);
+    const std::size_t total = x.shape.elements();
+    if (y.shape.elements() == total) {
+      for_runs(total, [&](std::size_t first, std::size_t n) {
+        combine_rows(function, x.data + first, y.data + first, out.data + first, n);
+      });
+      return;
+    }
+    if (y.shape.rank() > x.shape.rank()) {
+      const std::size_t run = total / y.shape.elements();
+      for_rows(y.shape.elements(), total, [&](std::size_t r) {
+        combine_scalar(function, x.data + r * run, y.data[r], out.data + r * run, run);
+      });
+      return;
+    }
+    if (y.shape.back() == 1) {
+      const std::size_t n = x.shape.back();
+      for_rows(total / n, total, [&](std::size_t r) {
+        combine_scalar(function, x.data + r * n, y.data[y_row(r, n)], out.data + r * n, n);
+      });
+      return;
+    }
+    const std::size_t n = y.shape.back();
+    for_rows(total / n, total, [&](std::size_t r) {
+      combine_rows(function, x.data + r * n, y.data + y_row(r, n) * n, out.data + r * n, n);
+    });
+  }
+
+  /// The row of input 1 that goes with the r-th run of n elements of input 0.
+  std::size_t y_row(std::size_t r, std::size_t n) const {
+    const Shape& x = in(0).shape;
+    const Shape& y = in(1).shape;
+    std::size_t index = r / (x.back() / n);
+    std::size_t row = 0;
+    std::size_t stride = 1;
+    for (std::size_t d = 1; d < x.rank() && d < y.rank(); ++d) {
+      const std::size_t dim = x[x.rank() - 1 - d];
+      const std::size_t y_dim = y[y.rank() - 1 - d];
+      row += index % dim % y_dim * stride;
+      index /= dim;
+      stride *= y_dim;
+    }
+    return row;
+  }
+};
+
+/// Operators whose kernels take sequences that lie apart, as a cache's do.
+bool reads_sequences_apart(const Op& op) {
+  return std::holds_alternative<Rope>(op) || std::holds_alternative<RepeatHeads>(op) ||
+         std::holds_alternative<AttentionScores>(op) ||
+         std::holds_alternative<AttentionValues>(op) ||
+         std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
+         std::holds_alternative<CacheEvict>(op);
+}
+
+}  // namespace
+
+void run_fast(const Call& call) {
+  const auto scattered = [](const Operand& x) { return x.data != nullptr && !x.contiguous(); };
+  if (reads_sequences_apart(call.node.op) ||
+      std::none_of(call.inputs.begin(), call.inputs.end(), scattered)) {
+    return std::visit(FastKernels{call}, call.node.op);
+  }
+  // Cache rows that a step-by-step kernel reads, as after torch.cat: in one piece.
+  std::vector<Operand> inputs(call.inputs.begin(), call.inputs.end());
+  std::vector<Floats> copies;
+  for (Operand& x : inputs) {
+    if (!scattered(x)) continue;
+    const std::size_t n = x.shape.elements() / x.shape[0];
+    const Floats& copy = copies.emplace_back(allocate_floats(x.shape.elements()));
+    for (std::size_t b = 0; b < x.shape[0]; ++b) {
+      std::copy_n(x.sequence(b), n, copy.get() + b * n);
+    }
+    x.data = copy.get();
+    x.batch_stride = n;
+  }
+  std::visit(FastKernels{{call.node, inputs, call.output, call.symbols}}, call.node.op);
+}
+
+bool works_in_place(const Op& op) {
+  return std::holds_alternative<Elementwise>(op) || std::holds_alternative<GatedActivation>(op) ||
+         std::holds_alternative<Softmax>(op) || std::holds_alternative<Rope>(op);
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,110 @@
+#include "model/execute/machine_probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include <omp.h>
+
+#include "model/execute/matrix.h"
+#include "model/execute/vector_math.h"
+
+namespace kvcast::execute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr std::size_t chains = 12;  ///< independent sums hide the latency of a multiply-add
+constexpr std::size_t width = 16;
+constexpr std::size_t fma_steps = 1 << 14;
+
+/// Multiply-adds that depend on each other along each chain only.
+KVCAST_VECTOR_CLONES float multiply_adds(float factor, float term) {
+  float sums[chains][width];
+  for (std::size_t c = 0; c < chains; ++c) {
+    for (std::size_t i = 0; i < width; ++i) sums[c][i] = static_cast<float>(c + i);
+  }
+  for (std::size_t step = 0; step < fma_steps; ++step) {
+#pragma GCC unroll 12
+    for (std::size_t c = 0; c < chains; ++c) {
+#pragma omp simd
+      for (std::size_t i = 0; i < width; ++i) sums[c][i] = std::fma(sums[c][i], factor, term);
+    }
+  }
+  float total = 0;
+  for (std::size_t c = 0; c < chains; ++c) {
+    for (std::size_t i = 0; i < width; ++i) total += sums[c][i];
+  }
+  return total;
+}
+
+KVCAST_VECTOR_CLONES float sum_of(const float* data, std::size_t n) {
+  float sums[64] = {};
+  for (std::size_t i = 0; i + 64 <= n; i += 64) {
+#pragma omp simd
+    for (std::size_t j = 0; j < 64; ++j) sums[j] += data[i + j];
+  }
+  float total = 0;
+  for (const float s : sums) total += s;
+  return total;
+}
+
+/// Runs `work` on all threads over and over; the median of the rates in `amount` per second.
+template <typename Work>
+double median_rate(double seconds, double amount, Work work) {
+  volatile float sink = 0;
+  std::vector<double> rates;
+  const Clock::time_point start = Clock::now();
+  while (rates.size() < 5 || seconds_since(start) < seconds) {
+    float total = 0;
+    const Clock::time_point begin = Clock::now();
+#pragma omp parallel reduction(+ : total)
+    total += work(static_cast<std::size_t>(omp_get_thread_num()));
+    rates.push_back(amount / seconds_since(begin));
+    sink = total;
+  }
+  static_cast<void>(sink);
+  std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2),
+                   rates.end());
+  return rates[rates.size() / 2];
+}
+
+}  // namespace
+
+double measure_fma_rate(double seconds) {
+  constexpr int repeats = 16;
+  const double flops = 2.0 * chains * width * fma_steps * repeats * omp_get_max_threads();
+  return median_rate(seconds, flops, [](std::size_t thread) {
+    float total = 0;
+    for (int r = 0; r < repeats; ++r) {
+      total += multiply_adds(0.999F, 0.001F * static_cast<float>(thread + 1));
+    }
+    return total;
+  });
+}
+
+double measure_read_bandwidth(double seconds) {
+  constexpr std::size_t floats = std::size_t{64} << 20;  // 256 MiB
+  const Floats block = allocate_floats(floats);
+  const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+  const std::size_t share = floats / threads;
+#pragma omp parallel for schedule(static)
+  for (std::size_t t = 0; t < threads; ++t) {
+    std::fill_n(block.get() + t * share, share, 1.0F);
+  }
+  return median_rate(seconds, static_cast<double>(share * threads) * sizeof(float),
+                     [&](std::size_t t) { return sum_of(block.get() + t * share, share); });
+}
+
+int use_threads(int threads) {
+  if (threads > 0) omp_set_num_threads(threads);
+  return omp_get_max_threads();
+}
+
+}  // namespace kvcast::execute

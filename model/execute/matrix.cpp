@@ -1,0 +1,212 @@
+#include "model/execute/matrix.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "model/error.h"
+#include "model/execute/block_product.h"
+#include "model/execute/vector_math.h"
+
+namespace kvcast::execute {
+namespace {
+
+using dnnl::memory;
+using Dim = memory::dim;
+
+constexpr std::size_t panel = 64;  ///< outputs side by side
+constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
+constexpr std::size_t max_gemv =
+    block_rows;  ///< rows up to which a product streams the weights itself
+
+std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+const dnnl::engine& cpu() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+memory::desc plain(std::size_t rows, std::size_t columns) {
+  return {{static_cast<Dim>(rows), static_cast<Dim>(columns)},
+          memory::data_type::f32,
+          memory::format_tag::ab};
+}
+
+memory::desc weights_desc(std::size_t out, std::size_t in, bool panels) {
+  const auto tag = panels ? memory::format_tag::BA16a64b : memory::format_tag::ba;
+  return {{static_cast<Dim>(in), static_cast<Dim>(out)}, memory::data_type::f32, tag};
+}
+
+/// A product x[rows, in]·Wᵀ ready to run, and the memory it works in.
+struct CompiledProduct {
+  dnnl::matmul matmul;
+  memory::desc scratchpad;
+};
+
+CompiledProduct compile(std::size_t rows, std::size_t in, std::size_t out, bool bias, bool panels) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const auto x = plain(rows, in);
+  const auto w = weights_desc(out, in, panels);
+  const auto y = plain(rows, out);
+  const auto d = bias ? dnnl::matmul::desc(x, w, plain(1, out), y) : dnnl::matmul::desc(x, w, y);
+  const dnnl::matmul::primitive_desc primitive(d, attributes, cpu());
+  return {dnnl::matmul(primitive), primitive.scratchpad_desc()};
+}
+
+/// oneDNN keeps compiled kernels, but finding one there takes longer than a small product.
+const CompiledProduct& product_of(std::size_t rows, std::size_t in, std::size_t out, bool bias,
+                                  bool panels) {
+  using Key = std::tuple<std::size_t, std::size_t, std::size_t, bool, int>;
+  static std::mutex mutex;
+  static std::map<Key, CompiledProduct> compiled;
+  const std::lock_guard lock(mutex);
+  // The plan depends on the number of threads.
+  const Key key{rows, in, out, bias, omp_get_max_threads()};
+  const auto found = compiled.find(key);
+  if (found != compiled.end()) return found->second;
+  return compiled.emplace(key, compile(rows, in, out, bias, panels)).first->second;
+}
+
+/// True where oneDNN's own choice for a weight is the panels that we can stream as well.
+bool prefers_panels() {
+  static const bool prefers = [] {
+    const memory::desc any({512, 512}, memory::data_type::f32, memory::format_tag::any);
+    const dnnl::matmul::desc d(plain(512, 512), any, plain(512, 512));
+    const dnnl::matmul::primitive_desc primitive(d, cpu());
+    return primitive.weights_desc() == weights_desc(512, 512, true);
+  }();
+  return prefers;
+}
+
+KVCAST_VECTOR_CLONES float dot(const float* a, const float* b, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// Writes rows [first, first + rows) of a weight into their panel.
+void pack(const float* rows, std::size_t count, std::size_t in, std::size_t first, float* data) {
+  const std::size_t padded_in = round_up(in, block);
+  float* start = data + first / panel * (padded_in * panel) + first % panel;
+  // Eight inputs at a time keep the written lines in the cache.
+  for (std::size_t k = 0; k < in; k += 8) {
+    const std::size_t end = std::min(in, k + 8);
+    for (std::size_t r = 0; r < count; ++r) {
+      for (std::size_t i = k; i < end; ++i) start[i * panel + r] = rows[r * in + i];
+    }
+  }
+}
+
+}  // namespace
+
+Matrix::Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store)
+    : out_(out), in_(in), panels_(prefers_panels()) {
+  const std::size_t padded_in = panels_ ? round_up(in, block) : in;
+  const std::size_t padded_out = panels_ ? round_up(out, panel) : out;
+  data_ = store.take(padded_in * padded_out);
+  std::exception_ptr failure;
+#pragma omp parallel
+  {
+    std::vector<float> rows(panels_ ? panel * in : 0);
+#pragma omp for schedule(static)
+    for (std::size_t first = 0; first < out; first += panel) {
+      const std::size_t count = std::min(panel, out - first);
+      try {
+        if (!panels_) {
+          fill(first, {data_ + first * in, count * in});
+          continue;
+        }
+        float* target = data_ + first / panel * (padded_in * panel);
+        if (count < panel) std::fill_n(target, padded_in * panel, 0.0F);
+        std::fill_n(target + in * panel, (padded_in - in) * panel, 0.0F);
+        fill(first, {rows.data(), count * in});
+        pack(rows.data(), count, in, first, data_);
+      } catch (...) {
+#pragma omp critical(kvcast_matrix)
+        failure = std::current_exception();
+      }
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::uint64_t Matrix::bytes() const {
+  const std::size_t padded = panels_ ? round_up(in_, block) * round_up(out_, panel) : in_ * out_;
+  return padded * sizeof(float);
+}
+
+void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* bias) const {
+  if (rows <= max_gemv) {
+    const std::size_t padded_in = round_up(in_, block);
+#pragma omp parallel for schedule(static)
+    for (std::size_t first = 0; first < out_; first += panel) {
+      const std::size_t count = std::min(panel, out_ - first);
+      if (panels_) {
+        float sums[max_gemv * panel];
+        multiply_block({.m = rows,
+                        .n = panel,
+                        .k = in_,
+                        .a = x,
+                        .lda = in_,
+                        .b = data_ + first / panel * (padded_in * panel),
+                        .ldb = panel,
+                        .c = sums,
+                        .ldc = panel});
+        for (std::size_t r = 0; r < rows; ++r) {
+          for (std::size_t o = 0; o < count; ++o) {
+            y[r * out_ + first + o] =
+                sums[r * panel + o] + (bias != nullptr ? bias[first + o] : 0.0F);
+          }
+        }
+      } else {
+        for (std::size_t o = first; o < first + count; ++o) {
+          for (std::size_t r = 0; r < rows; ++r) {
+            y[r * out_ + o] =
+                dot(data_ + o * in_, x + r * in_, in_) + (bias != nullptr ? bias[o] : 0.0F);
+          }
+        }
+      }
+    }
+    return;
+  }
+  const CompiledProduct& product = product_of(rows, in_, out_, bias != nullptr, panels_);
+  static const dnnl::stream stream(cpu());
+  const auto memory_of = [](const memory::desc& d, const float* data) {
+    return memory(d, cpu(), const_cast<float*>(data));
+  };
+  // Reused by every product: the scratchpad of the largest one.
+  static thread_local std::vector<std::byte> scratchpad;
+  scratchpad.resize(std::max(scratchpad.size(), product.scratchpad.get_size() + 64));
+  const auto address = reinterpret_cast<std::uintptr_t>(scratchpad.data());
+  void* aligned = reinterpret_cast<void*>(round_up(address, 64));
+  std::unordered_map<int, memory> arguments{
+      {DNNL_ARG_SRC, memory_of(plain(rows, in_), x)},
+      {DNNL_ARG_WEIGHTS, memory_of(weights_desc(out_, in_, panels_), data_)},
+      {DNNL_ARG_DST, memory_of(plain(rows, out_), y)},
+      {DNNL_ARG_SCRATCHPAD, memory(product.scratchpad, cpu(), aligned)}};
+  if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, memory_of(plain(1, out_), bias));
+  product.matmul.execute(stream, arguments);
+}
+
+void multiply(const Product& p) {
+  const auto dim = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
+  const dnnl_status_t status =
+      dnnl_sgemm('N', p.transposed ? 'T' : 'N', dim(p.m), dim(p.n), dim(p.k), p.scale, p.a,
+                 dim(p.lda), p.b, dim(p.ldb), p.beta, p.c, dim(p.ldc));
+  KVCAST_ASSERT(status == dnnl_success);
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,56 @@
+/// Weight matrices in the layout that products want, and the products.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "model/execute/arena.h"
+
+namespace kvcast::execute {
+
+/// A weight [out, in]. On processors with AVX-512 it is kept in panels of 64 outputs,
+/// [out/64][in/16][16][64], which oneDNN multiplies without a copy and which a matrix-vector
+/// product streams through; elsewhere row-major.
+class Matrix {
+ public:
+  /// `fill(first_row, rows)` gets `rows.size() / in` consecutive rows of the weight, row-major; it
+  /// is called for every row once, from several threads.
+  using Fill = std::function<void(std::size_t first_row, std::span<float> rows)>;
+  /// The numbers lie in `store`, which must outlive the matrix.
+  Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store);
+
+  std::size_t out() const { return out_; }
+  std::size_t in() const { return in_; }
+  std::uint64_t bytes() const;
+
+  /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
+  void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
+
+ private:
+  std::size_t out_;
+  std::size_t in_;
+  bool panels_;
+  float* data_;
+};
+
+/// C[m, n] = scale·A[m, k]·B + beta·C with leading dimensions lda, ldb, ldc; B is [n, k] with
+/// `transposed`, else [k, n]. Called inside a parallel region it runs on the calling thread.
+struct Product {
+  std::size_t m = 0;
+  std::size_t n = 0;
+  std::size_t k = 0;
+  const float* a = nullptr;
+  std::size_t lda = 0;
+  const float* b = nullptr;
+  std::size_t ldb = 0;
+  bool transposed = false;
+  float* c = nullptr;
+  std::size_t ldc = 0;
+  float scale = 1;
+  float beta = 0;
+};
+void multiply(const Product& product);
+
+}  // namespace kvcast::execute

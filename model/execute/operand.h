@@ -1,0 +1,71 @@
+/// What a kernel gets: the numbers behind a node's inputs and output.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "model/error.h"
+#include "model/graph.h"
+
+namespace kvcast::execute {
+
+class Matrix;
+class RowTable;
+
+/// Up to four dimensions, outermost first.
+class Shape {
+ public:
+  static constexpr std::size_t max_rank = 4;
+  Shape() = default;
+  void push_back(std::size_t dim) {
+    KVCAST_ASSERT(rank_ < max_rank);
+    dims_[rank_++] = dim;
+  }
+  std::size_t rank() const { return rank_; }
+  std::size_t operator[](std::size_t i) const { return dims_[i]; }
+  std::size_t back() const { return dims_[rank_ - 1]; }
+  std::size_t elements() const {
+    std::size_t product = 1;
+    for (std::size_t i = 0; i < rank_; ++i) product *= dims_[i];
+    return product;
+  }
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<std::size_t, max_rank> dims_{};
+  std::size_t rank_ = 0;
+};
+
+/// A tensor of fp32 numbers, row-major. The first dimension's entries lie `batch_stride` elements
+/// apart: in a cache tensor [batch, rows, features] each sequence has room to grow, other tensors
+/// are contiguous.
+/// Weights may have a form of their own instead of numbers in rows: a packed matrix, or a table
+/// whose rows are read from the file.
+struct Operand {
+  const TensorInfo* info = nullptr;
+  Shape shape;
+  float* data = nullptr;
+  std::size_t batch_stride = 0;
+  const Matrix* matrix = nullptr;
+  const RowTable* table = nullptr;
+
+  /// First element of sequence b.
+  float* sequence(std::size_t b) const { return data + b * batch_stride; }
+  /// Elements of all dimensions but the last.
+  std::size_t rows() const { return shape.elements() / (shape.back() > 0 ? shape.back() : 1); }
+  bool contiguous() const { return batch_stride * shape[0] == shape.elements(); }
+};
+
+/// The operands of one node and the values of the recording's symbols.
+struct Call {
+  const Node& node;
+  std::span<const Operand> inputs;
+  const Operand& output;
+  std::span<const std::uint64_t> symbols;
+
+  std::size_t value(const Count& count) const { return count.at(symbols); }
+};
+
+}  // namespace kvcast::execute

@@ -1,0 +1,571 @@
+#include "model/execute/plain_loops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "model/execute/positions.h"
+
+namespace kvcast::execute {
+namespace {
+
+/// A number whose arithmetic is counted.
+struct Real {
+  float value = 0;
+};
+
+thread_local std::uint64_t flops = 0;
+
+Real counted(float value) {
+  ++flops;
+  return {value};
+}
+Real operator+(Real a, Real b) { return counted(a.value + b.value); }
+Real operator-(Real a, Real b) { return counted(a.value - b.value); }
+Real operator*(Real a, Real b) { return counted(a.value * b.value); }
+Real operator/(Real a, Real b) { return counted(a.value / b.value); }
+Real operator-(Real a) { return counted(-a.value); }
+Real& operator+=(Real& a, Real b) { return a = a + b; }
+Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
+Real exponential(Real a) { return counted(std::exp(a.value)); }
+Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
+Real error_function(Real a) { return counted(std::erf(a.value)); }
+Real square_root(Real a) { return counted(std::sqrt(a.value)); }
+Real inverse_square_root(Real a) { return counted(1 / std::sqrt(a.value)); }
+
+Real constant(double value) { return {static_cast<float>(value)}; }
+
+constexpr float lowest = std::numeric_limits<float>::lowest();
+
+/// The elements of an operand that were touched. A gather reads an element anew for each row that
+/// asks for it.
+class Touched {
+ public:
+  explicit Touched(const Operand& operand)
+      : operand_(operand), touched_(operand.shape.elements(), false) {}
+
+  std::uint64_t bytes() const { return bytes_of(elements_, operand_.info->dtype).constant(); }
+  const Operand& operand() const { return operand_; }
+
+ protected:
+  void touch(std::size_t i) {
+    if (touched_[i]) return;
+    touched_[i] = true;
+    ++elements_;
+  }
+  void gathered() { ++elements_; }
+  /// Where logical element i lies.
+  float* at(std::size_t i) const {
+    if (operand_.contiguous()) return operand_.data + i;
+    const std::size_t of_sequence = operand_.shape.elements() / operand_.shape[0];
+    return operand_.sequence(i / of_sequence) + i % of_sequence;
+  }
+
+ private:
+  const Operand& operand_;
+  std::vector<bool> touched_;
+  std::uint64_t elements_ = 0;
+};
+
+class Reader : public Touched {
+ public:
+  using Touched::Touched;
+  Real operator()(std::size_t i) {
+    touch(i);
+    return {*at(i)};
+  }
+  Real gather(std::size_t i) {
+    gathered();
+    return {*at(i)};
+  }
+};
+
+class Writer : public Touched {
+ public:
+  using Touched::Touched;
+  void operator()(std::size_t i, Real x) {
+    touch(i);
+    *at(i) = x.value;
+  }
+  /// An element written before, still in a register.
+  Real held(std::size_t i) const { return {*at(i)}; }
+};
+
+Real activation(Function function, Real x) {
+  switch (function) {
+    case Function::Relu: return maximum(x, {0});
+    case Function::Silu: return x / (Real{1} + exponential(-x));
+    case Function::Gelu:
+      return Real{0.5F} * x * (Real{1} + error_function(x * constant(std::sqrt(0.5))));
+    case Function::GeluTanh: {
+      const Real inner =
+          constant(std::sqrt(2 / 3.14159265358979323846)) * (x + constant(0.044715) * (x * x * x));
+      return Real{0.5F} * x * (Real{1} + hyperbolic_tangent(inner));
+    }
+    default: KVCAST_ASSERT(false); return x;
+  }
+}
+
+/// Which element of y goes with element i of x, see Elementwise.
+class Aligned {
+ public:
+  Aligned(const Shape& x, const Shape& y) : x_(x), y_(y) {
+    if (y.rank() > x.rank()) run_ = x.elements() / y.elements();
+  }
+  std::size_t operator()(std::size_t i) const {
+    if (run_ > 0) return i / run_;
+    std::size_t result = 0;
+    std::size_t stride = 1;
+    for (std::size_t d = 0; d < x_.rank(); ++d) {
+      const std::size_t dim = x_[x_.rank() - 1 - d];
+      const std::size_t index = i % dim;
+      i /= dim;
+      if (d >= y_.rank()) break;
+      const std::size_t y_dim = y_[y_.rank() - 1 - d];
+      result += index % y_dim * stride;
+      stride *= y_dim;
+    }
+    return result;
+  }
+
+ private:
+  const Shape& x_;
+  const Shape& y_;
+  std::size_t run_ = 0;
+};
+
+class PlainLoops {
+ public:
+  explicit PlainLoops(const Call& call) : call_(call), out_(call.output) {
+    for (const Operand& operand : call.inputs) in_.emplace_back(operand);
+  }
+
+  CountedWork counted_work() const {
+    CountedWork w;
+    w.flops = flops;
+    for (const Reader& r : in_) w.read[slot(r)] += r.bytes();
+    w.written[slot(out_)] += out_.bytes();
+    return w;
+  }
+
+  void operator()(const Embedding&) {
+    const std::size_t features = out_shape().back();
+    for (std::size_t t = 0; t < in_shape(1).elements(); ++t) {
+      const auto id = static_cast<std::size_t>(in_[1](t).value);
+      for (std::size_t f = 0; f < features; ++f) {
+        out_(t * features + f, in_[0].gather(id * features + f));
+      }
+    }
+  }
+
+  void operator()(const Linear&) {
+    const std::size_t in = in_shape(0).back();
+    const std::size_t out = out_shape().back();
+    for (std::size_t r = 0; r < call_.output.rows(); ++r) {
+      for (std::size_t o = 0; o < out; ++o) {
+        Real sum;
+        for (std::size_t i = 0; i < in; ++i) sum += in_[0](r * in + i) * in_[1](o * in + i);
+        if (in_.size() > 2) sum += in_[2](o);
+        out_(r * out + o, sum);
+      }
+    }
+  }
+
+  void operator()(const AttentionScores& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = out_shape()[2];
+    const std::size_t keys = out_shape()[3];
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          for (std::size_t j = 0; j < keys; ++j) {
+            out_(next++, dot(h, query_at(h, b, i, head), key_at(h, b, j, head)));
+          }
+        }
+      }
+    }
+  }
+
+  void operator()(const AttentionValues& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = in_shape(0)[2];
+    const std::size_t keys = in_shape(0)[3];
+    for (std::size_t b = 0; b < in_shape(0)[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          const std::size_t row = ((b * h.num_attention_heads + head) * queries + i) * keys;
+          for (std::size_t d = 0; d < h.head_dim; ++d) {
+            Real sum;
+            for (std::size_t j = 0; j < keys; ++j) {
+              sum += in_[0](row + j) * in_[1](kv_at(h, b, j, head, keys) + d);
+            }
+            out_(query_index(h, b, i, head, queries) + d, sum);
+          }
+        }
+      }
+    }
+  }
+
+  void operator()(const TiledAttention& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = in_shape(1)[1];
+    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          const KeyRange visible = visible_range(op.mask, past + i, keys);
+          attend(op, b, head, i, visible);
+        }
+      }
+    }
+  }
+
+  void operator()(const Softmax&) {
+    const std::size_t n = out_shape().back();
+    std::vector<Real> row(n);
+    for (std::size_t r = 0; r < call_.output.rows(); ++r) {
+      Real peak{lowest};
+      for (std::size_t i = 0; i < n; ++i) peak = maximum(peak, in_[0](r * n + i));
+      Real sum;
+      for (std::size_t i = 0; i < n; ++i) {
+        row[i] = exponential(in_[0](r * n + i) - peak);
+        sum += row[i];
+      }
+      for (std::size_t i = 0; i < n; ++i) out_(r * n + i, row[i] / sum);
+    }
+  }
+
+  void operator()(const Elementwise& op) {
+    const std::size_t n = out_shape().elements();
+    const Real parameter = constant(op.parameter);
+    const bool binary = in_.size() > 1;
+    const Aligned aligned(in_shape(0), in_shape(binary ? 1 : 0));
+    for (std::size_t i = 0; i < n; ++i) {
+      const Real x = in_[0](i);
+      switch (op.function) {
+        case Function::Copy: out_(i, x); break;
+        case Function::Add: out_(i, x + in_[1](aligned(i))); break;
+        case Function::Multiply: out_(i, x * in_[1](aligned(i))); break;
+        case Function::Center: out_(i, x - in_[1](aligned(i))); break;
+        case Function::Scale: out_(i, parameter * x); break;
+        case Function::ClampBelow: out_(i, maximum(x, parameter)); break;
+        case Function::Square: out_(i, x * x); break;
+        case Function::InverseRoot: out_(i, Real{1} / square_root(x + parameter)); break;
+        case Function::SoftCap: out_(i, parameter * hyperbolic_tangent(x / parameter)); break;
+        case Function::OnePlus: out_(i, Real{1} + x); break;
+        case Function::Relu:
+        case Function::Silu:
+        case Function::Gelu:
+        case Function::GeluTanh: out_(i, activation(op.function, x)); break;
+      }
+    }
+  }
+
+  void operator()(const GatedActivation& op) {
+    for (std::size_t i = 0; i < out_shape().elements(); ++i) {
+      out_(i, activation(op.function, in_[0](i)) * in_[1](i));
+    }
+  }
+
+  void operator()(const RowMean&) {
+    const std::size_t n = in_shape(0).back();
+    for (std::size_t r = 0; r < call_.inputs[0].rows(); ++r) {
+      Real sum = in_[0](r * n);
+      for (std::size_t i = 1; i < n; ++i) sum += in_[0](r * n + i);
+      out_(r, sum / constant(static_cast<double>(n)));
+    }
+  }
+
+  void operator()(const RmsNorm& op) {
+    const std::size_t n = out_shape().back() / op.groups;
+    std::vector<Real> weight(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      weight[i] = op.unit_offset ? Real{1} + in_[1](i) : in_[1](i);
+    }
+    for (std::size_t r = 0; r < call_.output.rows() * op.groups; ++r) {
+      Real squares;
+      for (std::size_t i = 0; i < n; ++i) squares += in_[0](r * n + i) * in_[0](r * n + i);
+      const Real mean = squares / constant(static_cast<double>(n));
+      const Real root = inverse_square_root(mean + constant(op.eps));
+      for (std::size_t i = 0; i < n; ++i) out_(r * n + i, in_[0](r * n + i) * root * weight[i]);
+    }
+  }
+
+  void operator()(const LayerNorm& op) {
+    const std::size_t n = out_shape().back();
+    std::vector<Real> centered(n);
+    for (std::size_t r = 0; r < call_.output.rows(); ++r) {
+      Real sum;
+      for (std::size_t i = 0; i < n; ++i) sum += in_[0](r * n + i);
+      const Real mean = sum / constant(static_cast<double>(n));
+      Real squares;
+      for (std::size_t i = 0; i < n; ++i) {
+        centered[i] = in_[0](r * n + i) - mean;
+        squares += centered[i] * centered[i];
+      }
+      const Real variance = squares / constant(static_cast<double>(n));
+      const Real root = inverse_square_root(variance + constant(op.eps));
+      for (std::size_t i = 0; i < n; ++i) {
+        Real y = centered[i] * root;
+        if (in_.size() > 1) y = y * in_[1](i);
+        if (in_.size() > 2) y = y + in_[2](i);
+        out_(r * n + i, y);
+      }
+    }
+  }
+
+  void operator()(const Rope& op) {
+    const std::size_t tokens = out_shape()[1];
+    const std::size_t half = op.table->inverse_frequencies.size();
+    const RopeAngleTable angles(*op.table, call_.value(op.first_position), tokens);
+    std::size_t head = 0;  // index of the head's first element
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t t = 0; t < tokens; ++t) {
+        for (std::size_t h = 0; h < op.num_heads; ++h, head += op.head_dim) {
+          for (std::size_t j = 0; j < half; ++j) {
+            const Real c{angles.cosine(t, j)};
+            const Real s{angles.sine(t, j)};
+            const Real x = in_[0](head + j);
+            const Real y = in_[0](head + half + j);
+            out_(head + j, x * c - y * s);
+            out_(head + half + j, y * c + x * s);
+          }
+          for (std::size_t d = 2 * half; d < op.head_dim; ++d) out_(head + d, in_[0](head + d));
+        }
+      }
+    }
+  }
+
+  void operator()(const RopeAngles& op) {
+    const std::size_t tokens = out_shape()[0];
+    const std::size_t head_dim = out_shape()[1];
+    const std::size_t half = op.table->inverse_frequencies.size();
+    const std::size_t first = call_.value(op.first_position);
+    for (std::size_t t = 0; t < tokens; ++t) {
+      const Real position = constant(rope_position(*op.table, first + t));
+      for (std::size_t d = 0; d < head_dim; ++d) {
+        // Dims that do not rotate have the frequency 0.
+        const bool rotates = d < 2 * half;
+        const Real frequency = constant(rotates ? op.table->inverse_frequencies[d % half] : 0);
+        const Real angle = position * frequency;
+        const float gain = rotates ? static_cast<float>(op.table->gain) : 1.0F;
+        out_(t * head_dim + d,
+             counted(gain * (op.sine ? std::sin(angle.value) : std::cos(angle.value))));
+      }
+    }
+  }
+
+  void operator()(const RotateHalf& op) {
+    const std::size_t head_dim = out_shape().back() / op.num_heads;
+    const std::size_t half = op.rotary_dims / 2;
+    for (std::size_t i = 0; i < out_shape().elements(); ++i) {
+      const std::size_t d = i % head_dim;
+      const std::size_t partner = d < half ? i + half : (d < 2 * half ? i - half : i);
+      const Real sign{d < half ? -1.0F : (d < 2 * half ? 1.0F : 0.0F)};
+      out_(i, sign * in_[0](partner));
+    }
+  }
+
+  void operator()(const CacheAppend&) {
+    // The output is the cache itself, so the rows before are there already.
+    const std::size_t features = out_shape()[2];
+    const std::size_t past = in_shape(0)[1];
+    const std::size_t rows = in_shape(1)[1];
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t i = 0; i < rows * features; ++i) {
+        out_((b * (past + rows) + past) * features + i, in_[1](b * rows * features + i));
+      }
+    }
+  }
+
+  void operator()(const CacheEvict& op) {
+    const std::size_t features = out_shape()[2];
+    const std::size_t rows = out_shape()[1];
+    const std::size_t dropped = call_.value(op.dropped);
+    if (dropped == 0) return;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t i = op.kept_first * features; i < rows * features; ++i) {
+        out_(b * rows * features + i, in_[0]((b * (rows + dropped) + dropped) * features + i));
+      }
+    }
+  }
+
+  void operator()(const RepeatHeads& op) {
+    const std::size_t tokens = out_shape()[1];
+    const std::size_t features = in_shape(0)[2];
+    for (std::size_t t = 0; t < out_shape()[0] * tokens; ++t) {
+      for (std::size_t i = 0; i < features * op.repeats; ++i) {
+        const std::size_t head = i / op.head_dim / op.repeats;
+        out_(t * features * op.repeats + i,
+             in_[0](t * features + head * op.head_dim + i % op.head_dim));
+      }
+    }
+  }
+
+  void operator()(const LastToken&) {
+    const std::size_t tokens = in_shape(0)[1];
+    const std::size_t features = in_shape(0)[2];
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t i = 0; i < features; ++i) {
+        out_(b * features + i, in_[0]((b * tokens + tokens - 1) * features + i));
+      }
+    }
+  }
+
+  void operator()(const Conv1d& op) {
+    const std::size_t frames = in_shape(0)[1];
+    const std::size_t in = in_shape(0)[2];
+    const std::size_t out = out_shape()[2];
+    const std::size_t padding = op.kernel / 2;
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t t = 0; t < out_shape()[1]; ++t) {
+        for (std::size_t o = 0; o < out; ++o) {
+          Real sum;
+          for (std::size_t i = 0; i < in; ++i) {
+            for (std::size_t k = 0; k < op.kernel; ++k) {
+              const std::size_t frame = t * op.stride + k;  // of the padded input
+              const bool inside = frame >= padding && frame - padding < frames;
+              const Real x = inside ? in_[0]((b * frames + frame - padding) * in + i) : Real{0};
+              sum += in_[1]((o * in + i) * op.kernel + k) * x;
+            }
+          }
+          if (in_.size() > 2) sum += in_[2](o);
+          out_(next++, sum);
+        }
+      }
+    }
+  }
+
+  void operator()(const RelativePositionBias& op) {
+    const std::size_t heads = out_shape()[0];
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = out_shape()[2];
+    const std::size_t first = call_.value(op.first_position);
+    std::vector<Real> table(in_shape(0).elements());
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = in_[0](i);
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (std::size_t i = 0; i < queries; ++i) {
+        for (std::size_t j = 0; j < keys; ++j) {
+          const std::size_t bucket = relative_bucket(op, first + i, j);
+          out_((h * queries + i) * keys + j, table[bucket * heads + h]);
+        }
+      }
+    }
+  }
+
+  void operator()(const AlibiBias& op) {
+    const std::size_t heads = out_shape()[0];
+    const std::size_t keys = out_shape()[2];
+    for (std::size_t h = 0; h < heads; ++h) {
+      const float slope = alibi_slope(h, heads);
+      for (std::size_t j = 0; j < keys; ++j) {
+        out_(h * keys + j, counted(alibi_bias(slope, j)) * constant(op.scale));
+      }
+    }
+  }
+
+  void operator()(const CausalMask& op) {
+    const std::size_t queries = out_shape()[0];
+    const std::size_t keys = out_shape()[1];
+    const std::size_t past = call_.value(op.mask.past);
+    for (std::size_t i = 0; i < queries; ++i) {
+      const KeyRange visible = visible_range(op.mask, past + i, keys);
+      for (std::size_t j = 0; j < keys; ++j) {
+        const bool seen = j >= visible.first && j < visible.end;
+        out_(i * keys + j, Real{seen ? 0 : masked_score});
+      }
+    }
+  }
+
+ private:
+  static std::size_t slot(const Touched& t) {
+    return static_cast<std::size_t>(t.operand().info->storage);
+  }
+  const Shape& in_shape(std::size_t i) const { return call_.inputs[i].shape; }
+  const Shape& out_shape() const { return call_.output.shape; }
+
+  static std::size_t query_index(const Heads& h, std::size_t b, std::size_t i, std::size_t head,
+                                 std::size_t queries) {
+    return ((b * queries + i) * h.num_attention_heads + head) * h.head_dim;
+  }
+  static std::size_t kv_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head,
+                           std::size_t keys) {
+    const std::size_t group = head / (h.num_attention_heads / h.num_key_value_heads);
+    return ((b * keys + j) * h.num_key_value_heads + group) * h.head_dim;
+  }
+  std::size_t query_at(const Heads& h, std::size_t b, std::size_t i, std::size_t head) const {
+    return query_index(h, b, i, head, in_shape(0)[1]);
+  }
+  std::size_t key_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head) const {
+    return kv_at(h, b, j, head, in_shape(1)[1]);
+  }
+  Real dot(const Heads& h, std::size_t q, std::size_t k) {
+    Real sum;
+    for (std::size_t d = 0; d < h.head_dim; ++d) sum += in_[0](q + d) * in_[1](k + d);
+    return sum;
+  }
+
+  void attend(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
+              KeyRange visible) {
+    const Heads& h = op.heads;
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = in_shape(1)[1];
+    std::vector<Real> p(keys);
+    Real peak{lowest};
+    for (std::size_t j = visible.first; j < visible.end; ++j) {
+      Real s = dot(h, query_at(h, b, i, head), key_at(h, b, j, head));
+      if (op.scale != 1) s = s * constant(op.scale);
+      if (op.softcap > 0) s = constant(op.softcap) * hyperbolic_tangent(s / constant(op.softcap));
+      if (in_.size() > 3) s = s + in_[3](bias_index(in_shape(3), head, i, j));
+      p[j] = s;
+      peak = maximum(peak, s);
+    }
+    Real sum;
+    for (std::size_t j = visible.first; j < visible.end; ++j) {
+      p[j] = exponential(p[j] - peak);
+      sum += p[j];
+    }
+    for (std::size_t d = 0; d < h.head_dim; ++d) {
+      Real o;
+      for (std::size_t j = visible.first; j < visible.end; ++j) {
+        o += p[j] * in_[2](kv_at(h, b, j, head, keys) + d);
+      }
+      out_(query_index(h, b, i, head, queries) + d, o / sum);
+    }
+  }
+
+  const Call& call_;
+  std::vector<Reader> in_;
+  Writer out_;
+};
+
+}  // namespace
+
+std::uint64_t CountedWork::bytes() const {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t b : read) sum += b;
+  for (const std::uint64_t b : written) sum += b;
+  return sum;
+}
+
+CountedWork& CountedWork::operator+=(const CountedWork& other) {
+  flops += other.flops;
+  for (std::size_t i = 0; i < num_storages; ++i) {
+    read[i] += other.read[i];
+    written[i] += other.written[i];
+  }
+  return *this;
+}
+
+CountedWork run_plain(const Call& call) {
+  flops = 0;
+  PlainLoops loops(call);
+  std::visit(loops, call.node.op);
+  return loops.counted_work();
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,89 @@
+#include "model/execute/positions.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace kvcast::execute {
+namespace {
+
+/// The nearest bf16 number, ties to even.
+float round_to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+  return std::bit_cast<float>(rounded & 0xFFFF0000);
+}
+
+}  // namespace
+
+const float masked_score = std::numeric_limits<float>::lowest();
+
+KeyRange visible_range(const Mask& mask, std::size_t position, std::size_t keys) {
+  if (!mask.causal) return {0, keys};
+  const std::size_t end = std::min(keys, position + 1);
+  const std::size_t first =
+      mask.window > 0 && position + 1 > mask.window ? position + 1 - mask.window : 0;
+  return {first, end};
+}
+
+double rope_position(const RopeTable& table, std::size_t position) {
+  return static_cast<double>(position) / table.position_scale;
+}
+
+RopeAngleTable::RopeAngleTable(const RopeTable& table, std::size_t first_position,
+                               std::size_t tokens)
+    : frequencies_(table.inverse_frequencies.size()),
+      cosines_(tokens * frequencies_),
+      sines_(tokens * frequencies_) {
+  const auto gain = static_cast<float>(table.gain);
+  for (std::size_t t = 0; t < tokens; ++t) {
+    const auto position = static_cast<float>(rope_position(table, first_position + t));
+    for (std::size_t j = 0; j < frequencies_; ++j) {
+      const float angle = position * static_cast<float>(table.inverse_frequencies[j]);
+      cosines_[t * frequencies_ + j] = gain * std::cos(angle);
+      sines_[t * frequencies_ + j] = gain * std::sin(angle);
+    }
+  }
+}
+
+std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key) {
+  std::size_t buckets = op.num_buckets;
+  std::size_t offset = 0;
+  std::size_t distance = key > query ? key - query : query - key;
+  if (op.bidirectional) {
+    buckets /= 2;
+    if (key > query) offset = buckets;
+  } else if (key > query) {
+    distance = 0;
+  }
+  const std::size_t exact = buckets / 2;
+  if (distance < exact) return offset + distance;
+  const float ratio = std::log(static_cast<float>(distance) / static_cast<float>(exact)) /
+                      static_cast<float>(std::log(static_cast<double>(op.max_distance) /
+                                                  static_cast<double>(exact)));
+  const auto steps = static_cast<std::size_t>(ratio * static_cast<float>(buckets - exact));
+  return offset + std::min(exact + steps, buckets - 1);
+}
+
+float alibi_slope(std::size_t head, std::size_t num_heads) {
+  const std::size_t power = std::bit_floor(num_heads);
+  const auto log2 = static_cast<double>(std::bit_width(power) - 1);
+  const bool extra = head >= power;
+  const double base = std::exp2(-std::exp2(-(log2 - (extra ? 2 : 3))));
+  const double exponent =
+      extra ? 2 * static_cast<double>(head - power) + 1 : static_cast<double>(head) + 1;
+  return round_to_bf16(static_cast<float>(std::pow(base, exponent)));
+}
+
+float alibi_bias(float slope, std::size_t key) {
+  return round_to_bf16(slope * round_to_bf16(static_cast<float>(key)));
+}
+
+std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key) {
+  const std::size_t h = bias[0] > 1 ? head : 0;
+  const std::size_t i = bias[1] > 1 ? query : 0;
+  return (h * bias[1] + i) * bias[2] + key;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,56 @@
+/// Where queries and keys stand, and what follows from it: rotation angles, visible keys, position
+/// biases. No arithmetic of these is counted as work.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "model/execute/operand.h"
+
+namespace kvcast::execute {
+
+/// A key range [first, end).
+struct KeyRange {
+  std::size_t first = 0;
+  std::size_t end = 0;
+};
+
+/// The keys that a query at `position` sees among `keys` of them.
+KeyRange visible_range(const Mask& mask, std::size_t position, std::size_t keys);
+
+/// What the additive mask holds for an invisible pair: fp32's lowest number, as in transformers.
+extern const float masked_score;
+
+/// The position that a rotary table turns by: divided by its scale.
+double rope_position(const RopeTable& table, std::size_t position);
+
+/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain.
+/// The angle is taken in fp32, as transformers does.
+class RopeAngleTable {
+ public:
+  RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens);
+  float cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
+  float sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
+  const float* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
+  const float* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
+
+ private:
+  std::size_t frequencies_;
+  std::vector<float> cosines_;
+  std::vector<float> sines_;
+};
+
+/// T5's bucket of key position - query position.
+/// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.
+std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key);
+
+/// Falcon's slope of one head, rounded to bf16. Source: transformers,
+/// models/falcon/modeling_falcon.py, build_alibi_tensor.
+float alibi_slope(std::size_t head, std::size_t num_heads);
+/// The unscaled bias of key j: slope and key index in bf16, and so their product.
+float alibi_bias(float slope, std::size_t key);
+
+/// Element of a bias [H or 1, queries or 1, keys] for a pair.
+std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key);
+
+}  // namespace kvcast::execute

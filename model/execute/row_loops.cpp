@@ -1,0 +1,163 @@
+#include "model/execute/row_loops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/error.h"
+#include "model/execute/vector_math.h"
+
+namespace kvcast::execute {
+namespace {
+
+template <typename F>
+KVCAST_INLINE void each(const float* x, float* y, std::size_t n, F f) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) y[i] = f(x[i]);
+}
+
+template <typename F>
+KVCAST_INLINE void each_pair(const float* x, const float* z, float* y, std::size_t n, F f) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) y[i] = f(x[i], z[i]);
+}
+
+}  // namespace
+
+KVCAST_VECTOR_CLONES void map_row(Function function, float parameter, const float* x, float* y,
+                                  std::size_t n) {
+  switch (function) {
+    case Function::Copy:
+      if (x != y) std::copy_n(x, n, y);
+      return;
+    case Function::Scale: return each(x, y, n, [=](float v) { return parameter * v; });
+    case Function::ClampBelow:
+      return each(x, y, n, [=](float v) { return v > parameter ? v : parameter; });
+    case Function::Square: return each(x, y, n, [](float v) { return v * v; });
+    case Function::InverseRoot:
+      return each(x, y, n, [=](float v) { return 1.0F / std::sqrt(v + parameter); });
+    case Function::SoftCap:
+      return each(x, y, n, [=](float v) { return parameter * vector_tanh(v / parameter); });
+    case Function::Relu: return each(x, y, n, [](float v) { return v > 0 ? v : 0.0F; });
+    case Function::Silu: return each(x, y, n, [](float v) { return vector_silu(v); });
+    case Function::Gelu: return each(x, y, n, [](float v) { return vector_gelu(v); });
+    case Function::GeluTanh: return each(x, y, n, [](float v) { return vector_gelu_tanh(v); });
+    case Function::OnePlus: return each(x, y, n, [](float v) { return 1.0F + v; });
+    case Function::Add:
+    case Function::Multiply:
+    case Function::Center: break;
+  }
+  KVCAST_ASSERT(false);
+}
+
+KVCAST_VECTOR_CLONES void combine_rows(Function function, const float* x, const float* z, float* y,
+                                       std::size_t n) {
+  if (function == Function::Add)
+    return each_pair(x, z, y, n, [](float a, float b) { return a + b; });
+  KVCAST_ASSERT(function == Function::Multiply);
+  each_pair(x, z, y, n, [](float a, float b) { return a * b; });
+}
+
+KVCAST_VECTOR_CLONES void combine_scalar(Function function, const float* x, float z, float* y,
+                                         std::size_t n) {
+  if (function == Function::Add) return each(x, y, n, [=](float v) { return v + z; });
+  if (function == Function::Center) return each(x, y, n, [=](float v) { return v - z; });
+  KVCAST_ASSERT(function == Function::Multiply);
+  each(x, y, n, [=](float v) { return v * z; });
+}
+
+KVCAST_VECTOR_CLONES void gated_row(Function function, const float* gate, const float* up, float* y,
+                                    std::size_t n) {
+  switch (function) {
+    case Function::Silu:
+      return each_pair(gate, up, y, n, [](float g, float u) { return vector_silu(g) * u; });
+    case Function::Gelu:
+      return each_pair(gate, up, y, n, [](float g, float u) { return vector_gelu(g) * u; });
+    case Function::GeluTanh:
+      return each_pair(gate, up, y, n, [](float g, float u) { return vector_gelu_tanh(g) * u; });
+    default:
+      KVCAST_ASSERT(function == Function::Relu);
+      each_pair(gate, up, y, n, [](float g, float u) { return (g > 0 ? g : 0.0F) * u; });
+  }
+}
+
+KVCAST_VECTOR_CLONES void rms_norm_row(const float* x, const float* w, float unit, float eps,
+                                       float* y, std::size_t n) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::size_t i = 0; i < n; ++i) squares += x[i] * x[i];
+  const float root = 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) y[i] = x[i] * root * (unit + w[i]);
+}
+
+KVCAST_VECTOR_CLONES void layer_norm_row(const float* x, const float* w, const float* b, float eps,
+                                         float* y, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) sum += x[i];
+  const float mean = sum / static_cast<float>(n);
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::size_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const float root = 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * root;
+  if (w != nullptr) combine_rows(Function::Multiply, y, w, y, n);
+  if (b != nullptr) combine_rows(Function::Add, y, b, y, n);
+}
+
+KVCAST_VECTOR_CLONES float mean_of_row(const float* x, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) sum += x[i];
+  return sum / static_cast<float>(n);
+}
+
+KVCAST_VECTOR_CLONES float largest_of_row(const float* x, std::size_t n) {
+  float peak = std::numeric_limits<float>::lowest();
+#pragma omp simd reduction(max : peak)
+  for (std::size_t i = 0; i < n; ++i) peak = x[i] > peak ? x[i] : peak;
+  return peak;
+}
+
+KVCAST_VECTOR_CLONES float exp_row(float shift, float* x, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) {
+    const float e = vector_exp(x[i] - shift);
+    x[i] = e;
+    sum += e;
+  }
+  return sum;
+}
+
+KVCAST_VECTOR_CLONES void scale_row(float factor, float* x, std::size_t n) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+KVCAST_VECTOR_CLONES void rotate_row(const float* x, const float* cosines, const float* sines,
+                                     float* y, std::size_t half) {
+#pragma omp simd
+  for (std::size_t j = 0; j < half; ++j) {
+    const float a = x[j];
+    const float b = x[half + j];
+    y[j] = a * cosines[j] - b * sines[j];
+    y[half + j] = b * cosines[j] + a * sines[j];
+  }
+}
+
+KVCAST_VECTOR_CLONES float dot_row(const float* x, const float* y, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+KVCAST_VECTOR_CLONES void add_scaled_row(float factor, const float* x, float* y, std::size_t n) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * x[i];
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,35 @@
+/// Vector loops over one row or run of numbers, on the calling thread.
+#pragma once
+
+#include <cstddef>
+
+#include "model/op.h"
+
+namespace kvcast::execute {
+
+/// y[i] = f(x[i]); y may be x.
+void map_row(Function function, float parameter, const float* x, float* y, std::size_t n);
+/// y[i] = x[i] ∘ z[i] for Add, Multiply; y may be x.
+void combine_rows(Function function, const float* x, const float* z, float* y, std::size_t n);
+/// y[i] = x[i] ∘ z for Add, Multiply, Center.
+void combine_scalar(Function function, const float* x, float z, float* y, std::size_t n);
+/// y[i] = f(gate[i])·up[i]
+void gated_row(Function function, const float* gate, const float* up, float* y, std::size_t n);
+/// y = x·rsqrt(mean(x²) + eps)·(unit + w)
+void rms_norm_row(const float* x, const float* w, float unit, float eps, float* y, std::size_t n);
+/// y = (x - mean)·rsqrt(variance + eps)·w + b; w and b may be null.
+void layer_norm_row(const float* x, const float* w, const float* b, float eps, float* y,
+                    std::size_t n);
+float mean_of_row(const float* x, std::size_t n);
+float largest_of_row(const float* x, std::size_t n);
+/// x[i] = e^(x[i] - shift); returns the sum.
+float exp_row(float shift, float* x, std::size_t n);
+void scale_row(float factor, float* x, std::size_t n);
+/// Rotates pairs (x[j], x[half + j]); y may be x.
+void rotate_row(const float* x, const float* cosines, const float* sines, float* y,
+                std::size_t half);
+float dot_row(const float* x, const float* y, std::size_t n);
+/// y += factor·x
+void add_scaled_row(float factor, const float* x, float* y, std::size_t n);
+
+}  // namespace kvcast::execute

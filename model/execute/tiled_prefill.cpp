@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/execute/attention_layout.h"
+#include "model/execute/block_product.h"
+#include "model/execute/floats.h"
+#include "model/execute/positions.h"
+#include "model/execute/row_loops.h"
+
+namespace kvcast::execute {
+namespace {
+
+/// Queries of one piece of work; a multiple of block_rows.
+constexpr std::size_t query_tile = 48;
+/// Keys of one online-softmax step: the scores of block_rows queries stay in the first-level cache.
+constexpr std::size_t key_tile = 1024;
+/// Keys side by side in a packed panel.
+constexpr std::size_t panel = 64;
+
+/// The keys of one layer as products want them, [batch][kv head][keys/64][head_dim][64], and its
+/// values where head_dim is no multiple of the vector width, [batch][kv head][keys][padded].
+class PackedCache {
+ public:
+  PackedCache(const Operand& k, const Operand& v, const HeadLayout& layout)
+      : batch_(k.shape[0]),
+        keys_(k.shape[1]),
+        kv_heads_(layout.num_heads / layout.queries_per_key),
+        head_dim_(layout.head_dim),
+        panels_((keys_ + panel - 1) / panel),
+        values_(v),
+        layout_(layout),
+        packed_keys_(allocate_floats(batch_ * kv_heads_ * panels_ * head_dim_ * panel)) {
+    const bool pad = padded(head_dim_) != head_dim_;
+    if (pad) packed_values_ = allocate_floats(batch_ * kv_heads_ * keys_ * padded(head_dim_));
+#pragma omp parallel for schedule(static)
+    for (std::size_t i = 0; i < batch_ * kv_heads_ * panels_; ++i) {
+      const std::size_t head = i / panels_ % kv_heads_;
+      const std::size_t b = i / panels_ / kv_heads_;
+      const std::size_t first = i % panels_ * panel;
+      const std::size_t n = std::min(panel, keys_ - first);
+      const std::size_t offset = first * layout.kv_stride + head * head_dim_;
+      pack_keys(k.sequence(b) + offset, n, packed_keys_.get() + i * head_dim_ * panel);
+      if (!pad) continue;
+      float* rows =
+          packed_values_.get() + ((b * kv_heads_ + head) * keys_ + first) * padded(head_dim_);
+      for (std::size_t j = 0; j < n; ++j) {
+        float* row = rows + j * padded(head_dim_);
+        std::copy_n(v.sequence(b) + offset + j * layout.kv_stride, head_dim_, row);
+        std::fill(row + head_dim_, row + padded(head_dim_), 0.0F);
+      }
+    }
+  }
+
+  std::size_t keys() const { return keys_; }
+  /// Panel of keys [64·index, ...) of the head's group.
+  const float* keys_of(std::size_t b, std::size_t head, std::size_t index) const {
+    const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
+    return packed_keys_.get() + (group * panels_ + index) * head_dim_ * panel;
+  }
+  const float* values_of(std::size_t b, std::size_t head) const {
+    if (!packed_values_) return values_.sequence(b) + layout_.kv_offset(head);
+    const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
+    return packed_values_.get() + group * keys_ * padded(head_dim_);
+  }
+  std::size_t value_stride() const {
+    return packed_values_ ? padded(head_dim_) : layout_.kv_stride;
+  }
+
+ private:
+  void pack_keys(const float* rows, std::size_t n, float* out) const {
+    for (std::size_t j = 0; j < n; ++j) {
+      for (std::size_t d = 0; d < head_dim_; ++d)
+        out[d * panel + j] = rows[j * layout_.kv_stride + d];
+    }
+    for (std::size_t j = n; j < panel; ++j) {
+      for (std::size_t d = 0; d < head_dim_; ++d) out[d * panel + j] = 0;
+    }
+  }
+
+  std::size_t batch_;
+  std::size_t keys_;
+  std::size_t kv_heads_;
+  std::size_t head_dim_;
+  std::size_t panels_;
+  const Operand& values_;
+  const HeadLayout& layout_;
+  Floats packed_keys_;
+  Floats packed_values_;
+};
+
+/// block_rows queries of one head and their online softmax.
+/// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+class QueryBlock {
+ public:
+  explicit QueryBlock(std::size_t head_dim)
+      : head_dim_(head_dim),
+        width_(padded(head_dim)),
+        queries_(block_rows * head_dim),
+        scores_(block_rows * key_tile),
+        out_(block_rows * width_) {}
+
+  /// Queries first ... first + n - 1, which lie at `q`; their outputs go to `out`.
+  void attend(const Attention& a, const PackedCache& cache, std::size_t b, std::size_t head,
+              std::size_t first, std::size_t n, const float* q, float* out) {
+    const std::size_t stride = a.layout.query_stride;
+    for (std::size_t i = 0; i < n; ++i) {
+      map_row(Function::Scale, static_cast<float>(a.op.scale), q + i * stride,
+              &queries_[i * head_dim_], head_dim_);
+      peak_[i] = masked_score;
+      sum_[i] = 0;
+    }
+    std::fill(out_.begin(), out_.end(), 0.0F);
+    // From the first query's first key, on a panel's border, to the last query's last.
+    const std::size_t begin =
+        visible_range(a.op.mask, a.past + first, a.keys).first / panel * panel;
+    const std::size_t end = visible_range(a.op.mask, a.past + first + n - 1, a.keys).end;
+    for (std::size_t j = begin; j < end; j += key_tile) {
+      absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      map_row(Function::Scale, 1 / sum_[i], &out_[i * width_], out + i * stride, head_dim_);
+    }
+  }
+
+ private:
+  /// Keys [first_key, first_key + count).
+  void absorb(const Attention& a, const PackedCache& cache, std::size_t b, std::size_t head,
+              std::size_t first, std::size_t n, std::size_t first_key, std::size_t count) {
+    for (std::size_t j = 0; j < count; j += panel) {
+      multiply_block({.m = n,
+                      .n = padded(std::min(panel, count - j)),
+                      .k = head_dim_,
+                      .a = queries_.data(),
+                      .lda = head_dim_,
+                      .b = cache.keys_of(b, head, (first_key + j) / panel),
+                      .ldb = panel,
+                      .c = &scores_[j],
+                      .ldc = key_tile});
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      float* row = &scores_[i * key_tile];
+      finish_scores(a, head, first + i, first_key, count, row);
+      const float peak = std::max(peak_[i], largest_of_row(row, count));
+      if (peak == masked_score) {  // nothing visible yet
+        std::fill_n(row, count, 0.0F);
+        continue;
+      }
+      const float correction = std::exp(peak_[i] - peak);
+      sum_[i] = sum_[i] * correction + exp_row(peak, row, count);
+      if (correction != 1) scale_row(correction, &out_[i * width_], width_);
+      peak_[i] = peak;
+    }
+    multiply_block({.m = n,
+                    .n = width_,
+                    .k = count,
+                    .a = scores_.data(),
+                    .lda = key_tile,
+                    .b = cache.values_of(b, head) + first_key * cache.value_stride(),
+                    .ldb = cache.value_stride(),
+                    .c = out_.data(),
+                    .ldc = width_,
+                    .accumulate = true});
+  }
+
+  std::size_t head_dim_;
+  std::size_t width_;
+  std::vector<float> queries_;
+  std::vector<float> scores_;
+  std::vector<float> out_;
+  float peak_[block_rows];
+  float sum_[block_rows];
+};
+
+}  // namespace
+
+void attend_many(const Call& call, const Attention& a) {
+  const Operand& q = call.inputs[0];
+  const std::size_t batch = q.shape[0];
+  const std::size_t queries = q.shape[1];
+  const std::size_t tiles = (queries + query_tile - 1) / query_tile;
+  const HeadLayout& l = a.layout;
+  const PackedCache cache(call.inputs[1], call.inputs[2], l);
+#pragma omp parallel
+  {
+    QueryBlock block(l.head_dim);
+    // The last tiles of a causal pass are the longest: they start first, the short ones fill up.
+#pragma omp for schedule(dynamic, 1)
+    for (std::size_t item = 0; item < batch * tiles * l.num_heads; ++item) {
+      const std::size_t head = item % l.num_heads;
+      const std::size_t b = item / l.num_heads % batch;
+      const std::size_t first = (tiles - 1 - item / l.num_heads / batch) * query_tile;
+      const std::size_t end = std::min(queries, first + query_tile);
+      for (std::size_t i = first; i < end; i += block_rows) {
+        const std::size_t at = (b * queries + i) * l.query_stride + l.query_offset(head);
+        block.attend(a, cache, b, head, i, std::min(block_rows, end - i), q.data + at,
+                     call.output.data + at);
+      }
+    }
+  }
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,47 @@
+/// A checkpoint's weights in the form that the kernels read.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/execute/matrix.h"
+#include "model/execute/operand.h"
+#include "model/execute/row_table.h"
+#include "model/weights/checkpoint.h"
+
+namespace kvcast::execute {
+
+enum class WeightForm {
+  Packed,  ///< matrices packed for products, embedding rows read from the file when needed
+  Plain,   ///< everything as rows of numbers, for the counting loops
+};
+
+class WeightStore {
+ public:
+  /// Reads every weight of the graphs. Throws Error naming file and tensor: missing, of another
+  /// shape, not finite, or left over in the file with no use for it.
+  WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
+              WeightForm form);
+
+  /// Sets data, matrix or table of the operand. `needs` says what the node does with the weight.
+  void bind(const TensorInfo& weight, Operand& operand) const;
+  /// Bytes held in memory.
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Weight {
+    float* data = nullptr;  ///< vectors, and everything in the plain form
+    std::unique_ptr<Matrix> matrix;
+    std::unique_ptr<RowTable> table;
+  };
+  void load(const Checkpoint& checkpoint, const TensorInfo& info, bool matrix, bool table,
+            WeightForm form);
+
+  FloatStore store_;
+  std::map<std::string, Weight, std::less<>> weights_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace kvcast::execute

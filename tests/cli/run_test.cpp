@@ -1,0 +1,264 @@
+// `kvcast run` on the checkpoints of tests/oracle: what it prints and writes is what transformers
+// computed. That every way of running is right is tested in tests/execute.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "model/json_file.h"
+#include "model/weights/mapped_file.h"
+#include "model/weights/safetensors.h"
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Ids = std::vector<std::uint32_t>;
+using Sequences = std::vector<Ids>;
+
+const fs::path oracle = fs::path(KVCAST_SOURCE_DIR) / "tests/oracle";
+const fs::path smollm = fs::path(KVCAST_SOURCE_DIR) / "weights/smollm2-135m-instruct.gguf";
+
+struct Values {
+  std::vector<std::uint64_t> shape;
+  std::vector<float> data;
+};
+
+Values read_tensor(const fs::path& file, const std::string& name) {
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(file)).tensors) {
+    if (t.name != name) continue;
+    Values v{t.shape, std::vector<float>(t.elements())};
+    read_elements(t, 0, v.data);
+    return v;
+  }
+  FAIL("no tensor " << name << " in " << file);
+  return {};
+}
+
+/// The largest difference as a share of the range of `expected`, which may be a part of it all.
+double relative_difference(const std::vector<float>& ours, const std::vector<float>& expected) {
+  REQUIRE(ours.size() <= expected.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(ours[i]) - expected[i]);
+    if (!(difference <= largest)) largest = difference;
+  }
+  const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
+  return largest / (static_cast<double>(*high) - *low);
+}
+
+std::string bytes_of(const fs::path& file) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(file, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+/// Its prompts as --tokens takes them: "1,2;3,4".
+std::string joined(const Sequences& sequences) {
+  std::string text;
+  for (const Ids& ids : sequences) {
+    text += fmt::format("{}{}", text.empty() ? "" : ";", fmt::join(ids, ","));
+  }
+  return "'" + text + "'";
+}
+
+/// What expected.json says of a case.
+struct Case {
+  explicit Case(const std::string& name)
+      : folder(oracle / name), expected(read_json_file(folder / "expected.json")) {}
+  Sequences sequences(const char* key) const { return expected.at(key).get<Sequences>(); }
+  /// One thread: two on a busy machine wait long for each other, and there is little to share.
+  std::string run(const std::string& arguments, int threads = 1) const {
+    return fmt::format("run --quiet --model {} --threads {} {}", folder.string(), threads,
+                       arguments);
+  }
+
+  fs::path folder;
+  json expected;
+};
+
+}  // namespace
+
+TEST_CASE("run: --json has every key of the contract, in base units") {
+  const json j = run_json(Case("llama_mha").run("--tokens 1,2,3 --output-len 5 --count --json"));
+  check_keys(j, {"generated_tokens", "ttft_s", "tpot_s", "kv_cache_bytes", "analytic_flops",
+                 "analytic_bytes", "counted_flops", "counted_bytes"});
+  CHECK(j["generated_tokens"].size() == 5);
+  CHECK(j["ttft_s"] > 0);
+  CHECK(j["ttft_s"] < 60);
+  CHECK(j["tpot_s"] > 0);
+  // 2 layers, keys and values of 3 heads of 8, fp32, 3 + 5 tokens.
+  CHECK(j["kv_cache_bytes"] == 2 * 2 * 3 * 8 * 4 * 8);
+  CHECK_FALSE(run_json(Case("llama_mha").run("--tokens 1 --json")).contains("counted_flops"));
+}
+
+TEST_CASE("run: --logits writes the prompt's logits, those of transformers") {
+  const reports::TestFolder folder;
+  const fs::path file = folder / "logits.safetensors";
+  for (const char* name : {"llama_sharded", "gpt2", "gemma2", "gpt_neox", "falcon_40b"}) {
+    CAPTURE(name);
+    const Case c(name);
+    const Values expected = read_tensor(c.folder / "expected.safetensors", "logits");
+    const Sequences prompts = c.sequences("prompt");
+    run_json(
+        c.run("--json --output-len 2 --tokens " + joined(prompts) + " --logits " + file.string()));
+    const Values both = read_tensor(file, "logits");
+    CHECK(both.shape == expected.shape);
+    CHECK(relative_difference(both.data, expected.data) < 1e-4);
+
+    run_json(c.run("--json --output-len 1 --tokens " + joined({prompts[0]}) + " --logits " +
+                   file.string()));
+    const Values first = read_tensor(file, "logits");
+    CHECK(first.shape == std::vector<std::uint64_t>{expected.shape[1], expected.shape[2]});
+    CHECK(relative_difference(first.data, expected.data) < 1e-4);
+  }
+  CHECK(folder.num_files() == 1);
+}
+
+TEST_CASE("run: T5 reads --encoder-tokens, and --tokens for its decoder") {
+  const reports::TestFolder folder;
+  const fs::path file = folder / "logits.safetensors";
+  const Case c("t5");
+  const std::string encoder = "--json --encoder-tokens " + joined(c.sequences("encoder_tokens"));
+  run_json(
+      c.run(encoder + " --tokens " + joined(c.sequences("prompt")) + " --logits " + file.string()));
+  const Values expected = read_tensor(c.folder / "expected.safetensors", "logits");
+  const Values ours = read_tensor(file, "logits");
+  CHECK(ours.shape == expected.shape);
+  CHECK(relative_difference(ours.data, expected.data) < 1e-4);
+  // Without --tokens the decoder begins as config.json says.
+  const std::string first = joined({c.sequences("encoder_tokens")[0]});
+  const json j = run_json(c.run("--json --output-len 64 --encoder-tokens " + first));
+  CHECK(j["generated_tokens"] == c.expected["greedy"][0]);
+}
+
+TEST_CASE("run: Whisper reads --features") {
+  const reports::TestFolder folder;
+  const fs::path file = folder / "logits.safetensors";
+  const Case c("whisper");
+  const std::string features = "--json --features " + (c.folder / "features.safetensors").string();
+  run_json(c.run(features + " --tokens " + joined({c.sequences("prompt")[0]}) + " --logits " +
+                 file.string()));
+  const Values expected = read_tensor(c.folder / "expected.safetensors", "logits");
+  CHECK(relative_difference(read_tensor(file, "logits").data, expected.data) < 1e-4);
+  const json j = run_json(c.run(features + " --output-len 64"));
+  CHECK(j["generated_tokens"] == c.expected["greedy"][0]);
+}
+
+TEST_CASE("run: counted work equals analytic work for every family and both attention kinds") {
+  for (const auto& entry : fs::directory_iterator(oracle)) {
+    if (!fs::exists(entry.path() / "expected.json")) continue;
+    const Case c(entry.path().filename().string());
+    CAPTURE(c.folder);
+    std::string input = "--tokens " + joined(c.sequences("prompt"));
+    if (c.expected.contains("encoder_tokens")) {
+      input += " --encoder-tokens " + joined(c.sequences("encoder_tokens"));
+    }
+    const fs::path features = c.folder / "features.safetensors";
+    if (fs::exists(features)) {
+      input = "--features " + features.string() + " --batch 2 --tokens " +
+              joined({c.sequences("prompt")[0]});
+    }
+    for (const std::string attention : {"eager", "tiled"}) {
+      CAPTURE(attention);
+      const json j =
+          run_json(c.run(input + " --count --output-len 4 --json --attention " + attention));
+      CHECK(j["counted_flops"] == j["analytic_flops"]);
+      CHECK(j["counted_bytes"] == j["analytic_bytes"]);
+      CHECK(j["counted_flops"] > 0);
+    }
+  }
+}
+
+TEST_CASE("run: one thread and two give the same bytes") {
+  const reports::TestFolder folder;
+  for (const char* name : {"llama_gqa_llama3_rope", "gpt_neox", "opt"}) {
+    CAPTURE(name);
+    const Case c(name);
+    const std::string arguments =
+        "--json --output-len 20 --tokens " + joined(c.sequences("prompt")) + " --logits ";
+    const fs::path one = folder / "one.safetensors";
+    const fs::path two = folder / "two.safetensors";
+    const json a = run_json(c.run(arguments + one.string(), 1));
+    const json b = run_json(c.run(arguments + two.string(), 2));
+    CHECK(a["generated_tokens"] == b["generated_tokens"]);
+    CHECK(bytes_of(one) == bytes_of(two));
+  }
+}
+
+TEST_CASE("run: without --json the tokens are on stdout, and nothing else") {
+  const Case c("llama_mha");
+  const Sequences prompts = c.sequences("prompt");
+  const Sequences greedy = c.sequences("greedy");
+  const std::string first = fmt::format("{}\n", fmt::join(greedy[0], ","));
+  const std::string second = fmt::format("{}\n", fmt::join(greedy[1], ","));
+  const ProgramResult one = run_program(c.run("--output-len 64 --tokens " + joined({prompts[0]})));
+  CHECK(one.status == 0);
+  CHECK(one.output == first);
+  CHECK(one.errors.empty());
+  const ProgramResult both = run_program(c.run("--output-len 64 --tokens " + joined(prompts)));
+  CHECK(both.output == first + second);
+}
+
+TEST_CASE("run: a prompt file of ids, and prefill in chunks, change nothing") {
+  const reports::TestFolder folder;
+  const Case c("qwen2");
+  const json whole =
+      run_json(c.run("--json --output-len 9 --tokens " + joined(c.sequences("prompt"))));
+  const fs::path file = folder / "prompt.json";
+  std::ofstream(file) << c.expected["prompt"];
+  const json j = run_json(c.run("--json --output-len 9 --chunk 5 --prompt-file " + file.string()));
+  CHECK(j["generated_tokens"] == whole["generated_tokens"]);
+  CHECK(j["prompt_len"] == c.sequences("prompt")[0].size());
+}
+
+TEST_CASE("run: a real model goes on with a text") {
+  if (!fs::exists(smollm)) {
+    MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
+    return;
+  }
+  const std::string model = "run --quiet --model " + smollm.string() + " ";
+  const std::string prompt = "'The capital of France is'";
+  const json j = run_json(model + "--json --output-len 3 --prompt " + prompt);
+  CHECK(j["text"].get<std::string>().starts_with(" Paris."));
+  const ProgramResult streamed = run_program(model + "--output-len 3 --prompt " + prompt);
+  CHECK(streamed.output == j["text"].get<std::string>() + "\n");
+
+  const reports::TestFolder folder;
+  const fs::path file = folder / "prompt.txt";
+  std::ofstream(file) << "The capital of France is";
+  const json from_file = run_json(model + "--json --output-len 3 --prompt-file " + file.string());
+  CHECK(from_file["generated_tokens"] == j["generated_tokens"]);
+}
+
+TEST_CASE("run: the same GGUF file and the same folder are models of model show and estimate") {
+  const std::string folder = (oracle / "llama_mha").string();
+  CHECK(run_json("model show --json " + folder)["num_hidden_layers"] == 2);
+  const std::string estimate = "estimate --quiet --json --hardware a100-80gb --prompt-len 32 ";
+  const json e = run_json(estimate + "--model " + folder + " --set num_hidden_layers=4");
+  // 4 layers, keys and values of 24 features, fp16, 32 + 128 tokens.
+  CHECK(e["kv_cache_bytes"] == 4 * 2 * 24 * 2 * (32 + 128));
+  if (!fs::exists(smollm)) {
+    MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
+    return;
+  }
+  const json m = run_json("model show --json " + smollm.string());
+  // 49152 · 576 + 30 · (576 · (576 + 2 · 192 + 576) + 3 · 576 · 1536 + 2 · 576) + 576.
+  CHECK(m["parameters"] == 134515008);
+  CHECK(m["kv_cache_bytes_per_token"] == 30 * 2 * 192 * 2);
+  const json s = run_json(estimate + "--model " + smollm.string());
+  CHECK(s["weight_bytes"] == 2 * 134515008);
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,82 @@
+#include <doctest/doctest.h>
+
+#include "model/work.h"
+#include "tests/execute/oracle.h"
+
+namespace kvcast::execute {
+namespace {
+
+/// The recorder's formulas for one node at the sizes of a run.
+CountedWork analytic_work(const Graph& graph, const Node& node,
+                          std::span<const std::uint64_t> symbols) {
+  const Work w = work(graph, node);
+  CountedWork at;
+  at.flops = w.flops.at(symbols);
+  for (std::size_t i = 0; i < num_storages; ++i) {
+    at.read[i] = w.read[i].at(symbols);
+    at.written[i] = w.written[i].at(symbols);
+  }
+  return at;
+}
+
+/// Runs prefill and decode steps in counting mode and compares every operator.
+void check_counts(const OracleCase& c, SessionOptions o) {
+  o.loops = Loops::Counting;
+  o.decoder_tokens = c.prompt[0].size();
+  const Session session(c.checkpoint, o);
+  Request request = c.request(c.prompt, 5);
+  std::size_t nodes = 0;
+  request.on_node = [&](const Graph& graph, const NodeRun& run,
+                        std::span<const std::uint64_t> symbols) {
+    const Node& node = graph.nodes()[run.node];
+    CAPTURE(node.label);
+    CAPTURE(name(node.op));
+    const CountedWork expected = analytic_work(graph, node, symbols);
+    CHECK(run.counted->flops == expected.flops);
+    CHECK(run.counted->read == expected.read);
+    CHECK(run.counted->written == expected.written);
+    ++nodes;
+  };
+  const Generation g = session.run(request);
+  CHECK(nodes > 0);
+  CHECK(g.counted.flops == g.analytic_flops);
+  CHECK(g.counted.bytes() == g.analytic_bytes);
+}
+
+TEST_CASE("count: every operator of every family does the work that the recorder says") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    for (const Kernels attention : {Kernels::Fused, Kernels::Eager}) {
+      for (const Logits logits : {Logits::Last, Logits::All}) {
+        CAPTURE(name);
+        CAPTURE(attention == Kernels::Eager);
+        check_counts(c, {.attention = attention, .elementwise = attention, .logits = logits});
+      }
+    }
+  }
+}
+
+TEST_CASE("count: eager attention with fused norms, and a prompt in chunks") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  check_counts(c, {.attention = Kernels::Eager, .elementwise = Kernels::Fused});
+  check_counts(c, {.attention = Kernels::Fused, .elementwise = Kernels::Eager});
+  check_counts(c, {.chunk = 4});
+}
+
+// A method needs no test of its own here: what a user can write runs, and does what it is costed
+// as.
+TEST_CASE("count: every method that runs does the work that the recorder says") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  for (const Method& method : methods()) {
+    if (!method.runs) continue;
+    for (const Kernels attention : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(method.example);
+      check_counts(c, {.methods = parse_methods(method.example),
+                       .attention = attention,
+                       .elementwise = attention});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute

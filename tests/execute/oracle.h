@@ -1,0 +1,105 @@
+/// The checkpoints of tests/oracle and what transformers computes from them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "model/execute/generate.h"
+#include "model/json_file.h"
+#include "model/weights/mapped_file.h"
+#include "model/weights/safetensors.h"
+
+namespace kvcast::execute {
+
+inline std::filesystem::path oracle_folder() {
+  return std::filesystem::path(KVCAST_SOURCE_DIR) / "tests" / "oracle";
+}
+
+/// The names of all cases.
+inline std::vector<std::string> oracle_cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(oracle_folder())) {
+    if (std::filesystem::exists(entry.path() / "expected.json")) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct OracleCase {
+  explicit OracleCase(const std::string& name)
+      : folder(oracle_folder() / name), checkpoint(folder) {
+    const nlohmann::json expected = read_json_file(folder / "expected.json");
+    const auto ids = [&](const char* key) {
+      return expected.contains(key) ? expected.at(key).get<std::vector<std::vector<TokenId>>>()
+                                    : std::vector<std::vector<TokenId>>();
+    };
+    prompt = ids("prompt");
+    greedy_prompt = ids("greedy_prompt");
+    greedy = ids("greedy");
+    encoder_tokens = ids("encoder_tokens");
+    for (const StoredTensor& t : read_file("expected.safetensors")) {
+      std::vector<float>& values = tensors[t.name];
+      values.resize(t.elements());
+      read_elements(t, 0, values);
+    }
+    if (std::filesystem::exists(folder / "features.safetensors")) read_features();
+  }
+
+  /// A request for the given decoder (or only) tokens.
+  Request request(std::vector<std::vector<TokenId>> tokens, std::uint64_t output_len) const {
+    Request r;
+    r.tokens = std::move(tokens);
+    r.encoder_tokens = encoder_tokens;
+    r.features = features;
+    r.output_len = output_len;
+    return r;
+  }
+
+  std::filesystem::path folder;
+  Checkpoint checkpoint;
+  std::vector<std::vector<TokenId>> prompt;
+  std::vector<std::vector<TokenId>> greedy_prompt;
+  std::vector<std::vector<TokenId>> greedy;
+  std::vector<std::vector<TokenId>> encoder_tokens;
+  std::vector<float> features;  ///< [batch, frames, mel bins]
+  std::map<std::string, std::vector<float>> tensors;
+
+ private:
+  std::vector<StoredTensor> read_file(const char* name) const {
+    return read_safetensors(MappedFile::open(folder / name)).tensors;
+  }
+  void read_features() {
+    for (const StoredTensor& t : read_file("features.safetensors")) {
+      std::vector<float> stored(t.elements());
+      read_elements(t, 0, stored);
+      const std::size_t bins = t.shape[0];
+      const std::size_t frames = t.shape[1];
+      for (std::size_t f = 0; f < frames; ++f) {
+        for (std::size_t b = 0; b < bins; ++b) features.push_back(stored[b * frames + f]);
+      }
+    }
+  }
+};
+
+/// The largest difference as a share of the range of `expected`.
+inline double relative_difference(const std::vector<float>& ours,
+                                  const std::vector<float>& expected) {
+  if (ours.size() != expected.size()) return INFINITY;
+  double largest = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(ours[i]) - expected[i]);
+    if (!(difference <= largest)) largest = difference;
+  }
+  const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
+  return largest / (static_cast<double>(*high) - *low);
+}
+
+}  // namespace kvcast::execute

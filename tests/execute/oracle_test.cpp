@@ -1,0 +1,82 @@
+#include "tests/execute/oracle.h"
+
+#include <doctest/doctest.h>
+
+namespace kvcast::execute {
+namespace {
+
+struct Way {
+  const char* name;
+  Kernels attention;
+  Kernels elementwise;
+  Loops loops;
+};
+
+constexpr Way ways[]{
+    {"fast tiled", Kernels::Fused, Kernels::Fused, Loops::Fast},
+    {"fast eager", Kernels::Eager, Kernels::Eager, Loops::Fast},
+    {"plain tiled", Kernels::Fused, Kernels::Fused, Loops::Counting},
+    {"plain eager", Kernels::Eager, Kernels::Eager, Loops::Counting},
+};
+
+SessionOptions options_of(const Way& way) {
+  SessionOptions o;
+  o.attention = way.attention;
+  o.elementwise = way.elementwise;
+  o.loops = way.loops;
+  return o;
+}
+
+TEST_CASE("oracle: every family's logits equal those of transformers, 1e-4 of their range") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    for (const Way& way : ways) {
+      CAPTURE(name);
+      CAPTURE(way.name);
+      SessionOptions o = options_of(way);
+      o.logits = Logits::All;
+      o.decoder_tokens = c.prompt[0].size();
+      const Session session(c.checkpoint, o);
+      const Generation g = session.run(c.request(c.prompt, 1));
+      CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("oracle: 64 greedy tokens are those of transformers") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    for (const Way& way : ways) {
+      CAPTURE(name);
+      CAPTURE(way.name);
+      SessionOptions o = options_of(way);
+      o.decoder_tokens = c.greedy_prompt[0].size();
+      const Session session(c.checkpoint, o);
+      const Generation g = session.run(c.request(c.greedy_prompt, 64));
+      CHECK(g.tokens == c.greedy);
+    }
+  }
+}
+
+TEST_CASE("oracle: a prompt in chunks or token by token gives the logits of one piece") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    if (c.checkpoint.architecture().encoder_decoder) continue;
+    for (const std::uint64_t chunk : {std::uint64_t{1}, std::uint64_t{5}}) {
+      for (const Way& way : {ways[0], ways[1]}) {
+        CAPTURE(name);
+        CAPTURE(chunk);
+        CAPTURE(way.name);
+        SessionOptions o = options_of(way);
+        o.logits = Logits::All;
+        o.chunk = chunk;
+        const Session session(c.checkpoint, o);
+        const Generation g = session.run(c.request(c.prompt, 1));
+        CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute

@@ -1,0 +1,64 @@
+// Whatever the bytes are, reading them as a GGUF file gives metadata, tensors and a model's config,
+// or an Error.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "model/config_reader.h"
+#include "model/error.h"
+#include "model/weights/gguf.h"
+#include "model/weights/gguf_model.h"
+#include "model/weights/mapped_file.h"
+
+using namespace kvcast;
+
+namespace {
+
+template <typename Action>
+void allow_error(Action action) {
+  try {
+    action();
+  } catch (const Error&) {
+  }
+}
+
+void read_all_metadata(const GgufMetadata& metadata) {
+  for (const std::string_view key : metadata.keys()) {
+    allow_error([&] { metadata.text(key); });
+    allow_error([&] { metadata.whole(key); });
+    allow_error([&] { metadata.number(key); });
+    allow_error([&] { metadata.flag(key); });
+    allow_error([&] { metadata.texts(key); });
+    allow_error([&] { metadata.integers(key); });
+    allow_error([&] { metadata.numbers(key); });
+    allow_error([&] { metadata.flags(key); });
+  }
+}
+
+void read_model(const GgufFile& file) {
+  const Architecture a = read_config(gguf_config(file), "fuzz", "fuzz.gguf");
+  for (const char* part : {"query.weight", "key.bias", "value.weight", "gate.weight", "up.weight",
+                           "attention_norm.weight", "mlp_norm.bias"}) {
+    allow_error([&] { gguf_weight(a, std::string("layers.0.") + part); });
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  allow_error([&] {
+    const GgufFile file = read_gguf(MappedFile::from_bytes("fuzz.gguf", {bytes, bytes + size}));
+    read_all_metadata(file.metadata);
+    for (const StoredTensor& tensor : file.stored.tensors) {
+      allow_error([&] {
+        std::vector<float> values(tensor.elements());
+        read_elements(tensor, 0, values);
+      });
+    }
+    read_model(file);
+  });
+  return 0;
+}

@@ -1,0 +1,390 @@
+#include "model/weights/gguf_model.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/config_reader.h"
+#include "model/weights/mapped_file.h"
+#include "tests/model/checkpoint_files.h"
+#include "tests/model/message_of.h"
+
+using namespace kvcast;
+using nlohmann::json;
+
+namespace {
+
+using Rows = std::vector<std::uint64_t>;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// What all files of llama.cpp's converter have: 3 layers, hidden size 24, 6 heads over 3.
+GgufWriter model_file(const std::string& architecture) {
+  GgufWriter w;
+  w.text("general.architecture", architecture);
+  w.text("general.name", "Test model");
+  w.whole(architecture + ".block_count", 3);
+  w.whole(architecture + ".context_length", 100);
+  w.whole(architecture + ".embedding_length", 24);
+  w.whole(architecture + ".feed_forward_length", 40);
+  w.whole(architecture + ".attention.head_count", 6);
+  w.zeros("token_embd.weight", {24, 50});
+  return w;
+}
+
+GgufWriter llama_file(const std::string& architecture = "llama") {
+  GgufWriter w = model_file(architecture);
+  w.whole(architecture + ".attention.head_count_kv", 3);
+  w.number(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  w.number(architecture + ".rope.freq_base", 500000);
+  return w;
+}
+
+GgufFile read(const GgufWriter& w) { return read_gguf(in_memory(w.bytes(), "m.gguf")); }
+
+json config_of(const GgufWriter& w) { return gguf_config(read(w)); }
+
+Architecture architecture_of(const GgufWriter& w) {
+  return read_config(config_of(w), "test", "m.gguf");
+}
+
+std::string refusal(const GgufWriter& w) {
+  return message_of([&] { architecture_of(w); });
+}
+
+}  // namespace
+
+TEST_CASE("gguf_model: a Llama file is the model its metadata says") {
+  GgufWriter w = llama_file();
+  w.whole("llama.rope.dimension_count", 4);
+  w.zeros("output.weight", {24, 50});
+  const json config = config_of(w);
+  CHECK(config["rms_norm_eps"] == 1e-5);  // not the float's 9.99999975e-06
+  CHECK(config["_name_or_path"] == "Test model");
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "llama");
+  CHECK(a.hidden_size == 24);
+  CHECK(a.vocab_size == 50);
+  CHECK(a.max_position_embeddings == 100);
+  CHECK_FALSE(a.tied_embeddings);
+  REQUIRE(a.decoder.layers.size() == 3);
+  CHECK(a.decoder.layers[2] == LayerShape{{6, 3, 4}, 40, 0});
+  CHECK(a.decoder.norm_eps == 1e-5);
+  REQUIRE(a.decoder.rope->inverse_frequencies.size() == 2);
+  // 500000^(-2·1/4)
+  CHECK(a.decoder.rope->inverse_frequencies[1] == doctest::Approx(0.00141421356));
+  CHECK_FALSE(a.decoder.query_bias);
+}
+
+TEST_CASE("gguf_model: a model without output.weight has a tied head") {
+  CHECK(architecture_of(llama_file()).tied_embeddings);
+  CHECK(architecture_of(llama_file("qwen2")).tied_embeddings);
+}
+
+TEST_CASE("gguf_model: rope_freqs divides the frequencies") {
+  GgufWriter w = llama_file();
+  w.tensor("rope_freqs.weight", {2}, ggml_id::f32, raw_list<float>({1, 8}));
+  const Architecture plain = architecture_of(llama_file());
+  const Architecture scaled = architecture_of(w);
+  const auto& before = plain.decoder.rope->inverse_frequencies;
+  const auto& after = scaled.decoder.rope->inverse_frequencies;
+  CHECK(after == std::vector<double>{before[0], before[1] / 8});
+  CHECK(scaled.decoder.rope->gain == 1);
+
+  GgufWriter wrong = llama_file();
+  wrong.tensor("rope_freqs.weight", {3}, ggml_id::f32, raw_list<float>({1, 8, 8}));
+  CHECK(
+      has(refusal(wrong), "m.gguf: /rope_scaling/factors: got [1.0,8.0,8.0], expected 2 numbers"));
+  GgufWriter zero = llama_file();
+  zero.zeros("rope_freqs.weight", {2});
+  CHECK(has(refusal(zero), "a list of numbers above 0"));
+}
+
+TEST_CASE("gguf_model: linear scaling is read and other kinds are refused") {
+  GgufWriter linear = llama_file();
+  linear.text("llama.rope.scaling.type", "linear");
+  linear.number("llama.rope.scaling.factor", 4);
+  CHECK(architecture_of(linear).decoder.rope->position_scale == 4);
+  GgufWriter old = llama_file();
+  old.number("llama.rope.scale_linear", 2);
+  CHECK(architecture_of(old).decoder.rope->position_scale == 2);
+  GgufWriter none = llama_file();
+  none.text("llama.rope.scaling.type", "none");
+  CHECK(architecture_of(none).decoder.rope->position_scale == 1);
+  GgufWriter yarn = llama_file();
+  yarn.text("llama.rope.scaling.type", "yarn");
+  CHECK(has(refusal(yarn), "rope_type: got \"yarn\""));
+}
+
+TEST_CASE("gguf_model: a head may be rotated in part, whatever its size") {
+  for (std::uint32_t head_dim = 4; head_dim <= 256; head_dim += 2) {
+    for (std::uint32_t rotary = 2; rotary <= head_dim; rotary += 2) {
+      GgufWriter w = llama_file();
+      w.whole("llama.attention.key_length", head_dim);
+      w.whole("llama.rope.dimension_count", rotary);
+      // Checked where the reader cuts the product to a whole number.
+      const json c = config_of(w);
+      const double share = c.value("partial_rotary_factor", 1.0);
+      REQUIRE(static_cast<std::uint32_t>(static_cast<double>(head_dim) * share) == rotary);
+    }
+    head_dim += 18;
+  }
+}
+
+TEST_CASE("gguf_model: Qwen2 has biases on queries, keys and values only") {
+  GgufWriter w = llama_file("qwen2");
+  w.zeros("blk.0.attn_q.bias", {24});
+  const Architecture a = architecture_of(w);
+  CHECK(a.decoder.query_bias);
+  CHECK(a.decoder.value_bias);
+  CHECK_FALSE(a.decoder.attention_output_bias);
+}
+
+TEST_CASE("gguf_model: Phi-3 reads its window and the short factors") {
+  GgufWriter w = llama_file("phi3");
+  w.whole("phi3.attention.sliding_window", 32);
+  w.whole("phi3.rope.scaling.original_context_length", 25);
+  w.tensor("rope_factors_short.weight", {2}, ggml_id::f32, raw_list<float>({1, 2}));
+  w.tensor("rope_factors_long.weight", {2}, ggml_id::f32, raw_list<float>({3, 5}));
+  const Architecture a = architecture_of(w);
+  CHECK(a.decoder.layers[1].sliding_window == 32);
+  // sqrt(1 + ln(100/25) / ln 25)
+  CHECK(a.decoder.rope->gain == doctest::Approx(std::sqrt(1 + std::log(4) / std::log(25))));
+  CHECK(a.decoder.rope->inverse_frequencies[1] == doctest::Approx(std::pow(500000, -0.5) / 2));
+}
+
+TEST_CASE("gguf_model: Gemma's heads have their own size, and Gemma 2 caps and windows") {
+  GgufWriter one = llama_file("gemma");
+  one.whole("gemma.attention.key_length", 8);
+  one.whole("gemma.attention.value_length", 8);
+  const Architecture gemma = architecture_of(one);
+  CHECK(gemma.decoder.layers[0].heads.head_dim == 8);
+  CHECK(gemma.decoder.norm == NormKind::RmsUnitOffset);
+  CHECK(gemma.tied_embeddings);
+
+  GgufWriter two = llama_file("gemma2");
+  two.whole("gemma2.attention.key_length", 8);
+  two.number("gemma2.attn_logit_softcapping", 40);
+  two.number("gemma2.final_logit_softcapping", 20);
+  two.whole("gemma2.attention.sliding_window", 64);
+  const Architecture a = architecture_of(two);
+  CHECK(a.decoder.attention_softcap == 40);
+  CHECK(a.logit_softcap == 20);
+  CHECK(a.decoder.layers[0].sliding_window == 64);
+  CHECK(a.decoder.layers[1].sliding_window == 0);
+  CHECK(a.decoder.attention_scale == doctest::Approx(1 / std::sqrt(8)));
+}
+
+TEST_CASE(
+    "gguf_model: Gemma 2 of 46 layers is the 27B model, which scales by hidden size / heads") {
+  GgufWriter w;
+  w.text("general.architecture", "gemma2");
+  w.whole("gemma2.block_count", 46);
+  w.whole("gemma2.context_length", 8192);
+  w.whole("gemma2.embedding_length", 4608);
+  w.whole("gemma2.feed_forward_length", 36864);
+  w.whole("gemma2.attention.head_count", 32);
+  w.whole("gemma2.attention.head_count_kv", 16);
+  w.whole("gemma2.attention.key_length", 128);
+  w.number("gemma2.attention.layer_norm_rms_epsilon", 1e-6f);
+  w.zeros("token_embd.weight", {4608, 2});
+  CHECK(config_of(w)["query_pre_attn_scalar"] == 144);  // as its config.json says
+}
+
+TEST_CASE("gguf_model: GPT-2, GPT-NeoX and OLMo have LayerNorms") {
+  GgufWriter gpt2 = model_file("gpt2");
+  gpt2.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
+  const Architecture a = architecture_of(gpt2);
+  CHECK(a.decoder.position == Position::Learned);
+  CHECK(a.decoder.position_rows == 100);
+  CHECK(a.decoder.layers[0] == LayerShape{{6, 6, 4}, 40, 0});
+
+  GgufWriter neox = model_file("gptneox");
+  neox.number("gptneox.attention.layer_norm_epsilon", 1e-5f);
+  neox.whole("gptneox.rope.dimension_count", 2);
+  neox.value("gptneox.use_parallel_residual", gguf_id::boolean, raw(false));
+  neox.zeros("blk.0.attn_qkv.bias", {72});
+  const Architecture b = architecture_of(neox);
+  CHECK(b.decoder.residual == Residual::Sequential);
+  CHECK(b.decoder.rope->inverse_frequencies.size() == 1);
+  CHECK(b.decoder.key_bias);
+
+  GgufWriter olmo = model_file("olmo");
+  olmo.number("olmo.attention.layer_norm_epsilon", 1e-5f);
+  CHECK(architecture_of(olmo).decoder.norm == NormKind::LayerPlain);
+  olmo.number("olmo.attention.clamp_kqv", 8);
+  CHECK(has(refusal(olmo), "clip_qkv: got 8.0"));
+}
+
+TEST_CASE("gguf_model: Falcon's two designs are told apart by heads and norms") {
+  GgufWriter seven = model_file("falcon");
+  seven.whole("falcon.attention.head_count_kv", 1);
+  seven.number("falcon.attention.layer_norm_epsilon", 1e-5f);
+  const Architecture a = architecture_of(seven);
+  CHECK(a.decoder.residual == Residual::ParallelOneNorm);
+  CHECK(a.decoder.layers[0] == LayerShape{{6, 1, 4}, 40, 0});
+
+  GgufWriter forty = model_file("falcon");
+  forty.whole("falcon.attention.head_count_kv", 3);
+  forty.number("falcon.attention.layer_norm_epsilon", 1e-5f);
+  forty.zeros("blk.0.attn_norm_2.weight", {24});
+  const Architecture b = architecture_of(forty);
+  CHECK(b.decoder.residual == Residual::ParallelTwoNorms);
+  CHECK(b.decoder.layers[0].heads.num_key_value_heads == 3);
+  CHECK(gguf_weight(b, "layers.0.attention_norm.bias").names[0] == "blk.0.attn_norm_2.bias");
+  CHECK(gguf_weight(b, "layers.0.mlp_norm.bias").names[0] == "blk.0.attn_norm.bias");
+  CHECK(gguf_weight(a, "layers.0.attention_norm.bias").names[0] == "blk.0.attn_norm.bias");
+}
+
+TEST_CASE("gguf_model: OpenELM's layers differ") {
+  GgufWriter w;
+  w.text("general.architecture", "openelm");
+  w.whole("openelm.block_count", 2);
+  w.whole("openelm.context_length", 64);
+  w.whole("openelm.embedding_length", 24);
+  w.list<std::uint32_t>("openelm.feed_forward_length", gguf_id::uint32, {7, 41});
+  w.list<std::uint32_t>("openelm.attention.head_count", gguf_id::uint32, {4, 6});
+  w.list<std::uint32_t>("openelm.attention.head_count_kv", gguf_id::uint32, {2, 3});
+  w.whole("openelm.attention.key_length", 4);
+  w.zeros("token_embd.weight", {24, 50});
+  w.zeros("blk.0.ffn_gate.weight", {24, 7});
+  w.zeros("blk.0.attn_q_norm.weight", {4});
+  const Architecture a = architecture_of(w);
+  CHECK(a.decoder.layers[0] == LayerShape{{4, 2, 4}, 7, 0});
+  CHECK(a.decoder.layers[1] == LayerShape{{6, 3, 4}, 41, 0});
+  CHECK(a.decoder.query_key_norm);
+  CHECK(a.decoder.gated_mlp);
+  CHECK(a.tied_embeddings);
+  // Layer 1: 24 query rows, then 12 key rows.
+  const WeightSource key = gguf_weight(a, "layers.1.key.weight");
+  CHECK(key.names == std::vector<std::string>{"blk.1.attn_qkv.weight"});
+  CHECK(key.rows == Rows{24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35});
+  CHECK(gguf_weight(a, "layers.1.query_norm.weight").names[0] == "blk.1.attn_q_norm.weight");
+}
+
+TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
+  GgufWriter missing;
+  missing.text("general.architecture", "llama");
+  missing.zeros("token_embd.weight", {24, 50});
+  CHECK(has(refusal(missing), "m.gguf: metadata llama."));
+  CHECK(has(refusal(missing), "missing, expected a whole number"));
+  GgufWriter none;
+  CHECK(refusal(none) == "m.gguf: metadata general.architecture: missing, expected a string");
+  CHECK(has(refusal(model_file("lama")), "unknown architecture 'lama'; did you mean 'llama'?"));
+  GgufWriter split = llama_file();
+  split.value("split.count", gguf_id::uint16, raw(std::uint16_t{3}));
+  CHECK(has(refusal(split), "metadata split.count: got 3"));
+  GgufWriter layers;
+  layers.text("general.architecture", "openelm");
+  layers.value("openelm.block_count", gguf_id::uint64, raw(std::uint64_t{1} << 40));
+  layers.whole("openelm.embedding_length", 24);
+  layers.whole("openelm.feed_forward_length", 24);
+  CHECK(has(refusal(layers), "openelm.block_count: got 1099511627776, expected 1 to 10000"));
+  GgufWriter uneven = model_file("qwen2");
+  uneven.number("qwen2.attention.layer_norm_rms_epsilon", 1e-5f);
+  uneven.list<std::uint32_t>("qwen2.attention.head_count_kv", gguf_id::uint32, {3, 3, 2});
+  CHECK(has(refusal(uneven), "numbers that differ between layers"));
+  GgufWriter experts = llama_file();
+  experts.whole("llama.expert_count", 8);
+  CHECK(has(refusal(experts), "num_local_experts: got 8"));
+  GgufWriter no_table;
+  no_table.text("general.architecture", "gpt2");
+  for (const char* key : {"block_count", "context_length", "embedding_length",
+                          "feed_forward_length", "attention.head_count"}) {
+    no_table.whole(std::string("gpt2.") + key, 4);
+  }
+  no_table.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
+  CHECK(has(refusal(no_table), "tensor token_embd.weight: got none"));
+}
+
+TEST_CASE("gguf_model: Llama's query and key rows are put back in order") {
+  // 6 query heads of 4 rows. llama.cpp stores rows 0, 2, 1, 3 of each head, so the logical rows
+  // 0, 1, 2, 3 are the stored ones 0, 2, 1, 3.
+  const Architecture a = architecture_of(llama_file());
+  const WeightSource query = gguf_weight(a, "layers.2.query.weight");
+  CHECK(query.names == std::vector<std::string>{"blk.2.attn_q.weight"});
+  REQUIRE(query.rows.size() == 24);
+  CHECK(Rows(query.rows.begin(), query.rows.begin() + 8) == Rows{0, 2, 1, 3, 4, 6, 5, 7});
+  const WeightSource key = gguf_weight(a, "layers.2.key.weight");
+  CHECK(key.rows == Rows{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
+  CHECK(gguf_weight(a, "layers.2.value.weight").rows.empty());
+  CHECK(gguf_weight(architecture_of(llama_file("qwen2")), "layers.2.query.weight").rows.empty());
+}
+
+TEST_CASE("gguf_model: the rows undo the converter's permutation for heads of 8") {
+  // The converter: weights.reshape(heads, 2, 4).swapaxes(1, 2), so the row stored at [head][j][s]
+  // is the original one at [head][s][j].
+  GgufWriter w = llama_file("llama");
+  w.whole("llama.attention.key_length", 8);
+  const Architecture a = architecture_of(w);
+  Rows stored;  // which original row lies in each stored one
+  for (std::uint64_t head = 0; head < 3; ++head) {
+    for (std::uint64_t j = 0; j < 4; ++j) {
+      for (std::uint64_t s = 0; s < 2; ++s) stored.push_back(8 * head + 4 * s + j);
+    }
+  }
+  const Rows rows = gguf_weight(a, "layers.0.key.weight").rows;
+  REQUIRE(rows.size() == 24);
+  for (std::uint64_t i = 0; i < 24; ++i) CHECK(stored[rows[i]] == i);
+}
+
+TEST_CASE("gguf_model: fused tensors are taken apart by rows") {
+  const Architecture a = architecture_of(llama_file("phi3"));
+  // 24 query rows, 12 key rows, 12 value rows; 40 gate rows, 40 up rows.
+  const WeightSource value = gguf_weight(a, "layers.1.value.weight");
+  CHECK(value.names == std::vector<std::string>{"blk.1.attn_qkv.weight"});
+  CHECK(value.rows.front() == 36);
+  CHECK(value.rows.size() == 12);
+  const WeightSource up = gguf_weight(a, "layers.1.up.weight");
+  CHECK(up.names == std::vector<std::string>{"blk.1.ffn_up.weight"});
+  CHECK(up.rows.front() == 40);
+  CHECK(up.rows.size() == 40);
+  CHECK(gguf_weight(a, "layers.1.gate.weight").rows.back() == 39);
+}
+
+TEST_CASE("gguf_model: Gemma's norms lose the 1 that the file added") {
+  const Architecture a = architecture_of(llama_file("gemma2"));
+  const auto check = [&](const char* name, const char* stored) {
+    const WeightSource source = gguf_weight(a, name);
+    CHECK(source.names == std::vector<std::string>{stored});
+    CHECK(source.offset == -1);
+  };
+  check("layers.0.attention_norm.weight", "blk.0.attn_norm.weight");
+  check("layers.0.post_attention_norm.weight", "blk.0.post_attention_norm.weight");
+  check("layers.0.mlp_norm.weight", "blk.0.ffn_norm.weight");
+  check("layers.0.post_mlp_norm.weight", "blk.0.post_ffw_norm.weight");
+  check("final_norm.weight", "output_norm.weight");
+  CHECK(gguf_weight(a, "layers.0.down.weight").offset == 0);
+  CHECK(gguf_weight(a, "embedding.weight").offset == 0);
+  CHECK(gguf_weight(architecture_of(llama_file()), "final_norm.weight").offset == 0);
+}
+
+TEST_CASE("gguf_model: tables and the head have names of their own") {
+  GgufWriter w = model_file("gpt2");
+  w.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
+  const Architecture a = architecture_of(w);
+  CHECK(gguf_weight(a, "embedding.weight").names[0] == "token_embd.weight");
+  CHECK(gguf_weight(a, "positions.weight").names[0] == "position_embd.weight");
+  CHECK(gguf_weight(a, "head.weight").names[0] == "output.weight");
+  CHECK(gguf_weight(a, "layers.2.attention_output.bias").names[0] == "blk.2.attn_output.bias");
+  CHECK(gguf_weight(a, "layers.2.up.bias").names[0] == "blk.2.ffn_up.bias");
+  const WeightSource bias = gguf_weight(a, "layers.0.key.bias");
+  CHECK(bias.rows.front() == 24);
+  CHECK(bias.rows.size() == 24);
+  CHECK_FALSE(bias.transposed);  // the converter has turned GPT-2's matrices
+}
+
+TEST_CASE("gguf_model: families without such files and shapes beyond reason are refused") {
+  Architecture a = architecture_of(llama_file("phi3"));
+  a.decoder.layers[0].intermediate_size = std::uint64_t{1} << 40;
+  CHECK(has(message_of([&] { gguf_weight(a, "layers.0.up.weight"); }),
+            "got 1099511627776 rows of a projection"));
+  a.model_type = "opt";
+  CHECK(has(message_of([&] { gguf_weight(a, "embedding.weight"); }), "got model type opt"));
+}

@@ -1,0 +1,269 @@
+#include "model/weights/safetensors.h"
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/weights/mapped_file.h"
+#include "tests/model/checkpoint_files.h"
+#include "tests/model/message_of.h"
+#include "tests/reports/test_folder.h"
+
+using namespace kvcast;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<float> all_of(const StoredTensor& tensor) {
+  std::vector<float> values(tensor.elements());
+  read_elements(tensor, 0, values);
+  return values;
+}
+
+StoredTensors read(const std::string& header, const std::string& buffer) {
+  return read_safetensors(in_memory(safetensors_file(header, buffer)));
+}
+
+std::string refusal(const std::string& header, std::size_t buffer_bytes) {
+  return message_of([&] { read(header, std::string(buffer_bytes, '\0')); });
+}
+
+/// A header with one F32 tensor "w" of the given shape and offsets.
+std::string one_tensor(const std::string& shape, const std::string& offsets) {
+  return R"({"w":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+}
+
+void write(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+/// One F32 tensor of a single value.
+std::string scalar_file(const std::string& name, float value) {
+  return safetensors_bytes({{name, {1}, {&value, 1}}});
+}
+
+struct BadHeader {
+  const char* header;
+  const char* word;
+};
+
+}  // namespace
+
+TEST_CASE("safetensors: tensors come in the order of their bytes with shape, type and values") {
+  const StoredTensors stored =
+      read(R"({"__metadata__":{"format":"pt"},)"
+           R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},)"
+           R"("a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}   )",
+           raw_list<float>({1, 2, 3, 4, 5, 6}) + raw_list<std::uint16_t>({0x3f80, 0xc000, 0}));
+  REQUIRE(stored.tensors.size() == 2);
+  CHECK(stored.tensors[0].name == "a");
+  CHECK(stored.tensors[0].shape == std::vector<std::uint64_t>{2, 3});
+  CHECK(all_of(stored.tensors[0]) == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(stored.tensors[1].dtype == DType::BF16);
+  CHECK(all_of(stored.tensors[1]) == std::vector<float>{1, -2, 0});
+  CHECK(stored.tensors[1].place() == "test-file: tensor b");
+}
+
+TEST_CASE("safetensors: empty tensors, scalars and files without tensors are legal") {
+  const StoredTensors stored = read(R"({"none":{"dtype":"F32","shape":[7,0],"data_offsets":[4,4]},)"
+                                    R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+                                    raw(2.5f));
+  REQUIRE(stored.tensors.size() == 2);
+  CHECK(all_of(stored.tensors[0]) == std::vector<float>{2.5f});
+  CHECK(stored.tensors[1].elements() == 0);
+  CHECK(read("{}", "").tensors.empty());
+}
+
+TEST_CASE("safetensors: types that are no weights are given back by name and type") {
+  const StoredTensors stored =
+      read(R"({"ids":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"
+           R"("mask":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]}})",
+           std::string(19, '\0'));
+  CHECK(stored.tensors.empty());
+  REQUIRE(stored.skipped.size() == 2);
+  CHECK(stored.skipped[0].name == "ids");
+  CHECK(stored.skipped[0].type == "I64");
+  CHECK(stored.skipped[1].shape == std::vector<std::uint64_t>{3});
+}
+
+TEST_CASE("safetensors: a header length that the file does not have is refused") {
+  const auto message = [](const std::string& content) {
+    return message_of([&] { read_safetensors(in_memory(content)); });
+  };
+  CHECK(has(message(""), "test-file: got 0 bytes"));
+  CHECK(has(message("1234567"), "got 7 bytes"));
+  CHECK(has(message(raw(std::uint64_t{3}) + "{}"), "header length: got 3"));
+  CHECK(has(message(raw(UINT64_MAX) + "{}"), "header length: got 18446744073709551615"));
+  CHECK(has(message(raw(std::uint64_t{0})), "does not start with '{'"));
+  // The format's limit holds before the header is read.
+  CHECK(has(message(raw(std::uint64_t{100'000'001}) + std::string(100'000'001, ' ')),
+            "at most 100000000"));
+}
+
+TEST_CASE("safetensors: headers that are no map of tensors are refused") {
+  const std::array cases{
+      BadHeader{"{", "not valid JSON"},
+      BadHeader{"{} {}", "not valid JSON"},
+      BadHeader{"{\"a\xff\":1}", "not valid JSON"},
+      BadHeader{"[]", "does not start with '{'"},
+      BadHeader{R"({"a":1})", "tensor a: got 1, expected an object"},
+      BadHeader{R"({"a":[{}]})", "tensor a: got a list, expected an object"},
+      BadHeader{R"({"a":{}})", "expected dtype, shape and data_offsets"},
+      BadHeader{R"({"a":{"dtype":"F32","shape":[0]}})", "an entry without all of them"},
+      BadHeader{R"({"a":{"dtype":7}})", "tensor a: dtype: got 7, expected a string"},
+      BadHeader{R"({"a":{"dtype":["F32"]}})", "dtype: got a list"},
+      BadHeader{R"({"a":{"shape":4}})", "shape: got 4, expected a list of whole numbers"},
+      BadHeader{R"({"a":{"shape":[-4]}})", "shape: got -4"},
+      BadHeader{R"({"a":{"shape":[4.5]}})", "shape: got 4.5"},
+      BadHeader{R"({"a":{"shape":["4"]}})", "shape: got \"4\""},
+      BadHeader{R"({"a":{"shape":[[4]]}})", "shape: got a list"},
+      BadHeader{R"({"a":{"shape":[null]}})", "shape: got null"},
+      BadHeader{R"({"a":{"shape":[true]}})", "shape: got true"},
+      BadHeader{R"({"a":{"shape":[{}]}})", "shape: got an object"},
+      BadHeader{R"({"a":{"shape":[18446744073709551616]}})", "shape: got 18446744073709551616"},
+      BadHeader{R"({"a":{"data_offsets":[0]}})", "data_offsets: got one number or none"},
+      BadHeader{R"({"a":{"data_offsets":[0,0,0]}})", "data_offsets: got more than two numbers"},
+      BadHeader{R"({"a":{"dtype":"F32","dtype":"F16"}})", "dtype: got dtype twice"},
+      BadHeader{R"({"a":{"type":"F32"}})", "the entry type"},
+      BadHeader{R"({"__metadata__":{"a":1}})", "__metadata__: got 1"},
+      BadHeader{R"({"__metadata__":{"a":{}}})", "__metadata__: got an object"},
+      BadHeader{R"({"__metadata__":{"a":"x","a":"y"}})", "__metadata__: got the key a twice"},
+      BadHeader{R"({"a":{"dtype":"F31","shape":[0],"data_offsets":[0,0]}})", "dtype: got F31"},
+  };
+  for (const BadHeader& c : cases) {
+    const std::string line = refusal(c.header, 0);
+    CAPTURE(c.header);
+    CAPTURE(line);
+    CHECK(line.starts_with("test-file: "));
+    CHECK(has(line, c.word));
+    CHECK_FALSE(has(line, "\n"));
+  }
+}
+
+TEST_CASE("safetensors: a name that comes twice is refused, though JSON would keep the last") {
+  const std::string tensor = R"("w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  CHECK(refusal("{" + tensor + "," + tensor + "}", 4) ==
+        "test-file: got two entries named w, expected each name once");
+}
+
+TEST_CASE("safetensors: a header nested a hundred thousand deep is refused without a crash") {
+  const std::string deep = R"({"a":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  CHECK(has(refusal(deep, 0), "tensor a: got a list"));
+}
+
+TEST_CASE("safetensors: offsets that contradict the shape or the file are refused") {
+  CHECK(has(refusal(one_tensor("[2]", "[0,12]"), 12), "got 12 bytes, expected 8"));
+  CHECK(has(refusal(one_tensor("[2]", "[0,4]"), 4), "got 4 bytes, expected 8"));
+  CHECK(has(refusal(one_tensor("[2]", "[8,0]"), 8), "data_offsets: got 8, 0"));
+  CHECK(has(refusal(one_tensor("[2]", "[0,8]"), 7), "the buffer's 7 bytes"));
+  CHECK(has(refusal(one_tensor("[4294967296,4294967296]", "[0,0]"), 0), "fit 64 bits"));
+  // 2^62 floats are 2^64 bytes, which is 0 to a careless product.
+  CHECK(has(refusal(one_tensor("[4611686018427387904]", "[0,0]"), 0), "fit 64 bits"));
+  CHECK(has(refusal(one_tensor("[4611686018427387904,2]", "[0,0]"), 0), "fit 64 bits"));
+  CHECK(has(refusal(one_tensor("[1]", "[0,18446744073709551615]"), 4), "data_offsets"));
+}
+
+TEST_CASE("safetensors: gaps, overlaps and bytes of no tensor are refused") {
+  const auto two = [](const std::string& first, const std::string& second) {
+    return R"({"a":{"dtype":"F32","shape":[2],"data_offsets":)" + first +
+           R"(},"b":{"dtype":"F32","shape":[2],"data_offsets":)" + second + "}}";
+  };
+  CHECK_NOTHROW(read(two("[8,16]", "[0,8]"), std::string(16, '\0')));
+  CHECK(has(refusal(two("[0,8]", "[4,12]"), 12),
+            "tensor b: data_offsets: got a begin at byte 4, expected byte 8"));
+  CHECK(has(refusal(two("[0,8]", "[0,8]"), 8), "got a begin at byte 0, expected byte 8"));
+  CHECK(has(refusal(two("[0,8]", "[12,20]"), 20), "got a begin at byte 12, expected byte 8"));
+  CHECK(has(refusal(two("[4,12]", "[12,20]"), 20), "got a begin at byte 4, expected byte 0"));
+  CHECK(has(refusal(two("[0,8]", "[8,16]"), 20),
+            "got 20 bytes behind the header, expected 16, where the last tensor ends"));
+}
+
+TEST_CASE("safetensors: what is written is read back") {
+  const std::vector<float> a{1, 2, 3, 4, 5, 6};
+  const std::vector<float> b{-0.5f};
+  const std::string bytes = safetensors_bytes({{"second", {2, 3}, a}, {"first", {}, b}});
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  CHECK(header % 8 == 0);
+  CHECK(bytes.size() == 8 + header + 28);
+  CHECK(nlohmann::json::parse(bytes.substr(8, header))["__metadata__"]["format"] == "pt");
+  const StoredTensors stored = read_safetensors(in_memory(bytes));
+  REQUIRE(stored.tensors.size() == 2);
+  CHECK(stored.tensors[0].name == "second");
+  CHECK(stored.tensors[0].shape == std::vector<std::uint64_t>{2, 3});
+  CHECK(all_of(stored.tensors[0]) == a);
+  CHECK(stored.tensors[1].shape.empty());
+  CHECK(all_of(stored.tensors[1]) == b);
+}
+
+TEST_CASE("safetensors: a folder is its model.safetensors, its shards or its only file") {
+  const reports::TestFolder folder;
+  const auto names = [&] {
+    std::string line;
+    for (const StoredTensor& t : read_safetensors_folder(folder.path()).tensors) line += t.name;
+    return line;
+  };
+  CHECK(has(message_of(names), "got 0 *.safetensors files"));
+  write(folder / "b.safetensors", scalar_file("b", 1));
+  CHECK(names() == "b");
+  write(folder / "a.safetensors", scalar_file("a", 2));
+  CHECK(has(message_of(names), "got 2 *.safetensors files"));
+  write(folder / "model.safetensors.index.json",
+        R"({"metadata":{},"weight_map":{"a":"a.safetensors","b":"b.safetensors"}})");
+  CHECK(names() == "ab");
+  write(folder / "model.safetensors", scalar_file("whole", 3));
+  CHECK(names() == "whole");
+  CHECK(has(message_of([&] { read_safetensors_folder(folder / "none"); }), "none: no folder"));
+}
+
+TEST_CASE("safetensors: an index that is wrong about its shards is refused") {
+  const reports::TestFolder folder;
+  write(folder / "a.safetensors", scalar_file("a", 2));
+  const auto message = [&](const std::string& index) {
+    write(folder / "model.safetensors.index.json", index);
+    return message_of([&] { read_safetensors_folder(folder.path()); });
+  };
+  CHECK(has(message("{}"), "/weight_map: missing"));
+  CHECK(has(message(R"({"weight_map":[]})"), "/weight_map: got [], expected an object"));
+  CHECK(has(message(R"({"weight_map":{"a":1}})"), "/weight_map/a: got 1, expected a string"));
+  CHECK(has(message(R"({"weight_map":{"a":"c.safetensors"}})"),
+            "names c.safetensors, which is not in the folder"));
+  CHECK(has(message(R"({"weight_map":{"a":"a.safetensors","z":"a.safetensors"}})"),
+            "a.safetensors: has no tensor z"));
+}
+
+TEST_CASE("safetensors: an index cannot lead out of its folder") {
+  const reports::TestFolder folder;
+  std::filesystem::create_directory(folder / "model");
+  write(folder / "a.safetensors", scalar_file("a", 2));
+  const std::string outside = (folder / "a.safetensors").string();
+  for (const std::string& name :
+       {std::string("../a.safetensors"), outside, std::string(".."), std::string("."),
+        std::string(), std::string("x\\\\a"), std::string("model/../../a.safetensors")}) {
+    CAPTURE(name);
+    write(folder / "model" / "model.safetensors.index.json",
+          R"({"weight_map":{"a":")" + name + R"("}})");
+    const std::string line = message_of([&] { read_safetensors_folder(folder / "model"); });
+    CHECK(has(line, "the name of a file in the same folder"));
+  }
+}
+
+TEST_CASE("safetensors: a tensor counts where the index places it") {
+  const reports::TestFolder folder;
+  write(folder / "a.safetensors", scalar_file("w", 1));
+  write(folder / "b.safetensors", scalar_file("w", 2));
+  write(folder / "model.safetensors.index.json", R"({"weight_map":{"w":"b.safetensors"}})");
+  const StoredTensors stored = read_safetensors_folder(folder.path());
+  REQUIRE(stored.tensors.size() == 1);
+  CHECK(all_of(stored.tensors[0]) == std::vector<float>{2});
+}
