@@ -52,7 +52,7 @@ void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, boo
   const std::size_t rows = info.shape.front().constant();
   const std::size_t elements = info.elements().constant();
   const std::size_t row = elements / rows;
-  const auto source = checkpoint.reader(info.name);
+  const auto source = checkpoint.reader(info);
   if (form == WeightForm::Plain || (!matrix && !table)) {
     weight.data = store_.take(elements);
     source.read_rows(0, {weight.data, elements});

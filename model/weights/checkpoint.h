@@ -1,0 +1,82 @@
+/// A model with its weights: a Hugging Face folder (config.json and safetensors) or a GGUF file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/architecture.h"
+#include "model/graph.h"
+#include "model/weights/stored_tensor.h"
+#include "model/weights/weight_source.h"
+
+namespace kvcast {
+
+struct GgufFile;
+
+/// Reads one weight of the forward pass by its rows, whatever its form in the file.
+class WeightReader {
+ public:
+  WeightReader(StoredTensor tensor, WeightSource source);
+  /// Random numbers in the place of a stored tensor, the same for the same seed.
+  WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
+  /// The rows of the weight that begin at row `first`, as fp32; a row is everything behind the
+  /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
+  /// not finite.
+  void read_rows(std::size_t first, std::span<float> out) const;
+  /// Lets go of the file's pages in memory; nothing to do for random numbers.
+  void forget() const;
+
+  const StoredTensor& tensor() const { return tensor_; }
+  /// The weight's own shape.
+  std::vector<std::uint64_t> shape() const;
+
+ private:
+  StoredTensor tensor_;
+  WeightSource source_;
+  std::uint64_t seed_ = 0;
+};
+
+class Checkpoint {
+ public:
+  /// Reads headers and configuration, no weights. Throws Error: no such file, no checkpoint there,
+  /// a broken header or configuration.
+  explicit Checkpoint(const std::filesystem::path& path);
+  /// A model of random weights, for measuring what its shape costs: norms near 1, matrices that keep
+  /// the size of what they multiply.
+  Checkpoint(Architecture architecture, std::uint64_t seed);
+
+  const Architecture& architecture() const { return architecture_; }
+  const std::filesystem::path& path() const { return path_; }
+  /// The GGUF file, for its metadata; null for a folder.
+  const GgufFile* gguf() const { return gguf_.get(); }
+  /// Bytes of all tensors as they are stored.
+  std::uint64_t stored_bytes() const;
+
+  /// Throws Error naming the file and the tensor unless the weight is there in this shape.
+  void check(const TensorInfo& weight) const;
+  /// For all weights of a model, each one checked: throws Error naming a stored tensor that none of
+  /// them is made of, in whole or in part, and that is no known buffer.
+  void check_nothing_left(const std::vector<std::string>& weights) const;
+  /// Throws Error naming the file and the tensors looked for when the weight is missing.
+  WeightReader reader(const std::string& weight) const;
+  /// The same, or random numbers in the weight's shape.
+  WeightReader reader(const TensorInfo& weight) const;
+
+ private:
+  WeightSource source_of(const std::string& weight) const;
+
+  std::filesystem::path path_;
+  std::shared_ptr<const GgufFile> gguf_;
+  Architecture architecture_;
+  std::optional<std::uint64_t> seed_;  ///< of random weights
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::map<std::string, SkippedTensor, std::less<>> skipped_;
+};
+
+}  // namespace kvcast

@@ -1,0 +1,43 @@
+/// A file mapped read-only into memory, or bytes that stand for one.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvcast {
+
+/// Checkpoints are larger than memory may be: the system pages them in as they are read and drops
+/// them when it needs room. A file that another program cuts short while it is mapped ends the
+/// process with SIGBUS, as with every mapped file.
+class MappedFile {
+ public:
+  /// An empty file gives no bytes. Throws Error naming the file: missing, unreadable, a folder.
+  static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
+  /// The same without a file; `name` stands for the path in errors.
+  static std::shared_ptr<const MappedFile> from_bytes(std::string name,
+                                                      std::vector<std::byte> bytes);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  /// Lets go of the whole pages inside `part` of bytes(), so that what has been converted does not
+  /// stay resident; reading them again reads the file again.
+  void forget(std::span<const std::byte> part) const;
+
+ private:
+  MappedFile(std::string path, std::vector<std::byte> owned);
+  MappedFile(std::string path, std::span<const std::byte> mapped);
+
+  std::string path_;
+  std::vector<std::byte> owned_;
+  std::span<const std::byte> bytes_;
+  bool mapped_ = false;
+};
+
+}  // namespace kvcast
