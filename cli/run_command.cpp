@@ -36,6 +36,7 @@ struct Options {
   std::string chunk;
   std::string logits;
   std::string hardware;
+  std::optional<std::uint64_t> random_weights;
   int threads = 0;
   bool count = false;
   bool profile = false;
@@ -93,6 +94,12 @@ std::string profile_text(const std::vector<ProfileRow>& rows) {
   return table.text();
 }
 
+/// The text of generated tokens; ids that only pad the model's vocabulary have none.
+std::string text_of(const text::Tokenizer& tokenizer, std::vector<TokenId> tokens) {
+  std::erase_if(tokens, [&](TokenId token) { return token >= tokenizer.vocab_size(); });
+  return tokenizer.decode(tokens);
+}
+
 /// One sequence as a plain list, as the contract has it; a batch as a list of lists.
 ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
   return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
@@ -128,9 +135,12 @@ execute::SessionOptions session_options(const Options& o, std::size_t decoder_to
 class Printer {
  public:
   explicit Printer(const std::optional<text::Tokenizer>& tokenizer) {
-    if (tokenizer) stream_.emplace(*tokenizer);
+    if (!tokenizer) return;
+    stream_.emplace(*tokenizer);
+    vocab_size_ = tokenizer->vocab_size();
   }
   void operator()(TokenId token) {
+    if (stream_ && token >= vocab_size_) return;  // the model's vocabulary is padded
     write(stream_ ? stream_->push(token) : fmt::format("{}{}", first_ ? "" : ",", token));
     first_ = false;
   }
@@ -142,6 +152,7 @@ class Printer {
     std::fflush(stdout);
   }
   std::optional<text::StreamDecoder> stream_;
+  std::size_t vocab_size_ = 0;
   bool first_ = true;
 };
 
@@ -203,11 +214,17 @@ void check_memory(const execute::Session& session, const roofline::DesignPoint& 
 void run(const Options& o, const Globals& globals) {
   const int threads = execute::use_threads(o.threads);
   const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
-  const Checkpoint checkpoint(o.model);
+  const Checkpoint checkpoint =
+      o.random_weights ? Checkpoint(load_model(globals.catalog(), o.model), *o.random_weights)
+                       : Checkpoint(o.model);
   std::string no_tokenizer;
   std::optional<text::Tokenizer> tokenizer;
   const bool text_given = !o.inputs.prompt.empty() || !o.inputs.prompt_file.empty();
-  if (text_given || !o.json) tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  if ((text_given || !o.json) && !checkpoint.is_random()) {
+    tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  } else {
+    no_tokenizer = "random weights have no tokenizer";
+  }
   execute::Request request = read_request(o.inputs, checkpoint, tokenizer, no_tokenizer);
   request.output_len = output_len;
   // Token ids ask for so many tokens; a text ends where the model ends it.
@@ -250,7 +267,7 @@ void run(const Options& o, const Globals& globals) {
   ordered_json j = run_json(o, checkpoint, session, g, prompt_len, threads);
   if (tokenizer) {
     ordered_json texts = ordered_json::array();
-    for (const auto& tokens : g.tokens) texts.push_back(tokenizer->decode(tokens));
+    for (const auto& tokens : g.tokens) texts.push_back(text_of(*tokenizer, tokens));
     j["text"] = texts.size() == 1 ? texts[0] : texts;
   }
   std::vector<ProfileRow> rows;
@@ -267,7 +284,7 @@ void run(const Options& o, const Globals& globals) {
   if (!stream) {
     for (const auto& tokens : g.tokens) {
       print_text(
-          (tokenizer ? tokenizer->decode(tokens) : fmt::format("{}", fmt::join(tokens, ","))) +
+          (tokenizer ? text_of(*tokenizer, tokens) : fmt::format("{}", fmt::join(tokens, ","))) +
           "\n");
     }
   }
@@ -289,7 +306,8 @@ void add_run(CLI::App& app, const Globals& globals) {
       "Execute a checkpoint on the CPU: prefill and greedy decoding in fp32.\n\nExamples:\n"
       "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
       "is'\n"
-      "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json");
+      "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
+      "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
   const auto o = std::make_shared<Options>();
   c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
       ->required()
@@ -307,6 +325,9 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--elementwise", o->elementwise,
                 "eager or fused norms, rotations and activations; default as attention")
       ->type_name("KIND");
+  c->add_option("--random-weights", o->random_weights,
+                "make the weights up from this seed; MODEL is then a catalog name or a config")
+      ->type_name("SEED");
   c->add_option("--chunk", o->chunk, "prefill this many prompt tokens at a time")
       ->type_name("TOKENS");
   c->add_option("--threads,-t", o->threads, "0: all cores")

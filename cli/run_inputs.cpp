@@ -25,6 +25,7 @@ namespace {
 using execute::TokenId;
 using Sequences = std::vector<std::vector<TokenId>>;
 
+constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
 constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
 
 /// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
@@ -132,8 +133,19 @@ void check_vocabulary(const Sequences& sequences, const Architecture& a, const c
   }
 }
 
+/// A prompt of `length` tokens without meaning, spread over the vocabulary.
+Sequences made_up_prompt(std::uint64_t length, const Architecture& a) {
+  constexpr std::uint64_t stride = 7919;  // a prime: no short cycles
+  Sequences prompt(1);
+  for (std::uint64_t i = 0; i < length; ++i) {
+    prompt[0].push_back(static_cast<TokenId>((i + 1) * stride % a.vocab_size));
+  }
+  return prompt;
+}
+
 /// Ids that a decoder starts from when the user gives none.
 Sequences default_decoder_start(const Checkpoint& checkpoint) {
+  if (checkpoint.is_random()) return {{0}};
   const fs::path config = checkpoint.path() / "config.json";
   const nlohmann::json j = read_json_file(config);
   const JsonObject c(j, config.string());
@@ -160,6 +172,8 @@ void RunInputs::add_to(CLI::App& c) {
       ->type_name("FILE");
   c.add_option("--audio", audio, "the encoder's input: a WAV file, of which the log-mel is taken")
       ->type_name("FILE.wav");
+  c.add_option("--prompt-len,-p", prompt_len, "make up a prompt of this length, for measuring")
+      ->type_name("TOKENS");
   c.add_option("--batch,-b", batch, "run the prompt this many times side by side")
       ->type_name("N")
       ->capture_default_str();
@@ -208,6 +222,14 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
          "--prompt-file");
   }
 
+  if (!in.prompt_len.empty()) {
+    const std::uint64_t length = parse_token_count(in.prompt_len, "--prompt-len");
+    if (length > max_made_up) {
+      throw Error("--prompt-len", in.prompt_len, fmt::format("at most {}", max_made_up));
+    }
+    if (a.num_mel_bins == 0) take(made_up_prompt(length, a), "--prompt-len");
+  }
+
   execute::Request r;
   if (!a.encoder_decoder) {
     for (const auto& [flag, value] :
@@ -221,11 +243,16 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     if (given != 1) {
       throw Error(given == 0 ? "no prompt given" : "several prompts given",
                   std::to_string(given) + " of them",
-                  "one of --tokens, --prompt and --prompt-file");
+                  "one of --tokens, --prompt, --prompt-file and --prompt-len");
     }
     r.tokens = std::move(prompt);
   } else {
     const bool mel = a.num_mel_bins > 0;
+    if (mel && !in.prompt_len.empty()) {
+      // Silence: the encoder's length is the model's.
+      r.features.assign(2 * a.max_source_positions * a.num_mel_bins, 0);
+      ++given;
+    }
     if (!mel && !(in.features.empty() && in.audio.empty())) {
       throw Error(in.features.empty() ? "--audio" : "--features", a.name + ", which reads tokens",
                   "--encoder-tokens, --prompt or --prompt-file");

@@ -230,16 +230,44 @@ void Symbols::resolve(std::span<std::uint64_t> values) const {
 std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
     std::span<const std::uint64_t> values) const {
   std::vector<std::uint64_t> points;
-  for (const Derived& d : derived_) {
-    const bool of_kv_len = d.a.depends_on(symbol::kv_len) || d.b.depends_on(symbol::kv_len);
-    if (!of_kv_len) continue;
-    // Only min(kv_len, constant) arises in decode steps: a sliding window.
-    KVCAST_ASSERT(d.function == Function::Minimum && d.a == Count(symbol::kv_len));
-    points.push_back(d.b.at(values));
+  std::vector<Symbol> varying{symbol::kv_len};
+  const auto varies = [&](const Count& c) {
+    return std::any_of(varying.begin(), varying.end(), [&](Symbol s) { return c.depends_on(s); });
+  };
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    const Derived& d = derived_[i];
+    if (!varies(d.a) && !varies(d.b)) continue;
+    // Decode steps derive minima only: sliding windows, caches of limited length.
+    KVCAST_ASSERT(d.function == Function::Minimum);
+    varying.push_back(Symbol{static_cast<std::uint8_t>(symbol::num_free + i)});
+    if (d.a == Count(symbol::kv_len) && !varies(d.b)) {
+      points.push_back(d.b.at(values));
+    } else if (const std::uint64_t last = last_smaller(d, values); last > 0) {
+      points.push_back(last);
+    }
   }
   std::sort(points.begin(), points.end());
   points.erase(std::unique(points.begin(), points.end()), points.end());
   return points;
+}
+
+/// The last kv_len at which the first argument of a minimum is not above the second; 0 when the
+/// order never changes. The difference of the two must grow with kv_len.
+std::uint64_t Symbols::last_smaller(const Derived& d, std::span<const std::uint64_t> values) const {
+  SymbolValues at(values.begin(), values.end());
+  const auto smaller = [&](std::uint64_t kv_len) {
+    at[symbol::kv_len.id] = kv_len;
+    resolve(at);
+    return d.a.at(at) <= d.b.at(at);
+  };
+  std::uint64_t low = 1;
+  std::uint64_t high = std::uint64_t{1} << 40;
+  if (!smaller(low) || smaller(high)) return 0;
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (smaller(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 std::string Symbols::to_string(const Count& c) const {

@@ -131,6 +131,7 @@ class Symbols {
     bool operator==(const Derived&) const = default;
   };
   Count derive(Derived derived, std::string name);
+  std::uint64_t last_smaller(const Derived& d, std::span<const std::uint64_t> values) const;
   static std::uint64_t apply(const Derived& d, std::uint64_t a, std::uint64_t b);
 
   std::vector<std::string> names_;

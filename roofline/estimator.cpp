@@ -26,8 +26,9 @@ Estimator::Estimator(const Configuration& c)
       recording_(record(c.architecture, c.methods, c.lowering, {.logits = c.logits})),
       forecaster_(recording_, c.lowering, make_rates(c.hardware, c.lowering, c.mode)) {
   if (is_plain(c.methods)) return;
-  plain_ = std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, {.logits = c.logits}),
-                                        c.lowering, forecaster_.rates());
+  plain_ =
+      std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, {.logits = c.logits}),
+                                   c.lowering, forecaster_.rates());
 }
 
 Estimate Estimator::at(const DesignPoint& point) const {

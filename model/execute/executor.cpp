@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "model/execute/kernels.h"
+#include "model/work.h"
 
 namespace kvcast::execute {
 namespace {
@@ -48,7 +49,7 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops)
   KVCAST_ASSERT(result_ < graph.tensors().size());
 }
 
-void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
+void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
   std::map<std::string, Shape> largest;
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     if (cache_names_[i].empty()) continue;
@@ -57,6 +58,15 @@ void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols
     if (known.rank() == 0 || known[1] < shape[1]) known = shape;
   }
   for (const auto& [name, shape] : largest) cache.reserve(name, shape[0], shape[1], shape[2]);
+  if (loops_ != Loops::Fast) return;
+  for (const Node& node : graph_.nodes()) {
+    if (engine(node.op) != Engine::Matrix) continue;
+    Operand weight;
+    weights_.bind(graph_.tensor(node.inputs[1]), weight);
+    Operand output;
+    output.shape = shape_of(graph_.tensor(node.output), symbols);
+    weight.matrix->prepare(output.rows(), node.inputs.size() > 2);
+  }
 }
 
 /// Where each intermediate result lies in the arena.

@@ -43,8 +43,9 @@ class Executor {
   /// The graph and the weights must outlive it.
   Executor(const Graph& graph, const WeightStore& weights, Loops loops);
 
-  /// Makes room in the cache for what the graph appends at these sizes.
-  void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
+  /// Before the first pass of these sizes: asks for room in the cache for what the graph appends,
+  /// and compiles the products.
+  void prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// One pass. Inputs must match the graph's shapes at these sizes.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
              Arena& arena, const Observer& observer = nullptr) const;

@@ -223,10 +223,10 @@ Generation Session::run(const Request& request) const {
   };
   for (std::size_t first = 0; first < length; first += chunk) {
     const std::size_t end = std::min(length, first + chunk);
-    prefill.reserve(cache, symbols(request, pass_len(first), end));
+    prefill.prepare(cache, symbols(request, pass_len(first), end));
   }
   const std::uint64_t last_kv_len = length + request.output_len;
-  decode.reserve(cache, symbols(request, prompt_len, last_kv_len));
+  decode.prepare(cache, symbols(request, prompt_len, last_kv_len));
   cache.allocate();
 
   const Clock::time_point start = Clock::now();

@@ -189,21 +189,21 @@ struct FastKernels {
   }
 
   void operator()(const Conv1d& op) const {
-    // The taps of each output frame side by side, then one product with the weight [out,
-    // in·kernel].
+    // The frames under each output frame's taps side by side, then one product with the weight
+    // [out, kernel·in].
     const std::size_t frames = in(0).shape[1];
     const std::size_t channels = in(0).shape[2];
     const std::size_t taps = channels * op.kernel;
     const Floats columns = allocate_floats(out.rows() * taps);
     for_rows(out.rows(), out.rows() * taps, [&](std::size_t r) {
-      const float* x = in(0).data + r / out.shape[1] * frames * channels;
-      float* column = columns.get() + r * taps;
+      const float* x = in(0).sequence(r / out.shape[1]);
       for (std::size_t k = 0; k < op.kernel; ++k) {
+        float* column = columns.get() + r * taps + k * channels;
         const std::size_t frame = r % out.shape[1] * op.stride + k;  // of the padded input
-        const bool inside = frame >= op.kernel / 2 && frame - op.kernel / 2 < frames;
-        const float* row = x + (inside ? (frame - op.kernel / 2) * channels : 0);
-        for (std::size_t c = 0; c < channels; ++c) {
-          column[c * op.kernel + k] = inside ? row[c] : 0.0F;
+        if (frame >= op.kernel / 2 && frame - op.kernel / 2 < frames) {
+          std::copy_n(x + (frame - op.kernel / 2) * channels, channels, column);
+        } else {
+          std::fill_n(column, channels, 0.0F);
         }
       }
     });

@@ -148,6 +148,10 @@ std::uint64_t Matrix::bytes() const {
   return padded * sizeof(float);
 }
 
+void Matrix::prepare(std::size_t rows, bool bias) const {
+  if (rows > max_gemv) product_of(rows, in_, out_, bias, panels_);
+}
+
 void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* bias) const {
   if (rows <= max_gemv) {
     const std::size_t padded_in = round_up(in_, block);

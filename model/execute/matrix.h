@@ -25,6 +25,8 @@ class Matrix {
   std::size_t in() const { return in_; }
   std::uint64_t bytes() const;
 
+  /// Compiles the product for this many rows, so that the first one does not wait for it.
+  void prepare(std::size_t rows, bool bias) const;
   /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
 

@@ -31,6 +31,15 @@ std::map<std::string, Use> uses_of(const std::vector<const Graph*>& graphs) {
   return uses;
 }
 
+/// [..., a, b] -> [..., b, a], in place.
+void swap_last_dims(std::span<float> values, std::size_t a, std::size_t b) {
+  std::vector<float> row(a * b);
+  for (std::size_t first = 0; first < values.size(); first += a * b) {
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(first), a * b, row.begin());
+    for (std::size_t i = 0; i < a * b; ++i) values[first + i % b * a + i / b] = row[i];
+  }
+}
+
 }  // namespace
 
 WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
@@ -59,17 +68,22 @@ void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, boo
     bytes_ += elements * sizeof(float);
   }
   if (form == WeightForm::Packed && matrix) {
-    weight.matrix = std::make_unique<Matrix>(
-        rows, row, [&](std::size_t first, std::span<float> out) { source.read_rows(first, out); },
-        store_);
+    // A convolution's [in, kernel] becomes [kernel, in], so that its input is copied frame by
+    // frame.
+    const std::size_t kernel = info.shape.size() > 2 ? info.shape[2].constant() : 1;
+    const auto fill = [&](std::size_t first, std::span<float> out) {
+      source.read_rows(first, out);
+      if (kernel > 1) swap_last_dims(out, row / kernel, kernel);
+    };
+    weight.matrix = std::make_unique<Matrix>(rows, row, fill, store_);
     bytes_ += weight.matrix->bytes();
   }
   if (form == WeightForm::Packed && table) {
     weight.table = std::make_unique<RowTable>(
         rows, [source](std::size_t r, std::span<float> out) { source.read_rows(r, out); });
-  } else {
-    source.forget();
   }
+  // Rows of a table that are needed come back from the file.
+  source.forget();
 }
 
 void WeightStore::bind(const TensorInfo& weight, Operand& operand) const {

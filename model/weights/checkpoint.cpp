@@ -94,13 +94,12 @@ void WeightReader::read_rows(std::size_t first, std::span<float> out) const {
     const std::uint64_t columns = tensor_.shape[1];
     const std::uint64_t in = tensor_.shape[0];
     const std::size_t rows = out.size() / in;
-    std::vector<float> stored(columns);
+    const std::uint64_t column = source_.rows.empty() ? first : source_.rows[first];
+    // Of each stored row only what is asked for: callers take a few columns at a time.
+    std::vector<float> stored(rows);
     for (std::uint64_t i = 0; i < in; ++i) {
-      read_elements(tensor_, i * columns, stored);
-      for (std::size_t r = 0; r < rows; ++r) {
-        const std::size_t column = source_.rows.empty() ? first + r : source_.rows[first + r];
-        out[r * in + i] = stored[column];
-      }
+      read_elements(tensor_, i * columns + column, stored);
+      for (std::size_t r = 0; r < rows; ++r) out[r * in + i] = stored[r];
     }
   } else if (source_.rows.empty()) {
     read_elements(tensor_, first * product_from(tensor_.shape, 1), out);

@@ -47,12 +47,13 @@ class Checkpoint {
   /// Reads headers and configuration, no weights. Throws Error: no such file, no checkpoint there,
   /// a broken header or configuration.
   explicit Checkpoint(const std::filesystem::path& path);
-  /// A model of random weights, for measuring what its shape costs: norms near 1, matrices that keep
-  /// the size of what they multiply.
+  /// A model of random weights, for measuring what its shape costs: norms near 1, matrices that
+  /// keep the size of what they multiply.
   Checkpoint(Architecture architecture, std::uint64_t seed);
 
   const Architecture& architecture() const { return architecture_; }
   const std::filesystem::path& path() const { return path_; }
+  bool is_random() const { return seed_.has_value(); }
   /// The GGUF file, for its metadata; null for a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
   /// Bytes of all tensors as they are stored.

@@ -10,7 +10,7 @@ namespace kvcast {
 struct WeightSource {
   std::vector<std::string> names;   ///< the first of them that the file has
   std::vector<std::uint64_t> rows;  ///< stored rows that make up the weight; empty: all, in order
-  bool transposed = false;          ///< stored [in, out] (GPT-2): `rows` are stored columns
+  bool transposed = false;          ///< stored [in, out] (GPT-2): `rows` are columns, in order
   double offset = 0;                ///< added to every element
 };
 

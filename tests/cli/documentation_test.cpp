@@ -87,6 +87,10 @@ TEST_CASE("documentation: the README shows what the program prints") {
   check_document("README.md");
 }
 
+TEST_CASE("documentation: the guide to forward passes shows what the program prints") {
+  check_document("model/README.md");
+}
+
 TEST_CASE("documentation: a stale block is noticed") {
   const std::string stale = "text\n```console\n$ kvcast --version\nsomething old\n```\nmore\n";
   const Regenerated now = regenerate(stale);

@@ -179,6 +179,16 @@ TEST_CASE("forecast: pruned prompts decode over the slots that were kept") {
                             "random-prune:keep=0.3", eager, rates(50, 20, 0.5), {3, 33, 9});
 }
 
+TEST_CASE("forecast: a cache of limited length is averaged over its filling and its steady state") {
+  for (const Lowering& lowering : {fused, eager}) {
+    // 3 tokens of prompt: the cache of 2 + 5 fills up during the output; 33: it is full at once
+    check_against_brute_force(tiny(), "streaming:sinks=2,window=5", lowering, rates(50, 20, 0.5),
+                              {3, 3, 19});
+    check_against_brute_force(tiny(), "streaming:sinks=2,window=5", lowering, rates(50, 20, 0.5),
+                              {2, 33, 9});
+  }
+}
+
 TEST_CASE("forecast: keeping every token is plain, to the last bit") {
   const Recording plain = record(tiny(), {}, fused);
   const Recording all = record(tiny(), parse_methods("random-prune:keep=1"), fused);

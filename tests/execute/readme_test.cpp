@@ -1,0 +1,73 @@
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+
+#include "model/execute/generate.h"
+#include "model/work.h"
+
+namespace kvcast::execute {
+namespace {
+
+TEST_CASE("readme: a graph, its cost and its run agree") {
+  const Checkpoint checkpoint(KVCAST_SOURCE_DIR "/tests/oracle/llama_mha");
+  Session session(checkpoint, {.loops = Loops::Counting});
+
+  // 1. A graph: every operator with its operands, shapes in symbols.
+  const Graph& decode = session.recording().decode;
+
+  // 2. A cost: exact polynomials, here at batch 1 and 20 tokens in the cache ...
+  const Work formula = total_work(decode);
+  const auto sizes = session.recording().symbols.resolve({1, 19, 20});
+  // ... which a device's rates turn into seconds (roofline/estimator.h).
+
+  // 3. A run: prompt of 19 tokens, one decode step, counted in plain loops.
+  Request request;
+  request.tokens = {std::vector<TokenId>(19, 7)};
+  request.output_len = 2;
+  CountedWork counted;
+  request.on_node = [&](const Graph& graph, const NodeRun& node, std::span<const std::uint64_t>) {
+    if (&graph == &decode) counted += *node.counted;
+  };
+  session.run(request);
+
+  CHECK(counted.flops == formula.flops.at(sizes));
+  CHECK(counted.bytes() == formula.bytes().at(sizes));
+}
+
+std::string read_text(const std::string& name) {
+  std::ifstream file(KVCAST_SOURCE_DIR "/" + name);
+  REQUIRE_MESSAGE(file.good(), name);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The code blocks of a document.
+std::vector<std::string> code_blocks(const std::string& document) {
+  const std::string open = "```cpp\n";
+  std::vector<std::string> blocks;
+  for (std::size_t at = document.find(open); at != std::string::npos;
+       at = document.find(open, at)) {
+    at += open.size();
+    blocks.push_back(document.substr(at, document.find("```", at) - at));
+  }
+  return blocks;
+}
+
+TEST_CASE("readme: every code block of model/README.md stands in a source file") {
+  const std::vector<std::string> sources{read_text("model/forward.cpp"),
+                                         read_text("model/methods/streaming.cpp"),
+                                         read_text("tests/execute/readme_test.cpp")};
+  const auto blocks = code_blocks(read_text("model/README.md"));
+  CHECK(blocks.size() == 3);
+  for (const std::string& block : blocks) {
+    CAPTURE(block);
+    CHECK(std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+      return source.find(block) != std::string::npos;
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute
