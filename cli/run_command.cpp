@@ -219,7 +219,8 @@ void run(const Options& o, const Globals& globals) {
                        : Checkpoint(o.model);
   std::string no_tokenizer;
   std::optional<text::Tokenizer> tokenizer;
-  const bool text_given = !o.inputs.prompt.empty() || !o.inputs.prompt_file.empty();
+  const bool sound_given = checkpoint.architecture().num_mel_bins > 0 && o.inputs.tokens.empty();
+  const bool text_given = !o.inputs.prompt.empty() || !o.inputs.prompt_file.empty() || sound_given;
   if ((text_given || !o.json) && !checkpoint.is_random()) {
     tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   } else {
@@ -307,6 +308,7 @@ void add_run(CLI::App& app, const Globals& globals) {
       "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
       "is'\n"
       "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
+      "  kvcast run --model weights/whisper-base --audio speech.wav\n"
       "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
   const auto o = std::make_shared<Options>();
   c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")

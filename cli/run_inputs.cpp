@@ -143,9 +143,30 @@ Sequences made_up_prompt(std::uint64_t length, const Architecture& a) {
   return prompt;
 }
 
+/// Whisper's start: what language is spoken, and that it is to be written down without times.
+/// Source: openai/whisper, whisper/tokenizer.py, sot_sequence_including_notimestamps.
+Sequences transcription_start(const text::Tokenizer& tokenizer, const std::string& language) {
+  std::vector<TokenId> start;
+  for (const std::string& token :
+       {std::string("<|startoftranscript|>"), "<|" + language + "|>", std::string("<|transcribe|>"),
+        std::string("<|notimestamps|>")}) {
+    const auto id = tokenizer.id_of(token);
+    if (!id) {
+      throw Error("--language " + language + ": the tokenizer has no token " + token +
+                  "; expected a language such as en, or --tokens");
+    }
+    start.push_back(*id);
+  }
+  return {start};
+}
+
 /// Ids that a decoder starts from when the user gives none.
-Sequences default_decoder_start(const Checkpoint& checkpoint) {
+Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
+                                const std::optional<text::Tokenizer>& tokenizer) {
   if (checkpoint.is_random()) return {{0}};
+  if (checkpoint.architecture().num_mel_bins > 0 && tokenizer) {
+    return transcription_start(*tokenizer, in.language);
+  }
   const fs::path config = checkpoint.path() / "config.json";
   const nlohmann::json j = read_json_file(config);
   const JsonObject c(j, config.string());
@@ -172,6 +193,9 @@ void RunInputs::add_to(CLI::App& c) {
       ->type_name("FILE");
   c.add_option("--audio", audio, "the encoder's input: a WAV file, of which the log-mel is taken")
       ->type_name("FILE.wav");
+  c.add_option("--language", language, "spoken in the audio, when no --tokens are given")
+      ->type_name("CODE")
+      ->capture_default_str();
   c.add_option("--prompt-len,-p", prompt_len, "make up a prompt of this length, for measuring")
       ->type_name("TOKENS");
   c.add_option("--batch,-b", batch, "run the prompt this many times side by side")
@@ -257,8 +281,8 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
       throw Error(in.features.empty() ? "--audio" : "--features", a.name + ", which reads tokens",
                   "--encoder-tokens, --prompt or --prompt-file");
     }
-    r.tokens =
-        in.tokens.empty() ? default_decoder_start(checkpoint) : parse_ids(in.tokens, "--tokens");
+    r.tokens = in.tokens.empty() ? default_decoder_start(in, checkpoint, tokenizer)
+                                 : parse_ids(in.tokens, "--tokens");
     check_vocabulary(r.tokens, a, "--tokens");
     if (!in.encoder_tokens.empty()) {
       take(parse_ids(in.encoder_tokens, "--encoder-tokens"), "--encoder-tokens");

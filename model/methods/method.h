@@ -70,9 +70,4 @@ const std::vector<Method>& methods();
 /// Throws Error with the nearest name.
 const Method& find_method(std::string_view name);
 
-/// One function for each file in this folder.
-Method plain();
-Method random_prune();
-Method streaming();
-
 }  // namespace kvcast

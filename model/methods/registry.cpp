@@ -5,14 +5,20 @@
 #include "model/error.h"
 #include "model/methods/method.h"
 
+// One line for each file of this folder, which defines a function of that name.
+#define KVCAST_METHODS(METHOD) \
+  METHOD(plain)                \
+  METHOD(random_prune)         \
+  METHOD(streaming)
+
 namespace kvcast {
 
+#define KVCAST_DECLARE_METHOD(function) Method function();
+KVCAST_METHODS(KVCAST_DECLARE_METHOD)
+
 const std::vector<Method>& methods() {
-  static const std::vector<Method> all{
-      plain(),
-      random_prune(),
-      streaming(),
-  };
+#define KVCAST_CALL_METHOD(function) function(),
+  static const std::vector<Method> all{KVCAST_METHODS(KVCAST_CALL_METHOD)};
   return all;
 }
 
