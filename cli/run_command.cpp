@@ -1,7 +1,8 @@
-#include <csignal>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,7 +37,7 @@ struct Options {
   std::string chunk;
   std::string logits;
   std::string hardware;
-  std::optional<std::uint64_t> random_weights;
+  std::string random_weights;  ///< a seed
   int threads = 0;
   bool count = false;
   bool profile = false;
@@ -193,19 +194,18 @@ std::string summary(const execute::Session& session, const Generation& g, std::s
                      format_quantity(static_cast<double>(peak_resident_bytes()), Dimension::Bytes));
 }
 
-/// Else the system would end the process when the cache grows, without a word.
-void check_memory(const execute::Session& session, const roofline::DesignPoint& point,
-                  std::size_t kv_len) {
+/// Else the system would end the process without a word once its memory is used up.
+void check_memory(const Architecture& a, const execute::SessionOptions& options,
+                  const roofline::DesignPoint& point) {
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const long page_bytes = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return;
   const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
-  const Recording& r = session.recording();
-  const auto cache = static_cast<double>(
-      r.kv_cache_bytes.at(r.symbols.resolve({point.batch, point.prompt_len, kv_len})));
-  if (cache <= memory) return;
+  const double needed =
+      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len);
+  if (needed <= memory) return;
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  throw Error(Error("prompt and output", "a cache of " + bytes(cache),
+  throw Error(Error(a.name + " in fp32 with this prompt and output", bytes(needed),
                     "at most this machine's memory of " + bytes(memory))
                   .what(),
               Fault::Run);
@@ -215,18 +215,21 @@ void run(const Options& o, const Globals& globals) {
   const int threads = execute::use_threads(o.threads);
   const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
   const Checkpoint checkpoint =
-      o.random_weights ? Checkpoint(load_model(globals.catalog(), o.model), *o.random_weights)
-                       : Checkpoint(o.model);
+      o.random_weights.empty()
+          ? Checkpoint(o.model)
+          : Checkpoint(load_model(globals.catalog(), o.model),
+                       parse_token_count(o.random_weights, "--random-weights"));
   std::string no_tokenizer;
   std::optional<text::Tokenizer> tokenizer;
   const bool sound_given = checkpoint.architecture().num_mel_bins > 0 && o.inputs.tokens.empty();
-  const bool text_given = !o.inputs.prompt.empty() || !o.inputs.prompt_file.empty() || sound_given;
+  const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
   if ((text_given || !o.json) && !checkpoint.is_random()) {
     tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   } else {
     no_tokenizer = "random weights have no tokenizer";
   }
-  execute::Request request = read_request(o.inputs, checkpoint, tokenizer, no_tokenizer);
+  execute::Request request = read_request(o.inputs, checkpoint, tokenizer, no_tokenizer,
+                                          [&](const std::string& line) { globals.warn(line); });
   request.output_len = output_len;
   // Token ids ask for so many tokens; a text ends where the model ends it.
   if (text_given && tokenizer && !o.ignore_eos) request.stop_tokens = tokenizer->end_of_text();
@@ -244,13 +247,13 @@ void run(const Options& o, const Globals& globals) {
   }
   std::optional<roofline::Hardware> hardware;
   if (o.profile) {
-    hardware = o.hardware.empty() ? measured_machine()
-                                  : roofline::load_hardware(globals.catalog(), o.hardware);
+    if (!o.hardware.empty()) hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
   std::optional<reports::AtomicFile> logits;
   if (!o.logits.empty()) logits.emplace(o.logits);
+  execute::check_checkpoint(checkpoint, options);
+  check_memory(a, options, point);
   const execute::Session session(checkpoint, options);
-  check_memory(session, point, request.tokens.front().size() + output_len);
 
   Printer printer(tokenizer);
   const bool stream = !o.json && request.tokens.size() == 1;
@@ -273,6 +276,7 @@ void run(const Options& o, const Globals& globals) {
   }
   std::vector<ProfileRow> rows;
   if (o.profile) {
+    if (!hardware) hardware = measured_machine();  // after the run: it needs memory of its own
     const std::uint64_t first_kv_len = request.tokens[0].size() + 1;
     rows = profile_rows(session, options, g, point.batch, prompt_len, first_kv_len, *hardware);
     j["profile_hardware"] = hardware->name;
@@ -340,6 +344,7 @@ void add_run(CLI::App& app, const Globals& globals) {
       ->type_name("FILE.safetensors");
   c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
   c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")
+      ->needs("--profile")
       ->type_name("HW");
   c->add_flag("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
   c->add_flag("--json", o->json, "one JSON object in base units");

@@ -25,6 +25,8 @@ namespace {
 using execute::TokenId;
 using Sequences = std::vector<std::vector<TokenId>>;
 
+constexpr int whisper_seconds = 30;
+constexpr std::uint64_t max_numbers = std::uint64_t{1} << 28;  ///< of a whole batch's input
 constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
 constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
 
@@ -53,18 +55,21 @@ Sequences parse_ids(const std::string& text, const char* flag) {
 }
 
 std::string read_prompt_file(const std::string& path) {
+  const std::string place = "--prompt-file " + path;
   std::error_code ec;
-  if (fs::is_directory(path, ec)) throw Error("--prompt-file " + path, "a folder", "a text file");
-  const auto size = fs::file_size(path, ec);
-  if (!ec && size > max_prompt_file) {
-    throw Error("--prompt-file " + path, fmt::format("{} bytes", size),
-                fmt::format("at most {}", max_prompt_file));
-  }
+  if (fs::is_directory(path, ec)) throw Error(place, "a folder", "a text file");
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error("--prompt-file " + path + ": cannot be read");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+  if (!in) throw Error(place + ": cannot be read");
+  // Piece by piece: the size of a pipe or a device is not known ahead.
+  std::string text;
+  std::vector<char> piece(std::size_t{1} << 16);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > max_prompt_file) {
+      throw Error(place, "more text", fmt::format("at most {} bytes", max_prompt_file));
+    }
+  }
+  return text;
 }
 
 /// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
@@ -173,7 +178,11 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
   if (!c.has("decoder_start_token_id")) {
     throw Error("--tokens is missing: " + config.string() + " names no decoder_start_token_id");
   }
-  return {{static_cast<TokenId>(c.whole("decoder_start_token_id", 0))}};
+  const std::uint64_t id = c.whole("decoder_start_token_id", 0);
+  if (id >= checkpoint.architecture().vocab_size) {
+    c.fail("decoder_start_token_id", "an id of the vocabulary");
+  }
+  return {{static_cast<TokenId>(id)}};
 }
 
 }  // namespace
@@ -203,6 +212,10 @@ void RunInputs::add_to(CLI::App& c) {
       ->capture_default_str();
 }
 
+bool RunInputs::has_text_file() const {
+  return !prompt_file.empty() && fs::path(prompt_file).extension() != ".json";
+}
+
 std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std::string& why) {
   if (checkpoint.gguf() != nullptr) {
     if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
@@ -223,7 +236,8 @@ std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std:
 
 execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
                               const std::optional<text::Tokenizer>& tokenizer,
-                              const std::string& no_tokenizer) {
+                              const std::string& no_tokenizer,
+                              const std::function<void(const std::string&)>& warn) {
   const Architecture& a = checkpoint.architecture();
   const auto encode = [&](const std::string& text, const char* flag) -> Sequences {
     if (!tokenizer) throw Error(std::string(flag) + ": " + no_tokenizer + "; expected --tokens");
@@ -294,13 +308,18 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     }
     if (!in.audio.empty()) {
       const audio::Recording sound = audio::read_wav_file(in.audio);
+      const double seconds = static_cast<double>(sound.samples.size()) / sound.sample_rate;
+      if (seconds > whisper_seconds) {
+        warn(fmt::format("{}: {:.1f} s of sound; only the first {} s are heard", in.audio, seconds,
+                         whisper_seconds));
+      }
       r.features = by_frame(audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions),
                             a.num_mel_bins);
       ++given;
     }
     if (given != 1 || mel != r.encoder_tokens.empty()) {
       throw Error("the encoder's input", std::to_string(given) + " given",
-                  mel ? "one of --features and --audio"
+                  mel ? "one of --features, --audio and --prompt-len"
                       : "one of --encoder-tokens, --prompt and --prompt-file");
     }
     if (mel && r.tokens.size() > 1) {
@@ -310,6 +329,12 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
   }
   const std::uint64_t copies = parse_token_count(in.batch, "--batch");
   if (copies > 4096) throw Error("--batch", in.batch, "at most 4096 sequences");
+  const std::size_t numbers = r.features.size() + (r.tokens.empty() ? 0 : r.tokens[0].size()) +
+                              (r.encoder_tokens.empty() ? 0 : r.encoder_tokens[0].size());
+  if (numbers * copies > max_numbers) {
+    throw Error("--batch", fmt::format("{} times an input of {} numbers", copies, numbers),
+                fmt::format("at most {} numbers", max_numbers));
+  }
   const auto repeat = [&](auto& sequences) {
     const auto once = sequences;
     for (std::uint64_t i = 1; i < copies; ++i) {

@@ -1,6 +1,7 @@
 /// What `kvcast run` reads before it runs: prompts, encoder inputs, the tokenizer.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct RunInputs {
   std::string batch = "1";
 
   void add_to(CLI::App& command);
+  /// True for a prompt file that is not a .json with token ids.
+  bool has_text_file() const;
 };
 
 /// The checkpoint's tokenizer, or nothing when it has none; `why` says what was looked for.
@@ -34,6 +37,7 @@ std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std:
 /// several prompts are given, or when they do not fit the model.
 execute::Request read_request(const RunInputs& inputs, const Checkpoint& checkpoint,
                               const std::optional<text::Tokenizer>& tokenizer,
-                              const std::string& no_tokenizer);
+                              const std::string& no_tokenizer,
+                              const std::function<void(const std::string&)>& warn);
 
 }  // namespace kvcast::cli

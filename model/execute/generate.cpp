@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -59,6 +61,13 @@ void check_ids(const std::vector<std::vector<TokenId>>& sequences, const Archite
 }
 
 void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
+  const std::uint64_t limit = stack.rope ? stack.rope->max_positions : 0;
+  if (limit > 0 && tokens > limit) {
+    throw Error(what, fmt::format("{} positions", tokens),
+                fmt::format("at most the {} of the original context: longrope's long factors are "
+                            "not executed",
+                            limit));
+  }
   if (stack.position_rows == 0 || tokens <= stack.position_rows) return;
   throw Error(what, fmt::format("{} positions", tokens),
               fmt::format("at most the {} of the model's position table", stack.position_rows));
@@ -90,6 +99,12 @@ std::vector<TokenId> greedy(const Output& logits) {
   std::vector<TokenId> tokens;
   for (std::size_t b = 0; b < logits.shape[0]; ++b) {
     const float* row = logits.data.get() + (b * rows + rows - 1) * vocab;
+    if (!std::all_of(row, row + vocab, [](float x) { return std::isfinite(x); })) {
+      throw Error("sequence " + std::to_string(b) +
+                      ": logits that are no finite numbers; the model's "
+                      "weights overflow fp32",
+                  Fault::Run);
+    }
     tokens.push_back(static_cast<TokenId>(std::max_element(row, row + vocab) - row));
   }
   return tokens;
@@ -103,6 +118,43 @@ Lowering session_lowering(const SessionOptions& options) {
   l.elementwise = options.elementwise;
   l.weights = l.activations = l.cache = DType::FP32;
   return l;
+}
+
+void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options) {
+  const Recording r = record_session(checkpoint.architecture(), options);
+  check_weights(checkpoint, {&r.prefill, &r.decode});
+}
+
+double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,
+                    std::uint64_t prompt_len, std::uint64_t output_len) {
+  const Recording r = record_session(a, options);
+  const std::uint64_t start = a.encoder_decoder ? options.decoder_tokens : prompt_len;
+  const std::uint64_t chunk = options.chunk > 0 ? std::min(options.chunk, prompt_len) : prompt_len;
+  const SymbolValues prefill = r.symbols.resolve({batch, chunk, start});
+  const SymbolValues last = r.symbols.resolve({batch, prompt_len, start + output_len});
+  // The cache after the prompt is larger than at the end where a method evicts.
+  std::map<std::string, double> cache;
+  double activations = 0;
+  const auto add = [&](const Graph& graph, const SymbolValues& values) {
+    for (const TensorInfo& t : graph.tensors()) {
+      if (t.storage != Storage::KvCache) continue;
+      const auto bytes = static_cast<double>(t.bytes().at(values));
+      if (!t.producer) cache[t.name] = std::max(cache[t.name], bytes);
+    }
+    for (const Node& node : graph.nodes()) {
+      if (!std::holds_alternative<CacheAppend>(node.op)) continue;
+      double& known = cache[graph.tensor(node.inputs[0]).name];
+      known = std::max(known, static_cast<double>(graph.tensor(node.output).bytes().at(values)));
+    }
+    for (const Count& peak : activation_peaks(graph)) {
+      activations = std::max(activations, static_cast<double>(peak.at(values)));
+    }
+  };
+  add(r.prefill, prefill);
+  add(r.decode, last);
+  double sum = static_cast<double>(r.weight_bytes.at({})) + activations;
+  for (const auto& [name, bytes] : cache) sum += bytes;
+  return sum;
 }
 
 Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)

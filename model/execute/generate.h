@@ -96,4 +96,13 @@ class Session {
 /// What a session records with: fp32 everywhere.
 Lowering session_lowering(const SessionOptions& options);
 
+/// Throws Error when the checkpoint does not hold what a session needs; reads headers only.
+void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options);
+
+/// Bytes that a session and one run of it will need: weights, cache and the larger peak of
+/// activations. `prompt_len` as in estimates (encoder-decoder models: the encoder's). Throws Error
+/// when the methods do not fit the model.
+double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,
+                    std::uint64_t prompt_len, std::uint64_t output_len);
+
 }  // namespace kvcast::execute

@@ -15,7 +15,7 @@
 
 #include "model/error.h"
 #include "model/execute/block_product.h"
-#include "model/execute/vector_math.h"
+#include "model/execute/row_loops.h"
 
 namespace kvcast::execute {
 namespace {
@@ -93,13 +93,6 @@ bool prefers_panels() {
   return prefers;
 }
 
-KVCAST_VECTOR_CLONES float dot(const float* a, const float* b, std::size_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::size_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 /// Writes rows [first, first + rows) of a weight into their panel.
 void pack(const float* rows, std::size_t count, std::size_t in, std::size_t first, float* data) {
   const std::size_t padded_in = round_up(in, block);
@@ -123,11 +116,12 @@ Matrix::Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& st
   std::exception_ptr failure;
 #pragma omp parallel
   {
-    std::vector<float> rows(panels_ ? panel * in : 0);
+    std::vector<float> rows;
 #pragma omp for schedule(static)
     for (std::size_t first = 0; first < out; first += panel) {
       const std::size_t count = std::min(panel, out - first);
       try {
+        rows.resize(panels_ ? panel * in : 0);
         if (!panels_) {
           fill(first, {data_ + first * in, count * in});
           continue;
@@ -197,7 +191,8 @@ void Matrix::stream_rows(const float* x, std::size_t rows, float* y, const float
 #pragma omp parallel for schedule(static)
   for (std::size_t o = 0; o < out_; ++o) {
     for (std::size_t r = 0; r < rows; ++r) {
-      y[r * out_ + o] = dot(data_ + o * in_, x + r * in_, in_) + (bias != nullptr ? bias[o] : 0.0F);
+      y[r * out_ + o] =
+          dot_row(data_ + o * in_, x + r * in_, in_) + (bias != nullptr ? bias[o] : 0.0F);
     }
   }
 }

@@ -21,8 +21,6 @@ class Matrix {
   /// The numbers lie in `store`, which must outlive the matrix.
   Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store);
 
-  std::size_t out() const { return out_; }
-  std::size_t in() const { return in_; }
   std::uint64_t bytes() const;
 
   /// Compiles the product for this many rows, so that the first one does not wait for it.

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <vector>
 
+#include <omp.h>
+
 #include "model/execute/attention_layout.h"
 #include "model/execute/block_product.h"
 #include "model/execute/floats.h"
@@ -168,8 +170,8 @@ class QueryBlock {
   std::vector<float> queries_;
   std::vector<float> scores_;
   std::vector<float> out_;
-  float peak_[block_rows];
-  float sum_[block_rows];
+  float peak_[block_rows] = {};
+  float sum_[block_rows] = {};
 };
 
 }  // namespace
@@ -181,9 +183,12 @@ void attend_many(const Call& call, const Attention& a) {
   const std::size_t tiles = (queries + query_tile - 1) / query_tile;
   const HeadLayout& l = a.layout;
   const PackedCache cache(call.inputs[1], call.inputs[2], l);
+  // One for each thread, made before they start: what they throw could not be caught.
+  std::vector<QueryBlock> blocks(static_cast<std::size_t>(omp_get_max_threads()),
+                                 QueryBlock(l.head_dim));
 #pragma omp parallel
   {
-    QueryBlock block(l.head_dim);
+    QueryBlock& block = blocks[static_cast<std::size_t>(omp_get_thread_num())];
     // The last tiles of a causal pass are the longest: they start first, the short ones fill up.
 #pragma omp for schedule(dynamic, 1)
     for (std::size_t item = 0; item < batch * tiles * l.num_heads; ++item) {

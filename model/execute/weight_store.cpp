@@ -31,6 +31,16 @@ std::map<std::string, Use> uses_of(const std::vector<const Graph*>& graphs) {
   return uses;
 }
 
+/// Reads every row and lets it go. Throws Error when one is not finite.
+void check_rows(const WeightReader& source, std::size_t rows, std::size_t row) {
+  constexpr std::size_t together = 64;
+  std::vector<float> buffer(together * row);
+  for (std::size_t first = 0; first < rows; first += together) {
+    const std::size_t n = std::min(together, rows - first);
+    source.read_rows(first, {buffer.data(), n * row});
+  }
+}
+
 /// [..., a, b] -> [..., b, a], in place.
 void swap_last_dims(std::span<float> values, std::size_t a, std::size_t b) {
   std::vector<float> row(a * b);
@@ -42,17 +52,22 @@ void swap_last_dims(std::span<float> values, std::size_t a, std::size_t b) {
 
 }  // namespace
 
-WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
-                         WeightForm form) {
-  const auto uses = uses_of(graphs);
-  // All shapes are checked before the first byte is converted.
+void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs) {
   std::vector<std::string> names;
-  for (const auto& [name, use] : uses) {
+  for (const auto& [name, use] : uses_of(graphs)) {
     checkpoint.check(*use.info);
     names.push_back(name);
   }
   checkpoint.check_nothing_left(names);
-  for (const auto& [name, use] : uses) load(checkpoint, *use.info, use.matrix, use.table, form);
+}
+
+WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
+                         WeightForm form) {
+  // All shapes are checked before the first byte is converted.
+  check_weights(checkpoint, graphs);
+  for (const auto& [name, use] : uses_of(graphs)) {
+    load(checkpoint, *use.info, use.matrix, use.table, form);
+  }
 }
 
 void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, bool matrix,
@@ -79,6 +94,9 @@ void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, boo
     bytes_ += weight.matrix->bytes();
   }
   if (form == WeightForm::Packed && table) {
+    // Packing a tied matrix has read all of it; a table alone is read once to know that it is
+    // sound.
+    if (!matrix) check_rows(source, rows, row);
     weight.table = std::make_unique<RowTable>(
         rows, [source](std::size_t r, std::span<float> out) { source.read_rows(r, out); });
   }

@@ -18,14 +18,18 @@ enum class WeightForm {
   Plain,   ///< everything as rows of numbers, for the counting loops
 };
 
+/// Throws Error naming file and tensor when a weight of the graphs is missing or of another shape,
+/// or when a tensor is left over with no use for it. Reads headers only.
+void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs);
+
 class WeightStore {
  public:
-  /// Reads every weight of the graphs. Throws Error naming file and tensor: missing, of another
-  /// shape, not finite, or left over in the file with no use for it.
+  /// Reads every weight of the graphs. Throws Error as check_weights does, and for numbers that are
+  /// not finite.
   WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
               WeightForm form);
 
-  /// Sets data, matrix or table of the operand. `needs` says what the node does with the weight.
+  /// Sets data, matrix or table of the operand, whatever there is of them.
   void bind(const TensorInfo& weight, Operand& operand) const;
   /// Bytes held in memory.
   std::uint64_t bytes() const { return bytes_; }

@@ -50,6 +50,8 @@ struct Plan {
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
+  /// The prompt has to be read in one piece: chunks would see another cache.
+  bool whole_prompt = false;
   /// What is cached, and how attention reads it.
   AttentionMethod attention = plain_attention;
 };

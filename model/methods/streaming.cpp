@@ -46,6 +46,7 @@ Method streaming() {
                     "at most the model's own window of " + std::to_string(layer.sliding_window));
               }
             }
+            plan.whole_prompt = true;
             plan.attention = [=](const AttentionSite& s) { return attend(s, sinks, window); };
           },
           "streaming:sinks=2,window=6"};

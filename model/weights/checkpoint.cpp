@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <set>
 
 #include <fmt/format.h>
@@ -163,7 +162,9 @@ WeightReader Checkpoint::reader(const TensorInfo& weight) const {
   if (!seed_) return reader(weight.name);
   std::vector<std::uint64_t> shape;
   for (const Count& dim : weight.shape) shape.push_back(dim.constant());
-  return {std::move(shape), mix(*seed_) ^ std::hash<std::string>{}(weight.name)};
+  std::uint64_t seed = mix(*seed_);
+  for (const char c : weight.name) seed = mix(seed ^ static_cast<unsigned char>(c));
+  return {std::move(shape), seed};
 }
 
 WeightReader Checkpoint::reader(const std::string& weight) const {
@@ -205,11 +206,22 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
   for (const std::string& weight : weights) {
     const WeightSource source = source_of(weight);
     for (const std::string& name : source.names) {
+      if (!tensors_.contains(name) && !skipped_.contains(name)) continue;
       used.insert(name);
-      if (source.rows.empty()) continue;
-      parts[name].rows += source.rows.size();
-      parts[name].transposed = source.transposed;
+      if (!source.rows.empty()) {
+        parts[name].rows += source.rows.size();
+        parts[name].transposed = source.transposed;
+      }
+      break;  // what has one of the other names is a copy that nobody reads
     }
+  }
+  const auto left_over = [&](const std::string& place) {
+    return Error(place + ": no weight of a " + architecture_.model_type +
+                 " model of this configuration is made of it");
+  };
+  for (const auto& [name, tensor] : skipped_) {
+    if (gguf_ || used.contains(name) || is_unused_buffer(architecture_, name)) continue;
+    throw left_over(tensor.file->path() + ": tensor " + shortened(name));
   }
   for (const auto& [name, part] : parts) {
     const auto found = tensors_.find(name);
@@ -223,8 +235,7 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
   for (const auto& [name, tensor] : tensors_) {
     if (used.contains(name)) continue;
     if (gguf_ ? is_rope_table(name) : is_unused_buffer(architecture_, name)) continue;
-    throw Error(tensor.place() + ": no weight of a " + architecture_.model_type +
-                " model of this configuration is made of it");
+    throw left_over(tensor.place());
   }
 }
 

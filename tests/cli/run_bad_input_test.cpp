@@ -189,6 +189,14 @@ TEST_CASE("bad input: run names the flag that is wrong") {
       {whisper + "--features " + oracle + "whisper/model.safetensors", "no tensor 'features'"},
       {whisper + "--audio " + oracle + "whisper/config.json", "expected a WAV file"},
       {whisper + "--audio " + features + " --features " + features, "expected a WAV file"},
+      // longrope's long factors, beyond 128 positions
+      {"--model " + oracle + "phi3_longrope --prompt-len 128 --output-len 2",
+       "prompt and output: got 129 positions, expected at most the 128"},
+      {llama + "--tokens 1,2 --chunk 1 --method streaming:sinks=1,window=3",
+       "streaming reads the prompt in one piece"},
+      {llama + "--tokens 1 --method random-prune:keep=0.5", "does not run yet"},
+      {llama + "--tokens 1 --hardware m2-pro-cpu", "--profile"},
+      {"--model llama-7b --random-weights -1 --tokens 1", "--random-weights"},
   };
   for (const Case& bad : cases) check_refused(bad.arguments, bad.message);
 }

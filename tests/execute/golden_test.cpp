@@ -35,9 +35,10 @@ TEST_CASE("golden: every method that runs gives the stored tokens and work") {
   }
   if (std::getenv("KVCAST_REGENERATE") != nullptr) std::ofstream(golden_file()) << runs.dump(1);
   const nlohmann::json stored = read_json_file(golden_file());
+  CHECK(stored.size() == runs.size());
   for (const auto& [example, run] : runs.items()) {
     CAPTURE(example);
-    REQUIRE(stored.contains(example));
+    REQUIRE_MESSAGE(stored.contains(example), "a new method: KVCAST_REGENERATE=1 stores its run");
     CHECK(nlohmann::json(run) == stored.at(example));
   }
 }
