@@ -5,92 +5,13 @@
 #include <limits>
 #include <vector>
 
+#include "model/execute/counted_numbers.h"
 #include "model/execute/positions.h"
 
 namespace kvcast::execute {
 namespace {
 
-/// A number whose arithmetic is counted.
-struct Real {
-  float value = 0;
-};
-
-thread_local std::uint64_t flops = 0;
-
-Real counted(float value) {
-  ++flops;
-  return {value};
-}
-Real operator+(Real a, Real b) { return counted(a.value + b.value); }
-Real operator-(Real a, Real b) { return counted(a.value - b.value); }
-Real operator*(Real a, Real b) { return counted(a.value * b.value); }
-Real operator/(Real a, Real b) { return counted(a.value / b.value); }
-Real operator-(Real a) { return counted(-a.value); }
-Real& operator+=(Real& a, Real b) { return a = a + b; }
-Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
-Real exponential(Real a) { return counted(std::exp(a.value)); }
-Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
-Real error_function(Real a) { return counted(std::erf(a.value)); }
-Real square_root(Real a) { return counted(std::sqrt(a.value)); }
-Real inverse_square_root(Real a) { return counted(1 / std::sqrt(a.value)); }
-
-Real constant(double value) { return {static_cast<float>(value)}; }
-
 constexpr float lowest = std::numeric_limits<float>::lowest();
-
-/// The elements of an operand that were touched. A gather reads an element anew for each row that
-/// asks for it.
-class Touched {
- public:
-  explicit Touched(const Operand& operand)
-      : operand_(operand), touched_(operand.shape.elements(), false) {}
-
-  std::uint64_t bytes() const { return bytes_of(elements_, operand_.info->dtype).constant(); }
-  const Operand& operand() const { return operand_; }
-
- protected:
-  void touch(std::size_t i) {
-    if (touched_[i]) return;
-    touched_[i] = true;
-    ++elements_;
-  }
-  void gathered() { ++elements_; }
-  /// Where logical element i lies.
-  float* at(std::size_t i) const {
-    if (operand_.contiguous()) return operand_.data + i;
-    const std::size_t of_sequence = operand_.shape.elements() / operand_.shape[0];
-    return operand_.sequence(i / of_sequence) + i % of_sequence;
-  }
-
- private:
-  const Operand& operand_;
-  std::vector<bool> touched_;
-  std::uint64_t elements_ = 0;
-};
-
-class Reader : public Touched {
- public:
-  using Touched::Touched;
-  Real operator()(std::size_t i) {
-    touch(i);
-    return {*at(i)};
-  }
-  Real gather(std::size_t i) {
-    gathered();
-    return {*at(i)};
-  }
-};
-
-class Writer : public Touched {
- public:
-  using Touched::Touched;
-  void operator()(std::size_t i, Real x) {
-    touch(i);
-    *at(i) = x.value;
-  }
-  /// An element written before, still in a register.
-  Real held(std::size_t i) const { return {*at(i)}; }
-};
 
 Real activation(Function function, Real x) {
   switch (function) {
@@ -143,7 +64,7 @@ class PlainLoops {
 
   CountedWork counted_work() const {
     CountedWork w;
-    w.flops = flops;
+    w.flops = counted_flops;
     for (const Reader& r : in_) w.read[slot(r)] += r.bytes();
     w.written[slot(out_)] += out_.bytes();
     return w;
@@ -562,7 +483,7 @@ CountedWork& CountedWork::operator+=(const CountedWork& other) {
 }
 
 CountedWork run_plain(const Call& call) {
-  flops = 0;
+  counted_flops = 0;
   PlainLoops loops(call);
   std::visit(loops, call.node.op);
   return loops.counted_work();
