@@ -112,7 +112,8 @@ void write_logits(reports::AtomicFile& file, const Generation& g) {
   for (std::size_t i = g.logits_shape[0] == 1 ? 1 : 0; i < 3; ++i) {
     shape.push_back(g.logits_shape[i]);
   }
-  file.write(safetensors_bytes({{"logits", shape, g.logits}}));
+  file.write(safetensors_header({{"logits", shape, g.logits}}));
+  file.write({reinterpret_cast<const char*>(g.logits.data()), g.logits.size_bytes()});
   file.commit();
 }
 

@@ -258,14 +258,19 @@ Generation Session::run(const Request& request) const {
     });
   };
   const std::size_t kept = options_.logits == Logits::All ? length : 1;
-  g.logits.resize(batch * kept * a.vocab_size);
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
   }
-  const auto keep_logits = [&](const Output& out, std::size_t first_row) {
+  // Whole passes hand over their logits; chunks are put together.
+  const auto keep_logits = [&](Output& out, std::size_t first_row) {
+    if (out.shape[1] == kept) {
+      g.logits_data = std::move(out.data);
+      return;
+    }
+    if (!g.logits_data) g.logits_data = allocate_floats(g.logits_shape.elements());
     const std::size_t n = out.shape[1] * a.vocab_size;
     for (std::size_t b = 0; b < batch; ++b) {
-      std::copy_n(out.data.get() + b * n, n, &g.logits[(b * kept + first_row) * a.vocab_size]);
+      std::copy_n(out.data.get() + b * n, n, &g.logits_data[(b * kept + first_row) * a.vocab_size]);
     }
   };
 
@@ -287,20 +292,19 @@ Generation Session::run(const Request& request) const {
     encoder_positions = positions(a.encoder, 0, prompt_len);
   }
   Output logits;
+  std::vector<TokenId> next;
   for (std::size_t first = 0; first < length; first += chunk) {
     const std::size_t n = std::min(chunk, length - first);
     logits = run_pass(prefill, recording_.prefill, prefill_work,
                       {pass_len(first), first + n, flatten(request.tokens, first, n),
                        positions(a.decoder, first, n)},
                       g.profile.prefill_s);
-    if (kept > 1) {
-      keep_logits(logits, first);
-    } else if (first + n == length) {
-      keep_logits(logits, 0);
-    }
+    const bool last = first + n == length;
+    if (last) next = greedy(logits);
+    if (kept > 1 || last) keep_logits(logits, kept > 1 ? first : 0);
   }
+  g.logits = {g.logits_data.get(), g.logits_shape.elements()};
 
-  std::vector<TokenId> next = greedy(logits);
   g.ttft_s = seconds_since(start);
   std::vector<bool> stopped(batch, false);
   const auto accept = [&] {

@@ -60,9 +60,10 @@ struct Generation {
   std::uint64_t kv_cache_bytes = 0;          ///< at the end of the output, as estimated
   std::uint64_t analytic_flops = 0;
   std::uint64_t analytic_bytes = 0;
-  CountedWork counted;        ///< with Loops::Counting
-  Shape logits_shape;         ///< of `logits`: [batch, positions, vocab_size]
-  std::vector<float> logits;  ///< of prefill: the last position's or all, as the session was asked
+  CountedWork counted;            ///< with Loops::Counting
+  Shape logits_shape;             ///< of `logits`: [batch, positions, vocab_size]
+  std::span<const float> logits;  ///< of prefill: the last position's or all, as asked
+  Floats logits_data;             ///< behind `logits`
   std::uint64_t decode_steps = 0;
   Profile profile;
 };

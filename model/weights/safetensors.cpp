@@ -214,7 +214,7 @@ StoredTensors read_safetensors_folder(const fs::path& folder) {
   return read_safetensors(MappedFile::open(files.front()));
 }
 
-std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors) {
+std::string safetensors_header(const std::vector<TensorToWrite>& tensors) {
   nlohmann::ordered_json header;
   header["__metadata__"]["format"] = "pt";  // transformers refuses files that do not say it
   std::uint64_t end = 0;
@@ -229,9 +229,12 @@ std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors) {
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
   std::string bytes;
-  bytes.reserve(length_bytes + length + end);
   bytes.append(reinterpret_cast<const char*>(&length), length_bytes);
-  bytes += text;
+  return bytes + text;
+}
+
+std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors) {
+  std::string bytes = safetensors_header(tensors);
   for (const TensorToWrite& tensor : tensors) {
     bytes.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size_bytes());
   }

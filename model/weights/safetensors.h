@@ -33,6 +33,10 @@ struct TensorToWrite {
   std::span<const float> data;
 };
 
+/// What stands before the tensors' bytes in a file of them: they follow in the given order. For
+/// files too large to hold twice in memory.
+std::string safetensors_header(const std::vector<TensorToWrite>& tensors);
+
 /// A whole F32 file, tensors in the given order, the header padded with blanks to 8 bytes.
 std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors);
 
