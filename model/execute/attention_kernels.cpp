@@ -57,9 +57,9 @@ void attention_scores(const Call& call, const Heads& heads) {
               .lda = l.query_stride,
               .b = call.inputs[1].sequence(b) + l.kv_offset(head),
               .ldb = l.kv_stride,
-              .transposed = true,
               .c = call.output.data + item * queries * keys,
-              .ldc = keys});
+              .ldc = keys},
+             true);
   }
 }
 
@@ -81,7 +81,8 @@ void attention_values(const Call& call, const Heads& heads) {
               .b = call.inputs[1].sequence(b) + l.kv_offset(head),
               .ldb = l.kv_stride,
               .c = call.output.data + b * queries * l.query_stride + l.query_offset(head),
-              .ldc = l.query_stride});
+              .ldc = l.query_stride},
+             false);
   }
 }
 

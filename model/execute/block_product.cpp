@@ -9,12 +9,12 @@ typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 
 /// One tile of C in registers: `rows` times `vectors`·16 numbers.
 template <std::size_t rows, std::size_t vectors>
-KVCAST_INLINE void tile(const BlockProduct& p, std::size_t row, std::size_t column) {
+KVCAST_INLINE void tile(const Product& p, bool accumulate, std::size_t row, std::size_t column) {
   Vector sums[rows][vectors];
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t v = 0; v < vectors; ++v) {
       const float* c = p.c + (row + r) * p.ldc + column + v * vector_width;
-      sums[r][v] = p.accumulate ? *reinterpret_cast<const Vector*>(c) : Vector{};
+      sums[r][v] = accumulate ? *reinterpret_cast<const Vector*>(c) : Vector{};
     }
   }
   const float* a = p.a + row * p.lda;
@@ -38,29 +38,29 @@ KVCAST_INLINE void tile(const BlockProduct& p, std::size_t row, std::size_t colu
 }
 
 template <std::size_t rows>
-KVCAST_INLINE void row_of_tiles(const BlockProduct& p, std::size_t row) {
+KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t row) {
   std::size_t column = 0;
   for (; column + 4 * vector_width <= p.n; column += 4 * vector_width)
-    tile<rows, 4>(p, row, column);
+    tile<rows, 4>(p, accumulate, row, column);
   switch ((p.n - column) / vector_width) {
-    case 1: return tile<rows, 1>(p, row, column);
-    case 2: return tile<rows, 2>(p, row, column);
-    case 3: return tile<rows, 3>(p, row, column);
+    case 1: return tile<rows, 1>(p, accumulate, row, column);
+    case 2: return tile<rows, 2>(p, accumulate, row, column);
+    case 3: return tile<rows, 3>(p, accumulate, row, column);
     default: return;
   }
 }
 
 }  // namespace
 
-KVCAST_VECTOR_CLONES void multiply_block(const BlockProduct& p) {
+KVCAST_VECTOR_CLONES void multiply_block(const Product& p, bool accumulate) {
   std::size_t row = 0;
-  for (; row + block_rows <= p.m; row += block_rows) row_of_tiles<block_rows>(p, row);
+  for (; row + block_rows <= p.m; row += block_rows) row_of_tiles<block_rows>(p, accumulate, row);
   switch (p.m - row) {
-    case 1: return row_of_tiles<1>(p, row);
-    case 2: return row_of_tiles<2>(p, row);
-    case 3: return row_of_tiles<3>(p, row);
-    case 4: return row_of_tiles<4>(p, row);
-    case 5: return row_of_tiles<5>(p, row);
+    case 1: return row_of_tiles<1>(p, accumulate, row);
+    case 2: return row_of_tiles<2>(p, accumulate, row);
+    case 3: return row_of_tiles<3>(p, accumulate, row);
+    case 4: return row_of_tiles<4>(p, accumulate, row);
+    case 5: return row_of_tiles<5>(p, accumulate, row);
     default: return;
   }
 }

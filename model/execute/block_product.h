@@ -14,9 +14,8 @@ inline std::size_t padded(std::size_t n) {
   return (n + vector_width - 1) / vector_width * vector_width;
 }
 
-/// C[m, n] = A[m, k]·B[k, n], or C += with `accumulate`; n a multiple of vector_width. Rows lie
-/// lda, ldb and ldc numbers apart.
-struct BlockProduct {
+/// C[m, n] = A[m, k]·B; rows lie lda, ldb and ldc numbers apart.
+struct Product {
   std::size_t m = 0;
   std::size_t n = 0;
   std::size_t k = 0;
@@ -26,8 +25,9 @@ struct BlockProduct {
   std::size_t ldb = 0;
   float* c = nullptr;
   std::size_t ldc = 0;
-  bool accumulate = false;
 };
-void multiply_block(const BlockProduct& product);
+
+/// B [k, n], n a multiple of vector_width; with `accumulate` C += A·B.
+void multiply_block(const Product& product, bool accumulate = false);
 
 }  // namespace kvcast::execute

@@ -14,7 +14,6 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "model/error.h"
-#include "model/execute/block_product.h"
 #include "model/execute/row_loops.h"
 
 namespace kvcast::execute {
@@ -220,11 +219,10 @@ void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* b
   product.matmul.execute(stream, arguments);
 }
 
-void multiply(const Product& p) {
+void multiply(const Product& p, bool transposed) {
   const auto dim = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
-  const dnnl_status_t status =
-      dnnl_sgemm('N', p.transposed ? 'T' : 'N', dim(p.m), dim(p.n), dim(p.k), p.scale, p.a,
-                 dim(p.lda), p.b, dim(p.ldb), p.beta, p.c, dim(p.ldc));
+  const dnnl_status_t status = dnnl_sgemm('N', transposed ? 'T' : 'N', dim(p.m), dim(p.n), dim(p.k),
+                                          1, p.a, dim(p.lda), p.b, dim(p.ldb), 0, p.c, dim(p.ldc));
   KVCAST_ASSERT(status == dnnl_success);
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "model/execute/arena.h"
+#include "model/execute/block_product.h"
 
 namespace kvcast::execute {
 
@@ -38,22 +39,8 @@ class Matrix {
   float* data_;
 };
 
-/// C[m, n] = scale·A[m, k]·B + beta·C with leading dimensions lda, ldb, ldc; B is [n, k] with
-/// `transposed`, else [k, n]. Called inside a parallel region it runs on the calling thread.
-struct Product {
-  std::size_t m = 0;
-  std::size_t n = 0;
-  std::size_t k = 0;
-  const float* a = nullptr;
-  std::size_t lda = 0;
-  const float* b = nullptr;
-  std::size_t ldb = 0;
-  bool transposed = false;
-  float* c = nullptr;
-  std::size_t ldc = 0;
-  float scale = 1;
-  float beta = 0;
-};
-void multiply(const Product& product);
+/// The product for operands of any size, in oneDNN; B is [n, k] with `transposed`, else [k, n].
+/// Called inside a parallel region it runs on the calling thread.
+void multiply(const Product& product, bool transposed);
 
 }  // namespace kvcast::execute

@@ -161,8 +161,8 @@ class QueryBlock {
                     .b = cache.values_of(b, head) + first_key * cache.value_stride(),
                     .ldb = cache.value_stride(),
                     .c = out_.data(),
-                    .ldc = width_,
-                    .accumulate = true});
+                    .ldc = width_},
+                   true);
   }
 
   std::size_t head_dim_;

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 
 #include "model/error.h"
 
 namespace kvcast {
 namespace {
-
-/// Rows are listed one by one; no model is near this many, a file may claim more.
-constexpr std::uint64_t max_listed_rows = 1u << 22;
 
 /// What tells llama.cpp's files of one family from another's.
 struct Layout {
@@ -37,47 +33,10 @@ constexpr std::array layouts{
     Layout{"openelm", true},
 };
 
-/// "layers.3.query.weight" in its parts.
-struct LogicalName {
-  std::optional<std::size_t> layer;
-  std::string part;    ///< "query"
-  std::string suffix;  ///< ".weight"
-};
-
-LogicalName parse(const Architecture& a, const std::string& name) {
-  LogicalName parsed;
-  std::string_view rest = name;
-  const std::string_view prefix = "layers.";
-  if (rest.starts_with(prefix)) {
-    rest.remove_prefix(prefix.size());
-    std::size_t layer = 0;
-    const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), layer).ptr;
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    KVCAST_ASSERT(layer < a.decoder.layers.size() && rest.starts_with('.'));
-    rest.remove_prefix(1);
-    parsed.layer = layer;
-  }
-  const std::size_t dot = rest.rfind('.');
-  KVCAST_ASSERT(dot != std::string_view::npos);
-  parsed.part = rest.substr(0, dot);
-  parsed.suffix = rest.substr(dot);
-  return parsed;
-}
-
-std::vector<std::uint64_t> range(std::uint64_t first, std::uint64_t count) {
-  if (count > max_listed_rows) {
-    throw Error("the model's shape", std::to_string(count) + " rows of a projection",
-                "at most " + std::to_string(max_listed_rows));
-  }
-  std::vector<std::uint64_t> rows(count);
-  for (std::uint64_t i = 0; i < count; ++i) rows[i] = first + i;
-  return rows;
-}
-
 /// Undoes LlamaModel.permute: it puts rows j and j + head_dim/2 of a head, which one rotary pair
 /// turns, beside each other.
 std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t head_dim) {
-  std::vector<std::uint64_t> rows = range(0, checked_multiply(num_heads, head_dim));
+  std::vector<std::uint64_t> rows = row_range(0, checked_multiply(num_heads, head_dim));
   const std::uint64_t half = head_dim / 2;
   if (head_dim % 2 != 0) return rows;  // no rotary pairs
   for (std::uint64_t i = 0; i < rows.size(); ++i) {
@@ -103,7 +62,7 @@ std::optional<std::string> norm_tensor(const Architecture& a, const std::string&
 
 /// The tensor of a layer's projection, and its rows.
 std::optional<std::string> projection_tensor(const Architecture& a, const Layout& layout,
-                                             const LogicalName& name, WeightSource& source) {
+                                             const WeightName& name, WeightSource& source) {
   if (!name.layer) return {};
   const LayerShape& layer = a.decoder.layers[*name.layer];
   const std::uint64_t queries = query_features(layer.heads);
@@ -113,7 +72,7 @@ std::optional<std::string> projection_tensor(const Architecture& a, const Layout
     const bool is_query = part == "query";
     if (layout.fused_qkv) {
       const std::uint64_t first = is_query ? 0 : part == "key" ? queries : queries + keys;
-      source.rows = range(first, is_query ? queries : keys);
+      source.rows = row_range(first, is_query ? queries : keys);
       return "attn_qkv";
     }
     if (layout.interleaved_heads && part != "value") {
@@ -126,7 +85,7 @@ std::optional<std::string> projection_tensor(const Architecture& a, const Layout
   if (part == "gate" || part == "up") {
     if (layout.fused_gate_up) {
       const std::uint64_t width = layer.intermediate_size;
-      source.rows = range(part == "gate" ? 0 : width, width);
+      source.rows = row_range(part == "gate" ? 0 : width, width);
       return "ffn_up";
     }
     return part == "gate" ? "ffn_gate" : "ffn_up";
@@ -148,11 +107,12 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name) {
                 "a family that llama.cpp writes");
   }
   WeightSource source;
-  const LogicalName logical = parse(a, name);
+  const WeightName logical = parse_weight_name(name);
+  KVCAST_ASSERT(!logical.layer || *logical.layer < a.decoder.layers.size());
   const auto use = [&](const std::string& tensor) {
     const std::string prefix =
         logical.layer ? "blk." + std::to_string(*logical.layer) + "." : std::string();
-    source.names.push_back(prefix + tensor + logical.suffix);
+    source.names.push_back(prefix + tensor + logical.kind);
   };
   if (logical.part == "embedding") {
     use("token_embd");

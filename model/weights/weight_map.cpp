@@ -1,48 +1,13 @@
 #include "model/weights/weight_map.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "model/error.h"
 
 namespace kvcast {
 namespace {
-
-/// A weight's name in parts: "decoder.layers.3.query.weight" is {decoder., 3, query, .weight}.
-struct WeightName {
-  std::string stack;                 ///< "", "encoder." or "decoder."
-  std::optional<std::size_t> layer;  ///< none: outside the layers
-  std::string part;
-  std::string kind;  ///< ".weight" or ".bias"
-};
-
-WeightName parse(const std::string& name) {
-  WeightName parsed;
-  std::string_view rest = name;
-  for (const std::string_view stack : {"encoder.", "decoder."}) {
-    if (rest.starts_with(stack)) {
-      parsed.stack = stack;
-      rest.remove_prefix(stack.size());
-      break;
-    }
-  }
-  if (rest.starts_with("layers.")) {
-    rest.remove_prefix(7);
-    std::size_t layer = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
-    KVCAST_ASSERT(error == std::errc());
-    parsed.layer = layer;
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
-  }
-  const std::size_t dot = rest.rfind('.');
-  KVCAST_ASSERT(dot != std::string_view::npos);
-  parsed.part = rest.substr(0, dot);
-  parsed.kind = rest.substr(dot);
-  return parsed;
-}
 
 /// Part of the forward pass -> stored name, relative to the layer or to the model.
 using Names = std::map<std::string, std::string, std::less<>>;
@@ -238,18 +203,12 @@ std::vector<std::string> shared_names(const Architecture& a, const WeightName& n
   return {a.model_type == "gpt_neox" ? "embed_out.weight" : "lm_head.weight"};
 }
 
-std::vector<std::uint64_t> range(std::uint64_t first, std::uint64_t count) {
-  std::vector<std::uint64_t> rows(count);
-  std::iota(rows.begin(), rows.end(), first);
-  return rows;
-}
-
 /// Rows of all query, then all key, then all value heads.
 std::vector<std::uint64_t> side_by_side(const Heads& heads, const std::string& part) {
   const std::uint64_t q = query_features(heads);
   const std::uint64_t kv = kv_features(heads);
-  if (part == "query") return range(0, q);
-  return range(part == "key" ? q : q + kv, kv);
+  if (part == "query") return row_range(0, q);
+  return row_range(part == "key" ? q : q + kv, kv);
 }
 
 /// Rows where each key-value head's group holds its query heads, then its key and its value head.
@@ -260,37 +219,30 @@ std::vector<std::uint64_t> grouped(const Heads& heads, const std::string& part) 
     const std::uint64_t first_head =
         g * (queries + 2) + (part == "query" ? 0 : queries + (part == "value" ? 1 : 0));
     const std::uint64_t num_heads = part == "query" ? queries : 1;
-    const auto group = range(first_head * heads.head_dim, num_heads * heads.head_dim);
+    const auto group = row_range(first_head * heads.head_dim, num_heads * heads.head_dim);
     rows.insert(rows.end(), group.begin(), group.end());
   }
   return rows;
 }
 
-/// Rows are listed before they are looked for, so a config must not claim too many.
-constexpr std::uint64_t max_listed_rows = 1u << 22;
-
 std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& name,
                                       const std::string& stored) {
   const Stack& stack = name.stack == "encoder." ? a.encoder : a.decoder;
   const LayerShape& layer = stack.layers[*name.layer];
-  const std::uint64_t most =
-      std::max({query_features(layer.heads), kv_features(layer.heads), layer.intermediate_size});
-  if (most > max_listed_rows) {
-    throw Error(a.name + ": the shape of layer " + std::to_string(*name.layer),
-                std::to_string(most) + " rows of a projection",
-                "at most " + std::to_string(max_listed_rows));
-  }
+  check_row_list(
+      std::max({query_features(layer.heads), kv_features(layer.heads), layer.intermediate_size}),
+      a.name + ": the shape of layer " + std::to_string(*name.layer));
   const bool qkv = name.part == "query" || name.part == "key" || name.part == "value";
   if (qkv && stored.ends_with("query_key_value")) return grouped(layer.heads, name.part);
   if (qkv && (stored.ends_with("qkv_proj") || stored.ends_with("c_attn"))) {
     return side_by_side(layer.heads, name.part);
   }
   if (name.part == "gate" && (stored.ends_with("gate_up_proj") || stored.ends_with("proj_1"))) {
-    return range(0, layer.intermediate_size);
+    return row_range(0, layer.intermediate_size);
   }
   if (name.part == "up" && (stored.ends_with("gate_up_proj") || stored.ends_with("proj_1"))) {
     const bool gated = stack.gated_mlp;
-    return range(gated ? layer.intermediate_size : 0, layer.intermediate_size);
+    return row_range(gated ? layer.intermediate_size : 0, layer.intermediate_size);
   }
   return {};
 }
@@ -298,7 +250,7 @@ std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& n
 }  // namespace
 
 WeightSource huggingface_weight(const Architecture& a, const std::string& name) {
-  const WeightName parsed = parse(name);
+  const WeightName parsed = parse_weight_name(name);
   WeightSource source;
   source.names = shared_names(a, parsed);
   if (!source.names.empty()) return source;
