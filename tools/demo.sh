@@ -36,6 +36,19 @@ awk -F, '
                rows, fits, memory }' "$out/sweep.csv"
 
 echo
+echo "3. A forecast is proved by running it: a small checkpoint in plain loops that count their work."
+echo
+"$kvcast" run --quiet --model tests/oracle/gemma2 --tokens 5,6,7,8 --output-len 8 --count
+smollm2=weights/smollm2-135m-instruct.gguf
+if [[ -f $smollm2 ]]; then
+  echo
+  echo "   SmolLM2-135M says, and where its time went:"
+  "$kvcast" run --quiet --model "$smollm2" --prompt 'The capital of France is' --profile
+else
+  echo "   (./run weights fetches a real language model; then this runs it too)"
+fi
+
+echo
 echo "Files in $out:"
 echo "  sweep.csv                    every design point, a row each, base units"
 echo "  llama-7b-a100-ttft.svg       forecast (line) and published measurements (marks)"
