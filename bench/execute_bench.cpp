@@ -2,17 +2,15 @@
 // random weights. Every run stands between two measurements of the machine, since a shared host
 // changes speed within seconds: prefill as a share of the multiply-add rate, decoding as a share of
 // the rate at which memory is read.
-//
-// usage: execute_bench [--model NAME ...] [--repeats N] [--threads N]
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
+#include "bench/shapes.h"
 #include "model/catalog.h"
-#include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
 #include "model/work.h"
 
@@ -40,11 +38,6 @@ struct Options {
   int threads = 0;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 /// FLOPs of the matrix products of a pass: projections, convolutions, q·k and p·v of visible pairs.
 double matrix_flops(const Graph& graph, std::span<const std::uint64_t> values) {
   double flops = 0;
@@ -62,29 +55,9 @@ double matrix_flops(const Graph& graph, std::span<const std::uint64_t> values) {
   return flops;
 }
 
-Request make_request(const Architecture& a, std::size_t prompt, std::size_t output_len) {
-  Request r;
-  std::vector<TokenId> ids;
-  for (std::size_t i = 0; i < prompt; ++i) {
-    ids.push_back(static_cast<TokenId>(i * 7919 % a.vocab_size));
-  }
-  if (!a.encoder_decoder) {
-    r.tokens = {ids};
-  } else {
-    r.tokens = {{0}};
-    if (a.num_mel_bins > 0) {
-      r.features.assign(2 * prompt * a.num_mel_bins, 0.1F);
-    } else {
-      r.encoder_tokens = {ids};
-    }
-  }
-  r.output_len = output_len;
-  return r;
-}
-
 void measure(const Session& session, std::size_t prompt, std::size_t output_len, int repeats) {
   const Architecture& a = session.architecture();
-  const Request request = make_request(a, prompt, output_len);
+  const Request request = made_up_request(a, prompt, output_len);
   const Recording& recording = session.recording();
   const std::uint64_t start = request.tokens[0].size();
   const auto values = recording.symbols.resolve({1, prompt, start});
@@ -148,11 +121,10 @@ int run(const Options& o) {
 
 int main(int argc, char** argv) {
   kvcast::execute::Options o;
-  for (int i = 1; i + 1 < argc; ++i) {
-    const std::string_view flag = argv[i];
-    if (flag == "--model") o.models.emplace_back(argv[++i]);
-    if (flag == "--repeats") o.repeats = std::max(1, std::atoi(argv[++i]));
-    if (flag == "--threads") o.threads = std::atoi(argv[++i]);
-  }
+  CLI::App app("the executor beside what the machine can do");
+  app.add_option("--model", o.models, "only these of the models");
+  app.add_option("--repeats", o.repeats, "")->check(CLI::PositiveNumber);
+  app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
+  CLI11_PARSE(app, argc, argv);
   return kvcast::execute::run(o);
 }

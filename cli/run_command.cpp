@@ -1,4 +1,3 @@
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "model/error.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
+#include "model/stopwatch.h"
 #include "model/weights/safetensors.h"
 #include "reports/atomic_file.h"
 #include "roofline/estimator.h"
@@ -260,10 +260,9 @@ void run(const Options& o, const Globals& globals) {
   const bool stream = !o.json && request.tokens.size() == 1;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
   ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    bar.draw(done, 0, all, elapsed.count());
+    bar.draw(done, 0, all, watch.seconds());
   };
   const Generation g = session.run(request);
   if (stream) printer.finish();

@@ -98,16 +98,6 @@ std::optional<Sequences> ids_of_file(const std::string& path) {
   return sequences;
 }
 
-/// [mel_bins, frames] as stored -> [frames, mel_bins] as the graph takes it.
-std::vector<float> by_frame(std::span<const float> mel, std::size_t bins) {
-  const std::size_t frames = mel.size() / bins;
-  std::vector<float> turned(mel.size());
-  for (std::size_t f = 0; f < frames; ++f) {
-    for (std::size_t b = 0; b < bins; ++b) turned[f * bins + b] = mel[b * frames + f];
-  }
-  return turned;
-}
-
 std::vector<float> read_features(const std::string& path, const Architecture& a) {
   const StoredTensors file = read_safetensors(MappedFile::open(path));
   for (const StoredTensor& t : file.tensors) {
@@ -121,7 +111,7 @@ std::vector<float> read_features(const std::string& path, const Architecture& a)
     }
     std::vector<float> values(t.elements());
     read_elements(t, 0, values);
-    return by_frame(values, a.num_mel_bins);
+    return audio::by_frame(values, a.num_mel_bins);
   }
   throw Error(path + ": no tensor 'features' in it; expected one [mel bins, frames]");
 }
@@ -136,16 +126,6 @@ void check_vocabulary(const Sequences& sequences, const Architecture& a, const c
                 fmt::format("token id {} at position {}", *outside, outside - sequence.begin()),
                 fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
   }
-}
-
-/// A prompt of `length` tokens without meaning, spread over the vocabulary.
-Sequences made_up_prompt(std::uint64_t length, const Architecture& a) {
-  constexpr std::uint64_t stride = 7919;  // a prime: no short cycles
-  Sequences prompt(1);
-  for (std::uint64_t i = 0; i < length; ++i) {
-    prompt[0].push_back(static_cast<TokenId>((i + 1) * stride % a.vocab_size));
-  }
-  return prompt;
 }
 
 /// Whisper's start: what language is spoken, and that it is to be written down without times.
@@ -265,7 +245,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     if (length > max_made_up) {
       throw Error("--prompt-len", in.prompt_len, fmt::format("at most {}", max_made_up));
     }
-    if (a.num_mel_bins == 0) take(made_up_prompt(length, a), "--prompt-len");
+    if (a.num_mel_bins == 0) take({execute::made_up_prompt(length, a.vocab_size)}, "--prompt-len");
   }
 
   execute::Request r;
@@ -313,8 +293,8 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
         warn(fmt::format("{}: {:.1f} s of sound; only the first {} s are heard", in.audio, seconds,
                          whisper_seconds));
       }
-      r.features = by_frame(audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions),
-                            a.num_mel_bins);
+      r.features = audio::by_frame(
+          audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions), a.num_mel_bins);
       ++given;
     }
     if (given != 1 || mel != r.encoder_tokens.empty()) {

@@ -42,7 +42,7 @@ function(kvcast_test name)
 endfunction()
 
 # kvcast_bench(roofline SOURCES cost_bench.cpp LINK kvcast::roofline)
-# Makes the Google Benchmark program <build>/bench/roofline_bench, which `./run bench` runs. It is told
+# Makes the Google Benchmark program <build>/bench/forecast_bench, which `./run bench` runs. It is told
 # where the source tree (KVCAST_SOURCE_DIR) and the program (KVCAST_PROGRAM) are.
 function(kvcast_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")

@@ -123,4 +123,13 @@ std::vector<float> log_mel(const Recording& recording, std::size_t mel_bins, std
   return log_mel(samples, mel_bins, frames);
 }
 
+std::vector<float> by_frame(std::span<const float> mel, std::size_t mel_bins) {
+  const std::size_t frames = mel.size() / mel_bins;
+  std::vector<float> turned(mel.size());
+  for (std::size_t f = 0; f < frames; ++f) {
+    for (std::size_t b = 0; b < mel_bins; ++b) turned[f * mel_bins + b] = mel[b * frames + f];
+  }
+  return turned;
+}
+
 }  // namespace kvcast::audio

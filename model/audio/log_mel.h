@@ -34,4 +34,7 @@ std::vector<float> log_mel(std::span<const float> samples, std::size_t mel_bins,
 std::vector<float> log_mel(const Recording& recording, std::size_t mel_bins,
                            std::size_t frames = whisper_frames);
 
+/// [mel_bins, frames] as log_mel gives it -> [frames, mel_bins] as the encoder's graph takes it.
+std::vector<float> by_frame(std::span<const float> mel, std::size_t mel_bins);
+
 }  // namespace kvcast::audio

@@ -1,16 +1,14 @@
 #include "model/execute/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "model/execute/kernels.h"
+#include "model/stopwatch.h"
 #include "model/work.h"
 
 namespace kvcast::execute {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Shape shape_of(const TensorInfo& info, std::span<const std::uint64_t> symbols) {
   Shape shape;
@@ -140,7 +138,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
     const Call call{node, node_inputs, output, symbols};
 
-    const Clock::time_point start = observer ? Clock::now() : Clock::time_point();
+    const Stopwatch watch;
     CountedWork counted;
     if (loops_ == Loops::Fast) {
       run_fast(call);
@@ -148,8 +146,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       counted = run_plain(call);
     }
     if (observer) {
-      const std::chrono::duration<double> elapsed = Clock::now() - start;
-      observer({n, elapsed.count(), loops_ == Loops::Counting ? &counted : nullptr});
+      observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr});
     }
   }
   return result;

@@ -1,22 +1,16 @@
 #include "model/execute/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
 #include <fmt/format.h>
 
+#include "model/stopwatch.h"
 #include "model/work.h"
 
 namespace kvcast::execute {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Recording record_session(const Architecture& a, const SessionOptions& o) {
   if (o.chunk > 0 && a.encoder_decoder) {
@@ -33,10 +27,10 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording, Loops loops,
                          double& seconds) {
-  const Clock::time_point start = Clock::now();
+  const Stopwatch watch;
   WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
                       loops == Loops::Fast ? WeightForm::Packed : WeightForm::Plain);
-  seconds = seconds_since(start);
+  seconds = watch.seconds();
   return weights;
 }
 
@@ -155,6 +149,15 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
   double sum = static_cast<double>(r.weight_bytes.at({})) + activations;
   for (const auto& [name, bytes] : cache) sum += bytes;
   return sum;
+}
+
+std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_size) {
+  constexpr std::uint64_t stride = 7919;  // a prime: no short cycles
+  std::vector<TokenId> prompt;
+  for (std::uint64_t i = 0; i < length; ++i) {
+    prompt.push_back(static_cast<TokenId>((i + 1) * stride % vocab_size));
+  }
+  return prompt;
 }
 
 Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
@@ -286,7 +289,7 @@ Generation Session::run(const Request& request) const {
   decode.prepare(cache, symbols(request, prompt_len, last_kv_len));
   cache.allocate();
 
-  const Clock::time_point start = Clock::now();
+  const Stopwatch watch;
   if (a.encoder_decoder) {
     if (a.num_mel_bins == 0) encoder_ids = flatten(request.encoder_tokens, 0, prompt_len);
     encoder_positions = positions(a.encoder, 0, prompt_len);
@@ -305,7 +308,7 @@ Generation Session::run(const Request& request) const {
   }
   g.logits = {g.logits_data.get(), g.logits_shape.elements()};
 
-  g.ttft_s = seconds_since(start);
+  g.ttft_s = watch.seconds();
   std::vector<bool> stopped(batch, false);
   const auto accept = [&] {
     for (std::size_t b = 0; b < batch; ++b) {
@@ -318,7 +321,7 @@ Generation Session::run(const Request& request) const {
     return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
   };
 
-  const Clock::time_point decode_start = Clock::now();
+  const Stopwatch decode_watch;
   bool going = accept();
   for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
     const std::uint64_t kv_len = length + step;
@@ -331,7 +334,7 @@ Generation Session::run(const Request& request) const {
     going = accept();
   }
   if (g.decode_steps > 0) {
-    g.tpot_s = seconds_since(decode_start) / static_cast<double>(g.decode_steps);
+    g.tpot_s = decode_watch.seconds() / static_cast<double>(g.decode_steps);
   }
   g.kv_cache_bytes = recording_.kv_cache_bytes.at(symbols(request, prompt_len, last_kv_len));
   return g;

@@ -68,6 +68,9 @@ struct Generation {
   Profile profile;
 };
 
+/// `length` token ids without meaning, spread over the vocabulary: for measuring.
+std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_size);
+
 class Session {
  public:
   /// Records the passes and loads the weights. The checkpoint must outlive it. Throws Error when

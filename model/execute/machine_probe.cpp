@@ -1,7 +1,6 @@
 #include "model/execute/machine_probe.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -10,15 +9,10 @@
 
 #include "model/execute/matrix.h"
 #include "model/execute/vector_math.h"
+#include "model/stopwatch.h"
 
 namespace kvcast::execute {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr std::size_t chains = 12;  ///< independent sums hide the latency of a multiply-add
 constexpr std::size_t width = 16;
@@ -60,13 +54,13 @@ template <typename Work>
 double median_rate(double seconds, double amount, Work work) {
   volatile float sink = 0;
   std::vector<double> rates;
-  const Clock::time_point start = Clock::now();
-  while (rates.size() < 5 || seconds_since(start) < seconds) {
+  const Stopwatch watch;
+  while (rates.size() < 5 || watch.seconds() < seconds) {
     float total = 0;
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch one;
 #pragma omp parallel reduction(+ : total)
     total += work(static_cast<std::size_t>(omp_get_thread_num()));
-    rates.push_back(amount / seconds_since(begin));
+    rates.push_back(amount / one.seconds());
     sink = total;
   }
   static_cast<void>(sink);

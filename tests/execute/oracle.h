@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/audio/log_mel.h"
 #include "model/execute/generate.h"
 #include "model/json_file.h"
 #include "model/weights/mapped_file.h"
@@ -82,11 +83,8 @@ struct OracleCase {
     for (const StoredTensor& t : read_file("features.safetensors")) {
       std::vector<float> stored(t.elements());
       read_elements(t, 0, stored);
-      const std::size_t bins = t.shape[0];
-      const std::size_t frames = t.shape[1];
-      for (std::size_t f = 0; f < frames; ++f) {
-        for (std::size_t b = 0; b < bins; ++b) features.push_back(stored[b * frames + f]);
-      }
+      const std::vector<float> sequence = audio::by_frame(stored, t.shape[0]);
+      features.insert(features.end(), sequence.begin(), sequence.end());
     }
   }
 };

@@ -20,12 +20,7 @@ TEST_CASE("Whisper base: a recording's tokens and logits are those of transforme
   Request request;
   request.tokens = {expected.at("start").get<std::vector<TokenId>>()};
   const auto mel = audio::log_mel(audio::read_wav_file(data / "speech.wav"), a.num_mel_bins);
-  const std::size_t frames = mel.size() / a.num_mel_bins;
-  for (std::size_t f = 0; f < frames; ++f) {
-    for (std::size_t b = 0; b < a.num_mel_bins; ++b) {
-      request.features.push_back(mel[b * frames + f]);
-    }
-  }
+  request.features = audio::by_frame(mel, a.num_mel_bins);
   const auto greedy = expected.at("greedy").get<std::vector<TokenId>>();
   request.output_len = greedy.size();
   SessionOptions o;
