@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/op.h"
@@ -76,6 +77,24 @@ struct Stack {
   bool cross_attention = false;
 };
 
+/// What one attention of Slim attention (Graef et al. 2025, arXiv:2503.05840) keeps of each token.
+enum class SlimKind {
+  Plain,       ///< keys and values
+  KeyCache,    ///< keys; values are computed from them
+  ValueCache,  ///< values; keys are computed from them
+  InputCache,  ///< the attention's input; both are computed from it
+  FirstKeys,   ///< cross-attention: the first layer's keys, for all layers (appendix H)
+};
+/// "plain", "kcache", "vcache", "xcache", "hybrid"
+std::string_view name(SlimKind kind);
+
+/// One decoder layer's.
+struct SlimLayer {
+  SlimKind self = SlimKind::Plain;
+  SlimKind cross = SlimKind::Plain;
+  bool operator==(const SlimLayer&) const = default;
+};
+
 /// A whole model.
 struct Architecture {
   std::string name;
@@ -94,6 +113,9 @@ struct Architecture {
   Stack encoder;
   std::uint64_t num_mel_bins = 0;          ///< Whisper: input features of the convolutions
   std::uint64_t max_source_positions = 0;  ///< Whisper: encoder frames, 1500
+
+  /// What a converted checkpoint's weights are made for, by decoder layer; empty: not converted.
+  std::vector<SlimLayer> slim;
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };

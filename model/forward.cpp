@@ -16,6 +16,7 @@ struct StackPass {
   Count past;
   std::optional<Value> bias;  ///< T5's or ALiBi's, shared by all layers
   AttentionMethod attention = plain_attention;
+  CrossMethod cross = {};
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -46,26 +47,20 @@ Value bidirectional_attention(const AttentionSite& s) {
   return s.attend(q, k, s.value(), 0);
 }
 
-Value self_attention(Recorder& r, StackPass& pass, const LayerShape& layer, const std::string& name,
+Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
-  const AttentionSite site{r, pass.architecture, stack, layer, name, x, pass.past, pass.bias};
+  const AttentionSite site{r, pass.architecture, stack,    stack.layers[index], index, name,
+                           x, pass.past,         pass.bias};
   const Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
   return project(r, "attention_output", name + ".attention_output", o,
                  pass.architecture.hidden_size, stack.attention_output_bias);
 }
 
-Value cross_attention(Recorder& r, const StackPass& pass, const LayerShape& layer,
-                      const std::string& name, Value x, const CrossCache& cross) {
-  const Stack& stack = pass.stack;
-  const Heads& heads = layer.heads;
-  const Value q =
-      project(r, "cross_query", name + ".cross_query", x, query_features(heads), stack.query_bias);
-  Recorder::Attention a = attention_of(stack, heads);
-  a.mask.causal = false;
-  const Value o = r.attention(a, q, cross.keys, cross.values);
-  return project(r, "cross_output", name + ".cross_output", o, pass.architecture.hidden_size,
-                 stack.attention_output_bias);
+Value cross_attention(const StackPass& pass, const CrossSite& site, Value x,
+                      const CrossCache& cache) {
+  return site.project("output", pass.cross.attend(site, x, cache), pass.architecture.hidden_size,
+                      pass.stack.attention_output_bias);
 }
 
 Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
@@ -101,7 +96,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
 
   r.enter(pass.phase, static_cast<int>(index));
   const Value normed = norm("attention_norm", x);
-  const Value attended = post("post_attention_norm", self_attention(r, pass, layer, name, normed));
+  const Value attended = post("post_attention_norm", self_attention(r, pass, index, name, normed));
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
         stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
@@ -109,7 +104,8 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   }
   Value h = add(x, attended);
   if (stack.cross_attention) {
-    h = add(h, cross_attention(r, pass, layer, name, norm("cross_norm", h), cross[index]));
+    const CrossSite site{r, pass.architecture, index, name};
+    h = add(h, cross_attention(pass, site, norm("cross_norm", h), cross[index]));
   }
   return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, norm("mlp_norm", h))));
 }
@@ -213,16 +209,62 @@ Value AttentionSite::cache(const std::string& part, const Count& rows) const {
   return r.cache(name + "." + part, {batch(), rows, kv_features(layer.heads)});
 }
 
-Value AttentionSite::attend(Value q, Value k, Value v, const Count& first_position) const {
+Recorder::Attention AttentionSite::attention(const Count& queries, const Count& keys,
+                                             const Count& first_position) const {
   Recorder::Attention a = attention_of(stack, layer.heads);
   a.mask = {stack.causal, layer.sliding_window, first_position};
   a.bias = bias;
   // T5 adds its mask to the shared position bias once, see prepare().
   const bool in_bias = stack.position == Position::Relative;
   if (r.lowering().attention == Kernels::Eager && stack.causal && !in_bias) {
-    a.additive_mask = r.causal_mask(a.mask, r.info(q).shape[1], r.info(k).shape[1]);
+    a.additive_mask = r.causal_mask(a.mask, queries, keys);
   }
-  return r.attention(a, q, k, v);
+  return a;
+}
+
+Value AttentionSite::attend(Value q, Value k, Value v, const Count& first_position) const {
+  return r.attention(attention(r.info(q).shape[1], r.info(k).shape[1], first_position), q, k, v);
+}
+
+Value CrossSite::project(std::string_view part, Value x, const Count& features, bool bias) const {
+  const std::string label = "cross_" + std::string(part);
+  return kvcast::project(r, label, name + "." + label, x, features, bias);
+}
+
+Value CrossSite::cache(const std::string& part, const Count& batch, const Count& rows) const {
+  return r.cache(name + "." + part, {batch, rows, kv_features(layer().heads)});
+}
+
+Recorder::Attention CrossSite::attention() const {
+  Recorder::Attention a = attention_of(architecture.decoder, layer().heads);
+  a.mask.causal = false;
+  return a;
+}
+
+CrossMethod plain_cross_attention() {
+  CrossMethod m;
+  m.fill = [](const CrossSite& s, Value states, const std::vector<CrossCache>&) {
+    const auto fill = [&](const std::string& part, bool bias) {
+      const Value rows = s.project(part, states, kv_features(s.layer().heads), bias);
+      const Value empty = s.cache("cross_" + part + "s", s.r.info(states).shape[0], 0);
+      const Value filled = s.r.append(empty, rows, "cache_cross_" + part);
+      s.r.output(filled);
+      return filled;
+    };
+    const Value keys = fill("key", s.architecture.decoder.key_bias);
+    return CrossCache{keys, fill("value", s.architecture.decoder.value_bias)};
+  };
+  m.read = [](const CrossSite& s, const Count& batch, const Count& length,
+              const std::vector<CrossCache>&) {
+    const Value keys = s.cache("cross_keys", batch, length);
+    return CrossCache{keys, s.cache("cross_values", batch, length)};
+  };
+  m.attend = [](const CrossSite& s, Value x, const CrossCache& cache) {
+    const Value q =
+        s.project("query", x, query_features(s.layer().heads), s.architecture.decoder.query_bias);
+    return s.r.attention(s.attention(), q, cache.keys, cache.values);
+  };
+  return m;
 }
 
 Value plain_attention(const AttentionSite& s) {
@@ -240,8 +282,8 @@ Value plain_attention(const AttentionSite& s) {
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross) {
   const std::string prefix = a.encoder_decoder ? "decoder." : "";
-  StackPass stack{a,         a.decoder, prefix,        a.encoder_decoder ? "decoder" : "layers",
-                  pass.past, {},        pass.attention};
+  StackPass stack{a,         a.decoder, prefix,         a.encoder_decoder ? "decoder" : "layers",
+                  pass.past, {},        pass.attention, pass.cross};
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
   x = add_position_table(r, stack, x);
@@ -251,10 +293,8 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   if (a.decoder.cross_attention && cross_cache.empty()) {
     for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
       const std::string name = prefix + "layers." + std::to_string(i);
-      const std::vector<Count> shape{pass.batch, pass.encoder_len,
-                                     kv_features(a.decoder.layers[i].heads)};
       cross_cache.push_back(
-          {r.cache(name + ".cross_keys", shape), r.cache(name + ".cross_values", shape)});
+          pass.cross.read({r, a, i, name}, pass.batch, pass.encoder_len, cross_cache));
     }
   }
   x = record_stack(r, stack, x, cross_cache);
@@ -292,24 +332,12 @@ Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, con
 }
 
 std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
-                                           Value encoder_states) {
+                                           const CrossMethod& method, Value encoder_states) {
   std::vector<CrossCache> cross;
   for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
     r.enter("cross", static_cast<int>(i));
     const std::string name = "decoder.layers." + std::to_string(i);
-    const Count features = kv_features(a.decoder.layers[i].heads);
-    const std::vector<Count> empty{r.info(encoder_states).shape[0], 0, features};
-    const auto fill = [&](std::string_view label, const std::string& part, bool bias) {
-      const Value rows =
-          project(r, label, name + "." + std::string(label), encoder_states, features, bias);
-      const Value filled =
-          r.append(r.cache(name + part, empty), rows, "cache_" + std::string(label));
-      r.output(filled);
-      return filled;
-    };
-    const Value keys = fill("cross_key", ".cross_keys", a.decoder.key_bias);
-    const Value values = fill("cross_value", ".cross_values", a.decoder.value_bias);
-    cross.push_back({keys, values});
+    cross.push_back(method.fill({r, a, i, name}, encoder_states, cross));
   }
   return cross;
 }

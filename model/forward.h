@@ -19,6 +19,7 @@ struct AttentionSite {
   const Architecture& architecture;
   const Stack& stack;
   const LayerShape& layer;
+  std::size_t index;                 ///< 3
   const std::string& name;           ///< "layers.3"
   const Value x;                     ///< [batch, tokens, hidden_size]
   const Count& past;                 ///< tokens before the pass
@@ -35,7 +36,10 @@ struct AttentionSite {
   Value rotate_key(Value k, const Count& first_position) const;
   /// The layer's cache "NAME.PART" with `rows` rows before the pass.
   Value cache(const std::string& part, const Count& rows) const;
-  /// Attention of the queries, the first of them at position `first_position` among the keys.
+  /// How queries see keys, the first query at position `first_position` among them.
+  Recorder::Attention attention(const Count& queries, const Count& keys,
+                                const Count& first_position) const;
+  /// That attention, its values with the keys' heads.
   Value attend(Value q, Value k, Value v, const Count& first_position) const;
 };
 
@@ -44,6 +48,45 @@ using AttentionMethod = std::function<Value(const AttentionSite&)>;
 
 /// Keys rotated as they enter the cache "keys", values in "values", everything before visible.
 Value plain_attention(const AttentionSite& site);
+
+/// A layer's cross-attention cache; layers may share one.
+struct CrossCache {
+  Value keys;
+  Value values;
+};
+
+/// One layer's cross-attention, as a method sees it.
+struct CrossSite {
+  Recorder& r;
+  const Architecture& architecture;
+  std::size_t index;
+  const std::string& name;  ///< "decoder.layers.3"
+
+  const LayerShape& layer() const { return architecture.decoder.layers[index]; }
+  /// The projection "NAME.cross_PART" to `features`, with its bias if the stack has one there.
+  Value project(std::string_view part, Value x, const Count& features, bool bias) const;
+  /// The cache "NAME.PART" with `rows` rows before the pass.
+  Value cache(const std::string& part, const Count& batch, const Count& rows) const;
+  Recorder::Attention attention() const;
+};
+
+/// What is kept of the encoder's states for a layer, and how its attention reads that. `before`
+/// holds the caches of the layers below.
+struct CrossMethod {
+  /// Projects encoder states [batch, length, hidden_size] and appends them to the empty cache.
+  std::function<CrossCache(const CrossSite&, Value encoder_states,
+                           const std::vector<CrossCache>& before)>
+      fill;
+  /// The cache as an earlier pass filled it.
+  std::function<CrossCache(const CrossSite&, const Count& batch, const Count& length,
+                           const std::vector<CrossCache>& before)>
+      read;
+  /// From the normed input [batch, tokens, hidden_size] to the heads' outputs.
+  std::function<Value(const CrossSite&, Value x, const CrossCache&)> attend;
+};
+
+/// Keys and values of each layer in "cross_keys" and "cross_values".
+CrossMethod plain_cross_attention();
 
 /// Which positions get logits.
 enum class Logits { Last, All };
@@ -56,16 +99,13 @@ struct Pass {
   Count encoder_len;  ///< encoder-decoder models: rows of the cross-attention cache
   Logits logits = Logits::Last;
   AttentionMethod attention = plain_attention;  ///< of causal stacks
+  CrossMethod cross = plain_cross_attention();
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size]. Reads and appends to the
 /// cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and for encoder-decoder
 /// models reads "layers.I.cross_keys", "layers.I.cross_values" [batch, encoder_len, G·hd], which
-/// must be `cross` when the same recording made them.
-struct CrossCache {
-  Value keys;
-  Value values;
-};
+/// must be `cross` when the same recording made them. Methods keep other tensors.
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross = {});
 
@@ -73,8 +113,8 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
 /// -> encoder states [batch, length, hidden_size].
 Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length);
 
-/// Encoder states -> every decoder layer's cross-attention keys and values, in the cache.
+/// Encoder states -> every decoder layer's cross-attention cache.
 std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
-                                           Value encoder_states);
+                                           const CrossMethod& method, Value encoder_states);
 
 }  // namespace kvcast

@@ -8,6 +8,7 @@ namespace {
 struct OpName {
   std::string_view operator()(const Embedding&) const { return "embedding"; }
   std::string_view operator()(const Linear&) const { return "linear"; }
+  std::string_view operator()(const HeadLinear&) const { return "head_linear"; }
   std::string_view operator()(const AttentionScores&) const { return "attention_scores"; }
   std::string_view operator()(const AttentionValues&) const { return "attention_values"; }
   std::string_view operator()(const TiledAttention&) const { return "tiled_attention"; }

@@ -29,6 +29,15 @@ struct Heads {
   bool operator==(const Heads&) const = default;
 };
 
+/// The frequencies of a rotary embedding, computed once for a model.
+struct RopeTable {
+  std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
+  double gain = 1;                          ///< on cos and sin (longrope)
+  double position_scale = 1;                ///< positions are divided by it (linear scaling)
+  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
+  bool operator==(const RopeTable&) const = default;
+};
+
 /// Which (query, key) pairs are visible. Query i stands at position `past + i`.
 struct Mask {
   bool causal = true;
@@ -48,6 +57,16 @@ struct Linear {
   bool operator==(const Linear&) const = default;
 };
 
+/// A product of each head's features with the head's own block of one weight [G·out, in], query
+/// head h with block i = h / (H/G):  y_h = W_i·x_h, or y_h = W_iᵀ·x_h if `transposed`.
+/// Inputs: x [..., H·in] (transposed: H·out), W.  Work: 2·rows·H·out·in FLOPs.
+struct HeadLinear {
+  std::uint64_t num_heads = 0;   ///< H
+  std::uint64_t num_blocks = 0;  ///< G
+  bool transposed = false;
+  bool operator==(const HeadLinear&) const = default;
+};
+
 /// scores[b,h,i,j] = q[b,i,h]·k[b,j,g(h)], all pairs, masked or not, as eager kernels do.
 /// Inputs: q [batch, queries, H·hd], k [batch, keys, G·hd].  Work: 2·batch·H·queries·keys·hd FLOPs.
 struct AttentionScores {
@@ -63,11 +82,12 @@ struct AttentionValues {
 };
 
 /// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
-/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys].
-/// Work per visible pair and head: 4·hd FLOPs for the two products, 1 for the scale unless it is 1,
-/// 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1 division
-/// per output element. Keys and values that some query sees are read once, and so is the bias of
-/// visible pairs.
+/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys]. Values may
+/// have heads of their own width vd, [batch, keys, Gv·vd] -> [batch, queries, H·vd].
+/// Work per visible pair and head: 2·hd and 2·vd FLOPs for the two products, 1 for the scale unless
+/// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1
+/// division per output element. Keys and values that some query sees are read once, a tensor that
+/// is both once in all, and so is the bias of visible pairs.
 /// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
   Heads heads;
@@ -76,6 +96,19 @@ struct TiledAttention {
   Mask mask;
   Count visible_pairs;  ///< per sequence and head, see visible_pairs() in model/work.h
   Count visible_keys;   ///< per sequence: keys that at least one query sees
+  std::uint64_t num_value_heads = 0;  ///< Gv; 0: as keys
+  std::uint64_t value_dim = 0;        ///< vd; 0: as keys
+  bool values_are_keys = false;       ///< v is the same tensor as k
+  /// Keys are stored unrotated, from position 0 on, and rotated as they are read; null: not so.
+  /// Work: 6 FLOPs a rotated pair of each visible key.
+  std::shared_ptr<const RopeTable> key_rope = nullptr;
+
+  /// The values' heads.
+  Heads value_heads() const {
+    return {heads.num_attention_heads,
+            num_value_heads > 0 ? num_value_heads : heads.num_key_value_heads,
+            value_dim > 0 ? value_dim : heads.head_dim};
+  }
   bool operator==(const TiledAttention&) const = default;
 };
 
@@ -145,15 +178,6 @@ struct LayerNorm {
   bool operator==(const LayerNorm&) const = default;
 };
 
-/// The frequencies of a rotary embedding, computed once for a model.
-struct RopeTable {
-  std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
-  double gain = 1;                          ///< on cos and sin (longrope)
-  double position_scale = 1;                ///< positions are divided by it (linear scaling)
-  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
-  bool operator==(const RopeTable&) const = default;
-};
-
 /// Rotates the first 2·inverse_frequencies dims of each head by position·frequency, half-split.
 /// Inputs: x [batch, tokens, num_heads·head_dim]. Work: 6 FLOPs a rotated pair.
 /// Source: Su et al. 2021 (arXiv:2104.09864), eq. 15, in the half-split layout of transformers.
@@ -162,6 +186,7 @@ struct Rope {
   std::uint64_t head_dim = 0;
   std::shared_ptr<const RopeTable> table;
   Count first_position;  ///< of token 0; positions are consecutive
+  bool inverse = false;  ///< rotates back: by -position·frequency, with the inverse gain
   bool operator==(const Rope&) const = default;
 };
 
@@ -172,6 +197,7 @@ struct RopeAngles {
   bool sine = false;
   std::shared_ptr<const RopeTable> table;
   Count first_position;
+  bool inverse = false;  ///< of Rope
   bool operator==(const RopeAngles&) const = default;
 };
 
@@ -243,10 +269,11 @@ struct CausalMask {
   bool operator==(const CausalMask&) const = default;
 };
 
-using Op = std::variant<Embedding, Linear, AttentionScores, AttentionValues, TiledAttention,
-                        Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
-                        RopeAngles, RotateHalf, CacheAppend, CacheEvict, RepeatHeads, LastToken,
-                        Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
+using Op =
+    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, TiledAttention,
+                 Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
+                 RopeAngles, RotateHalf, CacheAppend, CacheEvict, RepeatHeads, LastToken, Conv1d,
+                 RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

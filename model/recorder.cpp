@@ -69,6 +69,15 @@ Value Recorder::linear(std::string_view label, Value x, Value weight, std::optio
   return node(Linear{}, label, std::move(inputs), std::move(shape), lowering_.activations);
 }
 
+Value Recorder::head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight) {
+  const Count block = info(weight).shape[0].scaled(1, static_cast<std::int64_t>(op.num_blocks));
+  const Count in = info(weight).shape[1];
+  KVCAST_ASSERT(info(x).shape.back() == op.num_heads * (op.transposed ? block : in));
+  std::vector<Count> shape = info(x).shape;
+  shape.back() = op.num_heads * (op.transposed ? in : block);
+  return node(op, label, {x, weight}, std::move(shape), lowering_.activations);
+}
+
 Value Recorder::norm(std::string_view label, NormKind kind, double eps, const std::string& prefix,
                      Value x) {
   const Count features = info(x).shape.back();
@@ -116,8 +125,8 @@ Value Recorder::head_norm(std::string_view label, double eps, const std::string&
 
 Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,
                      std::uint64_t head_dim, const std::shared_ptr<const RopeTable>& table,
-                     const Count& first_position) {
-  const Rope op{num_heads, head_dim, table, first_position};
+                     const Count& first_position, bool inverse) {
+  const Rope op{num_heads, head_dim, table, first_position, inverse};
   if (lowering_.elementwise == Kernels::Eager) return eager_rope(label, op, x);
   return node(op, label, {x}, info(x).shape, info(x).dtype);
 }
@@ -135,8 +144,11 @@ Value Recorder::rope_angles(const RopeAngles& op, std::uint64_t head_dim, const 
 Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x) {
   // transformers' apply_rotary_pos_emb: x·cos + rotate_half(x)·sin, one kernel for each step.
   const Count tokens = info(x).shape[1];
-  const Value cosine = rope_angles({false, op.table, op.first_position}, op.head_dim, tokens);
-  const Value sine = rope_angles({true, op.table, op.first_position}, op.head_dim, tokens);
+  const auto angles = [&](bool sine) {
+    return rope_angles({sine, op.table, op.first_position, op.inverse}, op.head_dim, tokens);
+  };
+  const Value cosine = angles(false);
+  const Value sine = angles(true);
   const std::uint64_t rotary_dims = 2 * op.table->inverse_frequencies.size();
   const Value rotated =
       node(RotateHalf{op.num_heads, rotary_dims}, label, {x}, info(x).shape, info(x).dtype);
@@ -212,6 +224,12 @@ Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count&
   return value;
 }
 
+Heads Recorder::Attention::value_heads() const {
+  return {heads.num_attention_heads,
+          num_value_heads > 0 ? num_value_heads : heads.num_key_value_heads,
+          value_dim > 0 ? value_dim : heads.head_dim};
+}
+
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
   return lowering_.attention == Kernels::Eager ? eager_attention(a, q, k, v)
                                                : tiled_attention(a, q, k, v);
@@ -220,15 +238,22 @@ Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
 Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
   const Count& queries = info(q).shape[1];
   const Count& keys = info(k).shape[1];
-  TiledAttention op{a.heads,
-                    a.scale,
-                    a.softcap,
-                    a.mask,
-                    visible_pairs(a.mask, queries, keys, symbols_),
-                    visible_keys(a.mask, queries, keys, symbols_)};
+  TiledAttention op{.heads = a.heads,
+                    .scale = a.scale,
+                    .softcap = a.softcap,
+                    .mask = a.mask,
+                    .visible_pairs = visible_pairs(a.mask, queries, keys, symbols_),
+                    .visible_keys = visible_keys(a.mask, queries, keys, symbols_),
+                    .num_value_heads = a.num_value_heads,
+                    .value_dim = a.value_dim,
+                    .values_are_keys = k == v,
+                    .key_rope = a.key_rope};
   std::vector<Value> inputs{q, k, v};
   if (a.bias) inputs.push_back(*a.bias);
-  return node(std::move(op), "attention", std::move(inputs), info(q).shape, lowering_.activations);
+  std::vector<Count> shape = info(q).shape;
+  shape.back() = a.heads.num_attention_heads * a.value_heads().head_dim;
+  return node(std::move(op), "attention", std::move(inputs), std::move(shape),
+              lowering_.activations);
 }
 
 Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
@@ -236,19 +261,22 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   // products, scale, mask, softmax in fp32, back to half, values, and the copy that puts the heads
   // side by side again. Llama and OPT clamp to the lowest number after the mask; releases from 4.31
   // on do not.
-  Heads heads = a.heads;
-  const std::uint64_t repeats = heads.num_attention_heads / heads.num_key_value_heads;
-  if (repeats > 1) {
-    const auto repeat = [&](Value x, std::string_view label) {
-      std::vector<Count> shape = info(x).shape;
-      shape[2] = shape[2] * repeats;
-      return node(RepeatHeads{repeats, heads.head_dim}, label, {x}, std::move(shape),
-                  lowering_.activations);
-    };
-    k = repeat(k, "repeat_keys");
-    v = repeat(v, "repeat_values");
-    heads.num_key_value_heads = heads.num_attention_heads;
+  if (a.key_rope) {
+    k = rope("key_rope", k, a.heads.num_key_value_heads, a.heads.head_dim, a.key_rope, 0);
   }
+  const auto repeat = [&](Value x, Heads& heads, std::string_view label) {
+    const std::uint64_t repeats = heads.num_attention_heads / heads.num_key_value_heads;
+    if (repeats == 1 || a.shares_heads) return x;
+    std::vector<Count> shape = info(x).shape;
+    shape[2] = shape[2] * repeats;
+    heads.num_key_value_heads = heads.num_attention_heads;
+    return node(RepeatHeads{repeats, heads.head_dim}, label, {x}, std::move(shape),
+                lowering_.activations);
+  };
+  Heads heads = a.heads;
+  Heads value_heads = a.value_heads();
+  k = repeat(k, heads, "repeat_keys");
+  v = repeat(v, value_heads, "repeat_values");
   if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
   const std::vector<Count> shape{info(q).shape[0], heads.num_attention_heads, info(q).shape[1],
                                  info(k).shape[1]};
@@ -262,8 +290,10 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   }
   const DType wide = is_half(lowering_.activations) ? DType::FP32 : lowering_.activations;
   const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
+  std::vector<Count> out = info(q).shape;
+  out.back() = value_heads.num_attention_heads * value_heads.head_dim;
   const Value o =
-      node(AttentionValues{heads}, "values", {p, v}, info(q).shape, lowering_.activations);
+      node(AttentionValues{value_heads}, "values", {p, v}, std::move(out), lowering_.activations);
   return unary("merge_heads", Function::Copy, o);
 }
 

@@ -60,13 +60,16 @@ class Recorder {
 
   Value embedding(Value table, Value ids, std::string_view label);
   Value linear(std::string_view label, Value x, Value weight, std::optional<Value> bias = {});
+  /// x [..., H·in] (transposed: [..., H·out]) times each head's block of the weight [G·out, in].
+  Value head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight);
   /// `prefix` names the weights: PREFIX.weight, PREFIX.bias.
   Value norm(std::string_view label, NormKind kind, double eps, const std::string& prefix, Value x);
   /// RMSNorm of each head with one shared weight [head_dim].
   Value head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
                   std::uint64_t num_heads);
   Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
-             const std::shared_ptr<const RopeTable>& table, const Count& first_position);
+             const std::shared_ptr<const RopeTable>& table, const Count& first_position,
+             bool inverse = false);
   Value append(Value cache, Value rows, std::string_view label);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
@@ -93,8 +96,18 @@ class Recorder {
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
+    /// Values with heads of their own, and keys to rotate on reading, as in TiledAttention.
+    std::uint64_t num_value_heads = 0;
+    std::uint64_t value_dim = 0;
+    std::shared_ptr<const RopeTable> key_rope = nullptr;
+    /// Eager only: heads that several query heads share are multiplied where they lie, not repeated
+    /// in memory before.
+    bool shares_heads = false;
+
+    Heads value_heads() const;
   };
-  /// q [batch, queries, H·hd]; k, v [batch, keys, G·hd] -> [batch, queries, H·hd].
+  /// q [batch, queries, H·hd]; k [batch, keys, G·hd]; v [batch, keys, Gv·vd] -> [batch, queries,
+  /// H·vd].
   Value attention(const Attention& a, Value q, Value k, Value v);
 
  private:

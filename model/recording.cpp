@@ -9,14 +9,14 @@
 namespace kvcast {
 namespace {
 
-Graph record_prefill(const Architecture& a, const Plan& plan, const Lowering& lowering,
-                     const RecordOptions& options) {
+Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOptions& options) {
+  const Architecture& a = plan.model;
   Recorder r(plan.symbols, lowering);
   const Count batch = symbol::batch;
-  Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.attention};
+  Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.attention, plan.cross};
   if (a.encoder_decoder) {
     const Value states = record_encoder(r, a, batch, plan.prompt_tokens);
-    const auto cross = record_cross_cache(r, a, states);
+    const auto cross = record_cross_cache(r, a, plan.cross, states);
     pass.tokens = options.decoder_tokens;
     pass.encoder_len = plan.prompt_tokens;
     record_decoder(r, a, pass, cross);
@@ -27,10 +27,12 @@ Graph record_prefill(const Architecture& a, const Plan& plan, const Lowering& lo
   return r.take();
 }
 
-Graph record_decode_step(const Architecture& a, const Plan& plan, const Lowering& lowering) {
+Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   Recorder r(plan.symbols, lowering);
   const Count past = Count(symbol::kv_len) - 1;
-  record_decoder(r, a, {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention});
+  record_decoder(
+      r, plan.model,
+      {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention, plan.cross});
   return r.take();
 }
 
@@ -68,8 +70,8 @@ Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
     }
   }
 
-  recording.prefill = record_prefill(a, plan, lowering, options);
-  recording.decode = record_decode_step(a, plan, lowering);
+  recording.prefill = record_prefill(plan, lowering, options);
+  recording.decode = record_decode_step(plan, lowering);
   recording.prompt_slots = a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_tokens;
 
   std::map<std::string, const TensorInfo*> weights;

@@ -57,6 +57,13 @@ struct OpWork {
     if (operands.num_inputs() > 2) w.flops += operands.output().elements();
     return w;
   }
+  Work operator()(const HeadLinear& op) const {
+    const std::vector<Count>& weight = operands.input(1).shape;
+    const Count block = weight[0].scaled(1, static_cast<std::int64_t>(op.num_blocks));
+    Work w = operands.traffic();
+    w.flops = 2 * op.num_heads * rows(operands.output()) * block * weight[1];
+    return w;
+  }
   Work operator()(const AttentionScores& op) const {
     Work w = operands.traffic();
     w.flops = 2 * operands.output().elements() * op.heads.head_dim;
@@ -72,14 +79,19 @@ struct OpWork {
     const std::uint64_t bias_flops = operands.num_inputs() > 3 ? 1 : 0;
     const std::uint64_t scale_flops = op.scale != 1 ? 1 : 0;
     const std::uint64_t softcap_flops = op.softcap > 0 ? 3 : 0;
-    const std::uint64_t per_pair =
-        4 * op.heads.head_dim + 4 + scale_flops + bias_flops + softcap_flops;
+    const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
+                                   scale_flops + bias_flops + softcap_flops;
     Work w;
     w.flops = batch * op.visible_pairs * checked_product(op.heads.num_attention_heads, per_pair) +
               operands.output().elements();
+    if (op.key_rope) {
+      const std::uint64_t pairs = op.key_rope->inverse_frequencies.size();
+      w.flops += batch * op.visible_keys * checked_product(6 * op.heads.num_key_value_heads, pairs);
+    }
     operands.read(w, 0, operands.input(0).elements());
-    for (const std::size_t cache : {std::size_t{1}, std::size_t{2}}) {
-      operands.read(w, cache, batch * op.visible_keys * operands.input(cache).shape.back());
+    operands.read(w, 1, batch * op.visible_keys * operands.input(1).shape.back());
+    if (!op.values_are_keys) {
+      operands.read(w, 2, batch * op.visible_keys * operands.input(2).shape.back());
     }
     if (operands.num_inputs() > 3) {
       const std::vector<Count>& bias = operands.input(3).shape;
@@ -162,6 +174,7 @@ struct OpWork {
 
 struct OpEngine {
   Engine operator()(const Linear&) const { return Engine::Matrix; }
+  Engine operator()(const HeadLinear&) const { return Engine::Matrix; }
   Engine operator()(const Conv1d&) const { return Engine::Matrix; }
   Engine operator()(const AttentionScores&) const { return Engine::BatchedMatrix; }
   Engine operator()(const AttentionValues&) const { return Engine::BatchedMatrix; }

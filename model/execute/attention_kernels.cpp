@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <vector>
 
 #include "model/execute/attention_layout.h"
+#include "model/execute/floats.h"
 #include "model/execute/kernels.h"
 #include "model/execute/matrix.h"
 #include "model/execute/positions.h"
@@ -26,13 +28,41 @@ void finish_scores(const Attention& a, std::size_t head, std::size_t query, std:
   std::fill(row + std::max(begin, end), row + n, masked_score);
 }
 
+void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
+                 float* out) {
+  const Heads& h = op.heads;
+  const std::size_t half = op.key_rope->inverse_frequencies.size();
+  const std::size_t stride = h.num_key_value_heads * h.head_dim;
+  const RopeAngleTable& angles = rope_angles(op.key_rope, first + n);
+  std::copy_n(keys, n * stride, out);
+  for (std::size_t j = 0; j < n; ++j) {
+    for (std::size_t g = 0; g < h.num_key_value_heads; ++g) {
+      float* head = out + j * stride + g * h.head_dim;
+      rotate_row(head, angles.cosines(first + j), angles.sines(first + j), head, half);
+    }
+  }
+}
+
 void tiled_attention(const Call& call, const TiledAttention& op) {
   const HeadLayout layout(op.heads);
+  const HeadLayout values(op.value_heads());
   const Attention a{.op = op,
                     .layout = layout,
+                    .values = values,
                     .bias = call.inputs.size() > 3 ? &call.inputs[3] : nullptr,
                     .past = op.mask.causal ? call.value(op.mask.past) : 0,
                     .keys = call.inputs[1].shape[1]};
+  if (op.key_rope && call.inputs[0].shape[1] > 1) {
+    // All keys at once, for many queries; one query's are rotated piece by piece.
+    std::vector<Operand> inputs(call.inputs.begin(), call.inputs.end());
+    const Floats rotated = allocate_floats(inputs[1].shape.elements());
+    inputs[1].data = rotated.get();
+    inputs[1].batch_stride = a.keys * layout.kv_stride;
+    for (std::size_t b = 0; b < inputs[1].shape[0]; ++b) {
+      rotate_keys(op, call.inputs[1].sequence(b), 0, a.keys, inputs[1].sequence(b));
+    }
+    return attend_many({call.node, inputs, call.output, call.symbols}, a);
+  }
   if (call.inputs[0].shape[1] == 1) {
     attend_one(call, a);
   } else {
@@ -40,24 +70,30 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
   }
 }
 
+/// Heads whose single queries read the same keys: the rows of one product.
+static std::size_t heads_together(const HeadLayout& l, std::size_t queries) {
+  return queries == 1 ? l.queries_per_key : 1;
+}
+
 void attention_scores(const Call& call, const Heads& heads) {
   const HeadLayout l(heads);
   const Operand& q = call.inputs[0];
   const std::size_t queries = call.output.shape[2];
   const std::size_t keys = call.output.shape[3];
-  const std::size_t items = call.output.shape[0] * l.num_heads;
+  const std::size_t together = heads_together(l, queries);
+  const std::size_t items = call.output.shape[0] * l.num_heads / together;
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t item = 0; item < items; ++item) {
-    const std::size_t b = item / l.num_heads;
-    const std::size_t head = item % l.num_heads;
-    multiply({.m = queries,
+    const std::size_t b = item * together / l.num_heads;
+    const std::size_t head = item * together % l.num_heads;
+    multiply({.m = queries * together,
               .n = keys,
               .k = l.head_dim,
               .a = q.data + b * queries * l.query_stride + l.query_offset(head),
-              .lda = l.query_stride,
+              .lda = together > 1 ? l.head_dim : l.query_stride,
               .b = call.inputs[1].sequence(b) + l.kv_offset(head),
               .ldb = l.kv_stride,
-              .c = call.output.data + item * queries * keys,
+              .c = call.output.data + item * together * queries * keys,
               .ldc = keys},
              true);
   }
@@ -68,20 +104,21 @@ void attention_values(const Call& call, const Heads& heads) {
   const Shape& p = call.inputs[0].shape;
   const std::size_t queries = p[2];
   const std::size_t keys = p[3];
-  const std::size_t items = p[0] * l.num_heads;
+  const std::size_t together = heads_together(l, queries);
+  const std::size_t items = p[0] * l.num_heads / together;
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t item = 0; item < items; ++item) {
-    const std::size_t b = item / l.num_heads;
-    const std::size_t head = item % l.num_heads;
-    multiply({.m = queries,
+    const std::size_t b = item * together / l.num_heads;
+    const std::size_t head = item * together % l.num_heads;
+    multiply({.m = queries * together,
               .n = l.head_dim,
               .k = keys,
-              .a = call.inputs[0].data + item * queries * keys,
+              .a = call.inputs[0].data + item * together * queries * keys,
               .lda = keys,
               .b = call.inputs[1].sequence(b) + l.kv_offset(head),
               .ldb = l.kv_stride,
               .c = call.output.data + b * queries * l.query_stride + l.query_offset(head),
-              .ldc = l.query_stride},
+              .ldc = together > 1 ? l.head_dim : l.query_stride},
              false);
   }
 }

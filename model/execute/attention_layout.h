@@ -21,6 +21,7 @@ struct HeadLayout {
         head_dim(h.head_dim),
         query_stride(h.num_attention_heads * h.head_dim),
         kv_stride(h.num_key_value_heads * h.head_dim) {}
+  std::size_t num_kv_heads() const { return num_heads / queries_per_key; }
   std::size_t query_offset(std::size_t head) const { return head * head_dim; }
   std::size_t kv_offset(std::size_t head) const { return head / queries_per_key * head_dim; }
 };
@@ -29,6 +30,7 @@ struct HeadLayout {
 struct Attention {
   const TiledAttention& op;
   const HeadLayout& layout;
+  const HeadLayout& values;  ///< heads of the values and of the output
   const Operand* bias;
   std::size_t past;  ///< position of query 0
   std::size_t keys;  ///< in the cache
@@ -37,6 +39,10 @@ struct Attention {
 /// Soft cap, bias and mask for one row of scores over keys [first, first + n).
 void finish_scores(const Attention& a, std::size_t head, std::size_t query, std::size_t first,
                    std::size_t n, float* row);
+
+/// Keys [first, first + n) of one sequence, which lie at `keys`, rotated by their positions.
+void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
+                 float* out);
 
 /// Several queries a sequence: tiles of queries and keys (tiled_prefill.cpp).
 void attend_many(const Call& call, const Attention& a);

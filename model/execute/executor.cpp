@@ -146,7 +146,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       counted = run_plain(call);
     }
     if (observer) {
-      observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr});
+      observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, &call});
     }
   }
   return result;

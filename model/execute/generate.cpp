@@ -24,6 +24,18 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
                 {.logits = o.logits, .decoder_tokens = o.decoder_tokens, .chunked = o.chunk > 0});
 }
 
+/// A checkpoint made for a method runs under it, and no other does.
+Recording record_session(const Checkpoint& checkpoint, const SessionOptions& o) {
+  const bool slim = std::any_of(o.methods.begin(), o.methods.end(),
+                                [](const MethodSpec& m) { return m.name == "slim"; });
+  if (!checkpoint.is_random() && slim == checkpoint.architecture().slim.empty()) {
+    throw Error(checkpoint.path().string(),
+                slim ? "a checkpoint as it was trained" : "one converted for slim attention",
+                slim ? "what `kvcast convert slim` made of it" : "--method slim");
+  }
+  return record_session(checkpoint.architecture(), o);
+}
+
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording, Loops loops,
                          double& seconds) {
@@ -115,7 +127,7 @@ Lowering session_lowering(const SessionOptions& options) {
 }
 
 void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options) {
-  const Recording r = record_session(checkpoint.architecture(), options);
+  const Recording r = record_session(checkpoint, options);
   check_weights(checkpoint, {&r.prefill, &r.decode});
 }
 
@@ -163,7 +175,7 @@ std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_si
 Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
     : checkpoint_(checkpoint),
       options_(options),
-      recording_(record_session(checkpoint.architecture(), options)),
+      recording_(record_session(checkpoint, options)),
       weights_(load_weights(checkpoint, recording_, options.loops, load_s_)) {}
 
 std::vector<std::uint64_t> Session::symbols(const Request& request, std::uint64_t prompt_len,

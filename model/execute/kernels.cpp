@@ -58,6 +58,29 @@ struct FastKernels {
     in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
   }
 
+  void operator()(const HeadLinear& op) const {
+    const std::size_t block = in(1).shape[0] / op.num_blocks;
+    const std::size_t width = in(1).shape[1];
+    const std::size_t from = op.transposed ? block : width;  // features of one head
+    const std::size_t to = op.transposed ? width : block;
+    const std::size_t heads_per_block = op.num_heads / op.num_blocks;
+    const std::size_t few_rows = 4;  // a product would pack the weight, which is read once
+    if (out.rows() <= few_rows) return stream_head_blocks(op, block, width);
+#pragma omp parallel for schedule(static)
+    for (std::size_t h = 0; h < op.num_heads; ++h) {
+      multiply({.m = out.rows(),
+                .n = to,
+                .k = from,
+                .a = in(0).data + h * from,
+                .lda = op.num_heads * from,
+                .b = in(1).data + h / heads_per_block * block * width,
+                .ldb = width,
+                .c = out.data + h * to,
+                .ldc = op.num_heads * to},
+               !op.transposed);
+    }
+  }
+
   void operator()(const AttentionScores& op) const { attention_scores(call, op.heads); }
   void operator()(const AttentionValues& op) const { attention_values(call, op.heads); }
   void operator()(const TiledAttention& op) const { tiled_attention(call, op); }
@@ -111,7 +134,7 @@ struct FastKernels {
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens);
+    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens, op.inverse);
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
       const std::size_t t = r % tokens;
       const float* x = in(0).sequence(r / tokens) + t * features();
@@ -127,7 +150,7 @@ struct FastKernels {
   void operator()(const RopeAngles& op) const {
     const std::size_t tokens = out.shape[0];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens);
+    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens, op.inverse);
     for_rows(tokens, out.shape.elements(), [&](std::size_t t) {
       float* row = out.data + t * features();
       const float* values = op.sine ? angles.sines(t) : angles.cosines(t);
@@ -247,6 +270,29 @@ struct FastKernels {
   }
 
  private:
+  /// HeadLinear for few rows: the weight goes by once, row by row.
+  void stream_head_blocks(const HeadLinear& op, std::size_t block, std::size_t width) const {
+    const std::size_t from = op.transposed ? block : width;
+    const std::size_t to = op.transposed ? width : block;
+    const std::size_t heads_per_block = op.num_heads / op.num_blocks;
+#pragma omp parallel for schedule(static)
+    for (std::size_t h = 0; h < op.num_heads; ++h) {
+      const float* weight = in(1).data + h / heads_per_block * block * width;
+      for (std::size_t r = 0; r < out.rows(); ++r) {
+        const float* x = in(0).data + (r * op.num_heads + h) * from;
+        float* y = out.data + (r * op.num_heads + h) * to;
+        if (op.transposed) std::fill_n(y, to, 0.0F);
+        for (std::size_t i = 0; i < block; ++i) {
+          if (op.transposed) {
+            add_scaled_row(x[i], weight + i * width, y, width);
+          } else {
+            y[i] = dot_row(weight + i * width, x, width);
+          }
+        }
+      }
+    }
+  }
+
   /// x ∘ y with y's dimensions aligned to x's last ones and repeated.
   void combine(Function function) const {
     const Operand& x = in(0);

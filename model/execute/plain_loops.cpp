@@ -93,6 +93,25 @@ class PlainLoops {
     }
   }
 
+  void operator()(const HeadLinear& op) {
+    const std::size_t in = in_shape(1)[1];
+    const std::size_t out = in_shape(1)[0] / op.num_blocks;
+    const std::size_t heads_per_block = op.num_heads / op.num_blocks;
+    const std::size_t from = op.transposed ? out : in;  // features of one head
+    const std::size_t to = op.transposed ? in : out;
+    for (std::size_t r = 0; r < call_.output.rows() * op.num_heads; ++r) {
+      const std::size_t block = r % op.num_heads / heads_per_block * out;
+      for (std::size_t o = 0; o < to; ++o) {
+        Real sum;
+        for (std::size_t i = 0; i < from; ++i) {
+          const std::size_t row = block + (op.transposed ? i : o);
+          sum += in_[0](r * from + i) * in_[1](row * in + (op.transposed ? o : i));
+        }
+        out_(r * to + o, sum);
+      }
+    }
+  }
+
   void operator()(const AttentionScores& op) {
     const Heads& h = op.heads;
     const std::size_t queries = out_shape()[2];
@@ -130,6 +149,7 @@ class PlainLoops {
   }
 
   void operator()(const TiledAttention& op) {
+    if (op.key_rope) rotate_keys(op);
     const Heads& h = op.heads;
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
@@ -241,7 +261,7 @@ class PlainLoops {
   void operator()(const Rope& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call_.value(op.first_position), tokens);
+    const RopeAngleTable angles(*op.table, call_.value(op.first_position), tokens, op.inverse);
     std::size_t head = 0;  // index of the head's first element
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t t = 0; t < tokens; ++t) {
@@ -272,9 +292,10 @@ class PlainLoops {
         const bool rotates = d < 2 * half;
         const Real frequency = constant(rotates ? op.table->inverse_frequencies[d % half] : 0);
         const Real angle = position * frequency;
-        const float gain = rotates ? static_cast<float>(op.table->gain) : 1.0F;
-        out_(t * head_dim + d,
-             counted(gain * (op.sine ? std::sin(angle.value) : std::cos(angle.value))));
+        const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
+        const float factor = rotates ? static_cast<float>(gain) : 1.0F;
+        const float sine = op.inverse ? -std::sin(angle.value) : std::sin(angle.value);
+        out_(t * head_dim + d, counted(factor * (op.sine ? sine : std::cos(angle.value))));
       }
     }
   }
@@ -426,15 +447,48 @@ class PlainLoops {
   }
   Real dot(const Heads& h, std::size_t q, std::size_t k) {
     Real sum;
-    for (std::size_t d = 0; d < h.head_dim; ++d) sum += in_[0](q + d) * in_[1](k + d);
+    for (std::size_t d = 0; d < h.head_dim; ++d) sum += in_[0](q + d) * key(k + d);
     return sum;
+  }
+  Real key(std::size_t i) { return rotated_keys_.empty() ? in_[1](i) : rotated_keys_[i]; }
+
+  /// Rotates the keys that some query sees.
+  void rotate_keys(const TiledAttention& op) {
+    const Heads& h = op.heads;
+    const std::size_t keys = in_shape(1)[1];
+    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    const std::size_t first = visible_range(op.mask, past, keys).first;
+    const std::size_t end = visible_range(op.mask, past + out_shape()[1] - 1, keys).end;
+    const std::size_t half = op.key_rope->inverse_frequencies.size();
+    const RopeAngleTable angles(*op.key_rope, 0, keys);
+    rotated_keys_.resize(in_shape(1).elements());
+    for (std::size_t b = 0; b < in_shape(1)[0]; ++b) {
+      for (std::size_t t = first; t < end; ++t) {
+        for (std::size_t head = 0; head < h.num_key_value_heads; ++head) {
+          const std::size_t at = ((b * keys + t) * h.num_key_value_heads + head) * h.head_dim;
+          for (std::size_t j = 0; j < half; ++j) {
+            rotate(at + j, at + half + j, angles.cosine(t, j), angles.sine(t, j));
+          }
+          for (std::size_t d = 2 * half; d < h.head_dim; ++d)
+            rotated_keys_[at + d] = in_[1](at + d);
+        }
+      }
+    }
+  }
+  void rotate(std::size_t i, std::size_t j, float cosine, float sine) {
+    const Real c{cosine};
+    const Real s{sine};
+    rotated_keys_[i] = in_[1](i) * c - in_[1](j) * s;
+    rotated_keys_[j] = in_[1](j) * c + in_[1](i) * s;
   }
 
   void attend(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
               KeyRange visible) {
     const Heads& h = op.heads;
+    const Heads v = op.value_heads();
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
+    Reader& values = in_[op.values_are_keys ? 1 : 2];
     std::vector<Real> p(keys);
     Real peak{lowest};
     for (std::size_t j = visible.first; j < visible.end; ++j) {
@@ -450,18 +504,19 @@ class PlainLoops {
       p[j] = exponential(p[j] - peak);
       sum += p[j];
     }
-    for (std::size_t d = 0; d < h.head_dim; ++d) {
+    for (std::size_t d = 0; d < v.head_dim; ++d) {
       Real o;
       for (std::size_t j = visible.first; j < visible.end; ++j) {
-        o += p[j] * in_[2](kv_at(h, b, j, head, keys) + d);
+        o += p[j] * values(kv_at(v, b, j, head, keys) + d);
       }
-      out_(query_index(h, b, i, head, queries) + d, o / sum);
+      out_(query_index(v, b, i, head, queries) + d, o / sum);
     }
   }
 
   const Call& call_;
   std::vector<Reader> in_;
   Writer out_;
+  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, laid out as the keys
 };
 
 }  // namespace

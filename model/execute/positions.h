@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "model/execute/operand.h"
@@ -24,11 +25,13 @@ extern const float masked_score;
 /// The position that a rotary table turns by: divided by its scale.
 double rope_position(const RopeTable& table, std::size_t position);
 
-/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain.
+/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain; `inverse`
+/// rotates back.
 /// The angle is taken in fp32, as transformers does.
 class RopeAngleTable {
  public:
-  RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens);
+  RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens,
+                 bool inverse = false);
   float cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
   float sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
   const float* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
@@ -39,6 +42,11 @@ class RopeAngleTable {
   std::vector<float> cosines_;
   std::vector<float> sines_;
 };
+
+/// Angles of the positions from 0 to at least `positions` - 1, computed once for a table and kept.
+/// Thread-safe.
+const RopeAngleTable& rope_angles(const std::shared_ptr<const RopeTable>& table,
+                                  std::size_t positions);
 
 /// T5's bucket of key position - query position.
 /// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.

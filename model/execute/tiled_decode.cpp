@@ -103,27 +103,34 @@ void prefetch(const float* data, std::size_t count) {
 void attend_piece(const Call& call, const Attention& a, std::size_t b, std::size_t first,
                   std::size_t n, Part* parts, float* outs) {
   const HeadLayout& l = a.layout;
+  const HeadLayout& values = a.values;
   const float* q = call.inputs[0].data + b * l.query_stride;
   const float* k = call.inputs[1].sequence(b) + first * l.kv_stride;
-  const float* v = call.inputs[2].sequence(b) + first * l.kv_stride;
+  const float* v = call.inputs[2].sequence(b) + first * values.kv_stride;
   // Heads take their shares of every row one after the other: the rows come in whole before.
   prefetch(k, n * l.kv_stride);
-  prefetch(v, n * l.kv_stride);
+  if (v != k) prefetch(v, n * values.kv_stride);
+  std::vector<float> rotated;
+  if (a.op.key_rope) {
+    rotated.resize(n * l.kv_stride);
+    rotate_keys(a.op, k, first, n, rotated.data());
+    k = rotated.data();
+  }
   float scores[block_rows * max_piece];
   for (std::size_t head = 0; head < l.num_heads;) {
-    const std::size_t group_end = (head / l.queries_per_key + 1) * l.queries_per_key;
+    const std::size_t group_end = (head / values.queries_per_key + 1) * values.queries_per_key;
     const std::size_t rows = std::min(block_rows, group_end - head);
     for (std::size_t r = 0; r < rows; ++r) {
       float* row = scores + r * max_piece;
-      score_keys(q + l.query_offset(head + r), k + l.kv_offset(head), l.kv_stride, l.head_dim, n,
-                 static_cast<float>(a.op.scale), row);
+      score_keys(q + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride, l.head_dim,
+                 n, static_cast<float>(a.op.scale), row);
       finish_scores(a, head + r, 0, first, n, row);
       Part& part = parts[head + r];
       part.peak = largest_of_row(row, n);
       part.sum = exp_row(part.peak, row, n);
     }
-    sum_values(scores, rows, v + l.kv_offset(head), l.kv_stride, l.head_dim, n,
-               outs + head * l.head_dim);
+    sum_values(scores, rows, v + values.kv_offset(head), values.kv_stride, values.head_dim, n,
+               outs + head * values.head_dim);
     head += rows;
   }
 }
@@ -150,20 +157,21 @@ void attend_one(const Call& call, const Attention& a) {
   const std::size_t batch = call.inputs[0].shape[0];
   const KeyRange visible = visible_range(a.op.mask, a.past, a.keys);
   const std::size_t seen = visible.end - visible.first;
-  const std::size_t piece = std::clamp(piece_elements / l.kv_stride, vector_width, max_piece);
+  const std::size_t width = a.values.head_dim;
+  const std::size_t stride = std::max(l.kv_stride, a.values.kv_stride);
+  const std::size_t piece = std::clamp(piece_elements / stride, vector_width, max_piece);
   const std::size_t pieces = (seen + piece - 1) / piece;
   std::vector<Part> parts(batch * pieces * l.num_heads);
-  std::vector<float> outs(parts.size() * l.head_dim);
-#pragma omp parallel for schedule(static) if (batch * seen * l.kv_stride > piece_elements)
+  std::vector<float> outs(parts.size() * width);
+#pragma omp parallel for schedule(static) if (batch * seen * stride > piece_elements)
   for (std::size_t item = 0; item < batch * pieces; ++item) {
     const std::size_t first = visible.first + item % pieces * piece;
     attend_piece(call, a, item / pieces, first, std::min(piece, visible.end - first),
-                 &parts[item * l.num_heads], &outs[item * l.num_heads * l.head_dim]);
+                 &parts[item * l.num_heads], &outs[item * l.num_heads * width]);
   }
   for (std::size_t row = 0; row < batch * l.num_heads; ++row) {
     const std::size_t at = row / l.num_heads * pieces * l.num_heads + row % l.num_heads;
-    join(&parts[at], &outs[at * l.head_dim], pieces, l.num_heads, l.head_dim,
-         call.output.data + row * l.head_dim);
+    join(&parts[at], &outs[at * width], pieces, l.num_heads, width, call.output.data + row * width);
   }
 }
 

@@ -21,20 +21,20 @@ constexpr std::size_t key_tile = 1024;
 constexpr std::size_t panel = 64;
 
 /// The keys of one layer as products want them, [batch][kv head][keys/64][head_dim][64], and its
-/// values where head_dim is no multiple of the vector width, [batch][kv head][keys][padded].
+/// values where their head_dim is no multiple of the vector width, [batch][kv head][keys][padded].
 class PackedCache {
  public:
-  PackedCache(const Operand& k, const Operand& v, const HeadLayout& layout)
+  PackedCache(const Operand& k, const Operand& v, const HeadLayout& layout,
+              const HeadLayout& value_layout)
       : batch_(k.shape[0]),
         keys_(k.shape[1]),
-        kv_heads_(layout.num_heads / layout.queries_per_key),
+        kv_heads_(layout.num_kv_heads()),
         head_dim_(layout.head_dim),
         panels_((keys_ + panel - 1) / panel),
         values_(v),
         layout_(layout),
+        value_layout_(value_layout),
         packed_keys_(allocate_floats(batch_ * kv_heads_ * panels_ * head_dim_ * panel)) {
-    const bool pad = padded(head_dim_) != head_dim_;
-    if (pad) packed_values_ = allocate_floats(batch_ * kv_heads_ * keys_ * padded(head_dim_));
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < batch_ * kv_heads_ * panels_; ++i) {
       const std::size_t head = i / panels_ % kv_heads_;
@@ -43,15 +43,8 @@ class PackedCache {
       const std::size_t n = std::min(panel, keys_ - first);
       const std::size_t offset = first * layout.kv_stride + head * head_dim_;
       pack_keys(k.sequence(b) + offset, n, packed_keys_.get() + i * head_dim_ * panel);
-      if (!pad) continue;
-      float* rows =
-          packed_values_.get() + ((b * kv_heads_ + head) * keys_ + first) * padded(head_dim_);
-      for (std::size_t j = 0; j < n; ++j) {
-        float* row = rows + j * padded(head_dim_);
-        std::copy_n(v.sequence(b) + offset + j * layout.kv_stride, head_dim_, row);
-        std::fill(row + head_dim_, row + padded(head_dim_), 0.0F);
-      }
     }
+    if (padded(value_layout.head_dim) != value_layout.head_dim) pack_values();
   }
 
   std::size_t keys() const { return keys_; }
@@ -61,15 +54,31 @@ class PackedCache {
     return packed_keys_.get() + (group * panels_ + index) * head_dim_ * panel;
   }
   const float* values_of(std::size_t b, std::size_t head) const {
-    if (!packed_values_) return values_.sequence(b) + layout_.kv_offset(head);
-    const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
-    return packed_values_.get() + group * keys_ * padded(head_dim_);
+    if (!packed_values_) return values_.sequence(b) + value_layout_.kv_offset(head);
+    const std::size_t group =
+        b * value_layout_.num_kv_heads() + head / value_layout_.queries_per_key;
+    return packed_values_.get() + group * keys_ * padded(value_layout_.head_dim);
   }
   std::size_t value_stride() const {
-    return packed_values_ ? padded(head_dim_) : layout_.kv_stride;
+    return packed_values_ ? padded(value_layout_.head_dim) : value_layout_.kv_stride;
   }
 
  private:
+  void pack_values() {
+    const std::size_t heads = value_layout_.num_kv_heads();
+    const std::size_t dim = value_layout_.head_dim;
+    packed_values_ = allocate_floats(batch_ * heads * keys_ * padded(dim));
+#pragma omp parallel for schedule(static)
+    for (std::size_t i = 0; i < batch_ * heads * keys_; ++i) {
+      const std::size_t j = i % keys_;
+      const std::size_t head = i / keys_ % heads;
+      const float* from =
+          values_.sequence(i / keys_ / heads) + j * value_layout_.kv_stride + head * dim;
+      float* row = packed_values_.get() + i * padded(dim);
+      std::copy_n(from, dim, row);
+      std::fill(row + dim, row + padded(dim), 0.0F);
+    }
+  }
   void pack_keys(const float* rows, std::size_t n, float* out) const {
     for (std::size_t j = 0; j < n; ++j) {
       for (std::size_t d = 0; d < head_dim_; ++d)
@@ -87,6 +96,7 @@ class PackedCache {
   std::size_t panels_;
   const Operand& values_;
   const HeadLayout& layout_;
+  const HeadLayout& value_layout_;
   Floats packed_keys_;
   Floats packed_values_;
 };
@@ -95,9 +105,10 @@ class PackedCache {
 /// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 class QueryBlock {
  public:
-  explicit QueryBlock(std::size_t head_dim)
+  QueryBlock(std::size_t head_dim, std::size_t value_dim)
       : head_dim_(head_dim),
-        width_(padded(head_dim)),
+        value_dim_(value_dim),
+        width_(padded(value_dim)),
         queries_(block_rows * head_dim),
         scores_(block_rows * key_tile),
         out_(block_rows * width_) {}
@@ -121,7 +132,8 @@ class QueryBlock {
       absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
     }
     for (std::size_t i = 0; i < n; ++i) {
-      map_row(Function::Scale, 1 / sum_[i], &out_[i * width_], out + i * stride, head_dim_);
+      map_row(Function::Scale, 1 / sum_[i], &out_[i * width_], out + i * a.values.query_stride,
+              value_dim_);
     }
   }
 
@@ -166,6 +178,7 @@ class QueryBlock {
   }
 
   std::size_t head_dim_;
+  std::size_t value_dim_;
   std::size_t width_;
   std::vector<float> queries_;
   std::vector<float> scores_;
@@ -182,10 +195,10 @@ void attend_many(const Call& call, const Attention& a) {
   const std::size_t queries = q.shape[1];
   const std::size_t tiles = (queries + query_tile - 1) / query_tile;
   const HeadLayout& l = a.layout;
-  const PackedCache cache(call.inputs[1], call.inputs[2], l);
+  const PackedCache cache(call.inputs[1], call.inputs[2], l, a.values);
   // One for each thread, made before they start: what they throw could not be caught.
   std::vector<QueryBlock> blocks(static_cast<std::size_t>(omp_get_max_threads()),
-                                 QueryBlock(l.head_dim));
+                                 QueryBlock(l.head_dim, a.values.head_dim));
 #pragma omp parallel
   {
     QueryBlock& block = blocks[static_cast<std::size_t>(omp_get_thread_num())];
@@ -197,9 +210,10 @@ void attend_many(const Call& call, const Attention& a) {
       const std::size_t first = (tiles - 1 - item / l.num_heads / batch) * query_tile;
       const std::size_t end = std::min(queries, first + query_tile);
       for (std::size_t i = first; i < end; i += block_rows) {
-        const std::size_t at = (b * queries + i) * l.query_stride + l.query_offset(head);
-        block.attend(a, cache, b, head, i, std::min(block_rows, end - i), q.data + at,
-                     call.output.data + at);
+        const std::size_t row = b * queries + i;
+        block.attend(a, cache, b, head, i, std::min(block_rows, end - i),
+                     q.data + row * l.query_stride + l.query_offset(head),
+                     call.output.data + row * a.values.query_stride + a.values.query_offset(head));
       }
     }
   }

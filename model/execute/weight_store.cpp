@@ -10,6 +10,7 @@ struct Use {
   const TensorInfo* info = nullptr;
   bool matrix = false;  ///< the second operand of a product
   bool table = false;   ///< rows are looked up
+  bool rows = false;    ///< read as plain rows of numbers
 };
 
 std::map<std::string, Use> uses_of(const std::vector<const Graph*>& graphs) {
@@ -23,8 +24,10 @@ std::map<std::string, Use> uses_of(const std::vector<const Graph*>& graphs) {
         use.info = &info;
         const bool product =
             std::holds_alternative<Linear>(node.op) || std::holds_alternative<Conv1d>(node.op);
+        const bool lookup = std::holds_alternative<Embedding>(node.op) && i == 0;
         use.matrix |= product && i == 1;
-        use.table |= std::holds_alternative<Embedding>(node.op) && i == 0;
+        use.table |= lookup;
+        use.rows |= !lookup && !(product && i == 1);
       }
     }
   }
@@ -66,23 +69,23 @@ WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const G
   // All shapes are checked before the first byte is converted.
   check_weights(checkpoint, graphs);
   for (const auto& [name, use] : uses_of(graphs)) {
-    load(checkpoint, *use.info, use.matrix, use.table, form);
+    load(checkpoint, *use.info, {use.matrix, use.table, use.rows}, form);
   }
 }
 
-void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, bool matrix,
-                       bool table, WeightForm form) {
+void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, const Forms& forms,
+                       WeightForm form) {
   Weight& weight = weights_[info.name];
   const std::size_t rows = info.shape.front().constant();
   const std::size_t elements = info.elements().constant();
   const std::size_t row = elements / rows;
   const auto source = checkpoint.reader(info);
-  if (form == WeightForm::Plain || (!matrix && !table)) {
+  if (form == WeightForm::Plain || forms.rows) {
     weight.data = store_.take(elements);
     source.read_rows(0, {weight.data, elements});
     bytes_ += elements * sizeof(float);
   }
-  if (form == WeightForm::Packed && matrix) {
+  if (form == WeightForm::Packed && forms.matrix) {
     // A convolution's [in, kernel] becomes [kernel, in], so that its input is copied frame by
     // frame.
     const std::size_t kernel = info.shape.size() > 2 ? info.shape[2].constant() : 1;
@@ -93,10 +96,10 @@ void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, boo
     weight.matrix = std::make_unique<Matrix>(rows, row, fill, store_);
     bytes_ += weight.matrix->bytes();
   }
-  if (form == WeightForm::Packed && table) {
+  if (form == WeightForm::Packed && forms.table) {
     // Packing a tied matrix has read all of it; a table alone is read once to know that it is
     // sound.
-    if (!matrix) check_rows(source, rows, row);
+    if (!forms.matrix) check_rows(source, rows, row);
     weight.table = std::make_unique<RowTable>(
         rows, [source](std::size_t r, std::span<float> out) { source.read_rows(r, out); });
   }

@@ -36,11 +36,17 @@ class WeightStore {
 
  private:
   struct Weight {
-    float* data = nullptr;  ///< vectors, and everything in the plain form
+    float* data = nullptr;  ///< vectors, what is read row by row, everything in the plain form
     std::unique_ptr<Matrix> matrix;
     std::unique_ptr<RowTable> table;
   };
-  void load(const Checkpoint& checkpoint, const TensorInfo& info, bool matrix, bool table,
+  /// What the graphs' nodes read of one weight; a weight may have several forms.
+  struct Forms {
+    bool matrix;
+    bool table;
+    bool rows;
+  };
+  void load(const Checkpoint& checkpoint, const TensorInfo& info, const Forms& forms,
             WeightForm form);
 
   FloatStore store_;

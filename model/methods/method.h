@@ -46,7 +46,8 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
 
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
-  const Architecture& base;
+  /// What is recorded: the model, as far as the methods leave it as it is.
+  Architecture model;
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
@@ -54,6 +55,7 @@ struct Plan {
   bool whole_prompt = false;
   /// What is cached, and how attention reads it.
   AttentionMethod attention = plain_attention;
+  CrossMethod cross = plain_cross_attention();
 };
 
 struct Method {
@@ -65,6 +67,8 @@ struct Method {
   /// A spelling that works with small prompts: for help, and for the tests that try all methods.
   std::string_view example;
   bool runs = true;  ///< false: it is costed, but the executor cannot run it yet
+  /// Its weights are not those of the model: it runs on what `kvcast convert` made for it.
+  bool converts = false;
 };
 
 /// All methods, in the order of `registry.cpp`.

@@ -9,6 +9,7 @@
 #define KVCAST_METHODS(METHOD) \
   METHOD(plain)                \
   METHOD(random_prune)         \
+  METHOD(slim)                 \
   METHOD(streaming)
 
 namespace kvcast {

@@ -250,8 +250,12 @@ std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& n
 }  // namespace
 
 WeightSource huggingface_weight(const Architecture& a, const std::string& name) {
-  const WeightName parsed = parse_weight_name(name);
   WeightSource source;
+  if (!a.slim.empty()) {  // converted checkpoints hold the weights as the forward pass reads them
+    source.names = {name};
+    return source;
+  }
+  const WeightName parsed = parse_weight_name(name);
   source.names = shared_names(a, parsed);
   if (!source.names.empty()) return source;
 

@@ -15,11 +15,12 @@ std::filesystem::path golden_file() {
 }
 
 /// What a method makes of a small model: every figure of a run that does not depend on the machine.
-ordered_json run_method(std::string_view example) {
-  const OracleCase c("llama_gqa_llama3_rope");
+ordered_json run_method(const Method& method) {
+  const OracleCase c(case_for(method));
+  const Checkpoint checkpoint = checkpoint_for(method, c);
   SessionOptions o;
-  o.methods = parse_methods(example);
-  const Session session(c.checkpoint, o);
+  o.methods = parse_methods(method.example);
+  const Session session(checkpoint, o);
   const Generation g = session.run(c.request(c.prompt, 24));
   return {{"generated_tokens", g.tokens},
           {"flops", g.analytic_flops},
@@ -31,7 +32,7 @@ ordered_json run_method(std::string_view example) {
 TEST_CASE("golden: every method that runs gives the stored tokens and work") {
   ordered_json runs;
   for (const Method& method : methods()) {
-    if (method.runs) runs[std::string(method.example)] = run_method(method.example);
+    if (method.runs) runs[std::string(method.example)] = run_method(method);
   }
   if (std::getenv("KVCAST_REGENERATE") != nullptr) std::ofstream(golden_file()) << runs.dump(1);
   const nlohmann::json stored = read_json_file(golden_file());

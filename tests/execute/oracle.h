@@ -89,4 +89,14 @@ struct OracleCase {
   }
 };
 
+/// A small model that a method's example fits.
+inline std::string case_for(const Method& method) {
+  return method.converts ? "llama_mha" : "llama_gqa_llama3_rope";
+}
+
+/// What the method runs on: the case's weights, or random ones where it needs its own.
+inline Checkpoint checkpoint_for(const Method& method, const OracleCase& c) {
+  return method.converts ? Checkpoint(c.checkpoint.architecture(), 1) : c.checkpoint;
+}
+
 }  // namespace kvcast::execute

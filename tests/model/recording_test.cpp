@@ -37,7 +37,7 @@ Work concrete_prefill(const Architecture& a, const Lowering& lowering, const Poi
   if (a.encoder_decoder) {
     const Value states = record_encoder(r, a, p.batch, p.prompt_len);
     record_decoder(r, a, {p.batch, 1, 0, p.prompt_len, Logits::Last},
-                   record_cross_cache(r, a, states));
+                   record_cross_cache(r, a, plain_cross_attention(), states));
   } else {
     record_decoder(r, a, {p.batch, p.prompt_len, 0, 0, Logits::Last});
   }
