@@ -141,6 +141,7 @@ std::optional<Erratum> Published::erratum(const CsvRow& row, std::string_view co
   for (const CsvRow& e : errata_.rows()) {
     if (e.text("file") != file || e.text("column") != column) continue;
     if (!matches(row, e.text("key"), e.place("key"))) continue;
+    if (e.text("printed") != row.text(column)) continue;
     return Erratum{e.text("id"), e.text("corrected"), e.text("reason")};
   }
   return {};

@@ -89,6 +89,7 @@ class Published {
   CsvTable read(std::string_view file) const { return CsvTable::read(folder_ / file); }
   /// The value of a row of a "..._prose.csv" by its `claim_id`. Throws Error when it is not there.
   double claim(std::string_view file, std::string_view claim_id) const;
+  /// What is known of the number that stands in a cell; of another number nothing is known.
   std::optional<Erratum> erratum(const CsvRow& row, std::string_view column) const;
   /// Holds `ours` against the number printed in `column` ("3.60", "134M", "4.3B"), its erratum
   /// considered. Throws Error when no number stands there, or one that is wrong and for which the

@@ -1,121 +1,17 @@
 #include <array>
-#include <cctype>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "model/error.h"
 #include "model/recording.h"
 #include "model/work.h"
+#include "reports/formula.h"
 #include "reports/reproduce.h"
 
 namespace kvcast::reports {
 namespace {
 
-/// Evaluates a formula of an `expression_python` column over polynomials: + - * / **, parentheses,
-/// whole numbers and the variables given. The result is exact, for all batches and lengths at once.
-class Formula {
- public:
-  Formula(const CsvRow& row, const std::map<std::string, Count>& variables)
-      : text_(row.text("expression_python")),
-        place_(row.place("expression_python")),
-        variables_(variables) {}
-
-  Count evaluate() {
-    Count result = sum();
-    if (skip_blanks() != '\0') fail("an operator or the end");
-    return result;
-  }
-
- private:
-  [[noreturn]] void fail(std::string_view expected) const {
-    const std::string rest = text_.substr(next_);
-    throw Error(place_, rest.empty() ? "the end of '" + text_ + "'" : "'" + rest + "'", expected);
-  }
-
-  char skip_blanks() {
-    while (next_ < text_.size() && text_[next_] == ' ') ++next_;
-    return next_ < text_.size() ? text_[next_] : '\0';
-  }
-
-  bool take(std::string_view token) {
-    skip_blanks();
-    if (text_.compare(next_, token.size(), token) != 0) return false;
-    next_ += token.size();
-    return true;
-  }
-
-  Count sum() {
-    Count value = product();
-    for (;;) {
-      if (take("+")) {
-        value += product();
-      } else if (take("-")) {
-        value -= product();
-      } else {
-        return value;
-      }
-    }
-  }
-
-  Count product() {
-    Count value = power();
-    for (;;) {
-      if (take("*")) {
-        value = value * power();
-      } else if (take("/")) {
-        value = value.scaled(1, static_cast<std::int64_t>(positive_constant(power(), "divisor")));
-      } else {
-        return value;
-      }
-    }
-  }
-
-  Count power() {
-    const Count base = atom();
-    if (!take("**")) return base;
-    Count value = 1;
-    for (std::uint64_t n = positive_constant(power(), "exponent"); n > 0; --n) value = value * base;
-    return value;
-  }
-
-  std::uint64_t positive_constant(const Count& count, const std::string& what) const {
-    const std::uint64_t limit = 1 << 20;
-    const bool whole = count.is_constant() && count.denominator() == 1;
-    const std::uint64_t value = whole ? count.at({}) : 0;
-    if (value == 0 || value > limit)
-      throw Error(place_, "another " + what, "a whole number above 0");
-    return value;
-  }
-
-  Count atom() {
-    const char c = skip_blanks();
-    if (take("(")) {
-      Count value = sum();
-      if (!take(")")) fail("')'");
-      return value;
-    }
-    const std::size_t begin = next_;
-    while (next_ < text_.size() && std::isalnum(static_cast<unsigned char>(text_[next_]))) ++next_;
-    const std::string word = text_.substr(begin, next_ - begin);
-    if (std::isdigit(static_cast<unsigned char>(c))) {
-      std::uint64_t number = 0;
-      const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-      if (error == std::errc() && rest == word.data() + word.size()) return number;
-    }
-    const auto variable = variables_.find(word);
-    if (variable != variables_.end()) return variable->second;
-    next_ = begin;
-    fail("a number, a variable or '('");
-  }
-
-  const std::string text_;
-  const std::string place_;
-  const std::map<std::string, Count>& variables_;
-  std::size_t next_ = 0;
-};
-
-std::map<std::string, Count> formula_variables(const Architecture& a) {
+FormulaVariables formula_variables(const Architecture& a) {
   const LayerShape& layer = a.decoder.layers.front();
   return {{"L", a.num_hidden_layers()},
           {"D", a.hidden_size},
@@ -178,27 +74,19 @@ std::vector<ReproducedRow> table5(const Catalog& catalog) {
   for (const std::string& model : models_of_table6(published)) {
     const Architecture a = load_model(catalog, model);
     const Recording recording = record_as_counted(a);
-    const std::map<std::string, Count> variables = formula_variables(a);
+    const FormulaVariables variables = formula_variables(a);
     for (const CsvRow& row : table.rows()) {
       const std::string& module = row.text("module");
-      const Count formula = Formula(row, variables).evaluate();
+      const Count formula = evaluate_formula(row, "expression_python", variables);
       Count ours = multiply_adds(recording.prefill, labels_of(module, row.place("module")));
       if (module.ends_with("_per_layer")) {
         ours = ours.scaled(1, static_cast<std::int64_t>(a.num_hidden_layers()));
       }
       for (const std::uint64_t length : lengths) {
         const SymbolValues sizes = recording.symbols.resolve({1, length, length});
-        ReproducedRow result;
-        result.source = row.text("source");
-        result.cell = model + ": " + module + " = " + row.text("expression_python") +
-                      " at B = 1, S = " + std::to_string(length);
-        const std::uint64_t published_value = formula.at(sizes);
-        result.published = std::to_string(published_value);
-        result.ours = static_cast<double>(ours.at(sizes));
-        result.relative_error = result.ours / static_cast<double>(published_value) - 1;
-        result.exact = true;
-        result.agrees = ours == formula;  // as polynomials, so at every other B and S too
-        rows.push_back(std::move(result));
+        const std::string cell = model + ": " + module + " = " + row.text("expression_python") +
+                                 " at B = 1, S = " + std::to_string(length);
+        rows.push_back(compare_formula(row, cell, formula, {ours}, sizes));
       }
     }
   }

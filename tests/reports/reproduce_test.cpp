@@ -2,47 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include "model/error.h"
+#include "tests/reports/reproduced_tables.h"
 
 namespace kvcast::reports {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path data_folder = fs::path(KVCAST_SOURCE_DIR) / "data";
-
-const Catalog& catalog() {
-  static const Catalog c(data_folder);
-  return c;
-}
-
-const PublishedTable& table(const std::string& name) {
-  const std::vector<std::string> names{name};
-  const auto selected = select_tables(names);
-  REQUIRE(selected.size() == 1);
-  return *selected.front();
-}
-
-std::vector<ReproducedRow> rows_of(const std::string& name) { return table(name).rows(catalog()); }
-
-/// The row whose cell begins with `cell`.
-ReproducedRow find(const std::vector<ReproducedRow>& rows, const std::string& cell) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const ReproducedRow& row) {
-    return row.cell.starts_with(cell);
-  });
-  CAPTURE(cell);
-  REQUIRE(found != rows.end());
-  return *found;
-}
 
 std::vector<std::string> names_of(const std::vector<const PublishedTable*>& tables) {
   std::vector<std::string> names;
@@ -234,34 +203,6 @@ TEST_CASE("reproduce: a summary keeps exact and measured cells apart") {
   CHECK(s.mape == doctest::Approx(0.15));
   CHECK(s.worst == doctest::Approx(0.25));
 }
-
-/// A data folder with our models and hardware, and published tables that a test may change.
-class ChangedData {
- public:
-  ChangedData()
-      : root_(fs::temp_directory_path() / ("kvcast-reproduce-" + std::to_string(getpid()))) {
-    fs::create_directories(root_);
-    for (const char* folder : {"models", "hardware"}) {
-      fs::create_directory_symlink(data_folder / folder, root_ / folder);
-    }
-    fs::copy(data_folder / "published", root_ / "published");
-  }
-  ~ChangedData() { fs::remove_all(root_); }
-
-  void replace(const std::string& file, const std::string& from, const std::string& to) {
-    const fs::path path = root_ / "published" / file;
-    std::ifstream in(path);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    const std::size_t at = text.find(from);
-    REQUIRE(at != std::string::npos);
-    text.replace(at, from.size(), to);
-    std::ofstream(path) << text;
-  }
-  Catalog open() const { return Catalog(root_); }
-
- private:
-  fs::path root_;
-};
 
 TEST_CASE("reproduce: a printed digit that differs is a disagreement, an erratum no excuse") {
   ChangedData data;

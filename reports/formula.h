@@ -1,0 +1,36 @@
+/// Formulas that papers print, as the `expression_python` columns of `data/published/` spell them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "model/count.h"
+#include "reports/csv_table.h"
+#include "reports/reproduce.h"
+
+namespace kvcast::reports {
+
+using FormulaVariables = std::map<std::string, Count>;
+
+/// Evaluates the formula in a cell over polynomials: + - * / **, parentheses, whole numbers and the
+/// variables given; divisors and exponents are constants. The result is exact, for all values of
+/// its symbols at once. Throws Error with the cell's place, what was found and what was expected.
+Count evaluate_formula(const CsvRow& row, std::string_view column,
+                       const FormulaVariables& variables);
+
+/// The value of a count, fractions kept.
+double value_at(const Count& count, const SymbolValues& values);
+
+/// What we count: a polynomial, or the ratio of two.
+struct CountRatio {
+  Count over;
+  Count under = 1;
+};
+
+/// A printed formula beside ours. The row shows both at `values`; they agree when they are the same
+/// for all values of the symbols.
+ReproducedRow compare_formula(const CsvRow& row, std::string cell, const Count& formula,
+                              const CountRatio& ours, const SymbolValues& values);
+
+}  // namespace kvcast::reports

@@ -1,0 +1,75 @@
+/// What tests of reproduced tables share.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "reports/reproduce.h"
+
+namespace kvcast::reports {
+
+inline const std::filesystem::path data_folder = std::filesystem::path(KVCAST_SOURCE_DIR) / "data";
+
+inline const Catalog& catalog() {
+  static const Catalog c(data_folder);
+  return c;
+}
+
+inline const PublishedTable& table(const std::string& name) {
+  const std::vector<std::string> names{name};
+  const auto selected = select_tables(names);
+  REQUIRE(selected.size() == 1);
+  return *selected.front();
+}
+
+inline std::vector<ReproducedRow> rows_of(const std::string& name) {
+  return table(name).rows(catalog());
+}
+
+/// The row whose cell begins with `cell`.
+inline ReproducedRow find(const std::vector<ReproducedRow>& rows, const std::string& cell) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const ReproducedRow& row) {
+    return row.cell.starts_with(cell);
+  });
+  CAPTURE(cell);
+  REQUIRE(found != rows.end());
+  return *found;
+}
+
+/// A data folder with our models and hardware, and published tables that a test may change.
+class ChangedData {
+ public:
+  ChangedData()
+      : root_(std::filesystem::temp_directory_path() /
+              ("kvcast-reproduce-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(root_);
+    for (const char* folder : {"models", "hardware"}) {
+      std::filesystem::create_directory_symlink(data_folder / folder, root_ / folder);
+    }
+    std::filesystem::copy(data_folder / "published", root_ / "published");
+  }
+  ~ChangedData() { std::filesystem::remove_all(root_); }
+
+  void replace(const std::string& file, const std::string& from, const std::string& to) {
+    const std::filesystem::path path = root_ / "published" / file;
+    std::ifstream in(path);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    std::ofstream(path) << text;
+  }
+  Catalog open() const { return Catalog(root_); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+}  // namespace kvcast::reports
