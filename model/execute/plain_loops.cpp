@@ -13,16 +13,17 @@ namespace {
 
 constexpr float lowest = std::numeric_limits<float>::lowest();
 
-Real activation(Function function, Real x) {
+template <typename N>
+Real<N> activation(Function function, Real<N> x) {
   switch (function) {
     case Function::Relu: return maximum(x, {0});
-    case Function::Silu: return x / (Real{1} + exponential(-x));
+    case Function::Silu: return x / (Real<N>{1} + exponential(-x));
     case Function::Gelu:
-      return Real{0.5F} * x * (Real{1} + error_function(x * constant(std::sqrt(0.5))));
+      return Real<N>{0.5F} * x * (Real<N>{1} + error_function(x * constant<N>(std::sqrt(0.5))));
     case Function::GeluTanh: {
-      const Real inner =
-          constant(std::sqrt(2 / 3.14159265358979323846)) * (x + constant(0.044715) * (x * x * x));
-      return Real{0.5F} * x * (Real{1} + hyperbolic_tangent(inner));
+      const Real<N> inner = constant<N>(std::sqrt(2 / 3.14159265358979323846)) *
+                            (x + constant<N>(0.044715) * (x * x * x));
+      return Real<N>{0.5F} * x * (Real<N>{1} + hyperbolic_tangent(inner));
     }
     default: KVCAST_ASSERT(false); return x;
   }
@@ -56,8 +57,12 @@ class Aligned {
   std::size_t run_ = 0;
 };
 
+/// N is what the numbers are computed in: float or double.
+template <typename N>
 class PlainLoops {
  public:
+  using Real = execute::Real<N>;
+
   explicit PlainLoops(const Call& call) : call_(call), out_(call.output) {
     for (const Operand& operand : call.inputs) in_.emplace_back(operand);
   }
@@ -65,7 +70,7 @@ class PlainLoops {
   CountedWork counted_work() const {
     CountedWork w;
     w.flops = counted_flops;
-    for (const Reader& r : in_) w.read[slot(r)] += r.bytes();
+    for (const Reader<N>& r : in_) w.read[slot(r)] += r.bytes();
     w.written[slot(out_)] += out_.bytes();
     return w;
   }
@@ -241,7 +246,7 @@ class PlainLoops {
   void operator()(const Rope& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call_.value(op.first_position), tokens);
+    const RopeAngleTable<N> angles(*op.table, call_.value(op.first_position), tokens);
     std::size_t head = 0;  // index of the head's first element
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t t = 0; t < tokens; ++t) {
@@ -272,7 +277,7 @@ class PlainLoops {
         const bool rotates = d < 2 * half;
         const Real frequency = constant(rotates ? op.table->inverse_frequencies[d % half] : 0);
         const Real angle = position * frequency;
-        const float gain = rotates ? static_cast<float>(op.table->gain) : 1.0F;
+        const N gain = rotates ? static_cast<N>(op.table->gain) : 1;
         out_(t * head_dim + d,
              counted(gain * (op.sine ? std::sin(angle.value) : std::cos(angle.value))));
       }
@@ -384,7 +389,7 @@ class PlainLoops {
     for (std::size_t h = 0; h < heads; ++h) {
       const float slope = alibi_slope(h, heads);
       for (std::size_t j = 0; j < keys; ++j) {
-        out_(h * keys + j, counted(alibi_bias(slope, j)) * constant(op.scale));
+        out_(h * keys + j, counted<N>(alibi_bias(slope, j)) * constant(op.scale));
       }
     }
   }
@@ -403,6 +408,7 @@ class PlainLoops {
   }
 
  private:
+  static Real constant(double value) { return execute::constant<N>(value); }
   static std::size_t slot(const Touched& t) {
     return static_cast<std::size_t>(t.operand().info->storage);
   }
@@ -460,8 +466,8 @@ class PlainLoops {
   }
 
   const Call& call_;
-  std::vector<Reader> in_;
-  Writer out_;
+  std::vector<Reader<N>> in_;
+  Writer<N> out_;
 };
 
 }  // namespace
@@ -482,11 +488,13 @@ CountedWork& CountedWork::operator+=(const CountedWork& other) {
   return *this;
 }
 
-CountedWork run_plain(const Call& call) {
-  counted_flops = 0;
-  PlainLoops loops(call);
-  std::visit(loops, call.node.op);
-  return loops.counted_work();
+CountedWork run_plain(const Call& call, DType dtype) {
+  const auto run = [&](auto loops) {
+    counted_flops = 0;
+    std::visit(loops, call.node.op);
+    return loops.counted_work();
+  };
+  return dtype == DType::FP64 ? run(PlainLoops<double>(call)) : run(PlainLoops<float>(call));
 }
 
 }  // namespace kvcast::execute

@@ -31,21 +31,25 @@ double rope_position(const RopeTable& table, std::size_t position) {
   return static_cast<double>(position) / table.position_scale;
 }
 
-RopeAngleTable::RopeAngleTable(const RopeTable& table, std::size_t first_position,
-                               std::size_t tokens)
+template <typename N>
+RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t first_position,
+                                  std::size_t tokens)
     : frequencies_(table.inverse_frequencies.size()),
       cosines_(tokens * frequencies_),
       sines_(tokens * frequencies_) {
-  const auto gain = static_cast<float>(table.gain);
+  const auto gain = static_cast<N>(table.gain);
   for (std::size_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<float>(rope_position(table, first_position + t));
+    const auto position = static_cast<N>(rope_position(table, first_position + t));
     for (std::size_t j = 0; j < frequencies_; ++j) {
-      const float angle = position * static_cast<float>(table.inverse_frequencies[j]);
+      const N angle = position * static_cast<N>(table.inverse_frequencies[j]);
       cosines_[t * frequencies_ + j] = gain * std::cos(angle);
       sines_[t * frequencies_ + j] = gain * std::sin(angle);
     }
   }
 }
+
+template class RopeAngleTable<float>;
+template class RopeAngleTable<double>;
 
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key) {
   std::size_t buckets = op.num_buckets;

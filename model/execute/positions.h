@@ -24,20 +24,21 @@ extern const float masked_score;
 /// The position that a rotary table turns by: divided by its scale.
 double rope_position(const RopeTable& table, std::size_t position);
 
-/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain.
-/// The angle is taken in fp32, as transformers does.
+/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain. N is float
+/// or double, and so is the angle: in fp32 it is what transformers takes.
+template <typename N>
 class RopeAngleTable {
  public:
   RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens);
-  float cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
-  float sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
-  const float* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
-  const float* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
+  N cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
+  N sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
+  const N* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
+  const N* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
 
  private:
   std::size_t frequencies_;
-  std::vector<float> cosines_;
-  std::vector<float> sines_;
+  std::vector<N> cosines_;
+  std::vector<N> sines_;
 };
 
 /// T5's bucket of key position - query position.
