@@ -20,6 +20,7 @@ constexpr std::array<DTypeWidth, num_dtypes> widths{{
     {"q4_1", 160, 32},
     {"q4_k", 1152, 256},
     {"q6_k", 1680, 256},
+    {"fp64", 64, 1},
 }};
 
 }  // namespace

@@ -106,7 +106,7 @@ DType Hardware::supported(DType dtype) const {
   // each other, and GGUF's blocks become floats of 16 bits.
   constexpr std::array by_precision{DType::INT4, DType::INT8, DType::FP8, DType::BF16,
                                     DType::FP16, DType::TF32, DType::FP32};
-  const bool starts_at_16_bits = dtype == DType::FP16 || dtype > DType::INT4;
+  const bool starts_at_16_bits = dtype == DType::FP16 || width(dtype).block_elements > 1;
   const DType first = starts_at_16_bits ? DType::BF16 : dtype;
   for (auto wider = std::find(by_precision.begin(), by_precision.end(), first);
        wider != by_precision.end(); ++wider) {

@@ -1,4 +1,4 @@
-/// One block of memory for all intermediate results of a pass.
+/// One block of memory for all intermediate results of a pass. Elements are floats.
 #pragma once
 
 #include <cstddef>

@@ -14,13 +14,13 @@ void CacheStore::reserve(const std::string& name, std::size_t batch, std::size_t
 }
 
 void CacheStore::allocate() {
-  const std::size_t elements = bytes() / sizeof(float);
-  block_ = allocate_floats(elements);
-  std::fill_n(block_.get(), elements, 0.0F);
+  const std::size_t floats = bytes() / sizeof(float);
+  block_ = allocate_floats(floats);
+  std::fill_n(block_.get(), floats, 0.0F);
   float* next = block_.get();
   for (auto& [name, slab] : slabs_) {
     slab.data = next;
-    next += slab.batch * slab.rows * slab.features;
+    next += slab.batch * slab.rows * slab.features * floats_in(dtype_);
   }
 }
 
@@ -37,7 +37,7 @@ void CacheStore::bind(const std::string& name, Operand& operand) const {
 std::uint64_t CacheStore::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& [name, slab] : slabs_) {
-    sum += slab.batch * slab.rows * slab.features * sizeof(float);
+    sum += slab.batch * slab.rows * slab.features * floats_in(dtype_) * sizeof(float);
   }
   return sum;
 }

@@ -14,6 +14,8 @@ namespace kvcast::execute {
 /// reserved.
 class CacheStore {
  public:
+  /// Of FP32 or FP64 numbers.
+  explicit CacheStore(DType dtype = DType::FP32) : dtype_(dtype) {}
   /// Asks for room; of several requests for one tensor the largest counts.
   void reserve(const std::string& name, std::size_t batch, std::size_t rows, std::size_t features);
   /// Makes the room, once, before the first pass, and touches it, so that no pass waits for pages.
@@ -29,6 +31,7 @@ class CacheStore {
     std::size_t rows = 0;
     std::size_t features = 0;
   };
+  DType dtype_;
   Floats block_;  ///< all slabs, side by side
   std::map<std::string, Slab, std::less<>> slabs_;
 };

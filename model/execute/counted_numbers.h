@@ -11,32 +11,73 @@
 
 namespace kvcast::execute {
 
-/// A number whose arithmetic is counted.
+/// A number whose arithmetic is counted; N is float or double.
+template <typename N>
 struct Real {
-  float value = 0;
+  N value = 0;
 };
 
 /// Operations on this thread since somebody set it to zero.
 inline thread_local std::uint64_t counted_flops = 0;
 
-inline Real counted(float value) {
+template <typename N>
+Real<N> counted(N value) {
   ++counted_flops;
   return {value};
 }
-inline Real operator+(Real a, Real b) { return counted(a.value + b.value); }
-inline Real operator-(Real a, Real b) { return counted(a.value - b.value); }
-inline Real operator*(Real a, Real b) { return counted(a.value * b.value); }
-inline Real operator/(Real a, Real b) { return counted(a.value / b.value); }
-inline Real operator-(Real a) { return counted(-a.value); }
-inline Real& operator+=(Real& a, Real b) { return a = a + b; }
-inline Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
-inline Real exponential(Real a) { return counted(std::exp(a.value)); }
-inline Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
-inline Real error_function(Real a) { return counted(std::erf(a.value)); }
-inline Real square_root(Real a) { return counted(std::sqrt(a.value)); }
-inline Real inverse_square_root(Real a) { return counted(1 / std::sqrt(a.value)); }
+template <typename N>
+Real<N> operator+(Real<N> a, Real<N> b) {
+  return counted(a.value + b.value);
+}
+template <typename N>
+Real<N> operator-(Real<N> a, Real<N> b) {
+  return counted(a.value - b.value);
+}
+template <typename N>
+Real<N> operator*(Real<N> a, Real<N> b) {
+  return counted(a.value * b.value);
+}
+template <typename N>
+Real<N> operator/(Real<N> a, Real<N> b) {
+  return counted(a.value / b.value);
+}
+template <typename N>
+Real<N> operator-(Real<N> a) {
+  return counted(-a.value);
+}
+template <typename N>
+Real<N>& operator+=(Real<N>& a, Real<N> b) {
+  return a = a + b;
+}
+template <typename N>
+Real<N> maximum(Real<N> a, Real<N> b) {
+  return counted(std::max(a.value, b.value));
+}
+template <typename N>
+Real<N> exponential(Real<N> a) {
+  return counted(std::exp(a.value));
+}
+template <typename N>
+Real<N> hyperbolic_tangent(Real<N> a) {
+  return counted(std::tanh(a.value));
+}
+template <typename N>
+Real<N> error_function(Real<N> a) {
+  return counted(std::erf(a.value));
+}
+template <typename N>
+Real<N> square_root(Real<N> a) {
+  return counted(std::sqrt(a.value));
+}
+template <typename N>
+Real<N> inverse_square_root(Real<N> a) {
+  return counted(1 / std::sqrt(a.value));
+}
 
-inline Real constant(double value) { return {static_cast<float>(value)}; }
+template <typename N>
+Real<N> constant(double value) {
+  return {static_cast<N>(value)};
+}
 
 /// The elements of an operand that were touched. A gather reads an element anew for each row that
 /// asks for it.
@@ -56,10 +97,11 @@ class Touched {
   }
   void gathered() { ++elements_; }
   /// Where logical element i lies.
-  float* at(std::size_t i) const {
-    if (operand_.contiguous()) return operand_.data + i;
+  template <typename N>
+  N* at(std::size_t i) const {
+    if (operand_.contiguous()) return operand_.numbers<N>() + i;
     const std::size_t of_sequence = operand_.shape.elements() / operand_.shape[0];
-    return operand_.sequence(i / of_sequence) + i % of_sequence;
+    return operand_.sequence<N>(i / of_sequence) + i % of_sequence;
   }
 
  private:
@@ -68,28 +110,30 @@ class Touched {
   std::uint64_t elements_ = 0;
 };
 
+template <typename N>
 class Reader : public Touched {
  public:
   using Touched::Touched;
-  Real operator()(std::size_t i) {
+  Real<N> operator()(std::size_t i) {
     touch(i);
-    return {*at(i)};
+    return {*at<N>(i)};
   }
-  Real gather(std::size_t i) {
+  Real<N> gather(std::size_t i) {
     gathered();
-    return {*at(i)};
+    return {*at<N>(i)};
   }
 };
 
+template <typename N>
 class Writer : public Touched {
  public:
   using Touched::Touched;
-  void operator()(std::size_t i, Real x) {
+  void operator()(std::size_t i, Real<N> x) {
     touch(i);
-    *at(i) = x.value;
+    *at<N>(i) = x.value;
   }
   /// An element written before, still in a register.
-  Real held(std::size_t i) const { return {*at(i)}; }
+  Real<N> held(std::size_t i) const { return {*at<N>(i)}; }
 };
 
 }  // namespace kvcast::execute

@@ -18,13 +18,15 @@ Shape shape_of(const TensorInfo& info, std::span<const std::uint64_t> symbols) {
 
 }  // namespace
 
-Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops)
+Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
     : graph_(graph),
       weights_(weights),
       loops_(loops),
+      dtype_(dtype),
       cache_names_(graph.tensors().size()),
       last_use_(graph.tensors().size(), 0),
       result_(graph.tensors().size()) {
+  KVCAST_ASSERT(dtype == DType::FP32 || (dtype == DType::FP64 && loops == Loops::Counting));
   for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
     const TensorInfo& t = graph.tensors()[i];
     if (t.storage == Storage::KvCache && !t.producer) cache_names_[i] = t.name;
@@ -71,13 +73,14 @@ void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols
 struct Executor::Layout {
   static constexpr std::size_t elsewhere = std::numeric_limits<std::size_t>::max();
   std::vector<std::size_t>
-      first;  ///< by tensor; elsewhere: an input, a weight, a cache, the result
+      first;  ///< float, by tensor; elsewhere: an input, a weight, a cache, the result
   std::size_t extent = 0;
 };
 
 Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
   Layout layout{std::vector<std::size_t>(operands.size(), Layout::elsewhere), 0};
   RangePlanner planner;
+  const std::size_t width = floats_in(dtype_);
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     const std::size_t out = node.output.index;
@@ -88,7 +91,7 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
       const bool in_place = loops_ == Loops::Fast && works_in_place(node.op) && first != out &&
                             layout.first[first] != Layout::elsewhere && last_use_[first] == n &&
                             operands[first].shape.elements() == elements;
-      layout.first[out] = in_place ? layout.first[first] : planner.take(elements);
+      layout.first[out] = in_place ? layout.first[first] : planner.take(elements * width);
       if (in_place) reused = first;
     }
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -97,7 +100,7 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
       const bool again = std::find(node.inputs.begin(), end, node.inputs[i]) != end;
       if (in == reused || again || last_use_[in] != n) continue;
       if (layout.first[in] == Layout::elsewhere) continue;
-      planner.give(layout.first[in], operands[in].shape.elements());
+      planner.give(layout.first[in], operands[in].shape.elements() * width);
     }
   }
   layout.extent = planner.extent();
@@ -107,6 +110,7 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
 Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
                      CacheStore& cache, Arena& arena, const Observer& observer) const {
   std::vector<Operand> operands(graph_.tensors().size());
+  std::vector<std::vector<double>> widened;  // inputs
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
@@ -121,10 +125,15 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       const auto found = inputs.find(info.name);
       KVCAST_ASSERT(found != inputs.end() && found->second.size() == operand.shape.elements());
       operand.data = const_cast<float*>(found->second.data());
+      if (dtype_ == DType::FP64) {
+        auto& wide = widened.emplace_back(found->second.begin(), found->second.end());
+        operand.data = reinterpret_cast<float*>(wide.data());
+      }
     }
   }
 
-  Output result{operands[result_].shape, allocate_floats(operands[result_].shape.elements())};
+  const Shape& result_shape = operands[result_].shape;
+  Output result{result_shape, allocate_floats(result_shape.elements() * floats_in(dtype_))};
   const Layout layout = lay_out(operands);
   float* const block = arena.reserve(layout.extent);
   operands[result_].data = result.data.get();
@@ -143,7 +152,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     if (loops_ == Loops::Fast) {
       run_fast(call);
     } else {
-      counted = run_plain(call);
+      counted = run_plain(call, dtype_);
     }
     if (observer) {
       observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, &call});

@@ -20,7 +20,8 @@ enum class Loops {
   Counting,  ///< plain loops that count FLOPs and bytes; weights in their plain form
 };
 
-/// A graph's inputs by name: token ids as whole numbers, mel features, position ids.
+/// A graph's inputs by name: token ids as whole numbers, mel features, position ids. They are fp32
+/// whatever the executor computes in.
 using Inputs = std::map<std::string, std::span<const float>, std::less<>>;
 
 /// What happened at one node, as it ended.
@@ -32,7 +33,7 @@ struct NodeRun {
 };
 using Observer = std::function<void(const NodeRun&)>;
 
-/// The result that leaves a pass: its logits.
+/// The result that leaves a pass: its logits, in the executor's dtype.
 struct Output {
   Shape shape;
   Floats data;
@@ -40,8 +41,9 @@ struct Output {
 
 class Executor {
  public:
-  /// The graph and the weights must outlive it.
-  Executor(const Graph& graph, const WeightStore& weights, Loops loops);
+  /// The graph and the weights must outlive it. Everything is computed in `dtype`, that of the
+  /// weights and of the caches it runs on: FP32, or with Loops::Counting FP64.
+  Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype = DType::FP32);
 
   /// Before the first pass of these sizes: asks for room in the cache for what the graph appends,
   /// and compiles the products.
@@ -57,6 +59,7 @@ class Executor {
   const Graph& graph_;
   const WeightStore& weights_;
   Loops loops_;
+  DType dtype_;
   std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
   std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
   std::size_t result_;                    ///< tensor index of the logits

@@ -1,8 +1,10 @@
-/// Blocks of fp32 numbers.
+/// Blocks of fp32 numbers; fp64 numbers lie in them too, each in the place of two.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+
+#include "model/dtype.h"
 
 namespace kvcast::execute {
 
@@ -14,5 +16,8 @@ using Floats = std::unique_ptr<float[], FreeFloats>;
 /// Uninitialised, aligned to 64 bytes; large blocks in huge pages where the system has them.
 /// Throws std::bad_alloc.
 Floats allocate_floats(std::size_t count);
+
+/// Floats in whose place a number of `dtype`, FP32 or FP64, lies.
+inline std::size_t floats_in(DType dtype) { return dtype == DType::FP64 ? 2 : 1; }
 
 }  // namespace kvcast::execute

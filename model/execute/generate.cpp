@@ -16,6 +16,9 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
   if (o.chunk > 0 && a.encoder_decoder) {
     throw Error("prefill in chunks", "the encoder-decoder model " + a.name, "a decoder-only model");
   }
+  if (o.dtype != DType::FP32 && o.dtype != DType::FP64) {
+    throw Error("a run's dtype", std::string(name(o.dtype)), "fp32 or fp64");
+  }
   for (const MethodSpec& method : o.methods) {
     if (find_method(method.name).runs) continue;
     throw Error("method " + method.name + " is costed (estimate, sweep) but does not run yet");
@@ -36,12 +39,16 @@ Recording record_session(const Checkpoint& checkpoint, const SessionOptions& o) 
   return record_session(checkpoint.architecture(), o);
 }
 
+Loops loops_of(const SessionOptions& o) {
+  return o.dtype == DType::FP32 ? o.loops : Loops::Counting;
+}
+
 /// Loads the weights and says how long it took.
-WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording, Loops loops,
-                         double& seconds) {
+WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
+                         const SessionOptions& o, double& seconds) {
   const Stopwatch watch;
   WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
-                      loops == Loops::Fast ? WeightForm::Packed : WeightForm::Plain);
+                      loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype);
   seconds = watch.seconds();
   return weights;
 }
@@ -99,21 +106,27 @@ std::vector<float> positions(const Stack& stack, std::size_t first, std::size_t 
 }
 
 /// The most likely token at each sequence's last position; the lowest id among equals.
-std::vector<TokenId> greedy(const Output& logits) {
+template <typename N>
+std::vector<TokenId> greedy_of(const Output& logits, DType dtype) {
   const std::size_t vocab = logits.shape.back();
   const std::size_t rows = logits.shape[1];
   std::vector<TokenId> tokens;
   for (std::size_t b = 0; b < logits.shape[0]; ++b) {
-    const float* row = logits.data.get() + (b * rows + rows - 1) * vocab;
-    if (!std::all_of(row, row + vocab, [](float x) { return std::isfinite(x); })) {
+    const N* row = reinterpret_cast<const N*>(logits.data.get()) + (b * rows + rows - 1) * vocab;
+    if (!std::all_of(row, row + vocab, [](N x) { return std::isfinite(x); })) {
       throw Error("sequence " + std::to_string(b) +
                       ": logits that are no finite numbers; the model's "
-                      "weights overflow fp32",
+                      "weights overflow " +
+                      std::string(name(dtype)),
                   Fault::Run);
     }
     tokens.push_back(static_cast<TokenId>(std::max_element(row, row + vocab) - row));
   }
   return tokens;
+}
+
+std::vector<TokenId> greedy(const Output& logits, DType dtype) {
+  return dtype == DType::FP64 ? greedy_of<double>(logits, dtype) : greedy_of<float>(logits, dtype);
 }
 
 }  // namespace
@@ -122,7 +135,7 @@ Lowering session_lowering(const SessionOptions& options) {
   Lowering l;
   l.attention = options.attention;
   l.elementwise = options.elementwise;
-  l.weights = l.activations = l.cache = DType::FP32;
+  l.weights = l.activations = l.cache = options.dtype;
   return l;
 }
 
@@ -176,7 +189,7 @@ Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
     : checkpoint_(checkpoint),
       options_(options),
       recording_(record_session(checkpoint, options)),
-      weights_(load_weights(checkpoint, recording_, options.loops, load_s_)) {}
+      weights_(load_weights(checkpoint, recording_, options, load_s_)) {}
 
 std::vector<std::uint64_t> Session::symbols(const Request& request, std::uint64_t prompt_len,
                                             std::uint64_t kv_len) const {
@@ -237,11 +250,12 @@ Generation Session::run(const Request& request) const {
     prompt_len = a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size();
   }
 
-  const Executor prefill(recording_.prefill, weights_, options_.loops);
-  const Executor decode(recording_.decode, weights_, options_.loops);
+  const DType dtype = options_.dtype;
+  const Executor prefill(recording_.prefill, weights_, loops_of(options_), dtype);
+  const Executor decode(recording_.decode, weights_, loops_of(options_), dtype);
   const Work prefill_work = total_work(recording_.prefill);
   const Work decode_work = total_work(recording_.decode);
-  CacheStore cache;
+  CacheStore cache(dtype);
   Arena arena;
   Generation g;
   g.tokens.resize(batch);
@@ -282,10 +296,11 @@ Generation Session::run(const Request& request) const {
       g.logits_data = std::move(out.data);
       return;
     }
-    if (!g.logits_data) g.logits_data = allocate_floats(g.logits_shape.elements());
-    const std::size_t n = out.shape[1] * a.vocab_size;
+    const std::size_t row = a.vocab_size * floats_in(dtype);
+    if (!g.logits_data) g.logits_data = allocate_floats(batch * kept * row);
+    const std::size_t n = out.shape[1] * row;
     for (std::size_t b = 0; b < batch; ++b) {
-      std::copy_n(out.data.get() + b * n, n, &g.logits_data[(b * kept + first_row) * a.vocab_size]);
+      std::copy_n(out.data.get() + b * n, n, &g.logits_data[(b * kept + first_row) * row]);
     }
   };
 
@@ -315,10 +330,15 @@ Generation Session::run(const Request& request) const {
                        positions(a.decoder, first, n)},
                       g.profile.prefill_s);
     const bool last = first + n == length;
-    if (last) next = greedy(logits);
+    if (last) next = greedy(logits, dtype);
     if (kept > 1 || last) keep_logits(logits, kept > 1 ? first : 0);
   }
-  g.logits = {g.logits_data.get(), g.logits_shape.elements()};
+  const std::size_t num_logits = g.logits_shape.elements();
+  if (dtype == DType::FP64) {
+    g.logits64 = {reinterpret_cast<const double*>(g.logits_data.get()), num_logits};
+  } else {
+    g.logits = {g.logits_data.get(), num_logits};
+  }
 
   g.ttft_s = watch.seconds();
   std::vector<bool> stopped(batch, false);
@@ -341,7 +361,7 @@ Generation Session::run(const Request& request) const {
     logits = run_pass(decode, recording_.decode, decode_work,
                       {prompt_len, kv_len, std::move(ids), positions(a.decoder, kv_len - 1, 1)},
                       g.profile.decode_s);
-    next = greedy(logits);
+    next = greedy(logits, dtype);
     ++g.decode_steps;
     going = accept();
   }

@@ -22,6 +22,9 @@ struct SessionOptions {
   Kernels elementwise = Kernels::Fused;
   Loops loops = Loops::Fast;
   Logits logits = Logits::Last;
+  /// What weights, cache and activations are, and what is computed in: FP32 or FP64. In FP64 the
+  /// plain loops run, whatever `loops` says, and count: it shows what is equal but for rounding.
+  DType dtype = DType::FP32;
   /// Encoder-decoder models: tokens that the decoder starts from.
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
@@ -60,10 +63,11 @@ struct Generation {
   std::uint64_t kv_cache_bytes = 0;          ///< at the end of the output, as estimated
   std::uint64_t analytic_flops = 0;
   std::uint64_t analytic_bytes = 0;
-  CountedWork counted;            ///< with Loops::Counting
-  Shape logits_shape;             ///< of `logits`: [batch, positions, vocab_size]
-  std::span<const float> logits;  ///< of prefill: the last position's or all, as asked
-  Floats logits_data;             ///< behind `logits`
+  CountedWork counted;               ///< with Loops::Counting, and in FP64
+  Shape logits_shape;                ///< [batch, positions, vocab_size]
+  std::span<const float> logits;     ///< of prefill: the last position's or all, as asked
+  std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty
+  Floats logits_data;                ///< behind both
   std::uint64_t decode_steps = 0;
   Profile profile;
 };
@@ -74,7 +78,8 @@ std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_si
 class Session {
  public:
   /// Records the passes and loads the weights. The checkpoint must outlive it. Throws Error when
-  /// the methods do not fit the model or the checkpoint does not hold what the passes need.
+  /// the methods do not fit the model, the checkpoint does not hold what the passes need, or the
+  /// dtype is neither FP32 nor FP64.
   Session(const Checkpoint& checkpoint, const SessionOptions& options);
 
   const Recording& recording() const { return recording_; }
@@ -97,7 +102,7 @@ class Session {
   WeightStore weights_;
 };
 
-/// What a session records with: fp32 everywhere.
+/// What a session records with: its dtype everywhere.
 Lowering session_lowering(const SessionOptions& options);
 
 /// Throws Error when the checkpoint does not hold what a session needs; reads headers only.

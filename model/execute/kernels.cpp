@@ -134,7 +134,8 @@ struct FastKernels {
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens, op.inverse);
+    const RopeAngleTable<float> angles(*op.table, call.value(op.first_position), tokens,
+                                       op.inverse);
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
       const std::size_t t = r % tokens;
       const float* x = in(0).sequence(r / tokens) + t * features();
@@ -150,7 +151,8 @@ struct FastKernels {
   void operator()(const RopeAngles& op) const {
     const std::size_t tokens = out.shape[0];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call.value(op.first_position), tokens, op.inverse);
+    const RopeAngleTable<float> angles(*op.table, call.value(op.first_position), tokens,
+                                       op.inverse);
     for_rows(tokens, out.shape.elements(), [&](std::size_t t) {
       float* row = out.data + t * features();
       const float* values = op.sine ? angles.sines(t) : angles.cosines(t);

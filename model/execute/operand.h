@@ -38,21 +38,28 @@ class Shape {
   std::size_t rank_ = 0;
 };
 
-/// A tensor of fp32 numbers, row-major. The first dimension's entries lie `batch_stride` elements
-/// apart: in a cache tensor [batch, rows, features] each sequence has room to grow, other tensors
-/// are contiguous.
-/// Weights may have a form of their own instead of numbers in rows: a packed matrix, or a table
-/// whose rows are read from the file.
+/// A tensor of fp32 numbers (fp64 in sessions of that dtype), row-major. The first dimension's
+/// entries lie `batch_stride` elements apart: in a cache tensor [batch, rows, features] each
+/// sequence has room to grow, other tensors are contiguous. Weights may have a form of their own
+/// instead of numbers in rows: a packed matrix, or a table whose rows are read from the file.
 struct Operand {
   const TensorInfo* info = nullptr;
   Shape shape;
-  float* data = nullptr;
+  float* data = nullptr;  ///< of fp64 numbers too: see `numbers`
   std::size_t batch_stride = 0;
   const Matrix* matrix = nullptr;
   const RowTable* table = nullptr;
 
+  /// The numbers as what they are: float, or double in an fp64 session.
+  template <typename N>
+  N* numbers() const {
+    return reinterpret_cast<N*>(data);
+  }
   /// First element of sequence b.
-  float* sequence(std::size_t b) const { return data + b * batch_stride; }
+  template <typename N = float>
+  N* sequence(std::size_t b) const {
+    return numbers<N>() + b * batch_stride;
+  }
   /// Elements of all dimensions but the last.
   std::size_t rows() const { return shape.elements() / (shape.back() > 0 ? shape.back() : 1); }
   bool contiguous() const { return batch_stride * shape[0] == shape.elements(); }

@@ -13,16 +13,17 @@ namespace {
 
 constexpr float lowest = std::numeric_limits<float>::lowest();
 
-Real activation(Function function, Real x) {
+template <typename N>
+Real<N> activation(Function function, Real<N> x) {
   switch (function) {
     case Function::Relu: return maximum(x, {0});
-    case Function::Silu: return x / (Real{1} + exponential(-x));
+    case Function::Silu: return x / (Real<N>{1} + exponential(-x));
     case Function::Gelu:
-      return Real{0.5F} * x * (Real{1} + error_function(x * constant(std::sqrt(0.5))));
+      return Real<N>{0.5F} * x * (Real<N>{1} + error_function(x * constant<N>(std::sqrt(0.5))));
     case Function::GeluTanh: {
-      const Real inner =
-          constant(std::sqrt(2 / 3.14159265358979323846)) * (x + constant(0.044715) * (x * x * x));
-      return Real{0.5F} * x * (Real{1} + hyperbolic_tangent(inner));
+      const Real<N> inner = constant<N>(std::sqrt(2 / 3.14159265358979323846)) *
+                            (x + constant<N>(0.044715) * (x * x * x));
+      return Real<N>{0.5F} * x * (Real<N>{1} + hyperbolic_tangent(inner));
     }
     default: KVCAST_ASSERT(false); return x;
   }
@@ -56,8 +57,12 @@ class Aligned {
   std::size_t run_ = 0;
 };
 
+/// N is what the numbers are computed in: float or double.
+template <typename N>
 class PlainLoops {
  public:
+  using Real = execute::Real<N>;
+
   explicit PlainLoops(const Call& call) : call_(call), out_(call.output) {
     for (const Operand& operand : call.inputs) in_.emplace_back(operand);
   }
@@ -65,7 +70,7 @@ class PlainLoops {
   CountedWork counted_work() const {
     CountedWork w;
     w.flops = counted_flops;
-    for (const Reader& r : in_) w.read[slot(r)] += r.bytes();
+    for (const Reader<N>& r : in_) w.read[slot(r)] += r.bytes();
     w.written[slot(out_)] += out_.bytes();
     return w;
   }
@@ -261,7 +266,7 @@ class PlainLoops {
   void operator()(const Rope& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.table, call_.value(op.first_position), tokens, op.inverse);
+    const RopeAngleTable<N> angles(*op.table, call_.value(op.first_position), tokens, op.inverse);
     std::size_t head = 0;  // index of the head's first element
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t t = 0; t < tokens; ++t) {
@@ -293,8 +298,8 @@ class PlainLoops {
         const Real frequency = constant(rotates ? op.table->inverse_frequencies[d % half] : 0);
         const Real angle = position * frequency;
         const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
-        const float factor = rotates ? static_cast<float>(gain) : 1.0F;
-        const float sine = op.inverse ? -std::sin(angle.value) : std::sin(angle.value);
+        const N factor = rotates ? static_cast<N>(gain) : 1;
+        const N sine = op.inverse ? -std::sin(angle.value) : std::sin(angle.value);
         out_(t * head_dim + d, counted(factor * (op.sine ? sine : std::cos(angle.value))));
       }
     }
@@ -405,7 +410,7 @@ class PlainLoops {
     for (std::size_t h = 0; h < heads; ++h) {
       const float slope = alibi_slope(h, heads);
       for (std::size_t j = 0; j < keys; ++j) {
-        out_(h * keys + j, counted(alibi_bias(slope, j)) * constant(op.scale));
+        out_(h * keys + j, counted<N>(alibi_bias(slope, j)) * constant(op.scale));
       }
     }
   }
@@ -424,6 +429,7 @@ class PlainLoops {
   }
 
  private:
+  static Real constant(double value) { return execute::constant<N>(value); }
   static std::size_t slot(const Touched& t) {
     return static_cast<std::size_t>(t.operand().info->storage);
   }
@@ -460,7 +466,7 @@ class PlainLoops {
     const std::size_t first = visible_range(op.mask, past, keys).first;
     const std::size_t end = visible_range(op.mask, past + out_shape()[1] - 1, keys).end;
     const std::size_t half = op.key_rope->inverse_frequencies.size();
-    const RopeAngleTable angles(*op.key_rope, 0, keys);
+    const RopeAngleTable<N> angles(*op.key_rope, 0, keys);
     rotated_keys_.resize(in_shape(1).elements());
     for (std::size_t b = 0; b < in_shape(1)[0]; ++b) {
       for (std::size_t t = first; t < end; ++t) {
@@ -475,7 +481,7 @@ class PlainLoops {
       }
     }
   }
-  void rotate(std::size_t i, std::size_t j, float cosine, float sine) {
+  void rotate(std::size_t i, std::size_t j, N cosine, N sine) {
     const Real c{cosine};
     const Real s{sine};
     rotated_keys_[i] = in_[1](i) * c - in_[1](j) * s;
@@ -488,7 +494,7 @@ class PlainLoops {
     const Heads v = op.value_heads();
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
-    Reader& values = in_[op.values_are_keys ? 1 : 2];
+    Reader<N>& values = in_[op.values_are_keys ? 1 : 2];
     std::vector<Real> p(keys);
     Real peak{lowest};
     for (std::size_t j = visible.first; j < visible.end; ++j) {
@@ -514,8 +520,8 @@ class PlainLoops {
   }
 
   const Call& call_;
-  std::vector<Reader> in_;
-  Writer out_;
+  std::vector<Reader<N>> in_;
+  Writer<N> out_;
   std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, laid out as the keys
 };
 
@@ -537,11 +543,13 @@ CountedWork& CountedWork::operator+=(const CountedWork& other) {
   return *this;
 }
 
-CountedWork run_plain(const Call& call) {
-  counted_flops = 0;
-  PlainLoops loops(call);
-  std::visit(loops, call.node.op);
-  return loops.counted_work();
+CountedWork run_plain(const Call& call, DType dtype) {
+  const auto run = [&](auto loops) {
+    counted_flops = 0;
+    std::visit(loops, call.node.op);
+    return loops.counted_work();
+  };
+  return dtype == DType::FP64 ? run(PlainLoops<double>(call)) : run(PlainLoops<float>(call));
 }
 
 }  // namespace kvcast::execute

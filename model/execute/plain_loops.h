@@ -22,7 +22,8 @@ struct CountedWork {
   bool operator==(const CountedWork&) const = default;
 };
 
-/// Computes the node's output and counts the work. Weights must have plain numbers.
-CountedWork run_plain(const Call& call);
+/// Computes the node's output and counts the work. All operands hold numbers of `dtype`, FP32 or
+/// FP64, and are computed with in it. Weights must have plain numbers.
+CountedWork run_plain(const Call& call, DType dtype = DType::FP32);
 
 }  // namespace kvcast::execute

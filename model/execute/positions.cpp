@@ -33,28 +33,32 @@ double rope_position(const RopeTable& table, std::size_t position) {
   return static_cast<double>(position) / table.position_scale;
 }
 
-RopeAngleTable::RopeAngleTable(const RopeTable& table, std::size_t first_position,
-                               std::size_t tokens, bool inverse)
+template <typename N>
+RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t first_position,
+                                  std::size_t tokens, bool inverse)
     : frequencies_(table.inverse_frequencies.size()),
       cosines_(tokens * frequencies_),
       sines_(tokens * frequencies_) {
-  const auto gain = static_cast<float>(inverse ? 1 / table.gain : table.gain);
-  const float direction = inverse ? -gain : gain;
+  const auto gain = static_cast<N>(inverse ? 1 / table.gain : table.gain);
+  const N direction = inverse ? -gain : gain;
   for (std::size_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<float>(rope_position(table, first_position + t));
+    const auto position = static_cast<N>(rope_position(table, first_position + t));
     for (std::size_t j = 0; j < frequencies_; ++j) {
-      const float angle = position * static_cast<float>(table.inverse_frequencies[j]);
+      const N angle = position * static_cast<N>(table.inverse_frequencies[j]);
       cosines_[t * frequencies_ + j] = gain * std::cos(angle);
       sines_[t * frequencies_ + j] = direction * std::sin(angle);
     }
   }
 }
 
-const RopeAngleTable& rope_angles(const std::shared_ptr<const RopeTable>& table,
-                                  std::size_t positions) {
+template class RopeAngleTable<float>;
+template class RopeAngleTable<double>;
+
+const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>& table,
+                                         std::size_t positions) {
   struct Known {
     std::size_t positions;
-    RopeAngleTable angles;
+    RopeAngleTable<float> angles;
   };
   static std::mutex mutex;
   // Tables that have become too short stay: somebody may be reading them.
@@ -63,7 +67,7 @@ const RopeAngleTable& rope_angles(const std::shared_ptr<const RopeTable>& table,
   std::vector<std::unique_ptr<Known>>& known = tables[table];
   if (known.empty() || known.back()->positions < positions) {
     const std::size_t n = std::bit_ceil(positions);
-    known.push_back(std::make_unique<Known>(Known{n, RopeAngleTable(*table, 0, n)}));
+    known.push_back(std::make_unique<Known>(Known{n, RopeAngleTable<float>(*table, 0, n)}));
   }
   return known.back()->angles;
 }

@@ -26,27 +26,27 @@ extern const float masked_score;
 double rope_position(const RopeTable& table, std::size_t position);
 
 /// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain; `inverse`
-/// rotates back.
-/// The angle is taken in fp32, as transformers does.
+/// rotates back. N is float or double, and so is the angle: in fp32 it is what transformers takes.
+template <typename N>
 class RopeAngleTable {
  public:
   RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens,
                  bool inverse = false);
-  float cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
-  float sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
-  const float* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
-  const float* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
+  N cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
+  N sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
+  const N* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
+  const N* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
 
  private:
   std::size_t frequencies_;
-  std::vector<float> cosines_;
-  std::vector<float> sines_;
+  std::vector<N> cosines_;
+  std::vector<N> sines_;
 };
 
 /// Angles of the positions from 0 to at least `positions` - 1, computed once for a table and kept.
 /// Thread-safe.
-const RopeAngleTable& rope_angles(const std::shared_ptr<const RopeTable>& table,
-                                  std::size_t positions);
+const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>& table,
+                                         std::size_t positions);
 
 /// T5's bucket of key position - query position.
 /// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.

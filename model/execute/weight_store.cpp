@@ -65,7 +65,9 @@ void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>
 }
 
 WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
-                         WeightForm form) {
+                         WeightForm form, DType dtype)
+    : dtype_(dtype) {
+  KVCAST_ASSERT(dtype == DType::FP32 || form == WeightForm::Plain);
   // All shapes are checked before the first byte is converted.
   check_weights(checkpoint, graphs);
   for (const auto& [name, use] : uses_of(graphs)) {
@@ -81,9 +83,14 @@ void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, con
   const std::size_t row = elements / rows;
   const auto source = checkpoint.reader(info);
   if (form == WeightForm::Plain || forms.rows) {
-    weight.data = store_.take(elements);
-    source.read_rows(0, {weight.data, elements});
-    bytes_ += elements * sizeof(float);
+    const std::size_t floats = elements * floats_in(dtype_);
+    weight.data = store_.take(floats);
+    if (dtype_ == DType::FP64) {
+      source.read_rows(0, std::span(reinterpret_cast<double*>(weight.data), elements));
+    } else {
+      source.read_rows(0, std::span(weight.data, elements));
+    }
+    bytes_ += floats * sizeof(float);
   }
   if (form == WeightForm::Packed && forms.matrix) {
     // A convolution's [in, kernel] becomes [kernel, in], so that its input is copied frame by

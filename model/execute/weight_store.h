@@ -24,10 +24,10 @@ void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>
 
 class WeightStore {
  public:
-  /// Reads every weight of the graphs. Throws Error as check_weights does, and for numbers that are
-  /// not finite.
+  /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64.
+  /// Throws Error as check_weights does, and for numbers that are not finite.
   WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
-              WeightForm form);
+              WeightForm form, DType dtype = DType::FP32);
 
   /// Sets data, matrix or table of the operand, whatever there is of them.
   void bind(const TensorInfo& weight, Operand& operand) const;
@@ -49,6 +49,7 @@ class WeightStore {
   void load(const Checkpoint& checkpoint, const TensorInfo& info, const Forms& forms,
             WeightForm form);
 
+  DType dtype_;
   FloatStore store_;
   std::map<std::string, Weight, std::less<>> weights_;
   std::uint64_t bytes_ = 0;

@@ -52,8 +52,9 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 /// Rows of a random weight: vectors uniform within 1 ± 0.1, others uniform with the variance 1/row.
+template <typename N>
 void random_rows(const std::vector<std::uint64_t>& shape, std::uint64_t seed, std::size_t first,
-                 std::span<float> out) {
+                 std::span<N> out) {
   const std::uint64_t row = product_from(shape, 1);
   const bool vector = shape.size() == 1;
   const double half_width = vector ? 0.1 : std::sqrt(3.0 / static_cast<double>(row));
@@ -88,6 +89,15 @@ std::vector<std::uint64_t> WeightReader::shape() const {
 }
 
 void WeightReader::read_rows(std::size_t first, std::span<float> out) const {
+  read_numbers(first, out);
+}
+
+void WeightReader::read_rows(std::size_t first, std::span<double> out) const {
+  read_numbers(first, out);
+}
+
+template <typename N>
+void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
   if (!tensor_.file) return random_rows(tensor_.shape, seed_, first, out);
   if (source_.transposed) {
     const std::uint64_t columns = tensor_.shape[1];
@@ -95,9 +105,9 @@ void WeightReader::read_rows(std::size_t first, std::span<float> out) const {
     const std::size_t rows = out.size() / in;
     const std::uint64_t column = source_.rows.empty() ? first : source_.rows[first];
     // Of each stored row only what is asked for: callers take a few columns at a time.
-    std::vector<float> stored(rows);
+    std::vector<N> stored(rows);
     for (std::uint64_t i = 0; i < in; ++i) {
-      read_elements(tensor_, i * columns + column, stored);
+      read_elements(tensor_, i * columns + column, std::span<N>(stored));
       for (std::size_t r = 0; r < rows; ++r) out[r * in + i] = stored[r];
     }
   } else if (source_.rows.empty()) {
@@ -109,7 +119,7 @@ void WeightReader::read_rows(std::size_t first, std::span<float> out) const {
     }
   }
   if (source_.offset != 0) {
-    for (float& x : out) x += static_cast<float>(source_.offset);
+    for (N& x : out) x += static_cast<N>(source_.offset);
   }
 }
 

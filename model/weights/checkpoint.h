@@ -29,6 +29,8 @@ class WeightReader {
   /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
   /// not finite.
   void read_rows(std::size_t first, std::span<float> out) const;
+  /// The same as fp64: stored FP64 exactly, all else, random numbers too, the fp32 values.
+  void read_rows(std::size_t first, std::span<double> out) const;
   /// Lets go of the file's pages in memory; nothing to do for random numbers.
   void forget() const;
 
@@ -37,6 +39,9 @@ class WeightReader {
   std::vector<std::uint64_t> shape() const;
 
  private:
+  template <typename N>
+  void read_numbers(std::size_t first, std::span<N> out) const;
+
   StoredTensor tensor_;
   WeightSource source_;
   std::uint64_t seed_ = 0;

@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
+#include <type_traits>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/units.h"
 #include "model/weights/mapped_file.h"
 #include "model/weights/safetensors_header.h"
 
@@ -32,7 +38,7 @@ struct StoredType {
 // huggingface/safetensors: safetensors/src/tensor.rs, enum Dtype.
 constexpr std::array stored_types{
     StoredType{"F32", 32, DType::FP32},  StoredType{"F16", 16, DType::FP16},
-    StoredType{"BF16", 16, DType::BF16}, StoredType{"F64", 64, {}},
+    StoredType{"BF16", 16, DType::BF16}, StoredType{"F64", 64, DType::FP64},
     StoredType{"I64", 64, {}},           StoredType{"I32", 32, {}},
     StoredType{"I16", 16, {}},           StoredType{"I8", 8, {}},
     StoredType{"U64", 64, {}},           StoredType{"U32", 32, {}},
@@ -48,7 +54,8 @@ const StoredType& type_of(const SafetensorsEntry& entry, const std::string& plac
   for (const StoredType& type : stored_types) {
     if (entry.dtype == type.name) return type;
   }
-  throw Error(place + ": dtype", shortened(entry.dtype), "F32, F16, BF16 or another known type");
+  throw Error(place + ": dtype", shortened(entry.dtype),
+              "F64, F32, F16, BF16 or another known type");
 }
 
 /// Throws Error when the shape's bytes overflow or are not those the offsets enclose.
@@ -153,6 +160,88 @@ StoredTensors read_shards(const fs::path& folder, const fs::path& index) {
   return all;
 }
 
+const StoredType& type_of(const TensorToWrite& tensor) {
+  for (const StoredType& type : stored_types) {
+    if (type.dtype == tensor.dtype) return type;
+  }
+  throw Error("tensor " + shortened(tensor.name), "dtype " + std::string(name(tensor.dtype)),
+              "fp64, fp32, fp16 or bf16, which safetensors files hold");
+}
+
+std::uint64_t elements_of(const TensorToWrite& tensor) {
+  StoredTensor stored;
+  stored.shape = tensor.shape;
+  return stored.elements();
+}
+
+/// A binary type of 16 bits. The exponent's bias is 1 - min_exponent (IEEE 754).
+struct HalfType {
+  int fraction_bits;
+  int min_exponent;  ///< of normal numbers
+  double largest;
+};
+constexpr HalfType fp16_type{10, -14, 65504};
+constexpr HalfType bf16_type{7, -126, 0x1.fep127};
+
+/// The bits of the nearest number, ties to even; none when x is NaN or nearer to the power of two
+/// that the type's exponents end before.
+std::optional<std::uint16_t> half_bits(double x, const HalfType& type) {
+  constexpr int double_bits = std::numeric_limits<double>::digits - 1;
+  const double magnitude = std::abs(x);
+  if (!(magnitude <= 2 * type.largest)) return {};
+  const int exponent =
+      magnitude > 0 ? std::max(std::ilogb(magnitude), type.min_exponent) : type.min_exponent;
+  // The last bit of this power of two is worth one step of the type, and so is the sum's.
+  const double aligned = magnitude + std::ldexp(1.0, exponent - type.fraction_bits + double_bits);
+  const std::uint64_t steps =
+      std::bit_cast<std::uint64_t>(aligned) & ((std::uint64_t{1} << double_bits) - 1);
+  // The steps of a normal number hold its leading bit, which adds 1 to the exponent.
+  const std::uint64_t bits =
+      (static_cast<std::uint64_t>(exponent - type.min_exponent) << type.fraction_bits) + steps;
+  const std::uint64_t infinity = std::uint64_t{0x7fff} >> type.fraction_bits << type.fraction_bits;
+  if (bits >= infinity) return {};
+  return static_cast<std::uint16_t>(bits | (std::signbit(x) ? 0x8000 : 0));
+}
+
+Error no_number_of(const TensorToWrite& tensor, std::uint64_t element, double value,
+                   double largest) {
+  return {fmt::format("tensor {}, element {}", shortened(tensor.name), element),
+          fmt::format("{}", value),
+          fmt::format("a number of {}, at most {}", name(tensor.dtype), largest)};
+}
+
+template <typename N>
+std::string encoded(const TensorToWrite& tensor, std::uint64_t first, std::span<const N> numbers) {
+  const DType own = std::is_same_v<N, float> ? DType::FP32 : DType::FP64;
+  if (tensor.dtype == own) {
+    return {reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()};
+  }
+  std::string bytes;
+  const auto append_all = [&](double largest, const auto& convert) {
+    bytes.reserve(numbers.size() * sizeof(*convert(0)));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto value = convert(numbers[i]);
+      if (!value) throw no_number_of(tensor, first + i, numbers[i], largest);
+      bytes.append(reinterpret_cast<const char*>(&*value), sizeof *value);
+    }
+  };
+  const auto finite = [](auto x) { return std::isfinite(x) ? std::optional(x) : std::nullopt; };
+  switch (tensor.dtype) {
+    case DType::FP64:
+      append_all(std::numeric_limits<double>::max(), [&](double x) { return finite(x); });
+      break;
+    case DType::FP32:
+      append_all(std::numeric_limits<float>::max(),
+                 [&](double x) { return finite(static_cast<float>(x)); });
+      break;
+    default: {
+      const HalfType& type = tensor.dtype == DType::FP16 ? fp16_type : bf16_type;
+      append_all(type.largest, [&](double x) { return half_bits(x, type); });
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 StoredTensors read_safetensors(std::shared_ptr<const MappedFile> file) {
@@ -219,10 +308,11 @@ std::string safetensors_header(const std::vector<TensorToWrite>& tensors) {
   header["__metadata__"]["format"] = "pt";  // transformers refuses files that do not say it
   std::uint64_t end = 0;
   for (const TensorToWrite& tensor : tensors) {
+    const StoredType& type = type_of(tensor);
     const std::uint64_t begin = end;
-    end += tensor.data.size_bytes();
+    end = checked_add(end, checked_multiply(elements_of(tensor), type.bits / 8));
     header[tensor.name] = {
-        {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+        {"dtype", type.name}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   KVCAST_ASSERT(header.size() == tensors.size() + 1);
   std::string text = header.dump();
@@ -233,10 +323,19 @@ std::string safetensors_header(const std::vector<TensorToWrite>& tensors) {
   return bytes + text;
 }
 
+std::string safetensors_data(const TensorToWrite& tensor, std::uint64_t first) {
+  type_of(tensor);
+  return std::visit([&](const auto& numbers) { return encoded(tensor, first, numbers); },
+                    tensor.data);
+}
+
 std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors) {
   std::string bytes = safetensors_header(tensors);
   for (const TensorToWrite& tensor : tensors) {
-    bytes.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size_bytes());
+    const std::uint64_t given =
+        std::visit([](const auto& data) { return data.size(); }, tensor.data);
+    KVCAST_ASSERT(given == elements_of(tensor));
+    bytes += safetensors_data(tensor);
   }
   return bytes;
 }

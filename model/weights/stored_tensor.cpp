@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "model/error.h"
 #include "model/units.h"
@@ -16,6 +17,9 @@ static_assert(std::endian::native == std::endian::little, "checkpoint files are 
 
 constexpr std::size_t chunk = 4096;  // elements converted and checked while they are in the cache
 constexpr std::uint32_t infinity_bits = 0x7f800000;
+constexpr std::uint64_t infinity_bits64 = 0x7ff0000000000000;
+static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559,
+              "numbers too large for a float become infinities");
 
 /// Stored numbers may lie on any address.
 template <typename T>
@@ -151,6 +155,11 @@ void convert(DType dtype, const std::byte* from, std::span<float> out) {
     case DType::Q4_1: read_blocks<read_q4_1>(block, from, out); return;
     case DType::Q4_K: read_blocks<read_q4_k>(block, from, out); return;
     case DType::Q6_K: read_blocks<read_q6_k>(block, from, out); return;
+    case DType::FP64:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<float>(load<double>(from + 8 * i));
+      }
+      return;
     case DType::TF32:
     case DType::FP8:
     case DType::INT8:
@@ -160,8 +169,23 @@ void convert(DType dtype, const std::byte* from, std::span<float> out) {
   KVCAST_ASSERT(files_have_this_dtype);
 }
 
+void convert(DType dtype, const std::byte* from, std::span<double> out) {
+  if (dtype == DType::FP64) {
+    std::memcpy(out.data(), from, out.size_bytes());
+    return;
+  }
+  std::array<float, chunk> floats;
+  const std::span<float> part = std::span<float>(floats).first(out.size());
+  convert(dtype, from, part);
+  std::copy(part.begin(), part.end(), out.begin());
+}
+
 bool is_finite(float value) {
   return (std::bit_cast<std::uint32_t>(value) & infinity_bits) != infinity_bits;
+}
+
+bool is_finite(double value) {
+  return (std::bit_cast<std::uint64_t>(value) & infinity_bits64) != infinity_bits64;
 }
 
 bool all_finite(std::span<const float> values) {
@@ -170,6 +194,31 @@ bool all_finite(std::span<const float> values) {
     worst = std::max(worst, std::bit_cast<std::uint32_t>(value) & infinity_bits);
   }
   return worst != infinity_bits;
+}
+
+bool all_finite(std::span<const double> values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return is_finite(x); });
+}
+
+template <typename N>
+void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N> out) {
+  const DTypeWidth& block = width(tensor.dtype);
+  const auto elements = static_cast<std::uint64_t>(block.block_elements);
+  const std::uint64_t block_bytes = static_cast<std::uint64_t>(block.block_bits) / 8;
+  KVCAST_ASSERT(first % elements == 0 && out.size() % elements == 0);
+  const std::uint64_t stored = tensor.bytes.size() / block_bytes * elements;
+  KVCAST_ASSERT(first <= stored && out.size() <= stored - first);
+
+  for (std::size_t begin = 0; begin < out.size(); begin += chunk) {
+    const std::span<N> part = out.subspan(begin, std::min(chunk, out.size() - begin));
+    convert(tensor.dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
+    if (all_finite(part)) continue;
+    const auto bad =
+        std::find_if_not(part.begin(), part.end(), [](N value) { return is_finite(value); });
+    const std::uint64_t index = first + begin + static_cast<std::uint64_t>(bad - part.begin());
+    throw Error(tensor.place() + ", element " + std::to_string(index),
+                *bad != *bad ? "NaN" : "an infinity", "finite weights");
+  }
 }
 
 }  // namespace
@@ -191,22 +240,11 @@ std::string shortened(std::string_view text) {
 }
 
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out) {
-  const DTypeWidth& block = width(tensor.dtype);
-  const auto elements = static_cast<std::uint64_t>(block.block_elements);
-  const std::uint64_t block_bytes = static_cast<std::uint64_t>(block.block_bits) / 8;
-  KVCAST_ASSERT(first % elements == 0 && out.size() % elements == 0);
-  const std::uint64_t stored = tensor.bytes.size() / block_bytes * elements;
-  KVCAST_ASSERT(first <= stored && out.size() <= stored - first);
+  read_converted(tensor, first, out);
+}
 
-  for (std::size_t begin = 0; begin < out.size(); begin += chunk) {
-    const std::span<float> part = out.subspan(begin, std::min(chunk, out.size() - begin));
-    convert(tensor.dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
-    if (all_finite(part)) continue;
-    const auto bad = std::find_if_not(part.begin(), part.end(), is_finite);
-    const std::uint64_t index = first + begin + static_cast<std::uint64_t>(bad - part.begin());
-    throw Error(tensor.place() + ", element " + std::to_string(index),
-                *bad != *bad ? "NaN" : "an infinity", "finite weights");
-  }
+void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out) {
+  read_converted(tensor, first, out);
 }
 
 }  // namespace kvcast

@@ -47,10 +47,13 @@ struct StoredTensors {
 /// `text`, a name from a file, cut to what fits an error line.
 std::string shortened(std::string_view text);
 
-/// Elements first ... first + out.size() - 1 as fp32. Quantised blocks (Q8_0 ... Q6_K) need `first`
-/// and the size to be multiples of their block; whole rows always are. Throws Error on a NaN or
-/// infinity, naming the tensor and the element.
-/// Source   ggml's formats (ggml-org/ggml: src/ggml-common.h, dequantize_row_* in ggml-quants.c)
+/// Elements first ... first + out.size() - 1 as fp32, FP64 rounded to it. Quantised blocks (Q8_0
+/// ... Q6_K) need `first` and the size to be multiples of their block; whole rows always are.
+/// Throws Error on a NaN or infinity, and on FP64 numbers that fp32 does not reach, naming the
+/// tensor and the element. Source   ggml's formats (ggml-org/ggml: src/ggml-common.h,
+/// dequantize_row_* in ggml-quants.c)
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out);
+/// The same as fp64: FP64 exactly, the other types' fp32 values.
+void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out);
 
 }  // namespace kvcast

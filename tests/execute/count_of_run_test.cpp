@@ -60,6 +60,24 @@ TEST_CASE("count: every operator of every family does the work that the recorder
   }
 }
 
+TEST_CASE("count: in fp64 every operator moves the bytes of 8-byte numbers") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(name);
+      CAPTURE(kernels == Kernels::Eager);
+      check_counts(c, {.attention = kernels, .elementwise = kernels, .dtype = DType::FP64});
+    }
+  }
+  const OracleCase c("llama_gqa_llama3_rope");
+  check_counts(c, {.dtype = DType::FP64, .chunk = 4});
+  for (const Method& method : methods()) {
+    if (!method.runs) continue;
+    CAPTURE(method.example);
+    check_counts(c, {.methods = parse_methods(method.example), .dtype = DType::FP64});
+  }
+}
+
 TEST_CASE("count: eager attention with fused norms, and a prompt in chunks") {
   const OracleCase c("llama_gqa_llama3_rope");
   check_counts(c, {.attention = Kernels::Eager, .elementwise = Kernels::Fused});

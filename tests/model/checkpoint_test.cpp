@@ -111,8 +111,9 @@ void check_all(const Checkpoint& c) {
   c.check_nothing_left(names);
 }
 
-std::vector<float> rows(const WeightReader& reader, std::size_t first, std::size_t elements) {
-  std::vector<float> values(elements);
+template <typename N = float>
+std::vector<N> rows(const WeightReader& reader, std::size_t first, std::size_t elements) {
+  std::vector<N> values(elements);
   reader.read_rows(first, values);
   return values;
 }
@@ -257,6 +258,42 @@ TEST_CASE("checkpoint: GPT-2's columns become rows") {
   CHECK(rows(key, 1, 8) == std::vector<float>{5, 17, 29, 41, 6, 18, 30, 42});
   CHECK(rows(c.reader("layers.0.value.bias"), 1, 2) == std::vector<float>{109, 110});
   CHECK(rows(c.reader("layers.0.up.weight"), 15, 4) == std::vector<float>{15, 31, 47, 63});
+}
+
+TEST_CASE("checkpoint: rows as fp64 are the same rows, of an F64 file exactly") {
+  const Folder folder(R"({"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 2,
+      "n_positions": 16, "vocab_size": 7})");
+  std::vector<double> fused(48);
+  for (std::size_t i = 0; i < 48; ++i) fused[i] = static_cast<double>(i) + 0x1p-40;
+  const std::vector<double> bias{1e39, 0.1, 2, 3};
+  const Checkpoint c = folder.write_bytes(
+      safetensors_bytes({{"h.0.attn.c_attn.weight", {4, 12}, fused, DType::FP64},
+                         {"h.0.mlp.c_proj.bias", {4}, bias, DType::FP64},
+                         {"h.0.mlp.c_fc.weight", {4, 16}, counting({4, 16}, 0.5f).data}}));
+  const WeightReader key = c.reader("layers.0.key.weight");
+  CHECK(rows<double>(key, 1, 4) ==
+        std::vector<double>{5 + 0x1p-40, 17 + 0x1p-40, 29 + 0x1p-40, 41 + 0x1p-40});
+  CHECK(rows(key, 1, 4) == std::vector<float>{5, 17, 29, 41});
+  const WeightReader up = c.reader("layers.0.up.weight");
+  CHECK(rows<double>(up, 15, 4) == std::vector<double>{15.5, 31.5, 47.5, 63.5});
+  const WeightReader down = c.reader("layers.0.down.bias");
+  CHECK(rows<double>(down, 0, 4) == bias);
+  CHECK(message_of([&] { rows(down, 0, 4); }) ==
+        folder.weights() +
+            ": tensor h.0.mlp.c_proj.bias, element 0: got an infinity, expected finite weights");
+}
+
+TEST_CASE("checkpoint: random rows are the same numbers in fp32 and fp64") {
+  const Folder folder(llama_config);
+  const Checkpoint random(folder.write({}).architecture(), 11);
+  for (const TensorInfo& weight : {info("layers.0.up.weight", {5, 12}), info("norm", {12})}) {
+    const WeightReader reader = random.reader(weight);
+    const std::size_t row = weight.shape.size() > 1 ? 12 : 1;
+    const std::vector<float> narrow = rows(reader, 2, 3 * row);
+    const std::vector<double> wide = rows<double>(reader, 2, 3 * row);
+    CHECK(std::equal(wide.begin(), wide.end(), narrow.begin(), narrow.end()));
+    CHECK(wide[0] != wide[1]);
+  }
 }
 
 TEST_CASE("checkpoint: a GGUF file is a model, its rows in Hugging Face's order") {

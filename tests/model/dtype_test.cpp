@@ -35,6 +35,7 @@ constexpr std::array blocks{
     BlockCase{DType::Q4_1, "q4_1", 32 + 128, 32},
     BlockCase{DType::Q4_K, "q4_k", 32 + 96 + 1024, 256},
     BlockCase{DType::Q6_K, "q6_k", 1536 + 128 + 16, 256},
+    BlockCase{DType::FP64, "fp64", 64, 1},
 };
 
 }  // namespace
@@ -87,6 +88,7 @@ TEST_CASE("dtype: a product of two dtypes runs in the wider one") {
   CHECK(product_dtype(DType::Q4_K, DType::BF16) == DType::BF16);
   CHECK(product_dtype(DType::FP16, DType::FP32) == DType::FP32);
   CHECK(product_dtype(DType::FP8, DType::FP16) == DType::FP16);
+  CHECK(product_dtype(DType::FP32, DType::FP64) == DType::FP64);
 }
 
 TEST_CASE("dtype: only plain integers are multiplied as integers") {

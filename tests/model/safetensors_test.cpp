@@ -49,7 +49,7 @@ void write(const std::filesystem::path& path, const std::string& content) {
 
 /// One F32 tensor of a single value.
 std::string scalar_file(const std::string& name, float value) {
-  return safetensors_bytes({{name, {1}, {&value, 1}}});
+  return safetensors_bytes({{name, {1}, std::span(&value, 1)}});
 }
 
 struct BadHeader {
@@ -204,6 +204,109 @@ TEST_CASE("safetensors: what is written is read back") {
   CHECK(all_of(stored.tensors[0]) == a);
   CHECK(stored.tensors[1].shape.empty());
   CHECK(all_of(stored.tensors[1]) == b);
+}
+
+TEST_CASE("safetensors: each tensor is written in its dtype, floats and doubles alike") {
+  const std::vector<float> floats{0.1f, -2};
+  const std::vector<double> doubles{0.1, 1e300};
+  const std::vector<double> small{0.1, -3};
+  const std::string bytes = safetensors_bytes({{"a", {2}, floats, DType::FP64},
+                                               {"b", {2}, doubles, DType::FP64},
+                                               {"c", {2, 1}, small, DType::FP32},
+                                               {"d", {2}, small, DType::FP16},
+                                               {"e", {2}, floats, DType::BF16}});
+  const StoredTensors stored = read_safetensors(in_memory(bytes));
+  REQUIRE(stored.tensors.size() == 5);
+  const std::array dtypes{DType::FP64, DType::FP64, DType::FP32, DType::FP16, DType::BF16};
+  const std::array<std::size_t, 5> sizes{16, 16, 8, 4, 4};
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(stored.tensors[i].dtype == dtypes[i]);
+    CHECK(stored.tensors[i].bytes.size() == sizes[i]);
+  }
+  const auto exact = [&](std::size_t i) {
+    std::vector<double> values(2);
+    read_elements(stored.tensors[i], 0, values);
+    return values;
+  };
+  CHECK(exact(0) == std::vector<double>{0.1f, -2});
+  CHECK(exact(1) == doubles);
+  CHECK(exact(2) == std::vector<double>{0.1f, -3});
+  // 0.1 = 1.6 · 2^-4: 1638.4 steps of 2^-14 in fp16, 204.8 steps of 2^-11 in bf16.
+  CHECK(exact(3) == std::vector<double>{1638 * 0x1p-14, -3});
+  CHECK(exact(4) == std::vector<double>{205 * 0x1p-11, -2});
+}
+
+TEST_CASE("safetensors: every half and bf16 number is written as its own bits") {
+  for (const DType dtype : {DType::FP16, DType::BF16}) {
+    const int infinity = dtype == DType::FP16 ? 0x7c00 : 0x7f80;
+    std::vector<std::uint16_t> bits;
+    for (int i = 0; i < 65536; ++i) {
+      if ((i & 0x7fff) < infinity) bits.push_back(static_cast<std::uint16_t>(i));
+    }
+    StoredTensor t{"w", dtype, {bits.size()}, {}, in_memory(raw_list(bits))};
+    t.bytes = t.file->bytes();
+    CHECK(safetensors_data({"w", t.shape, all_of(t), dtype}) == raw_list(bits));
+  }
+}
+
+TEST_CASE("safetensors: halves are rounded to nearest, ties to even, from doubles at once") {
+  const auto half = [](double x, DType dtype) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, safetensors_data({"w", {1}, std::span(&x, 1), dtype}).data(), 2);
+    return bits;
+  };
+  // Steps of 2^-10 above 1 (0x3c00) in fp16, of 2^-7 (0x3f80) in bf16.
+  CHECK(half(1 + 0x1p-11, DType::FP16) == 0x3c00);
+  CHECK(half(1 + 0x3p-11, DType::FP16) == 0x3c02);
+  CHECK(half(1 + 0x1p-8, DType::BF16) == 0x3f80);
+  CHECK(half(1 + 0x3p-8, DType::BF16) == 0x3f82);
+  // Above the tie by less than a float shows: rounding to fp32 first would go down.
+  CHECK(half(1 + 0x1p-11 + 0x1p-40, DType::FP16) == 0x3c01);
+  CHECK(half(-1 - 0x1p-8 - 0x1p-40, DType::BF16) == 0xbf81);
+  // Subnormals are steps of 2^-24 in fp16 and 2^-133 in bf16; half a step goes to 0, the even one.
+  CHECK(half(0x1p-25, DType::FP16) == 0);
+  CHECK(half(-0x1p-25, DType::FP16) == 0x8000);
+  CHECK(half(0x3p-25, DType::FP16) == 2);
+  CHECK(half(0x1p-14 - 0x1p-26, DType::FP16) == 0x0400);
+  CHECK(half(0x3p-134, DType::BF16) == 2);
+  CHECK(half(0x1p-1070, DType::BF16) == 0);
+  // The next binade.
+  CHECK(half(2 - 0x1p-12, DType::FP16) == 0x4000);
+  CHECK(half(65519, DType::FP16) == 0x7bff);
+}
+
+TEST_CASE("safetensors: a number that the dtype does not reach is refused by tensor and element") {
+  const auto message = [](double value, DType dtype, std::uint64_t first = 0) {
+    const std::vector<double> values{1, value};
+    return message_of([&] { safetensors_data({"w", {2}, values, dtype}, first); });
+  };
+  CHECK(message(70000, DType::FP16, 30) ==
+        "tensor w, element 31: got 70000, expected a number of fp16, at most 65504");
+  // The tie between 65504 and 2^16.
+  CHECK(has(message(-65520, DType::FP16), "element 1: got -65520"));
+  CHECK(message(0x1.fffp127, DType::BF16) != message(1, DType::BF16));
+  CHECK(has(message(3.4e38, DType::BF16), "got 3.4e+38, expected a number of bf16, at most 3.38"));
+  CHECK(has(message(1e39, DType::FP32), "got 1e+39, expected a number of fp32, at most 3.40"));
+  CHECK(has(message(std::numeric_limits<double>::quiet_NaN(), DType::FP16), "got nan"));
+  CHECK(has(message(std::numeric_limits<double>::infinity(), DType::BF16), "got inf"));
+  CHECK(
+      has(message(1, DType::Q8_0), "tensor w: got dtype q8_0, expected fp64, fp32, fp16 or bf16"));
+}
+
+TEST_CASE("safetensors: a header and pieces of the tensors are the whole file") {
+  std::vector<double> numbers(1000);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.37 * static_cast<double>(i);
+  const std::vector<float> floats{1, 2, 3};
+  const std::vector<TensorToWrite> whole{{"a", {10, 100}, numbers, DType::BF16},
+                                         {"b", {3}, floats, DType::FP32}};
+  std::string streamed = safetensors_header({{"a", {10, 100}, {}, DType::BF16}, {"b", {3}, {}}});
+  for (std::size_t first = 0; first < 1000; first += 300) {
+    const std::size_t n = std::min<std::size_t>(300, 1000 - first);
+    streamed += safetensors_data(
+        {"a", {10, 100}, std::span(numbers).subspan(first, n), DType::BF16}, first);
+  }
+  streamed += safetensors_data(whole[1]);
+  CHECK(streamed == safetensors_bytes(whole));
 }
 
 TEST_CASE("safetensors: a folder is its model.safetensors, its shards or its only file") {

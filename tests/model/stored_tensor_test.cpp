@@ -52,6 +52,53 @@ TEST_CASE("stored_tensor: FP32 is copied from any place in the tensor") {
   CHECK(part == std::vector<float>{5, 6.5f});
 }
 
+TEST_CASE("stored_tensor: FP64 is read exactly as doubles, and rounded as floats") {
+  // 1 + 2^-40 and 2^-1040 need more than a float; 0.1's nearest float is 0.1f.
+  const std::vector<double> numbers{1 + 0x1p-40, 0.1, -0x1p-1040, 3e38};
+  const StoredTensor t = tensor_of(DType::FP64, {4}, raw_list(numbers));
+  std::vector<double> exact(4);
+  read_elements(t, 0, exact);
+  CHECK(exact == numbers);
+  CHECK(all_of(t) == std::vector<float>{1, 0.1f, 0, 3e38f});
+  std::vector<double> part(2);
+  read_elements(t, 1, part);
+  CHECK(part == std::vector<double>{0.1, -0x1p-1040});
+}
+
+TEST_CASE("stored_tensor: other types are read as doubles by their fp32 values") {
+  std::vector<float> numbers(5000);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 0.1f * static_cast<float>(i);
+  std::vector<double> values(4999);
+  read_elements(tensor_of(DType::FP32, {5000}, raw_list(numbers)), 1, values);
+  CHECK(std::equal(values.begin(), values.end(), numbers.begin() + 1));
+
+  std::string block = raw(half_quarter);
+  for (int i = 0; i < 16; ++i) block += byte(i | (15 - i) << 4);
+  const StoredTensor quantised = tensor_of(DType::Q4_0, {32}, block);
+  const std::vector<float> floats = all_of(quantised);
+  values.resize(32);
+  read_elements(quantised, 0, values);
+  CHECK(std::equal(values.begin(), values.end(), floats.begin(), floats.end()));
+}
+
+TEST_CASE("stored_tensor: a double beyond fp32 is an infinity to floats, and finite to doubles") {
+  const std::vector<double> numbers{1, 2, -1e39, std::numeric_limits<double>::infinity()};
+  const StoredTensor t = tensor_of(DType::FP64, {4}, raw_list(numbers));
+  CHECK(message_of([&] { all_of(t); }) ==
+        "weights.bin: tensor w, element 2: got an infinity, expected finite weights");
+  std::vector<double> values(3);
+  read_elements(t, 0, values);
+  CHECK(values[2] == -1e39);
+  values.resize(4);
+  CHECK(message_of([&] { read_elements(t, 0, values); }) ==
+        "weights.bin: tensor w, element 3: got an infinity, expected finite weights");
+  const std::vector<double> none{std::numeric_limits<double>::quiet_NaN()};
+  values.resize(1);
+  CHECK(message_of([&] {
+          read_elements(tensor_of(DType::FP64, {1}, raw_list(none)), 0, values);
+        }) == "weights.bin: tensor w, element 0: got NaN, expected finite weights");
+}
+
 TEST_CASE("stored_tensor: every finite half is what its bits say") {
   std::vector<std::uint16_t> halves;
   std::vector<float> expected;

@@ -285,6 +285,9 @@ TEST_CASE(
   CHECK_THROWS_AS(with({DType::INT8}).supported(DType::FP16), Error);
   CHECK_THROWS_AS(with({DType::FP16}).supported(DType::FP32), Error);
   CHECK(with({DType::FP32, DType::BF16}).supported(DType::FP16) == DType::BF16);
+  // Nothing is wider than fp64: a device that lacks it does not stand in with fewer bits.
+  CHECK_THROWS_AS(gpu.supported(DType::FP64), Error);
+  CHECK(with({DType::FP32, DType::FP64}).supported(DType::FP64) == DType::FP64);
 }
 
 TEST_CASE("hardware: strict fp32 never runs in tf32, whose products are narrower") {
