@@ -29,6 +29,7 @@ constexpr std::array families{
     Family{"gemma", config::read_gemma},
     Family{"gemma2", config::read_gemma},
     Family{"gpt_neox", config::read_gpt_neox},
+    Family{"gpt_neox_mlkv", config::read_gpt_neox},
     Family{"openelm", config::read_openelm},
     Family{"falcon", config::read_falcon},
     Family{"RefinedWeb", config::read_falcon},
@@ -80,7 +81,8 @@ Architecture read_config(const json& config, const std::string& name, const std:
     }
   }
   a.name = name;
-  a.model_type = model_type;
+  // The authors of MLKV kept the type "gpt_neox"; others wrote down what it is.
+  a.model_type = model_type == "gpt_neox_mlkv" ? "gpt_neox" : model_type;
   return a;
 }
 

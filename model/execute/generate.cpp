@@ -24,9 +24,16 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
                 {.logits = o.logits, .decoder_tokens = o.decoder_tokens, .chunked = o.chunk > 0});
 }
 
+void check_converted(const Checkpoint& checkpoint, const Recording& recording) {
+  if (recording.conversion.empty() || checkpoint.is_random()) return;
+  throw Error(checkpoint.path().string(), "a checkpoint of the unchanged model",
+              "one that '" + recording.conversion + "' has made of it");
+}
+
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording, Loops loops,
                          double& seconds) {
+  check_converted(checkpoint, recording);
   const Stopwatch watch;
   WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
                       loops == Loops::Fast ? WeightForm::Packed : WeightForm::Plain);
@@ -116,6 +123,7 @@ Lowering session_lowering(const SessionOptions& options) {
 
 void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options) {
   const Recording r = record_session(checkpoint.architecture(), options);
+  check_converted(checkpoint, r);
   check_weights(checkpoint, {&r.prefill, &r.decode});
 }
 

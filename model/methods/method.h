@@ -46,12 +46,15 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
 
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
-  const Architecture& base;
+  Architecture model;  ///< as configured; a method may change its shape
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
   /// The prompt has to be read in one piece: chunks would see another cache.
   bool whole_prompt = false;
+  /// The command that makes the weights of `model`, when it is no longer the configured one; empty:
+  /// a checkpoint of the configured model holds them.
+  std::string conversion = {};
   /// What is cached, and how attention reads it.
   AttentionMethod attention = plain_attention;
 };

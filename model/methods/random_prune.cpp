@@ -11,8 +11,8 @@ Method random_prune() {
           "keep=F: the model sees a random share F of the prompt's tokens",
           {"keep"},
           [](const MethodSpec& spec, Plan& plan) {
-            if (plan.base.encoder_decoder) {
-              throw Error("method random-prune", "the encoder-decoder model " + plan.base.name,
+            if (plan.model.encoder_decoder) {
+              throw Error("method random-prune", "the encoder-decoder model " + plan.model.name,
                           "a decoder-only model: an encoder's tokens are no prompt");
             }
             plan.prompt_tokens =

@@ -33,13 +33,13 @@ Method streaming() {
           "sinks=N,window=N: the cache keeps the first and the last tokens (StreamingLLM)",
           {"sinks", "window"},
           [](const MethodSpec& spec, Plan& plan) {
-            if (plan.base.encoder_decoder || plan.base.decoder.position != Position::Rope) {
-              throw Error("method streaming", "model " + plan.base.name,
+            if (plan.model.encoder_decoder || plan.model.decoder.position != Position::Rope) {
+              throw Error("method streaming", "model " + plan.model.name,
                           "a decoder-only model with rotary positions");
             }
             const std::uint64_t sinks = whole_option(spec, "sinks", 0);
             const std::uint64_t window = whole_option(spec, "window", 2);
-            for (const LayerShape& layer : plan.base.decoder.layers) {
+            for (const LayerShape& layer : plan.model.decoder.layers) {
               if (layer.sliding_window > 0 && layer.sliding_window < sinks + window) {
                 throw Error(
                     "method streaming: sinks + window", std::to_string(sinks + window) + " tokens",

@@ -12,6 +12,7 @@
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/units.h"
 #include "model/weights/mapped_file.h"
 #include "model/weights/safetensors_header.h"
 
@@ -215,12 +216,20 @@ StoredTensors read_safetensors_folder(const fs::path& folder) {
 }
 
 std::string safetensors_header(const std::vector<TensorToWrite>& tensors) {
+  std::vector<TensorPlan> plans;
+  for (const TensorToWrite& tensor : tensors) plans.push_back({tensor.name, tensor.shape});
+  return safetensors_header(plans);
+}
+
+std::string safetensors_header(const std::vector<TensorPlan>& tensors) {
   nlohmann::ordered_json header;
   header["__metadata__"]["format"] = "pt";  // transformers refuses files that do not say it
   std::uint64_t end = 0;
-  for (const TensorToWrite& tensor : tensors) {
+  for (const TensorPlan& tensor : tensors) {
     const std::uint64_t begin = end;
-    end += tensor.data.size_bytes();
+    std::uint64_t elements = 1;
+    for (const std::uint64_t extent : tensor.shape) elements = checked_multiply(elements, extent);
+    end = checked_add(end, checked_multiply(elements, sizeof(float)));
     header[tensor.name] = {
         {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }

@@ -33,9 +33,16 @@ struct TensorToWrite {
   std::span<const float> data;
 };
 
+/// A tensor whose numbers come later.
+struct TensorPlan {
+  std::string name;
+  std::vector<std::uint64_t> shape;  ///< outermost first
+};
+
 /// What stands before the tensors' bytes in a file of them: they follow in the given order. For
 /// files too large to hold twice in memory.
 std::string safetensors_header(const std::vector<TensorToWrite>& tensors);
+std::string safetensors_header(const std::vector<TensorPlan>& tensors);
 
 /// A whole F32 file, tensors in the given order, the header padded with blanks to 8 bytes.
 std::string safetensors_bytes(const std::vector<TensorToWrite>& tensors);

@@ -23,7 +23,8 @@ CountedWork analytic_work(const Graph& graph, const Node& node,
 void check_counts(const OracleCase& c, SessionOptions o) {
   o.loops = Loops::Counting;
   o.decoder_tokens = c.prompt[0].size();
-  const Session session(c.checkpoint, o);
+  const Checkpoint checkpoint = checkpoint_for(c, o.methods);
+  const Session session(checkpoint, o);
   Request request = c.request(c.prompt, 5);
   std::size_t nodes = 0;
   request.on_node = [&](const Graph& graph, const NodeRun& run,
@@ -61,6 +62,22 @@ TEST_CASE("count: eager attention with fused norms, and a prompt in chunks") {
   check_counts(c, {.attention = Kernels::Eager, .elementwise = Kernels::Fused});
   check_counts(c, {.attention = Kernels::Fused, .elementwise = Kernels::Eager});
   check_counts(c, {.chunk = 4});
+}
+
+TEST_CASE("count: an MLKV model with the released semantics, in one piece and in chunks") {
+  for (const char* name : {"mlkv_neox", "mlkv_llama"}) {
+    const OracleCase c(name);
+    const std::uint64_t heads =
+        c.checkpoint.architecture().decoder.layers[0].heads.num_key_value_heads;
+    const auto methods =
+        parse_methods("mlkv:layers=2,semantics=released,heads=" + std::to_string(heads));
+    for (const Kernels attention : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(name);
+      check_counts(c, {.methods = methods, .attention = attention, .elementwise = attention});
+      check_counts(
+          c, {.methods = methods, .attention = attention, .elementwise = attention, .chunk = 5});
+    }
+  }
 }
 
 // A method needs no test of its own here: what a user can write runs, and does what it is costed

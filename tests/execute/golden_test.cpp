@@ -19,7 +19,8 @@ ordered_json run_method(std::string_view example) {
   const OracleCase c("llama_gqa_llama3_rope");
   SessionOptions o;
   o.methods = parse_methods(example);
-  const Session session(c.checkpoint, o);
+  const Checkpoint checkpoint = checkpoint_for(c, o.methods);
+  const Session session(checkpoint, o);
   const Generation g = session.run(c.request(c.prompt, 24));
   return {{"generated_tokens", g.tokens},
           {"flops", g.analytic_flops},

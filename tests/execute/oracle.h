@@ -32,7 +32,7 @@ inline std::vector<std::string> oracle_cases() {
     }
   }
   std::sort(names.begin(), names.end());
-  KVCAST_ASSERT(names.size() == 28);  // else a case, and with it its checks, went missing
+  KVCAST_ASSERT(names.size() == 30);  // else a case, and with it its checks, went missing
   return names;
 }
 
@@ -88,5 +88,12 @@ struct OracleCase {
     }
   }
 };
+
+/// What the methods run on: the case's checkpoint, or random weights in its shape where they need
+/// weights that a conversion has made.
+inline Checkpoint checkpoint_for(const OracleCase& c, const std::vector<MethodSpec>& methods) {
+  const Architecture& a = c.checkpoint.architecture();
+  return record(a, methods, {}).conversion.empty() ? c.checkpoint : Checkpoint(a, 1);
+}
 
 }  // namespace kvcast::execute

@@ -1,0 +1,181 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/progress_bar.h"
+#include "model/convert/mlkv_conversion.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "model/stopwatch.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// What every conversion takes.
+struct Options {
+  std::string in;
+  std::string out;
+  std::string dtype = "fp32";
+  bool json = false;
+};
+
+void add_options(CLI::App& c, Options& o) {
+  c.add_option("IN", o.in, "a folder with config.json and safetensors, or a GGUF file")->required();
+  c.add_option("OUT", o.out,
+               "the new folder: config.json, model.safetensors, the tokenizer's files")
+      ->required();
+  c.add_option("--dtype", o.dtype, "of the weights written; computed in fp64")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c.add_flag("--json", o.json, "what changed, as one JSON object");
+}
+
+/// parse(text), with the flag named in errors.
+template <typename Parse>
+auto parse_flag(const char* flag, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const Error& e) {
+    throw Error(std::string(flag) + ": " + e.what());
+  }
+}
+
+/// Draws how far a conversion is.
+class Progress {
+ public:
+  explicit Progress(bool quiet) : bar_(quiet) {}
+  void operator()(std::uint64_t done, std::uint64_t all) {
+    bar_.draw(done, 0, all, watch_.seconds());
+  }
+
+ private:
+  ProgressBar bar_;
+  Stopwatch watch_;
+};
+
+struct MlkvOptions {
+  Options common;
+  std::string kv_layers;
+  std::string kv_heads;
+  std::string merge = "mean";
+  std::string widen = "preserve";
+};
+
+std::string owned_layers(const MlkvReport& report) {
+  std::vector<std::string> groups;
+  for (const std::vector<std::size_t>& group : report.groups) {
+    groups.push_back(group.size() == 1 ? std::to_string(group.front())
+                                       : fmt::format("{}-{}", group.front(), group.back()));
+  }
+  return fmt::format("{}", fmt::join(groups, ", "));
+}
+
+ordered_json mlkv_json(const MlkvOptions& o, const MlkvReport& r) {
+  const LayerShape& before = r.before.decoder.layers.front();
+  const LayerShape& after = r.after.decoder.layers.front();
+  ordered_json owners = ordered_json::array();
+  for (const std::vector<std::size_t>& group : r.groups) owners.push_back(group.front());
+  return {{"model", r.before.name},
+          {"output", o.common.out},
+          {"kv_layers", r.groups.size()},
+          {"kv_heads", after.heads.num_key_value_heads},
+          {"kv_heads_before", before.heads.num_key_value_heads},
+          {"owners", owners},
+          {"merged_layers", r.groups},
+          {"merge", o.merge},
+          {"widen", o.widen},
+          {"intermediate_size", after.intermediate_size},
+          {"intermediate_size_before", before.intermediate_size},
+          {"parameters_before", r.parameters_before},
+          {"parameters_after", r.parameters_after},
+          {"kv_cache_ratio", r.kv_cache_ratio},
+          {"dtype", o.common.dtype},
+          {"copied_files", r.copied_files}};
+}
+
+std::string mlkv_text(const MlkvReport& r) {
+  const auto row = [](const char* what, std::uint64_t before, std::uint64_t after) {
+    return std::vector<std::string>{what, std::to_string(before), std::to_string(after)};
+  };
+  const LayerShape& before = r.before.decoder.layers.front();
+  const LayerShape& after = r.after.decoder.layers.front();
+  Table table({"", "before", "after"});
+  table.add(row("key-value layers", r.before.decoder.layers.size(), r.groups.size()));
+  table.add(row("key-value heads in each", before.heads.num_key_value_heads,
+                after.heads.num_key_value_heads));
+  table.add(row("MLP width", before.intermediate_size, after.intermediate_size));
+  table.add(row("parameters", r.parameters_before, r.parameters_after));
+  table.add({"KV cache", "1", fmt::format("{:.4g}", r.kv_cache_ratio)});
+  return table.text() + "layers merged into the first of each: " + owned_layers(r) + "\n";
+}
+
+void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
+  MlkvConversion conversion;
+  conversion.shape = {parse_token_count(o.kv_layers, "--kv-layers"),
+                      parse_token_count(o.kv_heads, "--kv-heads"),
+                      parse_flag("--widen", o.widen, parse_mlp_widening)};
+  conversion.merge = parse_flag("--merge", o.merge, parse_layer_merge);
+  conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  const Checkpoint checkpoint(o.common.in);
+  MlkvReport report;
+  {
+    Progress progress(globals.quiet);
+    report = convert_to_mlkv(checkpoint, o.common.out, conversion, std::ref(progress));
+  }
+  if (report.copied_files.empty()) {
+    globals.say(o.common.in + " holds no tokenizer files to copy; run takes --tokens");
+  }
+  if (o.common.json) {
+    print_json(mlkv_json(o, report));
+  } else {
+    print_text(mlkv_text(report));
+  }
+}
+
+void add_mlkv(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "mlkv",
+      "Multi-layer key-value heads: M layers keep keys and values, of G heads.\n\nExamples:\n"
+      "  kvcast convert mlkv weights/pythia-160m pythia-mlkv-12 --kv-layers 4 --kv-heads 3\n"
+      "  kvcast convert mlkv weights/smollm2-135m-instruct.gguf smollm2-mlkv --kv-layers 15 "
+      "--kv-heads 1 --widen none");
+  c->footer(
+      "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. As the authors' script does it:\n"
+      "--merge sequential --widen copy.");
+  const auto o = std::make_shared<MlkvOptions>();
+  add_options(*c, o->common);
+  c->add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
+      ->required()
+      ->type_name("M");
+  c->add_option("--kv-heads", o->kv_heads, "heads that they keep: divides the key-value heads")
+      ->required()
+      ->type_name("G");
+  c->add_option("--merge", o->merge, "across layers: mean, or sequential (the last weighs half)")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--widen", o->widen,
+                "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
+                "weight)")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->callback([o, &globals] { convert_mlkv(*o, globals); });
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "convert",
+      "Rewrite a checkpoint for a method.\n\nExamples:\n"
+      "  kvcast convert mlkv tests/oracle/gpt_neox mlkv-model --kv-layers 1 --kv-heads 1\n"
+      "  kvcast run --model mlkv-model --tokens 1,2,3");
+  command->require_subcommand(1);
+  add_mlkv(*command, globals);
+}
+
+}  // namespace kvcast::cli
