@@ -31,6 +31,8 @@ void add_hardware(CLI::App& app, const Globals& globals);
 void add_estimate(CLI::App& app, const Globals& globals);
 void add_run(CLI::App& app, const Globals& globals);
 void add_sweep(CLI::App& app, const Globals& globals);
+void add_choose(CLI::App& app, const Globals& globals);
+void add_convert(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.

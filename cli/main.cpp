@@ -118,6 +118,8 @@ int run(int argc, char** argv) {
   add_estimate(app, globals);
   add_sweep(app, globals);
   add_run(app, globals);
+  add_choose(app, globals);
+  add_convert(app, globals);
   add_reproduce(app, globals);
   try {
     app.parse(argc, argv);

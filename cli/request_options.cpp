@@ -1,6 +1,7 @@
 #include "cli/request_options.h"
 
 #include "model/error.h"
+#include "model/methods/mlkv.h"
 #include "model/quantity.h"
 
 namespace kvcast::cli {
@@ -56,6 +57,7 @@ void RequestOptions::add_to(CLI::App& c) {
   c.add_option("--logits", logits, "last: head on the last position; all: on every position")
       ->type_name("WHICH")
       ->capture_default_str();
+  add_semantics_flag(c, semantics);
   c.add_option("--batch,-b", batch, "sequences processed together")
       ->type_name("N")
       ->capture_default_str();
@@ -84,6 +86,39 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
   return overrides;
 }
 
+void add_semantics_flag(CLI::App& command, std::string& semantics) {
+  command
+      .add_option("--semantics", semantics,
+                  "of MLKV models: paper, or released for the authors' checkpoints")
+      ->type_name("WHICH");
+}
+
+void apply_semantics(const std::string& semantics, const Architecture& a,
+                     std::vector<MethodSpec>& methods) {
+  if (semantics.empty()) return;
+  parse_flag("--semantics", semantics, parse_shared_keys);
+  for (MethodSpec& method : methods) {
+    if (method.name != "mlkv") continue;
+    for (const auto& [key, value] : method.options) {
+      if (key == "semantics")
+        throw Error(
+            "--semantics and the option semantics of the method mlkv mean the same; expected one "
+            "of them");
+    }
+    method.options.emplace_back("semantics", semantics);
+    return;
+  }
+  const Stack& s = a.decoder;
+  if (s.num_key_value_layers == 0) {
+    throw Error("--semantics", a.name + ", whose layers all read their own keys and values",
+                "an MLKV model, or --method mlkv:layers=M,heads=G");
+  }
+  methods.push_back({"mlkv",
+                     {{"layers", std::to_string(s.num_key_value_layers)},
+                      {"heads", std::to_string(s.layers.front().heads.num_key_value_heads)},
+                      {"semantics", semantics}}});
+}
+
 Logits parse_logits(const std::string& text) {
   if (text == "last") return Logits::Last;
   if (text == "all") return Logits::All;
@@ -106,6 +141,7 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
   c.hardware = roofline::load_hardware(catalog, o.hardware);
   c.methods = parse_methods(o.method);
+  apply_semantics(o.semantics, c.architecture, c.methods);
   c.lowering = parse_lowering(o);
   c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
   c.logits = parse_logits(o.logits);

@@ -25,6 +25,7 @@ struct RequestOptions {
   std::string cache_dtype;
   std::string mode = "calibrated";
   std::string logits = "last";
+  std::string semantics;  ///< of MLKV models; empty: as the method or the model says
   std::string batch = "1";
   std::optional<std::string> prompt_len;  ///< none: 1024, or the model's encoder length
   std::optional<std::string> encoder_tokens;
@@ -37,6 +38,12 @@ struct RequestOptions {
 
 /// KEY=VALUE from each `--set`.
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);
+
+/// `--semantics`: what an MLKV model's layers read, as the option of the method mlkv, which stands
+/// for the model as it is when the user gave none. Throws Error for other models.
+void add_semantics_flag(CLI::App& command, std::string& semantics);
+void apply_semantics(const std::string& semantics, const Architecture& a,
+                     std::vector<MethodSpec>& methods);
 
 Logits parse_logits(const std::string& text);
 Lowering parse_lowering(const RequestOptions& o);

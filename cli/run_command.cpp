@@ -30,6 +30,7 @@ using nlohmann::ordered_json;
 struct Options {
   std::string model;
   std::string method = "plain";
+  std::string semantics;
   std::string attention = "tiled";
   std::string elementwise;
   RunInputs inputs;
@@ -117,9 +118,11 @@ void write_logits(reports::AtomicFile& file, const Generation& g) {
   file.commit();
 }
 
-execute::SessionOptions session_options(const Options& o, std::size_t decoder_tokens) {
+execute::SessionOptions session_options(const Options& o, const Architecture& a,
+                                        std::size_t decoder_tokens) {
   execute::SessionOptions s;
   s.methods = parse_methods(o.method);
+  apply_semantics(o.semantics, a, s.methods);
   RequestOptions kernels;
   kernels.attention = o.attention;
   kernels.elementwise = o.elementwise;
@@ -159,10 +162,10 @@ class Printer {
 };
 
 ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
-                      const execute::Session& session, const Generation& g, std::size_t prompt_len,
-                      int threads) {
+                      const std::vector<MethodSpec>& methods, const execute::Session& session,
+                      const Generation& g, std::size_t prompt_len, int threads) {
   ordered_json j{{"model", checkpoint.architecture().name},
-                 {"method", to_string(parse_methods(o.method))},
+                 {"method", to_string(methods)},
                  {"attention", o.attention},
                  {"threads", threads},
                  {"batch", g.tokens.size()},
@@ -235,8 +238,8 @@ void run(const Options& o, const Globals& globals) {
   // Token ids ask for so many tokens; a text ends where the model ends it.
   if (text_given && tokenizer && !o.ignore_eos) request.stop_tokens = tokenizer->end_of_text();
 
-  const execute::SessionOptions options = session_options(o, request.tokens.front().size());
   const Architecture& a = checkpoint.architecture();
+  const execute::SessionOptions options = session_options(o, a, request.tokens.front().size());
   const std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
@@ -268,7 +271,7 @@ void run(const Options& o, const Globals& globals) {
   if (stream) printer.finish();
 
   if (logits) write_logits(*logits, g);
-  ordered_json j = run_json(o, checkpoint, session, g, prompt_len, threads);
+  ordered_json j = run_json(o, checkpoint, options.methods, session, g, prompt_len, threads);
   if (tokenizer) {
     ordered_json texts = ordered_json::array();
     for (const auto& tokens : g.tokens) texts.push_back(text_of(*tokenizer, tokens));
@@ -321,6 +324,7 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--method", o->method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
       ->type_name("METHOD")
       ->capture_default_str();
+  add_semantics_flag(*c, o->semantics);
   o->inputs.add_to(*c);
   c->add_option("--output-len,-n", o->output_len, "tokens to generate, the first included")
       ->type_name("TOKENS")

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,11 +40,22 @@ enum class Position {
 /// Where eager code multiplies by head_dim^-0.5.
 enum class ScoreScale { OnScores, OnQuery, None };
 
+/// MLKV: what the layers that read another layer's keys and values get of the keys.
+enum class SharedKeys {
+  Rotated,  ///< the owner's, rotated, as they lie in its cache: what the paper describes
+  /// The authors' code (zaydzuhri/pythia-mlkv, gpt_neox_mlkv/modeling_gpt_neox.py): the owner's
+  /// rotated keys of earlier passes and its unrotated keys of this pass. A prompt in one piece is
+  /// so scored on unrotated keys alone, and differs from the same prompt in chunks.
+  Released,
+};
+
 /// One transformer layer's sizes; they differ between layers in OpenELM and Gemma 2.
 struct LayerShape {
   Heads heads;
   std::uint64_t intermediate_size = 0;
   std::uint64_t sliding_window = 0;  ///< 0: full attention
+  /// The earlier layer whose keys and values it reads (MLKV); none: its own.
+  std::optional<std::size_t> kv_layer = {};
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -75,6 +87,10 @@ struct Stack {
   double attention_softcap = 0;  ///< 0: none
   bool causal = true;
   bool cross_attention = false;
+  /// MLKV: so many layers own keys and values, the others read those of the nearest below them;
+  /// each projection is a tensor of its own. 0: another architecture.
+  std::uint64_t num_key_value_layers = 0;
+  SharedKeys shared_keys = SharedKeys::Rotated;
 };
 
 /// What one attention of Slim attention (Graef et al. 2025, arXiv:2503.05840) keeps of each token.
@@ -119,6 +135,19 @@ struct Architecture {
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };
+
+/// Gives the keys and values of the stack to `owners` of its layers, 0, n, 2n, ... with n the
+/// number of layers in a group, which `owners` divides: the layers behind an owner read what it
+/// has. Source: Zuhri et al. 2024 (arXiv:2406.09297), section 3, and the authors'
+/// convert_to_mlkv.py, which puts owners at int(i · layers / owners).
+inline void share_key_values(Stack& stack, std::uint64_t owners) {
+  const std::size_t group = stack.layers.size() / owners;
+  stack.num_key_value_layers = owners;
+  for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+    const std::size_t owner = i / group * group;
+    stack.layers[i].kv_layer = owner == i ? std::nullopt : std::optional(owner);
+  }
+}
 
 /// Features of a layer's cached keys (and of its values): num_key_value_heads · head_dim.
 /// Throws Error on overflow.

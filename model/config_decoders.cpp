@@ -89,6 +89,7 @@ Architecture read_llama(const JsonObject& c) {
     const std::uint64_t first = type == "qwen2" ? c.whole_or("max_window_layers", 28, 0) : 0;
     for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
   }
+  read_shared_key_values(s, c);
   return a;
 }
 
@@ -150,6 +151,8 @@ Architecture read_gpt_neox(const JsonObject& c) {
   const auto rotary_dims =
       static_cast<std::uint64_t>(static_cast<double>(layer.heads.head_dim) * rotary_share);
   use_rope(s, c, c.positive_or("rotary_emb_base", 10000), rotary_dims);
+  if (c.text("model_type") == "gpt_neox_mlkv") c.whole("num_key_value_layers");  // must be there
+  read_shared_key_values(s, c);
   return a;
 }
 

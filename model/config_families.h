@@ -33,6 +33,9 @@ struct HeadKeys {
 Heads read_heads(const JsonObject& c, const HeadKeys& keys = {});
 /// At most 10,000 layers, so that a wrong number fails before it allocates.
 std::uint64_t read_num_layers(const JsonObject& c, const char* key);
+/// `num_key_value_layers` and `mlkv_semantics` of MLKV models: which layers own keys and values,
+/// and what the others read. Nothing to do for configs without the former.
+void read_shared_key_values(Stack& stack, const JsonObject& c);
 Function read_activation(const JsonObject& c, const char* key, const char* fallback);
 /// Frequencies of the first `rotary_dims` dims of a head, with the config's `rope_scaling`.
 std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,

@@ -9,6 +9,7 @@
 #include "model/config_families.h"
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/slim_forms.h"
 
 namespace kvcast {
 namespace {
@@ -29,6 +30,7 @@ constexpr std::array families{
     Family{"gemma", config::read_gemma},
     Family{"gemma2", config::read_gemma},
     Family{"gpt_neox", config::read_gpt_neox},
+    Family{"gpt_neox_mlkv", config::read_gpt_neox},
     Family{"openelm", config::read_openelm},
     Family{"falcon", config::read_falcon},
     Family{"RefinedWeb", config::read_falcon},
@@ -53,6 +55,33 @@ json with_overrides(json config, const std::string& place,
   return config;
 }
 
+/// "kvcast_slim": {"self": [FORM, ...], "cross": [FORM, ...]}, a form for each decoder layer, as
+/// `kvcast convert slim` writes it.
+void read_slim(const JsonObject& config, Architecture& a) {
+  if (!config.has("kvcast_slim")) return;
+  const JsonObject slim = config.object("kvcast_slim");
+  a.slim.resize(a.decoder.layers.size());
+  for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
+    if (site == SlimSite::Cross && !a.encoder_decoder) continue;
+    const char* key = site == SlimSite::Self ? "self" : "cross";
+    const json& forms = slim.at(key);
+    if (!forms.is_array() || forms.size() != a.slim.size()) {
+      slim.fail(key, "a list of " + std::to_string(a.slim.size()) + " forms, one a layer");
+    }
+    for (std::size_t i = 0; i < a.slim.size(); ++i) {
+      if (!forms[i].is_string()) slim.fail(key, "forms such as \"kcache\"");
+      const SlimKind kind = parse_slim_kind(forms[i].get<std::string>());
+      const std::string reason = why_not(a, i, site, kind);
+      if (!reason.empty()) {
+        throw Error(slim.place_of(key) + ", layer " + std::to_string(i) + ", " +
+                    std::string(name(kind)) + ": " + reason);
+      }
+      (site == SlimSite::Self ? a.slim[i].self : a.slim[i].cross) = kind;
+    }
+  }
+  slim.reject_unknown_keys();
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
@@ -73,6 +102,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
                 unknown_name("model type", model_type, supported_model_types()).what());
   }
   Architecture a = family->read(object);
+  read_slim(object, a);
   for (const ConfigOverride& o : overrides) {
     if (!object.asked().contains(o.key)) {
       const std::vector<std::string> known(object.asked().begin(), object.asked().end());
@@ -80,7 +110,8 @@ Architecture read_config(const json& config, const std::string& name, const std:
     }
   }
   a.name = name;
-  a.model_type = model_type;
+  // The authors of MLKV kept the type "gpt_neox"; others wrote down what it is.
+  a.model_type = model_type == "gpt_neox_mlkv" ? "gpt_neox" : model_type;
   return a;
 }
 

@@ -86,6 +86,24 @@ Heads read_heads(const JsonObject& c, const HeadKeys& keys) {
   return heads;
 }
 
+void read_shared_key_values(Stack& s, const JsonObject& c) {
+  if (!c.has("num_key_value_layers")) return;
+  const std::uint64_t owners = c.whole("num_key_value_layers");
+  if (s.layers.size() % owners != 0) {
+    c.fail("num_key_value_layers",
+           "a divisor of the " + std::to_string(s.layers.size()) + " layers");
+  }
+  if (c.flag_or("use_key_value_mlp", false)) {
+    c.fail("use_key_value_mlp", "false: key-value projections of two layers are not modelled");
+  }
+  const std::string semantics = c.text_or("mlkv_semantics", "paper");
+  if (semantics != "paper" && semantics != "released") {
+    c.fail("mlkv_semantics", "paper or released");
+  }
+  s.shared_keys = semantics == "paper" ? SharedKeys::Rotated : SharedKeys::Released;
+  share_key_values(s, owners);
+}
+
 Function read_activation(const JsonObject& c, const char* key, const char* fallback) {
   const std::string text = c.text_or(key, fallback);
   if (text == "silu" || text == "swish") return Function::Silu;

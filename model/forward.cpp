@@ -17,6 +17,7 @@ struct StackPass {
   std::optional<Value> bias;  ///< T5's or ALiBi's, shared by all layers
   AttentionMethod attention = plain_attention;
   CrossMethod cross = {};
+  std::vector<OwnedKeyValues> key_values = {};  ///< by layer
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -50,8 +51,10 @@ Value bidirectional_attention(const AttentionSite& s) {
 Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
-  const AttentionSite site{r, pass.architecture, stack,    stack.layers[index], index, name,
-                           x, pass.past,         pass.bias};
+  const LayerShape& layer = stack.layers[index];
+  OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
+  const AttentionSite site{r, pass.architecture, stack,     layer, index, name,
+                           x, pass.past,         pass.bias, shared};
   const Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
   return project(r, "attention_output", name + ".attention_output", o,
                  pass.architecture.hidden_size, stack.attention_output_bias);
@@ -77,6 +80,17 @@ Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std
     h = r.unary("activation", stack.activation, h);
   }
   return project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
+}
+
+/// A layer without keys and values of its own.
+Value attend_to_owner(const AttentionSite& s) {
+  const OwnedKeyValues& owner = s.shared;
+  const Value q = s.rotate_query(s.query(), s.past);
+  Value k = owner.keys;
+  if (s.stack.shared_keys == SharedKeys::Released) {
+    k = s.past.is_zero() ? owner.new_keys : s.r.join(owner.past_keys, owner.new_keys, "join_keys");
+  }
+  return s.attend(q, k, owner.values, s.past);
 }
 
 Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
@@ -141,6 +155,7 @@ void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& ke
 }
 
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
+  pass.key_values.resize(pass.stack.layers.size());
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
     x = record_layer(r, pass, i, x, cross);
   }
@@ -268,14 +283,17 @@ CrossMethod plain_cross_attention() {
 }
 
 Value plain_attention(const AttentionSite& s) {
+  if (s.layer.kv_layer) return attend_to_owner(s);
   const Value q = s.query();
-  Value k = s.key();
+  const Value new_keys = s.key();
   Value v = s.value();
   const Value rotated = s.rotate_query(q, s.past);
-  k = s.r.append(s.cache("keys", s.past), s.rotate_key(k, s.past), "cache_keys");
+  const Value past_keys = s.cache("keys", s.past);
+  const Value k = s.r.append(past_keys, s.rotate_key(new_keys, s.past), "cache_keys");
   v = s.r.append(s.cache("values", s.past), v, "cache_values");
   s.r.output(k);
   s.r.output(v);
+  s.shared = {past_keys, new_keys, k, v};
   return s.attend(rotated, k, v, s.past);
 }
 

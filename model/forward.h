@@ -13,6 +13,14 @@
 
 namespace kvcast {
 
+/// What a layer that owns keys and values leaves for the layers that read them (MLKV).
+struct OwnedKeyValues {
+  Value past_keys;  ///< the cache before the pass, rotated
+  Value new_keys;   ///< of this pass, not rotated
+  Value keys;       ///< the cache with this pass's rows, rotated
+  Value values;     ///< likewise
+};
+
 /// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
 struct AttentionSite {
   Recorder& r;
@@ -24,6 +32,8 @@ struct AttentionSite {
   const Value x;                     ///< [batch, tokens, hidden_size]
   const Count& past;                 ///< tokens before the pass
   const std::optional<Value>& bias;  ///< T5's or ALiBi's, for past + tokens keys
+  /// Of layer.kv_layer, or of this layer, which then fills it.
+  OwnedKeyValues& shared;
 
   Count batch() const { return r.info(x).shape[0]; }
   Count tokens() const { return r.info(x).shape[1]; }
@@ -46,7 +56,8 @@ struct AttentionSite {
 /// What a method puts in the place of `plain_attention`.
 using AttentionMethod = std::function<Value(const AttentionSite&)>;
 
-/// Keys rotated as they enter the cache "keys", values in "values", everything before visible.
+/// Keys rotated as they enter the cache "keys", values in "values", everything before visible. A
+/// layer with a kv_layer has neither keys nor values and reads those of that layer.
 Value plain_attention(const AttentionSite& site);
 
 /// A layer's cross-attention cache; layers may share one.

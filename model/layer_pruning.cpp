@@ -10,6 +10,9 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
   const std::string where = "layer pruning of " + a.name;
   const std::size_t num_layers = a.decoder.layers.size();
   if (a.encoder_decoder) throw Error(where, "an encoder-decoder model", "a decoder-only model");
+  if (a.decoder.num_key_value_layers > 0) {
+    throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
+  }
   if (kept.empty()) throw Error(where, "no layer to keep", "at least one");
 
   Architecture pruned = a;

@@ -23,6 +23,7 @@ struct OpName {
   std::string_view operator()(const RotateHalf&) const { return "rotate_half"; }
   std::string_view operator()(const CacheAppend&) const { return "cache_append"; }
   std::string_view operator()(const CacheEvict&) const { return "cache_evict"; }
+  std::string_view operator()(const JoinRows&) const { return "join_rows"; }
   std::string_view operator()(const RepeatHeads&) const { return "repeat_heads"; }
   std::string_view operator()(const LastToken&) const { return "last_token"; }
   std::string_view operator()(const Conv1d&) const { return "conv1d"; }

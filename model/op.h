@@ -225,6 +225,12 @@ struct CacheEvict {
   bool operator==(const CacheEvict&) const = default;
 };
 
+/// Rows behind one another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
+/// [batch, n, features]; output [batch, past + n, features]. All rows are read and written.
+struct JoinRows {
+  bool operator==(const JoinRows&) const = default;
+};
+
 /// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
 struct RepeatHeads {
   std::uint64_t repeats = 1;
@@ -269,11 +275,10 @@ struct CausalMask {
   bool operator==(const CausalMask&) const = default;
 };
 
-using Op =
-    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, TiledAttention,
-                 Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
-                 RopeAngles, RotateHalf, CacheAppend, CacheEvict, RepeatHeads, LastToken, Conv1d,
-                 RelativePositionBias, AlibiBias, CausalMask>;
+using Op = std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues,
+                        TiledAttention, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm,
+                        LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows,
+                        RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

@@ -173,6 +173,12 @@ Value Recorder::evict(Value cache, std::uint64_t kept_first, const Count& droppe
               lowering_.cache, Storage::KvCache);
 }
 
+Value Recorder::join(Value past, Value rows, std::string_view label) {
+  std::vector<Count> shape = info(past).shape;
+  shape[1] += info(rows).shape[1];
+  return node(JoinRows{}, label, {past, rows}, std::move(shape), lowering_.activations);
+}
+
 Value Recorder::unary(std::string_view label, Function function, Value x, double parameter) {
   return node(Elementwise{function, parameter}, label, {x}, info(x).shape, info(x).dtype);
 }

@@ -73,6 +73,8 @@ class Recorder {
   Value append(Value cache, Value rows, std::string_view label);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
+  /// `rows` behind `past`, copied to one new tensor.
+  Value join(Value past, Value rows, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
   Value binary(std::string_view label, Function function, Value x, Value y);
   /// activation(gate)·up

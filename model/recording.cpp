@@ -55,14 +55,20 @@ std::map<std::string, Count> cache_rows(const Graph& decode) {
   return rows;
 }
 
+/// Other methods ask each layer for keys and values of its own.
+bool is_plain(const AttentionMethod& attention) {
+  const auto* function = attention.target<Value (*)(const AttentionSite&)>();
+  return function != nullptr && *function == plain_attention;
+}
+
 bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std::string::npos; }
 
 }  // namespace
 
-Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
+Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options) {
   Recording recording;
-  Plan plan{a, recording.symbols, symbol::prompt_len};
+  Plan plan{configured, recording.symbols, symbol::prompt_len};
   for (const MethodSpec& spec : methods) {
     find_method(spec.name).apply(spec, plan);
     if (options.chunked && plan.whole_prompt) {
@@ -70,9 +76,18 @@ Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
     }
   }
 
+  if (plan.model.decoder.num_key_value_layers > 0 && !is_plain(plan.attention)) {
+    throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,
+                "a model whose layers all have keys and values of their own");
+  }
+
+  const Architecture& a = plan.model;
+  recording.conversion = plan.conversion;
   recording.prefill = record_prefill(plan, lowering, options);
   recording.decode = record_decode_step(plan, lowering);
   recording.prompt_slots = a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_tokens;
+
+  recording.model = a;
 
   std::map<std::string, const TensorInfo*> weights;
   add_weights(weights, recording.prefill);

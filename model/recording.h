@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/forward.h"
@@ -10,6 +11,9 @@
 namespace kvcast {
 
 struct Recording {
+  /// What was recorded: the configured model, as the methods changed its shape.
+  Architecture model;
+  std::string conversion;  ///< see Plan
   Symbols symbols;
   /// The whole prompt to the first token's logits; encoder-decoder models: encoder, cross-attention
   /// cache and the decoder's first token.
@@ -39,7 +43,7 @@ struct RecordOptions {
 };
 
 /// Throws Error when the methods do not fit the model.
-Recording record(const Architecture& a, const std::vector<MethodSpec>& methods,
+Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options = {});
 
 /// Unique parameters of a model.

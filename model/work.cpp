@@ -146,6 +146,7 @@ struct OpWork {
     operands.write(w, elements);
     return w;
   }
+  Work operator()(const JoinRows&) const { return operands.traffic(); }
   Work operator()(const RepeatHeads&) const { return operands.traffic(); }
   Work operator()(const LastToken&) const {
     Work w;
@@ -191,6 +192,7 @@ struct OpEngine {
   Engine operator()(const RotateHalf&) const { return Engine::Vector; }
   Engine operator()(const CacheAppend&) const { return Engine::Vector; }
   Engine operator()(const CacheEvict&) const { return Engine::Vector; }
+  Engine operator()(const JoinRows&) const { return Engine::Vector; }
   Engine operator()(const RepeatHeads&) const { return Engine::Vector; }
   Engine operator()(const LastToken&) const { return Engine::Vector; }
   Engine operator()(const RelativePositionBias&) const { return Engine::Vector; }

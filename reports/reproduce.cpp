@@ -76,7 +76,7 @@ const std::vector<PublishedTable>& published_tables() {
   static const std::vector<PublishedTable> all = [] {
     std::vector<PublishedTable> tables;
     for (const auto& group : {model_tables(), slim_tables(), kvp_tables(), specprefill_tables(),
-                              kvr_tables(), measurement_tables()}) {
+                              mlkv_tables(), kvr_tables(), measurement_tables()}) {
       tables.insert(tables.end(), group.begin(), group.end());
     }
     return tables;

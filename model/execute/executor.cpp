@@ -65,6 +65,7 @@ void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols
     weights_.bind(graph_.tensor(node.inputs[1]), weight);
     Operand output;
     output.shape = shape_of(graph_.tensor(node.output), symbols);
+    if (weight.matrix == nullptr) continue;  // read row by row
     weight.matrix->prepare(output.rows(), node.inputs.size() > 2);
   }
 }

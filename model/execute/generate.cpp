@@ -28,15 +28,16 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
 }
 
 /// A checkpoint made for a method runs under it, and no other does.
-Recording record_session(const Checkpoint& checkpoint, const SessionOptions& o) {
-  const bool slim = std::any_of(o.methods.begin(), o.methods.end(),
-                                [](const MethodSpec& m) { return m.name == "slim"; });
-  if (!checkpoint.is_random() && slim == checkpoint.architecture().slim.empty()) {
-    throw Error(checkpoint.path().string(),
-                slim ? "a checkpoint as it was trained" : "one converted for slim attention",
-                slim ? "what `kvcast convert slim` made of it" : "--method slim");
+void check_converted(const Checkpoint& checkpoint, const Recording& recording) {
+  if (checkpoint.is_random()) return;
+  const std::string place = checkpoint.path().string();
+  if (!recording.conversion.empty()) {
+    throw Error(place, "a checkpoint of the unchanged model",
+                "one that '" + recording.conversion + "' has made of it");
   }
-  return record_session(checkpoint.architecture(), o);
+  if (!checkpoint.architecture().slim.empty() && recording.model.slim.empty()) {
+    throw Error(place, "a checkpoint converted for slim attention", "--method slim");
+  }
 }
 
 Loops loops_of(const SessionOptions& o) {
@@ -46,6 +47,7 @@ Loops loops_of(const SessionOptions& o) {
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
                          const SessionOptions& o, double& seconds) {
+  check_converted(checkpoint, recording);
   const Stopwatch watch;
   WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
                       loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype);
@@ -140,7 +142,8 @@ Lowering session_lowering(const SessionOptions& options) {
 }
 
 void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options) {
-  const Recording r = record_session(checkpoint, options);
+  const Recording r = record_session(checkpoint.architecture(), options);
+  check_converted(checkpoint, r);
   check_weights(checkpoint, {&r.prefill, &r.decode});
 }
 
@@ -188,7 +191,7 @@ std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_si
 Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
     : checkpoint_(checkpoint),
       options_(options),
-      recording_(record_session(checkpoint, options)),
+      recording_(record_session(checkpoint.architecture(), options)),
       weights_(load_weights(checkpoint, recording_, options, load_s_)) {}
 
 std::vector<std::uint64_t> Session::symbols(const Request& request, std::uint64_t prompt_len,

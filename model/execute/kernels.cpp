@@ -193,6 +193,15 @@ struct FastKernels {
     });
   }
 
+  void operator()(const JoinRows&) const {
+    const std::size_t past = in(0).shape[1] * features();
+    const std::size_t rows = in(1).shape[1] * features();
+    for_rows(out.shape[0], out.shape.elements(), [&](std::size_t b) {
+      std::copy_n(in(0).sequence(b), past, out.sequence(b));
+      std::copy_n(in(1).sequence(b), rows, out.sequence(b) + past);
+    });
+  }
+
   void operator()(const RepeatHeads& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t num_heads = in(0).shape.back() / op.head_dim;
@@ -350,7 +359,7 @@ bool reads_sequences_apart(const Op& op) {
          std::holds_alternative<AttentionScores>(op) ||
          std::holds_alternative<AttentionValues>(op) ||
          std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
-         std::holds_alternative<CacheEvict>(op);
+         std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op);
 }
 
 }  // namespace

@@ -340,6 +340,16 @@ class PlainLoops {
     }
   }
 
+  void operator()(const JoinRows&) {
+    const std::size_t past = in_shape(0).elements() / out_shape()[0];
+    const std::size_t rows = in_shape(1).elements() / out_shape()[0];
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t i = 0; i < past; ++i) out_(next++, in_[0](b * past + i));
+      for (std::size_t i = 0; i < rows; ++i) out_(next++, in_[1](b * rows + i));
+    }
+  }
+
   void operator()(const RepeatHeads& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t features = in_shape(0)[2];

@@ -46,13 +46,15 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
 
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
-  /// What is recorded: the model, as far as the methods leave it as it is.
-  Architecture model;
+  Architecture model;  ///< as configured; a method may change its shape
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
   /// The prompt has to be read in one piece: chunks would see another cache.
   bool whole_prompt = false;
+  /// The command that makes the weights of `model`, when it is no longer the configured one; empty:
+  /// a checkpoint of the configured model holds them.
+  std::string conversion = {};
   /// What is cached, and how attention reads it.
   AttentionMethod attention = plain_attention;
   CrossMethod cross = plain_cross_attention();
@@ -67,8 +69,6 @@ struct Method {
   /// A spelling that works with small prompts: for help, and for the tests that try all methods.
   std::string_view example;
   bool runs = true;  ///< false: it is costed, but the executor cannot run it yet
-  /// Its weights are not those of the model: it runs on what `kvcast convert` made for it.
-  bool converts = false;
 };
 
 /// All methods, in the order of `registry.cpp`.

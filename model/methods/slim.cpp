@@ -299,6 +299,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
     throw Error("method slim: option " + option,
                 plan.model.name + ", which was converted to other forms", "option=auto");
   }
+  if (plan.model.slim.empty()) plan.conversion = "kvcast convert slim";
+  plan.model.slim = layers;
   const Reading reading{one_of_two(spec, "order", "optimized", "unoptimized"),
                         !one_of_two(spec, "rope", "read", "unrotate")};
   if (reading.unrotates && plan.model.decoder.query_key_norm) {
@@ -335,9 +337,7 @@ Method slim() {
           "[,rope=unrotate]: keeps keys, values or inputs and computes the rest",
           {"option", "order", "rope"},
           apply,
-          "slim",
-          true,
-          true};
+          "slim"};
 }
 
 }  // namespace kvcast

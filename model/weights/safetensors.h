@@ -35,7 +35,7 @@ using NumberSpan = std::variant<std::span<const float>, std::span<const double>>
 struct TensorToWrite {
   std::string name;
   std::vector<std::uint64_t> shape;  ///< outermost first
-  NumberSpan data;                   ///< row-major; all elements, or a piece of them
+  NumberSpan data = {};              ///< row-major; all elements, or a piece of them
   DType dtype = DType::FP32;         ///< in the file: FP64, FP32, FP16 or BF16
 };
 

@@ -56,18 +56,24 @@ Family gemma2() {
   return f;
 }
 
-Family gpt_neox() {
-  return {{"gpt_neox.", ""},
-          "layers.",
-          {{"query", "attention.query_key_value"},
-           {"key", "attention.query_key_value"},
-           {"value", "attention.query_key_value"},
-           {"attention_output", "attention.dense"},
-           {"attention_norm", "input_layernorm"},
-           {"mlp_norm", "post_attention_layernorm"},
-           {"up", "mlp.dense_h_to_4h"},
-           {"down", "mlp.dense_4h_to_h"}},
-          {{"embedding", "embed_in"}, {"final_norm", "final_layer_norm"}, {"head", "embed_out"}}};
+Family gpt_neox(const Architecture& a) {
+  Family f{{"gpt_neox.", ""},
+           "layers.",
+           {{"query", "attention.query_key_value"},
+            {"key", "attention.query_key_value"},
+            {"value", "attention.query_key_value"},
+            {"attention_output", "attention.dense"},
+            {"attention_norm", "input_layernorm"},
+            {"mlp_norm", "post_attention_layernorm"},
+            {"up", "mlp.dense_h_to_4h"},
+            {"down", "mlp.dense_4h_to_h"}},
+           {{"embedding", "embed_in"}, {"final_norm", "final_layer_norm"}, {"head", "embed_out"}}};
+  if (a.decoder.num_key_value_layers > 0) {  // MLKV: zaydzuhri/pythia-mlkv, convert_to_mlkv.py
+    f.in_layer = with(
+        f.in_layer,
+        {{"query", "attention.query"}, {"key", "attention.key"}, {"value", "attention.value"}});
+  }
+  return f;
 }
 
 Family openelm() {
@@ -181,7 +187,7 @@ Family family_of(const Architecture& a, const std::string& stack) {
   const std::string& type = a.model_type;
   if (type == "phi3") return phi3();
   if (type == "gemma2") return gemma2();
-  if (type == "gpt_neox") return gpt_neox();
+  if (type == "gpt_neox") return gpt_neox(a);
   if (type == "openelm") return openelm();
   if (type.starts_with("falcon") || type.starts_with("RefinedWeb")) return falcon(a);
   if (type == "gpt2") return gpt2();

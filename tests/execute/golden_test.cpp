@@ -16,10 +16,10 @@ std::filesystem::path golden_file() {
 
 /// What a method makes of a small model: every figure of a run that does not depend on the machine.
 ordered_json run_method(const Method& method) {
-  const OracleCase c(case_for(method));
-  const Checkpoint checkpoint = checkpoint_for(method, c);
   SessionOptions o;
   o.methods = parse_methods(method.example);
+  const OracleCase c(case_for(o.methods));
+  const Checkpoint checkpoint = checkpoint_for(c, o.methods);
   const Session session(checkpoint, o);
   const Generation g = session.run(c.request(c.prompt, 24));
   return {{"generated_tokens", g.tokens},

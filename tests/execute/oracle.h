@@ -32,7 +32,7 @@ inline std::vector<std::string> oracle_cases() {
     }
   }
   std::sort(names.begin(), names.end());
-  KVCAST_ASSERT(names.size() == 28);  // else a case, and with it its checks, went missing
+  KVCAST_ASSERT(names.size() == 30);  // else a case, and with it its checks, went missing
   return names;
 }
 
@@ -89,14 +89,22 @@ struct OracleCase {
   }
 };
 
-/// A small model that a method's example fits.
-inline std::string case_for(const Method& method) {
-  return method.converts ? "llama_mha" : "llama_gqa_llama3_rope";
+/// A small model that the methods fit.
+inline std::string case_for(const std::vector<MethodSpec>& methods) {
+  const std::string grouped = "llama_gqa_llama3_rope";
+  try {
+    record(OracleCase(grouped).checkpoint.architecture(), methods, {});
+    return grouped;
+  } catch (const Error&) {
+    return "llama_mha";
+  }
 }
 
-/// What the method runs on: the case's weights, or random ones where it needs its own.
-inline Checkpoint checkpoint_for(const Method& method, const OracleCase& c) {
-  return method.converts ? Checkpoint(c.checkpoint.architecture(), 1) : c.checkpoint;
+/// What the methods run on: the case's checkpoint, or random weights in its shape where they need
+/// weights that a conversion has made.
+inline Checkpoint checkpoint_for(const OracleCase& c, const std::vector<MethodSpec>& methods) {
+  const Architecture& a = c.checkpoint.architecture();
+  return record(a, methods, {}).conversion.empty() ? c.checkpoint : Checkpoint(a, 1);
 }
 
 }  // namespace kvcast::execute

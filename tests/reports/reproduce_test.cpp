@@ -33,7 +33,11 @@ TEST_CASE("reproduce: every exact number of every exact table agrees to the prin
                         {"kvp-table7", 27, 0},
                         {"kvp-table8", 13, 2},  // E12: two misprinted names
                         {"specprefill-table5", 3 * 5 * 2, 0},
-                        {"specprefill-table6", 2 * 2, 4}}) {  // E20, two readings
+                        {"specprefill-table6", 2 * 2, 4},  // E20, two readings
+                        {"mlkv-table1", 4, 4},             // E24
+                        {"mlkv-table2", 9 * 2, 0},
+                        {"mlkv-table3-averages", 9, 1},  // E28: MLKV-6
+                        {"mlkv-prose", 7, 4}}) {         // E25, E28
     CAPTURE(c.name);
     const auto rows = rows_of(c.name);
     for (const ReproducedRow& row : rows) {
@@ -65,6 +69,24 @@ TEST_CASE("reproduce: Llama 7B's TTFT on one A100 is within 5 % on average and 1
   const ReproducedRow last = find(rows, "Llama 7B: ttft_s at 12k");
   CHECK(last.published == "3.95");
   CHECK(last.relative_error == doctest::Approx(last.ours / 3.95 - 1));
+}
+
+TEST_CASE(
+    "reproduce: the caches of MLKV's memory test are exact, its largest batches are measured") {
+  const auto rows = rows_of("mlkv-memory");
+  REQUIRE(rows.size() == 9 * 2);
+  for (const ReproducedRow& row : rows) {
+    CAPTURE(row.cell);
+    const bool cache = row.cell.find("cache at batch 8") != std::string::npos;
+    CHECK(row.exact == cache);
+    if (cache) CHECK(row.agrees);
+  }
+  // 8·m·g·64·2·2047·4 bytes, 48 heads
+  CHECK(find(rows, "Pythia-160M-MLKV-48: cache").ours == 8.0 * 48 * 64 * 2 * 2047 * 4 / 1048576);
+  // Fewer heads, larger batches; no head fits less than ones that share it.
+  CHECK(find(rows, "Pythia-160M: largest").ours < find(rows, "Pythia-160M-GQA-48: largest").ours);
+  CHECK(find(rows, "Pythia-160M-MQA-12: largest").ours <=
+        find(rows, "Pythia-160M-MLKV-6: largest").ours);
 }
 
 TEST_CASE("reproduce: parameters and caches are counted from the configs") {

@@ -1,0 +1,257 @@
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/request_options.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "reports/csv_writer.h"
+#include "reports/reproduce.h"
+#include "search/mlkv_choice.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using search::MlkvCandidate;
+using search::MlkvGoal;
+
+struct MlkvOptions {
+  RequestOptions request;  ///< model, device, kernels and batch of it
+  std::string context = "2k";
+  std::string memory_budget;
+  std::string widen = "preserve";
+  std::string csv;
+  bool max_batch = false;
+  bool json = false;
+};
+
+/// Published accuracies by layers and heads.
+using Accuracies = std::map<std::pair<std::uint64_t, std::uint64_t>, double>;
+
+/// Table 3 of the paper, the averages over four tasks; nothing for models that it does not have.
+Accuracies published_accuracies(const Catalog& catalog, const Architecture& a) {
+  Accuracies by_shape;
+  if (a.name != "pythia-160m") return by_shape;
+  const reports::Published published(catalog);
+  std::map<std::string, double> by_model;
+  const reports::CsvTable scores = published.read("mlkv_table3_benchmarks.csv");
+  for (const reports::CsvRow& row : scores.rows()) {
+    if (row.text("task") != "average_as_printed") continue;
+    by_model[row.text("model")] = row.number("accuracy_pct");
+  }
+  const reports::CsvTable variants = published.read("mlkv_table2_variants.csv");
+  for (const reports::CsvRow& row : variants.rows()) {
+    const auto score = by_model.find(row.text("model"));
+    if (score == by_model.end()) continue;
+    by_shape[{row.whole("n_layers_with_kv_m"), row.whole("n_kv_groups_g")}] = score->second;
+  }
+  return by_shape;
+}
+
+const double* accuracy_of(const Accuracies& accuracies, const MlkvCandidate& c) {
+  const auto found = accuracies.find({c.layers, c.heads});
+  return found == accuracies.end() ? nullptr : &found->second;
+}
+
+std::string method_of(const MlkvCandidate& c) {
+  return fmt::format("mlkv:layers={},heads={}", c.layers, c.heads);
+}
+
+/// "8 GB" or bytes.
+double parse_bytes(const std::string& text, const char* flag) {
+  const bool bare = text.find_first_not_of("0123456789") == std::string::npos;
+  const double bytes = parse_quantity(bare ? text + " B" : text, Dimension::Bytes, flag);
+  if (bytes < 1) throw Error(flag, "'" + text + "'", "at least 1 byte");
+  return bytes;
+}
+
+ordered_json candidate_json(const MlkvCandidate& c, const double* accuracy) {
+  ordered_json j{{"method", method_of(c)},
+                 {"kv_layers", c.layers},
+                 {"kv_heads", c.heads},
+                 {"total_kv_heads", c.layers * c.heads}};
+  if (c.parameters > 0) {
+    j["intermediate_size"] = c.intermediate_size;
+    j["parameters"] = c.parameters;
+    j["kv_cache_bytes"] = static_cast<std::uint64_t>(c.kv_cache_bytes);
+    j["kv_cache_ratio"] = c.kv_cache_ratio;
+    j["peak_memory_bytes"] = c.peak_memory_bytes;
+    j["largest_batch"] = c.largest_batch;
+    j["tpot_s"] = c.tpot_s;
+  }
+  if (accuracy != nullptr) j["published_accuracy_pct"] = *accuracy;
+  if (!c.rejected.empty()) j["reason"] = c.rejected;
+  return j;
+}
+
+void write_mlkv_csv(const std::string& path, const std::vector<MlkvCandidate>& candidates,
+                    const Accuracies& accuracies) {
+  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+                         {"rank", "kv_layers", "kv_heads", "intermediate_size", "parameters",
+                          "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes", "largest_batch",
+                          "tpot_s", "published_accuracy_pct", "rejected"});
+  std::uint64_t rank = 0;
+  for (const MlkvCandidate& c : candidates) {
+    if (c.rejected.empty()) {
+      csv.cell(++rank);
+    } else {
+      csv.missing_cell();
+    }
+    csv.cell(c.layers).cell(c.heads).cell(c.intermediate_size).cell(c.parameters);
+    csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
+    csv.cell(c.largest_batch).cell(c.tpot_s);
+    if (const double* accuracy = accuracy_of(accuracies, c)) {
+      csv.cell(*accuracy);
+    } else {
+      csv.missing_cell();
+    }
+    csv.cell(c.rejected);
+    csv.end_row();
+  }
+  csv.commit();
+}
+
+std::string mlkv_text(const std::vector<MlkvCandidate>& candidates, const Accuracies& accuracies) {
+  std::vector<std::string> header{"rank",   "layers",        "heads",   "KV heads", "KV cache",
+                                  "of all", "largest batch", "a token", "memory",   "MLP width"};
+  if (!accuracies.empty()) header.emplace_back("accuracy, published");
+  Table table(header);
+  std::string rejected;
+  std::uint64_t rank = 0;
+  for (const MlkvCandidate& c : candidates) {
+    if (!c.rejected.empty()) {
+      rejected +=
+          fmt::format("rejected: {} layers of {} heads: {}\n", c.layers, c.heads, c.rejected);
+      continue;
+    }
+    std::vector<std::string> row{std::to_string(++rank),
+                                 std::to_string(c.layers),
+                                 std::to_string(c.heads),
+                                 std::to_string(c.layers * c.heads),
+                                 format_quantity(c.kv_cache_bytes, Dimension::Bytes),
+                                 fmt::format("{:.3g}", c.kv_cache_ratio),
+                                 std::to_string(c.largest_batch),
+                                 format_quantity(c.tpot_s, Dimension::Seconds),
+                                 format_quantity(c.peak_memory_bytes, Dimension::Bytes),
+                                 std::to_string(c.intermediate_size)};
+    if (!accuracies.empty()) {
+      const double* accuracy = accuracy_of(accuracies, c);
+      row.push_back(accuracy != nullptr ? fmt::format("{:.2f} %", *accuracy) : "");
+    }
+    table.add(row);
+  }
+  if (rank == 0) return "no form of the model fits\n" + rejected;
+  return table.text() + rejected;
+}
+
+void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
+  const Catalog catalog = globals.catalog();
+  search::MlkvRequest request;
+  request.configuration = parse_configuration(o.request, catalog);
+  try {
+    request.widening = parse_mlp_widening(o.widen);
+  } catch (const Error& e) {
+    throw Error(std::string("--widen: ") + e.what());
+  }
+  request.batch = parse_token_count(o.request.batch, "--batch");
+  request.context = parse_token_count(o.context, "--context");
+  if (!o.memory_budget.empty()) {
+    request.memory_budget = parse_bytes(o.memory_budget, "--memory-budget");
+  }
+  request.goal = o.max_batch ? MlkvGoal::MaxBatch : MlkvGoal::Fit;
+
+  const std::vector<MlkvCandidate> candidates = search::choose_mlkv(request);
+  const Architecture& a = request.configuration.architecture;
+  const Accuracies accuracies = published_accuracies(catalog, a);
+  for (const std::string& line :
+       roofline::context_warnings(a, {request.batch, request.context - 1, 1})) {
+    globals.warn(line);
+  }
+  if (!o.csv.empty()) write_mlkv_csv(o.csv, candidates, accuracies);
+  if (o.csv == "-") return;
+  if (!o.json) {
+    print_text(mlkv_text(candidates, accuracies));
+    return;
+  }
+  ordered_json rows = ordered_json::array();
+  ordered_json rejected = ordered_json::array();
+  for (const MlkvCandidate& c : candidates) {
+    (c.rejected.empty() ? rows : rejected).push_back(candidate_json(c, accuracy_of(accuracies, c)));
+  }
+  print_json({{"model", a.name},
+              {"hardware", request.configuration.hardware.name},
+              {"batch", request.batch},
+              {"context", request.context},
+              {"memory_bytes", request.memory_budget.value_or(
+                                   request.configuration.hardware.memory_capacity.value)},
+              {"goal", o.max_batch ? "max_batch" : "fit"},
+              {"rows", rows},
+              {"rejected", rejected}});
+}
+
+void add_mlkv(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "mlkv",
+      "How many layers should own keys and values, with how many heads.\n\nExamples:\n"
+      "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
+      "--context 2k\n"
+      "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch");
+  c->footer(
+      "Of the forms that fit, more heads come first; of equally many, fewer in a layer and "
+      "more layers.");
+  const auto o = std::make_shared<MlkvOptions>();
+  RequestOptions& r = o->request;
+  c->add_option("--model,-m", r.model, "catalog name, config.json, or a folder with one")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--hardware", r.hardware, "catalog name or a JSON file")
+      ->required()
+      ->type_name("HW");
+  c->add_option("--batch,-b", r.batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c->add_option("--context", o->context, "tokens in the cache of each sequence")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  CLI::Option* budget = c->add_option("--memory-budget", o->memory_budget,
+                                      "for weights, cache and activations, \"8 GB\" or in bytes; "
+                                      "default: the device's memory");
+  budget->type_name("BYTES");
+  c->add_flag("--max-batch", o->max_batch, "the form for the largest batch first");
+  c->add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--attention", r.attention, "eager or tiled")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--dtype", r.dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--mode", r.mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c->add_option("--set", r.set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { choose_mlkv(*o, globals); });
+}
+
+}  // namespace
+
+void add_choose(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "choose",
+      "Pick a method's options under a goal and a budget.\n\nExamples:\n"
+      "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
+      "--context 2k\n"
+      "  kvcast choose mlkv --help");
+  command->require_subcommand(1);
+  add_mlkv(*command, globals);
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,58 @@
+#include "model/convert/conversion_source.h"
+
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/json_file.h"
+#include "model/weights/gguf.h"
+#include "model/weights/gguf_model.h"
+
+namespace kvcast {
+namespace {
+
+/// As transformers spells it.
+std::string torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::FP64: return "float64";
+    case DType::FP16: return "float16";
+    case DType::BF16: return "bfloat16";
+    default: return "float32";
+  }
+}
+
+}  // namespace
+
+nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
+  nlohmann::json config = checkpoint.gguf() != nullptr
+                              ? gguf_config(*checkpoint.gguf())
+                              : read_json_file(checkpoint.path() / "config.json");
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(dtype);
+  return config;
+}
+
+std::map<std::string, TensorInfo> weights_of(const Recording& recording) {
+  std::map<std::string, TensorInfo> weights;
+  for (const Graph* graph : {&recording.prefill, &recording.decode}) {
+    for (const TensorInfo& t : graph->tensors()) {
+      if (t.storage == Storage::Weights) weights.emplace(t.name, t);
+    }
+  }
+  return weights;
+}
+
+TensorToWrite tensor_to_write(const std::string& name, const TensorInfo& info, DType dtype) {
+  TensorToWrite tensor{name, {}, {}, dtype};
+  for (const Count& extent : info.shape) tensor.shape.push_back(extent.constant());
+  return tensor;
+}
+
+void check_source(const Checkpoint& checkpoint, const Recording& recording) {
+  std::vector<std::string> names;
+  for (const auto& [name, info] : weights_of(recording)) {
+    checkpoint.check(info);
+    names.push_back(name);
+  }
+  checkpoint.check_nothing_left(names);
+}
+
+}  // namespace kvcast

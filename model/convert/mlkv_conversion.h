@@ -1,0 +1,53 @@
+/// Makes an MLKV checkpoint (multi-layer key-value heads) of a GPT-NeoX or Llama checkpoint.
+///
+/// In each layer the mean of every group of consecutive key-value heads, across the layers of a
+/// group one owner of what is left, then wider MLPs. All in float64.
+/// Source: zaydzuhri/pythia-mlkv, convert_to_mlkv.py; Zuhri et al. 2024 (arXiv:2406.09297), 4.2.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/dtype.h"
+#include "model/methods/mlkv.h"
+#include "model/weights/checkpoint.h"
+
+namespace kvcast {
+
+/// How the layers of a group become their owner's keys and values.
+enum class LayerMerge {
+  Mean,        ///< the mean of all, as the paper says
+  Sequential,  ///< owner = (owner + layer)/2 for each layer in turn, as released: the last weighs ½
+};
+/// "mean" or "sequential". Throws Error with the nearest word.
+LayerMerge parse_layer_merge(std::string_view word);
+
+struct MlkvConversion {
+  MlkvShape shape;
+  LayerMerge merge = LayerMerge::Mean;
+  DType dtype = DType::FP32;  ///< of the weights written
+};
+
+/// What a conversion changed.
+struct MlkvReport {
+  Architecture before;
+  Architecture after;
+  std::vector<std::vector<std::size_t>> groups;  ///< layers, the owner first
+  std::uint64_t parameters_before = 0;
+  std::uint64_t parameters_after = 0;
+  double kv_cache_ratio = 1;  ///< cache bytes after / before
+  std::vector<std::string> copied_files;
+};
+
+/// `on_tensor` is called before each tensor with the tensors done and to do. Throws Error as
+/// to_mlkv, Checkpoint and CheckpointWriter do; then nothing is written.
+MlkvReport convert_to_mlkv(
+    const Checkpoint& checkpoint, const std::filesystem::path& output,
+    const MlkvConversion& conversion,
+    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor = nullptr);
+
+}  // namespace kvcast

@@ -1,0 +1,419 @@
+#include "model/convert/slim_conversion.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "model/convert/checkpoint_writer.h"
+#include "model/convert/conversion_source.h"
+#include "model/convert/slim_weights.h"
+#include "model/error.h"
+#include "model/weights/weight_source.h"
+
+namespace kvcast {
+namespace {
+
+/// Inputs beyond these say nothing new about a layer.
+constexpr std::size_t most_rows = 1024;
+/// Of fewer tokens an error would be luck.
+constexpr std::size_t fewest_tokens = 8;
+
+constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
+
+/// The inputs of every attention of the decoder.
+struct AttentionInputs {
+  std::vector<InputRows> self;
+  std::vector<InputRows> cross;
+};
+
+AttentionInputs collect_inputs(const Checkpoint& checkpoint, execute::Request request) {
+  const Architecture& a = checkpoint.architecture();
+  AttentionInputs inputs{std::vector<InputRows>(a.decoder.layers.size()),
+                         std::vector<InputRows>(a.decoder.layers.size())};
+  request.on_node = [&](const Graph& graph, const execute::NodeRun& run,
+                        std::span<const std::uint64_t>) {
+    const Node& node = graph.nodes()[run.node];
+    const bool self = node.label == "query" && node.phase != "encoder";
+    if (!self && node.label != "cross_key") return;
+    InputRows& rows = (self ? inputs.self : inputs.cross)[static_cast<std::size_t>(node.layer)];
+    const execute::Operand& x = run.call->inputs[0];
+    rows.hidden_size = x.shape.back();
+    const std::size_t n = std::min(x.rows(), most_rows - std::min(most_rows, rows.rows()));
+    rows.numbers.insert(rows.numbers.end(), x.data, x.data + n * rows.hidden_size);
+  };
+  execute::SessionOptions options;
+  options.decoder_tokens = request.tokens.front().size();
+  const execute::Session session(checkpoint, options);
+  session.run(request);
+  return inputs;
+}
+
+std::string layer_name(const Architecture& a, std::size_t layer) {
+  return (a.encoder_decoder ? "decoder.layers." : "layers.") + std::to_string(layer);
+}
+
+std::string part_prefix(SlimSite site) { return site == SlimSite::Cross ? "cross_" : ""; }
+
+/// The weights of the source, and what is computed of them.
+class Weights {
+ public:
+  explicit Weights(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint), a_(checkpoint.architecture()) {}
+
+  DenseMatrix read(const std::string& name) const {
+    const WeightReader reader = checkpoint_.reader(name);
+    const std::vector<std::uint64_t> shape = reader.shape();
+    DenseMatrix m{shape[0], 1, {}};
+    for (std::size_t i = 1; i < shape.size(); ++i) m.columns *= shape[i];
+    m.numbers.resize(m.rows * m.columns);
+    reader.read_rows(0, std::span(m.numbers));
+    reader.forget();
+    return m;
+  }
+  DenseMatrix projection(std::size_t layer, SlimSite site, const std::string& part) const {
+    return read(layer_name(a_, layer) + "." + part_prefix(site) + part + ".weight");
+  }
+  /// Zeros where the model has none.
+  std::vector<double> bias(std::size_t layer, SlimSite site, const std::string& part, bool present,
+                           std::size_t size) const {
+    if (!present) return std::vector<double>(size, 0);
+    return read(layer_name(a_, layer) + "." + part_prefix(site) + part + ".bias").numbers;
+  }
+
+  /// What a layer keeps in this form, as a projection of its input.
+  DenseMatrix kept(std::size_t layer, SlimSite site, SlimKind kind) const {
+    if (kind == SlimKind::ValueCache) return projection(layer, site, "value");
+    if (kind == SlimKind::FirstKeys) return projection(0, site, "key");
+    const DenseMatrix keys = projection(layer, site, "key");
+    if (!keeps_some_values(a_, layer)) return keys;
+    return stacked(keys, rest(layer, site));
+  }
+  /// The first values, which are kept beside the keys of grouped heads.
+  DenseMatrix rest(std::size_t layer, SlimSite site) const {
+    DenseMatrix values = projection(layer, site, "value");
+    values.rows = a_.hidden_size - kv_features(a_.decoder.layers[layer].heads);
+    values.numbers.resize(values.rows * values.columns);
+    return values;
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+  const Architecture& a_;
+};
+
+/// Tries the forms of one attention.
+class Measurement {
+ public:
+  Measurement(const Architecture& a, const Weights& weights, const InputRows& inputs,
+              SlimLayerReport& report)
+      : a_(a), weights_(weights), inputs_(inputs), report_(report) {}
+
+  void measure(SlimKind kind) {
+    const SlimSite site = report_.site;
+    if (!why_not(a_, report_.layer, site, kind).empty()) return;
+    const DenseMatrix keys = weights_.projection(report_.layer, site, "key");
+    const DenseMatrix values = weights_.projection(report_.layer, site, "value");
+    if (kind == SlimKind::InputCache) {
+      for (const DType storage : storages) {
+        report_.errors[kind][storage] = std::max(input_cache_error(inputs_, keys, storage),
+                                                 input_cache_error(inputs_, values, storage));
+      }
+      return;
+    }
+    const DenseMatrix kept = weights_.kept(report_.layer, site, kind);
+    const ProjectionInverse inverse(kept);
+    if (kind == SlimKind::KeyCache) report_.key_condition = inverse.condition();
+    if (kind == SlimKind::ValueCache) report_.value_condition = inverse.condition();
+    if (kind != SlimKind::ValueCache) record(kind, kept, inverse, values);
+    if (kind != SlimKind::KeyCache) record(kind, kept, inverse, keys);
+  }
+
+ private:
+  void record(SlimKind kind, const DenseMatrix& kept, const ProjectionInverse& inverse,
+              const DenseMatrix& other) {
+    const DenseMatrix map = inverse.map_to(other);
+    for (const DType storage : storages) {
+      double& error = report_.errors[kind][storage];
+      error = std::max(error, reconstruction_error(inputs_, kept, map, other, storage));
+    }
+  }
+
+  const Architecture& a_;
+  const Weights& weights_;
+  const InputRows& inputs_;
+  SlimLayerReport& report_;
+};
+
+/// The forms that an option asks for, the one to be taken first before the others.
+std::vector<SlimKind> wanted_forms(const Architecture& a, std::size_t layer, SlimSite site,
+                                   const std::string& option) {
+  if (option != "auto") {
+    const SlimLayer forms = slim_layers(a, option)[layer];
+    return {site == SlimSite::Self ? forms.self : forms.cross};
+  }
+  const bool turns_values_into_keys = !(site == SlimSite::Self && a.decoder.rope);
+  std::vector<SlimKind> forms{SlimKind::KeyCache};
+  // With rotary positions all keys would have to be computed anew for every token.
+  if (turns_values_into_keys) forms.push_back(SlimKind::ValueCache);
+  const bool wide = kv_features(a.decoder.layers[layer].heads) > a.hidden_size;
+  forms.insert(wide ? forms.begin() : forms.end(), SlimKind::InputCache);
+  return forms;
+}
+
+std::string limit_text(const SlimLayerReport& r, SlimKind kind, DType storage, double error,
+                       double max_error) {
+  std::string condition;
+  const std::optional<double>& number =
+      kind == SlimKind::ValueCache ? r.value_condition : r.key_condition;
+  if (number && kind != SlimKind::InputCache)
+    condition = fmt::format(", condition {:.2g}", *number);
+  return fmt::format("{}: error {:.2g} in {}{}, above {:.2g}", name(kind), error, name(storage),
+                     condition, max_error);
+}
+
+void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerReport& r) {
+  std::vector<std::string> reasons;
+  for (const SlimKind kind : wanted_forms(a, r.layer, r.site, conversion.option)) {
+    const std::string shape = why_not(a, r.layer, r.site, kind);
+    if (!shape.empty()) {
+      reasons.push_back(fmt::format("{}: {}", name(kind), shape));
+      continue;
+    }
+    const DType storage = conversion.dtype == DType::FP64 ? DType::FP32 : conversion.dtype;
+    const double error = r.errors.at(kind).at(storage);
+    if (error <= conversion.max_error) {
+      r.chosen = kind;
+      return;
+    }
+    reasons.push_back(limit_text(r, kind, storage, error, conversion.max_error));
+  }
+  r.reason = fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+/// The numbers of the weights that the converted model reads.
+class Writer {
+ public:
+  Writer(const Architecture& a, const Weights& weights, const std::vector<SlimLayer>& layers)
+      : a_(a), weights_(weights), layers_(layers) {}
+
+  std::vector<double> numbers(const std::string& name, const std::vector<std::uint64_t>& shape) {
+    const WeightName parsed = parse_weight_name(name);
+    const bool decoder = parsed.layer && parsed.stack != "encoder.";
+    if (!decoder) return weights_.read(name).numbers;
+    const std::size_t i = *parsed.layer;
+    const SlimSite site = parsed.part.starts_with("cross_") ? SlimSite::Cross : SlimSite::Self;
+    const SlimKind kind = site == SlimSite::Self ? layers_[i].self : layers_[i].cross;
+    const std::string part = parsed.part.substr(part_prefix(site).size());
+    const bool output = parsed.part == "attention_output" || parsed.part == "cross_output";
+    if (output && parsed.kind == ".bias") return output_bias(i, site, kind, shape[0]);
+    if (part == "rest") return weights_.rest(i, site).numbers;
+    if (part == "key_value" || part == "rest_value") {
+      const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
+      const std::size_t width = shape[1];
+      return columns(map, part == "key_value" ? 0 : map.columns - width, width);
+    }
+    if (part == "value_key") {
+      return inverse(i, site, kind).map_to(weights_.projection(i, site, "key")).numbers;
+    }
+    const bool projects = part == "key" || part == "value";
+    if (kind == SlimKind::FirstKeys && i > 0 && projects) {
+      return inverse(i, site, kind).map_to(weights_.projection(i, site, part)).numbers;
+    }
+    return weights_.read(name).numbers;
+  }
+
+ private:
+  static std::vector<double> columns(const DenseMatrix& m, std::size_t first, std::size_t count) {
+    std::vector<double> part;
+    part.reserve(m.rows * count);
+    for (std::size_t r = 0; r < m.rows; ++r) {
+      const auto row = m.numbers.begin() + static_cast<std::ptrdiff_t>(r * m.columns + first);
+      part.insert(part.end(), row, row + static_cast<std::ptrdiff_t>(count));
+    }
+    return part;
+  }
+
+  /// The last one is kept: the same is asked for more than once in a row.
+  const ProjectionInverse& inverse(std::size_t layer, SlimSite site, SlimKind kind) {
+    const std::size_t owner = kind == SlimKind::FirstKeys ? 0 : layer;
+    const auto wanted = std::tuple(owner, site, kind);
+    if (!inverse_ || inverse_of_ != wanted) {
+      inverse_.emplace(weights_.kept(owner, site, kind));
+      inverse_of_ = wanted;
+    }
+    return *inverse_;
+  }
+
+  /// c + W_O·(b_V - W_KV·b_K): the rows of a softmax sum to 1, so what is the same in all values
+  /// comes out of the attention as it is. Keys are kept with their bias where positions rotate it.
+  std::vector<double> output_bias(std::size_t i, SlimSite site, SlimKind kind, std::size_t size) {
+    const Heads& heads = a_.decoder.layers[i].heads;
+    const std::size_t features = kv_features(heads);
+    const bool self = site == SlimSite::Self;
+    std::vector<double> bias = weights_.bias(i, site, self ? "attention_output" : "output",
+                                             a_.decoder.attention_output_bias, size);
+    if (kind == SlimKind::Plain) return bias;
+    std::vector<double> same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
+    if (self && kind == SlimKind::KeyCache && a_.decoder.rope && a_.decoder.key_bias) {
+      const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
+      const std::vector<double> keys = weights_.bias(i, site, "key", true, features);
+      for (std::size_t r = 0; r < features; ++r) {
+        for (std::size_t c = 0; c < features; ++c) {
+          same[r] -= map.numbers[r * map.columns + c] * keys[c];
+        }
+      }
+    }
+    const DenseMatrix output = weights_.projection(i, site, self ? "attention_output" : "output");
+    const std::size_t queries_per_key = heads.num_attention_heads / heads.num_key_value_heads;
+    for (std::size_t r = 0; r < size; ++r) {
+      for (std::size_t c = 0; c < output.columns; ++c) {
+        const std::size_t head = c / heads.head_dim / queries_per_key;
+        bias[r] += output.numbers[r * output.columns + c] *
+                   same[head * heads.head_dim + c % heads.head_dim];
+      }
+    }
+    return bias;
+  }
+
+  const Architecture& a_;
+  const Weights& weights_;
+  const std::vector<SlimLayer>& layers_;
+  std::optional<ProjectionInverse> inverse_;
+  std::tuple<std::size_t, SlimSite, SlimKind> inverse_of_;
+};
+
+nlohmann::json slim_json(const std::vector<SlimLayer>& layers, bool cross) {
+  nlohmann::json self_forms = nlohmann::json::array();
+  nlohmann::json cross_forms = nlohmann::json::array();
+  for (const SlimLayer& l : layers) {
+    self_forms.push_back(name(l.self));
+    cross_forms.push_back(name(l.cross));
+  }
+  nlohmann::json j{{"self", self_forms}};
+  if (cross) j["cross"] = cross_forms;
+  return j;
+}
+
+void check_request(const Checkpoint& checkpoint, const SlimConversion& conversion) {
+  const Architecture& a = checkpoint.architecture();
+  const std::string place = checkpoint.path().string();
+  if (!a.slim.empty()) {
+    throw Error(place, "a checkpoint converted for slim attention", "one that is not converted");
+  }
+  if (!(conversion.max_error > 0)) {
+    throw Error("--max-error", fmt::format("{}", conversion.max_error), "a number above 0");
+  }
+  // For its errors: an option by name must fit all layers.
+  if (conversion.option != "auto") slim_layers(a, conversion.option);
+  const execute::Request& r = conversion.calibration;
+  if (a.num_mel_bins > 0) return;
+  const std::size_t tokens =
+      a.encoder_decoder ? r.encoder_tokens.front().size() : r.tokens.front().size();
+  if (tokens < fewest_tokens) {
+    throw Error("calibration prompt", fmt::format("{} tokens", tokens),
+                fmt::format("at least {}", fewest_tokens));
+  }
+}
+
+/// Some wanted form fits the shapes of some layer.
+void check_shapes(const Architecture& a, const std::string& option) {
+  std::string reason;
+  for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
+    for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
+      if (site == SlimSite::Cross && !a.encoder_decoder) continue;
+      for (const SlimKind kind : wanted_forms(a, i, site, option)) {
+        const std::string why = why_not(a, i, site, kind);
+        if (why.empty()) return;
+        if (reason.empty()) reason = why;
+      }
+    }
+  }
+  throw Error(a.name + " has no layer that slim attention can convert: " + reason);
+}
+
+}  // namespace
+
+SlimReport convert_to_slim(
+    const Checkpoint& checkpoint, const std::filesystem::path& output,
+    const SlimConversion& conversion,
+    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_step) {
+  check_request(checkpoint, conversion);
+  SlimReport report;
+  report.before = checkpoint.architecture();
+  const Architecture& a = report.before;
+  check_shapes(a, conversion.option);
+  const std::size_t num_layers = a.decoder.layers.size();
+  const std::size_t sites = a.encoder_decoder ? 2 : 1;
+  std::uint64_t done = 0;
+  const auto step = [&](std::uint64_t all) {
+    if (on_step) on_step(done++, all);
+  };
+
+  const AttentionInputs inputs = collect_inputs(checkpoint, conversion.calibration);
+  report.calibration_rows = inputs.self.front().rows();
+  const Weights weights(checkpoint);
+  std::vector<SlimLayer> layers(num_layers);
+  for (std::size_t i = 0; i < num_layers; ++i) {
+    for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
+      if (site == SlimSite::Cross && sites == 1) continue;
+      step(2 * sites * num_layers);
+      SlimLayerReport& layer = report.layers.emplace_back();
+      layer.layer = i;
+      layer.site = site;
+      const InputRows& rows = (site == SlimSite::Self ? inputs.self : inputs.cross)[i];
+      Measurement measurement(a, weights, rows, layer);
+      for (const SlimKind kind : {SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache}) {
+        measurement.measure(kind);
+      }
+      if (conversion.option == "hybrid" && site == SlimSite::Cross) {
+        measurement.measure(SlimKind::FirstKeys);
+      }
+      choose(a, conversion, layer);
+      (site == SlimSite::Self ? layers[i].self : layers[i].cross) = layer.chosen;
+    }
+  }
+  // The first layer's keys serve nobody unless the first layer keeps them.
+  if (conversion.option == "hybrid" && layers[0].cross != SlimKind::FirstKeys) {
+    for (SlimLayerReport& r : report.layers) {
+      if (r.site != SlimSite::Cross || r.chosen != SlimKind::FirstKeys) continue;
+      layers[r.layer].cross = r.chosen = SlimKind::Plain;
+      r.reason = "the first layer's keys cannot be turned back into its input";
+    }
+  }
+
+  Architecture after = a;
+  after.slim = layers;
+  Lowering lowering;
+  lowering.weights = lowering.activations = lowering.cache = conversion.dtype;
+  const Recording before_recording = record(a, {}, lowering);
+  const Recording after_recording = record(after, {{"slim", {}}}, lowering);
+  report.parameters_before = before_recording.parameters;
+  report.parameters_after = after_recording.parameters;
+  report.kv_cache_ratio = static_cast<double>(after_recording.kv_cache_bytes_per_token.at({})) /
+                          static_cast<double>(before_recording.kv_cache_bytes_per_token.at({}));
+
+  nlohmann::json config = source_config(checkpoint, conversion.dtype);
+  config["kvcast_slim"] = slim_json(layers, sites == 2);
+  std::vector<TensorToWrite> plans;
+  for (const auto& [name, info] : weights_of(after_recording)) {
+    plans.push_back(tensor_to_write(name, info, conversion.dtype));
+  }
+  CheckpointWriter writer(output, config, plans);
+  if (checkpoint.gguf() == nullptr) report.copied_files = writer.copy_tokenizer(checkpoint.path());
+  Writer numbers(a, weights, layers);
+  done = 0;
+  for (const TensorToWrite& plan : plans) {
+    step(plans.size());
+    writer.write(numbers.numbers(plan.name, plan.shape));
+  }
+  writer.commit();
+  return report;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,59 @@
+/// Makes a checkpoint for Slim attention of another one.
+///
+/// Each layer's attention gets the form that its weights allow: W_KV = W_K⁻¹·W_V and its kin exist
+/// for nearly all matrices, but an ill-conditioned W_K makes values of rounding errors, so every
+/// form is tried on real activations first.
+/// Source: Graef et al. 2025 (arXiv:2503.05840); OpenMachine-ai/transformer-tricks, commit 379556c,
+/// for what goes wrong.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/execute/generate.h"
+#include "model/slim_forms.h"
+
+namespace kvcast {
+
+struct SlimConversion {
+  std::string option = "auto";  ///< auto, or the only form wanted: see slim_layers()
+  double max_error = 0.01;      ///< of keys or values computed, relative; above it: the next form
+  DType dtype = DType::FP32;    ///< of the weights written, and of the cache that errors are for
+  execute::Request calibration;
+};
+
+/// One attention of one layer.
+struct SlimLayerReport {
+  std::size_t layer = 0;
+  SlimSite site = SlimSite::Self;
+  std::optional<double> key_condition;    ///< of W_K, where the shapes allow its inverse
+  std::optional<double> value_condition;  ///< of W_V
+  /// By form, then by storage: FP32, FP16, BF16.
+  std::map<SlimKind, std::map<DType, double>> errors;
+  SlimKind chosen = SlimKind::Plain;
+  std::string reason;  ///< why no wanted form was taken; empty: one was
+};
+
+struct SlimReport {
+  Architecture before;
+  std::vector<SlimLayerReport> layers;  ///< by layer, self-attention first
+  std::size_t calibration_rows = 0;     ///< inputs of each self-attention
+  std::uint64_t parameters_before = 0;
+  std::uint64_t parameters_after = 0;
+  double kv_cache_ratio = 1;  ///< per token of the decoder's own cache, after / before
+  std::vector<std::string> copied_files;
+};
+
+/// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a
+/// checkpoint converted already, a model that no wanted form fits, weights beyond the range of the
+/// element type, a calibration shorter than 8 tokens, and as Checkpoint and CheckpointWriter do.
+SlimReport convert_to_slim(
+    const Checkpoint& checkpoint, const std::filesystem::path& output,
+    const SlimConversion& conversion,
+    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_step = nullptr);
+
+}  // namespace kvcast

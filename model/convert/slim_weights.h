@@ -1,0 +1,65 @@
+/// The weights that Slim attention computes keys and values with, and how exact they are.
+///
+/// Matrices are stored as PyTorch's nn.Linear stores them, [out, in]: keys are K = X·Sᵀ_K with
+/// S_K [features, hidden_size].
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "model/dtype.h"
+
+namespace kvcast {
+
+/// Row-major.
+struct DenseMatrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<double> numbers;
+};
+
+/// The rows of `a`, then those of `b`.
+DenseMatrix stacked(const DenseMatrix& a, const DenseMatrix& b);
+
+/// One projection's inverse: turns what it made back into its input, and so into what any other
+/// projection of that input makes.
+class ProjectionInverse {
+ public:
+  /// `projection` [features, hidden_size], features at least hidden_size: the inverse of a square
+  /// one, the left inverse of the smallest norm else (the paper's right inverse in its row
+  /// convention).
+  explicit ProjectionInverse(const DenseMatrix& projection);
+
+  /// M [other features, features] with M·projection = other, in float64 by a QR decomposition.
+  /// Infinities where the projection is singular.
+  DenseMatrix map_to(const DenseMatrix& other) const;
+  /// The largest singular value over the smallest, by power iteration to about three digits;
+  /// infinity for a singular projection.
+  double condition() const { return condition_; }
+
+ private:
+  std::size_t features_;
+  std::size_t hidden_;
+  std::vector<double> q_;  ///< [features, hidden_size], column-major
+  std::vector<double> r_;  ///< [hidden_size, hidden_size], column-major, upper
+  double condition_;
+};
+
+/// The inputs of one attention as a run saw them.
+struct InputRows {
+  std::size_t hidden_size = 0;
+  std::vector<float> numbers;  ///< [rows, hidden_size]
+  std::size_t rows() const { return hidden_size > 0 ? numbers.size() / hidden_size : 0; }
+};
+
+/// How far M·kept is from what `other` makes of the inputs: the norm of the difference over the
+/// norm of the latter. Weights and what is kept are rounded to `storage` (FP64, FP32, FP16, BF16);
+/// the products are fp32 (fp64 with FP64).
+double reconstruction_error(const InputRows& inputs, const DenseMatrix& projection,
+                            const DenseMatrix& map, const DenseMatrix& other, DType storage);
+
+/// The same of `other` computed anew from inputs kept in `storage`.
+double input_cache_error(const InputRows& inputs, const DenseMatrix& other, DType storage);
+
+}  // namespace kvcast

@@ -1,0 +1,143 @@
+#include "model/methods/mlkv.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+namespace {
+
+std::uint64_t rounded_half_to_even(std::uint64_t dividend, std::uint64_t divisor) {
+  const std::uint64_t quotient = dividend / divisor;
+  const std::uint64_t rest = dividend % divisor;
+  const bool up = rest > divisor - rest || (rest == divisor - rest && quotient % 2 == 1);
+  return quotient + (up ? 1 : 0);
+}
+
+/// ": 1, 2, 4"; nothing for numbers that no model has.
+std::string divisors(std::uint64_t number) {
+  if (number > 10000) return "";
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) all.push_back(i);
+  }
+  return fmt::format(": {}", fmt::join(all, ", "));
+}
+
+void check(const Architecture& a, const MlkvShape& shape) {
+  const std::string where = "MLKV form of " + a.name;
+  const Stack& s = a.decoder;
+  const auto& types = mlkv_model_types();
+  if (std::find(types.begin(), types.end(), a.model_type) == types.end()) {
+    throw Error(where, "a model of the type " + a.model_type,
+                fmt::format("one of {}", fmt::join(types, ", ")));
+  }
+  const std::uint64_t heads = s.layers.front().heads.num_key_value_heads;
+  if (s.num_key_value_layers > 0) {
+    throw Error(where,
+                fmt::format("an MLKV model already, {} key-value layers of {} heads",
+                            s.num_key_value_layers, heads),
+                "a model whose layers all have keys and values of their own");
+  }
+  if (shape.layers == 0 || s.layers.size() % shape.layers != 0) {
+    throw Error(
+        where, fmt::format("{} key-value layers", shape.layers),
+        fmt::format("a divisor of its {} layers{}", s.layers.size(), divisors(s.layers.size())));
+  }
+  if (shape.heads == 0 || heads % shape.heads != 0) {
+    throw Error(where, fmt::format("{} key-value heads", shape.heads),
+                fmt::format("a divisor of its {} in each layer{}", heads, divisors(heads)));
+  }
+}
+
+std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
+  for (const auto& [name, value] : spec.options) {
+    if (name == key) return value;
+  }
+  return fallback;
+}
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  Architecture& a = plan.model;
+  const MlkvShape shape{whole_option(spec, "layers", 1), whole_option(spec, "heads", 1),
+                        parse_mlp_widening(text_option(spec, "widen", "preserve"))};
+  const std::string semantics = text_option(spec, "semantics", "");
+  // A model without shared keys has as many layers that own them as layers.
+  const Stack& s = a.decoder;
+  const std::uint64_t owners =
+      s.num_key_value_layers > 0 ? s.num_key_value_layers : s.layers.size();
+  const bool same =
+      owners == shape.layers && s.layers.front().heads.num_key_value_heads == shape.heads;
+  if (!same) {
+    a = to_mlkv(a, shape);
+    plan.conversion = fmt::format("kvcast convert mlkv IN OUT --kv-layers {} --kv-heads {}",
+                                  shape.layers, shape.heads);
+  }
+  if (!semantics.empty()) a.decoder.shared_keys = parse_shared_keys(semantics);
+}
+
+}  // namespace
+
+MlpWidening parse_mlp_widening(std::string_view word) {
+  if (word == "none") return MlpWidening::None;
+  if (word == "copy") return MlpWidening::Copy;
+  if (word == "preserve") return MlpWidening::Preserve;
+  throw unknown_name("widening", word, {"none", "copy", "preserve"});
+}
+
+SharedKeys parse_shared_keys(std::string_view word) {
+  if (word == "paper") return SharedKeys::Rotated;
+  if (word == "released") return SharedKeys::Released;
+  throw unknown_name("semantics", word, {"paper", "released"});
+}
+
+const std::vector<std::string_view>& mlkv_model_types() {
+  static const std::vector<std::string_view> types{"gpt_neox", "llama", "mistral", "qwen2", "olmo"};
+  return types;
+}
+
+std::uint64_t added_neurons(const Architecture& a, const MlkvShape& shape) {
+  if (shape.widening == MlpWidening::None) return 0;
+  const Stack& s = a.decoder;
+  const Heads& heads = s.layers.front().heads;
+  const std::uint64_t all = checked_multiply(heads.num_key_value_heads, s.layers.size());
+  const std::uint64_t lost_heads = all - checked_multiply(shape.heads, shape.layers);
+  const std::uint64_t biases = (s.key_bias ? 1u : 0u) + (s.value_bias ? 1u : 0u);
+  const std::uint64_t head =  // its rows in the matrices of keys and values, and their biases
+      checked_multiply(heads.head_dim, 2 * a.hidden_size + biases);
+  const std::uint64_t lost_in_layer = checked_multiply(lost_heads, head) / s.layers.size();
+  return rounded_half_to_even(lost_in_layer, a.hidden_size) / (s.gated_mlp ? 3 : 2);
+}
+
+Architecture to_mlkv(const Architecture& a, const MlkvShape& shape) {
+  check(a, shape);
+  Architecture m = a;
+  const std::uint64_t added = added_neurons(a, shape);
+  for (LayerShape& layer : m.decoder.layers) {
+    if (added > layer.intermediate_size) {
+      throw Error("MLKV form of " + a.name,
+                  fmt::format("MLPs of {} neurons to widen by {}", layer.intermediate_size, added),
+                  "at most as many copies as neurons, or no widening");
+    }
+    layer.heads.num_key_value_heads = shape.heads;
+    layer.intermediate_size += added;
+  }
+  share_key_values(m.decoder, shape.layers);
+  return m;
+}
+
+Method mlkv() {
+  return {
+      "mlkv",
+      MethodKind::Cache,
+      "layers=M,heads=G: M layers have keys and values, of G heads; the others read them (MLKV)",
+      {"layers", "heads", "widen", "semantics"},
+      apply,
+      "mlkv:layers=1,heads=1"};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,53 @@
+/// Which MLKV form of a model to take: how many layers own keys and values, with how many heads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/methods/mlkv.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::search {
+
+enum class MlkvGoal {
+  Fit,       ///< the batch in the memory, with as many heads as there is room for
+  MaxBatch,  ///< as many sequences as the memory holds
+};
+
+struct MlkvRequest {
+  roofline::Configuration configuration;  ///< of the unchanged model; its methods are not used
+  MlpWidening widening = MlpWidening::Preserve;
+  std::uint64_t batch = 1;
+  std::uint64_t context = 2;  ///< tokens in the cache of each sequence, the prompt's and later ones
+  /// Bytes for weights, cache and activations; none: the device's memory.
+  std::optional<double> memory_budget;
+  MlkvGoal goal = MlkvGoal::Fit;
+};
+
+/// One form of the model. `rejected` says why it is none to take, and is empty otherwise.
+struct MlkvCandidate {
+  std::uint64_t layers = 0;  ///< that own keys and values
+  std::uint64_t heads = 0;   ///< in each of them
+  std::uint64_t intermediate_size = 0;
+  std::uint64_t parameters = 0;
+  double kv_cache_bytes = 0;  ///< of the batch at the full context
+  double kv_cache_ratio = 1;  ///< of the unchanged model's
+  double peak_memory_bytes = 0;
+  std::uint64_t largest_batch = 0;  ///< that fits the memory at the full context; 0: none
+  double tpot_s = 0;                ///< a decode step of the batch at the full context
+  std::string rejected = {};
+};
+
+/// Every number of layers that divides the model's and of heads that divides its key-value heads,
+/// the best first, the rejected ones last.
+///
+/// Order: with Fit, more heads in all first; with MaxBatch, larger batches first, then more heads.
+/// Of equally many the form with fewer heads in a layer and more layers: sharing within layers
+/// costs less quality than sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3:
+/// GQA-48 above MLKV-48, MQA-12 above MLKV-12), so heads go within the layers first.
+/// Throws Error as to_mlkv and Estimator do, and for a context below 2 tokens or a batch of 0.
+std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request);
+
+}  // namespace kvcast::search

@@ -1,0 +1,367 @@
+#include "model/convert/slim_conversion.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include <doctest/doctest.h>
+
+#include "model/work.h"
+#include "tests/convert/random_checkpoint.h"
+#include "tests/execute/oracle.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast {
+namespace {
+
+using execute::Generation;
+using execute::OracleCase;
+using execute::Request;
+using execute::Session;
+using execute::SessionOptions;
+using execute::TokenId;
+using nlohmann::json;
+
+/// Where the converted checkpoints of this program's tests lie.
+const std::filesystem::path& test_folder() {
+  static const reports::TestFolder folder;
+  return folder.path();
+}
+
+/// Every logit of a request, prompt and decode steps, and what its cache held at the end.
+struct Outcome {
+  std::vector<double> logits;
+  std::vector<std::vector<TokenId>> tokens;
+  std::uint64_t kept_bytes = 0;  ///< of all cache tensors, as the run left them
+  std::uint64_t estimated_bytes = 0;
+};
+
+/// Runs in fp64 and holds every operator's counts against the recorder's on the way.
+Outcome run(const Checkpoint& checkpoint, Request request, SessionOptions o) {
+  o.dtype = DType::FP64;
+  o.logits = Logits::All;
+  o.decoder_tokens = request.tokens.front().size();
+  Outcome outcome;
+  std::map<std::string, std::uint64_t> kept;
+  request.on_node = [&](const Graph& graph, const execute::NodeRun& node_run,
+                        std::span<const std::uint64_t> symbols) {
+    const Node& node = graph.nodes()[node_run.node];
+    const execute::Operand& out = node_run.call->output;
+    if (node.label == "head") {
+      const double* numbers = out.numbers<double>();
+      outcome.logits.insert(outcome.logits.end(), numbers, numbers + out.shape.elements());
+    }
+    if (std::holds_alternative<CacheAppend>(node.op)) {
+      kept[graph.tensor(node.inputs[0]).name] = out.shape.elements() * sizeof(double);
+    }
+    const Work expected = work(graph, node);
+    CAPTURE(node.label);
+    CHECK(node_run.counted->flops == expected.flops.at(symbols));
+    CHECK(node_run.counted->bytes() == expected.bytes().at(symbols));
+  };
+  const Session session(checkpoint, o);
+  const Generation g = session.run(request);
+  outcome.tokens = g.tokens;
+  // The last token is not fed back, so its row is in the estimate and not in the cache.
+  for (const auto& [name, bytes] : kept) outcome.kept_bytes += bytes;
+  outcome.estimated_bytes = g.kv_cache_bytes;
+  return outcome;
+}
+
+double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  const auto [low, high] = std::minmax_element(b.begin(), b.end());
+  return largest / (*high - *low);
+}
+
+SessionOptions slim_session(const std::string& method, Kernels kernels) {
+  return {.methods = parse_methods(method), .attention = kernels, .elementwise = kernels};
+}
+
+struct Case {
+  std::string name;
+  Checkpoint checkpoint;
+  Request request;
+};
+
+Case oracle_case(const std::string& name) {
+  const OracleCase c(name);
+  return {name, c.checkpoint, c.request(c.prompt, 6)};
+}
+
+Case random_case(const std::string& name, const json& config) {
+  const std::filesystem::path folder = test_folder() / name;
+  std::filesystem::remove_all(folder);
+  write_random_checkpoint(config, folder, 7);
+  Request request;
+  request.tokens = {{3, 1, 4, 1, 5, 9, 2, 6}, {2, 7, 1, 8, 2, 8, 1, 8}};
+  request.output_len = 6;
+  return {name, Checkpoint(folder), request};
+}
+
+/// Shapes that the oracle's cases do not have.
+std::vector<Case> random_cases() {
+  const json gemma2{{"model_type", "gemma2"},         {"hidden_size", 24},
+                    {"num_hidden_layers", 2},         {"num_attention_heads", 4},
+                    {"num_key_value_heads", 2},       {"head_dim", 8},
+                    {"intermediate_size", 40},        {"vocab_size", 61},
+                    {"query_pre_attn_scalar", 8},     {"sliding_window", 4},
+                    {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0},
+                    {"max_position_embeddings", 64}};
+  const json codegemma{
+      {"model_type", "gemma"},    {"hidden_size", 24},        {"num_hidden_layers", 2},
+      {"num_attention_heads", 4}, {"num_key_value_heads", 4}, {"head_dim", 8},
+      {"intermediate_size", 40},  {"vocab_size", 61},         {"max_position_embeddings", 64}};
+  const json openelm{{"model_type", "openelm"},
+                     {"model_dim", 24},
+                     {"num_transformer_layers", 2},
+                     {"num_query_heads", {4, 4}},
+                     {"num_kv_heads", {4, 4}},
+                     {"head_dim", 8},
+                     {"ffn_multipliers", {1.5, 2.0}},
+                     {"ffn_dim_divisor", 8},
+                     {"vocab_size", 61},
+                     {"max_context_length", 64},
+                     {"normalize_qk_projections", true},
+                     {"share_input_output_layers", true},
+                     {"ffn_with_glu", true}};
+  const json phi3{{"model_type", "phi3"},      {"hidden_size", 24},
+                  {"num_hidden_layers", 2},    {"num_attention_heads", 3},
+                  {"num_key_value_heads", 3},  {"intermediate_size", 40},
+                  {"vocab_size", 61},          {"max_position_embeddings", 64},
+                  {"original_max_position_embeddings", 64}};
+  return {random_case("gemma2_wide", gemma2), random_case("codegemma", codegemma),
+          random_case("openelm_mha", openelm), random_case("phi3_mha", phi3)};
+}
+
+SlimConversion conversion_of(const Case& c, const std::string& option) {
+  SlimConversion conversion;
+  conversion.option = option;
+  conversion.max_error = 0.5;  // small random matrices; what matters here is equality in fp64
+  conversion.dtype = DType::FP64;
+  conversion.calibration = c.request;
+  return conversion;
+}
+
+Checkpoint converted(const Case& c, const std::string& option) {
+  const std::filesystem::path folder = test_folder() / (c.name + "_" + option);
+  std::filesystem::remove_all(folder);
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, option));
+  for (const SlimLayerReport& layer : report.layers) {
+    CAPTURE(layer.reason);
+    CHECK(layer.chosen != SlimKind::Plain);
+  }
+  return Checkpoint(folder);
+}
+
+struct Variant {
+  std::string option;
+  std::vector<std::string> methods;
+};
+
+const Variant keys{"kcache", {"slim", "slim:order=unoptimized"}};
+const Variant rotated_keys{"kcache",
+                           {"slim", "slim:order=unoptimized", "slim:rope=unrotate",
+                            "slim:order=unoptimized,rope=unrotate"}};
+const Variant values{"vcache", {"slim", "slim:order=unoptimized"}};
+const Variant inputs{"xcache", {"slim", "slim:order=unoptimized"}};
+const Variant encdec1{"encdec1", {"slim", "slim:order=unoptimized"}};
+const Variant encdec2{"encdec2", {"slim", "slim:order=unoptimized"}};
+const Variant hybrid{"hybrid", {"slim", "slim:order=unoptimized"}};
+
+void check_equal_to_vanilla(const Case& c, const std::vector<Variant>& variants) {
+  CAPTURE(c.name);
+  const Outcome vanilla = run(c.checkpoint, c.request, {});
+  for (const Variant& variant : variants) {
+    const Checkpoint checkpoint = converted(c, variant.option);
+    for (const std::string& method : variant.methods) {
+      for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+        CAPTURE(variant.option);
+        CAPTURE(method);
+        CAPTURE(kernels == Kernels::Eager);
+        const Outcome slim = run(checkpoint, c.request, slim_session(method, kernels));
+        CHECK(slim.tokens == vanilla.tokens);
+        CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
+      }
+    }
+  }
+}
+
+TEST_CASE("slim: in fp64 every form gives the logits of the model as it was, decoder-only") {
+  check_equal_to_vanilla(oracle_case("llama_mha"), {rotated_keys, values});
+  check_equal_to_vanilla(oracle_case("gpt_neox"), {rotated_keys, values});
+  check_equal_to_vanilla(oracle_case("olmo"), {rotated_keys});
+  check_equal_to_vanilla(oracle_case("gpt2"), {keys, values, inputs});
+  check_equal_to_vanilla(oracle_case("opt"), {keys, values, inputs});
+  check_equal_to_vanilla(oracle_case("falcon_rw"), {keys, values, inputs});
+}
+
+TEST_CASE("slim: more features than inputs, fewer, and normalised keys") {
+  const std::vector<Case> cases = random_cases();
+  check_equal_to_vanilla(cases[0], {rotated_keys});
+  check_equal_to_vanilla(cases[1], {rotated_keys, values});
+  check_equal_to_vanilla(cases[2], {keys, values});
+  check_equal_to_vanilla(cases[3], {rotated_keys, values});
+}
+
+TEST_CASE("slim: in fp64 every form gives the logits of the model as it was, encoder-decoder") {
+  for (const char* name : {"t5", "t5_gated", "whisper"}) {
+    check_equal_to_vanilla(oracle_case(name), {encdec1, encdec2, hybrid, values, inputs});
+  }
+}
+
+TEST_CASE("slim: the prompt in one piece, in chunks and token by token") {
+  for (const char* name : {"llama_mha", "gpt_neox", "opt"}) {
+    CAPTURE(name);
+    const Case c = oracle_case(name);
+    const Checkpoint checkpoint = converted(c, "kcache");
+    const Outcome whole = run(checkpoint, c.request, slim_session("slim", Kernels::Fused));
+    for (const std::uint64_t chunk : {1U, 3U}) {
+      SessionOptions o = slim_session("slim", Kernels::Fused);
+      o.chunk = chunk;
+      const Outcome chunks = run(checkpoint, c.request, o);
+      CHECK(chunks.tokens == whole.tokens);
+    }
+  }
+}
+
+// Fractions of the paper: keys alone are half of keys and values, and so are values; the input is
+// hidden_size of 2·features; the encoder's states are kept once for all layers.
+TEST_CASE("slim: what the run kept is what the paper says, and what the estimate says") {
+  const auto kept_share = [](const Case& c, const std::string& option) {
+    const Outcome vanilla = run(c.checkpoint, c.request, {});
+    const Outcome slim = run(converted(c, option), c.request, slim_session("slim", Kernels::Fused));
+    CHECK(slim.estimated_bytes * vanilla.kept_bytes == vanilla.estimated_bytes * slim.kept_bytes);
+    return static_cast<double>(slim.kept_bytes) / static_cast<double>(vanilla.kept_bytes);
+  };
+  CHECK(kept_share(oracle_case("llama_mha"), "kcache") == 0.5);
+  CHECK(kept_share(oracle_case("opt"), "vcache") == 0.5);
+  CHECK(kept_share(oracle_case("opt"), "xcache") == 0.5);
+  CHECK(kept_share(oracle_case("whisper"), "encdec1") == 0.5);
+  const std::vector<Case> cases = random_cases();
+  CHECK(kept_share(cases[0], "kcache") == 24.0 / (2 * 16));  // D / 2e, appendix G
+  CHECK(kept_share(cases[1], "kcache") == 0.5);
+}
+
+TEST_CASE("slim: the encoder's states are kept once, and nothing of each layer") {
+  const Case c = oracle_case("whisper");
+  const Architecture& a = c.checkpoint.architecture();
+  const Outcome vanilla = run(c.checkpoint, c.request, {});
+  const std::uint64_t batch = c.request.tokens.size();
+  const std::uint64_t states = batch * a.max_source_positions * a.hidden_size * sizeof(double);
+  const std::uint64_t cross = 2 * a.num_hidden_layers() * states;
+  for (const char* option : {"encdec2", "hybrid"}) {
+    const Outcome slim = run(converted(c, option), c.request, slim_session("slim", Kernels::Fused));
+    CHECK(slim.kept_bytes == (vanilla.kept_bytes - cross) / 2 + states);
+    CHECK(slim.estimated_bytes == (vanilla.estimated_bytes - cross) / 2 + states);
+  }
+}
+
+TEST_CASE("slim: fp32 kernels give the reference's logits, 1e-4 of their range") {
+  struct Fast {
+    const char* name;
+    const char* option;
+  };
+  for (const Fast& f : {Fast{"llama_mha", "kcache"},
+                        {"gpt_neox", "kcache"},
+                        {"opt", "xcache"},
+                        {"gpt2", "vcache"},
+                        {"t5", "encdec2"},
+                        {"whisper", "encdec1"},
+                        {"whisper", "hybrid"}}) {
+    CAPTURE(f.name);
+    const OracleCase oracle(f.name);
+    const Case c = oracle_case(f.name);
+    const Checkpoint checkpoint = converted(c, f.option);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      SessionOptions o = slim_session("slim", kernels);
+      o.logits = Logits::All;
+      o.decoder_tokens = c.request.tokens.front().size();
+      const Session session(checkpoint, o);
+      Request request = c.request;
+      // Decode steps too: their greedy tokens are those of the plain counting loops.
+      const Generation g = session.run(request);
+      CHECK(execute::relative_difference(g.logits, oracle.tensors.at("logits")) < 1e-4);
+      CHECK(g.tokens == run(checkpoint, c.request, slim_session("slim", kernels)).tokens);
+    }
+  }
+}
+
+std::string error_of(const Case& c, const SlimConversion& conversion, const char* folder) {
+  const std::filesystem::path output = test_folder() / folder;
+  std::filesystem::remove_all(output);
+  try {
+    convert_to_slim(c.checkpoint, output, conversion);
+  } catch (const Error& e) {
+    CHECK(!std::filesystem::exists(output));
+    return e.what();
+  }
+  return "";
+}
+
+TEST_CASE("slim: what cannot be converted is refused with the reason, and nothing is written") {
+  const auto contains = [](const std::string& text, std::string_view part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  const Case llama = oracle_case("llama_mha");
+  contains(error_of(llama, conversion_of(llama, "xcache"), "refused"), "rotary positions");
+  const Case grouped = oracle_case("llama_mqa_linear_rope");
+  contains(error_of(grouped, conversion_of(grouped, "auto"), "refused"), "more than half");
+  contains(error_of(grouped, conversion_of(grouped, "kcache"), "refused"), "more than half");
+  contains(error_of(llama, conversion_of(llama, "encdec2"), "refused"), "decoder-only");
+  contains(error_of(llama, conversion_of(llama, "kcahe"), "refused"), "kcache");
+  SlimConversion brief = conversion_of(llama, "kcache");
+  brief.calibration.tokens = {{1, 2, 3}};
+  contains(error_of(llama, brief, "refused"), "at least 8");
+
+  const Checkpoint slim = converted(llama, "kcache");
+  contains(error_of({"again", slim, llama.request}, conversion_of(llama, "kcache"), "refused"),
+           "converted");
+}
+
+TEST_CASE("slim: a singular layer stays plain and says so, and runs beside converted ones") {
+  const json config{{"model_type", "llama"},        {"hidden_size", 16},
+                    {"num_hidden_layers", 2},       {"num_attention_heads", 2},
+                    {"intermediate_size", 24},      {"vocab_size", 61},
+                    {"max_position_embeddings", 64}};
+  const Case c = random_case("singular", config);
+  // Two equal rows in the first layer's keys.
+  {
+    const std::filesystem::path file = c.checkpoint.path() / "model.safetensors";
+    StoredTensors stored = read_safetensors(MappedFile::open(file));
+    std::vector<std::vector<float>> numbers;
+    std::vector<TensorToWrite> tensors;
+    for (const StoredTensor& t : stored.tensors) {
+      numbers.emplace_back(t.elements());
+      read_elements(t, 0, std::span(numbers.back()));
+      if (t.name.ends_with("layers.0.self_attn.k_proj.weight")) {
+        std::copy_n(numbers.back().begin(), 16, numbers.back().begin() + 16);
+      }
+    }
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      tensors.push_back({stored.tensors[i].name, stored.tensors[i].shape,
+                         std::span<const float>(numbers[i]), DType::FP32});
+    }
+    const std::string bytes = safetensors_bytes(tensors);
+    std::filesystem::remove(file);
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+  const Case singular{"singular", Checkpoint(c.checkpoint.path()), c.request};
+  const std::filesystem::path folder = test_folder() / "singular_slim";
+  std::filesystem::remove_all(folder);
+  const SlimReport report =
+      convert_to_slim(singular.checkpoint, folder, conversion_of(singular, "kcache"));
+  CHECK(report.layers[0].chosen == SlimKind::Plain);
+  CHECK(std::isinf(*report.layers[0].key_condition));
+  CHECK(report.layers[0].reason.find("condition inf") != std::string::npos);
+  CHECK(report.layers[1].chosen == SlimKind::KeyCache);
+  const Outcome vanilla = run(singular.checkpoint, c.request, {});
+  const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
+  CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
+}
+
+}  // namespace
+}  // namespace kvcast

@@ -1,0 +1,162 @@
+#include <doctest/doctest.h>
+
+#include "model/convert/mlkv_conversion.h"
+#include "tests/execute/oracle.h"
+#include "tests/reports/test_folder.h"
+
+// tests/oracle/make_mlkv.py computes the expected values with a forward pass of its own.
+
+namespace kvcast::execute {
+namespace {
+
+/// What the authors' semantics give: tests/oracle/CASE/released.*.
+struct Released {
+  explicit Released(const OracleCase& c) {
+    const nlohmann::json j = read_json_file(c.folder / "released.json");
+    greedy = j.at("greedy").get<std::vector<std::vector<TokenId>>>();
+    for (const StoredTensor& t :
+         read_safetensors(MappedFile::open(c.folder / "released.safetensors")).tensors) {
+      std::vector<float>& values = tensors[t.name];
+      values.resize(t.elements());
+      read_elements(t, 0, values);
+    }
+    const Stack& s = c.checkpoint.architecture().decoder;
+    methods = {{"mlkv",
+                {{"layers", std::to_string(s.num_key_value_layers)},
+                 {"heads", std::to_string(s.layers[0].heads.num_key_value_heads)},
+                 {"semantics", "released"}}}};
+  }
+  std::vector<std::vector<TokenId>> greedy;
+  std::map<std::string, std::vector<float>> tensors;
+  std::vector<MethodSpec> methods;
+};
+
+constexpr const char* names[] = {"mlkv_neox", "mlkv_llama"};
+
+Floats logits_of(const Checkpoint& checkpoint, const OracleCase& c, SessionOptions o,
+                 std::size_t& size) {
+  o.logits = Logits::All;
+  const Session session(checkpoint, o);
+  Generation g = session.run(c.request(c.prompt, 1));
+  size = g.logits.size();
+  return std::move(g.logits_data);
+}
+
+double difference(const Checkpoint& checkpoint, const OracleCase& c, const SessionOptions& o,
+                  std::span<const float> expected) {
+  std::size_t size = 0;
+  const Floats logits = logits_of(checkpoint, c, o, size);
+  return relative_difference({logits.get(), size}, expected);
+}
+
+TEST_CASE("mlkv run: the released semantics gives the oracle's logits, in one piece and stepped") {
+  for (const char* name : names) {
+    const OracleCase c(name);
+    const Released released(c);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(name);
+      SessionOptions o{.methods = released.methods, .attention = kernels, .elementwise = kernels};
+      CHECK(difference(c.checkpoint, c, o, released.tensors.at("logits")) < 1e-4);
+      o.chunk = 1;
+      CHECK(difference(c.checkpoint, c, o, released.tensors.at("stepped_logits")) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("mlkv run: the released semantics decodes the oracle's 64 tokens") {
+  for (const char* name : names) {
+    const OracleCase c(name);
+    const Released released(c);
+    const Session session(c.checkpoint, {.methods = released.methods});
+    CHECK(session.run(c.request(c.prompt, 64)).tokens == released.greedy);
+  }
+}
+
+TEST_CASE("mlkv run: released, one piece differs from steps, and both from the paper's") {
+  for (const char* name : names) {
+    const OracleCase c(name);
+    const Released released(c);
+    SessionOptions o{.methods = released.methods};
+    const auto& paper = c.tensors.at("logits");
+    CHECK(difference(c.checkpoint, c, o, paper) > 1e-2);
+    CHECK(difference(c.checkpoint, c, o, released.tensors.at("stepped_logits")) > 1e-2);
+    o.chunk = 1;
+    CHECK(difference(c.checkpoint, c, o, paper) > 1e-2);
+  }
+}
+
+TEST_CASE("mlkv run: the cache holds 2·b·s·m·g·hd numbers") {
+  const OracleCase c("mlkv_neox");
+  const Session session(c.checkpoint, {});
+  // 17 + 6 slots, the last one reserved; 2 layers of 2 heads of 8, fp32.
+  CHECK(session.run(c.request(c.prompt, 6)).kv_cache_bytes == 2 * 2 * (17 + 6) * 2 * 2 * 8 * 4);
+}
+
+/// A checkpoint of the case, converted.
+struct Converted {
+  Converted(const OracleCase& c, const MlkvConversion& conversion)
+      : report(convert_to_mlkv(c.checkpoint, folder / "out", conversion)),
+        checkpoint(folder / "out") {}
+  reports::TestFolder folder;
+  MlkvReport report;
+  Checkpoint checkpoint;
+};
+
+TEST_CASE("mlkv run: all layers and heads kept, the converted model has the original logits") {
+  for (const char* name : {"gpt_neox", "gpt_neox_sequential", "llama_mha", "llama_biases"}) {
+    const OracleCase c(name);
+    const std::uint64_t heads =
+        c.checkpoint.architecture().decoder.layers[0].heads.num_key_value_heads;
+    for (const LayerMerge merge : {LayerMerge::Mean, LayerMerge::Sequential}) {
+      CAPTURE(name);
+      const Converted m(c, {{2, heads}, merge});
+      CHECK(m.checkpoint.architecture().decoder.num_key_value_layers == 2);
+      CHECK(m.report.parameters_after == m.report.parameters_before);
+      CHECK(difference(m.checkpoint, c, {}, c.tensors.at("logits")) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("mlkv run: widening at half weight keeps the logits, copies at full weight do not") {
+  for (const char* name : {"gpt_neox", "llama_mha"}) {
+    const OracleCase c(name);
+    CAPTURE(name);
+    const Converted narrow(c, {{1, 1, MlpWidening::None}});
+    std::size_t size = 0;
+    const Floats expected = logits_of(narrow.checkpoint, c, {}, size);
+    const std::span<const float> logits{expected.get(), size};
+    const Converted preserved(c, {{1, 1, MlpWidening::Preserve}});
+    CHECK(preserved.report.after.decoder.layers[0].intermediate_size >
+          narrow.report.after.decoder.layers[0].intermediate_size);
+    CHECK(difference(preserved.checkpoint, c, {}, logits) < 1e-4);
+    const Converted copied(c, {{1, 1, MlpWidening::Copy}});
+    CHECK(difference(copied.checkpoint, c, {}, logits) > 1e-2);
+    CHECK(copied.report.parameters_after == preserved.report.parameters_after);
+  }
+}
+
+TEST_CASE("mlkv run: a converted model runs as it is and by its method, and does counted work") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const Converted m(c, {{1, 1}});
+  const Session plain(m.checkpoint, {.loops = Loops::Counting});
+  const Session method(m.checkpoint, {.methods = parse_methods("mlkv:layers=1,heads=1")});
+  const Generation g = plain.run(c.request(c.prompt, 8));
+  CHECK(g.tokens == method.run(c.request(c.prompt, 8)).tokens);
+  CHECK(g.counted.flops == g.analytic_flops);
+  CHECK(g.counted.bytes() == g.analytic_bytes);
+}
+
+TEST_CASE("mlkv run: a checkpoint that is not converted says which command does it") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const SessionOptions o{.methods = parse_methods("mlkv:layers=1,heads=1")};
+  std::string line = "(no Error was thrown)";
+  try {
+    check_checkpoint(c.checkpoint, o);
+  } catch (const Error& e) {
+    line = e.what();
+  }
+  CHECK(line.find("'kvcast convert mlkv IN OUT --kv-layers 1 --kv-heads 1'") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcast::execute
