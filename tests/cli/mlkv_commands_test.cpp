@@ -55,6 +55,23 @@ TEST_CASE("convert mlkv: the new checkpoint runs, and --json says what changed")
         plain["generated_tokens"]);
 }
 
+TEST_CASE("convert mlkv: of a GGUF file, all layers and heads kept, the tokens stay the same") {
+  const fs::path smollm = fs::path(KVCAST_SOURCE_DIR) / "weights" / "smollm2-135m-instruct.gguf";
+  if (!fs::exists(smollm)) {
+    MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
+    return;
+  }
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  REQUIRE(run_program("convert mlkv --quiet " + smollm.string() + " " + out +
+                      " --kv-layers 30 --kv-heads 3")
+              .status == 0);
+  const std::string run =
+      "run --quiet --json --tokens 504,3575,282,4649,314 --output-len 8 --model ";
+  CHECK(run_json(run + out)["generated_tokens"] ==
+        run_json(run + smollm.string())["generated_tokens"]);
+}
+
 TEST_CASE("convert mlkv: wrong requests are refused in one line, and leave nothing") {
   const reports::TestFolder folder;
   const std::string out = " " + (folder / "out").string() + " ";
