@@ -33,6 +33,7 @@ struct Options {
   std::string semantics;
   std::string attention = "tiled";
   std::string elementwise;
+  std::string dtype = "fp32";
   RunInputs inputs;
   std::string output_len = "16";
   std::string chunk;
@@ -113,9 +114,23 @@ void write_logits(reports::AtomicFile& file, const Generation& g) {
   for (std::size_t i = g.logits_shape[0] == 1 ? 1 : 0; i < 3; ++i) {
     shape.push_back(g.logits_shape[i]);
   }
-  file.write(safetensors_header({{"logits", shape, g.logits}}));
-  file.write({reinterpret_cast<const char*>(g.logits.data()), g.logits.size_bytes()});
+  const auto write = [&](const auto& numbers, DType dtype) {
+    file.write(safetensors_header({{"logits", shape, numbers, dtype}}));
+    file.write({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
+  };
+  if (g.logits64.empty()) {
+    write(g.logits, DType::FP32);
+  } else {
+    write(g.logits64, DType::FP64);
+  }
   file.commit();
+}
+
+DType parse_run_dtype(const std::string& text) {
+  for (const DType dtype : {DType::FP32, DType::FP64}) {
+    if (text == name(dtype)) return dtype;
+  }
+  throw Error("--dtype", text, "fp32 or fp64, which are what a run computes in");
 }
 
 execute::SessionOptions session_options(const Options& o, const Architecture& a,
@@ -130,6 +145,7 @@ execute::SessionOptions session_options(const Options& o, const Architecture& a,
   s.attention = lowering.attention;
   s.elementwise = lowering.elementwise;
   s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
+  s.dtype = parse_run_dtype(o.dtype);
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;
   if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
@@ -167,6 +183,7 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
   ordered_json j{{"model", checkpoint.architecture().name},
                  {"method", to_string(methods)},
                  {"attention", o.attention},
+                 {"dtype", o.dtype},
                  {"threads", threads},
                  {"batch", g.tokens.size()},
                  {"prompt_len", prompt_len},
@@ -209,10 +226,11 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
       execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len);
   if (needed <= memory) return;
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  throw Error(Error(a.name + " in fp32 with this prompt and output", bytes(needed),
-                    "at most this machine's memory of " + bytes(memory))
-                  .what(),
-              Fault::Run);
+  const std::string what =
+      fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype));
+  throw Error(
+      Error(what, bytes(needed), "at most this machine's memory of " + bytes(memory)).what(),
+      Fault::Run);
 }
 
 void run(const Options& o, const Globals& globals) {
@@ -251,6 +269,9 @@ void run(const Options& o, const Globals& globals) {
   }
   std::optional<roofline::Hardware> hardware;
   if (o.profile) {
+    if (options.dtype != DType::FP32) {
+      throw Error("--profile", "--dtype " + o.dtype, "fp32, which the fast loops compute in");
+    }
     if (!o.hardware.empty()) hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
   std::optional<reports::AtomicFile> logits;
@@ -311,7 +332,7 @@ void run(const Options& o, const Globals& globals) {
 void add_run(CLI::App& app, const Globals& globals) {
   CLI::App* c = app.add_subcommand(
       "run",
-      "Execute a checkpoint on the CPU: prefill and greedy decoding in fp32.\n\nExamples:\n"
+      "Execute a checkpoint on the CPU: prefill and greedy decoding.\n\nExamples:\n"
       "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
       "is'\n"
       "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
@@ -335,6 +356,10 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--elementwise", o->elementwise,
                 "eager or fused norms, rotations and activations; default as attention")
       ->type_name("KIND");
+  c->add_option("--dtype", o->dtype,
+                "fp32, or fp64 for comparisons: plain loops in double precision (slow)")
+      ->type_name("DTYPE")
+      ->capture_default_str();
   c->add_option("--random-weights", o->random_weights,
                 "make the weights up from this seed; MODEL is then a catalog name or a config")
       ->type_name("SEED");
@@ -344,7 +369,7 @@ void add_run(CLI::App& app, const Globals& globals) {
       ->check(CLI::Range(0, 1024))
       ->type_name("N");
   c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
-  c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab], fp32")
+  c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
       ->type_name("FILE.safetensors");
   c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
   c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")

@@ -32,6 +32,7 @@ const fs::path oracle = fs::path(KVCAST_SOURCE_DIR) / "tests/oracle";
 const fs::path smollm = fs::path(KVCAST_SOURCE_DIR) / "weights/smollm2-135m-instruct.gguf";
 
 struct Values {
+  DType dtype = DType::FP32;
   std::vector<std::uint64_t> shape;
   std::vector<float> data;
 };
@@ -39,12 +40,21 @@ struct Values {
 Values read_tensor(const fs::path& file, const std::string& name) {
   for (const StoredTensor& t : read_safetensors(MappedFile::open(file)).tensors) {
     if (t.name != name) continue;
-    Values v{t.shape, std::vector<float>(t.elements())};
+    Values v{t.dtype, t.shape, std::vector<float>(t.elements())};
     read_elements(t, 0, v.data);
     return v;
   }
   FAIL("no tensor " << name << " in " << file);
   return {};
+}
+
+/// The numbers of a file's only tensor, not narrowed.
+std::vector<double> read_doubles(const fs::path& file) {
+  const StoredTensors stored = read_safetensors(MappedFile::open(file));
+  REQUIRE(stored.tensors.size() == 1);
+  std::vector<double> values(stored.tensors[0].elements());
+  read_elements(stored.tensors[0], 0, values);
+  return values;
 }
 
 std::string bytes_of(const fs::path& file) {
@@ -169,6 +179,37 @@ TEST_CASE("run: counted work equals analytic work for every family and both atte
       CHECK(j["counted_flops"] > 0);
     }
   }
+}
+
+TEST_CASE("run: --dtype fp64 computes in doubles, counts their bytes and writes them") {
+  const reports::TestFolder folder;
+  const fs::path file = folder / "logits.safetensors";
+  const Case c("llama_gqa_llama3_rope");
+  const Sequences prompts = c.sequences("prompt");
+  const std::string arguments =
+      "--json --output-len 3 --count --tokens " + joined(prompts) + " --logits " + file.string();
+  const json narrow = run_json(c.run(arguments));
+  CHECK(narrow["dtype"] == "fp32");
+  const Values fp32 = read_tensor(file, "logits");
+  CHECK(fp32.dtype == DType::FP32);
+  const json wide = run_json(c.run(arguments + " --dtype fp64"));
+  CHECK(wide["dtype"] == "fp64");
+  const Values fp64 = read_tensor(file, "logits");
+  CHECK(fp64.dtype == DType::FP64);
+  CHECK(fp64.shape == fp32.shape);
+  const std::vector<double> tiled = read_doubles(file);
+  CHECK(execute::relative_difference(fp64.data, fp32.data) < 1e-4);
+  CHECK(wide["generated_tokens"] == narrow["generated_tokens"]);
+  CHECK(wide["counted_flops"] == narrow["counted_flops"]);
+  CHECK(wide["counted_bytes"] == wide["analytic_bytes"]);
+  CHECK(wide["kv_cache_bytes"] == 2 * narrow["kv_cache_bytes"].get<std::uint64_t>());
+  CHECK(wide["weight_bytes"] == 2 * narrow["weight_bytes"].get<std::uint64_t>());
+
+  // Without --count nothing of it is said, and eager attention gives the same numbers.
+  const json eager = run_json(c.run("--json --attention eager --dtype fp64 --tokens " +
+                                    joined(prompts) + " --logits " + file.string()));
+  CHECK_FALSE(eager.contains("counted_flops"));
+  CHECK(execute::relative_difference(read_doubles(file), tiled) < 1e-12);
 }
 
 TEST_CASE("run: one thread and two give the same bytes") {
