@@ -275,10 +275,11 @@ struct CausalMask {
   bool operator==(const CausalMask&) const = default;
 };
 
-using Op = std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues,
-                        TiledAttention, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm,
-                        LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows,
-                        RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
+using Op =
+    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, TiledAttention,
+                 Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
+                 RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, RepeatHeads, LastToken,
+                 Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

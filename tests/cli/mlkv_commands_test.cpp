@@ -84,7 +84,8 @@ TEST_CASE("convert mlkv: wrong requests are refused in one line, and leave nothi
   check_refused(neox + "--kv-layers 1", "--kv-heads");
   check_refused(neox + "--kv-layers 1 --kv-heads 1 --merge average", "--merge: unknown merge");
   check_refused(neox + "--kv-layers 1 --kv-heads 1 --widen 2x", "--widen: unknown widening");
-  check_refused(neox + "--kv-layers 1 --kv-heads 1 --dtype fp8", "got fp8, expected fp32");
+  check_refused(neox + "--kv-layers 1 --kv-heads 1 --dtype fp8",
+                "got dtype fp8, expected fp64, fp32");
   check_refused(neox + "--kv-layers 1 --kv-heads 1 --dtype fp33", "--dtype");
   check_refused(convert + oracle + "mlkv_neox" + out + "--kv-layers 1 --kv-heads 1",
                 "an MLKV model already");

@@ -127,10 +127,14 @@ std::vector<Case> random_cases() {
                      {"normalize_qk_projections", true},
                      {"share_input_output_layers", true},
                      {"ffn_with_glu", true}};
-  const json phi3{{"model_type", "phi3"},      {"hidden_size", 24},
-                  {"num_hidden_layers", 2},    {"num_attention_heads", 3},
-                  {"num_key_value_heads", 3},  {"intermediate_size", 40},
-                  {"vocab_size", 61},          {"max_position_embeddings", 64},
+  const json phi3{{"model_type", "phi3"},
+                  {"hidden_size", 24},
+                  {"num_hidden_layers", 2},
+                  {"num_attention_heads", 3},
+                  {"num_key_value_heads", 3},
+                  {"intermediate_size", 40},
+                  {"vocab_size", 61},
+                  {"max_position_embeddings", 64},
                   {"original_max_position_embeddings", 64}};
   return {random_case("gemma2_wide", gemma2), random_case("codegemma", codegemma),
           random_case("openelm_mha", openelm), random_case("phi3_mha", phi3)};

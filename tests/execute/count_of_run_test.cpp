@@ -108,8 +108,8 @@ TEST_CASE("count: every method that runs does the work that the recorder says") 
     for (const Kernels attention : {Kernels::Fused, Kernels::Eager}) {
       CAPTURE(method.example);
       check_counts(c, {.methods = parse_methods(method.example),
-                    .attention = attention,
-                    .elementwise = attention});
+                       .attention = attention,
+                       .elementwise = attention});
     }
   }
 }
