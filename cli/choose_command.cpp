@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/choose_slim.h"
 #include "cli/command.h"
 #include "cli/request_options.h"
 #include "model/error.h"
@@ -252,6 +253,7 @@ void add_choose(CLI::App& app, const Globals& globals) {
       "  kvcast choose mlkv --help");
   command->require_subcommand(1);
   add_mlkv(*command, globals);
+  add_choose_slim(*command, globals);
 }
 
 }  // namespace kvcast::cli

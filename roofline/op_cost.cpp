@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "model/error.h"
 
@@ -26,6 +27,32 @@ Repetition repetition_of(const Graph& graph, const Node& node) {
   Count times = 1;
   for (std::size_t i = 0; i < x.shape.size() - y.shape.size(); ++i) times = times * x.shape[i];
   return {y.bytes(), times};
+}
+
+/// The layers that read each cache tensor.
+std::map<TensorId, std::set<int>> cache_readers(const Graph& graph) {
+  std::map<TensorId, std::set<int>> readers;
+  for (const Node& node : graph.nodes()) {
+    if (std::holds_alternative<CacheAppend>(node.op)) continue;
+    for (const TensorId id : node.inputs) {
+      if (graph.tensor(id).storage == Storage::KvCache) readers[id].insert(node.layer);
+    }
+  }
+  return readers;
+}
+
+Sharing sharing_of(const Graph& graph, const Node& node,
+                   const std::map<TensorId, std::set<int>>& readers) {
+  Sharing sharing;
+  if (std::holds_alternative<CacheAppend>(node.op)) return sharing;
+  std::set<TensorId> counted;  // a tensor may be keys and values at once
+  for (const TensorId id : node.inputs) {
+    const auto found = readers.find(id);
+    if (found == readers.end() || found->second.size() < 2 || !counted.insert(id).second) continue;
+    sharing.operand_bytes += graph.tensor(id).bytes();
+    sharing.layers = found->second.size();
+  }
+  return sharing;
 }
 
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
@@ -58,10 +85,12 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
     std::size_t group;
   };
   std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
+  const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
   for (const Node& node : graph.nodes()) {
     std::vector<Known>& known = by_label[{node.phase, node.label}];
+    const Sharing sharing = sharing_of(graph, node, readers);
     const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
-      return same_operands(graph, *k.node, node);
+      return same_operands(graph, *k.node, node) && groups[k.group].sharing == sharing;
     });
     if (alike != known.end()) {
       ++groups[alike->group].count;
@@ -70,7 +99,7 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
     known.push_back({&node, groups.size()});
     groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(node.op),
                       stream_of(node.op, lowering), work(graph, node), repetition_of(graph, node),
-                      1});
+                      sharing, 1});
   }
   return groups;
 }
@@ -99,9 +128,17 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
         static_cast<double>(operand);
     if (between > rates.on_chip_bytes) t.bytes_again = {checked_multiply(operand, times - 1)};
   }
+  if (!group.sharing.operand_bytes.is_zero()) {
+    const std::uint64_t operand = group.sharing.operand_bytes.at(values);
+    const std::uint64_t layers = group.sharing.layers;
+    // Each of the layers is charged its part of the one reading.
+    if (static_cast<double>(operand) <= rates.on_chip_bytes) {
+      t.bytes_spared = {checked_multiply(operand, layers - 1) / layers};
+    }
+  }
   t.compute = t.flops / rates.flops_per_second[static_cast<std::size_t>(group.engine)];
-  t.memory =
-      (t.bytes + t.bytes_again) / rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
+  const Bytes moved{(t.bytes + t.bytes_again).count - t.bytes_spared.count};
+  t.memory = moved / rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
   if (t.flops.count == 0) t.compute = {0};
   const Seconds busy = std::max(t.compute, t.memory);
   t.total = busy + rates.operator_latency;

@@ -24,6 +24,14 @@ struct Repetition {
   bool operator==(const Repetition&) const = default;
 };
 
+/// A cache tensor that several layers of a pass read, such as an encoder's states. When it fits the
+/// on-chip memory, only the first of them reads it from memory.
+struct Sharing {
+  Count operand_bytes;  ///< zero: each layer reads its own
+  std::uint64_t layers = 1;
+  bool operator==(const Sharing&) const = default;
+};
+
 /// Operators of one pass that are alike in every respect, and how many there are.
 struct OpGroup {
   std::string phase;
@@ -33,6 +41,7 @@ struct OpGroup {
   Stream stream = Stream::Memory;
   Work work;  ///< of one of them
   Repetition repetition;
+  Sharing sharing;
   std::uint64_t count = 0;
 };
 
@@ -45,8 +54,9 @@ Work total_work(const std::vector<OpGroup>& groups);
 /// One operator of a group at given sizes.
 struct OpTime {
   Flops flops;
-  Bytes bytes;        ///< algorithmic
-  Bytes bytes_again;  ///< read again because a repeated operand left the on-chip memory
+  Bytes bytes;         ///< algorithmic
+  Bytes bytes_again;   ///< read again because a repeated operand left the on-chip memory
+  Bytes bytes_spared;  ///< found in the on-chip memory, where another layer had read them
   Seconds compute;
   Seconds memory;
   Seconds total;  ///< max(compute, memory) + latency

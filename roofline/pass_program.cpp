@@ -53,6 +53,14 @@ KVCAST_INLINE void entry_times(const ProgramEntry& e, const Polynomials::Term* t
                                double* memory) {
   evaluate_into(compute, terms, e.compute_s, monomials);
   evaluate_into(memory, terms, e.memory_s, monomials);
+  if (e.shared_part > 0) {
+    Lanes shared;
+    evaluate_into(shared.v.data(), terms, e.shared_bytes, monomials);
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const double spared = shared.v[i] * e.shared_part * e.seconds_per_byte;
+      memory[i] -= shared.v[i] <= on_chip_bytes ? spared : 0.0;
+    }
+  }
   if (!e.repeats) return;
   Lanes bytes;
   Lanes operand;
@@ -165,14 +173,14 @@ Lanes Polynomials::evaluate(Polynomial p, std::span<const Lanes> monomials) cons
 
 PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates) : rates_(rates) {
   // Groups that differ in their labels only cost the same.
-  using Key = std::tuple<Count, Count, Engine, Stream, Count, Count>;
+  using Key = std::tuple<Count, Count, Engine, Stream, Count, Count, Count, std::uint64_t>;
   std::map<Key, std::uint64_t> merged;
   for (const OpGroup& g : groups) {
     merged[{g.work.flops, g.work.bytes(), g.engine, g.stream, g.repetition.operand_bytes,
-            g.repetition.times}] += g.count;
+            g.repetition.times, g.sharing.operand_bytes, g.sharing.layers}] += g.count;
   }
   for (const auto& [key, count] : merged) {
-    const auto& [flops, bytes, engine, stream, operand_bytes, times] = key;
+    const auto& [flops, bytes, engine, stream, operand_bytes, times, shared_bytes, layers] = key;
     const double rate = rates.flops_per_second[static_cast<std::size_t>(engine)].value;
     const double bandwidth = rates.bytes_per_second[static_cast<std::size_t>(stream)].value;
     ProgramEntry e;
@@ -184,7 +192,11 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
       e.bytes = polynomials_.add(bytes);
       e.operand_bytes = polynomials_.add(operand_bytes);
       e.times = polynomials_.add(times);
-      e.seconds_per_byte = 1 / bandwidth;
+    }
+    e.seconds_per_byte = 1 / bandwidth;
+    if (!shared_bytes.is_zero()) {
+      e.shared_bytes = polynomials_.add(shared_bytes);
+      e.shared_part = static_cast<double>(layers - 1) / static_cast<double>(layers);
     }
     entries_.push_back(e);
     num_operators_ += e.count;

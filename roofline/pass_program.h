@@ -60,6 +60,8 @@ struct ProgramEntry {
   Polynomial operand_bytes;
   Polynomial times;
   double seconds_per_byte = 0;
+  double shared_part = 0;  ///< of shared_bytes that others have read, see Sharing; 0: none
+  Polynomial shared_bytes;
 };
 
 /// Symbol values of a block of points and the monomials made of them.

@@ -1,0 +1,191 @@
+#include "cli/choose_slim.h"
+
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/request_options.h"
+#include "model/quantity.h"
+#include "reports/csv_writer.h"
+#include "search/slim_choice.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using search::PaysOff;
+using search::SlimCandidate;
+
+struct Options {
+  RequestOptions request;
+  std::string csv;
+  bool json = false;
+};
+
+ordered_json range_json(const std::optional<PaysOff>& range) {
+  if (!range) return nullptr;
+  ordered_json to = nullptr;
+  if (range->to) to = *range->to;
+  return {{"from", range->from}, {"to", to}};
+}
+
+ordered_json candidate_json(const SlimCandidate& c) {
+  if (!c.rejected.empty()) return {{"method", c.method}, {"reason", c.rejected}};
+  ordered_json j{{"method", c.method},
+                 {"tpot_s", c.tpot_s},
+                 {"tpot_speedup", c.tpot_speedup},
+                 {"ttft_s", c.ttft_s},
+                 {"cross_phase_s", c.cross_phase_s},
+                 {"kv_cache_bytes", c.kv_cache_bytes},
+                 {"kv_cache_ratio", c.kv_cache_ratio},
+                 {"peak_memory_bytes", c.peak_memory_bytes},
+                 {"fits", c.fits}};
+  if (c.shared_cache_on_chip) j["shared_cache_on_chip"] = *c.shared_cache_on_chip;
+  if (c.method != "plain") {
+    j["break_even_batch"] = range_json(c.batches);
+    j["break_even_context"] = range_json(c.contexts);
+  }
+  return j;
+}
+
+std::string range_text(const SlimCandidate& c, const std::optional<PaysOff>& range) {
+  if (c.method == "plain") return "";
+  if (!range) return "never";
+  return range->to ? fmt::format("{} to {}", range->from, *range->to)
+                   : fmt::format("from {}", range->from);
+}
+
+std::string table_text(const std::vector<SlimCandidate>& candidates) {
+  Table table({"rank", "method", "a token", "speed-up", "TTFT", "cross phase", "KV cache", "of all",
+               "memory", "faster at batch", "faster at context", ""});
+  std::string rejected;
+  std::uint64_t rank = 0;
+  for (const SlimCandidate& c : candidates) {
+    if (!c.rejected.empty()) {
+      rejected += "rejected: " + c.method + ": " + c.rejected + "\n";
+      continue;
+    }
+    std::string note = c.fits ? "" : "does not fit";
+    if (c.shared_cache_on_chip) {
+      note += std::string(note.empty() ? "" : ", ") +
+              (*c.shared_cache_on_chip ? "shared cache on chip" : "shared cache off chip");
+    }
+    table.add({std::to_string(++rank), c.method, format_quantity(c.tpot_s, Dimension::Seconds),
+               fmt::format("{:.3f}", c.tpot_speedup), format_quantity(c.ttft_s, Dimension::Seconds),
+               c.cross_phase_s > 0 ? format_quantity(c.cross_phase_s, Dimension::Seconds) : "",
+               format_quantity(c.kv_cache_bytes, Dimension::Bytes),
+               fmt::format("{:.3g}", c.kv_cache_ratio),
+               format_quantity(c.peak_memory_bytes, Dimension::Bytes), range_text(c, c.batches),
+               range_text(c, c.contexts), note});
+  }
+  return table.text() + rejected;
+}
+
+void write_csv(const std::string& path, const std::vector<SlimCandidate>& candidates) {
+  reports::CsvWriter csv(
+      path == "-" ? "/dev/stdout" : path,
+      {"rank", "method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s", "kv_cache_bytes",
+       "kv_cache_ratio", "peak_memory_bytes", "fits", "break_even_batch", "last_batch",
+       "break_even_context", "last_context", "rejected"});
+  std::uint64_t rank = 0;
+  for (const SlimCandidate& c : candidates) {
+    if (c.rejected.empty()) {
+      csv.cell(++rank);
+    } else {
+      csv.missing_cell();
+    }
+    csv.cell(c.method).cell(c.tpot_s).cell(c.tpot_speedup).cell(c.ttft_s).cell(c.cross_phase_s);
+    csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
+    csv.cell(c.fits ? "true" : "false");
+    for (const std::optional<PaysOff>& range : {c.batches, c.contexts}) {
+      if (range) {
+        csv.cell(range->from);
+      } else {
+        csv.missing_cell();
+      }
+      if (range && range->to) {
+        csv.cell(*range->to);
+      } else {
+        csv.missing_cell();
+      }
+    }
+    csv.cell(c.rejected);
+    csv.end_row();
+  }
+  csv.commit();
+}
+
+void choose(const Options& o, const Globals& globals) {
+  const Catalog catalog = globals.catalog();
+  const roofline::Configuration configuration = parse_configuration(o.request, catalog);
+  const roofline::DesignPoint point = parse_sizes(o.request, configuration.architecture);
+  const std::vector<SlimCandidate> candidates = search::choose_slim(configuration, point);
+  for (const std::string& line : roofline::context_warnings(configuration.architecture, point)) {
+    globals.warn(line);
+  }
+  if (!o.csv.empty()) write_csv(o.csv, candidates);
+  if (o.csv == "-") return;
+  if (!o.json) {
+    print_text(table_text(candidates));
+    return;
+  }
+  ordered_json rows = ordered_json::array();
+  ordered_json rejected = ordered_json::array();
+  for (const SlimCandidate& c : candidates) {
+    (c.rejected.empty() ? rows : rejected).push_back(candidate_json(c));
+  }
+  print_json({{"model", configuration.architecture.name},
+              {"hardware", configuration.hardware.name},
+              {"batch", point.batch},
+              {"prompt_len", point.prompt_len},
+              {"output_len", point.output_len},
+              {"rows", rows},
+              {"rejected", rejected}});
+}
+
+}  // namespace
+
+void add_choose_slim(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "slim",
+      "Which form of Slim attention decodes fastest, and from which batch and context on it pays "
+      "off.\n\nExamples:\n"
+      "  kvcast choose slim --model whisper-large-v3 --hardware h100-sxm --prompt-len 1500 "
+      "--output-len 448\n"
+      "  kvcast choose slim --model codellama-7b --hardware a100-80gb --batch 4 --prompt-len 16k");
+  c->footer(
+      "An encoder's states that all layers share count as read once a step where they fit the "
+      "device's on-chip memory.");
+  const auto o = std::make_shared<Options>();
+  RequestOptions& r = o->request;
+  c->add_option("--model,-m", r.model, "catalog name, config.json, or a folder with one")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--hardware", r.hardware, "catalog name or a JSON file")
+      ->required()
+      ->type_name("HW");
+  c->add_option("--batch,-b", r.batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c->add_option("--prompt-len", r.prompt_len, "prompt tokens; encoder-decoder: encoder length")
+      ->type_name("TOKENS");
+  c->add_option("--output-len", r.output_len, "tokens to generate")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--attention", r.attention, "eager or tiled")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--dtype", r.dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--mode", r.mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c->add_option("--set", r.set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { choose(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,49 @@
+/// Which form of Slim attention to take for a request: decode time, cross phase, memory, and from
+/// which batch and context on it pays off.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "roofline/estimator.h"
+
+namespace kvcast::search {
+
+/// Where a form decodes faster than plain attention: from the first size to the last, both
+/// included; no last: up to the largest size tried.
+struct PaysOff {
+  std::uint64_t from = 0;
+  std::optional<std::uint64_t> to;
+  bool operator==(const PaysOff&) const = default;
+};
+
+struct SlimCandidate {
+  std::string method;  ///< "plain", "slim:option=kcache", ...
+  double tpot_s = 0;
+  double ttft_s = 0;
+  double cross_phase_s = 0;  ///< of TTFT: what fills the cross-attention cache
+  double kv_cache_bytes = 0;
+  double kv_cache_ratio = 1;
+  double peak_memory_bytes = 0;
+  double tpot_speedup = 1;
+  bool fits = false;
+  /// Encoder-decoder forms with one cache for all layers: true if it stays on chip.
+  std::optional<bool> shared_cache_on_chip = {};
+  std::optional<PaysOff> batches = {};   ///< at the request's context; none: never, or plain itself
+  std::optional<PaysOff> contexts = {};  ///< at the request's batch: prompt tokens
+  std::string rejected = {};             ///< why it cannot be had; empty: it can
+};
+
+/// Sizes that are tried for where a form pays off.
+inline constexpr std::uint64_t most_batches = 4096;
+inline constexpr std::uint64_t most_context = 131072;
+
+/// Plain attention and every form, fastest decoding first, then TTFT, then memory; those that do
+/// not fit the device and then the rejected ones last. The configuration's methods are not used.
+/// Throws Error as Estimator does.
+std::vector<SlimCandidate> choose_slim(const roofline::Configuration& configuration,
+                                       const roofline::DesignPoint& point);
+
+}  // namespace kvcast::search
