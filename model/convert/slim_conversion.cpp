@@ -306,6 +306,10 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
   if (!a.slim.empty()) {
     throw Error(place, "a checkpoint converted for slim attention", "one that is not converted");
   }
+  const std::string dtype(name(conversion.dtype));
+  if (dtype != "fp64" && dtype != "fp32" && dtype != "fp16" && dtype != "bf16") {
+    throw Error("--dtype", dtype, "fp64, fp32, fp16 or bf16");
+  }
   if (!(conversion.max_error > 0)) {
     throw Error("--max-error", fmt::format("{}", conversion.max_error), "a number above 0");
   }

@@ -36,10 +36,8 @@ void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first,
   const RopeAngleTable<float>& angles = rope_angles(op.key_rope, first + n);
   std::copy_n(keys, n * stride, out);
   for (std::size_t j = 0; j < n; ++j) {
-    for (std::size_t g = 0; g < h.num_key_value_heads; ++g) {
-      float* head = out + j * stride + g * h.head_dim;
-      rotate_row(head, angles.cosines(first + j), angles.sines(first + j), head, half);
-    }
+    rotate_heads(out + j * stride, h.num_key_value_heads, h.head_dim, angles.cosines(first + j),
+                 angles.sines(first + j), half);
   }
 }
 

@@ -28,14 +28,17 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
 }
 
 /// A checkpoint made for a method runs under it, and no other does.
-void check_converted(const Checkpoint& checkpoint, const Recording& recording) {
+void check_converted(const Checkpoint& checkpoint, const Recording& recording,
+                     const SessionOptions& o) {
   if (checkpoint.is_random()) return;
   const std::string place = checkpoint.path().string();
   if (!recording.conversion.empty()) {
     throw Error(place, "a checkpoint of the unchanged model",
                 "one that '" + recording.conversion + "' has made of it");
   }
-  if (!checkpoint.architecture().slim.empty() && recording.model.slim.empty()) {
+  const bool slim = std::any_of(o.methods.begin(), o.methods.end(),
+                                [](const MethodSpec& m) { return m.name == "slim"; });
+  if (!checkpoint.architecture().slim.empty() && !slim) {
     throw Error(place, "a checkpoint converted for slim attention", "--method slim");
   }
 }
@@ -47,7 +50,7 @@ Loops loops_of(const SessionOptions& o) {
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
                          const SessionOptions& o, double& seconds) {
-  check_converted(checkpoint, recording);
+  check_converted(checkpoint, recording, o);
   const Stopwatch watch;
   WeightStore weights(checkpoint, {&recording.prefill, &recording.decode},
                       loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype);
@@ -143,7 +146,7 @@ Lowering session_lowering(const SessionOptions& options) {
 
 void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options) {
   const Recording r = record_session(checkpoint.architecture(), options);
-  check_converted(checkpoint, r);
+  check_converted(checkpoint, r, options);
   check_weights(checkpoint, {&r.prefill, &r.decode});
 }
 

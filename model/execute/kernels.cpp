@@ -141,10 +141,7 @@ struct FastKernels {
       const float* x = in(0).sequence(r / tokens) + t * features();
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
-      for (std::size_t h = 0; h < op.num_heads; ++h) {
-        float* head = y + h * op.head_dim;
-        rotate_row(head, angles.cosines(t), angles.sines(t), head, half);
-      }
+      rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(t), angles.sines(t), half);
     });
   }
 

@@ -137,14 +137,18 @@ KVCAST_VECTOR_CLONES void scale_row(float factor, float* x, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-KVCAST_VECTOR_CLONES void rotate_row(const float* x, const float* cosines, const float* sines,
-                                     float* y, std::size_t half) {
-#pragma omp simd
-  for (std::size_t j = 0; j < half; ++j) {
-    const float a = x[j];
-    const float b = x[half + j];
-    y[j] = a * cosines[j] - b * sines[j];
-    y[half + j] = b * cosines[j] + a * sines[j];
+KVCAST_VECTOR_CLONES void rotate_heads(float* x, std::size_t num_heads, std::size_t head_dim,
+                                       const float* cosines, const float* sines, std::size_t half) {
+  for (std::size_t h = 0; h < num_heads; ++h) {
+    float* a = x + h * head_dim;
+    float* b = a + half;
+#pragma GCC ivdep
+    for (std::size_t j = 0; j < half; ++j) {
+      const float first = a[j];
+      const float second = b[j];
+      a[j] = first * cosines[j] - second * sines[j];
+      b[j] = second * cosines[j] + first * sines[j];
+    }
   }
 }
 

@@ -25,9 +25,9 @@ float largest_of_row(const float* x, std::size_t n);
 /// x[i] = e^(x[i] - shift); returns the sum.
 float exp_row(float shift, float* x, std::size_t n);
 void scale_row(float factor, float* x, std::size_t n);
-/// Rotates pairs (x[j], x[half + j]); y may be x.
-void rotate_row(const float* x, const float* cosines, const float* sines, float* y,
-                std::size_t half);
+/// Rotates pairs (x[j], x[half + j]) of each head of head_dim numbers, in place.
+void rotate_heads(float* x, std::size_t num_heads, std::size_t head_dim, const float* cosines,
+                  const float* sines, std::size_t half);
 float dot_row(const float* x, const float* y, std::size_t n);
 /// y += factor·x
 void add_scaled_row(float factor, const float* x, float* y, std::size_t n);

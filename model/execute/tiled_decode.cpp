@@ -4,6 +4,7 @@
 
 #include "model/execute/attention_layout.h"
 #include "model/execute/block_product.h"
+#include "model/execute/floats.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/vector_math.h"
@@ -11,17 +12,22 @@
 namespace kvcast::execute {
 namespace {
 
-/// Keys and values of one piece of work: about this many numbers each, so that both lie in a core's
+/// Keys and values of one piece: about this many numbers together, so that they lie in a core's
 /// second-level cache while all heads use them.
-constexpr std::size_t piece_elements = 16384;
+constexpr std::size_t piece_elements = 24576;
 /// Keys of a piece at most.
 constexpr std::size_t max_piece = 256;
+/// A sequence's keys are cut into this many stretches, whatever the number of threads, so that the
+/// result does not depend on it.
+constexpr std::size_t stretches = 16;
+/// Work on fewer numbers is not worth waking a second thread.
+constexpr std::size_t parallel_elements = 16384;
 
 typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float Half __attribute__((vector_size(32)));
 typedef float Quarter __attribute__((vector_size(16)));
 
-/// A part of one query's attention, over some of its keys.
+/// The state of one head's online softmax over a stretch of keys.
 struct Part {
   float peak = masked_score;
   float sum = 0;
@@ -71,8 +77,8 @@ KVCAST_VECTOR_CLONES void score_keys(const float* q, const float* k, std::size_t
   for (; j < n; ++j) scores[j] = scale * dot_row(q, k + j * stride, head_dim);
 }
 
-/// out[rows, head_dim] = weights[rows, n]·v[n, head_dim]
-void sum_values(const float* weights, std::size_t rows, const float* v, std::size_t stride,
+/// out[rows, head_dim] += weights[rows, n]·v[n, head_dim]
+void add_values(const float* weights, std::size_t rows, const float* v, std::size_t stride,
                 std::size_t head_dim, std::size_t n, float* out) {
   const std::size_t whole = head_dim / vector_width * vector_width;
   multiply_block({.m = rows,
@@ -83,66 +89,121 @@ void sum_values(const float* weights, std::size_t rows, const float* v, std::siz
                   .b = v,
                   .ldb = stride,
                   .c = out,
-                  .ldc = head_dim});
+                  .ldc = head_dim},
+                 true);
   for (std::size_t i = 0; i < rows; ++i) {
     for (std::size_t d = whole; d < head_dim; ++d) {
-      float sum = 0;
+      float sum = out[i * head_dim + d];
       for (std::size_t j = 0; j < n; ++j) sum += weights[i * max_piece + j] * v[j * stride + d];
       out[i * head_dim + d] = sum;
     }
   }
 }
 
-/// Asks for memory that will be read, in the order in which it lies there.
-void prefetch(const float* data, std::size_t count) {
-  constexpr std::size_t line = 16;
-  for (std::size_t i = 0; i < count; i += line) __builtin_prefetch(data + i);
-}
-
-/// Keys [first, first + n) for all heads of sequence b.
-void attend_piece(const Call& call, const Attention& a, std::size_t b, std::size_t first,
-                  std::size_t n, Part* parts, float* outs) {
-  const HeadLayout& l = a.layout;
-  const HeadLayout& values = a.values;
-  const float* q = call.inputs[0].data + b * l.query_stride;
-  const float* k = call.inputs[1].sequence(b) + first * l.kv_stride;
-  const float* v = call.inputs[2].sequence(b) + first * values.kv_stride;
-  // Heads take their shares of every row one after the other: the rows come in whole before.
-  prefetch(k, n * l.kv_stride);
-  if (v != k) prefetch(v, n * values.kv_stride);
-  std::vector<float> rotated;
-  if (a.op.key_rope) {
-    rotated.resize(n * l.kv_stride);
-    rotate_keys(a.op, k, first, n, rotated.data());
-    k = rotated.data();
+/// Asks for memory that will be read soon, a part at a time, so that it comes in while the
+/// processor computes.
+class Prefetch {
+ public:
+  Prefetch(const float* data, std::size_t count) : next_(data), end_(data + count) {}
+  void ask_for(std::size_t count) {
+    constexpr std::size_t line = 16;
+    const float* stop = next_ + std::min(count, static_cast<std::size_t>(end_ - next_));
+    for (; next_ < stop; next_ += line) __builtin_prefetch(next_, 0, 2);
   }
-  float scores[block_rows * max_piece];
-  for (std::size_t head = 0; head < l.num_heads;) {
-    const std::size_t group_end = (head / values.queries_per_key + 1) * values.queries_per_key;
-    const std::size_t rows = std::min(block_rows, group_end - head);
-    for (std::size_t r = 0; r < rows; ++r) {
-      float* row = scores + r * max_piece;
-      score_keys(q + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride, l.head_dim,
-                 n, static_cast<float>(a.op.scale), row);
-      finish_scores(a, head + r, 0, first, n, row);
-      Part& part = parts[head + r];
-      part.peak = largest_of_row(row, n);
-      part.sum = exp_row(part.peak, row, n);
+
+ private:
+  const float* next_;
+  const float* end_;
+};
+
+/// One sequence's query over a stretch of keys.
+class Stretch {
+ public:
+  Stretch(const Call& call, const Attention& a, std::size_t b)
+      : a_(a),
+        query_(call.inputs[0].data + b * a.layout.query_stride),
+        keys_(call.inputs[1].sequence(b)),
+        values_(call.inputs[2].sequence(b)) {}
+
+  /// Keys [first, end), `piece` at a time; parts and outs [num_heads] get the heads' results.
+  void attend(std::size_t first, std::size_t end, std::size_t piece, Part* parts, float* outs) {
+    const std::size_t key_stride = a_.layout.kv_stride;
+    const std::size_t value_stride = a_.values.kv_stride;
+    std::fill_n(outs, a_.layout.num_heads * a_.values.head_dim, 0.0F);
+    // Heads take their shares of every row one after the other: the first rows come in whole
+    // before, the later ones while the ones before are used.
+    Prefetch(keys_ + first * key_stride, piece * key_stride).ask_for(piece * key_stride);
+    for (std::size_t j = first; j < end; j += piece) {
+      const std::size_t next = std::min(end, j + piece);
+      const std::size_t ahead = std::min(piece, end - next);
+      Prefetch keys(keys_ + next * key_stride, ahead * key_stride);
+      Prefetch values(values_ + next * value_stride,
+                      a_.op.values_are_keys ? 0 : ahead * value_stride);
+      attend_piece(j, next - j, keys, values, parts, outs);
     }
-    sum_values(scores, rows, v + values.kv_offset(head), values.kv_stride, values.head_dim, n,
-               outs + head * values.head_dim);
-    head += rows;
   }
-}
 
-/// Joins the pieces of one head. Source: Dao et al. 2023, Flash-Decoding.
-void join(const Part* parts, const float* outs, std::size_t pieces, std::size_t num_heads,
+ private:
+  void attend_piece(std::size_t first, std::size_t n, Prefetch& next_keys, Prefetch& next_values,
+                    Part* parts, float* outs) {
+    const HeadLayout& l = a_.layout;
+    const HeadLayout& v = a_.values;
+    const float* k = keys_ + first * l.kv_stride;
+    if (a_.op.key_rope) {
+      if (!rotated_) rotated_ = allocate_floats(max_piece * l.kv_stride);
+      rotate_keys(a_.op, k, first, n, rotated_.get());
+      k = rotated_.get();
+    }
+    for (std::size_t head = 0; head < l.num_heads;) {
+      const std::size_t group_end = (head / v.queries_per_key + 1) * v.queries_per_key;
+      const std::size_t rows = std::min(block_rows, group_end - head);
+      next_keys.ask_for(n * l.kv_stride * rows / l.num_heads);
+      next_values.ask_for(n * v.kv_stride * rows / l.num_heads);
+      for (std::size_t r = 0; r < rows; ++r) {
+        float* row = scores_ + r * max_piece;
+        score_keys(query_ + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride,
+                   l.head_dim, n, static_cast<float>(a_.op.scale), row);
+        finish_scores(a_, head + r, 0, first, n, row);
+        absorb(parts[head + r], row, n, outs + (head + r) * v.head_dim);
+      }
+      add_values(scores_, rows, values_ + first * v.kv_stride + v.kv_offset(head), v.kv_stride,
+                 v.head_dim, n, outs + head * v.head_dim);
+      head += rows;
+    }
+  }
+
+  /// Turns a row of scores into weights, and what was summed before to the same peak.
+  void absorb(Part& part, float* row, std::size_t n, float* out) const {
+    const float peak = std::max(part.peak, largest_of_row(row, n));
+    if (peak == masked_score) {  // nothing visible yet
+      std::fill_n(row, n, 0.0F);
+      return;
+    }
+    if (peak > part.peak && part.sum > 0) {
+      const float correction = std::exp(part.peak - peak);
+      part.sum *= correction;
+      scale_row(correction, out, a_.values.head_dim);
+    }
+    part.peak = peak;
+    part.sum += exp_row(peak, row, n);
+  }
+
+  const Attention& a_;
+  const float* query_;
+  const float* keys_;
+  const float* values_;
+  Floats rotated_;
+  float scores_[block_rows * max_piece];
+};
+
+/// Joins the stretches of one head. Source: Dao et al. 2023, Flash-Decoding.
+void join(const Part* parts, const float* outs, std::size_t count, std::size_t num_heads,
           std::size_t head_dim, float* out) {
   float peak = masked_score;
-  for (std::size_t p = 0; p < pieces; ++p) peak = std::max(peak, parts[p * num_heads].peak);
+  for (std::size_t p = 0; p < count; ++p) peak = std::max(peak, parts[p * num_heads].peak);
   float sum = 0;
   std::fill_n(out, head_dim, 0.0F);
-  for (std::size_t p = 0; p < pieces; ++p) {
+  for (std::size_t p = 0; p < count; ++p) {
     const float share = std::exp(parts[p * num_heads].peak - peak);
     sum += share * parts[p * num_heads].sum;
     add_scaled_row(share, outs + p * num_heads * head_dim, out, head_dim);
@@ -158,20 +219,26 @@ void attend_one(const Call& call, const Attention& a) {
   const KeyRange visible = visible_range(a.op.mask, a.past, a.keys);
   const std::size_t seen = visible.end - visible.first;
   const std::size_t width = a.values.head_dim;
-  const std::size_t stride = std::max(l.kv_stride, a.values.kv_stride);
+  const std::size_t stride = l.kv_stride + (a.op.values_are_keys ? 0 : a.values.kv_stride);
   const std::size_t piece = std::clamp(piece_elements / stride, vector_width, max_piece);
-  const std::size_t pieces = (seen + piece - 1) / piece;
-  std::vector<Part> parts(batch * pieces * l.num_heads);
-  std::vector<float> outs(parts.size() * width);
-#pragma omp parallel for schedule(static) if (batch * seen * stride > piece_elements)
-  for (std::size_t item = 0; item < batch * pieces; ++item) {
-    const std::size_t first = visible.first + item % pieces * piece;
-    attend_piece(call, a, item / pieces, first, std::min(piece, visible.end - first),
-                 &parts[item * l.num_heads], &outs[item * l.num_heads * width]);
+  const std::size_t stretch =
+      std::max(piece, ((seen + stretches - 1) / stretches + piece - 1) / piece * piece);
+  const std::size_t count = (seen + stretch - 1) / stretch;
+  std::vector<Part> parts(batch * count * l.num_heads);
+  const Floats outs = allocate_floats(parts.size() * width);
+#pragma omp parallel for schedule(static) if (batch * seen * stride > parallel_elements)
+  for (std::size_t item = 0; item < batch * count; ++item) {
+    const std::size_t first = visible.first + item % count * stretch;
+    Stretch(call, a, item / count)
+        .attend(first, std::min(first + stretch, visible.end), piece, &parts[item * l.num_heads],
+                outs.get() + item * l.num_heads * width);
   }
+#pragma omp parallel for schedule(static) if (batch * l.num_heads * count * width > \
+                                              parallel_elements)
   for (std::size_t row = 0; row < batch * l.num_heads; ++row) {
-    const std::size_t at = row / l.num_heads * pieces * l.num_heads + row % l.num_heads;
-    join(&parts[at], &outs[at * width], pieces, l.num_heads, width, call.output.data + row * width);
+    const std::size_t at = row / l.num_heads * count * l.num_heads + row % l.num_heads;
+    join(&parts[at], outs.get() + at * width, count, l.num_heads, width,
+         call.output.data + row * width);
   }
 }
 

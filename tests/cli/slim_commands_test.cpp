@@ -1,0 +1,120 @@
+// `convert slim` and `choose slim`.
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
+const std::string tokens = " --calibration-tokens 1,2,3,4,5,6,7,8,9,10 ";
+
+void check_refused(const std::string& arguments, const std::string& part) {
+  const ProgramResult result = run_program(arguments);
+  CAPTURE(arguments);
+  CAPTURE(result.errors);
+  CHECK(result.status == 2);
+  CHECK(result.errors.find(part) != std::string::npos);
+  CHECK(std::count(result.errors.begin(), result.errors.end(), '\n') == 1);
+  CHECK(result.output.empty());
+}
+
+TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from half the cache") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  const json j =
+      run_json("convert slim -q --json --max-error 0.1 " + oracle + "opt " + out + tokens);
+  check_keys(j, {"layers", "calibration", "calibration_rows", "max_error", "parameters_before",
+                 "parameters_after", "kv_cache_ratio", "dtype"});
+  CHECK(j["calibration_rows"] == 10);
+  CHECK(j["kv_cache_ratio"] == 0.5);
+  for (const json& layer : j["layers"]) {
+    CHECK(layer["chosen"] == "kcache");
+    CHECK(layer["key_condition"].get<double>() > 1);
+    const json& errors = layer["relative_error"];
+    CHECK(errors["kcache"]["fp32"] < errors["kcache"]["fp16"]);
+    CHECK(errors["kcache"]["fp16"] < errors["kcache"]["bf16"]);
+    CHECK(errors["xcache"]["fp32"] < 1e-6);
+  }
+  const std::string run = "run --json --count --tokens 1,2,3,4,5 --output-len 6 --model ";
+  const json vanilla = run_json(run + oracle + "opt");
+  const json slim = run_json(run + out + " --method slim");
+  CHECK(slim["generated_tokens"] == vanilla["generated_tokens"]);
+  CHECK(slim["kv_cache_bytes"].get<int>() * 2 == vanilla["kv_cache_bytes"].get<int>());
+  CHECK(slim["counted_flops"] == slim["analytic_flops"]);
+  CHECK(slim["counted_bytes"] == slim["analytic_bytes"]);
+
+  check_refused("run --json --tokens 1,2,3 --model " + out, "expected --method slim");
+  check_refused("run --json --tokens 1,2,3 --method slim --model " + oracle + "opt",
+                "kvcast convert slim");
+  check_refused("run --json --tokens 1,2,3 --method slim:option=vcache --model " + out,
+                "converted to other forms");
+  check_refused("convert slim -q " + out + " " + (folder / "again").string() + tokens, "converted");
+  check_refused("convert slim -q " + oracle + "opt " + out + tokens, "a folder with files in it");
+  CHECK(!fs::exists(folder / "again"));
+}
+
+TEST_CASE("convert slim: bad input is one line, and nothing is written") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  const auto refused = [&](const std::string& model, const std::string& flags,
+                           const std::string& part) {
+    check_refused("convert slim -q " + oracle + model + " " + out + " " + flags, part);
+    CHECK(!fs::exists(out));
+  };
+  refused("opt", "--calibration-tokens 1,2,3", "at least 8");
+  refused("opt", "--option kcash" + tokens, "kcache");
+  refused("opt", "--dtype int8" + tokens, "int8");
+  refused("opt", "--max-error 0" + tokens, "above 0");
+  refused("llama_mqa_linear_rope", tokens, "more than half");
+  refused("llama_mha", "--option xcache" + tokens, "rotary positions");
+  refused("nothing_here", tokens, "nothing");
+  refused("opt", "--calibration-tokens 1,2,3,4,5,6,7,999999", "999999");
+}
+
+TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reason") {
+  const json j = run_json(
+      "choose slim --json --model codellama-7b --hardware a100-80gb --batch 4 --prompt-len 16000");
+  const json& rows = j["rows"];
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0]["method"] == "slim:option=kcache");
+  CHECK(std::is_sorted(rows.begin(), rows.end(), [](const json& a, const json& b) {
+    return a["tpot_s"].get<double>() < b["tpot_s"].get<double>();
+  }));
+  for (const json& row : rows) {
+    check_keys(row, {"method", "tpot_s", "ttft_s", "peak_memory_bytes", "kv_cache_ratio"});
+    const bool plain = row["method"] == "plain";
+    CHECK(row["kv_cache_ratio"] == (plain ? 1 : 0.5));
+    CHECK(row.contains("break_even_batch") == !plain);
+  }
+  CHECK(rows[0]["break_even_context"]["from"] == 1);
+  REQUIRE(j["rejected"].size() == 1);
+  CHECK(j["rejected"][0]["reason"].get<std::string>().find("rotary") != std::string::npos);
+}
+
+// The encoder's 1500 states of 512 fp16 numbers are 1,536,000 bytes a sequence; an H100 has 50 MiB
+// on chip, which hold 34 of them.
+TEST_CASE("choose slim: the shared cache is on chip as long as it fits") {
+  const auto on_chip = [](int batch) {
+    const json j = run_json("choose slim --json --model whisper-base --hardware h100-sxm --batch " +
+                            std::to_string(batch));
+    for (const json& row : j["rows"]) {
+      if (row["method"] == "slim:option=encdec2") return row["shared_cache_on_chip"].get<bool>();
+    }
+    return false;
+  };
+  CHECK(on_chip(34));
+  CHECK(!on_chip(35));
+}
+
+}  // namespace
+}  // namespace kvcast::cli
