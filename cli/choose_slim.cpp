@@ -95,9 +95,14 @@ void write_csv(const std::string& path, const std::vector<SlimCandidate>& candid
     } else {
       csv.missing_cell();
     }
-    csv.cell(c.method).cell(c.tpot_s).cell(c.tpot_speedup).cell(c.ttft_s).cell(c.cross_phase_s);
-    csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
-    csv.cell(c.fits ? "true" : "false");
+    csv.cell(c.method);
+    if (c.rejected.empty()) {
+      csv.cell(c.tpot_s).cell(c.tpot_speedup).cell(c.ttft_s).cell(c.cross_phase_s);
+      csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
+      csv.cell(c.fits ? "true" : "false");
+    } else {
+      for (int i = 0; i < 8; ++i) csv.missing_cell();
+    }
     for (const std::optional<PaysOff>& range : {c.batches, c.contexts}) {
       if (range) {
         csv.cell(range->from);

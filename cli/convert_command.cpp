@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -212,6 +213,13 @@ execute::Request calibration_request(const SlimOptions& o, const Checkpoint& che
                        in.audio.empty() && in.encoder_tokens.empty());
   const bool reads_sound = a.num_mel_bins > 0;
   source = given ? "given" : tokenizer && !reads_sound ? "built-in text" : "made-up input";
+  if (reads_sound && !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty())) {
+    throw Error("calibration of " + a.name, "text", "--calibration-audio: it reads sound");
+  }
+  if (a.encoder_decoder && !in.tokens.empty()) in.encoder_tokens = std::exchange(in.tokens, "");
+  if (!tokenizer && !(in.prompt.empty() && in.prompt_file.empty())) {
+    throw Error("--calibration-prompt: " + no_tokenizer + "; expected --calibration-tokens");
+  }
   if (!given && tokenizer && !reads_sound) {
     in.prompt = calibration_text;
   } else if (!given) {
@@ -266,6 +274,7 @@ ordered_json slim_json(const SlimOptions& o, const SlimReport& r, const std::str
           {"parameters_before", r.parameters_before},
           {"parameters_after", r.parameters_after},
           {"kv_cache_ratio", r.kv_cache_ratio},
+          {"cross_cache_ratio", number_json(r.cross_cache_ratio)},
           {"dtype", o.common.dtype},
           {"copied_files", r.copied_files}};
 }
@@ -294,8 +303,10 @@ std::string slim_text(const SlimReport& r) {
     }
   }
   return table.text() + reasons +
-         fmt::format("parameters {} -> {}, KV cache {:.4g} of what it was\n", r.parameters_before,
-                     r.parameters_after, r.kv_cache_ratio);
+         fmt::format("parameters {} -> {}, KV cache {:.4g} of what it was", r.parameters_before,
+                     r.parameters_after, r.kv_cache_ratio) +
+         (r.cross_cache_ratio ? fmt::format(", cross-attention's {:.4g}\n", *r.cross_cache_ratio)
+                              : std::string("\n"));
 }
 
 void convert_slim(const SlimOptions& o, const Globals& globals) {

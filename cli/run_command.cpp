@@ -196,6 +196,12 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
                  {"peak_memory_bytes", peak_resident_bytes()},
                  {"analytic_flops", g.analytic_flops},
                  {"analytic_bytes", g.analytic_bytes}};
+  if (g.skipped.all_pairs > 0) {
+    j["skipped_share"] =
+        static_cast<double>(g.skipped.pairs) / static_cast<double>(g.skipped.all_pairs);
+    j["skipped_flops"] = g.skipped.flops;
+    j["skipped_bytes"] = g.skipped.bytes;
+  }
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();

@@ -79,6 +79,10 @@ void read_slim(const JsonObject& config, Architecture& a) {
       (site == SlimSite::Self ? a.slim[i].self : a.slim[i].cross) = kind;
     }
   }
+  const auto shares_first = [](const SlimLayer& l) { return l.cross == SlimKind::FirstKeys; };
+  if (!shares_first(a.slim.front()) && std::any_of(a.slim.begin(), a.slim.end(), shares_first)) {
+    slim.fail("cross", "\"hybrid\" in the first layer, whose keys the others read");
+  }
   slim.reject_unknown_keys();
 }
 

@@ -11,6 +11,7 @@ struct OpName {
   std::string_view operator()(const HeadLinear&) const { return "head_linear"; }
   std::string_view operator()(const AttentionScores&) const { return "attention_scores"; }
   std::string_view operator()(const AttentionValues&) const { return "attention_values"; }
+  std::string_view operator()(const SparseValues&) const { return "sparse_values"; }
   std::string_view operator()(const TiledAttention&) const { return "tiled_attention"; }
   std::string_view operator()(const Softmax&) const { return "softmax"; }
   std::string_view operator()(const Elementwise& e) const { return name(e.function); }

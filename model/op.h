@@ -81,6 +81,19 @@ struct AttentionValues {
   bool operator==(const AttentionValues&) const = default;
 };
 
+/// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)] over the keys of at least `threshold`
+/// probability.  Inputs: as AttentionValues.  With `unrotate` the rows of v are keys, `rope_heads`
+/// of them side by side, kept rotated from position 0 on: those that some head takes are turned
+/// back. Work, if none is skipped: 1 comparison and 2·vd FLOPs a pair, 6 a rotated pair of each
+/// row. What a run skips is up to its probabilities; it says how much (execute::Skipped).
+struct SparseValues {
+  Heads heads;
+  double threshold = 0;
+  std::shared_ptr<const RopeTable> unrotate = nullptr;
+  std::uint64_t rope_heads = 0;
+  bool operator==(const SparseValues&) const = default;
+};
+
 /// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
 /// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys]. Values may
 /// have heads of their own width vd, [batch, keys, Gv·vd] -> [batch, queries, H·vd].
@@ -276,10 +289,10 @@ struct CausalMask {
 };
 
 using Op =
-    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, TiledAttention,
-                 Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope,
-                 RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, RepeatHeads, LastToken,
-                 Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
+    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
+                 TiledAttention, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm,
+                 Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, RepeatHeads,
+                 LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

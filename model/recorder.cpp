@@ -237,8 +237,8 @@ Heads Recorder::Attention::value_heads() const {
 }
 
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
-  return lowering_.attention == Kernels::Eager ? eager_attention(a, q, k, v)
-                                               : tiled_attention(a, q, k, v);
+  const bool eager = lowering_.attention == Kernels::Eager || a.threshold > 0;
+  return eager ? eager_attention(a, q, k, v) : tiled_attention(a, q, k, v);
 }
 
 Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
@@ -298,8 +298,11 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
   std::vector<Count> out = info(q).shape;
   out.back() = value_heads.num_attention_heads * value_heads.head_dim;
-  const Value o =
-      node(AttentionValues{value_heads}, "values", {p, v}, std::move(out), lowering_.activations);
+  Op sum = AttentionValues{value_heads};
+  if (a.threshold > 0) {
+    sum = SparseValues{value_heads, a.threshold, a.unrotates_values, a.heads.num_key_value_heads};
+  }
+  const Value o = node(std::move(sum), "values", {p, v}, std::move(out), lowering_.activations);
   return unary("merge_heads", Function::Copy, o);
 }
 

@@ -105,6 +105,10 @@ class Recorder {
     /// Eager only: heads that several query heads share are multiplied where they lie, not repeated
     /// in memory before.
     bool shares_heads = false;
+    /// Above 0: scores in memory whatever the kernels, and values as in SparseValues; keys that are
+    /// values too are kept rotated if `unrotates_values`.
+    double threshold = 0;
+    std::shared_ptr<const RopeTable> unrotates_values = nullptr;
 
     Heads value_heads() const;
   };

@@ -64,6 +64,7 @@ bool keeps_some_values(const Architecture& a, std::size_t layer) {
 
 std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, SlimKind kind) {
   if (kind == SlimKind::Plain) return {};
+  if (a.decoder.num_key_value_layers > 0) return "its layers share keys and values (MLKV)";
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
   const bool rope = site == SlimSite::Self && has_rope(a);
@@ -93,6 +94,11 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Sli
 }
 
 std::vector<SlimLayer> slim_layers(const Architecture& a, std::string_view option) {
+  static const std::vector<std::string> options{"auto",    "kcache",  "vcache", "xcache",
+                                                "encdec1", "encdec2", "hybrid"};
+  if (std::find(options.begin(), options.end(), option) == options.end()) {
+    throw Error("method slim: " + std::string(unknown_name("option", option, options).what()));
+  }
   const std::size_t count = a.decoder.layers.size();
   if (option == "auto" && !a.slim.empty()) return a.slim;
   const bool for_both = option == "encdec1" || option == "encdec2" || option == "hybrid";

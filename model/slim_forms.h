@@ -29,8 +29,9 @@ bool keeps_some_values(const Architecture& a, std::size_t layer);
 
 /// The layers' forms that an option of the paper means: kcache, vcache, xcache, encdec1 (keys of
 /// both attentions), encdec2 (keys, and the encoder's states for all layers), hybrid (keys, and the
-/// first layer's cross keys), auto (what the checkpoint was converted to; else the smallest cache
-/// that the shapes allow). Throws Error naming layer and reason where one cannot be had.
+/// first layer's cross keys), auto (what the checkpoint was converted to; else keys, or the input
+/// where it is narrower than they). Throws Error for other options, and naming layer and reason
+/// where a form cannot be had.
 std::vector<SlimLayer> slim_layers(const Architecture& a, std::string_view option);
 
 /// The output projections need a bias that takes up those of values, and of keys that are kept with

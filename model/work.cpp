@@ -74,6 +74,15 @@ struct OpWork {
     w.flops = 2 * operands.input(0).elements() * op.heads.head_dim;
     return w;
   }
+  Work operator()(const SparseValues& op) const {
+    Work w = operands.traffic();
+    w.flops = (2 * op.heads.head_dim + 1) * operands.input(0).elements();
+    if (op.unrotate) {
+      const std::uint64_t pairs = op.unrotate->inverse_frequencies.size();
+      w.flops += rows(operands.input(1)) * checked_product(6 * op.rope_heads, pairs);
+    }
+    return w;
+  }
   Work operator()(const TiledAttention& op) const {
     const Count& batch = operands.input(0).shape[0];
     const std::uint64_t bias_flops = operands.num_inputs() > 3 ? 1 : 0;
@@ -179,6 +188,7 @@ struct OpEngine {
   Engine operator()(const Conv1d&) const { return Engine::Matrix; }
   Engine operator()(const AttentionScores&) const { return Engine::BatchedMatrix; }
   Engine operator()(const AttentionValues&) const { return Engine::BatchedMatrix; }
+  Engine operator()(const SparseValues&) const { return Engine::BatchedMatrix; }
   Engine operator()(const TiledAttention&) const { return Engine::TiledAttention; }
   Engine operator()(const Embedding&) const { return Engine::Vector; }
   Engine operator()(const Softmax&) const { return Engine::Vector; }

@@ -41,18 +41,18 @@ std::map<TensorId, std::set<int>> cache_readers(const Graph& graph) {
   return readers;
 }
 
-Sharing sharing_of(const Graph& graph, const Node& node,
+Sharing sharing_of(const Node& node, const Work& work,
                    const std::map<TensorId, std::set<int>>& readers) {
-  Sharing sharing;
-  if (std::holds_alternative<CacheAppend>(node.op)) return sharing;
-  std::set<TensorId> counted;  // a tensor may be keys and values at once
+  if (std::holds_alternative<CacheAppend>(node.op)) return {};
+  std::size_t layers = 0;
   for (const TensorId id : node.inputs) {
     const auto found = readers.find(id);
-    if (found == readers.end() || found->second.size() < 2 || !counted.insert(id).second) continue;
-    sharing.operand_bytes += graph.tensor(id).bytes();
-    sharing.layers = found->second.size();
+    if (found == readers.end()) continue;
+    if (found->second.size() < 2) return {};
+    layers = layers == 0 ? found->second.size() : std::min(layers, found->second.size());
   }
-  return sharing;
+  if (layers == 0) return {};
+  return {work.read[static_cast<std::size_t>(Storage::KvCache)], layers};
 }
 
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
@@ -88,7 +88,8 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
   const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
   for (const Node& node : graph.nodes()) {
     std::vector<Known>& known = by_label[{node.phase, node.label}];
-    const Sharing sharing = sharing_of(graph, node, readers);
+    Work node_work = work(graph, node);
+    const Sharing sharing = sharing_of(node, node_work, readers);
     const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
       return same_operands(graph, *k.node, node) && groups[k.group].sharing == sharing;
     });
@@ -98,8 +99,8 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
     }
     known.push_back({&node, groups.size()});
     groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(node.op),
-                      stream_of(node.op, lowering), work(graph, node), repetition_of(graph, node),
-                      sharing, 1});
+                      stream_of(node.op, lowering), std::move(node_work),
+                      repetition_of(graph, node), sharing, 1});
   }
   return groups;
 }

@@ -27,7 +27,7 @@ struct Repetition {
 /// A cache tensor that several layers of a pass read, such as an encoder's states. When it fits the
 /// on-chip memory, only the first of them reads it from memory.
 struct Sharing {
-  Count operand_bytes;  ///< zero: each layer reads its own
+  Count operand_bytes;  ///< that one layer reads of it; zero: each layer reads its own
   std::uint64_t layers = 1;
   bool operator==(const Sharing&) const = default;
 };

@@ -24,6 +24,8 @@ constexpr std::size_t most_rows = 1024;
 /// Of fewer tokens an error would be luck.
 constexpr std::size_t fewest_tokens = 8;
 
+constexpr double largest_half = 65504;  // of fp16's finite numbers
+
 constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
 
 /// The inputs of every attention of the decoder.
@@ -138,6 +140,8 @@ class Measurement {
   void record(SlimKind kind, const DenseMatrix& kept, const ProjectionInverse& inverse,
               const DenseMatrix& other) {
     const DenseMatrix map = inverse.map_to(other);
+    double& largest = report_.largest_weight[kind];
+    for (const double x : map.numbers) largest = std::max(largest, std::abs(x));
     for (const DType storage : storages) {
       double& error = report_.errors[kind][storage];
       error = std::max(error, reconstruction_error(inputs_, kept, map, other, storage));
@@ -183,6 +187,17 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
     const std::string shape = why_not(a, r.layer, r.site, kind);
     if (!shape.empty()) {
       reasons.push_back(fmt::format("{}: {}", name(kind), shape));
+      continue;
+    }
+    const auto largest = r.largest_weight.find(kind);
+    if (conversion.dtype == DType::FP16 && largest != r.largest_weight.end() &&
+        std::isfinite(largest->second) && largest->second > largest_half) {
+      const std::string found = fmt::format("weights of up to {:.3g}", largest->second);
+      if (conversion.option != "auto") {
+        throw Error(fmt::format("layer {}, {} in fp16", r.layer, name(kind)), found,
+                    fmt::format("at most {}; --dtype bf16 or fp32", largest_half));
+      }
+      reasons.push_back(fmt::format("{}: {}, beyond fp16's {}", name(kind), found, largest_half));
       continue;
     }
     const DType storage = conversion.dtype == DType::FP64 ? DType::FP32 : conversion.dtype;
@@ -306,6 +321,10 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
   if (!a.slim.empty()) {
     throw Error(place, "a checkpoint converted for slim attention", "one that is not converted");
   }
+  if (a.decoder.num_key_value_layers > 0) {
+    throw Error(place, "an MLKV checkpoint, whose layers share keys and values",
+                "one whose layers have their own");
+  }
   const std::string dtype(name(conversion.dtype));
   if (dtype != "fp64" && dtype != "fp32" && dtype != "fp16" && dtype != "bf16") {
     throw Error("--dtype", dtype, "fp64, fp32, fp16 or bf16");
@@ -391,6 +410,14 @@ SlimReport convert_to_slim(
     }
   }
 
+  const bool any = std::any_of(layers.begin(), layers.end(), [](const SlimLayer& l) {
+    return l.self != SlimKind::Plain || l.cross != SlimKind::Plain;
+  });
+  if (!any) {
+    throw Error(a.name + ": no layer can be converted within --max-error " +
+                fmt::format("{:.2g}", conversion.max_error) +
+                "; layer 0: " + report.layers.front().reason);
+  }
   Architecture after = a;
   after.slim = layers;
   Lowering lowering;
@@ -401,6 +428,12 @@ SlimReport convert_to_slim(
   report.parameters_after = after_recording.parameters;
   report.kv_cache_ratio = static_cast<double>(after_recording.kv_cache_bytes_per_token.at({})) /
                           static_cast<double>(before_recording.kv_cache_bytes_per_token.at({}));
+
+  if (sites == 2) {
+    report.cross_cache_ratio =
+        static_cast<double>(after_recording.cross_cache_bytes_per_token.at({})) /
+        static_cast<double>(before_recording.cross_cache_bytes_per_token.at({}));
+  }
 
   nlohmann::json config = source_config(checkpoint, conversion.dtype);
   config["kvcast_slim"] = slim_json(layers, sites == 2);

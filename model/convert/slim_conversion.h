@@ -34,6 +34,7 @@ struct SlimLayerReport {
   std::optional<double> value_condition;  ///< of W_V
   /// By form, then by storage: FP32, FP16, BF16.
   std::map<SlimKind, std::map<DType, double>> errors;
+  std::map<SlimKind, double> largest_weight;  ///< of the computed weights, its magnitude
   SlimKind chosen = SlimKind::Plain;
   std::string reason;  ///< why no wanted form was taken; empty: one was
 };
@@ -44,7 +45,8 @@ struct SlimReport {
   std::size_t calibration_rows = 0;     ///< inputs of each self-attention
   std::uint64_t parameters_before = 0;
   std::uint64_t parameters_after = 0;
-  double kv_cache_ratio = 1;  ///< per token of the decoder's own cache, after / before
+  double kv_cache_ratio = 1;                ///< of the decoder's own cache, after / before
+  std::optional<double> cross_cache_ratio;  ///< of the cross-attention cache
   std::vector<std::string> copied_files;
 };
 

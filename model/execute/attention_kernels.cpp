@@ -73,6 +73,13 @@ static std::size_t heads_together(const HeadLayout& l, std::size_t queries) {
   return queries == 1 ? l.queries_per_key : 1;
 }
 
+/// Products of heads together are few: their columns are cut into the same pieces whatever the
+/// number of threads.
+static std::size_t columns_of(std::size_t together, std::size_t columns) {
+  constexpr std::size_t pieces = 16;
+  return std::max<std::size_t>(1, together > 1 ? (columns + pieces - 1) / pieces : columns);
+}
+
 void attention_scores(const Call& call, const Heads& heads) {
   const HeadLayout l(heads);
   const Operand& q = call.inputs[0];
@@ -80,20 +87,23 @@ void attention_scores(const Call& call, const Heads& heads) {
   const std::size_t keys = call.output.shape[3];
   const std::size_t together = heads_together(l, queries);
   const std::size_t items = call.output.shape[0] * l.num_heads / together;
-#pragma omp parallel for schedule(dynamic, 1)
+  const std::size_t columns = columns_of(together, keys);
+#pragma omp parallel for collapse(2) schedule(dynamic, 1)
   for (std::size_t item = 0; item < items; ++item) {
-    const std::size_t b = item * together / l.num_heads;
-    const std::size_t head = item * together % l.num_heads;
-    multiply({.m = queries * together,
-              .n = keys,
-              .k = l.head_dim,
-              .a = q.data + b * queries * l.query_stride + l.query_offset(head),
-              .lda = together > 1 ? l.head_dim : l.query_stride,
-              .b = call.inputs[1].sequence(b) + l.kv_offset(head),
-              .ldb = l.kv_stride,
-              .c = call.output.data + item * together * queries * keys,
-              .ldc = keys},
-             true);
+    for (std::size_t first = 0; first < keys; first += columns) {
+      const std::size_t b = item * together / l.num_heads;
+      const std::size_t head = item * together % l.num_heads;
+      multiply({.m = queries * together,
+                .n = std::min(columns, keys - first),
+                .k = l.head_dim,
+                .a = q.data + b * queries * l.query_stride + l.query_offset(head),
+                .lda = together > 1 ? l.head_dim : l.query_stride,
+                .b = call.inputs[1].sequence(b) + l.kv_offset(head) + first * l.kv_stride,
+                .ldb = l.kv_stride,
+                .c = call.output.data + item * together * queries * keys + first,
+                .ldc = keys},
+               true);
+    }
   }
 }
 
@@ -104,20 +114,23 @@ void attention_values(const Call& call, const Heads& heads) {
   const std::size_t keys = p[3];
   const std::size_t together = heads_together(l, queries);
   const std::size_t items = p[0] * l.num_heads / together;
-#pragma omp parallel for schedule(dynamic, 1)
+  const std::size_t columns = columns_of(together, l.head_dim);
+#pragma omp parallel for collapse(2) schedule(dynamic, 1)
   for (std::size_t item = 0; item < items; ++item) {
-    const std::size_t b = item * together / l.num_heads;
-    const std::size_t head = item * together % l.num_heads;
-    multiply({.m = queries * together,
-              .n = l.head_dim,
-              .k = keys,
-              .a = call.inputs[0].data + item * together * queries * keys,
-              .lda = keys,
-              .b = call.inputs[1].sequence(b) + l.kv_offset(head),
-              .ldb = l.kv_stride,
-              .c = call.output.data + b * queries * l.query_stride + l.query_offset(head),
-              .ldc = together > 1 ? l.head_dim : l.query_stride},
-             false);
+    for (std::size_t first = 0; first < l.head_dim; first += columns) {
+      const std::size_t b = item * together / l.num_heads;
+      const std::size_t head = item * together % l.num_heads;
+      multiply({.m = queries * together,
+                .n = std::min(columns, l.head_dim - first),
+                .k = keys,
+                .a = call.inputs[0].data + item * together * queries * keys,
+                .lda = keys,
+                .b = call.inputs[1].sequence(b) + l.kv_offset(head) + first,
+                .ldb = l.kv_stride,
+                .c = call.output.data + b * queries * l.query_stride + l.query_offset(head) + first,
+                .ldc = together > 1 ? l.head_dim : l.query_stride},
+               false);
+    }
   }
 }
 

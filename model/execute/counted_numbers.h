@@ -50,6 +50,11 @@ Real<N>& operator+=(Real<N>& a, Real<N> b) {
   return a = a + b;
 }
 template <typename N>
+bool at_least(Real<N> a, Real<N> b) {
+  ++counted_flops;
+  return a.value >= b.value;
+}
+template <typename N>
 Real<N> maximum(Real<N> a, Real<N> b) {
   return counted(std::max(a.value, b.value));
 }

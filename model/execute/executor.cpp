@@ -146,7 +146,8 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     if (output.data == nullptr) output.data = block + layout.first[node.output.index];
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
-    const Call call{node, node_inputs, output, symbols};
+    Skipped skipped;
+    const Call call{node, node_inputs, output, symbols, &skipped};
 
     const Stopwatch watch;
     CountedWork counted;
@@ -156,7 +157,8 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       counted = run_plain(call, dtype_);
     }
     if (observer) {
-      observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, &call});
+      observer(
+          {n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped, &call});
     }
   }
   return result;

@@ -29,7 +29,8 @@ struct NodeRun {
   std::size_t node = 0;
   double seconds = 0;
   const CountedWork* counted = nullptr;  ///< null with fast loops
-  const Call* call = nullptr;            ///< its operands, until the observer returns
+  Skipped skipped = {};
+  const Call* call = nullptr;  ///< its operands, until the observer returns
 };
 using Observer = std::function<void(const NodeRun&)>;
 

@@ -288,6 +288,7 @@ Generation Session::run(const Request& request) const {
     g.analytic_bytes += work.bytes().at(values);
     return executor.run(values, inputs, cache, arena, [&](const NodeRun& node) {
       seconds[node.node] += node.seconds;
+      g.skipped += node.skipped;
       if (node.counted != nullptr) g.counted += *node.counted;
       if (request.on_node) request.on_node(graph, node, values);
     });

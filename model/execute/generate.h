@@ -64,6 +64,7 @@ struct Generation {
   std::uint64_t analytic_flops = 0;
   std::uint64_t analytic_bytes = 0;
   CountedWork counted;               ///< with Loops::Counting, and in FP64
+  Skipped skipped;                   ///< of the analytic work, see SparseValues
   Shape logits_shape;                ///< [batch, positions, vocab_size]
   std::span<const float> logits;     ///< of prefill: the last position's or all, as asked
   std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty

@@ -83,6 +83,46 @@ struct FastKernels {
 
   void operator()(const AttentionScores& op) const { attention_scores(call, op.heads); }
   void operator()(const AttentionValues& op) const { attention_values(call, op.heads); }
+  void operator()(const SparseValues& op) const {
+    const Heads& h = op.heads;
+    const std::size_t queries = in(0).shape[2];
+    const std::size_t keys = in(0).shape[3];
+    const std::size_t row = in(1).shape[2];
+    const auto threshold = static_cast<float>(op.threshold);
+    std::vector<bool> kept(in(0).shape.elements());
+    std::vector<bool> wanted(out.shape[0] * keys, false);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      kept[i] = in(0).data[i] >= threshold;
+      if (kept[i]) wanted[i / (h.num_attention_heads * queries * keys) * keys + i % keys] = true;
+    }
+    const Floats turned = allocate_floats(op.unrotate ? in(1).shape.elements() : 0);
+    if (op.unrotate) {
+      const std::size_t half = op.unrotate->inverse_frequencies.size();
+      const RopeAngleTable<float> angles(*op.unrotate, 0, keys, true);
+      for_rows(wanted.size(), wanted.size() * row, [&](std::size_t j) {
+        if (!wanted[j]) return;
+        float* to = turned.get() + j * row;
+        std::copy_n(in(1).sequence(j / keys) + j % keys * row, row, to);
+        rotate_heads(to, op.rope_heads, row / op.rope_heads, angles.cosines(j % keys),
+                     angles.sines(j % keys), half);
+      });
+    }
+    const std::size_t heads_per_value = h.num_attention_heads / h.num_key_value_heads;
+    for_rows(kept.size() / keys, kept.size() * h.head_dim, [&](std::size_t i) {
+      const std::size_t b = i / queries / h.num_attention_heads;
+      const std::size_t head = i / queries % h.num_attention_heads;
+      const float* rows = op.unrotate ? turned.get() + b * keys * row : in(1).sequence(b);
+      float* sum =
+          out.data + ((b * queries + i % queries) * h.num_attention_heads + head) * h.head_dim;
+      std::fill_n(sum, h.head_dim, 0.0F);
+      for (std::size_t j = 0; j < keys; ++j) {
+        if (!kept[i * keys + j]) continue;
+        add_scaled_row(in(0).data[i * keys + j],
+                       rows + j * row + head / heads_per_value * h.head_dim, sum, h.head_dim);
+      }
+    });
+    note_skipped(call, op, kept, wanted);
+  }
   void operator()(const TiledAttention& op) const { tiled_attention(call, op); }
 
   void operator()(const Softmax&) const {
@@ -354,7 +394,7 @@ struct FastKernels {
 bool reads_sequences_apart(const Op& op) {
   return std::holds_alternative<Rope>(op) || std::holds_alternative<RepeatHeads>(op) ||
          std::holds_alternative<AttentionScores>(op) ||
-         std::holds_alternative<AttentionValues>(op) ||
+         std::holds_alternative<AttentionValues>(op) || std::holds_alternative<SparseValues>(op) ||
          std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
          std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op);
 }

@@ -65,12 +65,28 @@ struct Operand {
   bool contiguous() const { return batch_stride * shape[0] == shape.elements(); }
 };
 
+/// What data-dependent operators did not have to do of the work that the recorder counts.
+struct Skipped {
+  std::uint64_t pairs = 0;      ///< of a head and a key, below the threshold
+  std::uint64_t all_pairs = 0;  ///< that were compared
+  std::uint64_t flops = 0;
+  std::uint64_t bytes = 0;
+  Skipped& operator+=(const Skipped& other) {
+    pairs += other.pairs;
+    all_pairs += other.all_pairs;
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
 /// The operands of one node and the values of the recording's symbols.
 struct Call {
   const Node& node;
   std::span<const Operand> inputs;
   const Operand& output;
   std::span<const std::uint64_t> symbols;
+  Skipped* skipped = nullptr;  ///< null: nobody asks
 
   std::size_t value(const Count& count) const { return count.at(symbols); }
 };

@@ -153,6 +153,38 @@ class PlainLoops {
     }
   }
 
+  void operator()(const SparseValues& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = in_shape(0)[2];
+    const std::size_t keys = in_shape(0)[3];
+    const std::size_t row = in_shape(1)[2];
+    const Real threshold = constant(op.threshold);
+    std::vector<bool> kept(in_shape(0).elements());
+    std::vector<bool> wanted(in_shape(0)[0] * keys, false);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      kept[i] = at_least(in_[0](i), threshold);
+      const std::size_t b = i / (h.num_attention_heads * queries * keys);
+      if (kept[i]) wanted[b * keys + i % keys] = true;
+    }
+    std::vector<Real> rows(in_shape(1).elements());
+    for (std::size_t j = 0; j < wanted.size(); ++j) {
+      if (wanted[j]) read_row(op, j * row, row, j % keys, rows);
+    }
+    for (std::size_t i = 0; i < kept.size() / keys; ++i) {
+      const std::size_t b = i / queries / h.num_attention_heads;
+      const std::size_t head = i / queries % h.num_attention_heads;
+      for (std::size_t d = 0; d < h.head_dim; ++d) {
+        Real sum;
+        for (std::size_t j = 0; j < keys; ++j) {
+          if (kept[i * keys + j])
+            sum += in_[0](i * keys + j) * rows[kv_at(h, b, j, head, keys) + d];
+        }
+        out_(query_index(h, b, i % queries, head, queries) + d, sum);
+      }
+    }
+    note_skipped(call_, op, kept, wanted);
+  }
+
   void operator()(const TiledAttention& op) {
     if (op.key_rope) rotate_keys(op);
     const Heads& h = op.heads;
@@ -467,6 +499,26 @@ class PlainLoops {
     return sum;
   }
   Real key(std::size_t i) { return rotated_keys_.empty() ? in_[1](i) : rotated_keys_[i]; }
+
+  /// One row of kept keys or values, turned back where it is kept rotated.
+  void read_row(const SparseValues& op, std::size_t first, std::size_t size, std::size_t position,
+                std::vector<Real>& rows) {
+    for (std::size_t i = 0; i < size; ++i) rows[first + i] = in_[1](first + i);
+    if (!op.unrotate) return;
+    const std::size_t half = op.unrotate->inverse_frequencies.size();
+    const RopeAngleTable<N> angles(*op.unrotate, position, 1, true);
+    for (std::size_t head = 0; head < op.rope_heads; ++head) {
+      for (std::size_t j = 0; j < half; ++j) {
+        Real& x = rows[first + head * size / op.rope_heads + j];
+        Real& y = rows[first + head * size / op.rope_heads + half + j];
+        const Real c{angles.cosine(0, j)};
+        const Real s{angles.sine(0, j)};
+        const Real turned = x * c - y * s;
+        y = y * c + x * s;
+        x = turned;
+      }
+    }
+  }
 
   /// Rotates the keys that some query sees.
   void rotate_keys(const TiledAttention& op) {

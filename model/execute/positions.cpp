@@ -62,8 +62,13 @@ const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>&
   };
   static std::mutex mutex;
   // Tables that have become too short stay: somebody may be reading them.
-  static std::map<std::shared_ptr<const RopeTable>, std::vector<std::unique_ptr<Known>>> tables;
+  static std::map<std::weak_ptr<const RopeTable>, std::vector<std::unique_ptr<Known>>,
+                  std::owner_less<>>
+      tables;
   const std::lock_guard lock(mutex);
+  if (!tables.contains(table)) {  // a new model: what only forgotten ones used goes
+    std::erase_if(tables, [](const auto& entry) { return entry.first.expired(); });
+  }
   std::vector<std::unique_ptr<Known>>& known = tables[table];
   if (known.empty() || known.back()->positions < positions) {
     const std::size_t n = std::bit_ceil(positions);
@@ -103,6 +108,22 @@ float alibi_slope(std::size_t head, std::size_t num_heads) {
 
 float alibi_bias(float slope, std::size_t key) {
   return round_to_bf16(slope * round_to_bf16(static_cast<float>(key)));
+}
+
+void note_skipped(const Call& call, const SparseValues& op, const std::vector<bool>& kept,
+                  const std::vector<bool>& wanted) {
+  if (call.skipped == nullptr) return;
+  const auto dropped = [](const std::vector<bool>& flags) {
+    return static_cast<std::uint64_t>(std::count(flags.begin(), flags.end(), false));
+  };
+  const std::uint64_t half = op.unrotate ? op.unrotate->inverse_frequencies.size() : 0;
+  const Operand& rows = call.inputs[1];
+  Skipped s;
+  s.pairs = dropped(kept);
+  s.all_pairs = kept.size();
+  s.flops = 2 * op.heads.head_dim * s.pairs + 6 * op.rope_heads * half * dropped(wanted);
+  s.bytes = bytes_of(rows.shape[2], rows.info->dtype).constant() * dropped(wanted);
+  *call.skipped += s;
 }
 
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key) {

@@ -43,8 +43,8 @@ class RopeAngleTable {
   std::vector<N> sines_;
 };
 
-/// Angles of the positions from 0 to at least `positions` - 1, computed once for a table and kept.
-/// Thread-safe.
+/// Angles of the positions from 0 to at least `positions` - 1, computed once for a table and kept
+/// as long as it. Thread-safe.
 const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>& table,
                                          std::size_t positions);
 
@@ -57,6 +57,11 @@ std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, s
 float alibi_slope(std::size_t head, std::size_t num_heads);
 /// The unscaled bias of key j: slope and key index in bf16, and so their product.
 float alibi_bias(float slope, std::size_t key);
+
+/// Adds to the call's Skipped what a SparseValues did not do: `kept` by probability, `wanted` by
+/// row.
+void note_skipped(const Call& call, const SparseValues& op, const std::vector<bool>& kept,
+                  const std::vector<bool>& wanted);
 
 /// Element of a bias [H or 1, queries or 1, keys] for a pair.
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key);

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <vector>
 
+#include <omp.h>
+
 #include "model/execute/attention_layout.h"
 #include "model/execute/block_product.h"
 #include "model/execute/floats.h"
@@ -107,8 +109,9 @@ class Prefetch {
   Prefetch(const float* data, std::size_t count) : next_(data), end_(data + count) {}
   void ask_for(std::size_t count) {
     constexpr std::size_t line = 16;
-    const float* stop = next_ + std::min(count, static_cast<std::size_t>(end_ - next_));
-    for (; next_ < stop; next_ += line) __builtin_prefetch(next_, 0, 2);
+    const std::size_t n = std::min(count, static_cast<std::size_t>(end_ - next_));
+    for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(next_ + i, 0, 2);
+    next_ += n;
   }
 
  private:
@@ -119,8 +122,10 @@ class Prefetch {
 /// One sequence's query over a stretch of keys.
 class Stretch {
  public:
-  Stretch(const Call& call, const Attention& a, std::size_t b)
+  /// `rotated` has room for a piece of keys where they are rotated on reading.
+  Stretch(const Call& call, const Attention& a, std::size_t b, float* rotated)
       : a_(a),
+        rotated_(rotated),
         query_(call.inputs[0].data + b * a.layout.query_stride),
         keys_(call.inputs[1].sequence(b)),
         values_(call.inputs[2].sequence(b)) {}
@@ -150,9 +155,8 @@ class Stretch {
     const HeadLayout& v = a_.values;
     const float* k = keys_ + first * l.kv_stride;
     if (a_.op.key_rope) {
-      if (!rotated_) rotated_ = allocate_floats(max_piece * l.kv_stride);
-      rotate_keys(a_.op, k, first, n, rotated_.get());
-      k = rotated_.get();
+      rotate_keys(a_.op, k, first, n, rotated_);
+      k = rotated_;
     }
     for (std::size_t head = 0; head < l.num_heads;) {
       const std::size_t group_end = (head / v.queries_per_key + 1) * v.queries_per_key;
@@ -189,10 +193,10 @@ class Stretch {
   }
 
   const Attention& a_;
+  float* rotated_;
   const float* query_;
   const float* keys_;
   const float* values_;
-  Floats rotated_;
   float scores_[block_rows * max_piece];
 };
 
@@ -226,10 +230,20 @@ void attend_one(const Call& call, const Attention& a) {
   const std::size_t count = (seen + stretch - 1) / stretch;
   std::vector<Part> parts(batch * count * l.num_heads);
   const Floats outs = allocate_floats(parts.size() * width);
+  // Made before the threads start: what they throw could not be caught.
+  std::vector<Floats> rotated;
+  if (a.op.key_rope) {
+    rope_angles(a.op.key_rope, a.keys);
+    for (int i = 0; i < omp_get_max_threads(); ++i) {
+      rotated.push_back(allocate_floats(piece * l.kv_stride));
+    }
+  }
 #pragma omp parallel for schedule(static) if (batch * seen * stride > parallel_elements)
   for (std::size_t item = 0; item < batch * count; ++item) {
     const std::size_t first = visible.first + item % count * stretch;
-    Stretch(call, a, item / count)
+    float* const room =
+        rotated.empty() ? nullptr : rotated[static_cast<std::size_t>(omp_get_thread_num())].get();
+    Stretch(call, a, item / count, room)
         .attend(first, std::min(first + stretch, visible.end), piece, &parts[item * l.num_heads],
                 outs.get() + item * l.num_heads * width);
   }

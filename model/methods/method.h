@@ -38,6 +38,9 @@ std::vector<MethodSpec> parse_methods(std::string_view text);
 /// The canonical spelling of what parse_methods read.
 std::string to_string(const std::vector<MethodSpec>& methods);
 
+/// An option's text, `fallback` when it is not given.
+std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback);
+
 /// A fraction above 0 and at most 1 from an option. Throws Error when missing or out of range.
 double fraction_option(const MethodSpec& spec, std::string_view key);
 

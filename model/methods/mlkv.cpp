@@ -54,13 +54,6 @@ void check(const Architecture& a, const MlkvShape& shape) {
   }
 }
 
-std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
-  for (const auto& [name, value] : spec.options) {
-    if (name == key) return value;
-  }
-  return fallback;
-}
-
 void apply(const MethodSpec& spec, Plan& plan) {
   Architecture& a = plan.model;
   const MlkvShape shape{whole_option(spec, "layers", 1), whole_option(spec, "heads", 1),

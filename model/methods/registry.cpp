@@ -139,6 +139,13 @@ bool parse_number(const std::string& text, Number& number) {
 
 }  // namespace
 
+std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
+  for (const auto& [name, value] : spec.options) {
+    if (name == key) return value;
+  }
+  return fallback;
+}
+
 double fraction_option(const MethodSpec& spec, std::string_view key) {
   const std::string& text = option(spec, key, "F");
   double number = 0;

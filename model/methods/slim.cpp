@@ -14,6 +14,8 @@ struct Reading {
   bool optimized = true;
   /// Keys are kept rotated and turned back to compute values; else they are rotated on reading.
   bool unrotates = false;
+  /// Probabilities below it count as none, 0: all count (decode steps).
+  double threshold = 0;
 };
 
 /// A product of two parts when some values are kept beside the keys (appendix G).
@@ -59,10 +61,11 @@ class SelfAttention {
     const Value q = s_.rotate_query(s_.query(), s_.past);
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value w = weight("key_value", features_);
-    if (decodes_ && reading_.optimized && !kept.rest && !reading_.unrotates) {
+    const bool sparse = reading_.threshold > 0;
+    if (decodes_ && reading_.optimized && !kept.rest && (!reading_.unrotates || sparse)) {
       Recorder::Attention a = settings(q, kept.keys);
       sum_whole_rows(a, features_);
-      if (rope_) a.key_rope = s_.stack.rope;
+      if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.stack.rope;
       const Value sums = r_.attention(a, q, normed(kept.keys), kept.keys);
       return per_head(r_, "value", heads_, sums, w, false);
     }
@@ -118,7 +121,13 @@ class SelfAttention {
 
  private:
   Recorder::Attention settings(Value q, Value rows) const {
-    return s_.attention(r_.info(q).shape[1], r_.info(rows).shape[1], s_.past);
+    const Count queries = r_.info(q).shape[1];
+    const Count keys = r_.info(rows).shape[1];
+    Recorder::Attention a = s_.attention(queries, keys, s_.past);
+    a.threshold = reading_.threshold;
+    if (a.threshold > 0 && a.mask.window > 0)
+      a.additive_mask = r_.causal_mask(a.mask, queries, keys);
+    return a;
   }
   /// "NAME.PART.weight" [G·hd, in]
   Value weight(const std::string& part, const Count& in) const {
@@ -220,6 +229,7 @@ class CrossAttention {
       from_value.clear();
     }
     Recorder::Attention a = s.attention();
+    a.threshold = reading_.optimized ? reading_.threshold : 0;
     if (!reading_.optimized) {
       const auto all = [&](const std::string& part) {
         if (part.empty()) return rows;
@@ -273,13 +283,6 @@ class CrossAttention {
   CrossMethod plain_;
 };
 
-std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
-  for (const auto& [name, value] : spec.options) {
-    if (name == key) fallback = value;
-  }
-  return fallback;
-}
-
 bool one_of_two(const MethodSpec& spec, std::string_view key, const std::string& yes,
                 const std::string& no) {
   const std::string word = text_option(spec, key, yes);
@@ -287,13 +290,19 @@ bool one_of_two(const MethodSpec& spec, std::string_view key, const std::string&
   throw Error("method slim: option " + std::string(key), "'" + word + "'", yes + " or " + no);
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
-  static const std::vector<std::string> options{"auto",    "kcache",  "vcache", "xcache",
-                                                "encdec1", "encdec2", "hybrid"};
-  const std::string option = text_option(spec, "option", "auto");
-  if (std::find(options.begin(), options.end(), option) == options.end()) {
-    throw Error("method slim: " + std::string(unknown_name("option", option, options).what()));
+/// Some attention's decode step reads one cache row by row.
+bool uses_threshold(const Architecture& a, const std::vector<SlimLayer>& layers) {
+  const bool keys_as_they_are = a.decoder.position != Position::Rope && !a.decoder.query_key_norm;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].cross != SlimKind::Plain || layers[i].self == SlimKind::InputCache) return true;
+    if (layers[i].self == SlimKind::KeyCache && !keeps_some_values(a, i)) return true;
+    if (layers[i].self == SlimKind::ValueCache && keys_as_they_are) return true;
   }
+  return false;
+}
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  const std::string option = text_option(spec, "option", "auto");
   const std::vector<SlimLayer> layers = slim_layers(plan.model, option);
   if (!plan.model.slim.empty() && plan.model.slim != layers) {
     throw Error("method slim: option " + option,
@@ -301,11 +310,18 @@ void apply(const MethodSpec& spec, Plan& plan) {
   }
   if (plan.model.slim.empty()) plan.conversion = "kvcast convert slim";
   plan.model.slim = layers;
+  const std::string threshold = text_option(spec, "threshold", "");
   const Reading reading{one_of_two(spec, "order", "optimized", "unoptimized"),
-                        !one_of_two(spec, "rope", "read", "unrotate")};
+                        !one_of_two(spec, "rope", "read", "unrotate"),
+                        threshold.empty() ? 0 : fraction_option(spec, "threshold")};
   if (reading.unrotates && plan.model.decoder.query_key_norm) {
     throw Error("method slim: option rope=unrotate", plan.model.name + ", which normalises keys",
                 "rope=read: a normalised key has lost its length");
+  }
+  if (reading.threshold > 0 && !(reading.optimized && uses_threshold(plan.model, layers))) {
+    throw Error("method slim: option threshold",
+                reading.optimized ? plan.model.name : "order=unoptimized",
+                "a form whose decoding sums whole rows of one cache");
   }
   if (folds_biases(plan.model)) plan.model.decoder.attention_output_bias = true;
   plan.attention = [=](const AttentionSite& s) {
@@ -334,8 +350,8 @@ Method slim() {
   return {"slim",
           MethodKind::Cache,
           "option=kcache|vcache|xcache|encdec1|encdec2|hybrid|auto[,order=unoptimized]"
-          "[,rope=unrotate]: keeps keys, values or inputs and computes the rest",
-          {"option", "order", "rope"},
+          "[,rope=unrotate][,threshold=F]: keeps keys, values or inputs and computes the rest",
+          {"option", "order", "rope", "threshold"},
           apply,
           "slim"};
 }

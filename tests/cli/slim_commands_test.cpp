@@ -53,6 +53,13 @@ TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from
   CHECK(slim["counted_flops"] == slim["analytic_flops"]);
   CHECK(slim["counted_bytes"] == slim["analytic_bytes"]);
 
+  const json sparse = run_json(run + out + " --method slim:threshold=0.05");
+  CHECK(sparse["skipped_share"].get<double>() > 0);
+  CHECK(sparse["counted_flops"].get<int>() + sparse["skipped_flops"].get<int>() ==
+        sparse["analytic_flops"].get<int>());
+  CHECK(sparse["counted_bytes"].get<int>() + sparse["skipped_bytes"].get<int>() ==
+        sparse["analytic_bytes"].get<int>());
+
   check_refused("run --json --tokens 1,2,3 --model " + out, "expected --method slim");
   check_refused("run --json --tokens 1,2,3 --method slim --model " + oracle + "opt",
                 "kvcast convert slim");
@@ -78,6 +85,9 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
   refused("llama_mqa_linear_rope", tokens, "more than half");
   refused("llama_mha", "--option xcache" + tokens, "rotary positions");
   refused("nothing_here", tokens, "nothing");
+  refused("whisper", tokens, "--calibration-audio");
+  refused("opt", "--calibration-prompt words", "--calibration-tokens");
+  refused("mlkv_llama", tokens, "share keys and values");
   refused("opt", "--calibration-tokens 1,2,3,4,5,6,7,999999", "999999");
 }
 

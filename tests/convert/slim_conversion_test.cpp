@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 
 #include <doctest/doctest.h>
 
@@ -31,9 +32,11 @@ const std::filesystem::path& test_folder() {
 /// Every logit of a request, prompt and decode steps, and what its cache held at the end.
 struct Outcome {
   std::vector<double> logits;
+  std::vector<double> prompt_logits;  ///< [batch, positions, vocab_size]
   std::vector<std::vector<TokenId>> tokens;
   std::uint64_t kept_bytes = 0;  ///< of all cache tensors, as the run left them
   std::uint64_t estimated_bytes = 0;
+  execute::Skipped skipped;
 };
 
 /// Runs in fp64 and holds every operator's counts against the recorder's on the way.
@@ -56,15 +59,18 @@ Outcome run(const Checkpoint& checkpoint, Request request, SessionOptions o) {
     }
     const Work expected = work(graph, node);
     CAPTURE(node.label);
-    CHECK(node_run.counted->flops == expected.flops.at(symbols));
-    CHECK(node_run.counted->bytes() == expected.bytes().at(symbols));
+    const execute::Skipped& skipped = node_run.skipped;
+    CHECK(node_run.counted->flops == expected.flops.at(symbols) - skipped.flops);
+    CHECK(node_run.counted->bytes() == expected.bytes().at(symbols) - skipped.bytes);
   };
   const Session session(checkpoint, o);
   const Generation g = session.run(request);
   outcome.tokens = g.tokens;
+  outcome.prompt_logits.assign(g.logits64.begin(), g.logits64.end());
   // The last token is not fed back, so its row is in the estimate and not in the cache.
   for (const auto& [name, bytes] : kept) outcome.kept_bytes += bytes;
   outcome.estimated_bytes = g.kv_cache_bytes;
+  outcome.skipped = g.skipped;
   return outcome;
 }
 
@@ -217,16 +223,52 @@ TEST_CASE("slim: in fp64 every form gives the logits of the model as it was, enc
 }
 
 TEST_CASE("slim: the prompt in one piece, in chunks and token by token") {
-  for (const char* name : {"llama_mha", "gpt_neox", "opt"}) {
-    CAPTURE(name);
-    const Case c = oracle_case(name);
-    const Checkpoint checkpoint = converted(c, "kcache");
-    const Outcome whole = run(checkpoint, c.request, slim_session("slim", Kernels::Fused));
+  const auto check = [](const Case& c, const char* option, const char* method) {
+    CAPTURE(c.name);
+    CAPTURE(option);
+    const Checkpoint checkpoint = converted(c, option);
+    const Outcome whole = run(checkpoint, c.request, slim_session(method, Kernels::Fused));
     for (const std::uint64_t chunk : {1U, 3U}) {
-      SessionOptions o = slim_session("slim", Kernels::Fused);
+      SessionOptions o = slim_session(method, Kernels::Fused);
       o.chunk = chunk;
       const Outcome chunks = run(checkpoint, c.request, o);
       CHECK(chunks.tokens == whole.tokens);
+      CHECK(relative_difference(chunks.prompt_logits, whole.prompt_logits) < 1e-10);
+    }
+  };
+  check(oracle_case("llama_mha"), "kcache", "slim");
+  check(oracle_case("gpt_neox"), "kcache", "slim:rope=unrotate");
+  check(oracle_case("gpt_neox"), "vcache", "slim");
+  check(oracle_case("opt"), "xcache", "slim");
+  check(random_cases()[0], "kcache", "slim");
+}
+
+TEST_CASE("slim: probabilities under a threshold are skipped, and the work they saved is exact") {
+  for (const char* name : {"gpt_neox", "opt", "whisper"}) {
+    CAPTURE(name);
+    const Case c = oracle_case(name);
+    const Checkpoint checkpoint = converted(c, "kcache");
+    const Outcome vanilla = run(c.checkpoint, c.request, {});
+    for (const char* rope : {"", ",rope=unrotate"}) {
+      const auto sparse = [&](const char* threshold) {
+        return run(checkpoint, c.request,
+                   slim_session(std::string("slim:threshold=") + threshold + rope, Kernels::Fused));
+      };
+      const Outcome all = sparse("1e-300");
+      CHECK(all.skipped.all_pairs > 0);
+      CHECK(all.skipped.pairs == 0);
+      CHECK(relative_difference(all.logits, vanilla.logits) < 1e-10);
+      const Outcome few = sparse("0.08");
+      CHECK(few.skipped.pairs > few.skipped.all_pairs / 20);
+      CHECK(few.skipped.pairs < few.skipped.all_pairs);
+      CHECK(few.skipped.flops > 0);
+      CHECK(relative_difference(few.logits, vanilla.logits) > 1e-10);
+
+      SessionOptions o = slim_session(std::string("slim:threshold=0.08") + rope, Kernels::Fused);
+      o.decoder_tokens = c.request.tokens.front().size();
+      const Generation fast = Session(checkpoint, o).run(c.request);
+      CHECK(fast.tokens == few.tokens);
+      CHECK(fast.skipped.pairs == few.skipped.pairs);
     }
   }
 }
@@ -317,6 +359,10 @@ TEST_CASE("slim: what cannot be converted is refused with the reason, and nothin
   contains(error_of(grouped, conversion_of(grouped, "kcache"), "refused"), "more than half");
   contains(error_of(llama, conversion_of(llama, "encdec2"), "refused"), "decoder-only");
   contains(error_of(llama, conversion_of(llama, "kcahe"), "refused"), "kcache");
+  contains(error_of(llama, conversion_of(llama, "plain"), "refused"), "unknown option 'plain'");
+  SlimConversion strict = conversion_of(llama, "kcache");
+  strict.max_error = 1e-15;
+  contains(error_of(llama, strict, "refused"), "no layer can be converted");
   SlimConversion brief = conversion_of(llama, "kcache");
   brief.calibration.tokens = {{1, 2, 3}};
   contains(error_of(llama, brief, "refused"), "at least 8");
@@ -326,45 +372,60 @@ TEST_CASE("slim: what cannot be converted is refused with the reason, and nothin
            "converted");
 }
 
-TEST_CASE("slim: a singular layer stays plain and says so, and runs beside converted ones") {
-  const json config{{"model_type", "llama"},        {"hidden_size", 16},
-                    {"num_hidden_layers", 2},       {"num_attention_heads", 2},
-                    {"intermediate_size", 24},      {"vocab_size", 61},
-                    {"max_position_embeddings", 64}};
-  const Case c = random_case("singular", config);
-  // Two equal rows in the first layer's keys.
-  {
-    const std::filesystem::path file = c.checkpoint.path() / "model.safetensors";
-    StoredTensors stored = read_safetensors(MappedFile::open(file));
-    std::vector<std::vector<float>> numbers;
-    std::vector<TensorToWrite> tensors;
-    for (const StoredTensor& t : stored.tensors) {
-      numbers.emplace_back(t.elements());
-      read_elements(t, 0, std::span(numbers.back()));
-      if (t.name.ends_with("layers.0.self_attn.k_proj.weight")) {
-        std::copy_n(numbers.back().begin(), 16, numbers.back().begin() + 16);
-      }
-    }
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      tensors.push_back({stored.tensors[i].name, stored.tensors[i].shape,
-                         std::span<const float>(numbers[i]), DType::FP32});
-    }
-    const std::string bytes = safetensors_bytes(tensors);
-    std::filesystem::remove(file);
-    std::ofstream(file, std::ios::binary) << bytes;
+json small_llama() {
+  return {{"model_type", "llama"},        {"hidden_size", 16},       {"num_hidden_layers", 2},
+          {"num_attention_heads", 2},     {"intermediate_size", 24}, {"vocab_size", 61},
+          {"max_position_embeddings", 64}};
+}
+
+/// The case with the first layer's keys changed in its file.
+Case with_keys(const std::string& name, const std::function<void(std::vector<float>&)>& change) {
+  const Case c = random_case(name, small_llama());
+  const std::filesystem::path file = c.checkpoint.path() / "model.safetensors";
+  const StoredTensors stored = read_safetensors(MappedFile::open(file));
+  std::vector<std::vector<float>> numbers;
+  std::vector<TensorToWrite> tensors;
+  for (const StoredTensor& t : stored.tensors) {
+    numbers.emplace_back(t.elements());
+    read_elements(t, 0, std::span(numbers.back()));
+    if (t.name.ends_with("layers.0.self_attn.k_proj.weight")) change(numbers.back());
   }
-  const Case singular{"singular", Checkpoint(c.checkpoint.path()), c.request};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const StoredTensor& t = stored.tensors[i];
+    tensors.push_back({t.name, t.shape, std::span<const float>(numbers[i]), DType::FP32});
+  }
+  const std::string bytes = safetensors_bytes(tensors);
+  std::filesystem::remove(file);
+  std::ofstream(file, std::ios::binary) << bytes;
+  return {name, Checkpoint(c.checkpoint.path()), c.request};
+}
+
+TEST_CASE("slim: a singular layer stays plain and says so, and runs beside converted ones") {
+  const Case c = with_keys("singular", [](std::vector<float>& w) {
+    std::copy_n(w.begin(), 16, w.begin() + 16);  // two equal rows
+  });
   const std::filesystem::path folder = test_folder() / "singular_slim";
-  std::filesystem::remove_all(folder);
-  const SlimReport report =
-      convert_to_slim(singular.checkpoint, folder, conversion_of(singular, "kcache"));
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "kcache"));
   CHECK(report.layers[0].chosen == SlimKind::Plain);
   CHECK(std::isinf(*report.layers[0].key_condition));
   CHECK(report.layers[0].reason.find("condition inf") != std::string::npos);
   CHECK(report.layers[1].chosen == SlimKind::KeyCache);
-  const Outcome vanilla = run(singular.checkpoint, c.request, {});
+  const Outcome vanilla = run(c.checkpoint, c.request, {});
   const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
   CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
+}
+
+TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
+  const Case c = with_keys("small_keys", [](std::vector<float>& w) {
+    for (float& x : w) x *= 0x1p-20F;  // W_KV grows by 2^20
+  });
+  SlimConversion conversion = conversion_of(c, "kcache");
+  conversion.dtype = DType::FP16;
+  conversion.max_error = 1e9;
+  const std::string line = error_of(c, conversion, "refused");
+  CAPTURE(line);
+  CHECK(line.find("layer 0, kcache in fp16: got weights of up to") != std::string::npos);
+  CHECK(line.find("65504") != std::string::npos);
 }
 
 }  // namespace

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "model/audio/log_mel.h"

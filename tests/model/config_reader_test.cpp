@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "model/json_file.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -358,4 +359,32 @@ TEST_CASE("config_reader: an override with a bad value is refused like a bad ent
   CHECK(message_of(llama, {{"hidden_size", "big"}}).find("got \"big\"") != std::string::npos);
   CHECK(message_of(llama, {{"hidden_size", ""}}).find("hidden_size: ") != std::string::npos);
   CHECK(message_of(llama, {{"hidden_size", "null"}}).find("missing") != std::string::npos);
+}
+
+TEST_CASE("config: the forms of a checkpoint converted for slim attention") {
+  const std::string file = std::string(KVCAST_SOURCE_DIR) + "/data/models/whisper-tiny.json";
+  const auto error = [&](const char* slim) -> std::string {
+    nlohmann::json config = read_json_file(file);
+    config["kvcast_slim"] = nlohmann::json::parse(slim);
+    try {
+      read_config(config, "tiny", file);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  CHECK(error(R"({"self": ["kcache", "vcache", "xcache", "plain"],
+                  "cross": ["hybrid", "hybrid", "kcache", "hybrid"]})") == "");
+  contains(error(R"({"self": ["plain"], "cross": []})"), "a list of 4 forms, one a layer");
+  contains(error(R"({"self": ["plain", "plain", "plain", "plain"]})"), "cross");
+  contains(error(R"({"self": [1, 2, 3, 4], "cross": []})"), "forms such as");
+  contains(error(R"({"self": ["plain", "plain", "kcahe", "plain"], "cross": []})"), "kcache");
+  contains(error(R"({"self": ["hybrid", "plain", "plain", "plain"], "cross": []})"), "layer 0");
+  contains(error(R"({"self": ["plain", "plain", "plain", "plain"],
+                     "cross": ["kcache", "hybrid", "plain", "plain"]})"),
+           "in the first layer");
 }
