@@ -31,9 +31,10 @@ struct SlimCandidate {
   bool fits = false;
   /// Encoder-decoder forms with one cache for all layers: true if it stays on chip.
   std::optional<bool> shared_cache_on_chip = {};
-  std::optional<PaysOff> batches = {};   ///< at the request's context; none: never, or plain itself
-  std::optional<PaysOff> contexts = {};  ///< at the request's batch: prompt tokens; Whisper: output tokens
-  std::string rejected = {};             ///< why it cannot be had; empty: it can
+  std::optional<PaysOff> batches = {};  ///< at the request's context; none: never, or plain itself
+  std::optional<PaysOff> contexts =
+      {};                     ///< at the request's batch: prompt tokens; Whisper: output tokens
+  std::string rejected = {};  ///< why it cannot be had; empty: it can
 };
 
 /// Sizes that are tried for where a form pays off.
