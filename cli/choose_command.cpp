@@ -154,11 +154,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   const Catalog catalog = globals.catalog();
   search::MlkvRequest request;
   request.configuration = parse_configuration(o.request, catalog);
-  try {
-    request.widening = parse_mlp_widening(o.widen);
-  } catch (const Error& e) {
-    throw Error(std::string("--widen: ") + e.what());
-  }
+  request.widening = parse_flag("--widen", o.widen, parse_mlp_widening);
   request.batch = parse_token_count(o.request.batch, "--batch");
   request.context = parse_token_count(o.context, "--context");
   if (!o.memory_budget.empty()) {
@@ -206,16 +202,7 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
       "Of the forms that fit, more heads come first; of equally many, fewer in a layer and "
       "more layers.");
   const auto o = std::make_shared<MlkvOptions>();
-  RequestOptions& r = o->request;
-  c->add_option("--model,-m", r.model, "catalog name, config.json, or a folder with one")
-      ->required()
-      ->type_name("MODEL");
-  c->add_option("--hardware", r.hardware, "catalog name or a JSON file")
-      ->required()
-      ->type_name("HW");
-  c->add_option("--batch,-b", r.batch, "sequences processed together")
-      ->type_name("N")
-      ->capture_default_str();
+  o->request.add_choice_flags_to(*c);
   c->add_option("--context", o->context, "tokens in the cache of each sequence")
       ->type_name("TOKENS")
       ->capture_default_str();
@@ -227,16 +214,6 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
   c->add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")
       ->type_name("HOW")
       ->capture_default_str();
-  c->add_option("--attention", r.attention, "eager or tiled")
-      ->type_name("KIND")
-      ->capture_default_str();
-  c->add_option("--dtype", r.dtype, "of weights, activations and cache")
-      ->type_name("DTYPE")
-      ->capture_default_str();
-  c->add_option("--mode", r.mode, "calibrated or speed-of-light")
-      ->type_name("MODE")
-      ->capture_default_str();
-  c->add_option("--set", r.set, "override a config entry")->type_name("KEY=VALUE");
   c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
   c->add_flag("--json", o->json, "one JSON object in base units");
   c->callback([o, &globals] { choose_mlkv(*o, globals); });

@@ -163,31 +163,13 @@ void add_choose_slim(CLI::App& command, const Globals& globals) {
       "An encoder's states that all layers share count as read once a step where they fit the "
       "device's on-chip memory.");
   const auto o = std::make_shared<Options>();
-  RequestOptions& r = o->request;
-  c->add_option("--model,-m", r.model, "catalog name, config.json, or a folder with one")
-      ->required()
-      ->type_name("MODEL");
-  c->add_option("--hardware", r.hardware, "catalog name or a JSON file")
-      ->required()
-      ->type_name("HW");
-  c->add_option("--batch,-b", r.batch, "sequences processed together")
-      ->type_name("N")
-      ->capture_default_str();
-  c->add_option("--prompt-len", r.prompt_len, "prompt tokens; encoder-decoder: encoder length")
+  o->request.add_choice_flags_to(*c);
+  c->add_option("--prompt-len", o->request.prompt_len,
+                "prompt tokens; encoder-decoder: encoder length")
       ->type_name("TOKENS");
-  c->add_option("--output-len", r.output_len, "tokens to generate")
+  c->add_option("--output-len", o->request.output_len, "tokens to generate")
       ->type_name("TOKENS")
       ->capture_default_str();
-  c->add_option("--attention", r.attention, "eager or tiled")
-      ->type_name("KIND")
-      ->capture_default_str();
-  c->add_option("--dtype", r.dtype, "of weights, activations and cache")
-      ->type_name("DTYPE")
-      ->capture_default_str();
-  c->add_option("--mode", r.mode, "calibrated or speed-of-light")
-      ->type_name("MODE")
-      ->capture_default_str();
-  c->add_option("--set", r.set, "override a config entry")->type_name("KEY=VALUE");
   c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
   c->add_flag("--json", o->json, "one JSON object in base units");
   c->callback([o, &globals] { choose(*o, globals); });

@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/progress_bar.h"
+#include "cli/request_options.h"
 #include "cli/run_inputs.h"
 #include "model/convert/mlkv_conversion.h"
 #include "model/convert/slim_conversion.h"
@@ -39,16 +40,6 @@ void add_options(CLI::App& c, Options& o) {
       ->type_name("DTYPE")
       ->capture_default_str();
   c.add_flag("--json", o.json, "what changed, as one JSON object");
-}
-
-/// parse(text), with the flag named in errors.
-template <typename Parse>
-auto parse_flag(const char* flag, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const Error& e) {
-    throw Error(std::string(flag) + ": " + e.what());
-  }
 }
 
 /// Draws how far a conversion is.

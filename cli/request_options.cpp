@@ -9,22 +9,32 @@ namespace {
 
 constexpr std::uint64_t default_prompt_len = 1024;
 
-/// parse(text), with the flag named in errors.
-template <typename Parse>
-auto parse_flag(const char* flag, const std::string& text, Parse parse) {
-  try {
-    return parse(text);
-  } catch (const Error& e) {
-    throw Error(std::string(flag) + ": " + e.what());
-  }
-}
-
 DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
   return text.empty() ? parse_flag("--dtype", fallback, parse_dtype)
                       : parse_flag(flag, text, parse_dtype);
 }
 
 }  // namespace
+
+void RequestOptions::add_choice_flags_to(CLI::App& c) {
+  c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
+      ->required()
+      ->type_name("MODEL");
+  c.add_option("--hardware", hardware, "catalog name or a JSON file")->required()->type_name("HW");
+  c.add_option("--batch,-b", batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c.add_option("--attention", attention, "eager or tiled")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c.add_option("--dtype", dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c.add_option("--mode", mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c.add_option("--set", set, "override a config entry")->type_name("KEY=VALUE");
+}
 
 void RequestOptions::add_to(CLI::App& c) {
   c.add_option("--model,-m", model,

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "model/error.h"
 #include "roofline/estimator.h"
 
 namespace kvcast::cli {
@@ -32,9 +33,21 @@ struct RequestOptions {
   std::string output_len = "128";
   std::vector<std::string> set;
 
-  /// Adds the flags; the sizes only with `sizes`.
+  /// All flags.
   void add_to(CLI::App& command);
+  /// Those that a choice among a method's forms takes: model, device, batch, kernels, dtype, mode.
+  void add_choice_flags_to(CLI::App& command);
 };
+
+/// parse(text), with the flag named in errors.
+template <typename Parse>
+auto parse_flag(const char* flag, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const Error& e) {
+    throw Error(std::string(flag) + ": " + e.what());
+  }
+}
 
 /// KEY=VALUE from each `--set`.
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);

@@ -18,18 +18,6 @@ using nlohmann::json;
 
 const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 
-/// One line on stderr with `part` in it, status 2, nothing on stdout.
-void check_refused(const std::string& arguments, const std::string& part) {
-  const ProgramResult result = run_program(arguments);
-  CAPTURE(arguments);
-  CAPTURE(part);
-  CAPTURE(result.errors);
-  CHECK(result.status == 2);
-  CHECK(result.errors.find(part) != std::string::npos);
-  CHECK(std::count(result.errors.begin(), result.errors.end(), '\n') == 1);
-  CHECK(result.output.empty());
-}
-
 TEST_CASE("convert mlkv: the new checkpoint runs, and --json says what changed") {
   const reports::TestFolder folder;
   const std::string out = (folder / "out").string();

@@ -1,6 +1,7 @@
 /// Runs the program under test.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
@@ -57,6 +58,19 @@ inline void check_keys(const nlohmann::json& object, const std::vector<std::stri
     CAPTURE(key);
     CHECK(object.contains(key));
   }
+}
+
+/// One line on stderr with `part` in it, status 2, nothing on stdout.
+inline void check_refused(const std::string& arguments, const std::string& part,
+                          const std::string& before = "") {
+  const ProgramResult result = run_program(arguments, before);
+  CAPTURE(arguments);
+  CAPTURE(part);
+  CAPTURE(result.errors);
+  CHECK(result.status == 2);
+  CHECK(result.errors.find(part) != std::string::npos);
+  CHECK(std::count(result.errors.begin(), result.errors.end(), '\n') == 1);
+  CHECK(result.output.empty());
 }
 
 }  // namespace kvcast::cli

@@ -18,16 +18,6 @@ using nlohmann::json;
 const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 const std::string tokens = " --calibration-tokens 1,2,3,4,5,6,7,8,9,10 ";
 
-void check_refused(const std::string& arguments, const std::string& part) {
-  const ProgramResult result = run_program(arguments);
-  CAPTURE(arguments);
-  CAPTURE(result.errors);
-  CHECK(result.status == 2);
-  CHECK(result.errors.find(part) != std::string::npos);
-  CHECK(std::count(result.errors.begin(), result.errors.end(), '\n') == 1);
-  CHECK(result.output.empty());
-}
-
 TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from half the cache") {
   const reports::TestFolder folder;
   const std::string out = (folder / "out").string();

@@ -1,0 +1,255 @@
+/// The attention operators as plain loops that count, and the operands that all such loops share.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "model/execute/counted_numbers.h"
+#include "model/execute/plain_loops.h"
+#include "model/execute/positions.h"
+
+namespace kvcast::execute {
+
+/// The operands of one call, counting what is touched. N is float or double.
+template <typename N>
+class PlainOperands {
+ public:
+  using Real = execute::Real<N>;
+
+  explicit PlainOperands(const Call& call) : call_(call), out_(call.output) {
+    for (const Operand& operand : call.inputs) in_.emplace_back(operand);
+  }
+
+  CountedWork counted_work() const {
+    CountedWork w;
+    w.flops = counted_flops;
+    for (const Reader<N>& r : in_) w.read[slot(r)] += r.bytes();
+    w.written[slot(out_)] += out_.bytes();
+    return w;
+  }
+
+ protected:
+  /// Below every score, in fp64 too: what the mask holds.
+  static constexpr N lowest = std::numeric_limits<float>::lowest();
+  static Real constant(double value) { return execute::constant<N>(value); }
+  const Shape& in_shape(std::size_t i) const { return call_.inputs[i].shape; }
+  const Shape& out_shape() const { return call_.output.shape; }
+
+  const Call& call_;
+  std::vector<Reader<N>> in_;
+  Writer<N> out_;
+
+ private:
+  static std::size_t slot(const Touched& t) {
+    return static_cast<std::size_t>(t.operand().info->storage);
+  }
+};
+
+template <typename N>
+class PlainAttention : public PlainOperands<N> {
+ protected:
+  using Base = PlainOperands<N>;
+  using Base::call_;
+  using Base::constant;
+  using Base::in_;
+  using Base::in_shape;
+  using Base::lowest;
+  using Base::out_;
+  using Base::out_shape;
+
+ public:
+  using Real = execute::Real<N>;
+  using Base::Base;
+
+  void operator()(const AttentionScores& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = out_shape()[2];
+    const std::size_t keys = out_shape()[3];
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          for (std::size_t j = 0; j < keys; ++j) {
+            out_(next++, dot(h, query_at(h, b, i, head), key_at(h, b, j, head)));
+          }
+        }
+      }
+    }
+  }
+
+  void operator()(const AttentionValues& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = in_shape(0)[2];
+    const std::size_t keys = in_shape(0)[3];
+    for (std::size_t b = 0; b < in_shape(0)[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          const std::size_t row = ((b * h.num_attention_heads + head) * queries + i) * keys;
+          for (std::size_t d = 0; d < h.head_dim; ++d) {
+            Real sum;
+            for (std::size_t j = 0; j < keys; ++j) {
+              sum += in_[0](row + j) * in_[1](kv_at(h, b, j, head, keys) + d);
+            }
+            out_(query_index(h, b, i, head, queries) + d, sum);
+          }
+        }
+      }
+    }
+  }
+
+  void operator()(const SparseValues& op) {
+    const Heads& h = op.heads;
+    const std::size_t queries = in_shape(0)[2];
+    const std::size_t keys = in_shape(0)[3];
+    const std::size_t row = in_shape(1)[2];
+    const Real threshold = constant(op.threshold);
+    std::vector<bool> kept(in_shape(0).elements());
+    std::vector<bool> wanted(in_shape(0)[0] * keys, false);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      kept[i] = at_least(in_[0](i), threshold);
+      const std::size_t b = i / (h.num_attention_heads * queries * keys);
+      if (kept[i]) wanted[b * keys + i % keys] = true;
+    }
+    std::vector<Real> rows(in_shape(1).elements());
+    for (std::size_t j = 0; j < wanted.size(); ++j) {
+      if (wanted[j]) read_row(op, j * row, row, j % keys, rows);
+    }
+    for (std::size_t i = 0; i < kept.size() / keys; ++i) {
+      const std::size_t b = i / queries / h.num_attention_heads;
+      const std::size_t head = i / queries % h.num_attention_heads;
+      for (std::size_t d = 0; d < h.head_dim; ++d) {
+        Real sum;
+        for (std::size_t j = 0; j < keys; ++j) {
+          if (kept[i * keys + j])
+            sum += in_[0](i * keys + j) * rows[kv_at(h, b, j, head, keys) + d];
+        }
+        out_(query_index(h, b, i % queries, head, queries) + d, sum);
+      }
+    }
+    note_skipped(call_, op, kept, wanted);
+  }
+
+  void operator()(const TiledAttention& op) {
+    if (op.key_rope) rotate_keys(op);
+    const Heads& h = op.heads;
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = in_shape(1)[1];
+    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
+        for (std::size_t i = 0; i < queries; ++i) {
+          const KeyRange visible = visible_range(op.mask, past + i, keys);
+          attend(op, b, head, i, visible);
+        }
+      }
+    }
+  }
+
+ private:
+  static std::size_t query_index(const Heads& h, std::size_t b, std::size_t i, std::size_t head,
+                                 std::size_t queries) {
+    return ((b * queries + i) * h.num_attention_heads + head) * h.head_dim;
+  }
+  static std::size_t kv_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head,
+                           std::size_t keys) {
+    const std::size_t group = head / (h.num_attention_heads / h.num_key_value_heads);
+    return ((b * keys + j) * h.num_key_value_heads + group) * h.head_dim;
+  }
+  std::size_t query_at(const Heads& h, std::size_t b, std::size_t i, std::size_t head) const {
+    return query_index(h, b, i, head, in_shape(0)[1]);
+  }
+  std::size_t key_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head) const {
+    return kv_at(h, b, j, head, in_shape(1)[1]);
+  }
+  Real dot(const Heads& h, std::size_t q, std::size_t k) {
+    Real sum;
+    for (std::size_t d = 0; d < h.head_dim; ++d) sum += in_[0](q + d) * key(k + d);
+    return sum;
+  }
+  Real key(std::size_t i) { return rotated_keys_.empty() ? in_[1](i) : rotated_keys_[i]; }
+
+  /// One row of kept keys or values, turned back where it is kept rotated.
+  void read_row(const SparseValues& op, std::size_t first, std::size_t size, std::size_t position,
+                std::vector<Real>& rows) {
+    for (std::size_t i = 0; i < size; ++i) rows[first + i] = in_[1](first + i);
+    if (!op.unrotate) return;
+    const std::size_t half = op.unrotate->inverse_frequencies.size();
+    const RopeAngleTable<N> angles(*op.unrotate, position, 1, true);
+    for (std::size_t head = 0; head < op.rope_heads; ++head) {
+      for (std::size_t j = 0; j < half; ++j) {
+        Real& x = rows[first + head * size / op.rope_heads + j];
+        Real& y = rows[first + head * size / op.rope_heads + half + j];
+        const Real c{angles.cosine(0, j)};
+        const Real s{angles.sine(0, j)};
+        const Real turned = x * c - y * s;
+        y = y * c + x * s;
+        x = turned;
+      }
+    }
+  }
+
+  /// Rotates the keys that some query sees.
+  void rotate_keys(const TiledAttention& op) {
+    const Heads& h = op.heads;
+    const std::size_t keys = in_shape(1)[1];
+    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    const std::size_t first = visible_range(op.mask, past, keys).first;
+    const std::size_t end = visible_range(op.mask, past + out_shape()[1] - 1, keys).end;
+    const std::size_t half = op.key_rope->inverse_frequencies.size();
+    const RopeAngleTable<N> angles(*op.key_rope, 0, keys);
+    rotated_keys_.resize(in_shape(1).elements());
+    for (std::size_t b = 0; b < in_shape(1)[0]; ++b) {
+      for (std::size_t t = first; t < end; ++t) {
+        for (std::size_t head = 0; head < h.num_key_value_heads; ++head) {
+          const std::size_t at = ((b * keys + t) * h.num_key_value_heads + head) * h.head_dim;
+          for (std::size_t j = 0; j < half; ++j) {
+            rotate(at + j, at + half + j, angles.cosine(t, j), angles.sine(t, j));
+          }
+          for (std::size_t d = 2 * half; d < h.head_dim; ++d)
+            rotated_keys_[at + d] = in_[1](at + d);
+        }
+      }
+    }
+  }
+  void rotate(std::size_t i, std::size_t j, N cosine, N sine) {
+    const Real c{cosine};
+    const Real s{sine};
+    rotated_keys_[i] = in_[1](i) * c - in_[1](j) * s;
+    rotated_keys_[j] = in_[1](j) * c + in_[1](i) * s;
+  }
+
+  void attend(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
+              KeyRange visible) {
+    const Heads& h = op.heads;
+    const Heads v = op.value_heads();
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = in_shape(1)[1];
+    Reader<N>& values = in_[op.values_are_keys ? 1 : 2];
+    std::vector<Real> p(keys);
+    Real peak{lowest};
+    for (std::size_t j = visible.first; j < visible.end; ++j) {
+      Real s = dot(h, query_at(h, b, i, head), key_at(h, b, j, head));
+      if (op.scale != 1) s = s * constant(op.scale);
+      if (op.softcap > 0) s = constant(op.softcap) * hyperbolic_tangent(s / constant(op.softcap));
+      if (in_.size() > 3) s = s + in_[3](bias_index(in_shape(3), head, i, j));
+      p[j] = s;
+      peak = maximum(peak, s);
+    }
+    Real sum;
+    for (std::size_t j = visible.first; j < visible.end; ++j) {
+      p[j] = exponential(p[j] - peak);
+      sum += p[j];
+    }
+    for (std::size_t d = 0; d < v.head_dim; ++d) {
+      Real o;
+      for (std::size_t j = visible.first; j < visible.end; ++j) {
+        o += p[j] * values(kv_at(v, b, j, head, keys) + d);
+      }
+      out_(query_index(v, b, i, head, queries) + d, o / sum);
+    }
+  }
+
+  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, laid out as the keys
+};
+
+}  // namespace kvcast::execute
