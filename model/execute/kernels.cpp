@@ -260,26 +260,18 @@ struct FastKernels {
   }
 
   void operator()(const Conv1d& op) const {
-    // The frames under each output frame's taps side by side, then one product with the weight
-    // [out, kernel·in].
-    const std::size_t frames = in(0).shape[1];
-    const std::size_t channels = in(0).shape[2];
-    const std::size_t taps = channels * op.kernel;
-    const Floats columns = allocate_floats(out.rows() * taps);
-    for_rows(out.rows(), out.rows() * taps, [&](std::size_t r) {
-      const float* x = in(0).sequence(r / out.shape[1]);
-      for (std::size_t k = 0; k < op.kernel; ++k) {
-        float* column = columns.get() + r * taps + k * channels;
-        const std::size_t frame = r % out.shape[1] * op.stride + k;  // of the padded input
-        if (frame >= op.kernel / 2 && frame - op.kernel / 2 < frames) {
-          std::copy_n(x + (frame - op.kernel / 2) * channels, channels, column);
-        } else {
-          std::fill_n(column, channels, 0.0F);
-        }
-      }
-    });
+    // Behind a padding of kernel/2 frames, the frames under an output frame's taps lie side by side.
+    const std::size_t padding = op.kernel / 2 * in(0).shape[2];
+    const std::size_t length = in(0).shape[1] * in(0).shape[2];
+    const Floats padded_frames = allocate_floats(length + 2 * padding);
+    std::fill_n(padded_frames.get(), padding, 0.0F);
+    std::fill_n(padded_frames.get() + padding + length, padding, 0.0F);
     const float* bias = call.inputs.size() > 2 ? in(2).data : nullptr;
-    in(1).matrix->multiply(columns.get(), out.rows(), out.data, bias);
+    for (std::size_t b = 0; b < out.shape[0]; ++b) {
+      std::copy_n(in(0).sequence(b), length, padded_frames.get() + padding);
+      in(1).matrix->multiply_windows(padded_frames.get(), op.stride * in(0).shape[2], out.shape[1],
+                                     out.sequence(b), bias);
+    }
   }
 
   void operator()(const RelativePositionBias& op) const {

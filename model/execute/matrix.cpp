@@ -26,6 +26,8 @@ constexpr std::size_t panel = 64;  ///< outputs side by side
 constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
 /// Rows up to which a product streams the weights itself.
 constexpr std::size_t max_gemv = block_rows;
+/// Rows of a tile of multiply_windows; a multiple of block_rows.
+constexpr std::size_t window_rows = 24;
 /// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
 constexpr std::size_t min_pieces = 32;
 constexpr std::size_t min_stretch = 64;
@@ -217,6 +219,42 @@ void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* b
       {DNNL_ARG_SCRATCHPAD, memory(product.scratchpad, cpu(), aligned)}};
   if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, memory_of(plain(1, out_), bias));
   product.matmul.execute(stream, arguments);
+}
+
+void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t rows, float* y,
+                              const float* bias) const {
+  if (!panels_) {
+    const Floats copy = allocate_floats(rows * in_);
+    for (std::size_t r = 0; r < rows; ++r) std::copy_n(x + r * step, in_, copy.get() + r * in_);
+    return multiply(copy.get(), rows, y, bias);
+  }
+  const std::size_t padded_in = round_up(in_, block);
+  const std::size_t panels = round_up(out_, panel) / panel;
+  const std::size_t tiles = (rows + window_rows - 1) / window_rows;
+  // Panel by panel: a thread keeps one in its cache while the windows go by.
+#pragma omp parallel for schedule(static)
+  for (std::size_t piece = 0; piece < panels * tiles; ++piece) {
+    const std::size_t first_out = piece / tiles * panel;
+    const std::size_t count = std::min(panel, out_ - first_out);
+    const std::size_t first = piece % tiles * window_rows;
+    const std::size_t n = std::min(window_rows, rows - first);
+    float sums[window_rows * panel];
+    multiply_block({.m = n,
+                    .n = panel,
+                    .k = in_,
+                    .a = x + first * step,
+                    .lda = step,
+                    .b = data_ + first_out * padded_in,
+                    .ldb = panel,
+                    .c = sums,
+                    .ldc = panel});
+    for (std::size_t r = 0; r < n; ++r) {
+      float* out = y + (first + r) * out_ + first_out;
+      std::copy_n(sums + r * panel, count, out);
+      if (bias == nullptr) continue;
+      for (std::size_t o = 0; o < count; ++o) out[o] += bias[first_out + o];
+    }
+  }
 }
 
 void multiply(const Product& p, bool transposed) {

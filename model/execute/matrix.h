@@ -28,6 +28,10 @@ class Matrix {
   void prepare(std::size_t rows, bool bias) const;
   /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
+  /// The same where row r of x is its `in` numbers from r·step on: rows may overlap, as the windows
+  /// of a convolution do.
+  void multiply_windows(const float* x, std::size_t step, std::size_t rows, float* y,
+                        const float* bias) const;
 
  private:
   void stream_panels(const float* x, std::size_t rows, float* y, const float* bias) const;

@@ -152,16 +152,18 @@ class QueryBlock {
                       .c = &scores_[j],
                       .ldc = key_tile});
     }
+    // Whole vectors: keys behind the last one are masked as invisible ones are.
+    const std::size_t width = padded(count);
     for (std::size_t i = 0; i < n; ++i) {
       float* row = &scores_[i * key_tile];
-      finish_scores(a, head, first + i, first_key, count, row);
-      const float peak = std::max(peak_[i], largest_of_row(row, count));
+      finish_scores(a, head, first + i, first_key, width, row);
+      const float peak = std::max(peak_[i], largest_of_row(row, width));
       if (peak == masked_score) {  // nothing visible yet
         std::fill_n(row, count, 0.0F);
         continue;
       }
       const float correction = std::exp(peak_[i] - peak);
-      sum_[i] = sum_[i] * correction + exp_row(peak, row, count);
+      sum_[i] = sum_[i] * correction + exp_row(peak, row, width);
       if (correction != 1) scale_row(correction, &out_[i * width_], width_);
       peak_[i] = peak;
     }

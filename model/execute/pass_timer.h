@@ -1,0 +1,44 @@
+/// Times single passes of a model on made-up tokens: long caches without the prompt that would fill
+/// them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/execute/generate.h"
+
+namespace kvcast::execute {
+
+/// The sizes of one pass, as symbols of a recording.
+struct PassSizes {
+  std::uint64_t batch = 1;
+  std::uint64_t prompt_len = 1;  ///< encoder-decoder models: encoder length
+  std::uint64_t kv_len = 1;      ///< cache slots at the end of the pass
+};
+
+struct PassSeconds {
+  double total = 0;
+  std::vector<double> nodes;  ///< by node of the graph
+};
+
+class PassTimer {
+ public:
+  /// As Session; prefill in chunks is not timed. The checkpoint must outlive it.
+  PassTimer(const Checkpoint& checkpoint, const SessionOptions& options);
+
+  const Recording& recording() const { return recording_; }
+  /// One decode step, `repeats` times after one that is not counted, on a cache that holds zeros.
+  std::vector<PassSeconds> decode(const PassSizes& sizes, int repeats) const;
+  /// A whole prompt, likewise. Decoder-only models.
+  std::vector<PassSeconds> prefill(const PassSizes& sizes, int repeats) const;
+
+ private:
+  std::vector<PassSeconds> time(const Graph& graph, const PassSizes& sizes, std::uint64_t tokens,
+                                std::uint64_t first_position, int repeats) const;
+
+  Architecture architecture_;
+  Recording recording_;
+  WeightStore weights_;
+};
+
+}  // namespace kvcast::execute
