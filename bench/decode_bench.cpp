@@ -67,8 +67,8 @@ void report(const Graph& graph, const std::vector<std::uint64_t>& values,
 
 int run(const Options& o) {
   const int threads = use_threads(o.threads);
-  std::printf("%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads,
-              measure_fma_rate() / 1e9, measure_read_bandwidth() / 1e9);
+  std::printf("%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads, measure_fma_rate() / 1e9,
+              measure_read_bandwidth() / 1e9);
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   std::vector<ConfigOverride> overrides;
   for (const std::string& s : o.set) {

@@ -28,6 +28,7 @@ struct Globals {
 /// Registers one subcommand; its callback does the work and throws kvcast::Error.
 void add_model(CLI::App& app, const Globals& globals);
 void add_hardware(CLI::App& app, const Globals& globals);
+void add_calibrate(CLI::App& app, const Globals& globals);
 void add_estimate(CLI::App& app, const Globals& globals);
 void add_run(CLI::App& app, const Globals& globals);
 void add_sweep(CLI::App& app, const Globals& globals);

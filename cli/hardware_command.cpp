@@ -62,6 +62,9 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("factor_matrix_rate", hw.matrix_rate);
   sheet.add("factor_batched_matrix_rate", hw.batched_matrix_rate);
   sheet.add("factor_tiled_attention_rate", hw.tiled_attention_rate);
+  sheet.add("factor_decode_attention_rate", hw.decode_attention_rate);
+  sheet.add("factor_decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  sheet.add("factor_overlap", hw.overlap);
   sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
   sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
   sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);

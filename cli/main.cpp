@@ -116,6 +116,7 @@ int run(int argc, char** argv) {
   add_model(app, globals);
   add_hardware(app, globals);
   add_estimate(app, globals);
+  add_calibrate(app, globals);
   add_sweep(app, globals);
   add_run(app, globals);
   add_choose(app, globals);

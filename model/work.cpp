@@ -241,6 +241,12 @@ bool operator<(const Work& a, const Work& b) {
 
 Engine engine(const Op& op) { return std::visit(OpEngine{}, op); }
 
+Engine engine(const Graph& graph, const Node& node) {
+  const bool decodes = std::holds_alternative<TiledAttention>(node.op) &&
+                       graph.tensor(node.inputs[0]).shape[1] == Count(1);
+  return decodes ? Engine::DecodeAttention : engine(node.op);
+}
+
 Work work(const Graph& graph, const Node& node) {
   const Operands operands(graph, node);
   return std::visit(OpWork{operands}, node.op);

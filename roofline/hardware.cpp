@@ -82,9 +82,12 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.matrix_rate = factors_by_dtype(factors, "matrix_rate");
   hw.batched_matrix_rate = factors_by_dtype(factors, "batched_matrix_rate");
   hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate");
+  hw.decode_attention_rate = factors_by_dtype(factors, "decode_attention_rate");
   hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
   hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
   hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
+  hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");
+  hw.overlap = optional_factor(factors, "overlap");
   factors.reject_unknown_keys();
 }
 
@@ -151,6 +154,7 @@ Hardware read_hardware(const std::filesystem::path& path) {
   hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
   latency.reject_unknown_keys();
   if (o.has("factors")) read_factors(o.object("factors"), hw);
+  if (o.has("calibration")) o.object("calibration").text("date");
   o.reject_unknown_keys();
   return hw;
 }

@@ -45,12 +45,17 @@ struct Hardware {
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
 
-  std::map<DType, Sourced> matrix_rate;            ///< Engine::Matrix
-  std::map<DType, Sourced> batched_matrix_rate;    ///< Engine::BatchedMatrix
-  std::map<DType, Sourced> tiled_attention_rate;   ///< Engine::TiledAttention
-  std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
-  std::optional<Sourced> elementwise_bandwidth;    ///< eager element-wise kernels
-  std::optional<Sourced> softmax_bandwidth;        ///< eager softmax over long rows
+  std::map<DType, Sourced> matrix_rate;               ///< Engine::Matrix
+  std::map<DType, Sourced> batched_matrix_rate;       ///< Engine::BatchedMatrix
+  std::map<DType, Sourced> tiled_attention_rate;      ///< Engine::TiledAttention
+  std::map<DType, Sourced> decode_attention_rate;     ///< Engine::DecodeAttention
+  std::optional<Sourced> memory_bandwidth_factor;     ///< streaming reads and writes
+  std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
+  std::optional<Sourced> softmax_bandwidth;           ///< eager softmax over long rows
+  std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query
+  /// The share of the shorter of an operator's computing and memory times that the longer one
+  /// hides; none: all of it.
+  std::optional<Sourced> overlap;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
   /// device has; fp16 and bf16 stand for each other. Throws Error when there is none.

@@ -9,7 +9,9 @@
 namespace kvcast::roofline {
 namespace {
 
-Stream stream_of(const Op& op, const Lowering& lowering) {
+Stream stream_of(const Graph& graph, const Node& node, const Lowering& lowering) {
+  const Op& op = node.op;
+  if (engine(graph, node) == Engine::DecodeAttention) return Stream::Decode;
   if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
   const bool elementwise = std::holds_alternative<Elementwise>(op) ||
                            std::holds_alternative<RowMean>(op) ||
@@ -98,8 +100,8 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
       continue;
     }
     known.push_back({&node, groups.size()});
-    groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(node.op),
-                      stream_of(node.op, lowering), std::move(node_work),
+    groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(graph, node),
+                      stream_of(graph, node, lowering), std::move(node_work),
                       repetition_of(graph, node), sharing, 1});
   }
   return groups;
@@ -141,7 +143,8 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
   const Bytes moved{(t.bytes + t.bytes_again).count - t.bytes_spared.count};
   t.memory = moved / rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
   if (t.flops.count == 0) t.compute = {0};
-  const Seconds busy = std::max(t.compute, t.memory);
+  const Seconds busy{std::max(t.compute, t.memory).value +
+                     rates.exposed * std::min(t.compute, t.memory).value};
   t.total = busy + rates.operator_latency;
   t.bound = t.compute > t.memory ? Bound::Compute : Bound::Memory;
   if (rates.operator_latency > busy) t.bound = Bound::Latency;

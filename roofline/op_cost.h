@@ -59,7 +59,7 @@ struct OpTime {
   Bytes bytes_spared;  ///< found in the on-chip memory, where another layer had read them
   Seconds compute;
   Seconds memory;
-  Seconds total;  ///< max(compute, memory) + latency
+  Seconds total;  ///< the longer of both, the exposed part of the shorter, and the latency
   Bound bound = Bound::Compute;
 };
 

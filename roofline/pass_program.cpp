@@ -83,9 +83,11 @@ struct KernelInput {
   const Lanes* steps;
   double latency;
   double on_chip_bytes;
+  double exposed;
 };
 
-/// Adds count · (max(compute, memory) + latency) of every entry to the totals.
+/// Adds count · (max(compute, memory) + exposed · min(compute, memory) + latency) of every entry to
+/// the totals.
 KVCAST_VECTOR_CLONES
 void run_entries(const KernelInput& in, PassTime& sum) {
   double* total = sum.total.v.data();
@@ -108,8 +110,9 @@ void run_entries(const KernelInput& in, PassTime& sum) {
         for (std::size_t i = 0; i < lanes; ++i) {
           const double mean = mean_of_crossing(c.v[i], m.v[i], c1.v[i], m1.v[i], in.steps->v[i]);
           const bool computing = c.v[i] + c1.v[i] > m.v[i] + m1.v[i];
-          c.v[i] = computing ? mean : 0;
-          m.v[i] = computing ? 0 : mean;
+          const double shorter = (c.v[i] + c1.v[i] + m.v[i] + m1.v[i]) / 2 - mean;
+          c.v[i] = computing ? mean : shorter;
+          m.v[i] = computing ? shorter : mean;
         }
       } else {
         for (std::size_t i = 0; i < lanes; ++i) {
@@ -121,7 +124,8 @@ void run_entries(const KernelInput& in, PassTime& sum) {
     const double latency = in.latency;
     const double count = e.count;
     for (std::size_t i = 0; i < lanes; ++i) {
-      const double busy = c.v[i] > m.v[i] ? c.v[i] : m.v[i];
+      const double longer = c.v[i] > m.v[i] ? c.v[i] : m.v[i];
+      const double busy = longer + in.exposed * (c.v[i] + m.v[i] - longer);
       const double time = count * (busy + latency);
       const double computing = c.v[i] > m.v[i] ? time : 0.0;
       const double starting = latency > busy ? time : 0.0;
@@ -209,7 +213,7 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
 PassTime PassProgram::time(const ProgramPoint& point) const {
   PassTime sum{};
   run_entries({entries_, polynomials_.terms(), point.monomials.data(), nullptr, nullptr,
-               rates_.operator_latency.value, rates_.on_chip_bytes},
+               rates_.operator_latency.value, rates_.on_chip_bytes, rates_.exposed},
               sum);
   return sum;
 }
@@ -218,7 +222,7 @@ PassTime PassProgram::mean_time(const ProgramPoint& first, const ProgramPoint& l
                                 const Lanes& steps) const {
   PassTime sum{};
   run_entries({entries_, polynomials_.terms(), first.monomials.data(), last.monomials.data(),
-               &steps, rates_.operator_latency.value, rates_.on_chip_bytes},
+               &steps, rates_.operator_latency.value, rates_.on_chip_bytes, rates_.exposed},
               sum);
   return sum;
 }

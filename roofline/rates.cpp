@@ -46,6 +46,13 @@ class RateBuilder {
         {name, value.value, 1, std::string(kvcast::roofline::name(value.source)), value.reference});
     return value.value;
   }
+  double exposed(const Sourced& overlap) {
+    if (mode_ == Mode::SpeedOfLight) return 0;
+    rates.factors.push_back({"overlap", 1, overlap.value,
+                             std::string(kvcast::roofline::name(overlap.source)),
+                             overlap.reference});
+    return 1 - overlap.value;
+  }
   void peak_only(const std::string& name, const Sourced& peak) { note(name, peak, nullptr); }
 
  private:
@@ -101,6 +108,11 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   } else {
     set(Engine::TiledAttention,
         b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate));
+    // Where nobody measured it apart, decoding's attention runs as a prompt's does.
+    set(Engine::DecodeAttention,
+        hw.decode_attention_rate.empty()
+            ? flops[static_cast<std::size_t>(Engine::TiledAttention)]
+            : b.matrix("decode_attention_rate", attention_dtype, hw.decode_attention_rate));
   }
   b.peak_only("vector_flops", hw.vector_flops_per_second);
   set(Engine::Vector, hw.vector_flops_per_second.value);
@@ -120,6 +132,14 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     const BytesPerSecond rate = b.rates.bytes_per_second[0];
     b.rates.bytes_per_second.fill(rate);
   }
+
+  if (!eager_attention && hw.decode_attention_bandwidth) {
+    stream(Stream::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
+  } else {
+    b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Decode)] =
+        b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Memory)];
+  }
+  if (hw.overlap) b.rates.exposed = b.exposed(*hw.overlap);
 
   b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
   if (eager_elementwise) {

@@ -25,8 +25,9 @@ enum class Stream {
   Memory,       ///< long reads and writes: products, caches, fused kernels
   Elementwise,  ///< eager element-wise kernels
   Softmax,      ///< eager softmax
+  Decode,       ///< the cache in tiled attention with one query
 };
-inline constexpr std::size_t num_streams = 3;
+inline constexpr std::size_t num_streams = 4;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {
@@ -40,6 +41,9 @@ struct UsedFactor {
 struct Rates {
   std::array<FlopsPerSecond, num_engines> flops_per_second;
   std::array<BytesPerSecond, num_streams> bytes_per_second;
+  /// The part of the shorter of an operator's computing and memory times that the longer one does
+  /// not hide.
+  double exposed = 0;
   Seconds operator_latency;
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once

@@ -1,11 +1,10 @@
 #include "model/execute/block_product.h"
 
-#include "model/execute/vector_math.h"
+#include "model/execute/row_loops.h"
+#include "model/execute/vector_lanes.h"
 
 namespace kvcast::execute {
 namespace {
-
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 
 /// One tile of C in registers: `rows` times `vectors`·16 numbers.
 template <std::size_t rows, std::size_t vectors>
@@ -50,7 +49,59 @@ KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t r
   }
 }
 
+/// Dot products of `rows` rows of A and 4 of B.
+template <std::size_t rows>
+KVCAST_INLINE void dot_tile(const Product& p, std::size_t row, std::size_t column) {
+  constexpr std::size_t columns = 4;
+  const std::size_t whole = p.k / vector_width * vector_width;
+  const float* a = p.a + row * p.lda;
+  const float* b = p.b + column * p.ldb;
+  Vector sums[rows][columns] = {};
+  for (std::size_t k = 0; k < whole; k += vector_width) {
+    Vector loaded[columns];
+    for (std::size_t c = 0; c < columns; ++c) {
+      loaded[c] = *reinterpret_cast<const Vector*>(b + c * p.ldb + k);
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      const Vector x = *reinterpret_cast<const Vector*>(a + r * p.lda + k);
+      for (std::size_t c = 0; c < columns; ++c) sums[r][c] += x * loaded[c];
+    }
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    const Quarter four = lane_sums(sums[r]);
+    for (std::size_t c = 0; c < columns; ++c) {
+      float sum = four[c];
+      for (std::size_t k = whole; k < p.k; ++k) sum += a[r * p.lda + k] * b[c * p.ldb + k];
+      p.c[(row + r) * p.ldc + column + c] = sum;
+    }
+  }
+}
+
+template <std::size_t rows>
+KVCAST_INLINE void row_of_dots(const Product& p, std::size_t row) {
+  std::size_t column = 0;
+  for (; column + 4 <= p.n; column += 4) dot_tile<rows>(p, row, column);
+  for (; column < p.n; ++column) {
+    for (std::size_t r = row; r < row + rows; ++r) {
+      p.c[r * p.ldc + column] = dot_row(p.a + r * p.lda, p.b + column * p.ldb, p.k);
+    }
+  }
+}
+
 }  // namespace
+
+KVCAST_VECTOR_CLONES void multiply_block_transposed(const Product& p) {
+  std::size_t row = 0;
+  for (; row + block_rows <= p.m; row += block_rows) row_of_dots<block_rows>(p, row);
+  switch (p.m - row) {
+    case 1: return row_of_dots<1>(p, row);
+    case 2: return row_of_dots<2>(p, row);
+    case 3: return row_of_dots<3>(p, row);
+    case 4: return row_of_dots<4>(p, row);
+    case 5: return row_of_dots<5>(p, row);
+    default: return;
+  }
+}
 
 KVCAST_VECTOR_CLONES void multiply_block(const Product& p, bool accumulate) {
   std::size_t row = 0;

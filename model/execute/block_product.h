@@ -29,5 +29,7 @@ struct Product {
 
 /// B [k, n], n a multiple of vector_width; with `accumulate` C += A·B.
 void multiply_block(const Product& product, bool accumulate = false);
+/// The same with B [n, k]: C = A·Bᵀ, rows of B ldb apart; n and k are any numbers.
+void multiply_block_transposed(const Product& product);
 
 }  // namespace kvcast::execute

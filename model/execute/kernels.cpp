@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "model/execute/block_product.h"
 #include "model/execute/matrix.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
@@ -16,6 +17,9 @@ namespace {
 constexpr std::size_t parallel_elements = 16384;
 /// Long vectors are cut into runs of this many numbers, so that all threads get some.
 constexpr std::size_t run_elements = 4096;
+
+/// Rows up to which a head's block of a weight is multiplied where it lies.
+constexpr std::size_t few_rows = 64;
 
 /// f(r) for all rows, on all threads when the rows hold many numbers.
 template <typename F>
@@ -64,20 +68,26 @@ struct FastKernels {
     const std::size_t from = op.transposed ? block : width;  // features of one head
     const std::size_t to = op.transposed ? width : block;
     const std::size_t heads_per_block = op.num_heads / op.num_blocks;
-    const std::size_t few_rows = 4;  // a product would pack the weight, which is read once
-    if (out.rows() <= few_rows) return stream_head_blocks(op, block, width);
+    // Few rows go by the weight, which is read once; a product would pack it.
+    const bool streams = out.rows() <= few_rows && to % vector_width == 0;
 #pragma omp parallel for schedule(static)
     for (std::size_t h = 0; h < op.num_heads; ++h) {
-      multiply({.m = out.rows(),
-                .n = to,
-                .k = from,
-                .a = in(0).data + h * from,
-                .lda = op.num_heads * from,
-                .b = in(1).data + h / heads_per_block * block * width,
-                .ldb = width,
-                .c = out.data + h * to,
-                .ldc = op.num_heads * to},
-               !op.transposed);
+      const Product product{.m = out.rows(),
+                            .n = to,
+                            .k = from,
+                            .a = in(0).data + h * from,
+                            .lda = op.num_heads * from,
+                            .b = in(1).data + h / heads_per_block * block * width,
+                            .ldb = width,
+                            .c = out.data + h * to,
+                            .ldc = op.num_heads * to};
+      if (!streams) {
+        multiply(product, !op.transposed);
+      } else if (op.transposed) {
+        multiply_block(product);
+      } else {
+        multiply_block_transposed(product);
+      }
     }
   }
 
@@ -260,7 +270,8 @@ struct FastKernels {
   }
 
   void operator()(const Conv1d& op) const {
-    // Behind a padding of kernel/2 frames, the frames under an output frame's taps lie side by side.
+    // Behind a padding of kernel/2 frames, the frames under an output frame's taps lie side by
+    // side.
     const std::size_t padding = op.kernel / 2 * in(0).shape[2];
     const std::size_t length = in(0).shape[1] * in(0).shape[2];
     const Floats padded_frames = allocate_floats(length + 2 * padding);
@@ -310,29 +321,6 @@ struct FastKernels {
   }
 
  private:
-  /// HeadLinear for few rows: the weight goes by once, row by row.
-  void stream_head_blocks(const HeadLinear& op, std::size_t block, std::size_t width) const {
-    const std::size_t from = op.transposed ? block : width;
-    const std::size_t to = op.transposed ? width : block;
-    const std::size_t heads_per_block = op.num_heads / op.num_blocks;
-#pragma omp parallel for schedule(static)
-    for (std::size_t h = 0; h < op.num_heads; ++h) {
-      const float* weight = in(1).data + h / heads_per_block * block * width;
-      for (std::size_t r = 0; r < out.rows(); ++r) {
-        const float* x = in(0).data + (r * op.num_heads + h) * from;
-        float* y = out.data + (r * op.num_heads + h) * to;
-        if (op.transposed) std::fill_n(y, to, 0.0F);
-        for (std::size_t i = 0; i < block; ++i) {
-          if (op.transposed) {
-            add_scaled_row(x[i], weight + i * width, y, width);
-          } else {
-            y[i] = dot_row(weight + i * width, x, width);
-          }
-        }
-      }
-    }
-  }
-
   /// x ∘ y with y's dimensions aligned to x's last ones and repeated.
   void combine(Function function) const {
     const Operand& x = in(0);

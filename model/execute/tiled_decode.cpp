@@ -9,6 +9,7 @@
 #include "model/execute/floats.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
+#include "model/execute/vector_lanes.h"
 #include "model/execute/vector_math.h"
 
 namespace kvcast::execute {
@@ -20,39 +21,21 @@ constexpr std::size_t piece_elements = 24576;
 /// Keys of a piece at most.
 constexpr std::size_t max_piece = 256;
 /// A sequence's keys are cut into this many stretches, whatever the number of threads, so that the
-/// result does not depend on it.
-constexpr std::size_t stretches = 16;
+/// result does not depend on it; as many as keep the cache this many times larger than the outputs
+/// of all stretches, which are written and read once more.
+constexpr std::size_t min_stretches = 4;
+constexpr std::size_t max_stretches = 16;
+constexpr std::size_t cache_per_outputs = 16;
+/// Columns of wide values that are multiplied at a time.
+constexpr std::size_t value_columns = 64;
 /// Work on fewer numbers is not worth waking a second thread.
 constexpr std::size_t parallel_elements = 16384;
-
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float Half __attribute__((vector_size(32)));
-typedef float Quarter __attribute__((vector_size(16)));
 
 /// The state of one head's online softmax over a stretch of keys.
 struct Part {
   float peak = masked_score;
   float sum = 0;
 };
-
-KVCAST_INLINE Quarter fold(Vector v) {
-  const Half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
-}
-
-/// The sums over each of four vectors' lanes.
-KVCAST_INLINE Quarter lane_sums(const Vector* v) {
-  const Quarter a = fold(v[0]);
-  const Quarter b = fold(v[1]);
-  const Quarter c = fold(v[2]);
-  const Quarter d = fold(v[3]);
-  const Quarter ab =
-      __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Quarter cd =
-      __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-}
 
 /// Scores of one query and the keys that follow `k`, four at a time: dot products.
 KVCAST_VECTOR_CLONES void score_keys(const float* q, const float* k, std::size_t stride,
@@ -79,10 +62,10 @@ KVCAST_VECTOR_CLONES void score_keys(const float* q, const float* k, std::size_t
   for (; j < n; ++j) scores[j] = scale * dot_row(q, k + j * stride, head_dim);
 }
 
-/// out[rows, head_dim] += weights[rows, n]·v[n, head_dim]
+/// out[rows, columns] += weights[rows, n]·v[n, columns]; rows of out are head_dim apart.
 void add_values(const float* weights, std::size_t rows, const float* v, std::size_t stride,
-                std::size_t head_dim, std::size_t n, float* out) {
-  const std::size_t whole = head_dim / vector_width * vector_width;
+                std::size_t head_dim, std::size_t columns, std::size_t n, float* out) {
+  const std::size_t whole = columns / vector_width * vector_width;
   multiply_block({.m = rows,
                   .n = whole,
                   .k = n,
@@ -94,7 +77,7 @@ void add_values(const float* weights, std::size_t rows, const float* v, std::siz
                   .ldc = head_dim},
                  true);
   for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t d = whole; d < head_dim; ++d) {
+    for (std::size_t d = whole; d < columns; ++d) {
       float sum = out[i * head_dim + d];
       for (std::size_t j = 0; j < n; ++j) sum += weights[i * max_piece + j] * v[j * stride + d];
       out[i * head_dim + d] = sum;
@@ -161,17 +144,26 @@ class Stretch {
     for (std::size_t head = 0; head < l.num_heads;) {
       const std::size_t group_end = (head / v.queries_per_key + 1) * v.queries_per_key;
       const std::size_t rows = std::min(block_rows, group_end - head);
-      next_keys.ask_for(n * l.kv_stride * rows / l.num_heads);
-      next_values.ask_for(n * v.kv_stride * rows / l.num_heads);
       for (std::size_t r = 0; r < rows; ++r) {
         float* row = scores_ + r * max_piece;
         score_keys(query_ + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride,
                    l.head_dim, n, static_cast<float>(a_.op.scale), row);
         finish_scores(a_, head + r, 0, first, n, row);
-        absorb(parts[head + r], row, n, outs + (head + r) * v.head_dim);
+        // Whole vectors: nothing is behind the last key.
+        std::fill(row + n, row + padded(n), masked_score);
+        absorb(parts[head + r], row, padded(n), outs + (head + r) * v.head_dim);
       }
-      add_values(scores_, rows, values_ + first * v.kv_stride + v.kv_offset(head), v.kv_stride,
-                 v.head_dim, n, outs + head * v.head_dim);
+      // Wide values take long: a little of the next piece is asked for with each of their parts.
+      const float* rows_of_values = values_ + first * v.kv_stride + v.kv_offset(head);
+      const std::size_t asks = v.head_dim < 2 * value_columns ? 1 : v.head_dim / value_columns;
+      for (std::size_t i = 0; i < asks; ++i) {
+        next_keys.ask_for(n * l.kv_stride * rows / l.num_heads / asks);
+        next_values.ask_for(n * v.kv_stride * rows / l.num_heads / asks);
+        const std::size_t column = i * value_columns;
+        const std::size_t columns = i + 1 < asks ? value_columns : v.head_dim - column;
+        add_values(scores_, rows, rows_of_values + column, v.kv_stride, v.head_dim, columns, n,
+                   outs + head * v.head_dim + column);
+      }
       head += rows;
     }
   }
@@ -225,8 +217,10 @@ void attend_one(const Call& call, const Attention& a) {
   const std::size_t width = a.values.head_dim;
   const std::size_t stride = l.kv_stride + (a.op.values_are_keys ? 0 : a.values.kv_stride);
   const std::size_t piece = std::clamp(piece_elements / stride, vector_width, max_piece);
+  const std::size_t wanted = std::clamp(seen * stride / (cache_per_outputs * l.num_heads * width),
+                                        min_stretches, max_stretches);
   const std::size_t stretch =
-      std::max(piece, ((seen + stretches - 1) / stretches + piece - 1) / piece * piece);
+      std::max(piece, ((seen + wanted - 1) / wanted + piece - 1) / piece * piece);
   const std::size_t count = (seen + stretch - 1) / stretch;
   std::vector<Part> parts(batch * count * l.num_heads);
   const Floats outs = allocate_floats(parts.size() * width);

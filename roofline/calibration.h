@@ -1,0 +1,55 @@
+/// Measures the machine it runs on: the factors of a hardware file.
+///
+/// The executor runs the passes of a probe model, a small Llama with 24 heads, whose shape no
+/// catalog model has; each factor is the one that makes the roofline's formula give the measured
+/// time of the operators that depend on it most.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "roofline/hardware.h"
+
+namespace kvcast::roofline {
+
+struct CalibrationOptions {
+  bool quick = false;  ///< fewer rounds and sizes: seconds instead of a minute
+  int threads = 0;     ///< 0: as OpenMP has them
+  /// Called before each measurement with those done and all; for progress.
+  std::function<void(std::uint64_t done, std::uint64_t all)> on_step;
+};
+
+/// One quantity over the rounds, in base units.
+struct Measurement {
+  std::string name;  ///< "linear 64 rows", "streaming read", ...
+  std::string unit;  ///< "FLOP/s", "bytes/s" or "s"
+  std::vector<double> rounds;
+
+  double median() const;
+  /// The distance between the medians of the first and the second half of the rounds, over the
+  /// median of all: what is left of the noise in a median.
+  double unrest() const;
+};
+
+struct Calibration {
+  std::string date;  ///< UTC, 2026-01-31T12:00:00Z
+  std::string processor;
+  int threads = 0;
+  Hardware hardware;
+  std::vector<Measurement> measurements;
+
+  /// The measurement whose median is least settled.
+  const Measurement& noisiest() const;
+};
+
+/// Medians are said to have settled below this unrest.
+inline constexpr double settled = 0.2;
+
+/// Throws Error when the machine has less memory than the probe model needs.
+Calibration calibrate(const CalibrationOptions& options);
+
+/// A hardware file, as read_hardware reads it, with the measurements under `calibration`.
+std::string to_json(const Calibration& calibration, const std::string& name);
+
+}  // namespace kvcast::roofline
