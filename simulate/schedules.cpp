@@ -55,13 +55,14 @@ void check(const PrefillWork& work) {
 void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
   const LayerWork& layer = work.kinds[work.layers[l]];
   const std::size_t processes = programs.processes.size();
+  const bool exchanges = layer.bytes_per_token > 0;
   std::uint64_t tokens = 0;
   for (std::uint32_t i = 0; i < processes; ++i) {
     Program& program = programs.processes[i];
     program.push_back(Compute{layer.before_exchange_s[i], before_exchange});
-    if (i > 0) program.push_back(Receive{i - 1, l});
+    if (i > 0 && exchanges) program.push_back(Receive{i - 1, l});
     tokens = checked_add(tokens, work.partition_tokens[i]);
-    if (i + 1 < processes) {
+    if (i + 1 < processes && exchanges) {
       program.push_back(Send{i + 1, l, checked_multiply(tokens, layer.bytes_per_token)});
       if (work.send_order == SendOrder::Block) program.push_back(WaitSend{});
     }
@@ -191,8 +192,10 @@ Programs prefill_programs(const PrefillWork& work) {
       programs.processes[i].push_back(Compute{layer.before_exchange_s[i], before_exchange});
       chunks.push_back(checked_multiply(work.partition_tokens[i], layer.bytes_per_token));
     }
-    tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
-                            programs);
+    if (layer.bytes_per_token > 0) {
+      tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
+                              programs);
+    }
     for (std::size_t i = 0; i < processes; ++i) {
       programs.processes[i].push_back(Compute{layer.after_exchange_s[i], after_exchange});
     }

@@ -35,7 +35,8 @@ AllGather parse_all_gather(std::string_view word);
 struct LayerWork {
   std::vector<double> before_exchange_s;  ///< query, key and value projections
   std::vector<double> after_exchange_s;   ///< attention and the rest
-  std::uint64_t bytes_per_token = 0;      ///< keys and values of one token
+  /// Keys and values of one token; 0: the layer caches nothing, and nothing is sent or waited for.
+  std::uint64_t bytes_per_token = 0;
 };
 
 struct PrefillWork {

@@ -86,7 +86,8 @@ struct RunResult {
   std::vector<double> link_bytes;
   /// Share of what each link could have carried in that time.
   std::vector<double> link_utilisation;
-  std::vector<Interval> intervals;  ///< by end time
+  /// Computations when they began, all else when it ended.
+  std::vector<Interval> intervals;
   std::vector<RateChange> rate_changes;
 };
 

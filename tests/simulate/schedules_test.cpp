@@ -143,6 +143,7 @@ TEST_CASE("simulate: layers of different kinds take their own times and bytes") 
   work.layers = {0, 1, 0};
   const RunResult r = run(work, 1e30);
   CHECK(r.message_bytes == 2 * 4 * 10);
+  CHECK(r.messages == 2);  // none for the layer that caches nothing
   CHECK(r.finish_s[1] == Approx(3 * 0.5 + 2 + 1 + 2).epsilon(1e-12));
 }
 
