@@ -1,0 +1,481 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/request_options.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "reports/gantt_plot.h"
+#include "reports/plot.h"
+#include "reports/timeline_trace.h"
+#include "simulate/model_prefill.h"
+#include "simulate/noise.h"
+#include "simulate/platform_json.h"
+#include "simulate/scenario.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using simulate::RunResult;
+using simulate::Scenario;
+using simulate::Simulation;
+
+struct Options {
+  std::string scenario;
+  RequestOptions request;
+  std::string schedule;
+  std::string devices;
+  std::string partition = "even";
+  std::string topology;
+  std::string platform;
+  std::string link;
+  std::string link_gb_per_s;
+  std::string link_latency_s;
+  std::string send_order;
+  std::string all_gather;
+  std::string noise;
+  std::string trace;
+  std::string plot;
+  bool json = false;
+};
+
+/// What the product form knows beside its scenario.
+struct ModelRun {
+  roofline::Configuration configuration;
+  std::uint64_t prompt_len = 0;
+  simulate::PrefillBounds bounds;
+};
+
+struct Run {
+  Scenario scenario;
+  std::string platform;  ///< in words
+  std::optional<ModelRun> model;
+};
+
+/// A plain number of at least 0, or above 0.
+double parse_number(const char* flag, const std::string& text, bool may_be_zero) {
+  std::size_t read = 0;
+  double value = -1;
+  try {
+    value = std::stod(text, &read);
+  } catch (const std::exception&) {
+    read = 0;
+  }
+  const bool right = read == text.size() && !text.empty() && std::isfinite(value) &&
+                     (value > 0 || (may_be_zero && value == 0));
+  if (!right) {
+    throw Error(flag, "'" + text + "'",
+                may_be_zero ? "zero or a number above it" : "a number above 0");
+  }
+  return value;
+}
+
+/// Tokens of each process: even, longer parts first, or as listed.
+std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
+                                           std::uint64_t devices) {
+  constexpr const char* flag = "--partition";
+  std::vector<std::uint64_t> tokens;
+  if (text == "even") {
+    if (prompt_len < devices) {
+      throw Error(flag, fmt::format("{} tokens", prompt_len),
+                  fmt::format("at least one for each of the {} devices", devices));
+    }
+    tokens.assign(devices, prompt_len / devices);
+    for (std::uint64_t i = 0; i < prompt_len % devices; ++i) ++tokens[i];
+    return tokens;
+  }
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    tokens.push_back(parse_token_count(rest.substr(0, comma), flag));
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  const std::uint64_t sum = std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0});
+  if (tokens.size() != devices || sum != prompt_len) {
+    throw Error(flag, fmt::format("{} parts of {} tokens in all", tokens.size(), sum),
+                fmt::format("{} parts of {} tokens, or even", devices, prompt_len));
+  }
+  return tokens;
+}
+
+/// The link that is named in the hardware file, or given by its two numbers.
+std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware) {
+  if (!o.link.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, link] : hardware.links) names.push_back(name);
+    const auto found = hardware.links.find(o.link);
+    if (found == hardware.links.end()) {
+      if (names.empty()) {
+        throw Error("--link", "'" + o.link + "', and " + hardware.name + " lists no links",
+                    "--link-gb-per-s and --link-latency-s");
+      }
+      throw Error(std::string("--link: ") + unknown_name("link", o.link, names).what());
+    }
+    return {found->second.bandwidth.value, found->second.latency.value};
+  }
+  if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
+    throw Error(
+        "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
+        "--platform FILE");
+  }
+  constexpr double giga = 1e9;
+  return {giga * parse_number("--link-gb-per-s", o.link_gb_per_s, false),
+          parse_number("--link-latency-s", o.link_latency_s, true)};
+}
+
+simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
+                                  std::string& in_words) {
+  std::optional<std::uint64_t> devices;
+  if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
+  if (!o.platform.empty()) {
+    for (const auto& [flag, value] :
+         {std::pair{"--topology", &o.topology}, std::pair{"--link", &o.link},
+          std::pair{"--link-gb-per-s", &o.link_gb_per_s},
+          std::pair{"--link-latency-s", &o.link_latency_s}}) {
+      if (!value->empty()) {
+        throw Error(std::string(flag) +
+                    " and --platform both say what the links are; expected one of them");
+      }
+    }
+    simulate::Platform platform = simulate::read_platform(o.platform);
+    if (devices && *devices != platform.num_devices()) {
+      throw Error("--devices", std::to_string(*devices),
+                  fmt::format("the {} of {}", platform.num_devices(), o.platform));
+    }
+    in_words = o.platform;
+    return platform;
+  }
+  if (!devices) throw Error("--devices is required, or --platform FILE");
+  if (*devices > simulate::max_devices) {
+    throw Error("--devices", o.devices, fmt::format("1 to {}", simulate::max_devices));
+  }
+  const simulate::Topology topology = parse_flag(
+      "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
+  const auto [bytes_per_s, latency_s] = parse_link(o, hardware);
+  in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
+                         format_quantity(bytes_per_s, Dimension::BytesPerSecond),
+                         format_quantity(latency_s, Dimension::Seconds));
+  return make_platform(topology, static_cast<std::uint32_t>(*devices), bytes_per_s, latency_s);
+}
+
+void apply_orders(const Options& o, Scenario& scenario) {
+  if (!o.all_gather.empty()) {
+    scenario.work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+  }
+  if (!o.send_order.empty()) {
+    scenario.work.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+  }
+  scenario.options.send_order = scenario.work.send_order;
+}
+
+Run explicit_run(const Options& o) {
+  if (!o.request.model.empty() || !o.request.hardware.empty() || !o.schedule.empty() ||
+      !o.devices.empty() || !o.platform.empty() || !o.topology.empty()) {
+    throw Error(
+        "--scenario says all that is simulated; expected it without --model, --hardware, "
+        "--schedule, --devices, --topology and --platform");
+  }
+  Run run{simulate::read_scenario(o.scenario), o.scenario, {}};
+  apply_orders(o, run.scenario);
+  return run;
+}
+
+Run model_run(const Options& o, const Globals& globals) {
+  for (const auto& [flag, value] :
+       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware},
+        std::pair{"--schedule", &o.schedule}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
+  }
+  ModelRun model;
+  model.configuration = parse_configuration(o.request, globals.catalog());
+  const roofline::Configuration& c = model.configuration;
+  const simulate::Schedule schedule =
+      parse_flag("--schedule", o.schedule, simulate::parse_schedule);
+  std::string platform_words;
+  simulate::Platform platform = parse_platform(o, c.hardware, platform_words);
+  const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
+  model.prompt_len = sizes.prompt_len;
+  for (const std::string& line :
+       roofline::context_warnings(c.architecture, {1, sizes.prompt_len, 1})) {
+    globals.warn(line);
+  }
+  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
+  Scenario scenario{
+      simulate::prefill_work(
+          times, schedule, parse_partition(o.partition, model.prompt_len, platform.num_devices())),
+      std::move(platform),
+      {}};
+  apply_orders(o, scenario);
+  model.bounds = simulate::prefill_bounds(times, scenario.work);
+  return {std::move(scenario), std::move(platform_words), std::move(model)};
+}
+
+ordered_json processes_json(const Run& run, const RunResult& r, ordered_json j) {
+  for (const auto& [key, member] : {std::pair{"compute_s", &simulate::ProcessUsage::compute_s},
+                                    std::pair{"waiting_s", &simulate::ProcessUsage::waiting_s},
+                                    std::pair{"transfer_s", &simulate::ProcessUsage::transfer_s}}) {
+    ordered_json list = ordered_json::array();
+    for (const simulate::ProcessUsage& p : r.processes) list.push_back(p.*member);
+    j[key] = list;
+  }
+  ordered_json links = ordered_json::array();
+  for (std::uint32_t l = 0; l < r.link_bytes.size(); ++l) {
+    if (r.link_bytes[l] == 0) continue;
+    links.push_back({{"link", run.scenario.platform.link_name(l)},
+                     {"bytes", r.link_bytes[l]},
+                     {"utilisation", r.link_utilisation[l]}});
+  }
+  j["links"] = links;
+  return j;
+}
+
+constexpr std::array<std::pair<const char*, double>, 5> quantiles{
+    {{"p05", 0.05}, {"p25", 0.25}, {"p50", 0.5}, {"p75", 0.75}, {"p95", 0.95}}};
+
+ordered_json noise_json(const simulate::NoiseSpec& spec, const simulate::NoiseResult& noise) {
+  ordered_json j{{"spec", simulate::to_string(spec)},
+                 {"trials", spec.trials},
+                 {"ttft_mean_s", noise.mean_s},
+                 {"ttft_deviation_s", noise.deviation_s}};
+  for (const auto& [name, share] : quantiles) {
+    j[fmt::format("ttft_{}_s", name)] = noise.quantile_s(share);
+  }
+  j["ttft_max_s"] = noise.quantile_s(1);
+  return j;
+}
+
+ordered_json run_json(const Run& run, const RunResult& r, double sensitivity) {
+  ordered_json j;
+  const simulate::PrefillWork& work = run.scenario.work;
+  if (run.model) {
+    j["model"] = run.model->configuration.architecture.name;
+    j["hardware"] = run.model->configuration.hardware.name;
+    j["method"] = to_string(run.model->configuration.methods);
+    j["mode"] = roofline::name(run.model->configuration.mode);
+    j["prompt_len"] = run.model->prompt_len;
+  }
+  j["schedule"] = simulate::name(work.schedule);
+  j["platform"] = run.platform;
+  j["devices"] = run.scenario.platform.num_devices();
+  j["send_order"] = simulate::name(work.send_order);
+  if (work.schedule == simulate::Schedule::Tsp) j["all_gather"] = simulate::name(work.all_gather);
+  j["ttft_s"] = r.ttft_s;
+  j["makespan_s"] = r.makespan_s;
+  j["finish_s"] = r.finish_s;
+  j["partition_tokens"] = work.partition_tokens;
+  j["message_bytes"] = r.message_bytes;
+  j["messages"] = r.messages;
+  j["events"] = r.events;
+  if (run.model) {
+    j["ttft_one_device_s"] = run.model->bounds.one_device_s;
+    j["ttft_speedup"] = run.model->bounds.one_device_s / r.ttft_s;
+    j["ttft_no_communication_s"] = run.model->bounds.no_communication_s;
+    j["ttft_star_s"] = run.model->bounds.star_s;
+  }
+  j["ttft_sensitivity"] = sensitivity;
+  j["ill_conditioned"] = sensitivity > simulate::ill_conditioned;
+  return processes_json(run, r, std::move(j));
+}
+
+std::string title_of(const Run& run) {
+  const simulate::PrefillWork& work = run.scenario.work;
+  if (!run.model) return fmt::format("{} of {}", simulate::name(work.schedule), run.platform);
+  const roofline::Configuration& c = run.model->configuration;
+  return fmt::format("{} of {} on {} x {}, prompt {}, {}", simulate::name(work.schedule),
+                     c.architecture.name, run.scenario.platform.num_devices(), c.hardware.name,
+                     run.model->prompt_len, run.platform);
+}
+
+std::string links_text(const Run& run, const RunResult& r) {
+  constexpr std::size_t most = 8;
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t l = 0; l < r.link_bytes.size(); ++l) {
+    if (r.link_bytes[l] > 0) order.push_back(l);
+  }
+  if (order.empty()) return {};
+  std::stable_sort(order.begin(), order.end(), [&r](std::uint32_t a, std::uint32_t b) {
+    return r.link_utilisation[a] > r.link_utilisation[b];
+  });
+  Table table({"link", "carried", "used"});
+  for (std::size_t i = 0; i < std::min(most, order.size()); ++i) {
+    const std::uint32_t l = order[i];
+    table.add({run.scenario.platform.link_name(l),
+               format_quantity(r.link_bytes[l], Dimension::Bytes),
+               fmt::format("{:.1f} %", 100 * r.link_utilisation[l])});
+  }
+  std::string text = "\n" + table.text();
+  if (order.size() > most) {
+    text += fmt::format("and {} less used links\n", order.size() - most);
+  }
+  return text;
+}
+
+std::string run_text(const Run& run, const RunResult& r) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  const simulate::PrefillWork& work = run.scenario.work;
+  Table summary({"", "value", ""});
+  const auto beside = [&](double s) {
+    return fmt::format("{:.2f}x", run.model->bounds.one_device_s / s);
+  };
+  summary.add(
+      {"TTFT", seconds(r.ttft_s), run.model ? beside(r.ttft_s) + " one device" : std::string()});
+  if (r.makespan_s != r.ttft_s) {
+    summary.add({"last process", seconds(r.makespan_s), ""});
+  }
+  if (run.model) {
+    const simulate::PrefillBounds& b = run.model->bounds;
+    summary.add({"one device, TTFT(1)", seconds(b.one_device_s), ""});
+    summary.add(
+        {"no communication, TTFT(p)", seconds(b.no_communication_s), beside(b.no_communication_s)});
+    summary.add({"attention alone, TTFT*(p)", seconds(b.star_s), beside(b.star_s)});
+  }
+  summary.add({"messages", std::to_string(r.messages),
+               fmt::format("{}, {}",
+                           format_quantity(static_cast<double>(r.message_bytes), Dimension::Bytes),
+                           simulate::name(work.send_order))});
+  Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
+  for (std::uint32_t i = 0; i < r.processes.size(); ++i) {
+    const simulate::ProcessUsage& p = r.processes[i];
+    table.add({run.scenario.platform.device_name(i), std::to_string(work.partition_tokens[i]),
+               seconds(p.compute_s), seconds(p.waiting_s), seconds(p.transfer_s),
+               seconds(r.finish_s[i])});
+  }
+  const std::string rows = summary.text();
+  return title_of(run) + "\n" + rows.substr(rows.find('\n') + 1) + "\n" + table.text() +
+         links_text(run, r);
+}
+
+std::string noise_text(const simulate::NoiseSpec& spec, const simulate::NoiseResult& noise) {
+  std::string text =
+      fmt::format("\nwith noise, {}\nTTFT mean {}, deviation {}", simulate::to_string(spec),
+                  format_quantity(noise.mean_s, Dimension::Seconds),
+                  format_quantity(noise.deviation_s, Dimension::Seconds));
+  for (const auto& [name, share] : quantiles) {
+    text +=
+        fmt::format(", {} {}", name, format_quantity(noise.quantile_s(share), Dimension::Seconds));
+  }
+  return text + "\n";
+}
+
+void run_prefill(const Options& o, const Globals& globals) {
+  std::optional<simulate::NoiseSpec> spec;
+  if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong name is said before anything runs
+  const Run run = o.scenario.empty() ? model_run(o, globals) : explicit_run(o);
+  const Simulation simulation(run.scenario.platform, simulate::prefill_programs(run.scenario.work));
+  simulate::RunOptions options = run.scenario.options;
+  options.record = !o.trace.empty() || !o.plot.empty();
+  const RunResult r = simulation.run(options);
+  const double sensitivity = simulate::ttft_sensitivity(simulation, options);
+  if (sensitivity > simulate::ill_conditioned) {
+    globals.warn(
+        fmt::format("ill-conditioned: inputs that differ by 1e-9 of themselves move the "
+                    "TTFT by {:.2g} of itself; trust no more digits",
+                    sensitivity));
+  }
+  if (!o.trace.empty()) reports::write_trace(simulation, r, o.trace);
+  if (!o.plot.empty()) {
+    reports::write_plot(reports::gantt_plot(simulation, r, title_of(run)), o.plot);
+  }
+  std::optional<simulate::NoiseResult> noise;
+  if (spec) noise = simulate::run_noise(simulation, run.scenario.options, *spec);
+  if (o.json) {
+    ordered_json j = run_json(run, r, sensitivity);
+    if (noise) j["noise"] = noise_json(*spec, *noise);
+    print_json(j);
+    return;
+  }
+  print_text(run_text(run, r) + (noise ? noise_text(*spec, *noise) : std::string()));
+}
+
+void add_prefill(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "prefill",
+      "One prompt read by several devices, message by message.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --scenario scenario.json --json");
+  const auto o = std::make_shared<Options>();
+  RequestOptions& request = o->request;
+  c->add_option("--scenario", o->scenario, "explicit compute times instead of a model's")
+      ->type_name("FILE.json");
+  c->add_option("--model,-m", request.model, "catalog name, config.json, or a folder with one")
+      ->type_name("MODEL");
+  c->add_option("--hardware", request.hardware, "catalog name or a JSON file")->type_name("HW");
+  c->add_option("--method", request.method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  c->add_option("--schedule", o->schedule,
+                "kvr (KV-Runahead) or tsp (tensor and sequence parallel)")
+      ->type_name("SCHEDULE");
+  c->add_option("--devices", o->devices, "processes, one on each device")->type_name("P");
+  c->add_option("--partition", o->partition, "tokens of each process: even, or A,B,C")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]")->type_name("TOKENS");
+  c->add_option("--attention", request.attention,
+                "eager (scores in memory, as plain PyTorch) or tiled (flash)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--dtype", request.dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--mode", request.mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c->add_option("--set", request.set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--topology", o->topology,
+                "switch (the default), ring, chain, crossbar, pcie[:group=N], "
+                "fat-tree[:group=N,oversubscription=F]")
+      ->type_name("KIND");
+  c->add_option("--link", o->link, "a link of the hardware file, such as nvlink")
+      ->type_name("NAME");
+  c->add_option("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second")
+      ->type_name("RATE");
+  c->add_option("--link-latency-s", o->link_latency_s, "of one link; a switch is two away")
+      ->type_name("SECONDS");
+  c->add_option("--platform", o->platform, "devices, switches and links instead")
+      ->type_name("FILE.json");
+  c->add_option("--send-order", o->send_order,
+                "fifo (one message at a time, the default), async or block")
+      ->type_name("ORDER");
+  c->add_option("--all-gather", o->all_gather, "of tsp: ring, recursive-doubling or direct")
+      ->type_name("KIND");
+  c->add_option("--noise", o->noise,
+                "many runs with traffic of others: "
+                "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
+      ->type_name("SPEC");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->add_option("--trace", o->trace, "write a Chrome trace, for ui.perfetto.dev")
+      ->type_name("FILE.json");
+  c->add_option("--plot", o->plot, "draw who computes, waits and sends when")
+      ->type_name("FILE.svg|png");
+  c->callback([o, &globals] { run_prefill(*o, globals); });
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "simulate",
+      "Discrete-event simulation of devices that share a network.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --help");
+  command->require_subcommand(1);
+  add_prefill(*command, globals);
+}
+
+}  // namespace kvcast::cli
