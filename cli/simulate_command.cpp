@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -64,14 +65,10 @@ struct Run {
 
 /// A plain number of at least 0, or above 0.
 double parse_number(const char* flag, const std::string& text, bool may_be_zero) {
-  std::size_t read = 0;
   double value = -1;
-  try {
-    value = std::stod(text, &read);
-  } catch (const std::exception&) {
-    read = 0;
-  }
-  const bool right = read == text.size() && !text.empty() && std::isfinite(value) &&
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const bool right = error == std::errc() && stop == end && std::isfinite(value) &&
                      (value > 0 || (may_be_zero && value == 0));
   if (!right) {
     throw Error(flag, "'" + text + "'",

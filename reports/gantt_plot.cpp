@@ -80,7 +80,7 @@ Plot gantt_plot(const simulate::Simulation& simulation, const simulate::RunResul
         break;
       case IntervalKind::Background:
         s.label = "background flows sent";
-        s.color = grey;
+        s.color = 5;
         break;
     }
     const double row = devices - 1 - i.process + lane.offset;
@@ -97,7 +97,7 @@ Plot gantt_plot(const simulate::Simulation& simulation, const simulate::RunResul
     s.points = joined(std::move(s.points), result.makespan_s / columns);
     plot.series.push_back(std::move(s));
   }
-  plot.note = fmt::format("TTFT {:.6g} ms, last process {:.6g} ms; {} messages of {:.4g} MB",
+  plot.note = fmt::format("TTFT {:.6g} ms, last process {:.6g} ms; {} messages, {:.4g} MB in all",
                           result.ttft_s * 1e3, result.makespan_s * 1e3, result.messages,
                           static_cast<double>(result.message_bytes) / 1e6);
   return plot;

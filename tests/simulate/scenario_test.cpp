@@ -111,5 +111,12 @@ TEST_CASE("simulate: a quiet run answers a change of its inputs with one of the 
   CHECK(sensitivity < 3e-9);
 }
 
+TEST_CASE("simulate: a chaotic run is seen to be one") {
+  // TSP with asynchronous sends, even chunks and traffic of others.
+  const Scenario s = read_scenario(KVCAST_SOURCE_DIR "/tests/simulate/chaotic.json");
+  const Simulation simulation(s.platform, prefill_programs(s.work));
+  CHECK(ttft_sensitivity(simulation, s.options) > ill_conditioned);
+}
+
 }  // namespace
 }  // namespace kvcast::simulate
