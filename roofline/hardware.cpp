@@ -85,7 +85,25 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
   hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
   hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
+  hw.link_rate = optional_factor(factors, "link_rate");
   factors.reject_unknown_keys();
+}
+
+/// The file, or the one it extends with its own entries in the place of that one's.
+nlohmann::json read_extended(const std::filesystem::path& path) {
+  nlohmann::json document = read_json_file(path);
+  const JsonObject o(document, path.string());
+  if (!o.has("extends")) return document;
+  const std::string base = o.text("extends");
+  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
+    o.fail("extends", "the name of another file in its folder, without .json");
+  }
+  nlohmann::json extended = read_json_file(path.parent_path() / (base + ".json"));
+  const JsonObject of_base(extended, path.string() + ": /extends");
+  if (of_base.has("extends")) o.fail("extends", "a file that extends no other one");
+  document.erase("extends");
+  extended.merge_patch(document);
+  return extended;
 }
 
 }  // namespace
@@ -118,7 +136,7 @@ DType Hardware::supported(DType dtype) const {
 }
 
 Hardware read_hardware(const std::filesystem::path& path) {
-  const nlohmann::json document = read_json_file(path);
+  const nlohmann::json document = read_extended(path);
   const JsonObject o(document, path.string());
   Hardware hw;
   hw.name = o.text("name");
@@ -149,6 +167,9 @@ Hardware read_hardware(const std::filesystem::path& path) {
   const JsonObject latency = o.object("latency");
   hw.operator_latency = read_quantity(latency, "operator", Dimension::Seconds);
   hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
+  if (latency.has("host_message")) {
+    hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
+  }
   latency.reject_unknown_keys();
   if (o.has("factors")) read_factors(o.object("factors"), hw);
   o.reject_unknown_keys();

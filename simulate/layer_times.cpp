@@ -201,14 +201,21 @@ double LayerTimes::num_operators() const {
   return operators;
 }
 
-ProcessTimes LayerTimes::process(std::uint64_t tokens, std::uint64_t keys, bool makes_token) const {
+LayerTimes LayerTimes::on_device() const {
+  LayerTimes copy = *this;
+  copy.rates_.host_operator_latency = {0};
+  return copy;
+}
+
+ProcessTimes LayerTimes::process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                                 const HostPace& pace) const {
   ProcessTimes times;
-  evaluate(tokens, keys, makes_token, times);
+  evaluate(tokens, keys, makes_token, pace, times);
   return times;
 }
 
 void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                          ProcessTimes& out) const {
+                          const HostPace& pace, ProcessTimes& out) const {
   KVCAST_ASSERT(tokens >= 1 && tokens <= keys);
   std::array<std::uint64_t, most_values> values{};
   values[symbol::batch.id] = 1;
@@ -225,24 +232,56 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     monomials[m] = product;
   }
 
+  // Keys and values: each one read and written, and one operator.
+  const bool joins = scores_in_memory_ && keys > tokens;
+  const double join_bytes = joins ? 2 * static_cast<double>(keys) : 0;
+  const double join_operators = joins ? 2 : 0;
+  const double join_bandwidth =
+      rates_.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Elementwise)].value;
+  const double host = rates_.host_operator_latency.value;
+  const auto after_operators = [&](const Kind& k) {
+    return k.after.operators + (k.bytes_per_token > 0 ? join_operators : 0);
+  };
+
   out.embedding_s = device_seconds(embedding_, monomials);
   out.head_s = makes_token ? device_seconds(head_, monomials) : 0;
   out.kinds.resize(kinds_.size());
-  double device = out.embedding_s + out.head_s;
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    out.kinds[k] = {device_seconds(kinds_[k].before, monomials),
-                    device_seconds(kinds_[k].after, monomials)};
-    device += kinds_[k].layers * (out.kinds[k].before_exchange_s + out.kinds[k].after_exchange_s);
+  double device_total = out.embedding_s + out.head_s;
+  double host_total = host * (embedding_.operators + (makes_token ? head_.operators : 0));
+  for (std::size_t i = 0; i < kinds_.size(); ++i) {
+    const Kind& k = kinds_[i];
+    LayerTime& time = out.kinds[i];
+    time = {device_seconds(k.before, monomials), device_seconds(k.after, monomials)};
+    if (joins && k.bytes_per_token > 0) {
+      time.after_exchange_s +=
+          join_bytes * static_cast<double>(k.bytes_per_token) / join_bandwidth +
+          join_operators * rates_.operator_latency.value;
+    }
+    device_total += k.layers * (time.before_exchange_s + time.after_exchange_s);
+    host_total += k.layers * host * (k.before.operators + after_operators(k));
   }
+  if (host == 0 && pace.messages_s == 0) return;
 
-  const double operators = num_operators() - (makes_token ? 0 : head_.operators);
-  const double wait = rates_.host_operator_latency.value - device / operators;
-  if (wait <= 0) return;
-  out.embedding_s += wait * embedding_.operators;
-  if (makes_token) out.head_s += wait * head_.operators;
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    out.kinds[k].before_exchange_s += wait * kinds_[k].before.operators;
-    out.kinds[k].after_exchange_s += wait * kinds_[k].after.operators;
+  if (pace.exchanges) {
+    out.embedding_s = std::max(out.embedding_s, host * embedding_.operators);
+    if (makes_token) out.head_s = std::max(out.head_s, host * head_.operators);
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const Kind& k = kinds_[i];
+      LayerTime& time = out.kinds[i];
+      const double messages = k.bytes_per_token > 0 ? pace.messages_s : 0;
+      time = {std::max(time.before_exchange_s, host * k.before.operators),
+              std::max(time.after_exchange_s, host * after_operators(k) + messages)};
+    }
+    return;
+  }
+  if (host_total <= device_total) return;
+  // The device idles, in each part its share of the host's time.
+  const double idle = host * (host_total - device_total) / host_total;
+  out.embedding_s += idle * embedding_.operators;
+  if (makes_token) out.head_s += idle * head_.operators;
+  for (std::size_t i = 0; i < kinds_.size(); ++i) {
+    out.kinds[i].before_exchange_s += idle * kinds_[i].before.operators;
+    out.kinds[i].after_exchange_s += idle * after_operators(kinds_[i]);
   }
 }
 

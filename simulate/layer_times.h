@@ -23,9 +23,18 @@ struct LayerTime {
   double after_exchange_s = 0;   ///< attention, its projection, MLP
 };
 
+/// How the host that issues a process's operators one by one keeps up with the device, where
+/// Rates::host_operator_latency says that it takes time.
+struct HostPace {
+  /// Without an exchange the host issues the whole pass ahead of the device, and the slower of the
+  /// two sets its time. An exchange makes it wait for the device, so that it starts each of a
+  /// layer's two parts with nothing issued ahead: the slower sets the time of each part.
+  bool exchanges = false;
+  double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
+};
+
 /// One process's compute times, those of layers that are alike stored once: layer l takes
-/// `kinds[LayerTimes::kinds()[l]]`. Where the host issues operators more slowly than the device
-/// runs them, the device waits the same time before each operator, so that the sum is the host's.
+/// `kinds[LayerTimes::kinds()[l]]`.
 struct ProcessTimes {
   double embedding_s = 0;  ///< before the first layer
   double head_s = 0;       ///< behind the last one; 0 for a process that makes no token
@@ -51,11 +60,15 @@ class LayerTimes {
   /// Operators of one process that makes the first token.
   double num_operators() const;
 
-  /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys.
-  ProcessTimes process(std::uint64_t tokens, std::uint64_t keys, bool makes_token) const;
+  /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
+  /// keys and values of others are first joined with the own ones, as torch.cat does.
+  ProcessTimes process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                       const HostPace& pace = {}) const;
   /// The same into `out`, whose memory is kept from call to call.
-  void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+  void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token, const HostPace& pace,
                 ProcessTimes& out) const;
+  /// The same layers on a host that costs nothing.
+  LayerTimes on_device() const;
   /// Sum over all layers, embedding and head: TTFT when one process reads the whole prompt.
   double total_s(const ProcessTimes& times) const;
 

@@ -116,13 +116,46 @@ TEST_CASE("simulate: layers of different shape have times of their own") {
         t.kinds[times.kinds().front()].after_exchange_s);
 }
 
-TEST_CASE("simulate: where the host is slower, a process takes the host's time for its operators") {
+TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part between exchanges") {
   roofline::Rates rates = counting();
-  rates.host_operator_latency = {1e9};
+  rates.host_operator_latency = {1e9};  // slower than any operator here
   const LayerTimes times(tiny(), {}, eager, rates);
-  CHECK(times.total_s(times.process(5, 7, true)) == Approx(1e9 * times.num_operators()));
-  const double without_head = times.total_s(times.process(5, 7, false));
-  CHECK(without_head < 1e9 * times.num_operators());
+  const ProcessTimes alone = times.process(7, 7, true);
+  CHECK(times.total_s(alone) == Approx(1e9 * times.num_operators()));
+  const ProcessTimes exchanging = times.process(7, 7, true, {.exchanges = true, .messages_s = 5e8});
+  CHECK(times.total_s(exchanging) == Approx(1e9 * times.num_operators() + 3 * 5e8));
+  // Keys and values from others: two operators more in each layer, to join them with the own ones.
+  const ProcessTimes joined = times.process(5, 7, true, {.exchanges = true, .messages_s = 5e8});
+  CHECK(times.total_s(joined) == Approx(1e9 * (times.num_operators() + 6) + 3 * 5e8));
+}
+
+TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
+  roofline::Rates rates = counting();
+  const LayerTimes device(tiny(), {}, eager, rates);
+  const LayerTime free = device.process(64, 64, false).kinds.back();
+  // A host between the two: the part before the exchange has fewer FLOPs an operator.
+  const double operators = device.num_operators() / 3;
+  rates.host_operator_latency = {(free.before_exchange_s + free.after_exchange_s) / operators};
+  const LayerTimes times(tiny(), {}, eager, rates);
+  const LayerTime t = times.process(64, 64, false, {.exchanges = true}).kinds.back();
+  CHECK(t.before_exchange_s > free.before_exchange_s);
+  CHECK(t.after_exchange_s == Approx(free.after_exchange_s));
+}
+
+TEST_CASE("simulate: joined keys and values are each read and written once") {
+  roofline::Rates rates = counting();
+  rates.flops_per_second.fill({1e30});
+  rates.bytes_per_second.fill({1e30});
+  const auto join_seconds = [&](std::uint64_t keys) {
+    const LayerTimes slow(tiny(), {}, eager, rates);
+    return slow.process(5, keys, false).kinds.back().after_exchange_s;
+  };
+  rates.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Elementwise)] = {1};
+  // Score elements pass through scale, mask and cast, so take differences that they are linear in.
+  const double per_key = join_seconds(8) - join_seconds(7);
+  const double first = join_seconds(6) - join_seconds(5);
+  // 6 keys are joined, 5 (the own ones alone) are not: 96 bytes a key, read and written.
+  CHECK(first - per_key == Approx(5 * 96 * 2));
 }
 
 TEST_CASE("simulate: an encoder-decoder model cannot be read in parts") {
