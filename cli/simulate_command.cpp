@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "reports/gantt_plot.h"
 #include "reports/plot.h"
 #include "reports/timeline_trace.h"
+#include "search/runahead.h"
 #include "simulate/model_prefill.h"
 #include "simulate/noise.h"
 #include "simulate/platform_json.h"
@@ -81,16 +81,8 @@ double parse_number(const char* flag, const std::string& text, bool may_be_zero)
 std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
                                            std::uint64_t devices) {
   constexpr const char* flag = "--partition";
+  if (text == "even") return search::even_partition(prompt_len, devices);
   std::vector<std::uint64_t> tokens;
-  if (text == "even") {
-    if (prompt_len < devices) {
-      throw Error(flag, fmt::format("{} tokens", prompt_len),
-                  fmt::format("at least one for each of the {} devices", devices));
-    }
-    tokens.assign(devices, prompt_len / devices);
-    for (std::uint64_t i = 0; i < prompt_len % devices; ++i) ++tokens[i];
-    return tokens;
-  }
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
@@ -98,16 +90,18 @@ std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_
     if (comma == std::string_view::npos) break;
     rest = rest.substr(comma + 1);
   }
-  const std::uint64_t sum = std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0});
-  if (tokens.size() != devices || sum != prompt_len) {
-    throw Error(flag, fmt::format("{} parts of {} tokens in all", tokens.size(), sum),
-                fmt::format("{} parts of {} tokens, or even", devices, prompt_len));
+  if (tokens.size() != devices) {
+    throw Error(flag, fmt::format("{} parts", tokens.size()),
+                fmt::format("one for each of the {} devices", devices));
   }
+  search::check_partition(tokens, prompt_len, flag);
   return tokens;
 }
 
-/// The link that is named in the hardware file, or given by its two numbers.
-std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware) {
+/// The link that is named in the hardware file, with the share of it that payload reaches, or given
+/// by its two numbers.
+std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware,
+                                     roofline::Mode mode) {
   if (!o.link.empty()) {
     std::vector<std::string> names;
     for (const auto& [name, link] : hardware.links) names.push_back(name);
@@ -119,7 +113,9 @@ std::pair<double, double> parse_link(const Options& o, const roofline::Hardware&
       }
       throw Error(std::string("--link: ") + unknown_name("link", o.link, names).what());
     }
-    return {found->second.bandwidth.value, found->second.latency.value};
+    const bool calibrated = mode == roofline::Mode::Calibrated && hardware.link_rate;
+    return {(calibrated ? hardware.link_rate->value : 1) * found->second.bandwidth.value,
+            found->second.latency.value};
   }
   if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
     throw Error(
@@ -132,7 +128,7 @@ std::pair<double, double> parse_link(const Options& o, const roofline::Hardware&
 }
 
 simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
-                                  std::string& in_words) {
+                                  roofline::Mode mode, std::string& in_words) {
   std::optional<std::uint64_t> devices;
   if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
   if (!o.platform.empty()) {
@@ -159,7 +155,7 @@ simulate::Platform parse_platform(const Options& o, const roofline::Hardware& ha
   }
   const simulate::Topology topology = parse_flag(
       "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
-  const auto [bytes_per_s, latency_s] = parse_link(o, hardware);
+  const auto [bytes_per_s, latency_s] = parse_link(o, hardware, mode);
   in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
                          format_quantity(bytes_per_s, Dimension::BytesPerSecond),
                          format_quantity(latency_s, Dimension::Seconds));
@@ -200,7 +196,7 @@ Run model_run(const Options& o, const Globals& globals) {
   const simulate::Schedule schedule =
       parse_flag("--schedule", o.schedule, simulate::parse_schedule);
   std::string platform_words;
-  simulate::Platform platform = parse_platform(o, c.hardware, platform_words);
+  simulate::Platform platform = parse_platform(o, c.hardware, c.mode, platform_words);
   const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
   model.prompt_len = sizes.prompt_len;
   for (const std::string& line :
@@ -209,11 +205,12 @@ Run model_run(const Options& o, const Globals& globals) {
   }
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
   const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
+  const bool host = c.mode == roofline::Mode::Calibrated && c.hardware.host_message_latency;
+  const double host_message_s = host ? c.hardware.host_message_latency->value : 0;
+  const std::vector<std::uint64_t> partition =
+      parse_partition(o.partition, model.prompt_len, platform.num_devices());
   Scenario scenario{
-      simulate::prefill_work(
-          times, schedule, parse_partition(o.partition, model.prompt_len, platform.num_devices())),
-      std::move(platform),
-      {}};
+      simulate::prefill_work(times, schedule, partition, host_message_s), std::move(platform), {}};
   apply_orders(o, scenario);
   model.bounds = simulate::prefill_bounds(times, scenario.work);
   return {std::move(scenario), std::move(platform_words), std::move(model)};

@@ -114,7 +114,7 @@ TEST_CASE("simulate prefill: wrong requests are refused in one line") {
   check_refused(four + "--link nvlnk", "did you mean 'nvlink");
   check_refused(four + link + "--topology rig", "--topology: unknown topology 'rig'");
   check_refused(four + link + "--partition 1,2,3",
-                "--partition: got 3 parts of 6 tokens in all, expected 4 parts of 1000 tokens");
+                "--partition: got 3 parts, expected one for each of the 4 devices");
   check_refused(four + link + "--partition 1000,x,0,0", "--partition");
   check_refused(four + link + "--send-order fif", "did you mean 'fifo'?");
   check_refused(four + link + "--noise flows=1", "--noise: noise: got 1 flows of 0 bytes");
