@@ -55,6 +55,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("on_chip_memory_capacity_bytes", hw.on_chip_memory_capacity);
   sheet.add("operator_latency_s", hw.operator_latency);
   sheet.add("host_operator_latency_s", hw.host_operator_latency);
+  sheet.add("host_message_latency_s", hw.host_message_latency);
   for (const auto& [link, l] : hw.links) {
     sheet.add("link_" + link + "_bytes_per_s", l.bandwidth);
     sheet.add("link_" + link + "_latency_s", l.latency);
@@ -68,6 +69,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
   sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
   sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);
+  sheet.add("factor_link_rate", hw.link_rate);
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
   j.update(sheet.values);
   j["sources"] = sheet.sources;

@@ -118,6 +118,7 @@ int run(int argc, char** argv) {
   add_estimate(app, globals);
   add_calibrate(app, globals);
   add_sweep(app, globals);
+  add_simulate(app, globals);
   add_run(app, globals);
   add_choose(app, globals);
   add_convert(app, globals);

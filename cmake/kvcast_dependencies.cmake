@@ -12,6 +12,7 @@ kvcast_dependency(nlohmann_json 3.11)
 kvcast_dependency(fmt 9.1)
 kvcast_dependency(Boost 1.74 CONFIG)
 kvcast_dependency(Eigen3 3.4 CONFIG)
+kvcast_dependency(Threads)
 if(NOT KVCAST_FUZZ) # what only the executor needs; Clang may have no OpenMP
   kvcast_dependency(OpenMP COMPONENTS CXX)
   kvcast_dependency(oneDNN 2.6)

@@ -34,8 +34,10 @@ PlotFiles plot_files(const fs::path& picture) {
 std::string plot_csv(const Plot& plot) {
   bool names = false;
   bool stacks = false;
+  bool spans = false;
   for (const Series& s : plot.series) {
     stacks = stacks || s.style == Style::StackedBars;
+    spans = spans || s.style == Style::Spans;
     for (const Point& p : s.points) names = names || !p.name.empty();
   }
   const auto label_of = [](const std::string& label) {
@@ -48,12 +50,14 @@ std::string plot_csv(const Plot& plot) {
   csv.cell(plot.x.column.empty() ? "x" : plot.x.column);
   csv.cell(plot.y.column.empty() ? "y" : plot.y.column);
   if (stacks) csv.cell("stacked_on");
+  if (spans) csv.cell("end_" + (plot.x.column.empty() ? "x" : plot.x.column));
   if (names) csv.cell("name");
   csv.end_row();
   const auto bases = stack_bases(plot);
   const auto add_row = [&](const std::string& label, const Point& p, double base) {
     csv.cell(label_of(label)).cell(p.x).cell(p.y);
     if (stacks) csv.cell(base);
+    if (spans) csv.cell(p.x_end);
     if (names) csv.cell(printable(p.name));
     csv.end_row();
   };

@@ -23,6 +23,7 @@ struct Axis {
   Scale scale = Scale::Linear;
   double unit = 1;  ///< what 1 on the axis is in the points' base unit: 1e9 draws bytes as GB
   double from = no_value;  ///< where the axis begins; smaller points are left out of the picture
+  std::vector<std::string> names = {};  ///< of 0, 1, 2, ... on a linear axis, instead of numbers
 };
 
 enum class Style {
@@ -31,13 +32,15 @@ enum class Style {
   Marks,        ///< measured points
   Bars,         ///< side by side with the other Bars at the same x
   StackedBars,  ///< on top of the StackedBars before it at the same x
+  Spans,        ///< boxes from x to Point::x_end around y; not together with StackedBars
 };
 
 /// In the base units that the CSV's columns name.
 struct Point {
   double x = no_value;
   double y = no_value;
-  std::string name = {};  ///< what the point is, for the CSV; not drawn
+  std::string name = {};    ///< what the point is, for the CSV; not drawn
+  double x_end = no_value;  ///< of Spans
 };
 
 /// Drawn in order, later ones on top. Points that a logarithmic axis cannot show are left out of
@@ -46,7 +49,8 @@ struct Series {
   std::string label = {};  ///< in the key, and in the CSV's column "series"
   std::vector<Point> points = {};
   Style style = Style::Line;
-  int color = -1;  ///< index into a palette for the colour-blind; -1: the series' own place
+  int color = -1;       ///< index into a palette for the colour-blind; -1: the series' own place
+  double height = 0.8;  ///< of Spans, on the y axis
 };
 
 /// A level across the whole plot, such as a capacity; one entry of the key.
@@ -76,7 +80,7 @@ struct Plot {
 /// The files that belong to one picture.
 struct PlotFiles {
   std::filesystem::path picture;
-  std::filesystem::path csv;     ///< columns series, x, y[, stacked_on][, name]
+  std::filesystem::path csv;     ///< columns series, x, y[, stacked_on | x_end][, name]
   std::filesystem::path script;  ///< `gnuplot FIG.gp` in its folder draws the picture from the CSV
 };
 

@@ -67,6 +67,10 @@ std::pair<View, View> views_of(const Plot& plot) {
       if (!can_show(p.x, plot.x) || !can_show(p.y, plot.y)) continue;
       include(x, p.x, plot.x);
       include(y, bases[s][i] + p.y, plot.y);
+      if (series.style == Style::Spans) {
+        include(x, p.x_end, plot.x);
+        for (const double side : {-0.5, 0.5}) include(y, p.y + side * series.height, plot.y);
+      }
       if (!is_bar(series.style)) continue;
       bars = true;
       const bool linear = plot.x.scale == Scale::Linear;

@@ -21,8 +21,24 @@ std::string column(int index, double unit) {
   return unit == 1 ? std::to_string(index) : fmt::format("(${}/{:g})", index, unit);
 }
 
-std::string axis_commands(char letter, const View& view) {
+/// Of the names that fit, each at its place: "('device0' 0, 'device1' 1)".
+std::string named_ticks(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 32;
+  constexpr std::size_t columns = 10;  // beside the axis
+  const std::size_t stride = (names.size() + most - 1) / most;
+  std::string list;
+  for (std::size_t i = 0; i < names.size(); i += stride) {
+    list += fmt::format("{}{} {}", i == 0 ? "" : ", ",
+                        literal(shortened(printable(names[i]), columns)), i);
+  }
+  return "(" + list + ")";
+}
+
+std::string axis_commands(char letter, const View& view, const Axis& axis) {
   std::string commands;
+  if (!axis.names.empty()) {
+    commands += fmt::format("set {}tics {}\n", letter, named_ticks(axis.names));
+  }
   if (view.scale != Scale::Linear) {
     commands += fmt::format("set logscale {} {}\n", letter, view.scale == Scale::Log2 ? 2 : 10);
     commands += fmt::format("set {}tics {}\n", letter, ticks(view));
@@ -72,6 +88,11 @@ std::string drawing(const Plot& plot, std::size_t index, const Layout& layout, c
   if (s.style == Style::Marks) {
     return fmt::format("using {}:{} with points pt {} ps {:g} {} {}", x, y,
                        filled_marks[place % filled_marks.size()], look.mark_size, color, title);
+  }
+  if (s.style == Style::Spans) {
+    return fmt::format(
+        "using {0}:3:{0}:{1}:($3-{2:g}):($3+{2:g}) with boxxyerror fs solid 0.9 noborder {3} {4}",
+        x, column(4, plot.x.unit), s.height / 2, color, title);
   }
   if (!is_bar(s.style)) {
     const bool dashed = s.style == Style::Dashed || place >= palette.size();
@@ -160,7 +181,7 @@ std::string script_of(const Plot& plot, const PlotFiles& files) {
   gp += fmt::format("set label {} at screen {:.5f}, screen {:.5f} center rotate by 90\n",
                     literal(plot.y.label), 17 / width_px,
                     (layout.height - layout.top + layout.bottom) / 2 / layout.height);
-  gp += axis_commands('x', layout.x) + axis_commands('y', layout.y);
+  gp += axis_commands('x', layout.x, plot.x) + axis_commands('y', layout.y, plot.y);
   gp += annotation_commands(plot, layout, 9.5 * look.points);
 
   // Each series is a range of rows, counted after the header from 0.

@@ -88,7 +88,25 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
   hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");
   hw.overlap = optional_factor(factors, "overlap");
+  hw.link_rate = optional_factor(factors, "link_rate");
   factors.reject_unknown_keys();
+}
+
+/// The file, or the one it extends with its own entries in the place of that one's.
+nlohmann::json read_extended(const std::filesystem::path& path) {
+  nlohmann::json document = read_json_file(path);
+  const JsonObject o(document, path.string());
+  if (!o.has("extends")) return document;
+  const std::string base = o.text("extends");
+  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
+    o.fail("extends", "the name of another file in its folder, without .json");
+  }
+  nlohmann::json extended = read_json_file(path.parent_path() / (base + ".json"));
+  const JsonObject of_base(extended, path.string() + ": /extends");
+  if (of_base.has("extends")) o.fail("extends", "a file that extends no other one");
+  document.erase("extends");
+  extended.merge_patch(document);
+  return extended;
 }
 
 }  // namespace
@@ -121,7 +139,7 @@ DType Hardware::supported(DType dtype) const {
 }
 
 Hardware read_hardware(const std::filesystem::path& path) {
-  const nlohmann::json document = read_json_file(path);
+  const nlohmann::json document = read_extended(path);
   const JsonObject o(document, path.string());
   Hardware hw;
   hw.name = o.text("name");
@@ -152,6 +170,9 @@ Hardware read_hardware(const std::filesystem::path& path) {
   const JsonObject latency = o.object("latency");
   hw.operator_latency = read_quantity(latency, "operator", Dimension::Seconds);
   hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
+  if (latency.has("host_message")) {
+    hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
+  }
   latency.reject_unknown_keys();
   if (o.has("factors")) read_factors(o.object("factors"), hw);
   if (o.has("calibration")) o.object("calibration").text("date");

@@ -44,6 +44,7 @@ struct Hardware {
   std::map<std::string, Link> links;
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
+  std::optional<Sourced> host_message_latency;  ///< likewise one send or receive
 
   std::map<DType, Sourced> matrix_rate;               ///< Engine::Matrix
   std::map<DType, Sourced> batched_matrix_rate;       ///< Engine::BatchedMatrix
@@ -56,14 +57,16 @@ struct Hardware {
   /// The share of the shorter of an operator's computing and memory times that the longer one
   /// hides; none: all of it.
   std::optional<Sourced> overlap;
+  std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
   /// device has; fp16 and bf16 stand for each other. Throws Error when there is none.
   DType supported(DType dtype) const;
 };
 
-/// Reads a hardware file (format: data/hardware/README.md). Throws Error for unknown keys, values
-/// without a unit, zero or negative values, factors above 1, unknown sources.
+/// Reads a hardware file (format: data/hardware/README.md); what is not said in one that extends
+/// another of its folder is read from that. Throws Error for unknown keys, values without a unit,
+/// zero or negative values, factors above 1, unknown sources.
 Hardware read_hardware(const std::filesystem::path& path);
 
 /// By catalog name or path. Throws Error with the nearest name.

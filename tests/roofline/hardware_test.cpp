@@ -97,6 +97,39 @@ TEST_CASE("hardware: links and factors may be left out, nothing else") {
   CHECK(hw.description == "toy");
 }
 
+TEST_CASE("hardware: a file that extends another says only what is different") {
+  const fs::path folder = fs::temp_directory_path() / "kvcast-hardware-extends-test";
+  fs::create_directory(folder);
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder / name) << text;
+  };
+  write("toy.json", valid.dump());
+  write("slow.json", R"({"extends": "toy", "name": "slow", "latency": {
+    "host_operator": {"value": "70 us", "source": "fitted", "reference": "rows"},
+    "host_message": {"value": "40 us", "source": "fitted", "reference": "rows"}},
+    "factors": {"link_rate": {"value": 0.5, "source": "measured", "reference": "runs"}}})");
+  const Hardware base = read_hardware(folder / "toy.json");
+  const Hardware slow = read_hardware(folder / "slow.json");
+  CHECK(slow.name == "slow");
+  CHECK(slow.host_operator_latency.value == doctest::Approx(70e-6));
+  CHECK(slow.host_operator_latency.source == Source::Fitted);
+  REQUIRE(slow.host_message_latency);
+  CHECK(slow.host_message_latency->value == doctest::Approx(40e-6));
+  CHECK(slow.link_rate->value == 0.5);
+  CHECK(slow.operator_latency.value == base.operator_latency.value);
+  CHECK(slow.memory_bandwidth.value == base.memory_bandwidth.value);
+  CHECK_FALSE(base.host_message_latency);
+  CHECK_FALSE(base.link_rate);
+
+  write("again.json", R"({"extends": "slow"})");
+  CHECK_THROWS_AS(read_hardware(folder / "again.json"), Error);
+  write("outside.json", R"({"extends": "../toy"})");
+  CHECK_THROWS_AS(read_hardware(folder / "outside.json"), Error);
+  write("missing.json", R"({"extends": "nothing"})");
+  CHECK_THROWS_AS(read_hardware(folder / "missing.json"), Error);
+  fs::remove_all(folder);
+}
+
 TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
   for (const Bad& c : std::vector<Bad>{
            {"no name", R"({"name": null})", {"/name", "missing"}},

@@ -1,0 +1,314 @@
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/request_options.h"
+#include "cli/simulate_output.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "reports/gantt_plot.h"
+#include "reports/plot.h"
+#include "reports/timeline_trace.h"
+#include "search/runahead.h"
+#include "simulate/model_prefill.h"
+#include "simulate/noise.h"
+#include "simulate/platform_json.h"
+#include "simulate/scenario.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using simulate::RunResult;
+using simulate::Scenario;
+using simulate::Simulation;
+
+struct Options {
+  std::string scenario;
+  RequestOptions request;
+  std::string schedule;
+  std::string devices;
+  std::string partition = "even";
+  std::string topology;
+  std::string platform;
+  std::string link;
+  std::string link_gb_per_s;
+  std::string link_latency_s;
+  std::string send_order;
+  std::string all_gather;
+  std::string noise;
+  std::string trace;
+  std::string plot;
+  bool json = false;
+};
+
+/// A plain number of at least 0, or above 0.
+double parse_number(const char* flag, const std::string& text, bool may_be_zero) {
+  double value = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const bool right = error == std::errc() && stop == end && std::isfinite(value) &&
+                     (value > 0 || (may_be_zero && value == 0));
+  if (!right) {
+    throw Error(flag, "'" + text + "'",
+                may_be_zero ? "zero or a number above it" : "a number above 0");
+  }
+  return value;
+}
+
+/// Tokens of each process: even, longer parts first, or as listed.
+std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
+                                           std::uint64_t devices) {
+  constexpr const char* flag = "--partition";
+  if (text == "even") return search::even_partition(prompt_len, devices);
+  std::vector<std::uint64_t> tokens;
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    tokens.push_back(parse_token_count(rest.substr(0, comma), flag));
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  if (tokens.size() != devices) {
+    throw Error(flag, fmt::format("{} parts", tokens.size()),
+                fmt::format("one for each of the {} devices", devices));
+  }
+  search::check_partition(tokens, prompt_len, flag);
+  return tokens;
+}
+
+/// The link that is named in the hardware file, with the share of it that payload reaches, or given
+/// by its two numbers.
+std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware,
+                                     roofline::Mode mode) {
+  if (!o.link.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, link] : hardware.links) names.push_back(name);
+    const auto found = hardware.links.find(o.link);
+    if (found == hardware.links.end()) {
+      if (names.empty()) {
+        throw Error("--link", "'" + o.link + "', and " + hardware.name + " lists no links",
+                    "--link-gb-per-s and --link-latency-s");
+      }
+      throw Error(std::string("--link: ") + unknown_name("link", o.link, names).what());
+    }
+    const bool calibrated = mode == roofline::Mode::Calibrated && hardware.link_rate;
+    return {(calibrated ? hardware.link_rate->value : 1) * found->second.bandwidth.value,
+            found->second.latency.value};
+  }
+  if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
+    throw Error(
+        "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
+        "--platform FILE");
+  }
+  constexpr double giga = 1e9;
+  return {giga * parse_number("--link-gb-per-s", o.link_gb_per_s, false),
+          parse_number("--link-latency-s", o.link_latency_s, true)};
+}
+
+simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
+                                  roofline::Mode mode, std::string& in_words) {
+  std::optional<std::uint64_t> devices;
+  if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
+  if (!o.platform.empty()) {
+    for (const auto& [flag, value] :
+         {std::pair{"--topology", &o.topology}, std::pair{"--link", &o.link},
+          std::pair{"--link-gb-per-s", &o.link_gb_per_s},
+          std::pair{"--link-latency-s", &o.link_latency_s}}) {
+      if (!value->empty()) {
+        throw Error(std::string(flag) +
+                    " and --platform both say what the links are; expected one of them");
+      }
+    }
+    simulate::Platform platform = simulate::read_platform(o.platform);
+    if (devices && *devices != platform.num_devices()) {
+      throw Error("--devices", std::to_string(*devices),
+                  fmt::format("the {} of {}", platform.num_devices(), o.platform));
+    }
+    in_words = o.platform;
+    return platform;
+  }
+  if (!devices) throw Error("--devices is required, or --platform FILE");
+  if (*devices > simulate::max_devices) {
+    throw Error("--devices", o.devices, fmt::format("1 to {}", simulate::max_devices));
+  }
+  const simulate::Topology topology = parse_flag(
+      "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
+  const auto [bytes_per_s, latency_s] = parse_link(o, hardware, mode);
+  in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
+                         format_quantity(bytes_per_s, Dimension::BytesPerSecond),
+                         format_quantity(latency_s, Dimension::Seconds));
+  return make_platform(topology, static_cast<std::uint32_t>(*devices), bytes_per_s, latency_s);
+}
+
+void apply_orders(const Options& o, Scenario& scenario) {
+  if (!o.all_gather.empty()) {
+    scenario.work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+  }
+  if (!o.send_order.empty()) {
+    scenario.work.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+  }
+  scenario.options.send_order = scenario.work.send_order;
+}
+
+SimulatedRun explicit_run(const Options& o) {
+  if (!o.request.model.empty() || !o.request.hardware.empty() || !o.schedule.empty() ||
+      !o.devices.empty() || !o.platform.empty() || !o.topology.empty()) {
+    throw Error(
+        "--scenario says all that is simulated; expected it without --model, --hardware, "
+        "--schedule, --devices, --topology and --platform");
+  }
+  SimulatedRun run{simulate::read_scenario(o.scenario), o.scenario, {}};
+  apply_orders(o, run.scenario);
+  return run;
+}
+
+SimulatedRun model_run(const Options& o, const Globals& globals) {
+  for (const auto& [flag, value] :
+       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware},
+        std::pair{"--schedule", &o.schedule}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
+  }
+  SimulatedModel model;
+  model.configuration = parse_configuration(o.request, globals.catalog());
+  const roofline::Configuration& c = model.configuration;
+  const simulate::Schedule schedule =
+      parse_flag("--schedule", o.schedule, simulate::parse_schedule);
+  std::string platform_words;
+  simulate::Platform platform = parse_platform(o, c.hardware, c.mode, platform_words);
+  const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
+  model.prompt_len = sizes.prompt_len;
+  for (const std::string& line :
+       roofline::context_warnings(c.architecture, {1, sizes.prompt_len, 1})) {
+    globals.warn(line);
+  }
+  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
+  const bool host = c.mode == roofline::Mode::Calibrated && c.hardware.host_message_latency;
+  const double host_message_s = host ? c.hardware.host_message_latency->value : 0;
+  const std::vector<std::uint64_t> partition =
+      parse_partition(o.partition, model.prompt_len, platform.num_devices());
+  Scenario scenario{
+      simulate::prefill_work(times, schedule, partition, host_message_s), std::move(platform), {}};
+  apply_orders(o, scenario);
+  model.bounds = simulate::prefill_bounds(times, scenario.work);
+  return {std::move(scenario), std::move(platform_words), std::move(model)};
+}
+
+void run_prefill(const Options& o, const Globals& globals) {
+  std::optional<simulate::NoiseSpec> spec;
+  if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong name is said before anything runs
+  const SimulatedRun run = o.scenario.empty() ? model_run(o, globals) : explicit_run(o);
+  const Simulation simulation(run.scenario.platform, simulate::prefill_programs(run.scenario.work));
+  simulate::RunOptions options = run.scenario.options;
+  options.record = !o.trace.empty() || !o.plot.empty();
+  const RunResult r = simulation.run(options);
+  const double sensitivity = simulate::ttft_sensitivity(simulation, options);
+  if (sensitivity > simulate::ill_conditioned) {
+    globals.warn(
+        fmt::format("ill-conditioned: inputs that differ by 1e-9 of themselves move the "
+                    "TTFT by {:.2g} of itself; trust no more digits",
+                    sensitivity));
+  }
+  if (!o.trace.empty()) reports::write_trace(simulation, r, o.trace);
+  if (!o.plot.empty()) {
+    reports::write_plot(reports::gantt_plot(simulation, r, title_of(run)), o.plot);
+  }
+  std::optional<simulate::NoiseResult> noise;
+  if (spec) noise = simulate::run_noise(simulation, run.scenario.options, *spec);
+  if (o.json) {
+    ordered_json j = run_json(run, r, sensitivity);
+    if (noise) j["noise"] = noise_json(*spec, *noise);
+    print_json(j);
+    return;
+  }
+  print_text(run_text(run, r) + (noise ? noise_text(*spec, *noise) : std::string()));
+}
+
+void add_prefill(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "prefill",
+      "One prompt read by several devices, message by message.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --scenario scenario.json --json");
+  const auto o = std::make_shared<Options>();
+  RequestOptions& request = o->request;
+  c->add_option("--scenario", o->scenario, "explicit compute times instead of a model's")
+      ->type_name("FILE.json");
+  c->add_option("--model,-m", request.model, "catalog name, config.json, or a folder with one")
+      ->type_name("MODEL");
+  c->add_option("--hardware", request.hardware, "catalog name or a JSON file")->type_name("HW");
+  c->add_option("--method", request.method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  c->add_option("--schedule", o->schedule,
+                "kvr (KV-Runahead) or tsp (tensor and sequence parallel)")
+      ->type_name("SCHEDULE");
+  c->add_option("--devices", o->devices, "processes, one on each device")->type_name("P");
+  c->add_option("--partition", o->partition, "tokens of each process: even, or A,B,C")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]")->type_name("TOKENS");
+  c->add_option("--attention", request.attention,
+                "eager (scores in memory, as plain PyTorch) or tiled (flash)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--dtype", request.dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--mode", request.mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c->add_option("--set", request.set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--topology", o->topology,
+                "switch (the default), ring, chain, crossbar, pcie[:group=N], "
+                "fat-tree[:group=N,oversubscription=F]")
+      ->type_name("KIND");
+  c->add_option("--link", o->link, "a link of the hardware file, such as nvlink")
+      ->type_name("NAME");
+  c->add_option("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second")
+      ->type_name("RATE");
+  c->add_option("--link-latency-s", o->link_latency_s, "of one link; a switch is two away")
+      ->type_name("SECONDS");
+  c->add_option("--platform", o->platform, "devices, switches and links instead")
+      ->type_name("FILE.json");
+  c->add_option("--send-order", o->send_order,
+                "fifo (one message at a time, the default), async or block")
+      ->type_name("ORDER");
+  c->add_option("--all-gather", o->all_gather, "of tsp: ring, recursive-doubling or direct")
+      ->type_name("KIND");
+  c->add_option("--noise", o->noise,
+                "many runs with traffic of others: "
+                "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
+      ->type_name("SPEC");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->add_option("--trace", o->trace, "write a Chrome trace, for ui.perfetto.dev")
+      ->type_name("FILE.json");
+  c->add_option("--plot", o->plot, "draw who computes, waits and sends when")
+      ->type_name("FILE.svg|png");
+  c->callback([o, &globals] { run_prefill(*o, globals); });
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "simulate",
+      "Discrete-event simulation of devices that share a network.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --help");
+  command->require_subcommand(1);
+  add_prefill(*command, globals);
+}
+
+}  // namespace kvcast::cli

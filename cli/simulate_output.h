@@ -1,0 +1,41 @@
+/// What `kvcast simulate` prints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "roofline/estimator.h"
+#include "simulate/model_prefill.h"
+#include "simulate/noise.h"
+#include "simulate/scenario.h"
+
+namespace kvcast::cli {
+
+/// What the product form knows beside its scenario.
+struct SimulatedModel {
+  roofline::Configuration configuration;
+  std::uint64_t prompt_len = 0;
+  simulate::PrefillBounds bounds;
+};
+
+struct SimulatedRun {
+  simulate::Scenario scenario;
+  std::string platform;  ///< in words
+  std::optional<SimulatedModel> model;
+};
+
+/// "kvr of llama-7b on 4 x a100-80gb, ..."
+std::string title_of(const SimulatedRun& run);
+
+nlohmann::ordered_json run_json(const SimulatedRun& run, const simulate::RunResult& result,
+                                double sensitivity);
+std::string run_text(const SimulatedRun& run, const simulate::RunResult& result);
+
+nlohmann::ordered_json noise_json(const simulate::NoiseSpec& spec,
+                                  const simulate::NoiseResult& noise);
+std::string noise_text(const simulate::NoiseSpec& spec, const simulate::NoiseResult& noise);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,292 @@
+#include "search/partition_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+#include "search/partition_bound.h"
+
+namespace kvcast::search {
+namespace {
+
+constexpr std::size_t most_grid_processes = 9;
+
+/// The best partition so far.
+class Incumbent {
+ public:
+  Incumbent(const Objective& objective, std::uint64_t context, std::size_t processes)
+      : objective_(objective), context_(context) {
+    found.tokens = even_partition(context, processes);
+    found.ttft_s = found.even_ttft_s = evaluate(found.tokens);
+  }
+
+  PartitionFound found;
+  std::uint64_t context() const { return context_; }
+
+  double try_out(const Partition& candidate) {
+    const double ttft = evaluate(candidate);
+    if (ttft < found.ttft_s) {
+      found.ttft_s = ttft;
+      found.tokens = candidate;
+    }
+    return ttft;
+  }
+  /// A search that knows nothing better than `start`, counting on from here.
+  Incumbent restarted(const Partition& start) const {
+    Incumbent other = *this;
+    other.found.tokens = start;
+    other.found.ttft_s = other.evaluate(start);
+    return other;
+  }
+  void take(const Incumbent& other) {
+    found.evaluations = other.found.evaluations;
+    if (!(other.found.ttft_s < found.ttft_s)) return;
+    found.ttft_s = other.found.ttft_s;
+    found.tokens = other.found.tokens;
+  }
+  /// Whether it is better than all before, and so the best now.
+  bool improve(const Partition& candidate) {
+    const double before = found.ttft_s;
+    return try_out(candidate) < before;
+  }
+
+ private:
+  double evaluate(const Partition& candidate) {
+    ++found.evaluations;
+    return objective_(candidate);
+  }
+  const Objective& objective_;
+  std::uint64_t context_;
+};
+
+/// The ends of all parts but the last, as signed numbers for moving them about.
+using Cuts = std::vector<std::int64_t>;
+
+Cuts cuts_of(const Partition& tokens) {
+  Cuts cuts;
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    end += static_cast<std::int64_t>(tokens[i]);
+    cuts.push_back(end);
+  }
+  return cuts;
+}
+
+/// Nothing when a part would be empty.
+std::optional<Partition> partition_of(const Cuts& cuts, std::uint64_t context) {
+  Partition tokens;
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i <= cuts.size(); ++i) {
+    const std::int64_t end = i < cuts.size() ? cuts[i] : static_cast<std::int64_t>(context);
+    if (end <= begin) return {};
+    tokens.push_back(static_cast<std::uint64_t>(end - begin));
+    begin = end;
+  }
+  return tokens;
+}
+
+void grid(Incumbent& best, std::uint64_t context) {
+  for (auto stride = static_cast<std::int64_t>(first_stride(context)); stride >= 1; stride /= 2) {
+    const Cuts center = cuts_of(best.found.tokens);
+    std::vector<int> step(center.size(), -2);
+    for (bool more = true; more;) {
+      Cuts cuts = center;
+      for (std::size_t i = 0; i < cuts.size(); ++i) cuts[i] += step[i] * stride;
+      if (const auto candidate = partition_of(cuts, context)) best.improve(*candidate);
+      std::size_t i = 0;
+      while (i < step.size() && ++step[i] > 2) step[i++] = -2;
+      more = i < step.size();
+    }
+  }
+}
+
+void coordinate(Incumbent& best, std::uint64_t context) {
+  for (auto stride = static_cast<std::int64_t>(first_stride(context)); stride >= 1; stride /= 2) {
+    for (bool improved = true; improved;) {
+      improved = false;
+      for (std::size_t i = 0; i + 1 < best.found.tokens.size(); ++i) {
+        const Cuts center = cuts_of(best.found.tokens);
+        for (const int step : {-2, -1, 1, 2}) {
+          Cuts cuts = center;
+          cuts[i] += step * stride;
+          if (const auto candidate = partition_of(cuts, context))
+            improved |= best.improve(*candidate);
+        }
+      }
+    }
+  }
+}
+
+void golden(Incumbent& best, std::uint64_t context) {
+  const double ratio = (std::sqrt(5.0) - 1) / 2;
+  std::uint64_t low = 1;
+  std::uint64_t high = context - 1;
+  const auto at = [&](std::uint64_t cut) { return best.try_out({cut, context - cut}); };
+  const auto inner = [&] {
+    return static_cast<std::uint64_t>(std::lround(ratio * static_cast<double>(high - low)));
+  };
+  std::uint64_t left = high - inner();
+  std::uint64_t right = low + inner();
+  double left_s = at(left);
+  double right_s = at(right);
+  while (high - low > 4 && left < right) {
+    if (left_s <= right_s) {
+      high = right;
+      right = left;
+      right_s = left_s;
+      left = high - inner();
+      left_s = at(left);
+    } else {
+      low = left;
+      left = right;
+      left_s = right_s;
+      right = low + inner();
+      right_s = at(right);
+    }
+  }
+  for (std::uint64_t cut = low; cut <= high; ++cut) at(cut);
+}
+
+/// Moves tokens from any process to any other as long as that helps, many first, at last one by
+/// one.
+void exchange_tokens(Incumbent& best, std::uint64_t most) {
+  for (std::uint64_t moved = std::bit_floor(std::max<std::uint64_t>(most, 1)); moved >= 1;
+       moved /= 2) {
+    for (bool improved = true; improved;) {
+      improved = false;
+      const std::size_t processes = best.found.tokens.size();
+      for (std::size_t from = 0; from < processes; ++from) {
+        for (std::size_t to = 0; to < processes; ++to) {
+          if (from == to || best.found.tokens[from] <= moved) continue;
+          Partition candidate = best.found.tokens;
+          candidate[from] -= moved;
+          candidate[to] += moved;
+          improved |= best.improve(candidate);
+        }
+      }
+    }
+  }
+}
+
+/// Partitions whose boundaries lie where a TTFT a little above the bound leaves room for them.
+std::vector<Partition> partitions_near(PartitionBound& bound, double lower_bound_s,
+                                       const Incumbent& best) {
+  std::vector<Partition> partitions;
+  for (const double above : {1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 0.16}) {
+    const double target = lower_bound_s * (1 + above);
+    if (target > best.found.ttft_s) break;
+    const BoundaryRanges r = bound.ranges(target);
+    if (!r.feasible) continue;
+    for (const std::uint64_t quarter : {0u, 1u, 2u, 3u, 4u}) {
+      Cuts cuts;
+      for (std::size_t i = 0; i + 1 < r.lowest.size(); ++i) {
+        const std::uint64_t width = r.highest[i] - r.lowest[i];
+        cuts.push_back(static_cast<std::int64_t>(r.lowest[i] + width * quarter / 4));
+      }
+      const auto candidate = partition_of(cuts, best.context());
+      if (candidate) partitions.push_back(*candidate);
+    }
+  }
+  return partitions;
+}
+
+/// From the best of the partitions near the bound; from each of them if that leaves a gap.
+void balance(Incumbent& best, PartitionBound& bound) {
+  constexpr double small_gap = 1e-3;
+  const double lower = bound.lower_bound_s(best.found.ttft_s);
+  best.found.lower_bound_s = lower;
+  const std::vector<Partition> starts = partitions_near(bound, lower, best);
+  for (const Partition& start : starts) best.improve(start);
+  exchange_tokens(best, first_stride(best.context()));
+  for (const Partition& start : starts) {
+    if (best.found.ttft_s <= lower * (1 + small_gap)) return;
+    Incumbent other = best.restarted(start);
+    exchange_tokens(other, first_stride(best.context()));
+    best.take(other);
+  }
+}
+
+void check_algorithm(PartitionAlgorithm algorithm, std::size_t processes) {
+  const std::string where = fmt::format("partition search --algorithm {}", name(algorithm));
+  if (algorithm == PartitionAlgorithm::Golden && processes != 2) {
+    throw Error(where, fmt::format("{} processes", processes), "2");
+  }
+  if (algorithm == PartitionAlgorithm::Grid && processes > most_grid_processes) {
+    throw Error(
+        where, fmt::format("{} processes, so 5^{} values a level", processes, processes - 1),
+        fmt::format("at most {}; balance and coordinate take any number", most_grid_processes));
+  }
+}
+
+void run(PartitionAlgorithm algorithm, Incumbent& best) {
+  switch (algorithm) {
+    case PartitionAlgorithm::Grid: return grid(best, best.context());
+    case PartitionAlgorithm::Coordinate: return coordinate(best, best.context());
+    case PartitionAlgorithm::Golden: return golden(best, best.context());
+    case PartitionAlgorithm::Balance:
+      coordinate(best, best.context());
+      return exchange_tokens(best, first_stride(best.context()));
+  }
+}
+
+}  // namespace
+
+std::string_view name(PartitionAlgorithm algorithm) {
+  switch (algorithm) {
+    case PartitionAlgorithm::Balance: return "balance";
+    case PartitionAlgorithm::Grid: return "grid";
+    case PartitionAlgorithm::Coordinate: return "coordinate";
+    case PartitionAlgorithm::Golden: return "golden";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+PartitionAlgorithm parse_partition_algorithm(std::string_view word) {
+  std::vector<std::string> names;
+  for (const auto algorithm : {PartitionAlgorithm::Balance, PartitionAlgorithm::Grid,
+                               PartitionAlgorithm::Coordinate, PartitionAlgorithm::Golden}) {
+    if (word == name(algorithm)) return algorithm;
+    names.emplace_back(name(algorithm));
+  }
+  throw unknown_name("algorithm", word, names);
+}
+
+std::uint64_t first_stride(std::uint64_t context) {
+  return std::bit_floor(std::max<std::uint64_t>(context / 12, 1));
+}
+
+PartitionFound search_partition(const Objective& objective, std::uint64_t context,
+                                std::size_t processes, PartitionAlgorithm algorithm) {
+  check_algorithm(algorithm, processes);
+  Incumbent best(objective, context, processes);
+  if (processes > 1) run(algorithm, best);
+  return best.found;
+}
+
+PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
+                                std::size_t processes, PartitionAlgorithm algorithm) {
+  check_algorithm(algorithm, processes);
+  RunaheadScratch scratch;
+  const Objective recursion = [&](std::span<const std::uint64_t> partition) {
+    return runahead.ttft_s(partition, scratch);
+  };
+  Incumbent best(recursion, context, processes);
+  PartitionBound bound(runahead, context, processes);
+  if (algorithm == PartitionAlgorithm::Balance) {
+    balance(best, bound);
+  } else {
+    if (processes > 1) run(algorithm, best);
+    best.found.lower_bound_s = bound.lower_bound_s(best.found.ttft_s);
+  }
+  best.found.lower_bound_s = std::min(*best.found.lower_bound_s, best.found.ttft_s);
+  return best.found;
+}
+
+}  // namespace kvcast::search

@@ -1,0 +1,56 @@
+/// The partition of a prompt over a chain of processes that gives the first token soonest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "search/runahead.h"
+
+namespace kvcast::search {
+
+/// Seconds to the first token of a partition.
+using Objective = std::function<double(std::span<const std::uint64_t>)>;
+
+enum class PartitionAlgorithm {
+  /// Ours: between the bounds of PartitionBound, then exchanges of tokens between any two
+  /// processes.
+  /// Objectives other than the recursion start from the even split.
+  Balance,
+  /// The paper's: from the even split, 5 values for each of the P - 1 boundaries, all combinations;
+  /// then around the best with half the stride, down to 1 token.
+  Grid,
+  /// The same values for one boundary after another, again until none improves, at each stride.
+  Coordinate,
+  /// Two processes: golden-section search, the paper's binary search with one evaluation a step.
+  Golden,
+};
+std::string_view name(PartitionAlgorithm algorithm);
+/// Throws Error with the nearest word.
+PartitionAlgorithm parse_partition_algorithm(std::string_view word);
+
+struct PartitionFound {
+  Partition tokens;
+  double ttft_s = 0;
+  double even_ttft_s = 0;
+  std::uint64_t evaluations = 0;  ///< of the objective
+  /// No partition is faster; none where the objective is not the recursion.
+  std::optional<double> lower_bound_s = {};
+};
+
+/// The grid's first stride: the largest power of two up to context/12, as Figure 6 takes 8 of 96.
+std::uint64_t first_stride(std::uint64_t context);
+
+/// Never worse than the even split; the same partition on every run. Throws Error when there are no
+/// processes or fewer tokens than processes, for Golden unless there are two, and for Grid above 9
+/// processes (5^8 values a level).
+PartitionFound search_partition(const Objective& objective, std::uint64_t context,
+                                std::size_t processes, PartitionAlgorithm algorithm);
+
+/// The same by the recursion, with its lower bound.
+PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
+                                std::size_t processes, PartitionAlgorithm algorithm);
+
+}  // namespace kvcast::search

@@ -1,0 +1,242 @@
+#include "search/runahead.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+
+namespace kvcast::search {
+namespace {
+
+void check_link(const ChainLink& link) {
+  if (!(link.bytes_per_s > 0)) {
+    throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s), "more than 0");
+  }
+  for (const double latency : {link.latency_s, link.host_message_s}) {
+    if (!(latency >= 0) || !std::isfinite(latency)) {
+      throw Error("link latency", fmt::format("{:g} s", latency), "at least 0");
+    }
+  }
+}
+
+/// Flows that share one link equally: one ends when the link has moved as many bytes for each flow
+/// as it had when the flow joined, and the flow's own. `starts` ascend; so do the ends of flows of
+/// equal size, but not of others.
+void share_link(std::span<const double> starts, std::span<const double> bytes, double bytes_per_s,
+                std::span<double> ends) {
+  using Flow = std::pair<double, std::size_t>;  // level of bytes at which it ends, index
+  std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flowing;
+  double now = 0;
+  double level = 0;
+  const auto advance = [&](double until) {
+    while (!flowing.empty()) {
+      const double share = bytes_per_s / static_cast<double>(flowing.size());
+      const double end = now + (flowing.top().first - level) / share;
+      if (end > until) {
+        level += (until - now) * share;
+        break;
+      }
+      now = end;
+      level = flowing.top().first;
+      ends[flowing.top().second] = end;
+      flowing.pop();
+    }
+    now = until;
+  };
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    advance(starts[i]);
+    flowing.emplace(level + bytes[i], i);
+  }
+  advance(std::numeric_limits<double>::infinity());
+}
+
+/// From the moments at which a process has its messages ready to those at which they arrive.
+void deliver(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
+  const ChainLink& link = chain.link;
+  const std::size_t layers = chain.kinds.size();
+  const auto bytes_of = [&](std::size_t l) {
+    return static_cast<double>(tokens) * static_cast<double>(chain.bytes_per_token[chain.kinds[l]]);
+  };
+  if (link.order == SendOrder::Async) {
+    std::vector<double> starts;
+    std::vector<double> bytes;
+    for (std::size_t l = 0; l < layers; ++l) {
+      if (bytes_of(l) == 0) continue;
+      starts.push_back(s.ready[l] + link.latency_s);
+      bytes.push_back(bytes_of(l));
+    }
+    std::vector<double> ends(starts.size());
+    share_link(starts, bytes, link.bytes_per_s, ends);
+    std::size_t next = 0;
+    for (std::size_t l = 0; l < layers; ++l) s.sent[l] = bytes_of(l) == 0 ? 0 : ends[next++];
+    return;
+  }
+  double link_free = 0;
+  for (std::size_t l = 0; l < layers; ++l) {
+    s.sent[l] = 0;
+    if (bytes_of(l) == 0) continue;  // the layer caches nothing, so nothing is waited for
+    link_free = std::max(link_free, s.ready[l]) + link.latency_s + bytes_of(l) / link.bytes_per_s;
+    s.sent[l] = link_free;
+  }
+}
+
+}  // namespace
+
+std::string_view name(SendOrder order) {
+  switch (order) {
+    case SendOrder::Fifo: return "fifo";
+    case SendOrder::Async: return "async";
+    case SendOrder::Block: return "block";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+SendOrder parse_send_order(std::string_view word) {
+  std::vector<std::string> names;
+  for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
+    if (word == name(order)) return order;
+    names.emplace_back(name(order));
+  }
+  throw unknown_name("send order", word, names);
+}
+
+Partition even_partition(std::uint64_t context, std::size_t processes) {
+  if (processes == 0 || context < processes) {
+    throw Error(fmt::format("a prompt of {} tokens", context),
+                fmt::format("{} processes", processes), "at least 1 process and a token for each");
+  }
+  Partition parts(processes, context / processes);
+  for (std::size_t i = 0; i < context % processes; ++i) ++parts[i];
+  return parts;
+}
+
+std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition) {
+  std::vector<std::uint64_t> boundaries{0};
+  for (const std::uint64_t tokens : partition) boundaries.push_back(boundaries.back() + tokens);
+  return boundaries;
+}
+
+void check_partition(std::span<const std::uint64_t> partition, std::uint64_t context,
+                     std::string_view where) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < partition.size(); ++i) {
+    if (partition[i] == 0) {
+      throw Error(where, fmt::format("a part {} without tokens", i), "at least 1 token in each");
+    }
+    sum = checked_add(sum, partition[i]);
+  }
+  if (sum != context || partition.empty()) {
+    throw Error(where, fmt::format("parts of {} tokens in all", sum),
+                fmt::format("the {} of the prompt", context));
+  }
+}
+
+double play_process(const Chain& chain, const simulate::ProcessTimes& times, std::uint64_t tokens,
+                    bool last, RunaheadScratch& s) {
+  const ChainLink& link = chain.link;
+  const std::size_t layers = chain.kinds.size();
+  s.received.resize(layers);
+  s.sent.resize(layers);
+  s.ready.resize(layers);
+  double now = times.embedding_s;
+  for (std::size_t l = 0; l < layers; ++l) {
+    const std::size_t kind = chain.kinds[l];
+    now = std::max(now + times.kinds[kind].before_exchange_s, s.received[l]);
+    s.ready[l] = now;
+    const std::uint64_t per_token = chain.bytes_per_token[kind];
+    if (link.order == SendOrder::Block && !last && per_token > 0) {
+      now += link.latency_s +
+             static_cast<double>(tokens) * static_cast<double>(per_token) / link.bytes_per_s;
+    }
+    now += times.kinds[kind].after_exchange_s;
+  }
+  if (!last) {
+    deliver(chain, tokens, s);
+    std::swap(s.sent, s.received);
+  }
+  return now + times.head_s;
+}
+
+Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
+    : times_(std::move(times)), chain_{{times_.kinds().begin(), times_.kinds().end()}, {}, link} {
+  check_link(link);
+  const std::size_t kinds = *std::max_element(chain_.kinds.begin(), chain_.kinds.end()) + 1;
+  for (std::size_t k = 0; k < kinds; ++k)
+    chain_.bytes_per_token.push_back(times_.bytes_per_token(k));
+}
+
+simulate::HostPace Runahead::host_pace(std::size_t process, std::size_t processes) const {
+  const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
+  return {processes > 1, messages * chain_.link.host_message_s};
+}
+
+double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {
+  s.received.assign(times_.num_layers(), 0);
+  std::uint64_t tokens = 0;
+  double end = 0;
+  for (std::size_t i = 0; i < partition.size(); ++i) {
+    tokens += partition[i];
+    const bool last = i + 1 == partition.size();
+    times_.evaluate(partition[i], tokens, last, host_pace(i, partition.size()), s.times);
+    end = play_process(chain_, s.times, tokens, last, s);
+  }
+  return end;
+}
+
+double Runahead::ttft_s(std::span<const std::uint64_t> partition) const {
+  RunaheadScratch scratch;
+  return ttft_s(partition, scratch);
+}
+
+double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
+                  std::span<const std::uint64_t> partition) {
+  check_link(link);
+  const std::size_t processes = partition.size();
+  if (link.order == SendOrder::Async && processes > 1) {
+    throw Error("closed form of TSP", "send order async", "fifo or block");
+  }
+  const std::uint64_t context = std::accumulate(partition.begin(), partition.end(), 0ull);
+  check_partition(partition, context, "partition");
+  const simulate::HostPace pace{processes > 1,
+                                2.0 * static_cast<double>(processes - 1) * link.host_message_s};
+  std::vector<simulate::ProcessTimes> process;
+  std::uint64_t boundary = 0;
+  for (std::size_t i = 0; i < processes; ++i) {
+    boundary += partition[i];
+    process.push_back(
+        times.process(partition[i], times.tsp_keys(boundary, context), i + 1 == processes, pace));
+  }
+  std::vector<double> now;
+  for (const simulate::ProcessTimes& p : process) now.push_back(p.embedding_s);
+  std::vector<double> link_free(processes, 0);
+  std::vector<double> arrived(processes);
+  for (const std::size_t kind : times.kinds()) {
+    const auto per_token = static_cast<double>(times.bytes_per_token(kind));
+    for (std::size_t i = 0; i < processes; ++i) now[i] += process[i].kinds[kind].before_exchange_s;
+    for (std::size_t step = 0; per_token > 0 && step + 1 < processes; ++step) {
+      for (std::size_t i = 0; i < processes; ++i) {
+        const std::size_t chunk = (i + processes - step) % processes;
+        link_free[i] = std::max(link_free[i], now[i]) + link.latency_s +
+                       static_cast<double>(partition[chunk]) * per_token / link.bytes_per_s;
+        arrived[(i + 1) % processes] = link_free[i];
+      }
+      for (std::size_t i = 0; i < processes; ++i) {
+        now[i] = std::max(now[i], arrived[i]);
+        if (link.order == SendOrder::Block) now[i] = std::max(now[i], link_free[i]);
+      }
+    }
+    for (std::size_t i = 0; i < processes; ++i) now[i] += process[i].kinds[kind].after_exchange_s;
+  }
+  return now.back() + process.back().head_s;
+}
+
+}  // namespace kvcast::search

@@ -1,0 +1,99 @@
+/// When the first token of a parallel prefill is ready, in closed form: what the event simulator
+/// finds on quiet links that no two messages' routes share, in microseconds instead of
+/// milliseconds.
+///
+/// A chain of processes (KV-Runahead): process i, layer l has its keys and values ready for sending
+/// at r(i, l) = max(end(i, l-1) + before(i, l), arrival(i-1, l)) and ends the layer at
+/// end(i, l) = r(i, l) + after(i, l). Its messages hold the cache of all tokens up to its last one.
+/// Source: KV-Runahead (arXiv:2405.05329), section 4.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "simulate/layer_times.h"
+
+namespace kvcast::search {
+
+/// How a process's messages to one neighbour share the link.
+enum class SendOrder {
+  Fifo,   ///< one at a time; the next one pays its latency when the one before is delivered
+  Async,  ///< all at once, each with an equal share of the link
+  Block,  ///< the process waits for its send before it computes on
+};
+std::string_view name(SendOrder order);
+/// Throws Error with the nearest word.
+SendOrder parse_send_order(std::string_view word);
+
+/// The way from each process to the next. Each has a link of its own.
+struct ChainLink {
+  double bytes_per_s = 0;
+  double latency_s = 0;  ///< from end to end
+  SendOrder order = SendOrder::Fifo;
+  /// Host seconds to issue one send or one receive; they matter where the host is slower than the
+  /// device.
+  double host_message_s = 0;
+};
+
+/// Tokens of each process, in order of the prompt.
+using Partition = std::vector<std::uint64_t>;
+
+/// As even as whole tokens allow, the longer parts first. Throws Error when there are no processes
+/// or fewer tokens than processes.
+Partition even_partition(std::uint64_t context, std::size_t processes);
+/// 0 and the end of each part.
+std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition);
+/// Throws Error, starting with `where`, unless every part has a token and they sum to the context.
+void check_partition(std::span<const std::uint64_t> partition, std::uint64_t context,
+                     std::string_view where);
+
+/// The moments of one process after another, and memory kept from one evaluation to the next; one
+/// for each thread.
+struct RunaheadScratch {
+  simulate::ProcessTimes times;
+  std::vector<double> received;  ///< by layer: when the messages of the process before are there
+  std::vector<double> sent;
+  std::vector<double> ready;
+};
+
+/// What every process of a chain has in common.
+struct Chain {
+  std::vector<std::size_t> kinds;              ///< of each layer
+  std::vector<std::uint64_t> bytes_per_token;  ///< that a layer of each kind sends
+  ChainLink link;
+};
+
+/// Plays one process of the chain, whose prompt part ends behind `tokens`, from what `scratch` says
+/// it receives; leaves there what the next one receives. Returns when it ends.
+double play_process(const Chain& chain, const simulate::ProcessTimes& times, std::uint64_t tokens,
+                    bool last, RunaheadScratch& scratch);
+
+class Runahead {
+ public:
+  /// `times` is copied. Throws Error unless bandwidth is above 0 and the latencies at least 0.
+  Runahead(simulate::LayerTimes times, const ChainLink& link);
+
+  const simulate::LayerTimes& times() const { return times_; }
+  const ChainLink& link() const { return chain_.link; }
+
+  /// TTFT of a partition whose parts have at least one token each.
+  double ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& scratch) const;
+  double ttft_s(std::span<const std::uint64_t> partition) const;
+  /// At most a send and a receive in each layer.
+  simulate::HostPace host_pace(std::size_t process, std::size_t processes) const;
+
+ private:
+  simulate::LayerTimes times_;
+  Chain chain_;
+};
+
+/// TTFT of tensor and sequence parallel prefill: even parts, and in each layer every process
+/// gathers the keys and values of all over a ring, P - 1 steps of one part each. Fifo or Block
+/// (with Async a process's messages may share its link: the simulator plays that). Throws Error
+/// likewise, and for Async.
+double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
+                  std::span<const std::uint64_t> partition);
+
+}  // namespace kvcast::search

@@ -1,0 +1,131 @@
+/// Compute times of one process of a parallel prefill, layer by layer, on both sides of the
+/// exchange of keys and values.
+///
+/// A process reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
+/// schedules exchange right after a layer's keys and values are in the cache: what is before needs
+/// nothing of others, what is after needs their keys and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/recording.h"
+#include "roofline/op_cost.h"
+#include "roofline/rates.h"
+
+namespace kvcast::simulate {
+
+/// Seconds of one layer.
+struct LayerTime {
+  double before_exchange_s = 0;  ///< norm, query, key, value, rotation, append
+  double after_exchange_s = 0;   ///< attention, its projection, MLP
+};
+
+/// How the host that issues a process's operators one by one keeps up with the device, where
+/// Rates::host_operator_latency says that it takes time.
+struct HostPace {
+  /// Without an exchange the host issues the whole pass ahead of the device, and the slower of the
+  /// two sets its time. An exchange makes it wait for the device, so that it starts each of a
+  /// layer's two parts with nothing issued ahead: the slower sets the time of each part.
+  bool exchanges = false;
+  double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
+};
+
+/// One process's compute times, those of layers that are alike stored once: layer l takes
+/// `kinds[LayerTimes::kinds()[l]]`.
+struct ProcessTimes {
+  double embedding_s = 0;  ///< before the first layer
+  double head_s = 0;       ///< behind the last one; 0 for a process that makes no token
+  std::vector<LayerTime> kinds;
+};
+
+/// A model's layer times on a device. Evaluating one process takes less than a microsecond for a
+/// model of identical layers.
+class LayerTimes {
+ public:
+  /// Records the model's prefill in chunks. Throws Error for encoder-decoder models, and for
+  /// methods that need the whole prompt at once.
+  LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
+             const Lowering& lowering, const roofline::Rates& rates);
+
+  std::size_t num_layers() const { return kind_of_layer_.size(); }
+  /// The kind of each layer.
+  std::span<const std::size_t> kinds() const { return kind_of_layer_; }
+  /// Keys and values of one token that a layer of this kind caches, and so sends.
+  std::uint64_t bytes_per_token(std::size_t kind) const { return kinds_[kind].bytes_per_token; }
+  /// Of all layers.
+  std::uint64_t kv_cache_bytes_per_token() const;
+  /// Operators of one process that makes the first token.
+  double num_operators() const;
+
+  /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
+  /// keys and values of others are first joined with the own ones, as torch.cat does.
+  ProcessTimes process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                       const HostPace& pace = {}) const;
+  /// The same into `out`, whose memory is kept from call to call.
+  void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token, const HostPace& pace,
+                ProcessTimes& out) const;
+  /// The same layers on a host that costs nothing.
+  LayerTimes on_device() const;
+  /// Sum over all layers, embedding and head: TTFT when one process reads the whole prompt.
+  double total_s(const ProcessTimes& times) const;
+
+  /// The keys that a process of TSP attends over, whose tokens end at `boundary` in a prompt of
+  /// `context`: with scores in memory all, and those to the right are masked; a fused kernel skips
+  /// them.
+  std::uint64_t tsp_keys(std::uint64_t boundary, std::uint64_t context) const {
+    return scores_in_memory_ ? context : boundary;
+  }
+
+ private:
+  struct Term {
+    std::uint32_t monomial = 0;
+    double coefficient = 0;
+  };
+  struct Range {
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+  };
+  /// An operator group: count · (max(compute, memory) + latency).
+  struct Entry {
+    Range compute_s;
+    Range memory_s;
+    double count = 0;
+    bool repeats = false;  ///< the rest is set if so, see roofline::Repetition
+    Range bytes;
+    Range operand_bytes;
+    Range times;
+    double seconds_per_byte = 0;
+    double shared_part = 0;  ///< see roofline::Sharing
+    Range shared_bytes;
+  };
+  struct Part {
+    std::vector<Entry> entries;
+    double operators = 0;
+  };
+  struct Kind {
+    Part before;
+    Part after;
+    std::uint64_t bytes_per_token = 0;
+    double layers = 0;
+  };
+
+  Part compile(const std::vector<roofline::OpGroup>& groups);
+  Range add(const Count& count, double scale);
+  double sum(Range range, std::span<const double> monomials) const;
+  double device_seconds(const Part& part, std::span<const double> monomials) const;
+
+  Symbols symbols_;
+  roofline::Rates rates_;
+  bool scores_in_memory_ = false;
+  std::vector<Monomial> monomials_;
+  std::vector<Term> terms_;
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> kind_of_layer_;
+  Part embedding_;
+  Part head_;
+};
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,65 @@
+#include "simulate/model_prefill.h"
+
+#include <limits>
+#include <numeric>
+
+#include "model/error.h"
+#include "model/units.h"
+#include "simulate/simulation.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::simulate {
+
+PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
+                         const std::vector<std::uint64_t>& partition_tokens,
+                         double host_message_s) {
+  std::uint64_t context = 0;
+  for (const std::uint64_t tokens : partition_tokens) {
+    if (tokens == 0) throw Error("partition", "a process without tokens", "at least 1 for each");
+    context = checked_add(context, tokens);
+  }
+  if (context == 0) throw Error("partition", "no processes", "at least one");
+  PrefillWork work;
+  work.schedule = schedule;
+  work.partition_tokens = partition_tokens;
+  work.layers.assign(times.kinds().begin(), times.kinds().end());
+  std::uint64_t boundary = 0;
+  for (std::size_t i = 0; i < partition_tokens.size(); ++i) {
+    boundary += partition_tokens[i];
+    const std::uint64_t keys =
+        schedule == Schedule::Tsp ? times.tsp_keys(boundary, context) : boundary;
+    const bool makes_token = i + 1 == partition_tokens.size();
+    const std::size_t others = partition_tokens.size() - 1;
+    const std::size_t messages =
+        schedule == Schedule::Tsp ? 2 * others : (i > 0 ? 1U : 0U) + (makes_token ? 0U : 1U);
+    const HostPace pace{others > 0, static_cast<double>(messages) * host_message_s};
+    const ProcessTimes process = times.process(partition_tokens[i], keys, makes_token, pace);
+    work.kinds.resize(process.kinds.size());
+    for (std::size_t k = 0; k < process.kinds.size(); ++k) {
+      work.kinds[k].before_exchange_s.push_back(process.kinds[k].before_exchange_s);
+      work.kinds[k].after_exchange_s.push_back(process.kinds[k].after_exchange_s);
+      work.kinds[k].bytes_per_token = times.bytes_per_token(k);
+    }
+    work.before_layers_s.push_back(process.embedding_s);
+    work.after_layers_s.push_back(process.head_s);
+  }
+  return work;
+}
+
+PrefillBounds prefill_bounds(const LayerTimes& times, const PrefillWork& work) {
+  PrefillBounds bounds;
+  const std::uint64_t context =
+      std::accumulate(work.partition_tokens.begin(), work.partition_tokens.end(), std::uint64_t{0});
+  bounds.one_device_s = times.total_s(times.process(context, context, true));
+  const auto p = static_cast<double>(work.partition_tokens.size());
+  bounds.star_s = bounds.one_device_s / 2 * (1 / p + 1 / (p * p));
+  constexpr double costs_nothing = std::numeric_limits<double>::max() / max_devices;
+  const Platform platform =
+      make_platform({TopologyKind::Ring}, static_cast<std::uint32_t>(p), costs_nothing, 0);
+  RunOptions options;
+  options.send_order = work.send_order;
+  bounds.no_communication_s = Simulation(platform, prefill_programs(work)).run(options).ttft_s;
+  return bounds;
+}
+
+}  // namespace kvcast::simulate

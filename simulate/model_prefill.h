@@ -1,0 +1,33 @@
+/// Parallel prefill of a model: from its layer times and a partition of the prompt to what the
+/// simulator plays.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "simulate/layer_times.h"
+#include "simulate/schedules.h"
+
+namespace kvcast::simulate {
+
+/// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
+/// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
+/// read. `host_message_s`: what the host needs to issue one send or receive, see HostPace; TSP
+/// issues those of a ring. Send order and all-gather are left as they are by default. Throws Error
+/// when a process has no tokens, or there is none.
+PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
+                         const std::vector<std::uint64_t>& partition_tokens,
+                         double host_message_s = 0);
+
+/// What a parallel prefill is compared with.
+struct PrefillBounds {
+  double one_device_s = 0;        ///< TTFT(1)
+  double no_communication_s = 0;  ///< the same schedule and partition, over links that cost nothing
+  /// TTFT(1)/2 · (1/p + 1/p²): attention alone, an even partition, nothing ever waited for.
+  /// KV-Runahead (arXiv:2405.05329), equations 2 and 3.
+  double star_s = 0;
+};
+PrefillBounds prefill_bounds(const LayerTimes& times, const PrefillWork& work);
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,189 @@
+#include "simulate/noise.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <exception>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+
+namespace kvcast::simulate {
+namespace {
+
+/// SplitMix64 (Steele, Lea, Flood 2014), and distributions of our own, so that a seed means the
+/// same everywhere.
+class Random {
+ public:
+  Random(std::uint64_t seed, std::uint64_t stream) : state_(seed) {
+    state_ = next() ^ (stream * 0x9e3779b97f4a7c15ULL);
+    next();
+  }
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+  }
+  /// From 0 to below 1, multiples of 2^-53.
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  std::uint32_t below(std::uint32_t n) {
+    return std::min(n - 1, static_cast<std::uint32_t>(uniform() * n));
+  }
+  double exponential(double rate) { return -std::log1p(-uniform()) / rate; }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Numbers may be written as 1e8.
+double parse_number(std::string_view key, std::string_view text, double least, double most,
+                    bool whole) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const bool right = error == std::errc() && stop == end && value >= least && value <= most &&
+                     (!whole || value == std::floor(value));
+  if (!right) {
+    throw Error("noise option '" + std::string(key) + "'", "'" + std::string(text) + "'",
+                fmt::format("a {}number from {:g} to {:g}", whole ? "whole " : "", least, most));
+  }
+  return value;
+}
+
+void set_option(std::string_view key, std::string_view value, NoiseSpec& spec) {
+  const auto whole = [&](double least, double most) {
+    return static_cast<std::uint64_t>(parse_number(key, value, least, most, true));
+  };
+  if (key == "flows") {
+    spec.flows = whole(0, 1e6);
+  } else if (key == "bytes") {
+    spec.bytes = whole(1, 1e15);
+  } else if (key == "rate") {
+    spec.rate = parse_number(key, value, 1e-9, 1e12, false);
+  } else if (key == "jitter") {
+    spec.jitter = parse_number(key, value, 0, 0.999, false);
+  } else if (key == "seed") {
+    spec.seed = whole(0, 9e15);
+  } else if (key == "trials") {
+    spec.trials = whole(1, 1e7);
+  } else {
+    throw unknown_name("noise option", key, {"flows", "bytes", "rate", "jitter", "seed", "trials"});
+  }
+}
+
+}  // namespace
+
+NoiseSpec parse_noise(std::string_view text) {
+  NoiseSpec spec;
+  std::set<std::string, std::less<>> seen;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view option = rest.substr(0, comma);
+    const std::size_t equals = option.find('=');
+    const std::string_view key = option.substr(0, equals);
+    const bool has_value = equals != std::string_view::npos;
+    set_option(key, has_value ? option.substr(equals + 1) : std::string_view(), spec);
+    if (!seen.emplace(key).second) {
+      throw Error("noise option '" + std::string(key) + "' stands twice; expected once");
+    }
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  if ((spec.flows > 0) != (spec.bytes > 0)) {
+    throw Error("noise", fmt::format("{} flows of {} bytes", spec.flows, spec.bytes),
+                "both flows=N and bytes=B");
+  }
+  if (spec.flows == 0 && spec.jitter == 0) {
+    throw Error("noise", "neither flows nor jitter", "flows=N,bytes=B or jitter=F");
+  }
+  return spec;
+}
+
+std::string to_string(const NoiseSpec& s) {
+  return fmt::format("flows={},bytes={},rate={},jitter={},seed={},trials={}", s.flows, s.bytes,
+                     s.rate, s.jitter, s.seed, s.trials);
+}
+
+RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platform& platform,
+                         const RunOptions& quiet, double quiet_makespan_s) {
+  RunOptions options = quiet;
+  options.record = false;
+  Random random(spec.seed, trial);
+  options.bandwidth_factors.resize(platform.links().size(), 1);
+  for (double& factor : options.bandwidth_factors) factor *= 1 - spec.jitter * random.uniform();
+  const std::uint32_t devices = platform.num_devices();
+  if (devices < 2) return options;
+  double start_s = 0;
+  for (std::uint64_t i = 0; i < spec.flows; ++i) {
+    if (spec.rate > 0) {
+      start_s += random.exponential(spec.rate);
+    } else {
+      start_s = random.uniform() * quiet_makespan_s;
+    }
+    const std::uint32_t source = random.below(devices);
+    const std::uint32_t step = random.below(2) == 0 ? 1 : devices - 1;
+    options.background.push_back({start_s, source, (source + step) % devices, spec.bytes});
+  }
+  return options;
+}
+
+double NoiseResult::quantile_s(double share) const {
+  std::vector<double> sorted = ttft_s;
+  std::sort(sorted.begin(), sorted.end());
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, const NoiseSpec& spec,
+                      unsigned threads) {
+  NoiseResult result;
+  result.ttft_s.resize(spec.trials);
+  RunOptions unrecorded = quiet;
+  unrecorded.record = false;
+  const double makespan_s = simulation.run(unrecorded).makespan_s;
+  std::atomic<std::uint64_t> next = 0;
+  const auto work = [&] {
+    for (std::uint64_t trial = next++; trial < spec.trials; trial = next++) {
+      result.ttft_s[trial] =
+          simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
+              .ttft_s;
+    }
+  };
+  if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
+  threads = static_cast<unsigned>(std::min<std::uint64_t>(threads, spec.trials));
+  std::vector<std::exception_ptr> failures(threads);
+  std::vector<std::thread> team;
+  for (unsigned t = 0; t < threads; ++t) {
+    team.emplace_back([&, t] {
+      try {
+        work();
+      } catch (...) {
+        failures[t] = std::current_exception();
+        next = spec.trials;
+      }
+    });
+  }
+  for (std::thread& thread : team) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  double sum = 0;
+  for (const double s : result.ttft_s) sum += s;
+  const auto n = static_cast<double>(spec.trials);
+  result.mean_s = sum / n;
+  double squares = 0;
+  for (const double s : result.ttft_s) squares += (s - result.mean_s) * (s - result.mean_s);
+  result.deviation_s = spec.trials > 1 ? std::sqrt(squares / (n - 1)) : 0;
+  return result;
+}
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,43 @@
+/// What the processes of a simulation do: one list of instructions for each device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace kvcast::simulate {
+
+/// Keeps the device's compute stream busy; communication goes on meanwhile.
+struct Compute {
+  double seconds = 0;
+  std::uint32_t label = 0;  ///< index into Programs::labels
+};
+
+/// Starts a message; the process does not wait for it.
+struct Send {
+  std::uint32_t to = 0;
+  std::uint32_t tag = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Waits until the message has arrived. Of several messages with one tag between the same two
+/// processes, the first receive takes the first sent.
+struct Receive {
+  std::uint32_t from = 0;
+  std::uint32_t tag = 0;
+};
+
+/// Waits until all messages that this process sent so far have arrived.
+struct WaitSend {};
+
+using Instruction = std::variant<Compute, Send, Receive, WaitSend>;
+using Program = std::vector<Instruction>;
+
+/// Process i runs on device i.
+struct Programs {
+  std::vector<Program> processes;
+  std::vector<std::string> labels;  ///< of Compute instructions
+};
+
+}  // namespace kvcast::simulate

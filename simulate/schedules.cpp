@@ -1,0 +1,207 @@
+#include "simulate/schedules.h"
+
+#include <array>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+#include "model/units.h"
+
+namespace kvcast::simulate {
+namespace {
+
+template <typename Enum, std::size_t N>
+Enum parse_word(const char* kind, std::string_view word, const std::array<Enum, N>& values) {
+  std::vector<std::string> names;
+  for (const Enum value : values) {
+    if (word == name(value)) return value;
+    names.emplace_back(name(value));
+  }
+  throw unknown_name(kind, word, names);
+}
+
+enum Label : std::uint32_t { before_exchange, after_exchange, before_layers, after_layers };
+
+template <typename List>
+void check_length(const char* what, const List& list, std::size_t processes) {
+  if (list.size() == processes) return;
+  throw Error(what, fmt::format("{} entries", list.size()),
+              fmt::format("one for each of the {} processes", processes));
+}
+
+void check(const PrefillWork& work) {
+  const std::size_t processes = work.partition_tokens.size();
+  if (processes == 0) throw Error("partition", "no processes", "at least one");
+  for (const std::uint64_t tokens : work.partition_tokens) {
+    if (tokens == 0) throw Error("partition", "a process without tokens", "at least 1 for each");
+  }
+  if (work.layers.empty()) throw Error("layers", "none", "at least one");
+  for (const std::size_t kind : work.layers) KVCAST_ASSERT(kind < work.kinds.size());
+  for (const LayerWork& layer : work.kinds) {
+    check_length("compute before the exchange", layer.before_exchange_s, processes);
+    check_length("compute after the exchange", layer.after_exchange_s, processes);
+  }
+  if (!work.before_layers_s.empty()) {
+    check_length("compute before the layers", work.before_layers_s, processes);
+  }
+  if (!work.after_layers_s.empty()) {
+    check_length("compute after the layers", work.after_layers_s, processes);
+  }
+}
+
+void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
+  const LayerWork& layer = work.kinds[work.layers[l]];
+  const std::size_t processes = programs.processes.size();
+  const bool exchanges = layer.bytes_per_token > 0;
+  std::uint64_t tokens = 0;
+  for (std::uint32_t i = 0; i < processes; ++i) {
+    Program& program = programs.processes[i];
+    program.push_back(Compute{layer.before_exchange_s[i], before_exchange});
+    if (i > 0 && exchanges) program.push_back(Receive{i - 1, l});
+    tokens = checked_add(tokens, work.partition_tokens[i]);
+    if (i + 1 < processes && exchanges) {
+      program.push_back(Send{i + 1, l, checked_multiply(tokens, layer.bytes_per_token)});
+      if (work.send_order == SendOrder::Block) program.push_back(WaitSend{});
+    }
+    program.push_back(Compute{layer.after_exchange_s[i], after_exchange});
+  }
+}
+
+void append_ring(const std::vector<std::uint64_t>& bytes, bool block, std::uint32_t tag,
+                 Programs& programs) {
+  const auto n = static_cast<std::uint32_t>(bytes.size());
+  for (std::uint32_t i = 0; i < n; ++i) {
+    for (std::uint32_t step = 0; step + 1 < n; ++step) {
+      programs.processes[i].push_back(Send{(i + 1) % n, tag + step, bytes[(i + n - step) % n]});
+      programs.processes[i].push_back(Receive{(i + n - 1) % n, tag + step});
+      if (block) programs.processes[i].push_back(WaitSend{});
+    }
+  }
+}
+
+void append_recursive_doubling(const std::vector<std::uint64_t>& bytes, bool block,
+                               std::uint32_t tag, Programs& programs) {
+  const auto n = static_cast<std::uint32_t>(bytes.size());
+  if (!std::has_single_bit(n)) {
+    throw Error("all-gather by recursive doubling", fmt::format("{} processes", n),
+                "a power of two");
+  }
+  std::vector<std::uint64_t> held = bytes;
+  std::uint32_t step = 0;
+  for (std::uint32_t distance = 1; distance < n; distance *= 2, ++step) {
+    std::vector<std::uint64_t> next = held;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const std::uint32_t partner = i ^ distance;
+      programs.processes[i].push_back(Send{partner, tag + step, held[i]});
+      programs.processes[i].push_back(Receive{partner, tag + step});
+      if (block) programs.processes[i].push_back(WaitSend{});
+      next[i] = checked_add(held[i], held[partner]);
+    }
+    held = std::move(next);
+  }
+}
+
+void append_direct(const std::vector<std::uint64_t>& bytes, bool block, std::uint32_t tag,
+                   Programs& programs) {
+  const auto n = static_cast<std::uint32_t>(bytes.size());
+  for (std::uint32_t i = 0; i < n; ++i) {
+    // In step s everyone sends to the s-th after itself, so that no receiver is sent to by all.
+    for (std::uint32_t s = 1; s < n; ++s) {
+      programs.processes[i].push_back(Send{(i + s) % n, tag, bytes[i]});
+    }
+    for (std::uint32_t s = 1; s < n; ++s) {
+      programs.processes[i].push_back(Receive{(i + n - s) % n, tag});
+    }
+    if (block) programs.processes[i].push_back(WaitSend{});
+  }
+}
+
+}  // namespace
+
+std::string_view name(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::Kvr: return "kvr";
+    case Schedule::Tsp: return "tsp";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+Schedule parse_schedule(std::string_view word) {
+  return parse_word("schedule", word, std::array{Schedule::Kvr, Schedule::Tsp});
+}
+
+std::string_view name(AllGather kind) {
+  switch (kind) {
+    case AllGather::Ring: return "ring";
+    case AllGather::RecursiveDoubling: return "recursive-doubling";
+    case AllGather::Direct: return "direct";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+AllGather parse_all_gather(std::string_view word) {
+  return parse_word("all-gather", word,
+                    std::array{AllGather::Ring, AllGather::RecursiveDoubling, AllGather::Direct});
+}
+
+std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
+                                bool block, std::uint32_t first_tag, Programs& programs) {
+  check_length("all-gather", chunk_bytes, programs.processes.size());
+  const auto n = static_cast<std::uint32_t>(chunk_bytes.size());
+  switch (kind) {
+    case AllGather::Ring:
+      append_ring(chunk_bytes, block, first_tag, programs);
+      return first_tag + n - 1;
+    case AllGather::RecursiveDoubling:
+      append_recursive_doubling(chunk_bytes, block, first_tag, programs);
+      return first_tag + static_cast<std::uint32_t>(std::bit_width(n)) - 1;
+    case AllGather::Direct:
+      append_direct(chunk_bytes, block, first_tag, programs);
+      return first_tag + 1;
+  }
+  KVCAST_ASSERT(false);
+  return first_tag;
+}
+
+Programs prefill_programs(const PrefillWork& work) {
+  check(work);
+  const std::size_t processes = work.partition_tokens.size();
+  Programs programs;
+  programs.labels = {"before exchange", "after exchange", "before layers", "after layers"};
+  programs.processes.resize(processes);
+  const auto append_once = [&](const std::vector<double>& seconds, Label label) {
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      if (seconds[i] != 0) programs.processes[i].push_back(Compute{seconds[i], label});
+    }
+  };
+  append_once(work.before_layers_s, before_layers);
+  std::uint32_t tag = 0;
+  for (std::uint32_t l = 0; l < work.layers.size(); ++l) {
+    if (work.schedule == Schedule::Kvr) {
+      append_kvr_layer(work, l, programs);
+      continue;
+    }
+    const LayerWork& layer = work.kinds[work.layers[l]];
+    std::vector<std::uint64_t> chunks;
+    for (std::size_t i = 0; i < processes; ++i) {
+      programs.processes[i].push_back(Compute{layer.before_exchange_s[i], before_exchange});
+      chunks.push_back(checked_multiply(work.partition_tokens[i], layer.bytes_per_token));
+    }
+    if (layer.bytes_per_token > 0) {
+      tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
+                              programs);
+    }
+    for (std::size_t i = 0; i < processes; ++i) {
+      programs.processes[i].push_back(Compute{layer.after_exchange_s[i], after_exchange});
+    }
+  }
+  append_once(work.after_layers_s, after_layers);
+  return programs;
+}
+
+}  // namespace kvcast::simulate

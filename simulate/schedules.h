@@ -1,0 +1,67 @@
+/// Programs of parallel prefill: who computes what, and which messages carry keys and values.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "simulate/programs.h"
+#include "simulate/simulation.h"
+
+namespace kvcast::simulate {
+
+enum class Schedule {
+  /// KV-Runahead (Cho et al. 2024, section 4): each process sends the cache of all tokens up to its
+  /// last to the next one, before its own attention.
+  Kvr,
+  /// Tensor and sequence parallel: keys and values of every process are gathered by all.
+  Tsp,
+};
+std::string_view name(Schedule schedule);
+/// "kvr", "tsp". Throws Error with the nearest name.
+Schedule parse_schedule(std::string_view word);
+
+/// How every process gets every chunk.
+enum class AllGather {
+  Ring,               ///< P - 1 steps: pass on to the next process what came from the one before
+  RecursiveDoubling,  ///< log2 P steps: exchange all so far with a partner twice as far each time
+  Direct,             ///< each process sends its own chunk to every other one
+};
+std::string_view name(AllGather kind);
+/// "ring", "recursive-doubling", "direct". Throws Error with the nearest name.
+AllGather parse_all_gather(std::string_view word);
+
+/// One layer of every process.
+struct LayerWork {
+  std::vector<double> before_exchange_s;  ///< query, key and value projections
+  std::vector<double> after_exchange_s;   ///< attention and the rest
+  /// Keys and values of one token; 0: the layer caches nothing, and nothing is sent or waited for.
+  std::uint64_t bytes_per_token = 0;
+};
+
+struct PrefillWork {
+  Schedule schedule = Schedule::Kvr;
+  AllGather all_gather = AllGather::Ring;       ///< of Tsp
+  SendOrder send_order = SendOrder::Fifo;       ///< Block puts waits into the programs
+  std::vector<std::uint64_t> partition_tokens;  ///< of each process, in order of the prompt
+  std::vector<LayerWork> kinds;                 ///< layers that are alike stand here once
+  std::vector<std::size_t> layers;              ///< the kind of each layer
+  /// Of each process, before the first layer and after the last; empty: nothing. The head of the
+  /// last process belongs here.
+  std::vector<double> before_layers_s = {};
+  std::vector<double> after_layers_s = {};
+};
+
+/// What is done in order by each process. Message tags count the messages of a sender to a
+/// receiver.
+/// Throws Error: lists whose lengths differ from the number of processes, no tokens, no layers,
+/// recursive doubling over a number of processes that is no power of two, bytes beyond 64 bits.
+Programs prefill_programs(const PrefillWork& work);
+
+/// Appends to each process the sends and receives of one all-gather. Process i owns
+/// `chunk_bytes[i]`. `first_tag` is that of its first step; returns the tag after its last. With
+/// `block`, each step also waits for its own send. Throws Error as above.
+std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
+                                bool block, std::uint32_t first_tag, Programs& programs);
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,153 @@
+/// Discrete-event simulation: programs played on a platform whose links are shared max-min fairly.
+///
+/// A message takes no bandwidth until its latency is over (the route's, and the overhead of a
+/// message if there is one); then its bytes flow at the max-min fair rate, by progressive filling
+/// over all flows that flow at that moment, recomputed whenever one starts or ends. It holds all
+/// links of its route at once (cut-through) and is delivered when its last byte has flowed.
+/// Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "simulate/platform.h"
+#include "simulate/programs.h"
+
+namespace kvcast::simulate {
+
+/// How the messages of one process leave.
+enum class SendOrder {
+  Async,  ///< each at once; several to one neighbour share the link
+  Block,  ///< the schedule waits for its sends (WaitSend); for the engine the same as Async
+  Fifo,   ///< one at a time, in the order sent: as one stream of a GPU communication library
+};
+std::string_view name(SendOrder order);
+/// "async", "block", "fifo". Throws Error with the nearest name.
+SendOrder parse_send_order(std::string_view word);
+
+/// Traffic of others; outside every fifo queue.
+struct BackgroundFlow {
+  double start_s = 0;
+  std::uint32_t source = 0;  ///< device
+  std::uint32_t destination = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct RunOptions {
+  SendOrder send_order = SendOrder::Fifo;
+  std::vector<BackgroundFlow> background = {};
+  /// Added to the latency of every message of a process; zero in the pure model.
+  double message_overhead_s = 0;
+  /// One per link, above zero; empty: all 1.
+  std::vector<double> bandwidth_factors = {};
+  bool record = false;  ///< fill RunResult::intervals and ::rate_changes
+};
+
+enum class IntervalKind { Compute, Wait, Transfer, Background };
+
+/// What one process did, or one message, for traces and charts.
+struct Interval {
+  IntervalKind kind = IntervalKind::Compute;
+  std::uint32_t process = 0;  ///< the sender of a transfer
+  std::uint32_t peer = 0;     ///< the receiver, or the sender that is waited for
+  std::uint32_t detail = 0;   ///< the label of a compute; the tag of a message
+  double begin_s = 0;
+  double end_s = 0;
+  std::uint64_t bytes = 0;  ///< of transfers
+};
+
+/// From here on a message flows at another rate; 0 when it is delivered.
+struct RateChange {
+  double time_s = 0;
+  std::uint32_t message = 0;  ///< counted as programs list their sends, then background flows
+  double bytes_per_s = 0;
+};
+
+struct ProcessUsage {
+  double compute_s = 0;
+  double waiting_s = 0;   ///< for messages to arrive; compute and waiting make up its finish
+  double transfer_s = 0;  ///< while at least one of its messages was sent and not yet delivered
+};
+
+struct RunResult {
+  std::vector<double> finish_s;  ///< one per process
+  double ttft_s = 0;             ///< finish of the last process
+  double makespan_s = 0;         ///< finish of the last of all
+  std::uint64_t messages = 0;    ///< delivered, background flows not counted
+  std::uint64_t message_bytes = 0;
+  /// Computations ended, messages that began to flow, messages delivered; background flows too.
+  std::uint64_t events = 0;
+  std::vector<ProcessUsage> processes;
+  /// Bytes that went over each link, background included, until the last process finished and the
+  /// last message arrived.
+  std::vector<double> link_bytes;
+  /// Share of what each link could have carried in that time.
+  std::vector<double> link_utilisation;
+  /// Computations when they began, all else when it ended.
+  std::vector<Interval> intervals;
+  std::vector<RateChange> rate_changes;
+};
+
+/// Programs with their messages matched, ready to run any number of times with other options. Keeps
+/// its own copy of what it needs. Runs of one Simulation share nothing that changes, so threads may
+/// run the same one at once.
+class Simulation {
+ public:
+  /// Throws Error: another number of processes than devices, peers out of range or the process
+  /// itself, durations that are negative or not finite, labels out of range, a message that is
+  /// waited for and never sent.
+  Simulation(Platform platform, const Programs& programs);
+
+  const Platform& platform() const { return platform_; }
+  const std::vector<std::string>& labels() const { return labels_; }
+
+  /// With every computation of process i taking compute_factors[i] times as long; empty: all 1.
+  /// Deterministic. Throws Error: a background flow whose ends are no two devices, that starts
+  /// before 0 or never, factors that are not above zero; processes that wait for each other, who
+  /// for whom.
+  RunResult run(const RunOptions& options = {}, std::span<const double> compute_factors = {}) const;
+
+ private:
+  friend class Engine;
+
+  enum class Kind : std::uint8_t { Compute, Send, Receive, WaitSend };
+  struct Step {
+    double seconds = 0;
+    std::uint32_t message = 0;  ///< of Send and Receive
+    std::uint32_t label : 24 = 0;
+    Kind kind = Kind::WaitSend;
+  };
+  struct Message {
+    std::uint64_t bytes = 0;
+    std::uint32_t route = 0;
+    std::uint32_t sender = 0;
+    std::uint32_t receiver = 0;
+    std::uint32_t tag = 0;
+  };
+  struct Route {
+    std::uint32_t first_hop = 0;
+    std::uint32_t num_hops = 0;
+    double latency_s = 0;
+  };
+
+  void compile(const Programs& programs);
+  void match(const Programs& programs);
+  void add_routes();
+  /// Appends the route's links to `hops`.
+  static Route add_route(const Platform& platform, std::uint32_t from_device, const RouteTree& tree,
+                         std::vector<std::uint32_t>& hops);
+
+  Platform platform_;
+  std::vector<std::string> labels_;
+  std::vector<Step> steps_;                   ///< of all processes, one after the other
+  std::vector<std::uint32_t> first_step_;     ///< of each process, and the end
+  std::vector<Message> messages_;             ///< those of a process are consecutive, in send order
+  std::vector<std::uint32_t> first_message_;  ///< of each process, and the end
+  std::vector<Route> routes_;
+  std::vector<std::uint32_t> hops_;  ///< links of all routes
+};
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,136 @@
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+using doctest::Approx;
+using nlohmann::json;
+using reports::TestFolder;
+
+const std::string scenario = R"({"schedule": "kvr", "topology": "switch", "devices": 2,
+    "layers": 4, "link_bytes_per_s": 1e9, "link_latency_s": 5e-5, "bytes_per_token_layer": 16384,
+    "partition_tokens": [512, 512], "compute_before_exchange_s": [0.000343597, 0.000343597],
+    "compute_after_exchange_s": [0.001380116, 0.001408749], "send_order": "async"})";
+
+std::string write_scenario(const TestFolder& folder, const std::string& text = scenario) {
+  const std::string path = (folder / "scenario.json").string();
+  std::ofstream(path) << text;
+  return path;
+}
+
+const std::string product =
+    "simulate prefill --quiet --model llama-7b --hardware a100-80gb --prompt-len 1000 "
+    "--attention eager ";
+const std::string four = product + "--schedule kvr --devices 4 ";
+const std::string link = "--link-gb-per-s 10 --link-latency-s 1e-5 ";
+
+TEST_CASE("simulate prefill: a scenario answers with every key") {
+  const TestFolder folder;
+  const json j = run_json("simulate prefill --json --scenario " + write_scenario(folder));
+  check_keys(j, {"ttft_s", "makespan_s", "finish_s", "messages", "events"});
+  CHECK(j["ttft_s"].get<double>() == Approx(36.613186e-3).epsilon(1e-7));
+  CHECK(j["finish_s"].size() == 2);
+  CHECK(j["messages"] == 4);
+  CHECK(j["ill_conditioned"] == false);
+}
+
+TEST_CASE("simulate prefill: --send-order overrides the scenario's") {
+  const TestFolder folder;
+  const json j =
+      run_json("simulate prefill --json --send-order fifo --scenario " + write_scenario(folder));
+  CHECK(j["ttft_s"].get<double>() == Approx(35.706778e-3).epsilon(1e-9));
+}
+
+TEST_CASE("simulate prefill: a model answers with every key, and its bounds hold") {
+  const json j = run_json(four + link + "--json");
+  check_keys(j, {"ttft_s", "makespan_s", "finish_s", "partition_tokens", "message_bytes",
+                 "messages", "events"});
+  CHECK(j["partition_tokens"] == json({250, 250, 250, 250}));
+  // Even runahead moves (p - 1) C / 2 tokens' caches of 2 * 32 layers * 4096 fp16 numbers.
+  CHECK(j["message_bytes"] == std::uint64_t{3} * 500 * 2 * 32 * 4096 * 2);
+  CHECK(j["send_order"] == "fifo");
+  CHECK(j["ttft_s"] > j["ttft_no_communication_s"]);
+  CHECK(j["ttft_s"] > j["ttft_star_s"]);
+  const json one = run_json(product + "--schedule tsp --devices 1 --json " + link);
+  CHECK(one["ttft_s"].get<double>() == Approx(j["ttft_one_device_s"].get<double>()).epsilon(1e-12));
+}
+
+TEST_CASE("simulate prefill: a built-in topology and its platform file answer the same") {
+  const TestFolder folder;
+  const std::string path = (folder / "ring.json").string();
+  std::ofstream(path) << R"({"topology": "ring", "devices": 4, "bandwidth": "10 GB/s",
+                             "latency": "10 us"})";
+  const json flags = run_json(product + "--schedule tsp --devices 4 --topology ring " + link +
+                              "--partition 400,300,200,100 --json");
+  const json file = run_json(product +
+                             "--schedule tsp --partition 400,300,200,100 --json "
+                             "--platform " +
+                             path);
+  CHECK(flags["finish_s"] == file["finish_s"]);
+  CHECK(flags["finish_s"][0] != flags["finish_s"][3]);
+}
+
+TEST_CASE("simulate prefill: noise repeats with its seed") {
+  const std::string noise = "--noise flows=30,bytes=5e7,jitter=0.2,seed=3,trials=16 --json";
+  const json first = run_json(four + link + noise)["noise"];
+  CHECK(first == run_json(four + link + noise)["noise"]);
+  check_keys(first, {"ttft_mean_s", "ttft_deviation_s", "ttft_p50_s"});
+  CHECK(first["ttft_p05_s"] < first["ttft_p95_s"]);
+}
+
+TEST_CASE("simulate prefill: trace and plot are written") {
+  const TestFolder folder;
+  const ProgramResult result = run_program(four + link + "--trace " + (folder / "t.json").string() +
+                                           " --plot " + (folder / "g.svg").string());
+  CHECK(result.status == 0);
+  CHECK(folder.num_files() == 4);  // and the plot's CSV and script
+  CHECK(result.output.find("device3 -> switch") == std::string::npos);  // the last sends nothing
+  CHECK(result.output.find("device0 -> switch") != std::string::npos);
+}
+
+TEST_CASE("simulate prefill: says when digits mean nothing") {
+  const ProgramResult result = run_program("simulate prefill --json --scenario '" KVCAST_SOURCE_DIR
+                                           "/tests/simulate/chaotic.json'");
+  CHECK(result.status == 0);
+  CHECK(result.errors.find("warning: ill-conditioned") == 0);
+  CHECK(json::parse(result.output)["ill_conditioned"] == true);
+}
+
+TEST_CASE("simulate prefill: wrong requests are refused in one line") {
+  check_refused("simulate prefill", "--model is required, or --scenario FILE");
+  check_refused("simulate prefil", "did you mean 'prefill'?");
+  check_refused(product + "--devices 4 " + link, "--schedule is required");
+  check_refused(product + "--schedule kvr " + link, "--devices is required, or --platform FILE");
+  check_refused(product + "--schedule kvx --devices 4 " + link, "did you mean 'kvr'?");
+  check_refused(four, "--link-gb-per-s and --link-latency-s are both required");
+  check_refused(four + "--link-gb-per-s 0 --link-latency-s 1", "--link-gb-per-s: got '0'");
+  check_refused(four + "--link-gb-per-s 1 --link-latency-s -1", "--link-latency-s: got '-1'");
+  check_refused(four + "--link nvlnk", "did you mean 'nvlink");
+  check_refused(four + link + "--topology rig", "--topology: unknown topology 'rig'");
+  check_refused(four + link + "--partition 1,2,3",
+                "--partition: got 3 parts, expected one for each of the 4 devices");
+  check_refused(four + link + "--partition 1000,x,0,0", "--partition");
+  check_refused(four + link + "--send-order fif", "did you mean 'fifo'?");
+  check_refused(four + link + "--noise flows=1", "--noise: noise: got 1 flows of 0 bytes");
+  check_refused(four + link + "--platform x.json",
+                "--link-gb-per-s and --platform both say what the links are");
+  check_refused(four + "--platform /nowhere/x.json", "/nowhere/x.json");
+  check_refused(four + link + "--plot g.pdf", ".svg or .png");
+  check_refused(four + link + "--trace /nowhere/t.json", "/nowhere");
+  check_refused(product + "--schedule kvr --devices 2000 " + link,
+                "--devices: got 2000, expected 1 to 1024");
+  check_refused("simulate prefill --scenario /nowhere.json", "/nowhere.json");
+  check_refused(four + "--scenario x.json", "--scenario says all that is simulated");
+  const TestFolder folder;
+  check_refused("simulate prefill --scenario " + write_scenario(folder, R"({"schedle": "kvr"})"),
+                "/schedule: missing");
+}
+
+}  // namespace
+}  // namespace kvcast::cli

@@ -1,0 +1,280 @@
+// Hand-solved runs. All bandwidths and sizes are round, so that every expected time is exact.
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "simulate/schedules.h"
+#include "simulate/simulation.h"
+#include "simulate/topologies.h"
+#include "tests/model/message_of.h"
+
+namespace kvcast::simulate {
+namespace {
+
+using doctest::Approx;
+
+const Topology one_switch{TopologyKind::Switch};
+const Topology ring{TopologyKind::Ring};
+
+PrefillWork network_hand_check(SendOrder order) {
+  PrefillWork work;
+  work.send_order = order;
+  work.partition_tokens = {512, 512};
+  work.kinds = {{{0.000343597, 0.000343597}, {0.001380116, 0.001408749}, 16384}};
+  work.layers = {0, 0, 0, 0};
+  return work;
+}
+
+RunResult run(const Topology& topology, double bytes_per_s, double latency_s,
+              const std::vector<Program>& processes, const RunOptions& options = {}) {
+  const Platform platform =
+      make_platform(topology, static_cast<std::uint32_t>(processes.size()), bytes_per_s, latency_s);
+  return Simulation(platform, {processes, {"work"}}).run(options);
+}
+
+RunOptions in_order(SendOrder order) {
+  RunOptions options;
+  options.send_order = order;
+  return options;
+}
+
+TEST_CASE("simulate: four messages that share a link arrive as worked out by hand") {
+  // Each message is 8,388,608 B: 8.388608 ms at 1 GB/s. They begin to flow 1.723713 ms apart, from
+  // 0.343597 + 0.1 ms on; shared out by hand they end
+  // at 26.528607, 31.699743, 33.423456, 33.998029.
+  const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
+  const Simulation simulation(platform, prefill_programs(network_hand_check(SendOrder::Async)));
+  RunOptions options = in_order(SendOrder::Async);
+  options.record = true;
+  const RunResult r = simulation.run(options);
+  std::vector<double> arrivals;
+  for (const Interval& i : r.intervals) {
+    if (i.kind == IntervalKind::Transfer) arrivals.push_back(i.end_s);
+  }
+  REQUIRE(arrivals.size() == 4);
+  CHECK(arrivals[0] == Approx(26.528607e-3).epsilon(1e-7));
+  CHECK(arrivals[1] == Approx(31.699743e-3).epsilon(1e-7));
+  CHECK(arrivals[2] == Approx(33.423456e-3).epsilon(1e-7));
+  // All bytes without a gap: 0.443597 + 4 * 8.388608 ms.
+  CHECK(arrivals[3] == Approx(33.998029e-3).epsilon(1e-9));
+  CHECK(r.ttft_s == Approx(36.613186e-3).epsilon(1e-7));
+  CHECK(r.messages == 4);
+  CHECK(r.message_bytes == 4 * 8388608);
+}
+
+TEST_CASE("simulate: the same messages one at a time end as worked out by hand") {
+  // Each leaves when the one before is delivered, and pays its 0.1 ms then: the last arrives at
+  // 0.343597 + 4 * (0.1 + 8.388608) ms, and process 1 computes 1.408749 ms more.
+  const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
+  const PrefillWork work = network_hand_check(SendOrder::Fifo);
+  const RunResult r = Simulation(platform, prefill_programs(work)).run(in_order(SendOrder::Fifo));
+  CHECK(r.ttft_s == Approx(35.706778e-3).epsilon(1e-9));
+
+  // Were the 0.1 ms paid by the first alone, the link would not be idle from there on and the end
+  // 35.406778 ms: the same as a latency of zero behind a first computation that takes 0.1 ms more.
+  PrefillWork first_alone = work;
+  first_alone.before_layers_s = {1e-4, 0};
+  const Platform immediate = make_platform(one_switch, 2, 1e9, 0);
+  const RunResult once =
+      Simulation(immediate, prefill_programs(first_alone)).run(in_order(SendOrder::Fifo));
+  CHECK(once.ttft_s == Approx(35.406778e-3).epsilon(1e-9));
+}
+
+// In what follows links carry 100 B/s, so 100 B alone take 1 s.
+
+TEST_CASE("simulate: bytes flow only when the latency is over") {
+  // 0.5 s of latency, then 1 s of bytes.
+  const RunResult r = run(ring, 100, 0.5, {{Send{1, 0, 100}}, {Receive{0, 0}}, {}});
+  CHECK(r.finish_s == std::vector<double>{0, 1.5, 0});
+  CHECK(r.makespan_s == 1.5);
+  CHECK(r.ttft_s == 0);  // of the last process, which does nothing
+}
+
+TEST_CASE("simulate: a switch cuts through") {
+  // The route's latency is 2 * 0.5 s, but the bytes hold both links at once: 1 s, not 2.
+  const RunResult r = run(one_switch, 100, 0.5, {{Send{1, 0, 100}}, {Receive{0, 0}}});
+  CHECK(r.ttft_s == 2.0);
+}
+
+TEST_CASE("simulate: a message of no bytes takes its latency") {
+  const RunResult r = run(ring, 100, 0.5, {{Send{1, 0, 0}}, {Receive{0, 0}}});
+  CHECK(r.ttft_s == 0.5);
+}
+
+TEST_CASE("simulate: what a flow frees at its end is given to those that remain") {
+  // 50 B/s each until the 100 B are through at 2 s; the other has 200 of its 300 B left and now
+  // 100 B/s: 4 s. Without redistribution it would end at 6 s.
+  const RunResult r =
+      run(ring, 100, 0,
+          {{Send{1, 0, 100}, Send{1, 1, 300}}, {Receive{0, 0}, Compute{1, 0}, Receive{0, 1}}},
+          in_order(SendOrder::Async));
+  CHECK(r.ttft_s == 4.0);
+  CHECK(r.processes[1].compute_s == 1);
+  CHECK(r.processes[1].waiting_s == 3);  // until 2 s, and from 3 s on
+  CHECK(r.processes[0].transfer_s == 4);
+}
+
+TEST_CASE("simulate: a flow that is held up elsewhere leaves its share to others") {
+  // Up from device 0 go three flows: 100/3 B/s each. Down to device 3 comes one of them, and one
+  // from device 4, which gets the other 200/3 B/s: 200 of its 300 B in the 3 s of the three, the
+  // rest in 1 s.
+  const RunResult r = run(one_switch, 100, 0,
+                          {{Send{1, 0, 100}, Send{2, 0, 100}, Send{3, 0, 100}},
+                           {Receive{0, 0}},
+                           {Receive{0, 0}},
+                           {Receive{0, 0}, Receive{4, 0}},
+                           {Send{3, 0, 300}}},
+                          in_order(SendOrder::Async));
+  CHECK(r.finish_s[1] == Approx(3).epsilon(1e-12));
+  CHECK(r.finish_s[2] == Approx(3).epsilon(1e-12));
+  CHECK(r.finish_s[3] == Approx(4).epsilon(1e-12));
+}
+
+TEST_CASE("simulate: the narrowest link of a route holds a flow to its rate") {
+  // 0 -> 1 carries 100 B/s, 1 -> 2 only 30. What goes on to 2 flows at 30 B/s from end to end, and
+  // what ends in 1 has 70 B/s: 300 and 700 B both take 10 s.
+  const Platform platform({{"a"}, {"b"}, {"c"}},
+                          {{0, 1, 100, 0}, {1, 2, 30, 0}, {2, 1, 30, 0}, {1, 0, 100, 0}}, "test");
+  const Programs programs{{{Send{2, 0, 300}, Send{1, 0, 700}}, {Receive{0, 0}}, {Receive{0, 0}}},
+                          {}};
+  const RunResult r = Simulation(platform, programs).run(in_order(SendOrder::Async));
+  CHECK(r.finish_s[1] == Approx(10).epsilon(1e-12));
+  CHECK(r.finish_s[2] == Approx(10).epsilon(1e-12));
+  CHECK(r.link_bytes == std::vector<double>{1000, 300, 0, 0});
+  CHECK(r.link_utilisation[0] == Approx(1).epsilon(1e-12));
+}
+
+TEST_CASE("simulate: the two directions of a wire share nothing") {
+  const RunResult r =
+      run(ring, 100, 0, {{Send{1, 0, 100}, Receive{1, 0}}, {Send{0, 0, 100}, Receive{0, 0}}});
+  CHECK(r.finish_s == std::vector<double>{1, 1});
+}
+
+TEST_CASE("simulate: the order of sends decides when three messages arrive") {
+  // 100 B each, latency 0.5 s, sent at once. Fifo: 0.5 + 1 s one after the other. Async: all begin
+  // at 0.5 s with a third of the link. Waited for: as fifo, and the sender is held up.
+  const auto arrivals = [](SendOrder order) {
+    Program sender;
+    for (std::uint32_t tag = 0; tag < 3; ++tag) {
+      sender.push_back(Send{1, tag, 100});
+      if (order == SendOrder::Block) sender.push_back(WaitSend{});
+    }
+    RunOptions options = in_order(order);
+    options.record = true;
+    const RunResult r =
+        run(ring, 100, 0.5, {sender, {Receive{0, 0}, Receive{0, 1}, Receive{0, 2}}}, options);
+    std::vector<double> times;
+    for (const Interval& i : r.intervals) {
+      if (i.kind == IntervalKind::Transfer) times.push_back(i.end_s);
+    }
+    times.push_back(r.finish_s[0]);
+    return times;
+  };
+  CHECK(arrivals(SendOrder::Fifo) == std::vector<double>{1.5, 3.0, 4.5, 0});
+  const std::vector<double> async = arrivals(SendOrder::Async);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(async[i] == Approx(3.5).epsilon(1e-12));
+  CHECK(arrivals(SendOrder::Block) == std::vector<double>{1.5, 3.0, 4.5, 4.5});
+}
+
+TEST_CASE("simulate: a process has one queue, whoever its messages go to") {
+  // Fifo: the message to 2 leaves when that to 1 has arrived, though its link is free.
+  const RunResult r =
+      run(ring, 100, 0, {{Send{1, 0, 300}, Send{2, 0, 100}}, {Receive{0, 0}}, {Receive{0, 0}}});
+  CHECK(r.finish_s[1] == 3.0);
+  CHECK(r.finish_s[2] == 4.0);
+}
+
+TEST_CASE("simulate: background flows share links, outside the queues") {
+  // Half of the message is through when 50 B of others come; then 50 B/s each, both end at 1.5 s.
+  RunOptions options;
+  options.background = {{0.5, 0, 1, 50}};
+  const RunResult r = run(ring, 100, 0, {{Send{1, 0, 100}}, {Receive{0, 0}}}, options);
+  CHECK(r.ttft_s == 1.5);
+  CHECK(r.messages == 1);
+  CHECK(r.message_bytes == 100);
+  CHECK(r.link_bytes == std::vector<double>{150, 0});
+}
+
+TEST_CASE("simulate: background flows that start with one another are both there") {
+  // 3 flows from 0 s: 100/3 B/s each until the two of 50 B are through at 1.5 s; 50 B are left.
+  RunOptions options;
+  options.background = {{0, 0, 1, 50}, {0, 0, 1, 50}, {9, 0, 1, 50}};
+  const RunResult r = run(ring, 100, 0, {{Send{1, 0, 100}}, {Receive{0, 0}}}, options);
+  CHECK(r.ttft_s == Approx(2.0).epsilon(1e-12));  // the third starts later: not waited for
+}
+
+TEST_CASE("simulate: computing and sending do not slow each other") {
+  const RunResult r = run(ring, 100, 0,
+                          {{Send{1, 0, 200}, Compute{2, 0}, WaitSend{}, Compute{1, 0}},
+                           {Compute{1.5, 0}, Receive{0, 0}, Compute{1, 0}}});
+  CHECK(r.finish_s == std::vector<double>{3, 3});
+  CHECK(r.processes[0].waiting_s == 0);
+  CHECK(r.processes[1].waiting_s == 0.5);
+}
+
+TEST_CASE("simulate: receives take messages by tag, and one tag in the order sent") {
+  // One after the other of 100, 200, 300 B: they arrive at 1, 3 and 6 s.
+  const Program sender{Send{1, 7, 100}, Send{1, 8, 200}, Send{1, 7, 300}};
+  const auto finish = [&](const Program& receiver) {
+    return run(ring, 100, 0, {sender, receiver}).ttft_s;
+  };
+  CHECK(finish({Receive{0, 7}}) == 1);
+  CHECK(finish({Receive{0, 8}}) == 3);
+  CHECK(finish({Receive{0, 8}, Receive{0, 7}}) == 3);
+  CHECK(finish({Receive{0, 7}, Receive{0, 7}}) == 6);
+}
+
+TEST_CASE("simulate: factors stretch computations and links") {
+  const Platform platform = make_platform(ring, 2, 100, 0);
+  const Programs programs{{{Compute{1, 0}, Send{1, 0, 100}}, {Receive{0, 0}}}, {"work"}};
+  RunOptions options;
+  options.bandwidth_factors = {0.5, 1};
+  options.message_overhead_s = 0.25;
+  const std::vector<double> factors{3, 1};
+  // 3 s of work, 0.25 s of overhead, 100 B at 50 B/s.
+  CHECK(Simulation(platform, programs).run(options, factors).ttft_s == 5.25);
+}
+
+TEST_CASE("simulate: processes that wait for each other are named") {
+  const auto failure = [](const std::vector<Program>& processes) {
+    return message_of([&] { run(ring, 100, 0, processes); });
+  };
+  CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
+                 {Receive{2, 5}, Send{0, 4, 1}},
+                 {Receive{1, 6}, Send{1, 5, 1}, Send{1, 6, 1}}}) ==
+        "process 2 waits for message 6 from process 1, which never sends it");
+  CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
+                 {Receive{2, 5}, Send{0, 4, 1}, Send{2, 6, 1}},
+                 {Receive{1, 6}, Send{1, 5, 1}}}) ==
+        "deadlock: process 1 waits for message 5 from process 2, process 2 waits for message 6 "
+        "from process 1");
+}
+
+TEST_CASE("simulate: impossible programs and options are refused") {
+  const auto failure = [](const std::vector<Program>& processes, const RunOptions& options = {}) {
+    return message_of([&] { run(ring, 100, 0, processes, options); });
+  };
+  CHECK(failure({{Compute{-1, 0}}, {}}) ==
+        "process 0, step 0: got -1 s, expected a duration of zero or more");
+  CHECK(failure({{}, {Send{1, 0, 1}}}) ==
+        "process 1, step 0: got peer 1, expected another one of the 2 processes");
+  CHECK(failure({{Receive{2, 0}}, {}}) ==
+        "process 0, step 0: got peer 2, expected another one of the 2 processes");
+  CHECK(failure({{Compute{1, 1}}, {}}) ==
+        "process 0, step 0: got label 1, expected one of the 1 labels");
+  RunOptions options;
+  options.background = {{0, 1, 1, 5}};
+  CHECK(failure({{}, {}}, options) ==
+        "background flow 0: got source 1 and destination 1, expected two of the 2 devices");
+  options.background = {{-1, 0, 1, 5}};
+  CHECK(failure({{}, {}}, options) ==
+        "background flow 0: got a start at -1 s, expected zero or later");
+  const Platform two = make_platform(ring, 2, 100, 0);
+  CHECK(message_of([&] {
+          Simulation(two, {{{}}, {}});
+        }) == "programs: got 1 processes, expected one for each of the 2 devices");
+}
+
+}  // namespace
+}  // namespace kvcast::simulate

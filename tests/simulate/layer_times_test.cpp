@@ -1,0 +1,164 @@
+#include "simulate/layer_times.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/catalog.h"
+#include "model/config_reader.h"
+#include "model/error.h"
+#include "roofline/forecast.h"
+#include "roofline/hardware.h"
+
+using namespace kvcast;
+using namespace kvcast::simulate;
+using doctest::Approx;
+using nlohmann::json;
+
+namespace {
+
+constexpr Lowering fused{};
+constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+roofline::Rates rates_of(const std::string& hardware, const Lowering& lowering) {
+  return roofline::make_rates(roofline::load_hardware(catalog(), hardware), lowering,
+                              roofline::Mode::Calibrated);
+}
+
+/// 3 layers, hidden 48, 6 heads over 3, head_dim 8, MLP 20, vocabulary 51.
+Architecture tiny() {
+  return read_config(json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
+    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "intermediate_size": 20})"),
+                     "tiny", "tiny.json");
+}
+
+/// 1 FLOP/s in every engine and memory so fast that no operator waits for it: seconds are FLOPs.
+roofline::Rates counting() {
+  roofline::Rates r;
+  r.flops_per_second.fill({1});
+  r.bytes_per_second.fill({1e30});
+  r.on_chip_bytes = 1e30;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("simulate: one process that reads the whole prompt takes the forecaster's TTFT") {
+  for (const char* model : {"llama-7b", "falcon-7b", "openelm-1.1b", "gemma2-9b", "mistral-7b"}) {
+    for (const Lowering& lowering : {fused, eager}) {
+      const Architecture a = load_model(catalog(), model);
+      const roofline::Rates rates = rates_of("a100-80gb", lowering);
+      const LayerTimes times(a, {}, lowering, rates);
+      const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
+      for (const std::uint64_t prompt : {1u, 37u, 1000u, 9000u}) {
+        INFO(model, " eager ", lowering == eager, " prompt ", prompt);
+        const double ttft = forecaster.at({.prompt_len = prompt}).ttft_s;
+        CHECK(times.total_s(times.process(prompt, prompt, true)) == Approx(ttft).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("simulate: the exchange parts a layer behind its projections and rotations") {
+  const LayerTimes times(tiny(), {}, fused, counting());
+  CHECK(times.num_layers() == 3);
+  CHECK(times.kinds().size() == 3);
+  const ProcessTimes t = times.process(5, 7, true);
+  REQUIRE(t.kinds.size() == 1);
+  // Before: RMS norm 4·5·48 + 3·5; q, k, v 2·5·48·(48+24+24); rotation 6 a pair of (48+24)/2.
+  const double before = 4 * 5 * 48 + 3 * 5 + 2 * 5 * 48 * 96 + 6 * 5 * 36;
+  CHECK(t.kinds[0].before_exchange_s == Approx(before));
+  // After: scores and values 4·8 for each of 6 heads and visible pair, 3 + 4 + ... + 7 = 25 of
+  // them, with 1 for the scale, 4 for the softmax of each and a division for each of 5·48 outputs;
+  // output projection; two residuals; norm; gated MLP.
+  const double attention = (4 * 8 + 1 + 4) * 6 * 25 + 5 * 48;
+  const double after = attention + 2 * 5 * 48 * 48 + 2 * 5 * 48 + (4 * 5 * 48 + 3 * 5) +
+                       3 * 2 * 5 * 48 * 20 + 5 * 5 * 20;
+  CHECK(t.kinds[0].after_exchange_s == Approx(after));
+  CHECK(t.embedding_s < 1e-20);  // bytes only
+  CHECK(t.head_s == Approx(4 * 48 + 3 + 2 * 48 * 51));
+  CHECK(times.process(5, 7, false).head_s == 0);
+  CHECK(times.bytes_per_token(0) == 2 * 3 * 8 * 2);
+  CHECK(times.kv_cache_bytes_per_token() == 3 * 96);
+}
+
+TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible ones") {
+  const LayerTimes in_memory(tiny(), {}, eager, counting());
+  const LayerTimes tiled(tiny(), {}, fused, counting());
+  CHECK(in_memory.tsp_keys(6, 9) == 9);
+  CHECK(tiled.tsp_keys(6, 9) == 6);
+  const auto attention_growth = [](const LayerTimes& t, std::uint64_t keys) {
+    return t.process(3, keys + 1, false).kinds[0].after_exchange_s -
+           t.process(3, keys, false).kinds[0].after_exchange_s;
+  };
+  // One key more is seen by 3 queries of 6 heads: 2·8 for the score, 2·8 for the value, 5 for scale
+  // and softmax; scores in memory are masked too.
+  CHECK(attention_growth(tiled, 5) == Approx(3 * 6 * (4 * 8 + 5)));
+  CHECK(attention_growth(in_memory, 5) >= 3 * 6 * (4 * 8 + 5 + 1));
+}
+
+TEST_CASE("simulate: layers of different shape have times of their own") {
+  const Architecture a = load_model(catalog(), "openelm-1.1b");
+  const LayerTimes times(a, {}, fused, counting());
+  const ProcessTimes t = times.process(64, 128, false);
+  CHECK(t.kinds.size() > 2);
+  // Deeper layers of OpenELM are wider.
+  CHECK(t.kinds[times.kinds().back()].after_exchange_s >
+        t.kinds[times.kinds().front()].after_exchange_s);
+}
+
+TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part between exchanges") {
+  roofline::Rates rates = counting();
+  rates.host_operator_latency = {1e9};  // slower than any operator here
+  const LayerTimes times(tiny(), {}, eager, rates);
+  const ProcessTimes alone = times.process(7, 7, true);
+  CHECK(times.total_s(alone) == Approx(1e9 * times.num_operators()));
+  const ProcessTimes exchanging = times.process(7, 7, true, {.exchanges = true, .messages_s = 5e8});
+  CHECK(times.total_s(exchanging) == Approx(1e9 * times.num_operators() + 3 * 5e8));
+  // Keys and values from others: two operators more in each layer, to join them with the own ones.
+  const ProcessTimes joined = times.process(5, 7, true, {.exchanges = true, .messages_s = 5e8});
+  CHECK(times.total_s(joined) == Approx(1e9 * (times.num_operators() + 6) + 3 * 5e8));
+}
+
+TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
+  roofline::Rates rates = counting();
+  const LayerTimes device(tiny(), {}, eager, rates);
+  const LayerTime free = device.process(64, 64, false).kinds.back();
+  // A host between the two: the part before the exchange has fewer FLOPs an operator.
+  const double operators = device.num_operators() / 3;
+  rates.host_operator_latency = {(free.before_exchange_s + free.after_exchange_s) / operators};
+  const LayerTimes times(tiny(), {}, eager, rates);
+  const LayerTime t = times.process(64, 64, false, {.exchanges = true}).kinds.back();
+  CHECK(t.before_exchange_s > free.before_exchange_s);
+  CHECK(t.after_exchange_s == Approx(free.after_exchange_s));
+}
+
+TEST_CASE("simulate: joined keys and values are each read and written once") {
+  roofline::Rates rates = counting();
+  rates.flops_per_second.fill({1e30});
+  rates.bytes_per_second.fill({1e30});
+  const auto join_seconds = [&](std::uint64_t keys) {
+    const LayerTimes slow(tiny(), {}, eager, rates);
+    return slow.process(5, keys, false).kinds.back().after_exchange_s;
+  };
+  rates.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Elementwise)] = {1};
+  // Score elements pass through scale, mask and cast, so take differences that they are linear in.
+  const double per_key = join_seconds(8) - join_seconds(7);
+  const double first = join_seconds(6) - join_seconds(5);
+  // 6 keys are joined, 5 (the own ones alone) are not: 96 bytes a key, read and written.
+  CHECK(first - per_key == Approx(5 * 96 * 2));
+}
+
+TEST_CASE("simulate: an encoder-decoder model cannot be read in parts") {
+  const Architecture a = load_model(catalog(), "whisper-base");
+  CHECK_THROWS_AS(LayerTimes(a, {}, fused, counting()), Error);
+}

@@ -1,0 +1,87 @@
+#include "simulate/model_prefill.h"
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/catalog.h"
+#include "roofline/hardware.h"
+#include "simulate/simulation.h"
+#include "simulate/topologies.h"
+#include "tests/model/message_of.h"
+
+namespace kvcast::simulate {
+namespace {
+
+using doctest::Approx;
+
+LayerTimes layer_times(const std::string& model) {
+  const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
+  const Lowering tiled{};
+  const roofline::Rates rates = roofline::make_rates(roofline::load_hardware(catalog, "a100-80gb"),
+                                                     tiled, roofline::Mode::SpeedOfLight);
+  return {load_model(catalog, model), {}, tiled, rates};
+}
+
+RunResult run(const PrefillWork& work, double bytes_per_s, double latency_s) {
+  const Platform platform =
+      make_platform({TopologyKind::Ring}, static_cast<std::uint32_t>(work.partition_tokens.size()),
+                    bytes_per_s, latency_s);
+  return Simulation(platform, prefill_programs(work)).run();
+}
+
+TEST_CASE("simulate: one process takes what one device takes, and sends nothing") {
+  for (const char* model : {"llama-7b", "gemma2-9b", "openelm-1.1b"}) {
+    CAPTURE(model);
+    const LayerTimes times = layer_times(model);
+    for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
+      const PrefillWork work = prefill_work(times, schedule, {3000});
+      const RunResult r = run(work, 1, 1);
+      CHECK(r.ttft_s == Approx(prefill_bounds(times, work).one_device_s).epsilon(1e-12));
+      CHECK(r.messages == 0);
+    }
+  }
+}
+
+TEST_CASE("simulate: a model's messages are the cache that the schedules must move") {
+  // Llama 7B keeps 2 * 32 * 4096 fp16 numbers a token. Runahead of 4, 3, 2 parts: 4 + 7 of them;
+  // TSP of 9 tokens: 2 * 9.
+  const LayerTimes times = layer_times("llama-7b");
+  const std::uint64_t token = 2 * 32 * 4096 * 2;
+  CHECK(run(prefill_work(times, Schedule::Kvr, {4, 3, 2}), 1e9, 0).message_bytes == 11 * token);
+  CHECK(run(prefill_work(times, Schedule::Tsp, {4, 3, 2}), 1e9, 0).message_bytes == 18 * token);
+}
+
+TEST_CASE("simulate: links that cost nothing give the bound, and others no less") {
+  const LayerTimes times = layer_times("llama-7b");
+  for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
+    const PrefillWork work = prefill_work(times, schedule, {2000, 1500, 1000, 500});
+    const PrefillBounds bounds = prefill_bounds(times, work);
+    CHECK(run(work, 1e30, 0).ttft_s == Approx(bounds.no_communication_s).epsilon(1e-12));
+    CHECK(run(work, 10e9, 1e-5).ttft_s > bounds.no_communication_s);
+    CHECK(bounds.no_communication_s < bounds.one_device_s);
+    CHECK(bounds.star_s ==
+          Approx(bounds.one_device_s * 5 / 32).epsilon(1e-12));  // 1/2 (1/4 + 1/16)
+  }
+}
+
+TEST_CASE("simulate: the head is computed by the process with the last token alone") {
+  const LayerTimes times = layer_times("llama-7b");
+  const PrefillWork work = prefill_work(times, Schedule::Tsp, {700, 700, 700});
+  CHECK(work.after_layers_s[0] == 0);
+  CHECK(work.after_layers_s[1] == 0);
+  CHECK(work.after_layers_s[2] > 0);
+}
+
+TEST_CASE("simulate: a partition with an empty part is refused") {
+  const LayerTimes times = layer_times("llama-7b");
+  CHECK(message_of([&] {
+          prefill_work(times, Schedule::Kvr, {5, 0});
+        }) == "partition: got a process without tokens, expected at least 1 for each");
+}
+
+}  // namespace
+}  // namespace kvcast::simulate
