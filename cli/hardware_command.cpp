@@ -56,6 +56,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("operator_latency_s", hw.operator_latency);
   sheet.add("host_operator_latency_s", hw.host_operator_latency);
   sheet.add("host_message_latency_s", hw.host_message_latency);
+  sheet.add("host_exchange_latency_s", hw.host_exchange_latency);
   for (const auto& [link, l] : hw.links) {
     sheet.add("link_" + link + "_bytes_per_s", l.bandwidth);
     sheet.add("link_" + link + "_latency_s", l.latency);

@@ -1,5 +1,8 @@
+#include "reports/reproduce_kvr.h"
+
+#include <utility>
+
 #include "model/recording.h"
-#include "reports/reproduce.h"
 #include "roofline/forecast.h"
 
 namespace kvcast::reports {
@@ -35,8 +38,12 @@ std::vector<ReproducedRow> table3_base(const Catalog& catalog) {
 }  // namespace
 
 std::vector<PublishedTable> kvr_tables() {
-  return {{"kvr-table3-base", "kvr", "KV-Runahead, Table 3: TTFT on one A100 80GB, eager attention",
-           TableKind::Measured, table3_base}};
+  std::vector<PublishedTable> tables = kvr_exact_tables();
+  tables.push_back({"kvr-table3-base", "kvr",
+                    "KV-Runahead, Table 3: TTFT on one A100 80GB, eager attention",
+                    TableKind::Measured, table3_base});
+  for (PublishedTable& table : kvr_parallel_tables()) tables.push_back(std::move(table));
+  return tables;
 }
 
 }  // namespace kvcast::reports

@@ -173,6 +173,9 @@ Hardware read_hardware(const std::filesystem::path& path) {
   if (latency.has("host_message")) {
     hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
   }
+  if (latency.has("host_exchange")) {
+    hw.host_exchange_latency = read_quantity(latency, "host_exchange", Dimension::Seconds);
+  }
   latency.reject_unknown_keys();
   if (o.has("factors")) read_factors(o.object("factors"), hw);
   if (o.has("calibration")) o.object("calibration").text("date");

@@ -45,6 +45,8 @@ struct Hardware {
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
   std::optional<Sourced> host_message_latency;  ///< likewise one send or receive
+  std::optional<Sourced>
+      host_exchange_latency;  ///< likewise a layer's exchange, beside its messages
 
   std::map<DType, Sourced> matrix_rate;               ///< Engine::Matrix
   std::map<DType, Sourced> batched_matrix_rate;       ///< Engine::BatchedMatrix

@@ -20,7 +20,7 @@ void check_link(const ChainLink& link) {
   if (!(link.bytes_per_s > 0)) {
     throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s), "more than 0");
   }
-  for (const double latency : {link.latency_s, link.host_message_s}) {
+  for (const double latency : {link.latency_s, link.host_message_s, link.host_exchange_s}) {
     if (!(latency >= 0) || !std::isfinite(latency)) {
       throw Error("link latency", fmt::format("{:g} s", latency), "at least 0");
     }
@@ -176,7 +176,7 @@ Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
 
 simulate::HostPace Runahead::host_pace(std::size_t process, std::size_t processes) const {
   const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
-  return {processes > 1, messages * chain_.link.host_message_s};
+  return {processes > 1, messages * chain_.link.host_message_s, chain_.link.host_exchange_s};
 }
 
 double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {
@@ -207,7 +207,8 @@ double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
   const std::uint64_t context = std::accumulate(partition.begin(), partition.end(), 0ull);
   check_partition(partition, context, "partition");
   const simulate::HostPace pace{processes > 1,
-                                2.0 * static_cast<double>(processes - 1) * link.host_message_s};
+                                2.0 * static_cast<double>(processes - 1) * link.host_message_s,
+                                link.host_exchange_s};
   std::vector<simulate::ProcessTimes> process;
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < processes; ++i) {

@@ -35,6 +35,7 @@ struct ChainLink {
   /// Host seconds to issue one send or one receive; they matter where the host is slower than the
   /// device.
   double host_message_s = 0;
+  double host_exchange_s = 0;  ///< likewise for a layer's exchange, beside its messages
 };
 
 /// Tokens of each process, in order of the prompt.

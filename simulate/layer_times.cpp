@@ -260,7 +260,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     device_total += k.layers * (time.before_exchange_s + time.after_exchange_s);
     host_total += k.layers * host * (k.before.operators + after_operators(k));
   }
-  if (host == 0 && pace.messages_s == 0) return;
+  if (host == 0 && pace.messages_s == 0 && pace.exchange_s == 0) return;
 
   if (pace.exchanges) {
     out.embedding_s = std::max(out.embedding_s, host * embedding_.operators);
@@ -268,9 +268,10 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const Kind& k = kinds_[i];
       LayerTime& time = out.kinds[i];
+      const double half = k.bytes_per_token > 0 ? pace.exchange_s / 2 : 0;
       const double messages = k.bytes_per_token > 0 ? pace.messages_s : 0;
-      time = {std::max(time.before_exchange_s, host * k.before.operators),
-              std::max(time.after_exchange_s, host * after_operators(k) + messages)};
+      time = {std::max(time.before_exchange_s, host * k.before.operators + half),
+              std::max(time.after_exchange_s, host * after_operators(k) + half + messages)};
     }
     return;
   }

@@ -31,6 +31,9 @@ struct HostPace {
   /// layer's two parts with nothing issued ahead: the slower sets the time of each part.
   bool exchanges = false;
   double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
+  /// Host seconds of a layer's exchange however many messages it has, half in each of the two
+  /// parts: to hand over the own keys and values, and to take in the others'.
+  double exchange_s = 0;
 };
 
 /// One process's compute times, those of layers that are alike stored once: layer l takes

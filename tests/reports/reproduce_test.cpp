@@ -37,7 +37,10 @@ TEST_CASE("reproduce: every exact number of every exact table agrees to the prin
                         {"mlkv-table1", 4, 4},             // E24
                         {"mlkv-table2", 9 * 2, 0},
                         {"mlkv-table3-averages", 9, 1},  // E28: MLKV-6
-                        {"mlkv-prose", 7, 4}}) {         // E25, E28
+                        {"kvr-examples", 2 * (3 + 1), 0},
+                        {"kvr-table4", 2 * 4, 0},
+                        {"kvr-equations", 2 * 3 + 1, 1},  // E8: Appendix D
+                        {"mlkv-prose", 7, 4}}) {          // E25, E28
     CAPTURE(c.name);
     const auto rows = rows_of(c.name);
     for (const ReproducedRow& row : rows) {
@@ -69,6 +72,27 @@ TEST_CASE("reproduce: Llama 7B's TTFT on one A100 is within 5 % on average and 1
   const ReproducedRow last = find(rows, "Llama 7B: ttft_s at 12k");
   CHECK(last.published == "3.95");
   CHECK(last.relative_error == doctest::Approx(last.ours / 3.95 - 1));
+}
+
+TEST_CASE("reproduce: parallel prefill on the paper's node is within 7 %, one cell 22 % off") {
+  double sum = 0;
+  std::size_t cells = 0;
+  std::vector<std::string> far;
+  for (const char* name : {"kvr-table1", "kvr-table2", "kvr-table3-10gbs"}) {
+    for (const ReproducedRow& row : rows_of(name)) {
+      CHECK_FALSE(row.exact);
+      sum += std::abs(row.relative_error);
+      ++cells;
+      if (std::abs(row.relative_error) > 0.20) far.push_back(row.cell);
+    }
+  }
+  CHECK(cells == 48 + 24 + 10);
+  CHECK(sum / static_cast<double>(cells) <= 0.07);
+  CHECK(far == std::vector<std::string>{"Falcon 1B as released, 4 GPUs, 8k, TSP: ttft_s"});
+  for (const char* name : {"kvr-table1-speedups", "kvr-table2-speedups"}) {
+    CAPTURE(name);
+    CHECK(summarize(table(name), rows_of(name)).mape <= 0.07);
+  }
 }
 
 TEST_CASE(
@@ -184,7 +208,9 @@ TEST_CASE("reproduce: names, groups and 'all' select tables, each once and in or
         std::vector<std::string>{"specprefill-table5", "specprefill-table6"});
   CHECK(select({"kvr", "specprefill-table6", "specprefill", "models"}) ==
         std::vector<std::string>{"models", "specprefill-table5", "specprefill-table6",
-                                 "kvr-table3-base"});
+                                 "kvr-examples", "kvr-table4", "kvr-equations", "kvr-table3-base",
+                                 "kvr-table1", "kvr-table1-speedups", "kvr-table2",
+                                 "kvr-table2-speedups", "kvr-table3-10gbs"});
   CHECK(select({"all"}).size() == published_tables().size());
   CHECK(select({}) == select({"all"}));
   CHECK_THROWS_WITH_AS(select({"models", "kvp-table4"}),

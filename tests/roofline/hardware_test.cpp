@@ -106,7 +106,8 @@ TEST_CASE("hardware: a file that extends another says only what is different") {
   write("toy.json", valid.dump());
   write("slow.json", R"({"extends": "toy", "name": "slow", "latency": {
     "host_operator": {"value": "70 us", "source": "fitted", "reference": "rows"},
-    "host_message": {"value": "40 us", "source": "fitted", "reference": "rows"}},
+    "host_message": {"value": "40 us", "source": "fitted", "reference": "rows"},
+    "host_exchange": {"value": "2 ms", "source": "fitted", "reference": "rows"}},
     "factors": {"link_rate": {"value": 0.5, "source": "measured", "reference": "runs"}}})");
   const Hardware base = read_hardware(folder / "toy.json");
   const Hardware slow = read_hardware(folder / "slow.json");
@@ -115,6 +116,8 @@ TEST_CASE("hardware: a file that extends another says only what is different") {
   CHECK(slow.host_operator_latency.source == Source::Fitted);
   REQUIRE(slow.host_message_latency);
   CHECK(slow.host_message_latency->value == doctest::Approx(40e-6));
+  REQUIRE(slow.host_exchange_latency);
+  CHECK(slow.host_exchange_latency->value == doctest::Approx(2e-3));
   CHECK(slow.link_rate->value == 0.5);
   CHECK(slow.operator_latency.value == base.operator_latency.value);
   CHECK(slow.memory_bandwidth.value == base.memory_bandwidth.value);

@@ -124,6 +124,8 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
   CHECK(times.total_s(alone) == Approx(1e9 * times.num_operators()));
   const ProcessTimes exchanging = times.process(7, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(exchanging) == Approx(1e9 * times.num_operators() + 3 * 5e8));
+  const ProcessTimes exchanged = times.process(7, 7, true, {true, 5e8, 3e8});
+  CHECK(times.total_s(exchanged) == Approx(times.total_s(exchanging) + 3 * 3e8));
   // Keys and values from others: two operators more in each layer, to join them with the own ones.
   const ProcessTimes joined = times.process(5, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(joined) == Approx(1e9 * (times.num_operators() + 6) + 3 * 5e8));

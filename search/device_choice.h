@@ -1,0 +1,26 @@
+/// How many devices pay off for the prefill of one prompt.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "search/partition_search.h"
+
+namespace kvcast::search {
+
+struct DeviceCount {
+  std::size_t devices = 1;
+  PartitionFound found;              ///< a chain with the best partition
+  std::optional<double> tsp_ttft_s;  ///< none for SendOrder::Async
+  double speedup = 1;                ///< over one device
+  /// Each step up to here cut TTFT by at least the gain that was asked for.
+  bool pays_off = false;
+};
+
+/// 1, 2, 4, ... devices up to `most_devices` and to the prompt's tokens. Throws Error when
+/// most_devices or context is 0.
+std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t context,
+                                        std::size_t most_devices, double least_gain);
+
+}  // namespace kvcast::search
