@@ -66,6 +66,16 @@ void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
   }
 }
 
+/// The last rank tells the others that it goes on, token by token, so that each waits for the next
+/// sign no longer than its limit.
+void give_sign(Messenger& m, bool ends) {
+  for (std::size_t r = 0; r + 1 < m.ranks(); ++r) send_bytes(m, r, &ends, sizeof ends);
+}
+
+void wait_for_end(Messenger& m) {
+  for (bool ends = false; !ends;) receive_bytes(m, m.ranks() - 1, &ends, sizeof ends);
+}
+
 }  // namespace
 
 RankRun run_rank(const Session& session, Request request, Messenger& messenger) {
@@ -86,6 +96,11 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger) 
     }
     if (inner) inner(graph, node, symbols);
   };
+  const auto inner_token = request.on_token;
+  request.on_token = [&](std::span<const TokenId> next) {
+    give_sign(messenger, false);
+    if (inner_token) inner_token(next);
+  };
   request.messenger = &messenger;
 
   RankRun run{session.run(request), {}};
@@ -93,8 +108,10 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger) 
   complete(report, session, g);
   static_assert(std::is_trivially_copyable_v<RankReport>);
   if (!share.is_last()) {
+    wait_for_end(messenger);
     send_bytes(messenger, share.ranks() - 1, &report, sizeof report);
   } else {
+    give_sign(messenger, true);
     run.ranks.resize(share.ranks());
     for (std::size_t r = 0; r + 1 < share.ranks(); ++r) {
       RankReport& other = run.ranks[r];

@@ -12,7 +12,7 @@
 
 namespace kvcast::execute {
 
-/// What one rank did in prefill.
+/// What one rank did; its seconds and messages are those of prefill.
 struct RankReport {
   std::uint64_t tokens = 0;
   std::uint64_t messages = 0;  ///< sent to other ranks: keys and values are two
