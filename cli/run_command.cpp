@@ -12,6 +12,8 @@
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
 #include "cli/run_profile.h"
+#include "cli/run_ranks.h"
+#include "cli/token_printer.h"
 #include "model/error.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
@@ -41,6 +43,7 @@ struct Options {
   std::string hardware;
   std::string random_weights;  ///< a seed
   int threads = 0;
+  double wait_limit_s = 600;
   bool count = false;
   bool profile = false;
   bool ignore_eos = false;
@@ -54,53 +57,6 @@ std::uint64_t peak_resident_bytes() {
     if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
   }
   return 0;
-}
-
-ordered_json profile_json(const std::vector<ProfileRow>& rows) {
-  ordered_json list = ordered_json::array();
-  for (const ProfileRow& r : rows) {
-    list.push_back({{"pass", r.pass},
-                    {"operator", r.op},
-                    {"count", r.count},
-                    {"flops", r.flops},
-                    {"bytes", r.bytes},
-                    {"measured_s", r.measured_s},
-                    {"predicted_s", r.predicted_s}});
-  }
-  return list;
-}
-
-std::string profile_text(const std::vector<ProfileRow>& rows) {
-  Table table(
-      {"pass", "operator", "count", "ms", "roofline ms", "measured/roofline", "GFLOP/s", "GB/s"});
-  for (const std::string pass : {"prefill", "decode"}) {
-    double measured = 0;
-    double predicted = 0;
-    for (const ProfileRow& r : rows) {
-      if (r.pass != pass) continue;
-      measured += r.measured_s;
-      predicted += r.predicted_s;
-      const auto rate = [&](double amount) {
-        return r.measured_s > 0 ? fmt::format("{:.1f}", amount / r.measured_s / 1e9) : "";
-      };
-      const std::string ratio =
-          r.predicted_s > 0 ? fmt::format("{:.2f}", r.measured_s / r.predicted_s) : "";
-      table.add({pass, r.op, std::to_string(r.count), fmt::format("{:.3f}", r.measured_s * 1e3),
-                 fmt::format("{:.3f}", r.predicted_s * 1e3), ratio, rate(r.flops), rate(r.bytes)});
-    }
-    if (predicted > 0) {
-      table.add({pass, "all", "", fmt::format("{:.3f}", measured * 1e3),
-                 fmt::format("{:.3f}", predicted * 1e3),
-                 fmt::format("{:.2f}", measured / predicted), "", ""});
-    }
-  }
-  return table.text();
-}
-
-/// The text of generated tokens; ids that only pad the model's vocabulary have none.
-std::string text_of(const text::Tokenizer& tokenizer, std::vector<TokenId> tokens) {
-  std::erase_if(tokens, [&](TokenId token) { return token >= tokenizer.vocab_size(); });
-  return tokenizer.decode(tokens);
 }
 
 /// One sequence as a plain list, as the contract has it; a batch as a list of lists.
@@ -152,31 +108,6 @@ execute::SessionOptions session_options(const Options& o, const Architecture& a,
   return s;
 }
 
-/// Prints text as it comes, or token ids where there is no tokenizer.
-class Printer {
- public:
-  explicit Printer(const std::optional<text::Tokenizer>& tokenizer) {
-    if (!tokenizer) return;
-    stream_.emplace(*tokenizer);
-    vocab_size_ = tokenizer->vocab_size();
-  }
-  void operator()(TokenId token) {
-    if (stream_ && token >= vocab_size_) return;  // the model's vocabulary is padded
-    write(stream_ ? stream_->push(token) : fmt::format("{}{}", first_ ? "" : ",", token));
-    first_ = false;
-  }
-  void finish() { write((stream_ ? stream_->finish() : "") + "\n"); }
-
- private:
-  static void write(const std::string& text) {
-    print_text(text);
-    std::fflush(stdout);
-  }
-  std::optional<text::StreamDecoder> stream_;
-  std::size_t vocab_size_ = 0;
-  bool first_ = true;
-};
-
 ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
                       const std::vector<MethodSpec>& methods, const execute::Session& session,
                       const Generation& g, std::size_t prompt_len, int threads) {
@@ -209,6 +140,20 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
   return j;
 }
 
+void add_ranks(ordered_json& j, const std::vector<std::uint64_t>& partition,
+               const std::vector<execute::RankReport>& ranks) {
+  std::uint64_t messages = 0;
+  std::uint64_t message_bytes = 0;
+  for (const execute::RankReport& r : ranks) {
+    messages += r.messages;
+    message_bytes += r.message_bytes;
+  }
+  j["partition_tokens"] = partition;
+  j["messages"] = messages;
+  j["message_bytes"] = message_bytes;
+  j["ranks"] = ranks_json(ranks);
+}
+
 std::string summary(const execute::Session& session, const Generation& g, std::size_t prompt_len) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   std::string line = fmt::format("prompt {} tokens, TTFT {}", prompt_len, seconds(g.ttft_s));
@@ -228,8 +173,10 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
   const long page_bytes = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return;
   const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
+  // Ranks on one machine share its memory.
   const double needed =
-      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len);
+      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len) *
+      ranks_on_this_machine();
   if (needed <= memory) return;
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const std::string what =
@@ -239,66 +186,117 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
       Fault::Run);
 }
 
-void run(const Options& o, const Globals& globals) {
-  const int threads = execute::use_threads(o.threads);
-  const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
-  const Checkpoint checkpoint =
-      o.random_weights.empty()
-          ? Checkpoint(o.model)
-          : Checkpoint(load_model(globals.catalog(), o.model),
-                       parse_token_count(o.random_weights, "--random-weights"));
-  std::string no_tokenizer;
+/// A request with all that it needs, checked.
+struct Job {
+  int threads = 0;
+  Checkpoint checkpoint;
   std::optional<text::Tokenizer> tokenizer;
-  const bool sound_given = checkpoint.architecture().num_mel_bins > 0 && o.inputs.tokens.empty();
+  execute::Request request;
+  execute::SessionOptions options;
+  roofline::DesignPoint point;
+  std::optional<roofline::Hardware> hardware;
+  std::optional<reports::AtomicFile> logits;
+};
+
+Checkpoint open_checkpoint(const Options& o, const Globals& globals) {
+  if (o.random_weights.empty()) return Checkpoint(o.model);
+  return Checkpoint(load_model(globals.catalog(), o.model),
+                    parse_token_count(o.random_weights, "--random-weights"));
+}
+
+/// `ranks` of a placement; null: this process runs it all.
+Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
+  Job job{execute::use_threads(rank_threads(o.threads)),
+          open_checkpoint(o, globals),
+          {},
+          {},
+          {},
+          {},
+          {},
+          {}};
+  const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
+  const Checkpoint& checkpoint = job.checkpoint;
+  const Architecture& a = checkpoint.architecture();
+  std::string no_tokenizer;
+  const bool sound_given = a.num_mel_bins > 0 && o.inputs.tokens.empty();
   const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
   if ((text_given || !o.json) && !checkpoint.is_random()) {
-    tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+    job.tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   } else {
     no_tokenizer = "random weights have no tokenizer";
   }
-  execute::Request request = read_request(o.inputs, checkpoint, tokenizer, no_tokenizer,
-                                          [&](const std::string& line) { globals.warn(line); });
+  execute::Request& request = job.request;
+  request = read_request(o.inputs, checkpoint, job.tokenizer, no_tokenizer,
+                         [&](const std::string& line) { globals.warn(line); });
   request.output_len = output_len;
   // Token ids ask for so many tokens; a text ends where the model ends it.
-  if (text_given && tokenizer && !o.ignore_eos) request.stop_tokens = tokenizer->end_of_text();
+  if (text_given && job.tokenizer && !o.ignore_eos) {
+    request.stop_tokens = job.tokenizer->end_of_text();
+  }
 
-  const Architecture& a = checkpoint.architecture();
-  const execute::SessionOptions options = session_options(o, a, request.tokens.front().size());
+  execute::SessionOptions& options = job.options;
+  options = session_options(o, a, request.tokens.front().size());
   const std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
           : request.tokens[0].size();
-  const roofline::DesignPoint point{request.tokens.size(), prompt_len, output_len};
+  job.point = {request.tokens.size(), prompt_len, output_len};
+  if (ranks != nullptr) options.share = ranks->share(prompt_len);
   // Beyond a position table the run is refused; any other context is only a warning.
   if (a.decoder.position_rows == 0) {
-    for (const std::string& line : roofline::context_warnings(a, point)) globals.warn(line);
+    for (const std::string& line : roofline::context_warnings(a, job.point)) globals.warn(line);
   }
-  std::optional<roofline::Hardware> hardware;
   if (o.profile) {
     if (options.dtype != DType::FP32) {
       throw Error("--profile", "--dtype " + o.dtype, "fp32, which the fast loops compute in");
     }
-    if (!o.hardware.empty()) hardware = roofline::load_hardware(globals.catalog(), o.hardware);
+    if (ranks != nullptr) {
+      throw Error("--profile", "--method " + o.method, "a method of one process");
+    }
+    if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
-  std::optional<reports::AtomicFile> logits;
-  if (!o.logits.empty()) logits.emplace(o.logits);
+  if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
   execute::check_checkpoint(checkpoint, options);
-  check_memory(a, options, point);
-  const execute::Session session(checkpoint, options);
+  check_memory(a, options, job.point);
+  return job;
+}
+
+/// What all ranks of a job must have in common.
+std::string common_text(const Options& o, const Job& job) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}", KVCAST_VERSION, fingerprint(job.checkpoint),
+                     fingerprint(job.request.tokens), to_string(job.options.methods), o.attention,
+                     o.elementwise, o.dtype, o.output_len, o.logits.empty());
+}
+
+void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
+  execute::Request& request = job.request;
+  const std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
+  const std::size_t prompt_len = job.point.prompt_len;
+  const execute::Session session(job.checkpoint, job.options);
 
   Printer printer(tokenizer);
-  const bool stream = !o.json && request.tokens.size() == 1;
+  const bool speaks = ranks == nullptr || ranks->speaks();
+  const bool stream = speaks && !o.json && request.tokens.size() == 1;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
   ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
   const Stopwatch watch;
   request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
     bar.draw(done, 0, all, watch.seconds());
   };
-  const Generation g = session.run(request);
+  execute::RankRun done;
+  if (ranks == nullptr) {
+    done.generation = session.run(request);
+  } else {
+    done = run_rank(session, request, ranks->messenger());
+  }
+  if (!speaks) return;
+  const Generation& g = done.generation;
   if (stream) printer.finish();
 
-  if (logits) write_logits(*logits, g);
-  ordered_json j = run_json(o, checkpoint, options.methods, session, g, prompt_len, threads);
+  if (job.logits) write_logits(*job.logits, g);
+  ordered_json j =
+      run_json(o, job.checkpoint, job.options.methods, session, g, prompt_len, job.threads);
+  if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
   if (tokenizer) {
     ordered_json texts = ordered_json::array();
     for (const auto& tokens : g.tokens) texts.push_back(text_of(*tokenizer, tokens));
@@ -306,10 +304,12 @@ void run(const Options& o, const Globals& globals) {
   }
   std::vector<ProfileRow> rows;
   if (o.profile) {
-    if (!hardware) hardware = measured_machine();  // after the run: it needs memory of its own
+    if (!job.hardware)
+      job.hardware = measured_machine();  // after the run: it needs memory of its own
     const std::uint64_t first_kv_len = request.tokens[0].size() + 1;
-    rows = profile_rows(session, options, g, point.batch, prompt_len, first_kv_len, *hardware);
-    j["profile_hardware"] = hardware->name;
+    rows = profile_rows(session, job.options, g, job.point.batch, prompt_len, first_kv_len,
+                        *job.hardware);
+    j["profile_hardware"] = job.hardware->name;
     j["profile"] = profile_json(rows);
   }
   if (o.json) {
@@ -330,7 +330,24 @@ void run(const Options& o, const Globals& globals) {
     print_text(table.text());
   }
   if (o.profile) print_text(profile_text(rows));
+  for (const std::string& line : ranks_text(done.ranks)) globals.say(line);
   globals.say(summary(session, g, prompt_len));
+}
+
+void run(const Options& o, const Globals& globals) {
+  const auto ranks = RunRanks::start(parse_methods(o.method), o.wait_limit_s);
+  if (ranks == nullptr) {
+    Job job = prepare(o, globals, nullptr);
+    return run_job(o, globals, job, nullptr);
+  }
+  Globals mine = globals;
+  mine.quiet = globals.quiet || !ranks->speaks();
+  std::optional<Job> job;
+  const bool agreed = ranks->prepare([&] {
+    job.emplace(prepare(o, mine, ranks.get()));
+    return common_text(o, *job);
+  });
+  if (agreed) ranks->work([&] { run_job(o, mine, *job, ranks.get()); });
 }
 
 }  // namespace
@@ -343,6 +360,8 @@ void add_run(CLI::App& app, const Globals& globals) {
       "is'\n"
       "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
       "  kvcast run --model weights/whisper-base --audio speech.wav\n"
+      "  mpirun -n 4 kvcast run --model weights/smollm2-135m-instruct.gguf --method kvr:p=4 "
+      "--prompt-len 1k\n"
       "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
   const auto o = std::make_shared<Options>();
   c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
@@ -374,6 +393,11 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--threads,-t", o->threads, "0: all cores")
       ->check(CLI::Range(0, 1024))
       ->type_name("N");
+  c->add_option("--wait-limit", o->wait_limit_s,
+                "kvr and tsp: the longest that a rank waits for another's message, seconds")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS")
+      ->capture_default_str();
   c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
       ->type_name("FILE.safetensors");

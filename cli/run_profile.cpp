@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
 #include "model/execute/machine_probe.h"
 #include "roofline/op_cost.h"
 
@@ -89,6 +93,47 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
   }
   append(all, std::move(decode), "decode", recording.decode, run.profile.decode_s);
   return all;
+}
+
+nlohmann::ordered_json profile_json(const std::vector<ProfileRow>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ProfileRow& r : rows) {
+    list.push_back({{"pass", r.pass},
+                    {"operator", r.op},
+                    {"count", r.count},
+                    {"flops", r.flops},
+                    {"bytes", r.bytes},
+                    {"measured_s", r.measured_s},
+                    {"predicted_s", r.predicted_s}});
+  }
+  return list;
+}
+
+std::string profile_text(const std::vector<ProfileRow>& rows) {
+  Table table(
+      {"pass", "operator", "count", "ms", "roofline ms", "measured/roofline", "GFLOP/s", "GB/s"});
+  for (const std::string pass : {"prefill", "decode"}) {
+    double measured = 0;
+    double predicted = 0;
+    for (const ProfileRow& r : rows) {
+      if (r.pass != pass) continue;
+      measured += r.measured_s;
+      predicted += r.predicted_s;
+      const auto rate = [&](double amount) {
+        return r.measured_s > 0 ? fmt::format("{:.1f}", amount / r.measured_s / 1e9) : "";
+      };
+      const std::string ratio =
+          r.predicted_s > 0 ? fmt::format("{:.2f}", r.measured_s / r.predicted_s) : "";
+      table.add({pass, r.op, std::to_string(r.count), fmt::format("{:.3f}", r.measured_s * 1e3),
+                 fmt::format("{:.3f}", r.predicted_s * 1e3), ratio, rate(r.flops), rate(r.bytes)});
+    }
+    if (predicted > 0) {
+      table.add({pass, "all", "", fmt::format("{:.3f}", measured * 1e3),
+                 fmt::format("{:.3f}", predicted * 1e3),
+                 fmt::format("{:.2f}", measured / predicted), "", ""});
+    }
+  }
+  return table.text();
 }
 
 }  // namespace kvcast::cli

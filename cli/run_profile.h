@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "model/execute/generate.h"
 #include "roofline/hardware.h"
 
@@ -28,5 +30,8 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
                                      const execute::Generation& run, std::uint64_t batch,
                                      std::uint64_t prompt_len, std::uint64_t first_kv_len,
                                      const roofline::Hardware& hardware);
+
+nlohmann::ordered_json profile_json(const std::vector<ProfileRow>& rows);
+std::string profile_text(const std::vector<ProfileRow>& rows);
 
 }  // namespace kvcast::cli

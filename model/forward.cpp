@@ -305,7 +305,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
   x = add_position_table(r, stack, x);
-  prepare(r, stack, pass.tokens, pass.past + pass.tokens);
+  prepare(r, stack, pass.tokens, pass.past + pass.tokens + pass.later);
 
   std::vector<CrossCache> cross_cache = cross;
   if (a.decoder.cross_attention && cross_cache.empty()) {
@@ -317,6 +317,10 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   }
   x = record_stack(r, stack, x, cross_cache);
 
+  if (pass.logits == Logits::None) {
+    r.output(x);
+    return x;
+  }
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.
   if (pass.logits == Logits::Last) x = r.last_token(x);

@@ -99,8 +99,8 @@ struct CrossMethod {
 /// Keys and values of each layer in "cross_keys" and "cross_values".
 CrossMethod plain_cross_attention();
 
-/// Which positions get logits.
-enum class Logits { Last, All };
+/// Which positions get logits. None: the pass ends with the hidden states of all of them.
+enum class Logits { Last, All, None };
 
 /// The shape of one pass over a decoder.
 struct Pass {
@@ -111,9 +111,10 @@ struct Pass {
   Logits logits = Logits::Last;
   AttentionMethod attention = plain_attention;  ///< of causal stacks
   CrossMethod cross = plain_cross_attention();
+  Count later = 0;  ///< keys behind the pass's tokens, see CacheExchange
 };
 
-/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size]. Reads and appends to the
+/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads and appends to the
 /// cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and for encoder-decoder
 /// models reads "layers.I.cross_keys", "layers.I.cross_values" [batch, encoder_len, G·hd], which
 /// must be `cross` when the same recording made them. Methods keep other tensors.

@@ -25,6 +25,8 @@ struct OpName {
   std::string_view operator()(const CacheAppend&) const { return "cache_append"; }
   std::string_view operator()(const CacheEvict&) const { return "cache_evict"; }
   std::string_view operator()(const JoinRows&) const { return "join_rows"; }
+  std::string_view operator()(const Send&) const { return "send"; }
+  std::string_view operator()(const Receive&) const { return "receive"; }
   std::string_view operator()(const RepeatHeads&) const { return "repeat_heads"; }
   std::string_view operator()(const LastToken&) const { return "last_token"; }
   std::string_view operator()(const Conv1d&) const { return "conv1d"; }

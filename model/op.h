@@ -244,6 +244,25 @@ struct JoinRows {
   bool operator==(const JoinRows&) const = default;
 };
 
+/// Sends rows of a cache to another rank of the run (model/methods/placement.h), as many as the
+/// message has.  Input: cache [batch, rows, features]; output: the message [batch, sent, features].
+/// The n-th Send to a rank is what the n-th Receive there from the sender waits for.
+/// Work: the sent rows are read from the cache and written as a message.
+struct Send {
+  std::uint64_t rank = 0;  ///< that gets them
+  Count first_row;         ///< of the cache
+  bool operator==(const Send&) const = default;
+};
+
+/// Waits for rows of a cache from another rank.  Inputs: cache [batch, rows, features], the message
+/// [batch, sent, features]; output: the same cache with the sent rows from `first_row` on.
+/// Work: the message is read and its rows are written to the cache.
+struct Receive {
+  std::uint64_t rank = 0;  ///< that has sent them
+  Count first_row;         ///< of the cache
+  bool operator==(const Receive&) const = default;
+};
+
 /// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
 struct RepeatHeads {
   std::uint64_t repeats = 1;
@@ -291,8 +310,8 @@ struct CausalMask {
 using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
                  TiledAttention, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm,
-                 Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, RepeatHeads,
-                 LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
+                 Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, Send, Receive,
+                 RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

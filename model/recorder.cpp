@@ -40,6 +40,11 @@ Value Recorder::input(const std::string& name, std::vector<Count> shape, DType d
 }
 
 Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
+  if (exchange_ != nullptr) return exchange_->open(*this, name, shape);
+  return own_cache(name, std::move(shape));
+}
+
+Value Recorder::own_cache(const std::string& name, std::vector<Count> shape) {
   return graph_.add_tensor({name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
 }
 
@@ -159,7 +164,25 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x) {
 Value Recorder::append(Value cache, Value rows, std::string_view label) {
   std::vector<Count> shape = info(cache).shape;
   shape[1] += info(rows).shape[1];
-  return node(CacheAppend{}, label, {cache, rows}, std::move(shape), lowering_.cache,
+  const Value all = node(CacheAppend{}, label, {cache, rows}, std::move(shape), lowering_.cache,
+                         Storage::KvCache);
+  return exchange_ != nullptr ? exchange_->share(*this, all, label) : all;
+}
+
+void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
+                    std::string_view label) {
+  std::vector<Count> shape = info(cache).shape;
+  shape[1] = rows;
+  node(Send{rank, first_row}, label, {cache}, std::move(shape), lowering_.cache, Storage::Messages);
+}
+
+Value Recorder::receive(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
+                        const Count& all_rows, std::string_view label) {
+  std::vector<Count> shape = info(cache).shape;
+  shape[1] = rows;
+  const Value message = graph_.add_tensor({"", shape, lowering_.cache, Storage::Messages, {}});
+  shape[1] = all_rows;
+  return node(Receive{rank, first_row}, label, {cache, message}, std::move(shape), lowering_.cache,
               Storage::KvCache);
 }
 

@@ -6,6 +6,7 @@
 /// a whole attention.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,9 +39,24 @@ struct Lowering {
 /// A value of the forward pass: a tensor of the graph.
 using Value = TensorId;
 
+class Recorder;
+
+/// What a rank of several does with each of its caches (model/methods/placement.h).
+struct CacheExchange {
+  /// The cache [batch, rows before the pass, features] as the rank's own rows are appended to it.
+  std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape)> open;
+  /// From the cache with the rank's own rows, which a node with this label has appended, to the
+  /// state that attention reads.
+  std::function<Value(Recorder&, Value own, std::string_view label)> share;
+  /// Rows behind the rank's own that attention reads too, and masks.
+  Count later = 0;
+};
+
 class Recorder {
  public:
-  Recorder(Symbols& symbols, const Lowering& lowering) : symbols_(symbols), lowering_(lowering) {}
+  /// `exchange` must outlive the recorder; null: one device has the whole cache.
+  Recorder(Symbols& symbols, const Lowering& lowering, const CacheExchange* exchange = nullptr)
+      : symbols_(symbols), lowering_(lowering), exchange_(exchange) {}
 
   Symbols& symbols() { return symbols_; }
   const Lowering& lowering() const { return lowering_; }
@@ -56,6 +72,8 @@ class Recorder {
   Value input(const std::string& name, std::vector<Count> shape, DType dtype);
   /// A cache tensor as it stands before the pass: [batch, rows, features].
   Value cache(const std::string& name, std::vector<Count> shape);
+  /// The same, without what a CacheExchange adds.
+  Value own_cache(const std::string& name, std::vector<Count> shape);
   void output(Value v) { graph_.mark_output(v); }
 
   Value embedding(Value table, Value ids, std::string_view label);
@@ -71,6 +89,12 @@ class Recorder {
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
              bool inverse = false);
   Value append(Value cache, Value rows, std::string_view label);
+  /// Sends `rows` rows of a cache to a rank.
+  void send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
+            std::string_view label);
+  /// Waits for `rows` rows of a cache from a rank; it then has `all_rows`.
+  Value receive(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
+                const Count& all_rows, std::string_view label);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
   /// `rows` behind `past`, copied to one new tensor.
@@ -128,6 +152,7 @@ class Recorder {
 
   Symbols& symbols_;
   Lowering lowering_;
+  const CacheExchange* exchange_;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   struct Angles {

@@ -81,6 +81,13 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
                 "a model whose layers all have keys and values of their own");
   }
 
+  if (plan.placement) {
+    throw Error("method " + plan.placement->method +
+                " spreads the prompt over several ranks; expected 'kvcast simulate prefill' for an "
+                "estimate, or 'mpirun -n " +
+                std::to_string(plan.placement->ranks) + " kvcast run' for a run");
+  }
+
   const Architecture& a = plan.model;
   recording.conversion = plan.conversion;
   recording.prefill = record_prefill(plan, lowering, options);

@@ -156,6 +156,18 @@ struct OpWork {
     return w;
   }
   Work operator()(const JoinRows&) const { return operands.traffic(); }
+  Work operator()(const Send&) const {
+    Work w;
+    operands.read(w, 0, operands.output().elements());
+    operands.write(w, operands.output().elements());
+    return w;
+  }
+  Work operator()(const Receive&) const {
+    Work w;
+    operands.read(w, 1, operands.input(1).elements());
+    operands.write(w, operands.input(1).elements());
+    return w;
+  }
   Work operator()(const RepeatHeads&) const { return operands.traffic(); }
   Work operator()(const LastToken&) const {
     Work w;
@@ -203,6 +215,8 @@ struct OpEngine {
   Engine operator()(const CacheAppend&) const { return Engine::Vector; }
   Engine operator()(const CacheEvict&) const { return Engine::Vector; }
   Engine operator()(const JoinRows&) const { return Engine::Vector; }
+  Engine operator()(const Send&) const { return Engine::Vector; }
+  Engine operator()(const Receive&) const { return Engine::Vector; }
   Engine operator()(const RepeatHeads&) const { return Engine::Vector; }
   Engine operator()(const LastToken&) const { return Engine::Vector; }
   Engine operator()(const RelativePositionBias&) const { return Engine::Vector; }
@@ -225,6 +239,9 @@ Count Work::bytes() const {
   for (const Count& c : written) sum += c;
   return sum;
 }
+
+const Count& Work::sent_bytes() const { return written[slot(Storage::Messages)]; }
+const Count& Work::received_bytes() const { return read[slot(Storage::Messages)]; }
 
 Work& Work::operator+=(const Work& other) {
   flops += other.flops;
@@ -266,8 +283,10 @@ Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, S
 }
 
 Count visible_keys(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
-  if (!mask.causal || mask.window == 0) return keys;
-  return symbols.minimum(keys, queries + mask.window - 1);
+  if (!mask.causal) return keys;
+  const Count before = mask.past + queries;  // the keys behind the last query are seen by none
+  if (mask.window == 0) return before;
+  return symbols.minimum(before, queries + mask.window - 1);
 }
 
 }  // namespace kvcast

@@ -15,6 +15,9 @@ struct Work {
   std::array<Count, num_storages> written;  ///< bytes, by Storage
 
   Count bytes() const;
+  /// To and from other ranks, in bytes.
+  const Count& sent_bytes() const;
+  const Count& received_bytes() const;
   Work& operator+=(const Work& other);
   bool operator==(const Work&) const = default;
   friend bool operator<(const Work& a, const Work& b);

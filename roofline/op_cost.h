@@ -46,7 +46,7 @@ struct OpGroup {
 };
 
 /// Folds identical operators (mostly those of identical layers) into groups, in order of their
-/// first appearance.
+/// first appearance. Messages keep links busy and no device: Send and Receive are left out.
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
 
 Work total_work(const std::vector<OpGroup>& groups);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/execute/exchange.h"
 #include "model/execute/kernels.h"
+#include "model/execute/messenger.h"
 #include "model/stopwatch.h"
 #include "model/work.h"
 
@@ -109,7 +111,8 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
 }
 
 Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
-                     CacheStore& cache, Arena& arena, const Observer& observer) const {
+                     CacheStore& cache, Arena& arena, const Observer& observer,
+                     Messenger* messenger) const {
   std::vector<Operand> operands(graph_.tensors().size());
   std::vector<std::vector<double>> widened;  // inputs
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
@@ -122,7 +125,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       cache.bind(cache_names_[i], operand);
     } else if (info.storage == Storage::Weights && !info.producer) {
       weights_.bind(info, operand);
-    } else if (!info.producer) {
+    } else if (!info.producer && info.storage != Storage::Messages) {
       const auto found = inputs.find(info.name);
       KVCAST_ASSERT(found != inputs.end() && found->second.size() == operand.shape.elements());
       operand.data = const_cast<float*>(found->second.data());
@@ -132,6 +135,8 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       }
     }
   }
+
+  lay_messages(graph_, symbols, operands, messenger);
 
   const Shape& result_shape = operands[result_].shape;
   Output result{result_shape, allocate_floats(result_shape.elements() * floats_in(dtype_))};
@@ -147,7 +152,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
     Skipped skipped;
-    const Call call{node, node_inputs, output, symbols, &skipped};
+    const Call call{node, node_inputs, output, symbols, &skipped, messenger};
 
     const Stopwatch watch;
     CountedWork counted;
@@ -161,6 +166,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
           {n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped, &call});
     }
   }
+  if (messenger != nullptr) messenger->finish();
   return result;
 }
 

@@ -50,8 +50,10 @@ class Executor {
   /// and compiles the products.
   void prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// One pass. Inputs must match the graph's shapes at these sizes.
+  /// A graph with Send and Receive needs a messenger; when it returns, all is sent.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
-             Arena& arena, const Observer& observer = nullptr) const;
+             Arena& arena, const Observer& observer = nullptr,
+             Messenger* messenger = nullptr) const;
 
  private:
   struct Layout;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "model/execute/messenger.h"
+#include "model/rank_recording.h"
 #include "model/stopwatch.h"
 #include "model/work.h"
 
@@ -20,11 +22,18 @@ Recording record_session(const Architecture& a, const SessionOptions& o) {
     throw Error("a run's dtype", std::string(name(o.dtype)), "fp32 or fp64");
   }
   for (const MethodSpec& method : o.methods) {
-    if (find_method(method.name).runs) continue;
+    const Method& m = find_method(method.name);
+    if (m.runs || m.kind == MethodKind::Placement) continue;
     throw Error("method " + method.name + " is costed (estimate, sweep) but does not run yet");
   }
-  return record(a, o.methods, session_lowering(o),
-                {.logits = o.logits, .decoder_tokens = o.decoder_tokens, .chunked = o.chunk > 0});
+  const RecordOptions options{
+      .logits = o.logits, .decoder_tokens = o.decoder_tokens, .chunked = o.chunk > 0};
+  if (!o.share) return record(a, o.methods, session_lowering(o), options);
+  if (o.chunk > 0) {
+    throw Error("methods " + to_string(o.methods), "a prefill in chunks",
+                "each rank's part in one piece");
+  }
+  return record_rank(a, o.methods, session_lowering(o), *o.share, options);
 }
 
 /// A checkpoint made for a method runs under it, and no other does.
@@ -155,28 +164,29 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
   const Recording r = record_session(a, options);
   const std::uint64_t start = a.encoder_decoder ? options.decoder_tokens : prompt_len;
   const std::uint64_t chunk = options.chunk > 0 ? std::min(options.chunk, prompt_len) : prompt_len;
-  const SymbolValues prefill = r.symbols.resolve({batch, chunk, start});
+  const auto& share = options.share;
+  const SymbolValues prefill =
+      r.symbols.resolve({batch, share ? share->tokens() : chunk, share ? share->end() : start});
   const SymbolValues last = r.symbols.resolve({batch, prompt_len, start + output_len});
   // The cache after the prompt is larger than at the end where a method evicts.
   std::map<std::string, double> cache;
   double activations = 0;
   const auto add = [&](const Graph& graph, const SymbolValues& values) {
+    std::vector<std::string> names;  // by tensor: of the cache that it is a state of
     for (const TensorInfo& t : graph.tensors()) {
-      if (t.storage != Storage::KvCache) continue;
-      const auto bytes = static_cast<double>(t.bytes().at(values));
-      if (!t.producer) cache[t.name] = std::max(cache[t.name], bytes);
-    }
-    for (const Node& node : graph.nodes()) {
-      if (!std::holds_alternative<CacheAppend>(node.op)) continue;
-      double& known = cache[graph.tensor(node.inputs[0]).name];
-      known = std::max(known, static_cast<double>(graph.tensor(node.output).bytes().at(values)));
+      const bool cached = t.storage == Storage::KvCache;
+      const bool state = cached && t.producer;
+      names.push_back(state ? names[graph.node(*t.producer).inputs[0].index] : t.name);
+      if (!cached) continue;
+      double& known = cache[names.back()];
+      known = std::max(known, static_cast<double>(t.bytes().at(values)));
     }
     for (const Count& peak : activation_peaks(graph)) {
       activations = std::max(activations, static_cast<double>(peak.at(values)));
     }
   };
   add(r.prefill, prefill);
-  add(r.decode, last);
+  if (!share || share->is_last()) add(r.decode, last);
   double sum = static_cast<double>(r.weight_bytes.at({})) + activations;
   for (const auto& [name, bytes] : cache) sum += bytes;
   return sum;
@@ -207,6 +217,10 @@ void Session::check(const Request& request) const {
   check_ids(request.tokens, a, a.encoder_decoder ? "decoder tokens" : "prompt");
   const std::size_t batch = request.tokens.size();
   const std::uint64_t length = request.tokens.front().size();
+  if (options_.share && options_.share->prompt_len() != length) {
+    throw Error("prompt", fmt::format("{} tokens", length),
+                fmt::format("the {} of the session's partition", options_.share->prompt_len()));
+  }
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
   // The last generated token is not fed back.
   check_positions(a.decoder, length + request.output_len - 1,
@@ -268,9 +282,13 @@ Generation Session::run(const Request& request) const {
   g.profile.prefill_s.resize(recording_.prefill.nodes().size());
   g.profile.decode_s.resize(recording_.decode.nodes().size());
 
-  const std::size_t chunk = options_.chunk > 0 ? options_.chunk : length;
-  const std::uint64_t chunks = a.encoder_decoder ? 1 : (length + chunk - 1) / chunk;
-  const std::uint64_t passes = chunks + request.output_len - 1;
+  // The tokens of prefill: the whole prompt or this rank's part.
+  const std::size_t part_begin = options_.share ? options_.share->first() : 0;
+  const std::size_t part_end = options_.share ? options_.share->end() : length;
+  const bool decodes = part_end == length;
+  const std::size_t chunk = options_.chunk > 0 ? options_.chunk : part_end - part_begin;
+  const std::uint64_t chunks = a.encoder_decoder ? 1 : (part_end - part_begin + chunk - 1) / chunk;
+  const std::uint64_t passes = chunks + (decodes ? request.output_len - 1 : 0);
   std::uint64_t done = 0;
 
   std::vector<float> encoder_ids;
@@ -286,19 +304,21 @@ Generation Session::run(const Request& request) const {
                   {"features", request.features}};
     g.analytic_flops += work.flops.at(values);
     g.analytic_bytes += work.bytes().at(values);
-    return executor.run(values, inputs, cache, arena, [&](const NodeRun& node) {
+    const auto observe = [&](const NodeRun& node) {
       seconds[node.node] += node.seconds;
       g.skipped += node.skipped;
       if (node.counted != nullptr) g.counted += *node.counted;
       if (request.on_node) request.on_node(graph, node, values);
-    });
+    };
+    return executor.run(values, inputs, cache, arena, observe, request.messenger);
   };
-  const std::size_t kept = options_.logits == Logits::All ? length : 1;
+  const std::size_t kept = options_.logits == Logits::All ? part_end - part_begin : decodes ? 1 : 0;
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
   }
   // Whole passes hand over their logits; chunks are put together.
   const auto keep_logits = [&](Output& out, std::size_t first_row) {
+    if (kept == 0) return;  // hidden states
     if (out.shape[1] == kept) {
       g.logits_data = std::move(out.data);
       return;
@@ -313,16 +333,17 @@ Generation Session::run(const Request& request) const {
 
   // The cache has room for the whole request from the start.
   const auto pass_len = [&](std::size_t first) -> std::uint64_t {
-    return a.encoder_decoder ? prompt_len : std::min(chunk, length - first);
+    return a.encoder_decoder ? prompt_len : std::min(chunk, part_end - first);
   };
-  for (std::size_t first = 0; first < length; first += chunk) {
-    const std::size_t end = std::min(length, first + chunk);
+  for (std::size_t first = part_begin; first < part_end; first += chunk) {
+    const std::size_t end = std::min(part_end, first + chunk);
     prefill.prepare(cache, symbols(request, pass_len(first), end));
   }
   const std::uint64_t last_kv_len = length + request.output_len;
-  decode.prepare(cache, symbols(request, prompt_len, last_kv_len));
+  if (decodes) decode.prepare(cache, symbols(request, prompt_len, last_kv_len));
   cache.allocate();
 
+  if (request.messenger != nullptr) meet(*request.messenger);
   const Stopwatch watch;
   if (a.encoder_decoder) {
     if (a.num_mel_bins == 0) encoder_ids = flatten(request.encoder_tokens, 0, prompt_len);
@@ -330,15 +351,15 @@ Generation Session::run(const Request& request) const {
   }
   Output logits;
   std::vector<TokenId> next;
-  for (std::size_t first = 0; first < length; first += chunk) {
-    const std::size_t n = std::min(chunk, length - first);
+  for (std::size_t first = part_begin; first < part_end; first += chunk) {
+    const std::size_t n = std::min(chunk, part_end - first);
     logits = run_pass(prefill, recording_.prefill, prefill_work,
                       {pass_len(first), first + n, flatten(request.tokens, first, n),
                        positions(a.decoder, first, n)},
                       g.profile.prefill_s);
-    const bool last = first + n == length;
-    if (last) next = greedy(logits, dtype);
-    if (kept > 1 || last) keep_logits(logits, kept > 1 ? first : 0);
+    const bool last = first + n == part_end;
+    if (last && decodes) next = greedy(logits, dtype);
+    if (kept > 1 || last) keep_logits(logits, kept > 1 ? first - part_begin : 0);
   }
   const std::size_t num_logits = g.logits_shape.elements();
   if (dtype == DType::FP64) {
@@ -348,6 +369,7 @@ Generation Session::run(const Request& request) const {
   }
 
   g.ttft_s = watch.seconds();
+  if (!decodes) return g;
   std::vector<bool> stopped(batch, false);
   const auto accept = [&] {
     for (std::size_t b = 0; b < batch; ++b) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct SessionOptions {
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
   std::uint64_t chunk = 0;
+  /// With a placement among the methods: the part of the prompt that this session computes. Only
+  /// the last rank's then gives logits, unless all are asked for, and decodes.
+  std::optional<RankShare> share = {};
 };
 
 struct Request {
@@ -48,6 +52,8 @@ struct Request {
   std::function<void(std::uint64_t done, std::uint64_t all)> on_pass;
   /// Each node as it ends: the pass's graph, what happened, the values of the symbols.
   std::function<void(const Graph&, const NodeRun&, std::span<const std::uint64_t>)> on_node;
+  /// To the other ranks of a session with a share; the clock starts when all have come so far.
+  Messenger* messenger = nullptr;
 };
 
 /// Where the time went, a number for each node of a graph.
@@ -58,14 +64,14 @@ struct Profile {
 
 struct Generation {
   std::vector<std::vector<TokenId>> tokens;  ///< generated, by sequence; stop tokens included
-  double ttft_s = 0;                         ///< from the prompt to the first token
+  double ttft_s = 0;                         ///< from the prompt to the first token, or share's end
   double tpot_s = 0;                         ///< mean of the later ones; 0 when there is none
   std::uint64_t kv_cache_bytes = 0;          ///< at the end of the output, as estimated
   std::uint64_t analytic_flops = 0;
   std::uint64_t analytic_bytes = 0;
   CountedWork counted;               ///< with Loops::Counting, and in FP64
   Skipped skipped;                   ///< of the analytic work, see SparseValues
-  Shape logits_shape;                ///< [batch, positions, vocab_size]
+  Shape logits_shape;                ///< [batch, positions, vocab_size]; a share's positions
   std::span<const float> logits;     ///< of prefill: the last position's or all, as asked
   std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty
   Floats logits_data;                ///< behind both
@@ -83,6 +89,7 @@ class Session {
   /// dtype is neither FP32 nor FP64.
   Session(const Checkpoint& checkpoint, const SessionOptions& options);
 
+  const SessionOptions& options() const { return options_; }
   const Recording& recording() const { return recording_; }
   const Architecture& architecture() const { return checkpoint_.architecture(); }
   std::uint64_t weight_bytes() const { return weights_.bytes(); }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/execute/block_product.h"
+#include "model/execute/exchange.h"
 #include "model/execute/matrix.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
@@ -249,6 +250,9 @@ struct FastKernels {
     });
   }
 
+  void operator()(const Send& op) const { send_message(call, op); }
+  void operator()(const Receive& op) const { receive_message(call, op); }
+
   void operator()(const RepeatHeads& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t num_heads = in(0).shape.back() / op.head_dim;
@@ -376,7 +380,8 @@ bool reads_sequences_apart(const Op& op) {
          std::holds_alternative<AttentionScores>(op) ||
          std::holds_alternative<AttentionValues>(op) || std::holds_alternative<SparseValues>(op) ||
          std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
-         std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op);
+         std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op) ||
+         std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 namespace kvcast::execute {
 
 class Matrix;
+class Messenger;
 class RowTable;
 
 /// Up to four dimensions, outermost first.
@@ -40,8 +41,9 @@ class Shape {
 
 /// A tensor of fp32 numbers (fp64 in sessions of that dtype), row-major. The first dimension's
 /// entries lie `batch_stride` elements apart: in a cache tensor [batch, rows, features] each
-/// sequence has room to grow, other tensors are contiguous. Weights may have a form of their own
-/// instead of numbers in rows: a packed matrix, or a table whose rows are read from the file.
+/// sequence has room to grow, a message is rows of it where they lie, other tensors are contiguous.
+/// Weights may have a form of their own instead of numbers in rows: a packed matrix, or a table
+/// whose rows are read from the file.
 struct Operand {
   const TensorInfo* info = nullptr;
   Shape shape;
@@ -86,7 +88,8 @@ struct Call {
   std::span<const Operand> inputs;
   const Operand& output;
   std::span<const std::uint64_t> symbols;
-  Skipped* skipped = nullptr;  ///< null: nobody asks
+  Skipped* skipped = nullptr;      ///< null: nobody asks
+  Messenger* messenger = nullptr;  ///< null: nothing to send or to wait for
 
   std::size_t value(const Count& count) const { return count.at(symbols); }
 };

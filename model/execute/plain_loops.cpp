@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "model/execute/exchange.h"
 #include "model/execute/plain_attention.h"
 #include "model/execute/positions.h"
 
@@ -295,6 +296,19 @@ class PlainLoops : public PlainAttention<N> {
     }
   }
 
+  void operator()(const Send& op) {
+    // The message is the rows themselves.
+    copy_rows(in_[0], in_shape(0)[1], call_.value(op.first_row), out_, out_shape()[1], 0,
+              out_shape()[1]);
+    send_message(call_, op);
+  }
+
+  void operator()(const Receive& op) {
+    receive_message(call_, op);
+    copy_rows(in_[1], in_shape(1)[1], 0, out_, out_shape()[1], call_.value(op.first_row),
+              in_shape(1)[1]);
+  }
+
   void operator()(const RepeatHeads& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t features = in_shape(0)[2];
@@ -380,6 +394,18 @@ class PlainLoops : public PlainAttention<N> {
         const bool seen = j >= visible.first && j < visible.end;
         out_(i * keys + j, Real{seen ? 0 : masked_score});
       }
+    }
+  }
+
+ private:
+  /// `count` rows of each sequence; from and to have so many rows.
+  void copy_rows(Reader<N>& from, std::size_t from_rows, std::size_t from_row, Writer<N>& to,
+                 std::size_t to_rows, std::size_t to_row, std::size_t count) {
+    const std::size_t features = out_shape()[2];
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      const std::size_t read = (b * from_rows + from_row) * features;
+      const std::size_t written = (b * to_rows + to_row) * features;
+      for (std::size_t i = 0; i < count * features; ++i) to(written + i, from(read + i));
     }
   }
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "model/architecture.h"
 #include "model/count.h"
 #include "model/forward.h"
+#include "model/methods/placement.h"
 
 namespace kvcast {
 
@@ -24,13 +26,6 @@ enum class MethodKind {
   Placement,  ///< who computes which part of the prompt, and what is sent?
 };
 std::string_view name(MethodKind kind);
-
-/// One method as the user wrote it: NAME[:KEY=VALUE,...].
-struct MethodSpec {
-  std::string name = "plain";
-  std::vector<std::pair<std::string, std::string>> options;
-  bool operator==(const MethodSpec&) const = default;
-};
 
 /// Parses "NAME[:KEY=VALUE,...][+NAME...]". Throws Error: unknown method or option (with the
 /// nearest), empty parts, two methods of one kind.
@@ -61,6 +56,8 @@ struct Plan {
   /// What is cached, and how attention reads it.
   AttentionMethod attention = plain_attention;
   CrossMethod cross = plain_cross_attention();
+  /// Who computes which part of the prompt; none: one device all of it.
+  std::optional<Placement> placement = {};
 };
 
 struct Method {
@@ -71,7 +68,8 @@ struct Method {
   std::function<void(const MethodSpec&, Plan&)> apply;
   /// A spelling that works with small prompts: for help, and for the tests that try all methods.
   std::string_view example;
-  bool runs = true;  ///< false: it is costed, but the executor cannot run it yet
+  /// False: a process by itself cannot run it, as placements, or nothing can yet.
+  bool runs = true;
 };
 
 /// All methods, in the order of `registry.cpp`.

@@ -8,10 +8,12 @@
 // One line for each file of this folder, which defines a function of that name.
 #define KVCAST_METHODS(METHOD) \
   METHOD(plain)                \
+  METHOD(kvr)                  \
   METHOD(mlkv)                 \
   METHOD(random_prune)         \
   METHOD(slim)                 \
-  METHOD(streaming)
+  METHOD(streaming)            \
+  METHOD(tsp)
 
 namespace kvcast {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
-#include "model/recording.h"
+#include "model/rank_recording.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -191,6 +191,19 @@ TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a
   }
   CHECK(mask);
   CHECK(angles);
+}
+
+TEST_CASE("op_cost: a rank's messages are no work of its device") {
+  const Lowering lowering;
+  const Recording r = record_rank(tiny(), parse_methods("kvr:p=3"), lowering, {{4, 3, 2}, 1});
+  const Work all = kvcast::total_work(r.prefill);
+  const Work device = kvcast::roofline::total_work(fold(r.prefill, lowering));
+  const std::vector<std::uint64_t> at = r.symbols.resolve({1, 3, 7});
+  CHECK(all.flops == device.flops);
+  CHECK(device.sent_bytes().is_zero());
+  // 5 layers, keys and values of 3 heads of 8 in fp16: 4 rows come in and 7 go out, each read once
+  // and written once.
+  CHECK(all.bytes().at(at) - device.bytes().at(at) == 5 * 2 * 3 * 8 * 2 * (4 + 7) * 2);
 }
 
 TEST_CASE("op_cost: bounds have names") {

@@ -1,0 +1,64 @@
+/// `kvcast run` with a placement, on the ranks of an mpirun.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "model/execute/mpi_messenger.h"
+#include "model/execute/rank_run.h"
+
+namespace kvcast::cli {
+
+class RunRanks {
+ public:
+  /// Nothing for methods without a placement. Throws Error when it wants several ranks and there is
+  /// no mpirun, or no MPI.
+  static std::unique_ptr<RunRanks> start(const std::vector<MethodSpec>& methods, double limit_s);
+
+  /// This rank's part of a prompt. Throws Error when mpirun started another number of ranks.
+  RankShare share(std::uint64_t prompt_len) const;
+  /// The last rank, which decodes, is the one that prints.
+  bool speaks() const;
+  /// The first one tells what is wrong with the request.
+  bool complains() const;
+  execute::Messenger& messenger() { return mpi_ ? *mpi_ : *local_; }
+
+  /// Runs `prepare` on every rank; it returns what all must have in common. When one of them throws
+  /// an Error, or they differ, ends MPI, throws it on the first rank and returns false on the
+  /// others.
+  bool prepare(const std::function<std::string()>& prepare);
+  /// Runs `work`; an exception is told and ends all ranks.
+  void work(const std::function<void()>& work);
+
+ private:
+  RunRanks(Placement placement, double limit_s);
+  /// Within a handler of the exception: tells it and ends all ranks.
+  [[noreturn]] void fail(const std::exception& e);
+  Placement placement_;
+  std::unique_ptr<execute::MpiMessenger> mpi_;  ///< null: one rank, this process
+  execute::Mailboxes mailboxes_;
+  std::unique_ptr<execute::Messenger> local_;
+};
+
+/// Processes of the mpirun on this machine; 1 without mpirun.
+int ranks_on_this_machine();
+
+/// Threads for a rank: as asked for, as OMP_NUM_THREADS says, as many as processors mpirun has
+/// bound it to, or, where all have all of them, its part.
+int rank_threads(int asked);
+
+/// What must be equal on all ranks of a checkpoint: names, sizes and samples of its files.
+std::string fingerprint(const Checkpoint& checkpoint);
+/// The same of a list of numbers.
+std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens);
+
+nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks);
+/// A line for each rank.
+std::vector<std::string> ranks_text(const std::vector<execute::RankReport>& ranks);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,242 @@
+#include "model/execute/mpi_messenger.h"
+
+#include <cstdlib>
+
+#include "model/error.h"
+
+#if defined(KVCAST_HAS_MPI)
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <mpi.h>
+
+namespace kvcast::execute {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int tag = 1;  // messages of two ranks stay in order
+constexpr std::chrono::microseconds progress_nap{100};
+constexpr std::chrono::microseconds longest_nap{2000};
+constexpr std::chrono::microseconds awake{200};  // a rank that waits starts to nap after it
+constexpr double stagger_s = 0.5;
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(std::string(call) + ": " + text, Fault::Run);
+}
+
+/// The rows as one element of an MPI type, whose counts are ints.
+class RowsType {
+ public:
+  explicit RowsType(const Rows& rows) {
+    constexpr std::size_t largest_unit = std::size_t{1} << 20;
+    const std::size_t unit = rows.bytes > 0 ? std::gcd(rows.bytes, largest_unit) : 1;
+    MPI_Datatype block = MPI_BYTE;
+    check(MPI_Type_contiguous(static_cast<int>(unit), MPI_BYTE, &block), "MPI_Type_contiguous");
+    check(MPI_Type_create_hvector(static_cast<int>(rows.sequences),
+                                  static_cast<int>(rows.bytes / unit),
+                                  static_cast<MPI_Aint>(rows.stride), block, &type_),
+          "MPI_Type_create_hvector");
+    check(MPI_Type_commit(&type_), "MPI_Type_commit");
+    MPI_Type_free(&block);
+  }
+  /// Messages on their way keep it alive.
+  ~RowsType() { MPI_Type_free(&type_); }
+  RowsType(const RowsType&) = delete;
+  RowsType& operator=(const RowsType&) = delete;
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+struct Expected {
+  MPI_Request request;
+  std::size_t bytes;
+};
+
+}  // namespace
+
+struct MpiMessenger::State {
+  int rank = 0;
+  int ranks = 1;
+  double limit_s = 0;
+  int exceptions = std::uncaught_exceptions();
+  bool ended = false;
+
+  std::mutex mutex;  ///< for every call of MPI and what follows
+  std::condition_variable changed;
+  std::size_t pending = 0;  ///< messages on their way
+  bool stopping = false;
+  std::vector<std::deque<Expected>> expected;  ///< by sender
+  struct Sent {
+    MPI_Request request;
+    int to;
+  };
+  std::vector<Sent> sent;
+  std::thread progress;
+
+  /// Any call lets MPI move the messages that are on their way.
+  void keep_moving() {
+    std::unique_lock lock(mutex);
+    while (!stopping) {
+      changed.wait(lock, [&] { return stopping || pending > 0; });
+      if (stopping) return;
+      int there = 0;
+      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+      lock.unlock();
+      std::this_thread::sleep_for(progress_nap);
+      lock.lock();
+    }
+  }
+
+  /// Waits for a request to or from a rank.
+  MPI_Status wait(MPI_Request& request, std::size_t peer) {
+    const Clock::time_point start = Clock::now();
+    const std::chrono::duration<double> limit(limit_s + stagger_s * rank);
+    MPI_Status status;
+    for (;;) {
+      int done = 0;
+      {
+        const std::lock_guard lock(mutex);
+        check(MPI_Test(&request, &done, &status), "MPI_Test");
+        if (done != 0) --pending;
+      }
+      if (done != 0) return status;
+      const auto waited = Clock::now() - start;
+      if (waited > limit) throw late(static_cast<std::size_t>(rank), peer, limit_s);
+      if (waited < awake) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::min<Clock::duration>(waited / 8, longest_nap));
+      }
+    }
+  }
+};
+
+bool MpiMessenger::is_built_in() { return true; }
+
+MpiMessenger::MpiMessenger(double limit_s) : state_(std::make_unique<State>()) {
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &state_->ranks);
+  state_->limit_s = limit_s;
+  state_->expected.resize(static_cast<std::size_t>(state_->ranks));
+  if (provided >= MPI_THREAD_SERIALIZED) {
+    state_->progress = std::thread([s = state_.get()] { s->keep_moving(); });
+  }
+}
+
+MpiMessenger::~MpiMessenger() {
+  if (std::uncaught_exceptions() == state_->exceptions) {
+    end();
+    return;
+  }
+  // The process is about to end, and mpirun then ends the others.
+  if (state_->progress.joinable()) state_->progress.detach();
+  static_cast<void>(state_.release());  // that thread still uses it
+}
+
+void MpiMessenger::end() {
+  if (state_->ended) return;
+  state_->ended = true;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+    state_->changed.notify_all();
+  }
+  if (state_->progress.joinable()) state_->progress.join();
+  MPI_Finalize();
+}
+
+void MpiMessenger::abort(int status) {
+  const std::lock_guard lock(state_->mutex);
+  MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
+}
+
+std::size_t MpiMessenger::rank() const { return static_cast<std::size_t>(state_->rank); }
+std::size_t MpiMessenger::ranks() const { return static_cast<std::size_t>(state_->ranks); }
+
+void MpiMessenger::send(std::size_t to, const Rows& rows) {
+  const std::lock_guard lock(state_->mutex);
+  const RowsType type(rows);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Isend(rows.data, 1, type.get(), static_cast<int>(to), tag, MPI_COMM_WORLD, &request),
+        "MPI_Isend");
+  state_->sent.push_back({request, static_cast<int>(to)});
+  ++state_->pending;
+  state_->changed.notify_all();
+}
+
+void MpiMessenger::expect(std::size_t from, const Rows& rows) {
+  const std::lock_guard lock(state_->mutex);
+  const RowsType type(rows);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Irecv(rows.data, 1, type.get(), static_cast<int>(from), tag, MPI_COMM_WORLD, &request),
+        "MPI_Irecv");
+  state_->expected[from].push_back({request, rows.all_bytes()});
+  ++state_->pending;
+  state_->changed.notify_all();
+}
+
+void MpiMessenger::receive(std::size_t from) {
+  KVCAST_ASSERT(!state_->expected[from].empty());
+  Expected expected = state_->expected[from].front();
+  state_->expected[from].pop_front();
+  const MPI_Status status = state_->wait(expected.request, from);
+  MPI_Count bytes = 0;
+  MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  if (static_cast<std::size_t>(bytes) != expected.bytes) {
+    throw wrong_length(rank(), from, static_cast<std::size_t>(bytes), expected.bytes);
+  }
+}
+
+void MpiMessenger::finish() {
+  for (State::Sent& sent : state_->sent) {
+    state_->wait(sent.request, static_cast<std::size_t>(sent.to));
+  }
+  state_->sent.clear();
+}
+
+}  // namespace kvcast::execute
+
+#else
+
+namespace kvcast::execute {
+
+struct MpiMessenger::State {};
+
+bool MpiMessenger::is_built_in() { return false; }
+
+MpiMessenger::MpiMessenger(double) {
+  throw Error("this kvcast was built without MPI; expected a build that finds Open MPI",
+              Fault::Run);
+}
+MpiMessenger::~MpiMessenger() = default;
+// No object exists, so nobody calls these.
+std::size_t MpiMessenger::rank() const { return 0; }
+std::size_t MpiMessenger::ranks() const { return 1; }
+void MpiMessenger::send(std::size_t, const Rows&) {}
+void MpiMessenger::expect(std::size_t, const Rows&) {}
+void MpiMessenger::receive(std::size_t) {}
+void MpiMessenger::finish() {}
+void MpiMessenger::end() {}
+void MpiMessenger::abort(int status) { std::_Exit(status); }
+
+}  // namespace kvcast::execute
+
+#endif

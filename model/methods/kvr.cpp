@@ -1,0 +1,44 @@
+#include "model/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+namespace {
+
+/// Rank i waits for the rows of all tokens before its own, puts its own behind them and sends all
+/// of them on at once, before the attention.
+CacheExchange exchange(const RankShare& share) {
+  CacheExchange e;
+  e.open = [=](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
+    const Count before = shape[1];
+    const Value empty = r.own_cache(name, {shape[0], 0, shape[2]});
+    if (share.rank == 0) return empty;
+    return r.receive(empty, share.rank - 1, 0, before, before,
+                     "receive_" + std::string(cache_part(name)));
+  };
+  e.share = [=](Recorder& r, Value own, std::string_view label) {
+    if (share.is_last()) return own;
+    const Count rows = r.info(own).shape[1];
+    r.send(own, share.rank + 1, 0, rows, "send_" + std::string(cache_part(label)));
+    return own;
+  };
+  return e;
+}
+
+}  // namespace
+
+/// KV-Runahead: a chain of ranks, each with the keys and values of the tokens before its own.
+/// Source: Cho, Rastegari and Naik 2024 (arXiv:2405.05329), section 4.1 and table 5 (appendix B).
+Method kvr() {
+  return {"kvr",
+          MethodKind::Placement,
+          "p=P[,partition=even|A/B/...]: P ranks in a chain, each sends its cache on (KV-Runahead)",
+          {"p", "partition"},
+          [](const MethodSpec& spec, Plan& plan) {
+            plan.placement = parse_placement(spec);
+            plan.placement->exchange = exchange;
+          },
+          "kvr:p=2",
+          false};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,110 @@
+#include "model/methods/placement.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "model/error.h"
+#include "model/methods/method.h"
+#include "model/units.h"
+
+namespace kvcast {
+namespace {
+
+/// More than any machine has, and small enough for a list of them.
+constexpr std::uint64_t max_ranks = 65536;
+
+std::string joined(const std::vector<std::uint64_t>& parts) {
+  std::string text;
+  for (const std::uint64_t part : parts) text += (text.empty() ? "" : "/") + std::to_string(part);
+  return text;
+}
+
+std::vector<std::uint64_t> parse_partition(const MethodSpec& spec, const std::string& text,
+                                           std::uint64_t ranks) {
+  const std::string where = "method " + spec.name + ": option partition";
+  std::vector<std::uint64_t> parts;
+  const char* const end = text.data() + text.size();
+  for (const char* next = text.data();;) {
+    std::uint64_t part = 0;
+    const auto [rest, error] = std::from_chars(next, end, part);
+    const bool ends = rest == end;
+    if (error != std::errc() || part == 0 || (!ends && *rest != '/')) {
+      throw Error(where, "'" + text + "'",
+                  "even, or the tokens of each rank, at least 1, as in 5/3/2/1");
+    }
+    parts.push_back(part);
+    if (ends) break;
+    next = rest + 1;
+  }
+  if (parts.size() != ranks) {
+    throw Error(where, std::to_string(parts.size()) + " parts",
+                std::to_string(ranks) + ", one for each rank");
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::uint64_t RankShare::first() const {
+  return std::accumulate(partition.begin(), partition.begin() + static_cast<std::ptrdiff_t>(rank),
+                         std::uint64_t{0});
+}
+
+std::uint64_t RankShare::prompt_len() const {
+  return std::accumulate(partition.begin(), partition.end(), std::uint64_t{0});
+}
+
+std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_t ranks) {
+  KVCAST_ASSERT(ranks > 0 && ranks <= prompt_len);
+  std::vector<std::uint64_t> parts(ranks, prompt_len / ranks);
+  std::fill_n(parts.begin(), prompt_len % ranks, prompt_len / ranks + 1);
+  return parts;
+}
+
+std::vector<std::uint64_t> partition_tokens(const Placement& placement, std::uint64_t prompt_len) {
+  const std::string where = "method " + placement.method;
+  const std::string prompt = "a prompt of " + std::to_string(prompt_len) + " tokens";
+  if (placement.partition.empty()) {
+    if (prompt_len < placement.ranks) {
+      throw Error(where, prompt, "a token at least for each rank");
+    }
+    return even_partition(prompt_len, placement.ranks);
+  }
+  std::uint64_t sum = 0;
+  for (const std::uint64_t part : placement.partition) sum = checked_add(sum, part);
+  if (sum != prompt_len) {
+    throw Error(where, prompt, std::to_string(sum) + ", the sum of " + joined(placement.partition));
+  }
+  return placement.partition;
+}
+
+std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods) {
+  for (const MethodSpec& spec : methods) {
+    const Method& method = find_method(spec.name);
+    if (method.kind != MethodKind::Placement) continue;
+    Symbols symbols;
+    Plan plan{{}, symbols, symbol::prompt_len};
+    method.apply(spec, plan);
+    return plan.placement;
+  }
+  return {};
+}
+
+Placement parse_placement(const MethodSpec& spec) {
+  Placement placement{to_string({spec}), whole_option(spec, "p", 1)};
+  if (placement.ranks > max_ranks) {
+    throw Error("method " + spec.name + ": option p", std::to_string(placement.ranks),
+                "at most " + std::to_string(max_ranks) + " ranks");
+  }
+  const std::string partition = text_option(spec, "partition", "even");
+  if (partition != "even") placement.partition = parse_partition(spec, partition, placement.ranks);
+  return placement;
+}
+
+std::string_view cache_part(std::string_view name) {
+  const std::size_t separator = name.find_last_of("._");
+  return separator == std::string_view::npos ? name : name.substr(separator + 1);
+}
+
+}  // namespace kvcast

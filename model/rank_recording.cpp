@@ -1,0 +1,77 @@
+#include "model/rank_recording.h"
+
+#include <string>
+
+#include "model/error.h"
+
+namespace kvcast {
+namespace {
+
+std::vector<MethodSpec> without_placement(const std::vector<MethodSpec>& methods) {
+  std::vector<MethodSpec> rest;
+  for (const MethodSpec& spec : methods) {
+    if (find_method(spec.name).kind != MethodKind::Placement) rest.push_back(spec);
+  }
+  return rest;
+}
+
+void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share) {
+  if (!plan.placement) {
+    throw Error("methods " + to_string(methods), "no placement", "kvr:p=P or tsp:p=P among them");
+  }
+  const std::string where = "method " + plan.placement->method;
+  if (share.ranks() != plan.placement->ranks) {
+    throw Error(where, std::to_string(share.ranks()) + " ranks",
+                std::to_string(plan.placement->ranks));
+  }
+  KVCAST_ASSERT(share.rank < share.ranks());
+  if (plan.model.encoder_decoder) {
+    throw Error(where, "the encoder-decoder model " + plan.model.name, "a decoder-only model");
+  }
+  for (const MethodSpec& spec : methods) {
+    const MethodKind kind = find_method(spec.name).kind;
+    const bool changes_prompt = kind == MethodKind::Prompt || kind == MethodKind::Source;
+    if (changes_prompt && spec.name != "plain") {
+      throw Error(where, "method " + spec.name + " beside it",
+                  "none but of the kind '" + std::string(name(MethodKind::Cache)) + "'");
+    }
+  }
+  if (share.ranks() == 1) return;
+  if (plan.whole_prompt) {
+    throw Error(where, "methods " + to_string(methods) + " that read the prompt in one piece",
+                "one rank");
+  }
+  if (plan.model.decoder.shared_keys == SharedKeys::Released) {
+    throw Error(where, "the released semantics of MLKV, where parts of a prompt give other logits",
+                "semantics=paper");
+  }
+}
+
+}  // namespace
+
+Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
+                      const Lowering& lowering, const RankShare& share, RecordOptions options) {
+  Recording recording = record(configured, without_placement(methods), lowering, options);
+  Plan plan{configured, recording.symbols, symbol::prompt_len};
+  for (const MethodSpec& spec : methods) find_method(spec.name).apply(spec, plan);
+  check(plan, methods, share);
+
+  if (!share.is_last() && options.logits == Logits::Last) options.logits = Logits::None;
+  const CacheExchange exchange = plan.placement->exchange(share);
+  Recorder r(recording.symbols, lowering, share.ranks() > 1 ? &exchange : nullptr);
+  const Count past = share.rank == 0 ? Count(0) : Count(symbol::kv_len) - symbol::prompt_len;
+  record_decoder(r, plan.model,
+                 {.batch = symbol::batch,
+                  .tokens = symbol::prompt_len,
+                  .past = past,
+                  .encoder_len = 0,
+                  .logits = options.logits,
+                  .attention = plan.attention,
+                  .cross = plan.cross,
+                  .later = exchange.later});
+  recording.prefill = r.take();
+  recording.prompt_slots = past + symbol::prompt_len + exchange.later;
+  return recording;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,32 @@
+/// A model's passes as one rank of a placement makes them.
+#pragma once
+
+#include <vector>
+
+#include "model/methods/placement.h"
+#include "model/recording.h"
+
+namespace kvcast {
+
+/// The prefill of a rank's own tokens, with a Receive and a Send for each cache tensor that comes
+/// in and goes out, and the decode step of the rank that goes on. In the prefill the symbol
+/// prompt_len stands for the rank's own tokens and kv_len for these and all before them, so rank i
+/// of a batch of b sequences runs at
+///
+///   symbols.resolve({b, share.tokens(), share.end()})
+///
+/// and kvr's graphs, which name no other sizes, hold for every partition; tsp's hold for the sizes
+/// of the other ranks' parts in `share`. The n-th Send to a rank is for its n-th Receive from the
+/// sender.
+///
+/// The last rank has the prompt's logits and, with the whole cache, goes on decoding. The others
+/// end with the hidden states of their tokens, or their logits with Logits::All. Everything else of
+/// the recording is as without the placement.
+///
+/// Throws Error when there is no placement for so many ranks among the methods, when they do not
+/// fit the model, and for what no placement spreads: encoder-decoder models, methods that choose or
+/// make prompt tokens, methods that read the prompt in one piece, MLKV's released semantics.
+Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
+                      const Lowering& lowering, const RankShare& share, RecordOptions options = {});
+
+}  // namespace kvcast

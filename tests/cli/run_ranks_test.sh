@@ -1,0 +1,116 @@
+#!/bin/bash
+# `kvcast run` with kvr and tsp on the processes of an mpirun: the tokens of one process, and one
+# line and no hang when something is wrong.
+# Usage: run_ranks_test.sh PROGRAM HAS_MPI SOURCE_DIR
+set -u
+program=$1 has_mpi=$2 oracle=$3/tests/oracle
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# refused STATUS WORD COMMAND...: it ends with STATUS, in time, saying WORD in its one line.
+refused() {
+  local status=$1 word=$2
+  shift 2
+  timeout 100 "$@" >out.txt 2>err.txt
+  local got=$?
+  [ $got -eq "$status" ] || fail "$*: exit status $got, expected $status: $(cat err.txt)"
+  grep '^kvcast:' err.txt | grep -qF -- "$word" || fail "$*: '$word' is not in: $(cat err.txt)"
+  [ "$(grep -c '^kvcast:' err.txt)" -eq 1 ] || fail "$*: not one line: $(cat err.txt)"
+  [ ! -s out.txt ] || fail "$*: wrote to stdout: $(cat out.txt)"
+}
+
+tokens=5,6,7,8,9,10,11,12,13,14,15
+run=("$program" run --model "$oracle/gemma2" --tokens $tokens --output-len 9 --threads 1)
+plain=$("${run[@]}" --quiet) || fail "one process"
+
+refused 2 "mpirun -n 2 kvcast run" "${run[@]}" --method kvr:p=2
+refused 2 "as in 5/3/2/1" "${run[@]}" --method kvr:p=2,partition=11/0
+refused 2 "expected 'kvcast simulate prefill'" "$program" estimate --model pythia-70m \
+  --hardware a100-80gb --method kvr:p=4
+[ "$("${run[@]}" --quiet --method kvr:p=1)" = "$plain" ] || fail "kvr:p=1 in one process"
+[ "$("${run[@]}" --quiet --method tsp:p=1)" = "$plain" ] || fail "tsp:p=1 in one process"
+
+if [ "$has_mpi" != ON ] || ! command -v mpirun >/dev/null; then
+  echo "SKIPPED: no mpirun, or built without MPI: runs on several processes were not tested"
+else
+  # Open MPI's own plugins leak at exit; everything else that a sanitizer finds still counts.
+  export ASAN_OPTIONS=detect_leaks=0
+  mpi=(mpirun --oversubscribe -n)
+  [ "$(id -u)" -eq 0 ] && mpi=(mpirun --allow-run-as-root --oversubscribe -n)
+
+  for method in kvr:p=2 kvr:p=2,partition=1/10 kvr:p=2,partition=10/1 tsp:p=2; do
+    got=$("${mpi[@]}" 2 "${run[@]}" --quiet --method $method) || fail "$method: exit status"
+    [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
+  done
+  for method in kvr:p=4 kvr:p=4,partition=5/3/2/1 tsp:p=4; do
+    got=$("${mpi[@]}" 4 "${run[@]}" --quiet --method $method) || fail "$method: exit status"
+    [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
+  done
+
+  # Table 4 of the paper: 11 tokens in parts of 5, 3, 2, 1. Keys and values of 2 or more layers;
+  # what is counted is what the formulas say.
+  "${mpi[@]}" 4 "${run[@]}" --method kvr:p=4,partition=5/3/2/1 --count --json >kvr.json 2>err.txt ||
+    fail "kvr --json: $(cat err.txt)"
+  number() { tr -d ' \n' <"$2" | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }
+  tr -d ' \n' <kvr.json | grep -qF '"partition_tokens":[5,3,2,1]' || fail "partition: $(cat kvr.json)"
+  tr -d ' \n' <kvr.json | grep -qF "\"generated_tokens\":[$plain]" || fail "tokens: $(cat kvr.json)"
+  [ "$(number counted_flops kvr.json)" = "$(number analytic_flops kvr.json)" ] || fail "FLOPs"
+  [ "$(number counted_bytes kvr.json)" = "$(number analytic_bytes kvr.json)" ] || fail "bytes"
+  [ "$(grep -c compute_s kvr.json)" -eq 4 ] || fail "ranks: $(cat kvr.json)"
+  "$program" model show "$oracle/gemma2" --json --dtype fp32 >model.json 2>/dev/null ||
+    "$program" model show "$oracle/gemma2" --json >model.json
+  per_token=$(number kv_cache_bytes_per_token model.json)
+  # 5 + 8 + 10 token units, at twice the bytes of the checkpoint's fp16 when it says fp16.
+  sent=$(number message_bytes kvr.json)
+  [ "$sent" -eq $((23 * per_token)) ] || [ "$sent" -eq $((46 * per_token)) ] ||
+    fail "$sent bytes sent, expected 23 or 46 times $per_token"
+
+  # All logits, put together from the ranks, are those of one process but for rounding.
+  "${run[@]}" --quiet --logits one.safetensors >/dev/null || fail "--logits"
+  "${mpi[@]}" 2 "${run[@]}" --quiet --method kvr:p=2 --logits two.safetensors >/dev/null ||
+    fail "--logits on 2 ranks"
+  numbers() { od -An -v -w4 -t f4 -j $((8 + $(od -An -t u8 -N 8 "$1"))) "$1"; }
+  paste <(numbers one.safetensors) <(numbers two.safetensors) | awk '
+    BEGIN { far = 0 } { d = $1 - $2; if (d < 0) d = -d; if (d > far || d != d) far = d; if ($1 > top) top = $1 }
+    END { print NR, far, top; exit !(NR == 11 * 71 && far == far && far < 1e-5 * top) }' >far.txt ||
+    fail "--logits on 2 ranks: rows, difference, largest: $(cat far.txt)"
+
+  refused 2 "got 2 processes of mpirun, expected 3" "${mpi[@]}" 2 "${run[@]}" --method kvr:p=3
+  refused 2 "expected 12, the sum of 5/7" "${mpi[@]}" 2 "${run[@]}" \
+    --method kvr:p=2,partition=5/7
+  refused 2 "a token at least for each rank" "${mpi[@]}" 2 "$program" run \
+    --model "$oracle/gemma2" --tokens 5 --method tsp:p=2
+  refused 2 "a decoder-only model" "${mpi[@]}" 2 "$program" run --model "$oracle/t5" \
+    --encoder-tokens 1,2 --tokens 0 --method tsp:p=2
+  refused 2 "expected a checkpoint" "${mpi[@]}" 2 "$program" run --model missing --tokens 5,6 \
+    --method tsp:p=2
+  refused 1 "No space left" "${mpi[@]}" 2 "${run[@]}" --quiet --json --method kvr:p=2 \
+    --logits /dev/full
+
+  # Rank 1 sees another model, then another prompt, then nothing: its prompt never comes.
+  cat >differs.sh <<END
+[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && x=1 || x=0
+models=("$oracle/llama_mha" "$oracle/llama_biases")
+echo '[1, 2, 3, 4]' >p0.json
+case \$1 in
+  model) exec "$program" run --model "\${models[\$x]}" --tokens 1,2,3 --method kvr:p=2 ;;
+  prompt) exec "$program" run --model "\${models[0]}" --tokens 1,2,\$x --method kvr:p=2 ;;
+  stall) exec "$program" run --model "\${models[0]}" --prompt-file p\$x.json --method kvr:p=2 \\
+    --wait-limit 2 ;;
+esac
+END
+  refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh model
+  refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh prompt
+  mkfifo p1.json
+  refused 1 "no message from rank 1 within 2 s" "${mpi[@]}" 2 bash differs.sh stall
+fi
+
+[ $failures -eq 0 ] && echo "all checks of runs on ranks passed"
+exit $((failures > 0))

@@ -1,0 +1,349 @@
+// kvr and tsp on several ranks give what one process gives. Ranks are threads here; that MPI's
+// processes do the same is shown in tests/cli.
+#include "model/execute/rank_run.h"
+
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include "model/work.h"
+#include "tests/execute/oracle.h"
+
+namespace kvcast::execute {
+namespace {
+
+using Parts = std::vector<std::uint64_t>;
+/// Each cache tensor's rows [batch, rows, features] as they stand at the end of prefill.
+struct Cached {
+  Shape shape;
+  std::vector<double> numbers;
+};
+using Caches = std::map<std::string, Cached>;
+
+std::string cache_name(const Graph& graph, TensorId id) {
+  while (graph.tensor(id).producer) id = graph.node(*graph.tensor(id).producer).inputs[0];
+  return graph.tensor(id).name;
+}
+
+/// Keeps what a node leaves in a cache.
+void keep(Caches& caches, const Graph& graph, const NodeRun& run) {
+  const Operand& out = run.call->output;
+  if (out.info->storage != Storage::KvCache) return;
+  Cached& cached = caches[cache_name(graph, run.call->node.output)];
+  cached = {out.shape, {}};
+  const std::size_t of_sequence = out.shape[1] * out.shape[2];
+  for (std::size_t b = 0; b < out.shape[0]; ++b) {
+    for (std::size_t i = 0; i < of_sequence; ++i) {
+      cached.numbers.push_back(out.info->dtype == DType::FP64 ? out.sequence<double>(b)[i]
+                                                              : double{out.sequence(b)[i]});
+    }
+  }
+}
+
+/// The first `rows` rows of each sequence.
+std::vector<double> first_rows(const Cached& c, std::size_t rows) {
+  std::vector<double> numbers;
+  for (std::size_t b = 0; b < c.shape[0]; ++b) {
+    const auto first = c.numbers.begin() + static_cast<std::ptrdiff_t>(b * c.shape[1] * c.shape[2]);
+    numbers.insert(numbers.end(), first, first + static_cast<std::ptrdiff_t>(rows * c.shape[2]));
+  }
+  return numbers;
+}
+
+std::vector<double> logits_of(const Generation& g) {
+  if (!g.logits64.empty()) return {g.logits64.begin(), g.logits64.end()};
+  return {g.logits.begin(), g.logits.end()};
+}
+
+/// A batch of two prompts of `length` tokens.
+std::vector<std::vector<TokenId>> prompts(const Architecture& a, std::uint64_t length) {
+  std::vector<TokenId> first = made_up_prompt(length, a.vocab_size);
+  const std::vector<TokenId> second(first.rbegin(), first.rend());
+  return {first, second};
+}
+
+struct Single {
+  Single(const Checkpoint& checkpoint, const SessionOptions& options, std::uint64_t length)
+      : session(checkpoint, options) {
+    request.tokens = prompts(checkpoint.architecture(), length);
+    request.output_len = 4;
+    Request watched = request;
+    watched.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+      if (&graph == &session.recording().prefill) keep(caches, graph, run);
+    };
+    generation = session.run(watched);
+    logits = logits_of(generation);
+  }
+  Session session;
+  Request request;
+  Caches caches;
+  Generation generation;
+  std::vector<double> logits;
+};
+
+/// Runs the request on ranks and compares logits, caches, tokens and counts with one process.
+void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std::string& placement,
+                 const Parts& parts, const Single& single, double tolerance) {
+  CAPTURE(placement);
+  CAPTURE(parts.size());
+  CAPTURE(parts.front());
+  for (const MethodSpec& spec : parse_methods(placement + ":p=" + std::to_string(parts.size()))) {
+    options.methods.push_back(spec);
+  }
+  std::vector<Caches> caches(parts.size());
+  std::mutex mutex;
+  std::uint64_t sent = 0;
+  std::uint64_t analytic_sent = 0;
+  const RankRun run = run_ranks(checkpoint, options, parts, [&](std::size_t rank) {
+    Request request = single.request;
+    request.on_node = [&, rank](const Graph& graph, const NodeRun& node,
+                                std::span<const std::uint64_t> symbols) {
+      if (symbols[symbol::kv_len.id] <= single.request.tokens[0].size()) {  // no decode step
+        keep(caches[rank], graph, node);
+      }
+      const std::lock_guard lock(mutex);
+      const Work w = work(graph, graph.nodes()[node.node]);
+      analytic_sent += w.sent_bytes().at(symbols);
+      if (node.counted == nullptr) return;
+      sent += node.counted->written[static_cast<std::size_t>(Storage::Messages)];
+      // Every operator of every rank does the work that the recorder says.
+      CHECK(node.counted->flops == w.flops.at(symbols));
+      for (std::size_t i = 0; i < num_storages; ++i) {
+        CHECK(node.counted->read[i] == w.read[i].at(symbols));
+        CHECK(node.counted->written[i] == w.written[i].at(symbols));
+      }
+    };
+    return request;
+  });
+
+  const Generation& g = run.generation;
+  CHECK(g.tokens == single.generation.tokens);
+  CHECK(relative_difference(std::span<const double>(logits_of(g)),
+                            std::span<const double>(single.logits)) < tolerance);
+  std::uint64_t end = 0;
+  std::uint64_t messages = 0;
+  std::uint64_t message_bytes = 0;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    end += parts[rank];
+    const std::uint64_t rows = placement == "tsp" ? single.request.tokens[0].size() : end;
+    CHECK(caches[rank].size() == single.caches.size());
+    for (const auto& [name, cached] : caches[rank]) {
+      CAPTURE(rank);
+      CAPTURE(name);
+      REQUIRE(cached.shape[1] == rows);
+      const std::vector<double> expected = first_rows(single.caches.at(name), rows);
+      CHECK(relative_difference(std::span<const double>(cached.numbers),
+                                std::span<const double>(expected)) < tolerance);
+    }
+    CHECK(run.ranks[rank].tokens == parts[rank]);
+    messages += run.ranks[rank].messages;
+    message_bytes += run.ranks[rank].message_bytes;
+  }
+  // A message for each cache tensor: p - 1 of them in a chain, p(p - 1) in a ring.
+  const std::uint64_t hops = (parts.size() - 1) * (placement == "tsp" ? parts.size() : 1);
+  CHECK(messages == hops * single.caches.size());
+  CHECK(message_bytes == analytic_sent);
+  if (g.counted.flops > 0) {
+    CHECK(sent == analytic_sent);
+    CHECK(g.counted.flops == g.analytic_flops);
+    CHECK(g.counted.bytes() == g.analytic_bytes);
+  }
+}
+
+const std::vector<Parts>& partitions() {  // of 23 tokens
+  static const std::vector<Parts> all{{23},
+                                      {22, 1},
+                                      {1, 22},
+                                      {8, 8, 7},
+                                      {1, 1, 21},
+                                      {9, 7, 4, 3},
+                                      {5, 1, 6, 1, 10},
+                                      {1, 1, 1, 1, 1, 18},
+                                      {4, 4, 4, 3, 3, 3, 2},
+                                      {3, 3, 3, 3, 3, 3, 3, 2}};
+  return all;
+}
+
+SessionOptions all_logits(Kernels kernels) {
+  SessionOptions o;
+  o.attention = o.elementwise = kernels;
+  o.logits = Logits::All;
+  return o;
+}
+
+TEST_CASE("ranks: every family's logits and caches are those of one process, counted in fp64") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    if (c.checkpoint.architecture().encoder_decoder) continue;
+    CAPTURE(name);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      SessionOptions o = all_logits(kernels);
+      o.dtype = DType::FP64;
+      const Single single(c.checkpoint, o, 23);
+      for (const Parts& parts : {Parts{9, 1, 13}, Parts{6, 6, 6, 5}}) {
+        check_ranks(c.checkpoint, o, "kvr", parts, single, 1e-10);
+        check_ranks(c.checkpoint, o, "tsp", parts, single, 1e-10);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks: fast loops agree with one process for every family and partition") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    if (c.checkpoint.architecture().encoder_decoder) continue;
+    CAPTURE(name);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      const SessionOptions o = all_logits(kernels);
+      const Single single(c.checkpoint, o, 23);
+      const auto& all = partitions();
+      for (std::size_t i = kernels == Kernels::Eager ? all.size() - 4 : 0; i < all.size(); ++i) {
+        check_ranks(c.checkpoint, o, "kvr", all[i], single, 1e-5);
+        check_ranks(c.checkpoint, o, "tsp", all[i], single, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks: the last rank alone has the last token's logits") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  SessionOptions o = all_logits(Kernels::Fused);
+  o.logits = Logits::Last;
+  const Single single(c.checkpoint, o, 23);
+  for (const Parts& parts : partitions()) {
+    check_ranks(c.checkpoint, o, "kvr", parts, single, 1e-5);
+    check_ranks(c.checkpoint, o, "tsp", parts, single, 1e-5);
+  }
+}
+
+TEST_CASE("ranks: slim and MLKV send what they cache") {
+  struct Case {
+    const char* checkpoint;
+    const char* methods;
+    std::size_t caches;  // of 2 layers
+  };
+  for (const Case& x : {Case{"llama_mha", "slim:option=kcache", 2},
+                        {"llama_mha", "slim:option=vcache", 2},
+                        {"llama_mha", "slim:option=kcache,rope=unrotate", 2},
+                        {"opt", "slim:option=xcache", 2},
+                        {"llama_gqa_llama3_rope", "mlkv:layers=1,heads=1", 2}}) {
+    CAPTURE(x.methods);
+    const Checkpoint random(OracleCase(x.checkpoint).checkpoint.architecture(), 1);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      SessionOptions o = all_logits(kernels);
+      o.methods = parse_methods(x.methods);
+      o.dtype = DType::FP64;
+      const Single single(random, o, 23);
+      CHECK(single.caches.size() == x.caches);
+      for (const Parts& parts : {Parts{9, 1, 13}, Parts{12, 11}}) {
+        check_ranks(random, o, "kvr", parts, single, 1e-10);
+        check_ranks(random, o, "tsp", parts, single, 1e-10);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks: a lost message ends the run with one line, not a hang") {
+  Mailboxes mailboxes(2, 0.05);
+  const auto receiver = mailboxes.messenger(1);
+  std::uint64_t number = 0;
+  std::string line;
+  try {
+    receive_bytes(*receiver, 0, &number, sizeof number);
+  } catch (const Error& e) {
+    CHECK(e.fault() == Fault::Run);
+    line = e.what();
+  }
+  CHECK(line == "rank 1: no message from rank 0 within 0.05 s");
+}
+
+TEST_CASE("ranks: a message of another length is refused") {
+  Mailboxes mailboxes(2, 10);
+  const auto sender = mailboxes.messenger(0);
+  const auto receiver = mailboxes.messenger(1);
+  std::uint64_t number = 0;
+  send_bytes(*sender, 1, &number, 5);
+  CHECK_THROWS_WITH_AS(receive_bytes(*receiver, 0, &number, sizeof number),
+                       "rank 1: message from rank 0: got 5 bytes, expected 8", Error);
+}
+
+TEST_CASE("ranks: one rank's error ends all, and is the one that is told") {
+  const OracleCase c("llama_mha");
+  const SessionOptions o{.methods = parse_methods("kvr:p=3")};
+  const auto request_of = [&](std::size_t rank) {
+    Request r;
+    r.tokens = {made_up_prompt(9, c.checkpoint.architecture().vocab_size)};
+    if (rank == 1) r.tokens[0][5] = 1000000;
+    return r;
+  };
+  std::string line = "(no Error was thrown)";
+  try {
+    run_ranks(c.checkpoint, o, {3, 3, 3}, request_of, 60);
+  } catch (const Error& e) {
+    line = e.what();
+  }
+  CHECK(line.find("token id 1000000 at position 5") != std::string::npos);
+}
+
+/// first_error on ranks of threads: what each of them gets.
+std::vector<std::string> errors_of(const std::vector<std::string>& errors,
+                                   const std::vector<std::string>& commons) {
+  Mailboxes mailboxes(errors.size(), 60);
+  std::vector<std::string> found(errors.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < errors.size(); ++r) {
+    threads.emplace_back([&, r] {
+      const auto m = mailboxes.messenger(r);
+      found[r] = first_error(*m, errors[r], commons[r]);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return found;
+}
+
+TEST_CASE("ranks: all ranks hear of the first error, or of the first that differs") {
+  using Texts = std::vector<std::string>;
+  CHECK(errors_of({"", "", ""}, {"a", "a", "a"}) == Texts{"", "", ""});
+  CHECK(errors_of({"", "x", "y"}, {"a", "", ""}) == Texts{"x", "x", "x"});
+  CHECK(errors_of({"z", "x", ""}, {"", "", "b"}) == Texts{"z", "z", "z"});
+  const Texts differs = errors_of({"", "", ""}, {"a", "a", "b"});
+  CHECK(differs[0].find("rank 2 has another kvcast, model or request") != std::string::npos);
+  CHECK(differs == Texts(3, differs[0]));
+}
+
+TEST_CASE("ranks: a session refuses a prompt that is not its partition's, and chunks") {
+  const OracleCase c("llama_mha");
+  SessionOptions o{.methods = parse_methods("kvr:p=1")};
+  o.share = RankShare{{9}, 0};
+  Request r;
+  r.tokens = {made_up_prompt(8, 50)};
+  CHECK_THROWS_WITH_AS(Session(c.checkpoint, o).run(r),
+                       "prompt: got 8 tokens, expected the 9 of the session's partition", Error);
+  o.chunk = 3;
+  CHECK_THROWS_AS(Session(c.checkpoint, o), Error);
+  o.share.reset();
+  o.chunk = 0;
+  CHECK_THROWS_AS(Session(c.checkpoint, o), Error);  // one process by itself is no placement
+}
+
+TEST_CASE("ranks: needed bytes are those of a rank's own tokens and cache") {
+  const OracleCase c("llama_mha");
+  const Architecture& a = c.checkpoint.architecture();
+  const auto needed = [&](std::size_t rank) {
+    SessionOptions o{.methods = parse_methods("kvr:p=2")};
+    o.share = RankShare{{30, 10}, rank};
+    return needed_bytes(a, o, 1, 40, 1);
+  };
+  SessionOptions plain;
+  // Keys and values of 2 layers, 3 heads of 8, fp32: 384 bytes a token; the decode step has a slot.
+  const double whole = needed_bytes(a, plain, 1, 40, 1);
+  CHECK(needed(0) < whole);
+  CHECK(needed(1) < whole);
+  CHECK(needed(0) >= 15288 * 4 + 30 * 384);
+  CHECK(needed(1) >= 15288 * 4 + 41 * 384);
+}
+
+}  // namespace
+}  // namespace kvcast::execute
