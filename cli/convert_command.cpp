@@ -328,6 +328,7 @@ void add_convert(CLI::App& app, const Globals& globals) {
   command->require_subcommand(1);
   add_mlkv(*command, globals);
   add_slim(*command, globals);
+  add_convert_kvp(*command, globals);
   add_convert_prune(*command, globals);
 }
 

@@ -1,0 +1,18 @@
+/// Texts that two models read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "model/execute/generate.h"
+
+namespace kvcast::cli {
+
+/// The text of a file as token ids, or the ids in a .json. Throws Error naming the flag: a file
+/// that cannot be read, no tokenizer, two tokenizers that give other ids, ids that a model has not.
+std::vector<execute::TokenId> read_pair_text(const char* flag, const std::string& file,
+                                             const Checkpoint& base, const Checkpoint& auxiliary,
+                                             const Globals& globals);
+
+}  // namespace kvcast::cli
