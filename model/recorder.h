@@ -38,9 +38,16 @@ struct Lowering {
 /// A value of the forward pass: a tensor of the graph.
 using Value = TensorId;
 
+/// What the names of a pass begin with, so that those of several models differ.
+struct NamePrefixes {
+  std::string weights = {};
+  std::string tensors = {};  ///< inputs and cache
+};
+
 class Recorder {
  public:
-  Recorder(Symbols& symbols, const Lowering& lowering) : symbols_(symbols), lowering_(lowering) {}
+  Recorder(Symbols& symbols, const Lowering& lowering, NamePrefixes prefixes = {})
+      : symbols_(symbols), lowering_(lowering), prefixes_(std::move(prefixes)) {}
 
   Symbols& symbols() { return symbols_; }
   const Lowering& lowering() const { return lowering_; }
@@ -69,7 +76,7 @@ class Recorder {
                   std::uint64_t num_heads);
   Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
-             bool inverse = false);
+             bool inverse = false, std::optional<Value> positions = {});
   Value append(Value cache, Value rows, std::string_view label);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
@@ -115,6 +122,12 @@ class Recorder {
   /// q [batch, queries, H·hd]; k [batch, keys, G·hd]; v [batch, keys, Gv·vd] -> [batch, queries,
   /// H·vd].
   Value attention(const Attention& a, Value q, Value k, Value v);
+  /// The probabilities that queries give all keys, whatever the mask, as LargestProbability takes
+  /// them -> [batch, keys, queries].
+  Value largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
+                            std::optional<Value> before);
+  /// The mean over the last dimension: [..., n] -> [..., 1].
+  Value row_mean(std::string_view label, Value x);
 
  private:
   Value node(Op op, std::string_view label, std::vector<Value> inputs, std::vector<Count> shape,
@@ -123,16 +136,19 @@ class Recorder {
   Value eager_attention(const Attention& a, Value q, Value k, Value v);
   Value tiled_attention(const Attention& a, Value q, Value k, Value v);
   Value eager_rms_norm(std::string_view label, const RmsNorm& op, Value weight, Value x);
-  Value eager_rope(std::string_view label, const Rope& op, Value x);
-  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens);
+  Value eager_rope(std::string_view label, const Rope& op, Value x, std::optional<Value> positions);
+  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens,
+                    std::optional<Value> positions);
 
   Symbols& symbols_;
   Lowering lowering_;
+  NamePrefixes prefixes_;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   struct Angles {
     RopeAngles op;
     std::uint64_t head_dim;
+    std::optional<Value> positions;
     Value value;
   };
   std::vector<Angles> angles_;  ///< computed once a pass, used by all layers
