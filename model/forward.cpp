@@ -201,11 +201,16 @@ Value AttentionSite::query() const {
                      heads.num_attention_heads);
 }
 
-Value AttentionSite::key() const {
-  const Heads& heads = layer.heads;
-  const Value k = project(r, "key", name + ".key", x, kv_features(heads), stack.key_bias);
+Value AttentionSite::key() const { return normed_key(projected_key()); }
+
+Value AttentionSite::projected_key() const {
+  return project(r, "key", name + ".key", x, kv_features(layer.heads), stack.key_bias);
+}
+
+Value AttentionSite::normed_key(Value k) const {
   if (!stack.query_key_norm) return k;
-  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
+  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k,
+                     layer.heads.num_key_value_heads);
 }
 
 Value AttentionSite::value() const {

@@ -43,6 +43,9 @@ struct AttentionSite {
   /// Projections of x, query and key with the family's norms, not rotated.
   Value query() const;
   Value key() const;
+  /// Its two steps: without the norm, and the norm alone.
+  Value projected_key() const;
+  Value normed_key(Value k) const;
   Value value() const;
   /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on, or at
   /// the given positions.

@@ -12,11 +12,21 @@
 
 namespace kvcast {
 
+/// Where a helper model's weights are.
+enum class HelperWeights {
+  Checkpoint,  ///< of its name
+  BaseLayers,  ///< the base's own, of the layers that its architecture kept
+  /// Tensors in a folder of its name, without a model (KV Prediction's linear maps). No name: none
+  /// are there, and only random weights can stand for them.
+  Tensors,
+};
+
 /// A model of its own weights beside the base.
 struct HelperModel {
   std::string prefix;  ///< of its weights' names in the graphs: "speculator."
   std::string name;    ///< as the user wrote it: where the weights come from
   Architecture architecture;
+  HelperWeights weights = HelperWeights::Checkpoint;
 };
 
 /// Which token ids a helper pass reads, its input "PREFIXtokens" [batch, tokens].

@@ -24,14 +24,15 @@ void Recorder::enter(std::string phase, int layer) {
 }
 
 Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
-  const auto known = weights_.find(name);
+  const std::string full_name = prefixes_.weights + name;
+  const auto known = weights_.find(full_name);
   if (known != weights_.end()) {
     KVCAST_ASSERT(graph_.tensor(known->second).shape == shape);
     return known->second;
   }
-  const Value value = graph_.add_tensor(
-      {prefixes_.weights + name, std::move(shape), lowering_.weights, Storage::Weights, {}});
-  weights_.emplace(name, value);
+  const Value value =
+      graph_.add_tensor({full_name, std::move(shape), lowering_.weights, Storage::Weights, {}});
+  weights_.emplace(full_name, value);
   return value;
 }
 

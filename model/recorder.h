@@ -54,6 +54,8 @@ class Recorder {
   Graph take() { return std::move(graph_); }
   const TensorInfo& info(Value v) const { return graph_.tensor(v); }
 
+  /// What the names that follow begin with: one pass may read weights of several models.
+  void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
   /// Labels the nodes that follow.
   void enter(std::string phase, int layer = no_layer);
 

@@ -39,10 +39,23 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
                  }});
 }
 
+/// What helper models have besides checkpoints of their names.
+void open_helper(const HelperModel& model, const Checkpoint& base, OpenedModels& opened) {
+  if (model.weights == HelperWeights::BaseLayers) {
+    opened.emplace(model.name, base.pruned(model.architecture.pruning.kept));
+  } else if (model.weights == HelperWeights::Tensors && !model.name.empty()) {
+    opened.emplace(model.name, Checkpoint::of_tensors(model.name, model.prefix));
+  } else if (model.weights == HelperWeights::Tensors) {
+    if (!base.is_random()) throw Error("weights of " + model.architecture.name + " are not given");
+    opened.emplace(model.name, Checkpoint(model.architecture, 1));
+  }
+}
+
 std::vector<ModelWeights> weights_of(const Checkpoint& base, const Recording& recording,
-                                     const OpenedModels& opened) {
+                                     OpenedModels& opened) {
   std::vector<ModelWeights> models{{"", &base}};
   for (const HelperModel& model : recording.helper_models) {
+    open_helper(model, base, opened);
     models.push_back({model.prefix, &opened.at(model.name)});
   }
   return models;
@@ -70,7 +83,7 @@ Loops loops_of(const SessionOptions& o) {
 
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
-                         const SessionOptions& o, const OpenedModels& opened, double& seconds) {
+                         const SessionOptions& o, OpenedModels& opened, double& seconds) {
   check_converted(checkpoint, recording, o);
   const Stopwatch watch;
   WeightStore weights(weights_of(checkpoint, recording, opened), graphs_of(recording),

@@ -1,6 +1,9 @@
 #include "model/execute/weight_store.h"
 
 #include <algorithm>
+#include <set>
+
+#include "model/recording.h"
 
 namespace kvcast::execute {
 namespace {
@@ -76,15 +79,23 @@ TensorInfo own_info(const TensorInfo& weight, const ModelWeights& model) {
 
 void check_weights(const std::vector<ModelWeights>& models,
                    const std::vector<const Graph*>& graphs) {
-  std::vector<std::vector<std::string>> names(models.size());
+  std::vector<std::set<std::string>> names(models.size());
   for (const auto& [name, use] : uses_of(graphs)) {
     const std::size_t owner = owner_of(name, models);
     const TensorInfo info = own_info(*use.info, models[owner]);
     models[owner].checkpoint->check(info);
-    names[owner].push_back(info.name);
+    names[owner].insert(info.name);
   }
   for (std::size_t i = 0; i < models.size(); ++i) {
-    models[i].checkpoint->check_nothing_left(names[i]);
+    // A helper model may serve with less than all of it: without its head, without its last layers.
+    const Architecture& whole = models[i].checkpoint->architecture();
+    if (!models[i].prefix.empty() && !whole.decoder.layers.empty()) {
+      const Recording recording = record(whole, {}, {});
+      for (const auto& [name, use] : uses_of({&recording.prefill, &recording.decode})) {
+        names[i].insert(name);
+      }
+    }
+    models[i].checkpoint->check_nothing_left({names[i].begin(), names[i].end()});
   }
 }
 
