@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "model/execute/generate.h"
+#include "model/text/tokenizer.h"
 
 namespace kvcast::cli {
 
@@ -14,5 +15,10 @@ namespace kvcast::cli {
 std::vector<execute::TokenId> read_pair_text(const char* flag, const std::string& file,
                                              const Checkpoint& base, const Checkpoint& auxiliary,
                                              const Globals& globals);
+
+/// Throws Error unless the tokenizers of the models that the methods name, where they have one,
+/// read the prompt's ids as the base's does.
+void check_helper_tokenizers(const execute::Session& session, const text::Tokenizer& base,
+                             const std::vector<execute::TokenId>& prompt);
 
 }  // namespace kvcast::cli

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/pair_text.h"
 #include "cli/progress_bar.h"
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
@@ -285,6 +286,7 @@ void run(const Options& o, const Globals& globals) {
   execute::check_checkpoint(checkpoint, options);
   check_memory(a, options, point);
   const execute::Session session(checkpoint, options);
+  if (tokenizer) check_helper_tokenizers(session, *tokenizer, request.tokens.front());
 
   Printer printer(tokenizer);
   const bool stream = !o.json && request.tokens.size() == 1;
