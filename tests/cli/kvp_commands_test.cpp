@@ -37,9 +37,8 @@ TEST_CASE("convert prune: --json says which layers are left, and the new checkpo
   CHECK(j["num_hidden_layers_before"] == 3);
   CHECK(j["kv_cache_ratio"].get<double>() == doctest::Approx(3.0 / 5));  // heads 1, 2, 2 -> 1, 2
   CHECK(run_json("model show --json " + out)["parameters"] == j["parameters_after"]);
-  CHECK(run_json("run --quiet --json --tokens 1,2,3 --output-len 4 --model " +
-                 out)["generated_tokens"][0]
-            .size() == 4);
+  const json run = run_json("run --quiet --json --tokens 1,2,3 --output-len 4 --model " + out);
+  CHECK(run["generated_tokens"].size() == 4);
   const std::string again = (folder / "again").string();
   check_refused("convert prune --quiet " + out + " " + again + " --keep 0", "a layer-pruned model");
   check_refused("convert prune --quiet " + oracle + "openelm " + again + " --keep 0.6",
