@@ -36,6 +36,7 @@ void add_choose(CLI::App& app, const Globals& globals);
 void add_convert(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 void add_simulate(CLI::App& app, const Globals& globals);
+void add_validate(CLI::App& app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.
 void print_json(const nlohmann::ordered_json& document);

@@ -9,54 +9,22 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/progress_bar.h"
+#include "cli/convert_options.h"
+#include "cli/convert_parts.h"
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
 #include "model/convert/mlkv_conversion.h"
 #include "model/convert/slim_conversion.h"
 #include "model/error.h"
 #include "model/quantity.h"
-#include "model/stopwatch.h"
 
 namespace kvcast::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-/// What every conversion takes.
-struct Options {
-  std::string in;
-  std::string out;
-  std::string dtype = "fp32";
-  bool json = false;
-};
-
-void add_options(CLI::App& c, Options& o) {
-  c.add_option("IN", o.in, "a folder with config.json and safetensors, or a GGUF file")->required();
-  c.add_option("OUT", o.out,
-               "the new folder: config.json, model.safetensors, the tokenizer's files")
-      ->required();
-  c.add_option("--dtype", o.dtype, "of the weights written; computed in fp64")
-      ->type_name("DTYPE")
-      ->capture_default_str();
-  c.add_flag("--json", o.json, "what changed, as one JSON object");
-}
-
-/// Draws how far a conversion is.
-class Progress {
- public:
-  explicit Progress(bool quiet) : bar_(quiet) {}
-  void operator()(std::uint64_t done, std::uint64_t all) {
-    bar_.draw(done, 0, all, watch_.seconds());
-  }
-
- private:
-  ProgressBar bar_;
-  Stopwatch watch_;
-};
-
 struct MlkvOptions {
-  Options common;
+  ConvertOptions common;
   std::string kv_layers;
   std::string kv_heads;
   std::string merge = "mean";
@@ -121,7 +89,7 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
   const Checkpoint checkpoint(o.common.in);
   MlkvReport report;
   {
-    Progress progress(globals.quiet);
+    ConvertProgress progress(globals.quiet);
     report = convert_to_mlkv(checkpoint, o.common.out, conversion, std::ref(progress));
   }
   if (report.copied_files.empty()) {
@@ -145,7 +113,7 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
       "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. As the authors' script does it:\n"
       "--merge sequential --widen copy.");
   const auto o = std::make_shared<MlkvOptions>();
-  add_options(*c, o->common);
+  add_convert_options(*c, o->common);
   c->add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
       ->required()
       ->type_name("M");
@@ -164,7 +132,7 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
 }
 
 struct SlimOptions {
-  Options common;
+  ConvertOptions common;
   RunInputs calibration;
   std::string option = "auto";
   double max_error = 0.01;
@@ -310,7 +278,7 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
   conversion.calibration = calibration_request(o, checkpoint, globals, source);
   SlimReport report;
   {
-    Progress progress(globals.quiet);
+    ConvertProgress progress(globals.quiet);
     report = convert_to_slim(checkpoint, o.common.out, conversion, std::ref(progress));
   }
   if (o.common.json) {
@@ -330,7 +298,7 @@ void add_slim(CLI::App& command, const Globals& globals) {
       "  kvcast convert slim weights/whisper-base whisper-slim --calibration-audio speech.wav\n"
       "  kvcast run --model whisper-slim --method slim --audio speech.wav");
   const auto o = std::make_shared<SlimOptions>();
-  add_options(*c, o->common);
+  add_convert_options(*c, o->common);
   c->add_option(
        "--option", o->option,
        "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid")
@@ -360,6 +328,8 @@ void add_convert(CLI::App& app, const Globals& globals) {
   command->require_subcommand(1);
   add_mlkv(*command, globals);
   add_slim(*command, globals);
+  add_convert_kvp(*command, globals);
+  add_convert_prune(*command, globals);
 }
 
 }  // namespace kvcast::cli

@@ -123,6 +123,7 @@ int run(int argc, char** argv) {
   add_choose(app, globals);
   add_convert(app, globals);
   add_reproduce(app, globals);
+  add_validate(app, globals);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

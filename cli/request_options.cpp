@@ -149,6 +149,7 @@ Lowering parse_lowering(const RequestOptions& o) {
 roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog) {
   roofline::Configuration c;
   c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
+  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
   c.hardware = roofline::load_hardware(catalog, o.hardware);
   c.methods = parse_methods(o.method);
   apply_semantics(o.semantics, c.architecture, c.methods);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/pair_text.h"
 #include "cli/progress_bar.h"
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
@@ -273,6 +274,7 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
   const std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
   const std::size_t prompt_len = job.point.prompt_len;
   const execute::Session session(job.checkpoint, job.options);
+  if (tokenizer) check_helper_tokenizers(session, *tokenizer, request.tokens.front());
 
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();

@@ -111,6 +111,13 @@ struct SlimLayer {
   bool operator==(const SlimLayer&) const = default;
 };
 
+/// Of which layers of a larger model a layer-pruned one is made.
+struct KeptLayers {
+  std::vector<std::size_t> kept;  ///< indices in the whole model, ascending; empty: not pruned
+  std::size_t of = 0;             ///< layers of the whole model
+  bool operator==(const KeptLayers&) const = default;
+};
+
 /// A whole model.
 struct Architecture {
   std::string name;
@@ -132,6 +139,8 @@ struct Architecture {
 
   /// What a converted checkpoint's weights are made for, by decoder layer; empty: not converted.
   std::vector<SlimLayer> slim;
+  /// Decoder layers that were left by `prune_layers`.
+  KeptLayers pruning;
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "model/config_families.h"
 
 namespace kvcast::config {
@@ -50,6 +52,20 @@ Architecture read_llama_like(const JsonObject& c, const char* activation_key,
   return a;
 }
 
+/// Which layers have the window, from transformers' `layer_types`; nothing to do for older configs.
+void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window) {
+  if (!c.has("layer_types")) return;
+  const nlohmann::json& types = c.at("layer_types");
+  const std::string expected = std::to_string(s.layers.size()) +
+                               " entries \"full_attention\" or \"sliding_attention\", one a layer";
+  if (!types.is_array() || types.size() != s.layers.size()) c.fail("layer_types", expected);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const bool sliding = types[i] == "sliding_attention";
+    if (!sliding && types[i] != "full_attention") c.fail("layer_types", expected);
+    s.layers[i].sliding_window = sliding ? window : 0;
+  }
+}
+
 /// transformers' defaults of Mistral (8), Qwen2 (32), Gemma (16) and Gemma 2 (4), Gemmas with heads
 /// of 256; Llama's and OLMo's key-value heads are as many as their heads.
 HeadKeys head_defaults(const std::string& model_type) {
@@ -88,6 +104,7 @@ Architecture read_llama(const JsonObject& c) {
     // Qwen2 leaves the first max_window_layers layers unwindowed.
     const std::uint64_t first = type == "qwen2" ? c.whole_or("max_window_layers", 28, 0) : 0;
     for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
+    if (type == "qwen2") read_layer_types(s, c, window);
   }
   read_shared_key_values(s, c);
   return a;
@@ -124,6 +141,7 @@ Architecture read_gemma(const JsonObject& c) {
     const std::uint64_t window =
         c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", 4096);
     for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
+    read_layer_types(s, c, window);
   }
   return a;
 }

@@ -86,6 +86,25 @@ void read_slim(const JsonObject& config, Architecture& a) {
   slim.reject_unknown_keys();
 }
 
+/// "kvcast_prune": {"kept": [INDEX, ...], "of": LAYERS}, as `kvcast convert prune` writes it.
+void read_pruning(const JsonObject& config, Architecture& a) {
+  if (!config.has("kvcast_prune")) return;
+  const JsonObject pruning = config.object("kvcast_prune");
+  const json& kept = pruning.at("kept");
+  a.pruning.of = pruning.whole("of");
+  const std::string expected = std::to_string(a.num_hidden_layers()) + " ascending indices below " +
+                               std::to_string(a.pruning.of);
+  if (!kept.is_array() || kept.size() != a.num_hidden_layers()) pruning.fail("kept", expected);
+  for (const json& index : kept) {
+    const bool whole = index.is_number_unsigned() && index.get<std::uint64_t>() < a.pruning.of;
+    if (!whole || (!a.pruning.kept.empty() && index.get<std::size_t>() <= a.pruning.kept.back())) {
+      pruning.fail("kept", expected);
+    }
+    a.pruning.kept.push_back(index.get<std::size_t>());
+  }
+  pruning.reject_unknown_keys();
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
@@ -107,6 +126,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
   }
   Architecture a = family->read(object);
   read_slim(object, a);
+  read_pruning(object, a);
   for (const ConfigOverride& o : overrides) {
     if (!object.asked().contains(o.key)) {
       const std::vector<std::string> known(object.asked().begin(), object.asked().end());

@@ -162,12 +162,16 @@ Count Symbols::derive(Derived derived, std::string name) {
     return apply(derived, derived.a.constant(), derived.b.constant());
   }
   const auto known = std::find(derived_.begin(), derived_.end(), derived);
+  if (known == derived_.end()) return add(std::move(derived), std::move(name));
   const auto index = static_cast<std::size_t>(known - derived_.begin()) + symbol::num_free;
-  if (known == derived_.end()) {
-    KVCAST_ASSERT(index < 250);
-    derived_.push_back(std::move(derived));
-    names_.push_back(std::move(name));
-  }
+  return Symbol{static_cast<std::uint8_t>(index)};
+}
+
+Symbol Symbols::add(Derived derived, std::string name) {
+  const std::size_t index = names_.size();
+  KVCAST_ASSERT(index < 250);
+  derived_.push_back(std::move(derived));
+  names_.push_back(std::move(name));
   return Symbol{static_cast<std::uint8_t>(index)};
 }
 
@@ -195,6 +199,10 @@ Count Symbols::ceil_divide(const Count& a, std::uint64_t divisor) {
   return derive({Function::CeilDivide, a, Count(), divisor}, std::move(name));
 }
 
+Symbol Symbols::found_by_run(const Count& most, std::string name) {
+  return add({Function::FoundByRun, most, Count(), 0}, std::move(name));
+}
+
 std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b) {
   switch (d.function) {
     case Function::Minimum: return std::min(a, b);
@@ -208,22 +216,30 @@ std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b)
       return static_cast<std::uint64_t>(std::max<Wide>(rounded, a > 0 ? 1 : 0));
     }
     case Function::CeilDivide: return a / d.parameter + (a % d.parameter != 0 ? 1 : 0);
+    case Function::FoundByRun: return a;
   }
   KVCAST_ASSERT(false);
   return 0;
 }
 
-SymbolValues Symbols::resolve(std::array<std::uint64_t, symbol::num_free> free) const {
+SymbolValues Symbols::resolve(std::array<std::uint64_t, symbol::num_free> free,
+                              std::span<const FoundCount> found) const {
   SymbolValues values(size());
   std::copy(free.begin(), free.end(), values.begin());
-  resolve(values);
+  resolve(values, found);
   return values;
 }
 
-void Symbols::resolve(std::span<std::uint64_t> values) const {
+void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found) const {
   for (std::size_t i = 0; i < derived_.size(); ++i) {
     const Derived& d = derived_[i];
-    values[symbol::num_free + i] = apply(d, d.a.at(values), d.b.at(values));
+    std::uint64_t& value = values[symbol::num_free + i];
+    value = apply(d, d.a.at(values), d.b.at(values));
+    for (const FoundCount& f : found) {
+      if (f.symbol.id != symbol::num_free + i) continue;
+      KVCAST_ASSERT(d.function == Function::FoundByRun && f.value <= value);
+      value = f.value;
+    }
   }
 }
 

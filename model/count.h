@@ -51,6 +51,12 @@ class Monomial {
 /// Values of all symbols of a recording, free and derived, by symbol id.
 using SymbolValues = std::vector<std::uint64_t>;
 
+/// What a run has found a symbol of Symbols::found_by_run to be.
+struct FoundCount {
+  Symbol symbol;
+  std::uint64_t value = 0;
+};
+
 /// A polynomial over symbols. Plain numbers convert to constant counts.
 class Count {
  public:
@@ -108,13 +114,18 @@ class Symbols {
   Count ceil_fraction(const Count& a, double fraction);
   /// ceil(a / divisor)
   Count ceil_divide(const Count& a, std::uint64_t divisor);
+  /// A count that depends on the data: estimates take `most`, the largest that it can be, and a run
+  /// says what it is.
+  Symbol found_by_run(const Count& most, std::string name);
 
   std::size_t size() const { return names_.size(); }
   const std::string& name(Symbol s) const { return names_[s.id]; }
-  /// All values from those of the free symbols (batch, prompt_len, kv_len).
-  SymbolValues resolve(std::array<std::uint64_t, symbol::num_free> free) const;
+  /// All values from those of the free symbols (batch, prompt_len, kv_len), and what a run has
+  /// found.
+  SymbolValues resolve(std::array<std::uint64_t, symbol::num_free> free,
+                       std::span<const FoundCount> found = {}) const;
   /// The same in place: `values` holds the free symbols and room for all derived ones.
-  void resolve(std::span<std::uint64_t> values) const;
+  void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found = {}) const;
   bool has_derived() const { return !derived_.empty(); }
   /// Values of kv_len at which a derived symbol of kv_len may change slope, below `limit`.
   std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values) const;
@@ -122,7 +133,7 @@ class Symbols {
   std::string to_string(const Count& c) const;
 
  private:
-  enum class Function { Minimum, CeilFraction, CeilDivide };
+  enum class Function { Minimum, CeilFraction, CeilDivide, FoundByRun };
   struct Derived {
     Function function = Function::Minimum;
     Count a;
@@ -131,6 +142,7 @@ class Symbols {
     bool operator==(const Derived&) const = default;
   };
   Count derive(Derived derived, std::string name);
+  Symbol add(Derived derived, std::string name);
   std::uint64_t last_smaller(const Derived& d, std::span<const std::uint64_t> values) const;
   static std::uint64_t apply(const Derived& d, std::uint64_t a, std::uint64_t b);
 

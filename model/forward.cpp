@@ -18,6 +18,7 @@ struct StackPass {
   AttentionMethod attention = plain_attention;
   CrossMethod cross = {};
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
+  std::optional<Value> positions = {};
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -53,8 +54,8 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
-  const AttentionSite site{r, pass.architecture, stack,     layer, index, name,
-                           x, pass.past,         pass.bias, shared};
+  const AttentionSite site{r, pass.architecture, stack,     layer,          index, name,
+                           x, pass.past,         pass.bias, pass.positions, shared};
   const Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
   return project(r, "attention_output", name + ".attention_output", o,
                  pass.architecture.hidden_size, stack.attention_output_bias);
@@ -86,6 +87,7 @@ Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std
 Value attend_to_owner(const AttentionSite& s) {
   const OwnedKeyValues& owner = s.shared;
   const Value q = s.rotate_query(s.query(), s.past);
+  s.shared.queries = q;
   Value k = owner.keys;
   if (s.stack.shared_keys == SharedKeys::Released) {
     k = s.past.is_zero() ? owner.new_keys : s.r.join(owner.past_keys, owner.new_keys, "join_keys");
@@ -130,7 +132,9 @@ Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
   const Count rows = stack.position_rows + stack.position_offset;
   const Value table =
       r.weight(pass.prefix + "positions.weight", {rows, pass.architecture.hidden_size});
-  const Value ids = r.input(pass.prefix + "positions", {r.info(x).shape[1]}, DType::FP32);
+  const Value ids = pass.positions
+                        ? *pass.positions
+                        : r.input(pass.prefix + "positions", {r.info(x).shape[1]}, DType::FP32);
   return r.binary("add_positions", Function::Add, x, r.embedding(table, ids, "positions"));
 }
 
@@ -197,11 +201,16 @@ Value AttentionSite::query() const {
                      heads.num_attention_heads);
 }
 
-Value AttentionSite::key() const {
-  const Heads& heads = layer.heads;
-  const Value k = project(r, "key", name + ".key", x, kv_features(heads), stack.key_bias);
+Value AttentionSite::key() const { return normed_key(projected_key()); }
+
+Value AttentionSite::projected_key() const {
+  return project(r, "key", name + ".key", x, kv_features(layer.heads), stack.key_bias);
+}
+
+Value AttentionSite::normed_key(Value k) const {
   if (!stack.query_key_norm) return k;
-  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
+  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k,
+                     layer.heads.num_key_value_heads);
 }
 
 Value AttentionSite::value() const {
@@ -211,13 +220,13 @@ Value AttentionSite::value() const {
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
   if (stack.position != Position::Rope) return q;
   return r.rope("query_rope", q, layer.heads.num_attention_heads, layer.heads.head_dim, stack.rope,
-                first_position);
+                first_position, false, positions);
 }
 
 Value AttentionSite::rotate_key(Value k, const Count& first_position) const {
   if (stack.position != Position::Rope) return k;
   return r.rope("key_rope", k, layer.heads.num_key_value_heads, layer.heads.head_dim, stack.rope,
-                first_position);
+                first_position, false, positions);
 }
 
 Value AttentionSite::cache(const std::string& part, const Count& rows) const {
@@ -293,7 +302,7 @@ Value plain_attention(const AttentionSite& s) {
   v = s.r.append(s.cache("values", s.past), v, "cache_values");
   s.r.output(k);
   s.r.output(v);
-  s.shared = {past_keys, new_keys, k, v};
+  s.shared = {past_keys, new_keys, k, v, rotated};
   return s.attend(rotated, k, v, s.past);
 }
 
@@ -304,6 +313,9 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                   pass.past, {},        pass.attention, pass.cross};
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
+  if (pass.given_positions) {
+    stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
+  }
   x = add_position_table(r, stack, x);
   prepare(r, stack, pass.tokens, pass.past + pass.tokens + pass.later);
 
@@ -316,6 +328,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
     }
   }
   x = record_stack(r, stack, x, cross_cache);
+  if (pass.logits == Logits::None) return x;
 
   if (pass.logits == Logits::None) {
     r.output(x);

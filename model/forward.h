@@ -19,6 +19,8 @@ struct OwnedKeyValues {
   Value new_keys;   ///< of this pass, not rotated
   Value keys;       ///< the cache with this pass's rows, rotated
   Value values;     ///< likewise
+  /// Of this pass, rotated; those of the layer that attended last.
+  Value queries = {};
 };
 
 /// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
@@ -27,11 +29,12 @@ struct AttentionSite {
   const Architecture& architecture;
   const Stack& stack;
   const LayerShape& layer;
-  std::size_t index;                 ///< 3
-  const std::string& name;           ///< "layers.3"
-  const Value x;                     ///< [batch, tokens, hidden_size]
-  const Count& past;                 ///< tokens before the pass
-  const std::optional<Value>& bias;  ///< T5's or ALiBi's, for past + tokens keys
+  std::size_t index;                      ///< 3
+  const std::string& name;                ///< "layers.3"
+  const Value x;                          ///< [batch, tokens, hidden_size]
+  const Count& past;                      ///< tokens before the pass
+  const std::optional<Value>& bias;       ///< T5's or ALiBi's, for past + tokens keys
+  const std::optional<Value>& positions;  ///< [batch, tokens], where the pass was given them
   /// Of layer.kv_layer, or of this layer, which then fills it.
   OwnedKeyValues& shared;
 
@@ -40,8 +43,12 @@ struct AttentionSite {
   /// Projections of x, query and key with the family's norms, not rotated.
   Value query() const;
   Value key() const;
+  /// Its two steps: without the norm, and the norm alone.
+  Value projected_key() const;
+  Value normed_key(Value k) const;
   Value value() const;
-  /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on.
+  /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on, or at
+  /// the given positions.
   Value rotate_query(Value q, const Count& first_position) const;
   Value rotate_key(Value k, const Count& first_position) const;
   /// The layer's cache "NAME.PART" with `rows` rows before the pass.
@@ -99,25 +106,29 @@ struct CrossMethod {
 /// Keys and values of each layer in "cross_keys" and "cross_values".
 CrossMethod plain_cross_attention();
 
-/// Which positions get logits. None: the pass ends with the hidden states of all of them.
+/// Which positions get logits. None: the pass ends with the hidden states of the last layer.
 enum class Logits { Last, All, None };
 
 /// The shape of one pass over a decoder.
 struct Pass {
   Count batch = 1;
-  Count tokens = 1;   ///< new tokens of each sequence
-  Count past;         ///< tokens already in the cache
-  Count encoder_len;  ///< encoder-decoder models: rows of the cross-attention cache
+  Count tokens = 1;        ///< new tokens of each sequence
+  Count past = {};         ///< tokens already in the cache
+  Count encoder_len = {};  ///< encoder-decoder models: rows of the cross-attention cache
   Logits logits = Logits::Last;
   AttentionMethod attention = plain_attention;  ///< of causal stacks
   CrossMethod cross = plain_cross_attention();
+  /// An input "positions" [batch, tokens] says where the tokens stand in the text; else they follow
+  /// what is in the cache. Rotary or learned positions only.
+  bool given_positions = false;
   Count later = 0;  ///< keys behind the pass's tokens, see CacheExchange
 };
 
-/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads and appends to the
-/// cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and for encoder-decoder
-/// models reads "layers.I.cross_keys", "layers.I.cross_values" [batch, encoder_len, G·hd], which
-/// must be `cross` when the same recording made them. Methods keep other tensors.
+/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads
+/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and
+/// for encoder-decoder models reads "layers.I.cross_keys", "layers.I.cross_values" [batch,
+/// encoder_len, G·hd], which must be `cross` when the same recording made them. Methods keep other
+/// tensors.
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross = {});
 

@@ -13,6 +13,10 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
   if (a.decoder.num_key_value_layers > 0) {
     throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
   }
+  if (!a.slim.empty()) {
+    throw Error(where, "a model converted for slim attention", "one that is not converted");
+  }
+  if (!a.pruning.kept.empty()) throw Error(where, "a layer-pruned model", "a whole one");
   if (kept.empty()) throw Error(where, "no layer to keep", "at least one");
 
   Architecture pruned = a;
@@ -29,6 +33,7 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
     }
     pruned.decoder.layers.push_back(a.decoder.layers[kept[i]]);
   }
+  pruned.pruning = {{kept.begin(), kept.end()}, num_layers};
   return pruned;
 }
 

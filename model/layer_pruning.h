@@ -14,7 +14,7 @@ namespace kvcast {
 
 /// The same model with the decoder layers `kept` only; embedding, final norm and head stay.
 /// `kept` holds layer indices in ascending order. Throws Error when it is empty, not ascending or
-/// out of range, and for encoder-decoder and MLKV models.
+/// out of range, and for encoder-decoder, MLKV, slim and layer-pruned models.
 Architecture prune_layers(const Architecture& a, std::span<const std::size_t> kept);
 
 /// The layers that the paper's Table 4 retains: at 0.75 all but every fourth (i mod 4 = 3), at 0.50

@@ -13,6 +13,7 @@ struct OpName {
   std::string_view operator()(const AttentionValues&) const { return "attention_values"; }
   std::string_view operator()(const SparseValues&) const { return "sparse_values"; }
   std::string_view operator()(const TiledAttention&) const { return "tiled_attention"; }
+  std::string_view operator()(const LargestProbability&) const { return "largest_probability"; }
   std::string_view operator()(const Softmax&) const { return "softmax"; }
   std::string_view operator()(const Elementwise& e) const { return name(e.function); }
   std::string_view operator()(const GatedActivation&) const { return "gated_activation"; }

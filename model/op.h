@@ -125,6 +125,17 @@ struct TiledAttention {
   bool operator==(const TiledAttention&) const = default;
 };
 
+/// The largest probability that some head gives a key:  out[b,j,i] = max over h of
+/// pooled[b,h,i,j], and of before[b,j,i]. With `pool` > 0 a row of probabilities is averaged over
+/// that many neighbours, zeros beyond its ends, always divided by `pool`; else it is as it is.
+/// Inputs: probabilities [batch, H, queries, keys], optionally before [batch, keys, queries], the
+/// shape of the output. Work for each probability: 1 comparison, and with pooling `pool` additions,
+/// of the zeros too, and 1 division.
+struct LargestProbability {
+  std::uint64_t pool = 0;
+  bool operator==(const LargestProbability&) const = default;
+};
+
 /// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
 /// divide).
 struct Softmax {
@@ -192,7 +203,8 @@ struct LayerNorm {
 };
 
 /// Rotates the first 2·inverse_frequencies dims of each head by position·frequency, half-split.
-/// Inputs: x [batch, tokens, num_heads·head_dim]. Work: 6 FLOPs a rotated pair.
+/// Inputs: x [batch, tokens, num_heads·head_dim], optionally positions [batch, tokens], which then
+/// hold in the place of first_position. Work: 6 FLOPs a rotated pair.
 /// Source: Su et al. 2021 (arXiv:2104.09864), eq. 15, in the half-split layout of transformers.
 struct Rope {
   std::uint64_t num_heads = 0;
@@ -204,7 +216,8 @@ struct Rope {
 };
 
 /// cos or sin of position·frequency for `head_dim` dims of consecutive positions: no input, output
-/// [tokens, head_dim]; dims that are not rotated hold 1 (cos) or 0 (sin). Eager kernels only.
+/// [tokens, head_dim]; dims that are not rotated hold 1 (cos) or 0 (sin). Or of positions [batch,
+/// tokens], its input: output [batch, tokens, head_dim]. Eager kernels only.
 /// Work: 2 FLOPs an element.
 struct RopeAngles {
   bool sine = false;
@@ -309,9 +322,10 @@ struct CausalMask {
 
 using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
-                 TiledAttention, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm,
-                 Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows, Send, Receive,
-                 RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
+                 TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
+                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows,
+                 Send, Receive, RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias,
+                 CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

@@ -53,12 +53,13 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
                       const Lowering& lowering, const RankShare& share, RecordOptions options) {
   Recording recording = record(configured, without_placement(methods), lowering, options);
   Plan plan{configured, recording.symbols, symbol::prompt_len};
+  plan.find_model = options.find_model;
   for (const MethodSpec& spec : methods) find_method(spec.name).apply(spec, plan);
   check(plan, methods, share);
 
   if (!share.is_last() && options.logits == Logits::Last) options.logits = Logits::None;
   const CacheExchange exchange = plan.placement->exchange(share);
-  Recorder r(recording.symbols, lowering, share.ranks() > 1 ? &exchange : nullptr);
+  Recorder r(recording.symbols, lowering, {}, share.ranks() > 1 ? &exchange : nullptr);
   const Count past = share.rank == 0 ? Count(0) : Count(symbol::kv_len) - symbol::prompt_len;
   record_decoder(r, plan.model,
                  {.batch = symbol::batch,

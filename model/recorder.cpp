@@ -24,19 +24,21 @@ void Recorder::enter(std::string phase, int layer) {
 }
 
 Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
-  const auto known = weights_.find(name);
+  const std::string full_name = prefixes_.weights + name;
+  const auto known = weights_.find(full_name);
   if (known != weights_.end()) {
     KVCAST_ASSERT(graph_.tensor(known->second).shape == shape);
     return known->second;
   }
   const Value value =
-      graph_.add_tensor({name, std::move(shape), lowering_.weights, Storage::Weights, {}});
-  weights_.emplace(name, value);
+      graph_.add_tensor({full_name, std::move(shape), lowering_.weights, Storage::Weights, {}});
+  weights_.emplace(full_name, value);
   return value;
 }
 
 Value Recorder::input(const std::string& name, std::vector<Count> shape, DType dtype) {
-  return graph_.add_tensor({name, std::move(shape), dtype, Storage::Activations, {}});
+  return graph_.add_tensor(
+      {prefixes_.tensors + name, std::move(shape), dtype, Storage::Activations, {}});
 }
 
 Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
@@ -45,7 +47,8 @@ Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
 }
 
 Value Recorder::own_cache(const std::string& name, std::vector<Count> shape) {
-  return graph_.add_tensor({name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
+  return graph_.add_tensor(
+      {prefixes_.tensors + name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
 }
 
 Value Recorder::node(Op op, std::string_view label, std::vector<Value> inputs,
@@ -130,27 +133,40 @@ Value Recorder::head_norm(std::string_view label, double eps, const std::string&
 
 Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,
                      std::uint64_t head_dim, const std::shared_ptr<const RopeTable>& table,
-                     const Count& first_position, bool inverse) {
-  const Rope op{num_heads, head_dim, table, first_position, inverse};
-  if (lowering_.elementwise == Kernels::Eager) return eager_rope(label, op, x);
-  return node(op, label, {x}, info(x).shape, info(x).dtype);
+                     const Count& first_position, bool inverse, std::optional<Value> positions) {
+  const Rope op{num_heads, head_dim, table, positions ? Count() : first_position, inverse};
+  if (lowering_.elementwise == Kernels::Eager) return eager_rope(label, op, x, positions);
+  std::vector<Value> inputs{x};
+  if (positions) inputs.push_back(*positions);
+  return node(op, label, std::move(inputs), info(x).shape, info(x).dtype);
 }
 
-Value Recorder::rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens) {
+Value Recorder::rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens,
+                            std::optional<Value> positions) {
   for (const Angles& known : angles_) {
-    if (known.op == op && known.head_dim == head_dim) return known.value;
+    if (known.op == op && known.head_dim == head_dim && known.positions == positions) {
+      return known.value;
+    }
+  }
+  std::vector<Value> inputs;
+  std::vector<Count> shape{tokens, head_dim};
+  if (positions) {
+    inputs.push_back(*positions);
+    shape.insert(shape.begin(), info(*positions).shape[0]);
   }
   const Value value =
-      node(op, op.sine ? "sin" : "cos", {}, {tokens, head_dim}, lowering_.activations);
-  angles_.push_back({op, head_dim, value});
+      node(op, op.sine ? "sin" : "cos", std::move(inputs), std::move(shape), lowering_.activations);
+  angles_.push_back({op, head_dim, positions, value});
   return value;
 }
 
-Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x) {
+Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
+                           std::optional<Value> positions) {
   // transformers' apply_rotary_pos_emb: x·cos + rotate_half(x)·sin, one kernel for each step.
   const Count tokens = info(x).shape[1];
   const auto angles = [&](bool sine) {
-    return rope_angles({sine, op.table, op.first_position, op.inverse}, op.head_dim, tokens);
+    return rope_angles({sine, op.table, op.first_position, op.inverse}, op.head_dim, tokens,
+                       positions);
   };
   const Value cosine = angles(false);
   const Value sine = angles(true);
@@ -327,6 +343,30 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   }
   const Value o = node(std::move(sum), "values", {p, v}, std::move(out), lowering_.activations);
   return unary("merge_heads", Function::Copy, o);
+}
+
+Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
+                                    std::optional<Value> before) {
+  if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
+  const Count& batch = info(q).shape[0];
+  const Count queries = info(q).shape[1];
+  const Count keys = info(k).shape[1];
+  const std::vector<Count> shape{batch, a.heads.num_attention_heads, queries, keys};
+  Value s = node(AttentionScores{a.heads}, "scores", {q, k}, shape, lowering_.activations);
+  if (a.score_scale == ScoreScale::OnScores) s = unary("scale", Function::Scale, s, a.scale);
+  if (a.softcap > 0) s = unary("soft_cap", Function::SoftCap, s, a.softcap);
+  const DType wide = is_half(lowering_.activations) ? DType::FP32 : lowering_.activations;
+  const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
+  std::vector<Value> inputs{p};
+  if (before) inputs.push_back(*before);
+  return node(LargestProbability{pool}, "largest", std::move(inputs), {shape[0], keys, queries},
+              lowering_.activations);
+}
+
+Value Recorder::row_mean(std::string_view label, Value x) {
+  std::vector<Count> shape = info(x).shape;
+  shape.back() = 1;
+  return node(RowMean{}, label, {x}, std::move(shape), info(x).dtype);
 }
 
 }  // namespace kvcast

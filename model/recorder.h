@@ -52,17 +52,29 @@ struct CacheExchange {
   Count later = 0;
 };
 
+/// What the names of a pass begin with, so that those of several models differ.
+struct NamePrefixes {
+  std::string weights = {};
+  std::string tensors = {};  ///< inputs and cache
+};
+
 class Recorder {
  public:
   /// `exchange` must outlive the recorder; null: one device has the whole cache.
-  Recorder(Symbols& symbols, const Lowering& lowering, const CacheExchange* exchange = nullptr)
-      : symbols_(symbols), lowering_(lowering), exchange_(exchange) {}
+  Recorder(Symbols& symbols, const Lowering& lowering, NamePrefixes prefixes = {},
+           const CacheExchange* exchange = nullptr)
+      : symbols_(symbols),
+        lowering_(lowering),
+        exchange_(exchange),
+        prefixes_(std::move(prefixes)) {}
 
   Symbols& symbols() { return symbols_; }
   const Lowering& lowering() const { return lowering_; }
   Graph take() { return std::move(graph_); }
   const TensorInfo& info(Value v) const { return graph_.tensor(v); }
 
+  /// What the names that follow begin with: one pass may read weights of several models.
+  void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
   /// Labels the nodes that follow.
   void enter(std::string phase, int layer = no_layer);
 
@@ -87,7 +99,7 @@ class Recorder {
                   std::uint64_t num_heads);
   Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
-             bool inverse = false);
+             bool inverse = false, std::optional<Value> positions = {});
   Value append(Value cache, Value rows, std::string_view label);
   /// Sends `rows` rows of a cache to a rank.
   void send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
@@ -139,6 +151,12 @@ class Recorder {
   /// q [batch, queries, H·hd]; k [batch, keys, G·hd]; v [batch, keys, Gv·vd] -> [batch, queries,
   /// H·vd].
   Value attention(const Attention& a, Value q, Value k, Value v);
+  /// The probabilities that queries give all keys, whatever the mask, as LargestProbability takes
+  /// them -> [batch, keys, queries].
+  Value largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
+                            std::optional<Value> before);
+  /// The mean over the last dimension: [..., n] -> [..., 1].
+  Value row_mean(std::string_view label, Value x);
 
  private:
   Value node(Op op, std::string_view label, std::vector<Value> inputs, std::vector<Count> shape,
@@ -147,17 +165,20 @@ class Recorder {
   Value eager_attention(const Attention& a, Value q, Value k, Value v);
   Value tiled_attention(const Attention& a, Value q, Value k, Value v);
   Value eager_rms_norm(std::string_view label, const RmsNorm& op, Value weight, Value x);
-  Value eager_rope(std::string_view label, const Rope& op, Value x);
-  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens);
+  Value eager_rope(std::string_view label, const Rope& op, Value x, std::optional<Value> positions);
+  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens,
+                    std::optional<Value> positions);
 
   Symbols& symbols_;
   Lowering lowering_;
   const CacheExchange* exchange_;
+  NamePrefixes prefixes_;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   struct Angles {
     RopeAngles op;
     std::uint64_t head_dim;
+    std::optional<Value> positions;
     Value value;
   };
   std::vector<Angles> angles_;  ///< computed once a pass, used by all layers

@@ -1,5 +1,6 @@
 #include "model/recording.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -21,7 +22,8 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
     pass.encoder_len = plan.prompt_tokens;
     record_decoder(r, a, pass, cross);
   } else {
-    if (options.chunked) pass.past = Count(symbol::kv_len) - symbol::prompt_len;
+    pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
+    pass.given_positions = plan.selection.has_value();
     record_decoder(r, a, pass);
   }
   return r.take();
@@ -30,10 +32,21 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
 Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   Recorder r(plan.symbols, lowering);
   const Count past = Count(symbol::kv_len) - 1;
-  record_decoder(
-      r, plan.model,
-      {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention, plan.cross});
+  record_decoder(r, plan.model,
+                 {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention,
+                  plan.cross, plan.selection.has_value()});
   return r.take();
+}
+
+std::vector<HelperPass> record_helpers(const Plan& plan, const Lowering& lowering) {
+  std::vector<HelperPass> passes;
+  for (const PlannedPass& planned : plan.helpers) {
+    Recorder r(plan.symbols, lowering, planned.pass.prefixes);
+    planned.record(r, plan);
+    passes.push_back(planned.pass);
+    passes.back().graph = r.take();
+  }
+  return passes;
 }
 
 void add_weights(std::map<std::string, const TensorInfo*>& weights, const Graph& graph) {
@@ -55,10 +68,47 @@ std::map<std::string, Count> cache_rows(const Graph& decode) {
   return rows;
 }
 
+/// Sets the cache_bytes of all passes. Caches grow: the last pass that reads or makes one knows its
+/// size.
+void count_helper_caches(Recording& recording) {
+  const auto base = cache_rows(recording.decode);
+  std::map<std::string, std::pair<HelperPass*, Count>> last;
+  for (HelperPass& pass : recording.helpers) {
+    const auto rows = cache_rows(pass.graph);
+    for (const TensorInfo& t : pass.graph.tensors()) {
+      if (t.storage != Storage::KvCache || t.producer || base.contains(t.name)) continue;
+      const bool appended = rows.at(t.name) != t.shape[1];
+      if (!appended && last.contains(t.name)) continue;
+      last[t.name] = {&pass, bytes_of(t.shape.back(), t.dtype) * rows.at(t.name) * t.shape[0]};
+    }
+  }
+  for (const auto& [name, at] : last) at.first->cache_bytes += at.second;
+}
+
 /// Other methods ask each layer for keys and values of its own.
 bool is_plain(const AttentionMethod& attention) {
   const auto* function = attention.target<Value (*)(const AttentionSite&)>();
   return function != nullptr && *function == plain_attention;
+}
+
+/// Rotation and masks of other attentions go by places in the cache.
+void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
+  const Stack& s = plan.model.decoder;
+  if (plan.model.encoder_decoder || s.position == Position::Alibi) {
+    throw Error(
+        "methods " + to_string(methods), "the model " + plan.model.name,
+        "a decoder-only model with rotary or learned positions: pruned prompts keep theirs");
+  }
+  if (s.position == Position::Rope && !is_plain(plan.attention)) {
+    throw Error("methods " + to_string(methods) +
+                " do not compose: kept tokens have positions of their own, and the cache method "
+                "rotates by places in the cache");
+  }
+}
+
+bool is_helper_weight(const Recording& recording, const std::string& name) {
+  return std::any_of(recording.helper_models.begin(), recording.helper_models.end(),
+                     [&](const HelperModel& m) { return name.starts_with(m.prefix); });
 }
 
 bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std::string::npos; }
@@ -69,6 +119,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
                  const Lowering& lowering, const RecordOptions& options) {
   Recording recording;
   Plan plan{configured, recording.symbols, symbol::prompt_len};
+  plan.find_model = options.find_model;
   for (const MethodSpec& spec : methods) {
     find_method(spec.name).apply(spec, plan);
     if (options.chunked && plan.whole_prompt) {
@@ -89,22 +140,31 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   }
 
   const Architecture& a = plan.model;
+  if (plan.selection) check_positions(plan, methods);
   recording.conversion = plan.conversion;
+  recording.helpers = record_helpers(plan, lowering);
+  recording.helper_models = plan.helper_models;
+  recording.selection = plan.selection;
+  recording.prompt_tokens = plan.prompt_tokens;
+  recording.prompt_past = plan.prompt_past;
   recording.prefill = record_prefill(plan, lowering, options);
   recording.decode = record_decode_step(plan, lowering);
-  recording.prompt_slots = a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_tokens;
+  recording.prompt_slots =
+      a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_past + plan.prompt_tokens;
 
   recording.model = a;
 
   std::map<std::string, const TensorInfo*> weights;
-  add_weights(weights, recording.prefill);
-  add_weights(weights, recording.decode);
+  for (const Graph* graph : graphs_of(recording)) add_weights(weights, *graph);
   Count parameters;
+  Count helper_parameters;
   for (const auto& [name, tensor] : weights) {
-    parameters += tensor->elements();
+    (is_helper_weight(recording, name) ? helper_parameters : parameters) += tensor->elements();
     recording.weight_bytes += tensor->bytes();
   }
   recording.parameters = parameters.constant();
+  recording.helper_parameters = helper_parameters.constant();
+  count_helper_caches(recording);
 
   const auto rows = cache_rows(recording.decode);
   for (const TensorInfo& t : recording.decode.tensors()) {
@@ -116,6 +176,19 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
     recording.kv_cache_bytes += per_token * rows.at(t.name) * symbol::batch;
   }
   return recording;
+}
+
+Architecture Plan::named_model(const std::string& name) const {
+  if (!find_model) throw Error("the model '" + name + "' that a method names cannot be looked up");
+  return find_model(name);
+}
+
+std::vector<const Graph*> graphs_of(const Recording& recording) {
+  std::vector<const Graph*> graphs;
+  for (const HelperPass& pass : recording.helpers) graphs.push_back(&pass.graph);
+  graphs.push_back(&recording.prefill);
+  graphs.push_back(&recording.decode);
+  return graphs;
 }
 
 std::uint64_t count_parameters(const Architecture& a) { return record(a, {}, {}).parameters; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,18 @@ struct Recording {
   Graph prefill;
   /// One decode step of every sequence; symbol kv_len counts the new token.
   Graph decode;
-  /// Unique parameters, each tied tensor once.
+  /// What runs before the prefill, in order, and the models beside the base whose weights it reads.
+  std::vector<HelperPass> helpers;
+  std::vector<HelperModel> helper_models;
+  /// See Plan; with a selection both passes take "positions" [batch, tokens].
+  std::optional<TokenSelection> selection;
+  Count prompt_tokens;
+  Count prompt_past;
+  /// Unique parameters, each tied tensor once, of the base and of all others.
   std::uint64_t parameters = 0;
-  Count weight_bytes;
-  /// Cache slots that prefill fills in each sequence (encoder-decoder models: in the decoder).
+  std::uint64_t helper_parameters = 0;
+  Count weight_bytes;  ///< of all of them
+  /// Cache slots filled in each sequence after prefill (encoder-decoder models: in the decoder).
   Count prompt_slots;
   /// All layers, the whole batch, at kv_len slots; with the cross-attention cache.
   Count kv_cache_bytes;
@@ -40,11 +49,16 @@ struct RecordOptions {
   /// The prefill is a chunk: kv_len - prompt_len tokens are in the cache before it. Decoder-only
   /// models.
   bool chunked = false;
+  /// Finds the models that methods name.
+  FindModel find_model = {};
 };
 
 /// Throws Error when the methods do not fit the model.
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options = {});
+
+/// All graphs of a recording, the helpers' first.
+std::vector<const Graph*> graphs_of(const Recording& recording);
 
 /// Unique parameters of a model.
 std::uint64_t count_parameters(const Architecture& a);

@@ -110,6 +110,11 @@ struct OpWork {
     operands.write(w, operands.output().elements());
     return w;
   }
+  Work operator()(const LargestProbability& op) const {
+    Work w = operands.traffic();
+    w.flops = (op.pool > 0 ? op.pool + 2 : 1) * operands.input(0).elements();
+    return w;
+  }
   Work operator()(const Softmax&) const { return with_flops_per_element(5); }
   Work operator()(const Elementwise& op) const {
     return with_flops_per_element(flops_per_element(op.function));
@@ -203,6 +208,7 @@ struct OpEngine {
   Engine operator()(const SparseValues&) const { return Engine::BatchedMatrix; }
   Engine operator()(const TiledAttention&) const { return Engine::TiledAttention; }
   Engine operator()(const Embedding&) const { return Engine::Vector; }
+  Engine operator()(const LargestProbability&) const { return Engine::Vector; }
   Engine operator()(const Softmax&) const { return Engine::Vector; }
   Engine operator()(const Elementwise&) const { return Engine::Vector; }
   Engine operator()(const RowMean&) const { return Engine::Vector; }

@@ -1,3 +1,5 @@
+#include "reports/reproduce_kvp.h"
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -5,7 +7,6 @@
 #include "model/error.h"
 #include "model/layer_pruning.h"
 #include "model/recording.h"
-#include "reports/reproduce.h"
 
 namespace kvcast::reports {
 namespace {
@@ -174,11 +175,14 @@ std::vector<PublishedTable> kvp_tables() {
   constexpr std::string_view as_ttft = "ttft_reduction_as_printed_x";  // E13
   constexpr std::string_view as_flops = "flops_reduction_x";
   return {
+      kvp_layer_map_table(),
+      kvp_predictor_table(),
       flops_table(3, "MCQA", {"kvp_table3_mcqa_openelm_1p1b.csv", "1.1B", as_ttft}),
       flops_table(5, "TriviaQA", {"kvp_table5_triviaqa_openelm_1p1b.csv", "1.1B", as_flops}),
       flops_table(6, "TriviaQA", {"kvp_table6_triviaqa_openelm_3b.csv", "3B", as_flops}),
       flops_table(7, "HumanEval", {"kvp_table7_humaneval_openelm_1p1b.csv", "1.1B", as_flops}),
       flops_table(8, "MCQA", {"kvp_table8_mcqa_openelm_3b.csv", "3B", as_ttft}),
+      kvp_ttft_table(),
   };
 }
 

@@ -243,6 +243,9 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   const Digits d = digits(index);
   roofline::Configuration c;
   c.architecture = load_model(catalog_, spec_.model[d[model_axis]], overrides(d));
+  c.find_model = [catalog = catalog_](const std::string& name) {
+    return load_model(catalog, name);
+  };
   c.hardware = hardware_[d[hardware_axis]];
   c.methods = methods_[d[method_axis]];
   c.lowering = lowering(d);

@@ -23,7 +23,8 @@ Estimate compare(const Forecast& f, const Forecast& plain) {
 
 Estimator::Estimator(const Configuration& c)
     : architecture_(c.architecture),
-      recording_(record(c.architecture, c.methods, c.lowering, {.logits = c.logits})),
+      recording_(record(c.architecture, c.methods, c.lowering,
+                        {.logits = c.logits, .find_model = c.find_model})),
       forecaster_(recording_, c.lowering, make_rates(c.hardware, c.lowering, c.mode)) {
   if (is_plain(c.methods)) return;
   plain_ =

@@ -19,6 +19,7 @@ struct Configuration {
   Logits logits = Logits::Last;
   Hardware hardware;
   Mode mode = Mode::Calibrated;
+  FindModel find_model = {};  ///< of models that methods name
 };
 
 /// A forecast and what the method gains over `plain`; ratios above 1 are better than plain, except

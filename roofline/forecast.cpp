@@ -34,6 +34,23 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
       activation_peaks_.push_back(memory_.add(peak));
     }
   }
+  for (const HelperPass& pass : recording.helpers) {
+    if (pass.steps == 0) continue;
+    std::vector<OpGroup> groups = fold(pass.graph, lowering);
+    PassProgram program(groups, rates);
+    Helper helper{pass.name,
+                  std::move(groups),
+                  std::move(program),
+                  pass.tokens,
+                  pass.first_kv_len,
+                  pass.steps,
+                  memory_.add(pass.cache_bytes),
+                  {}};
+    for (const Count& peak : kvcast::activation_peaks(pass.graph)) {
+      helper.activation_peaks.push_back(memory_.add(peak));
+    }
+    helpers_.push_back(std::move(helper));
+  }
 }
 
 SymbolValues Forecaster::values_at(const DesignPoint& p, std::uint64_t kv_len) const {
@@ -44,6 +61,14 @@ std::uint64_t Forecaster::prompt_slots(const DesignPoint& p) const {
   if (prompt_slots_ == Count(symbol::prompt_len)) return p.prompt_len;
   return prompt_slots_.at(values_at(p, 1));
 }
+
+/// The mean over steps with a growing cache, for each point.
+struct Forecaster::MeanStep {
+  std::array<Lanes, num_bounds> by_bound;
+  Lanes total;
+  Lanes flops;
+  Lanes bytes;
+};
 
 struct Forecaster::Scratch {
   using KvLens = std::array<std::uint64_t, lanes>;
@@ -80,19 +105,19 @@ struct Forecaster::Scratch {
   ProgramPoint end;
   KvLens first_kv_len{};
   KvLens last_kv_len{};
-  std::array<Lanes, num_bounds> decode_by_bound;
-  Lanes decode_total;
-  Lanes decode_flops;
-  Lanes decode_bytes;
+  MeanStep decode;
+  MeanStep helper;
+  MeanStep helpers;  ///< sums over all of them
+  Lanes helper_caches;
   Lanes cache;
   Lanes activations;
 };
 
-/// Decode costs are affine in the cache length between the ends of sliding windows: each range is
-/// averaged on its own and weighted by its steps.
-void Forecaster::mean_decode_step(std::span<const DesignPoint> points, Scratch& s) const {
-  s.decode_by_bound = {};
-  s.decode_total = s.decode_flops = s.decode_bytes = {};
+/// Costs are affine in the cache length between the ends of sliding windows: each range is averaged
+/// on its own and weighted by its steps. Steps are from s.first_kv_len to s.last_kv_len.
+void Forecaster::mean_step(const PassProgram& program, std::span<const DesignPoint> points,
+                           Scratch& s, MeanStep& mean) const {
+  mean = {};
   std::vector<std::uint64_t> cuts;
   if (symbols_.has_derived()) cuts = symbols_.kv_len_breakpoints(values_at(points[0], 1));
   cuts.push_back(~std::uint64_t{0});
@@ -108,7 +133,7 @@ void Forecaster::mean_decode_step(std::span<const DesignPoint> points, Scratch& 
       hi[i] = std::min(s.last_kv_len[i], cut);
       const bool empty = lo[i] > hi[i];
       steps.v[i] = empty ? 0 : static_cast<double>(hi[i] - lo[i] + 1);
-      weight.v[i] = steps.v[i] / static_cast<double>(decode_steps(points[i]));
+      weight.v[i] = steps.v[i] / static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
       if (empty) lo[i] = hi[i] = s.first_kv_len[i];
       any |= !empty;
     }
@@ -116,20 +141,61 @@ void Forecaster::mean_decode_step(std::span<const DesignPoint> points, Scratch& 
     if (!any) continue;
     s.set(s.first, points, lo);
     s.set(s.last, points, hi);
-    decode_.prepare(s.first);
-    decode_.prepare(s.last);
-    const PassTime mean = decode_.mean_time(s.first, s.last, steps);
-    const Lanes flops_lo = decode_.flops(s.first);
-    const Lanes flops_hi = decode_.flops(s.last);
-    const Lanes bytes_lo = decode_.bytes(s.first);
-    const Lanes bytes_hi = decode_.bytes(s.last);
+    program.prepare(s.first);
+    program.prepare(s.last);
+    const PassTime time = program.mean_time(s.first, s.last, steps);
+    const Lanes flops_lo = program.flops(s.first);
+    const Lanes flops_hi = program.flops(s.last);
+    const Lanes bytes_lo = program.bytes(s.first);
+    const Lanes bytes_hi = program.bytes(s.last);
     for (std::size_t i = 0; i < lanes; ++i) {
       const double w = weight.v[i];
-      s.decode_total.v[i] += w * mean.total.v[i];
-      s.decode_flops.v[i] += w * (flops_lo.v[i] + flops_hi.v[i]) / 2;
-      s.decode_bytes.v[i] += w * (bytes_lo.v[i] + bytes_hi.v[i]) / 2;
+      mean.total.v[i] += w * time.total.v[i];
+      mean.flops.v[i] += w * (flops_lo.v[i] + flops_hi.v[i]) / 2;
+      mean.bytes.v[i] += w * (bytes_lo.v[i] + bytes_hi.v[i]) / 2;
       for (std::size_t b = 0; b < num_bounds; ++b) {
-        s.decode_by_bound[b].v[i] += w * mean.by_bound[b].v[i];
+        mean.by_bound[b].v[i] += w * time.by_bound[b].v[i];
+      }
+    }
+  }
+}
+
+/// Sums of all passes before the prefill, and the memory that they need.
+void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) const {
+  s.helpers = {};
+  s.helper_caches = s.activations = {};
+  const double host = rates().host_operator_latency.value;
+  for (const Helper& helper : helpers_) {
+    std::array<double, lanes> steps{};
+    Scratch::KvLens last{};
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const SymbolValues values = values_at(points[i], 1);
+      s.first_kv_len[i] = helper.first_kv_len.at(values);
+      last[i] = s.last_kv_len[i] = s.first_kv_len[i] + helper.steps - 1;
+      steps[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
+    }
+    mean_step(helper.program, points, s, s.helper);
+    s.set(s.end, points, last);
+    memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
+    const Lanes cache = memory_.evaluate(helper.cache_bytes, s.end.monomials);
+    std::vector<Lanes> peaks;
+    for (const Polynomial peak : helper.activation_peaks) {
+      peaks.push_back(memory_.evaluate(peak, s.end.monomials));
+    }
+    const double host_pass = host * helper.program.num_operators();
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (steps[i] == 0) continue;
+      s.helpers.flops.v[i] += steps[i] * s.helper.flops.v[i];
+      s.helpers.bytes.v[i] += steps[i] * s.helper.bytes.v[i];
+      const bool host_sets = host_pass > s.helper.total.v[i];
+      s.helpers.total.v[i] += steps[i] * (host_sets ? host_pass : s.helper.total.v[i]);
+      for (std::size_t b = 0; b < num_bounds; ++b) {
+        const double of_host = static_cast<Bound>(b) == Bound::Latency ? host_pass : 0;
+        s.helpers.by_bound[b].v[i] += steps[i] * (host_sets ? of_host : s.helper.by_bound[b].v[i]);
+      }
+      s.helper_caches.v[i] += cache.v[i];
+      for (const Lanes& peak : peaks) {
+        s.activations.v[i] = std::max(s.activations.v[i], peak.v[i]);
       }
     }
   }
@@ -144,7 +210,6 @@ void Forecaster::peak_memory(std::span<const DesignPoint> points, Scratch& s) co
   s.set(s.end, points, end);
   memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
   s.cache = memory_.evaluate(kv_cache_bytes_, s.end.monomials);
-  s.activations = {};
   for (const Polynomial peak : activation_peaks_) {
     const Lanes candidate = memory_.evaluate(peak, s.end.monomials);
     for (std::size_t i = 0; i < lanes; ++i) {
@@ -162,12 +227,13 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
   const Lanes prefill_flops = prefill_.flops(s.prefill);
   const Lanes prefill_bytes = prefill_.bytes(s.prefill);
   const PassTime prefill_time = prefill_.time(s.prefill);
+  add_helpers(points, s);
   for (std::size_t i = 0; i < points.size(); ++i) {
     const std::uint64_t slots = prompt_slots(points[i]);
     s.first_kv_len[i] = slots + 1;
     s.last_kv_len[i] = slots + decode_steps(points[i]);
   }
-  mean_decode_step(points, s);
+  mean_step(decode_, points, s, s.decode);
   peak_memory(points, s);
 
   const double host = rates().host_operator_latency.value;
@@ -180,28 +246,29 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
     std::array<double, num_bounds> request_by{};
     // The host issues operators ahead of the device; the slower of the two sets the pace.
     const bool host_sets_prefill = host_prefill > prefill_time.total.v[i];
-    const bool host_sets_decode = host_decode > s.decode_total.v[i];
-    f.ttft_s = host_sets_prefill ? host_prefill : prefill_time.total.v[i];
-    f.tpot_s = host_sets_decode ? host_decode : s.decode_total.v[i];
+    const bool host_sets_decode = host_decode > s.decode.total.v[i];
+    f.ttft_s = s.helpers.total.v[i] + (host_sets_prefill ? host_prefill : prefill_time.total.v[i]);
+    f.tpot_s = host_sets_decode ? host_decode : s.decode.total.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {
       const bool is_latency = static_cast<Bound>(b) == Bound::Latency;
       ttft_by[b] =
           host_sets_prefill ? (is_latency ? host_prefill : 0) : prefill_time.by_bound[b].v[i];
-      tpot_by[b] = host_sets_decode ? (is_latency ? host_decode : 0) : s.decode_by_bound[b].v[i];
+      ttft_by[b] += s.helpers.by_bound[b].v[i];
+      tpot_by[b] = host_sets_decode ? (is_latency ? host_decode : 0) : s.decode.by_bound[b].v[i];
       request_by[b] = ttft_by[b] + later_tokens * tpot_by[b];
     }
     const double batch = static_cast<double>(points[i].batch);
     f.ttft_bound = largest(ttft_by);
     f.tpot_bound = largest(tpot_by);
     f.bound = largest(request_by);
-    f.prefill_flops = prefill_flops.v[i];
-    f.prefill_bytes = prefill_bytes.v[i];
-    f.decode_flops_per_token = s.decode_flops.v[i] / batch;
-    f.decode_bytes_per_token = s.decode_bytes.v[i] / batch;
+    f.prefill_flops = s.helpers.flops.v[i] + prefill_flops.v[i];
+    f.prefill_bytes = s.helpers.bytes.v[i] + prefill_bytes.v[i];
+    f.decode_flops_per_token = s.decode.flops.v[i] / batch;
+    f.decode_bytes_per_token = s.decode.bytes.v[i] / batch;
     f.kv_cache_bytes = s.cache.v[i];
     f.weight_bytes = weight_bytes_;
-    f.peak_memory_bytes = weight_bytes_ + s.cache.v[i] + s.activations.v[i];
+    f.peak_memory_bytes = weight_bytes_ + s.cache.v[i] + s.helper_caches.v[i] + s.activations.v[i];
     f.fits = f.peak_memory_bytes <= rates().memory_capacity_bytes;
   }
 }
@@ -223,8 +290,17 @@ Forecast Forecaster::at(const DesignPoint& point) const {
   const std::uint64_t slots = prompt_slots(point);
   const SymbolValues values = values_at(point, checked_add(slots, 1));
   const Work prefill = total_work(prefill_groups_);
-  const std::uint64_t flops = prefill.flops.at(values);
-  const std::uint64_t bytes = prefill.bytes().at(values);
+  std::uint64_t flops = prefill.flops.at(values);
+  std::uint64_t bytes = prefill.bytes().at(values);
+  for (const Helper& helper : helpers_) {
+    if (helper.tokens.at(values) == 0) continue;
+    const Work work = total_work(helper.groups);
+    for (std::uint64_t step = 0; step < helper.steps; ++step) {
+      const SymbolValues at = values_at(point, helper.first_kv_len.at(values) + step);
+      flops = checked_add(flops, work.flops.at(at));
+      bytes = checked_add(bytes, work.bytes().at(at));
+    }
+  }
   const std::uint64_t end = checked_add(slots, point.output_len);
   const std::uint64_t cache = exact_kv_cache_bytes_.at(values_at(point, end));
   Forecast f;
@@ -240,13 +316,19 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
   const std::uint64_t first = prompt_slots(point) + 1;
   const SymbolValues prefill_values = values_at(point, first);
   const SymbolValues decode_values = values_at(point, first + (decode_steps(point) - 1) / 2);
-  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
-                       const SymbolValues& values) {
+  const auto add = [&](const std::string& pass, const std::vector<OpGroup>& groups,
+                       const SymbolValues& values, std::uint64_t steps = 1) {
     for (const OpGroup& g : groups) {
       const OpTime t = time_of(g, rates(), values);
-      rows.push_back({pass, g, t, g.count, static_cast<double>(g.count) * t.total});
+      const std::uint64_t count = g.count * steps;
+      rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
     }
   };
+  for (const Helper& helper : helpers_) {
+    if (helper.tokens.at(prefill_values) == 0) continue;
+    const std::uint64_t middle = helper.first_kv_len.at(prefill_values) + (helper.steps - 1) / 2;
+    add(helper.name, helper.groups, values_at(point, middle), helper.steps);
+  }
   add("prefill", prefill_groups_, prefill_values);
   add("decode", decode_groups_, decode_values);
   return rows;

@@ -29,7 +29,7 @@ struct Forecast {
   double decode_bytes_per_token = 0;
   double kv_cache_bytes = 0;  ///< at the end of the output, whole batch
   double weight_bytes = 0;
-  double peak_memory_bytes = 0;  ///< weights, cache and the larger peak of activations
+  double peak_memory_bytes = 0;  ///< weights, caches and the largest peak of activations
   bool fits = false;             ///< in the device's memory
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
@@ -38,11 +38,11 @@ struct Forecast {
 
 /// One row of `--breakdown`.
 struct BreakdownRow {
-  std::string pass;  ///< "prefill" or "decode"
+  std::string pass;  ///< "prefill", "decode", or the name of a helper pass
   OpGroup group;
-  OpTime time;  ///< of one operator
-  std::uint64_t count = 0;
-  Seconds total;  ///< of all of them
+  OpTime time;              ///< of one operator
+  std::uint64_t count = 0;  ///< in all steps of a helper pass
+  Seconds total;            ///< of all of them
 };
 
 class Forecaster {
@@ -55,15 +55,29 @@ class Forecaster {
   /// `rows` has as many entries as `points`, whose sizes are at least 1. Does not check for
   /// overflow: counts are doubles here.
   void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
-  /// Every operator group of prefill, and of the middle decode step.
+  /// Every operator group of the helper passes, of prefill, and of the middle decode step.
   std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;
 
  private:
   /// Room for a block of points, kept between blocks.
   struct Scratch;
+  struct MeanStep;
+  /// A pass before the prefill; its time, work and memory are the prefill's too.
+  struct Helper {
+    std::string name;
+    std::vector<OpGroup> groups;
+    PassProgram program;
+    Count tokens;
+    Count first_kv_len;
+    std::uint64_t steps = 1;
+    Polynomial cache_bytes;
+    std::vector<Polynomial> activation_peaks;
+  };
+  void add_helpers(std::span<const DesignPoint> points, Scratch& scratch) const;
   void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
                       Scratch& scratch) const;
-  void mean_decode_step(std::span<const DesignPoint> points, Scratch& scratch) const;
+  void mean_step(const PassProgram& program, std::span<const DesignPoint> points, Scratch& scratch,
+                 MeanStep& mean) const;
   void peak_memory(std::span<const DesignPoint> points, Scratch& scratch) const;
   SymbolValues values_at(const DesignPoint& point, std::uint64_t kv_len) const;
   /// Cache slots that prefill fills.
@@ -75,6 +89,7 @@ class Forecaster {
   std::vector<OpGroup> decode_groups_;
   PassProgram prefill_;
   PassProgram decode_;
+  std::vector<Helper> helpers_;
   Polynomials memory_;  ///< over the symbols at the last decode step
   Polynomial kv_cache_bytes_;
   std::vector<Polynomial> activation_peaks_;

@@ -48,7 +48,6 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       result_ = id.index;
     }
   }
-  KVCAST_ASSERT(result_ < graph.tensors().size());
 }
 
 void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
@@ -138,11 +137,15 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
 
   lay_messages(graph_, symbols, operands, messenger);
 
-  const Shape& result_shape = operands[result_].shape;
-  Output result{result_shape, allocate_floats(result_shape.elements() * floats_in(dtype_))};
+  Output result;
+  const bool has_result = result_ < operands.size();
+  if (has_result) {
+    result.shape = operands[result_].shape;
+    result.data = allocate_floats(result.shape.elements() * floats_in(dtype_));
+  }
   const Layout layout = lay_out(operands);
   float* const block = arena.reserve(layout.extent);
-  operands[result_].data = result.data.get();
+  if (has_result) operands[result_].data = result.data.get();
 
   std::vector<Operand> node_inputs;
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {

@@ -34,7 +34,8 @@ struct NodeRun {
 };
 using Observer = std::function<void(const NodeRun&)>;
 
-/// The result that leaves a pass: its logits, in the executor's dtype.
+/// The result that leaves a pass besides the cache: its logits, in the executor's dtype. Empty when
+/// there is none.
 struct Output {
   Shape shape;
   Floats data;
@@ -65,7 +66,7 @@ class Executor {
   DType dtype_;
   std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
   std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
-  std::size_t result_;                    ///< tensor index of the logits
+  std::size_t result_;  ///< tensor index of the logits; the number of tensors: there are none
 };
 
 }  // namespace kvcast::execute

@@ -3,18 +3,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/execute/executor.h"
+#include "model/execute/helper_run.h"
 #include "model/recording.h"
 #include "model/weights/checkpoint.h"
 
 namespace kvcast::execute {
-
-using TokenId = std::uint32_t;
 
 /// A model loaded for one way of running it.
 struct SessionOptions {
@@ -33,7 +33,12 @@ struct SessionOptions {
   /// With a placement among the methods: the part of the prompt that this session computes. Only
   /// the last rank's then gives logits, unless all are asked for, and decodes.
   std::optional<RankShare> share = {};
+  /// Opens the models that methods name; null: checkpoints by their paths.
+  std::function<Checkpoint(const std::string&)> open = nullptr;
 };
+
+/// Checkpoints of the models that methods name, by name.
+using OpenedModels = std::map<std::string, Checkpoint>;
 
 struct Request {
   /// One sequence of token ids for each of the batch, all of one length: the prompt, or what an
@@ -58,6 +63,7 @@ struct Request {
 
 /// Where the time went, a number for each node of a graph.
 struct Profile {
+  std::vector<std::vector<double>> helpers_s;  ///< by helper pass
   std::vector<double> prefill_s;
   std::vector<double> decode_s;
 };
@@ -76,6 +82,10 @@ struct Generation {
   std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty
   Floats logits_data;                ///< behind both
   std::uint64_t decode_steps = 0;
+  /// Where a method selects the prompt's tokens: their importance and the positions of the kept
+  /// ones, by sequence.
+  std::vector<std::vector<double>> importance;
+  std::vector<std::vector<std::uint64_t>> kept;
   Profile profile;
 };
 
@@ -100,11 +110,12 @@ class Session {
  private:
   struct Pass;
   void check(const Request& request) const;
-  std::vector<std::uint64_t> symbols(const Request& request, std::uint64_t prompt_len,
-                                     std::uint64_t kv_len) const;
+  Generation run_together(const Request& request) const;
+  Generation run_one_by_one(const Request& request) const;
 
   const Checkpoint& checkpoint_;
   SessionOptions options_;
+  OpenedModels opened_;
   Recording recording_;
   double load_s_;
   WeightStore weights_;

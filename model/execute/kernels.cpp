@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "model/execute/block_product.h"
@@ -136,6 +137,30 @@ struct FastKernels {
   }
   void operator()(const TiledAttention& op) const { tiled_attention(call, op); }
 
+  void operator()(const LargestProbability& op) const {
+    const std::size_t heads = in(0).shape[1];
+    const std::size_t queries = in(0).shape[2];
+    const std::size_t keys = in(0).shape[3];
+    const std::size_t half = op.pool / 2;
+    for_rows(out.shape[0] * keys, in(0).shape.elements(), [&](std::size_t r) {
+      const std::size_t j = r % keys;
+      const std::size_t first = j < half ? 0 : j - half;
+      const std::size_t end = std::min(keys, j + half + 1);
+      for (std::size_t i = 0; i < queries; ++i) {
+        float largest = call.inputs.size() > 1 ? in(1).data[r * queries + i] : 0;
+        for (std::size_t h = 0; h < heads; ++h) {
+          const float* row = in(0).data + ((r / keys * heads + h) * queries + i) * keys;
+          float p = row[j];
+          if (op.pool > 0) {
+            p = std::accumulate(row + first, row + end, 0.0F) / static_cast<float>(op.pool);
+          }
+          largest = std::max(largest, p);
+        }
+        out.data[r * queries + i] = largest;
+      }
+    });
+  }
+
   void operator()(const Softmax&) const {
     const std::size_t n = features();
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
@@ -185,11 +210,11 @@ struct FastKernels {
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable<float> angles(*op.table, call.value(op.first_position), tokens,
-                                       op.inverse);
+    const RopeAngleTable<float> angles = angles_of(op, 1, tokens);
+    const std::size_t positions = call.inputs.size() > 1 ? out.rows() : tokens;
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      const std::size_t t = r % tokens;
-      const float* x = in(0).sequence(r / tokens) + t * features();
+      const std::size_t t = r % positions;
+      const float* x = in(0).sequence(r / tokens) + r % tokens * features();
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
       rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(t), angles.sines(t), half);
@@ -197,10 +222,9 @@ struct FastKernels {
   }
 
   void operator()(const RopeAngles& op) const {
-    const std::size_t tokens = out.shape[0];
+    const std::size_t tokens = out.rows();
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable<float> angles(*op.table, call.value(op.first_position), tokens,
-                                       op.inverse);
+    const RopeAngleTable<float> angles = angles_of(op, 0, tokens);
     for_rows(tokens, out.shape.elements(), [&](std::size_t t) {
       float* row = out.data + t * features();
       const float* values = op.sine ? angles.sines(t) : angles.cosines(t);
@@ -325,6 +349,16 @@ struct FastKernels {
   }
 
  private:
+  /// Of the given positions, if the node has that input, or of so many consecutive ones.
+  template <typename RopeOp>
+  RopeAngleTable<float> angles_of(const RopeOp& op, std::size_t input, std::size_t tokens) const {
+    if (call.inputs.size() <= input) {
+      return {*op.table, call.value(op.first_position), tokens, op.inverse};
+    }
+    return {*op.table, std::span<const float>(in(input).data, in(input).shape.elements()),
+            op.inverse};
+  }
+
   /// x ∘ y with y's dimensions aligned to x's last ones and repeated.
   void combine(Function function) const {
     const Operand& x = in(0);

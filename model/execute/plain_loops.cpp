@@ -115,6 +115,26 @@ class PlainLoops : public PlainAttention<N> {
     }
   }
 
+  void operator()(const LargestProbability& op) {
+    const std::size_t heads = in_shape(0)[1];
+    const std::size_t queries = in_shape(0)[2];
+    const std::size_t keys = in_shape(0)[3];
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < in_shape(0)[0]; ++b) {
+      for (std::size_t j = 0; j < keys; ++j) {
+        for (std::size_t i = 0; i < queries; ++i, ++next) {
+          Real largest = in_.size() > 1 ? in_[1](next) : Real{0};
+          for (std::size_t h = 0; h < heads; ++h) {
+            const std::size_t row = ((b * heads + h) * queries + i) * keys;
+            largest =
+                maximum(largest, op.pool > 0 ? pooled(row, j, keys, op.pool) : in_[0](row + j));
+          }
+          out_(next, largest);
+        }
+      }
+    }
+  }
+
   void operator()(const Softmax&) {
     const std::size_t n = out_shape().back();
     std::vector<Real> row(n);
@@ -212,14 +232,17 @@ class PlainLoops : public PlainAttention<N> {
   void operator()(const Rope& op) {
     const std::size_t tokens = out_shape()[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable<N> angles(*op.table, call_.value(op.first_position), tokens, op.inverse);
+    const bool given = in_.size() > 1;
+    const std::vector<N> positions = positions_of(op, 1, given ? call_.output.rows() : tokens);
+    const RopeAngleTable<N> angles(*op.table, positions, op.inverse);
     std::size_t head = 0;  // index of the head's first element
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t t = 0; t < tokens; ++t) {
+        const std::size_t row = given ? b * tokens + t : t;
         for (std::size_t h = 0; h < op.num_heads; ++h, head += op.head_dim) {
           for (std::size_t j = 0; j < half; ++j) {
-            const Real c{angles.cosine(t, j)};
-            const Real s{angles.sine(t, j)};
+            const Real c{angles.cosine(row, j)};
+            const Real s{angles.sine(row, j)};
             const Real x = in_[0](head + j);
             const Real y = in_[0](head + half + j);
             out_(head + j, x * c - y * s);
@@ -232,12 +255,13 @@ class PlainLoops : public PlainAttention<N> {
   }
 
   void operator()(const RopeAngles& op) {
-    const std::size_t tokens = out_shape()[0];
-    const std::size_t head_dim = out_shape()[1];
+    const std::size_t tokens = call_.output.rows();
+    const std::size_t head_dim = out_shape().back();
     const std::size_t half = op.table->inverse_frequencies.size();
-    const std::size_t first = call_.value(op.first_position);
+    const std::vector<N> positions = positions_of(op, 0, tokens);
     for (std::size_t t = 0; t < tokens; ++t) {
-      const Real position = constant(rope_position(*op.table, first + t));
+      const Real position =
+          constant(rope_position(*op.table, static_cast<std::size_t>(positions[t])));
       for (std::size_t d = 0; d < head_dim; ++d) {
         // Dims that do not rotate have the frequency 0.
         const bool rotates = d < 2 * half;
@@ -407,6 +431,27 @@ class PlainLoops : public PlainAttention<N> {
       const std::size_t written = (b * to_rows + to_row) * features;
       for (std::size_t i = 0; i < count * features; ++i) to(written + i, from(read + i));
     }
+  /// The mean of `pool` probabilities of a row around key j, zeros beyond its ends.
+  Real pooled(std::size_t row, std::size_t j, std::size_t keys, std::size_t pool) {
+    Real sum;
+    for (std::size_t p = 0; p < pool; ++p) {
+      const std::size_t key = j + p;  // of the padded row
+      const bool inside = key >= pool / 2 && key - pool / 2 < keys;
+      sum += inside ? in_[0](row + key - pool / 2) : Real{0};
+    }
+    return sum / constant(static_cast<double>(pool));
+  }
+
+  /// `n` given positions, if the node has that input, or consecutive ones.
+  template <typename RopeOp>
+  std::vector<N> positions_of(const RopeOp& op, std::size_t input, std::size_t n) {
+    const bool given = in_.size() > input;
+    const std::size_t first = given ? 0 : call_.value(op.first_position);
+    std::vector<N> positions(n);
+    for (std::size_t t = 0; t < n; ++t) {
+      positions[t] = given ? in_[input](t).value : static_cast<N>(first + t);
+    }
+    return positions;
   }
 };
 

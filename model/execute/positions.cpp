@@ -39,15 +39,30 @@ RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t first_posi
     : frequencies_(table.inverse_frequencies.size()),
       cosines_(tokens * frequencies_),
       sines_(tokens * frequencies_) {
+  for (std::size_t t = 0; t < tokens; ++t) fill(table, t, first_position + t, inverse);
+}
+
+template <typename N>
+RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::span<const N> positions,
+                                  bool inverse)
+    : frequencies_(table.inverse_frequencies.size()),
+      cosines_(positions.size() * frequencies_),
+      sines_(positions.size() * frequencies_) {
+  for (std::size_t t = 0; t < positions.size(); ++t) {
+    fill(table, t, static_cast<std::size_t>(positions[t]), inverse);
+  }
+}
+
+template <typename N>
+void RopeAngleTable<N>::fill(const RopeTable& table, std::size_t row, std::size_t position,
+                             bool inverse) {
   const auto gain = static_cast<N>(inverse ? 1 / table.gain : table.gain);
   const N direction = inverse ? -gain : gain;
-  for (std::size_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<N>(rope_position(table, first_position + t));
-    for (std::size_t j = 0; j < frequencies_; ++j) {
-      const N angle = position * static_cast<N>(table.inverse_frequencies[j]);
-      cosines_[t * frequencies_ + j] = gain * std::cos(angle);
-      sines_[t * frequencies_ + j] = direction * std::sin(angle);
-    }
+  const auto turns = static_cast<N>(rope_position(table, position));
+  for (std::size_t j = 0; j < frequencies_; ++j) {
+    const N angle = turns * static_cast<N>(table.inverse_frequencies[j]);
+    cosines_[row * frequencies_ + j] = gain * std::cos(angle);
+    sines_[row * frequencies_ + j] = direction * std::sin(angle);
   }
 }
 

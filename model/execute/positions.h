@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/execute/operand.h"
@@ -25,19 +26,23 @@ extern const float masked_score;
 /// The position that a rotary table turns by: divided by its scale.
 double rope_position(const RopeTable& table, std::size_t position);
 
-/// cos and sin of consecutive positions, [tokens][frequencies], with the table's gain; `inverse`
-/// rotates back. N is float or double, and so is the angle: in fp32 it is what transformers takes.
+/// cos and sin of consecutive or given positions, [tokens][frequencies], with the table's gain;
+/// `inverse` rotates back. N is float or double, and so is the angle: in fp32 it is what
+/// transformers takes.
 template <typename N>
 class RopeAngleTable {
  public:
   RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens,
                  bool inverse = false);
+  RopeAngleTable(const RopeTable& table, std::span<const N> positions, bool inverse = false);
   N cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
   N sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
   const N* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
   const N* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
 
  private:
+  void fill(const RopeTable& table, std::size_t row, std::size_t position, bool inverse);
+
   std::size_t frequencies_;
   std::vector<N> cosines_;
   std::vector<N> sines_;

@@ -1,6 +1,9 @@
 #include "model/execute/weight_store.h"
 
 #include <algorithm>
+#include <set>
+
+#include "model/recording.h"
 
 namespace kvcast::execute {
 namespace {
@@ -53,31 +56,65 @@ void swap_last_dims(std::span<float> values, std::size_t a, std::size_t b) {
   }
 }
 
-}  // namespace
-
-void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs) {
-  std::vector<std::string> names;
-  for (const auto& [name, use] : uses_of(graphs)) {
-    checkpoint.check(*use.info);
-    names.push_back(name);
+/// The index of the model that a weight is of.
+std::size_t owner_of(const std::string& weight, const std::vector<ModelWeights>& models) {
+  std::size_t owner = models.size();
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    if (!weight.starts_with(models[i].prefix)) continue;
+    if (owner < models.size() && models[owner].prefix.size() > models[i].prefix.size()) continue;
+    owner = i;
   }
-  checkpoint.check_nothing_left(names);
+  KVCAST_ASSERT(owner < models.size());
+  return owner;
 }
 
-WeightStore::WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
-                         WeightForm form, DType dtype)
+/// The weight as its checkpoint knows it.
+TensorInfo own_info(const TensorInfo& weight, const ModelWeights& model) {
+  TensorInfo info = weight;
+  info.name.erase(0, model.prefix.size());
+  return info;
+}
+
+}  // namespace
+
+void check_weights(const std::vector<ModelWeights>& models,
+                   const std::vector<const Graph*>& graphs) {
+  std::vector<std::set<std::string>> names(models.size());
+  for (const auto& [name, use] : uses_of(graphs)) {
+    const std::size_t owner = owner_of(name, models);
+    const TensorInfo info = own_info(*use.info, models[owner]);
+    models[owner].checkpoint->check(info);
+    names[owner].insert(info.name);
+  }
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    // A helper model may serve with less than all of it: without its head, without its last layers.
+    const Architecture& whole = models[i].checkpoint->architecture();
+    if (!models[i].prefix.empty() && !whole.decoder.layers.empty()) {
+      const Recording recording = record(whole, {}, {});
+      for (const auto& [name, use] : uses_of({&recording.prefill, &recording.decode})) {
+        names[i].insert(name);
+      }
+    }
+    models[i].checkpoint->check_nothing_left({names[i].begin(), names[i].end()});
+  }
+}
+
+WeightStore::WeightStore(const std::vector<ModelWeights>& models,
+                         const std::vector<const Graph*>& graphs, WeightForm form, DType dtype)
     : dtype_(dtype) {
   KVCAST_ASSERT(dtype == DType::FP32 || form == WeightForm::Plain);
   // All shapes are checked before the first byte is converted.
-  check_weights(checkpoint, graphs);
+  check_weights(models, graphs);
   for (const auto& [name, use] : uses_of(graphs)) {
-    load(checkpoint, *use.info, {use.matrix, use.table, use.rows}, form);
+    const ModelWeights& model = models[owner_of(name, models)];
+    load(name, *model.checkpoint, own_info(*use.info, model), {use.matrix, use.table, use.rows},
+         form);
   }
 }
 
-void WeightStore::load(const Checkpoint& checkpoint, const TensorInfo& info, const Forms& forms,
-                       WeightForm form) {
-  Weight& weight = weights_[info.name];
+void WeightStore::load(const std::string& name, const Checkpoint& checkpoint,
+                       const TensorInfo& info, const Forms& forms, WeightForm form) {
+  Weight& weight = weights_[name];
   const std::size_t rows = info.shape.front().constant();
   const std::size_t elements = info.elements().constant();
   const std::size_t row = elements / rows;

@@ -18,15 +18,23 @@ enum class WeightForm {
   Plain,   ///< everything as rows of numbers, for the counting loops
 };
 
+/// Where the weights lie whose names begin with `prefix`, and with no longer prefix of another
+/// model. The checkpoint knows them without it.
+struct ModelWeights {
+  std::string prefix;
+  const Checkpoint* checkpoint = nullptr;
+};
+
 /// Throws Error naming file and tensor when a weight of the graphs is missing or of another shape,
 /// or when a tensor is left over with no use for it. Reads headers only.
-void check_weights(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs);
+void check_weights(const std::vector<ModelWeights>& models,
+                   const std::vector<const Graph*>& graphs);
 
 class WeightStore {
  public:
   /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64.
   /// Throws Error as check_weights does, and for numbers that are not finite.
-  WeightStore(const Checkpoint& checkpoint, const std::vector<const Graph*>& graphs,
+  WeightStore(const std::vector<ModelWeights>& models, const std::vector<const Graph*>& graphs,
               WeightForm form, DType dtype = DType::FP32);
 
   /// Sets data, matrix or table of the operand, whatever there is of them.
@@ -46,8 +54,8 @@ class WeightStore {
     bool table;
     bool rows;
   };
-  void load(const Checkpoint& checkpoint, const TensorInfo& info, const Forms& forms,
-            WeightForm form);
+  void load(const std::string& name, const Checkpoint& checkpoint, const TensorInfo& info,
+            const Forms& forms, WeightForm form);
 
   DType dtype_;
   FloatStore store_;

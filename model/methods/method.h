@@ -15,7 +15,9 @@
 #include "model/architecture.h"
 #include "model/count.h"
 #include "model/forward.h"
+#include "model/helper_pass.h"
 #include "model/methods/placement.h"
+#include "model/token_selection.h"
 
 namespace kvcast {
 
@@ -41,6 +43,21 @@ double fraction_option(const MethodSpec& spec, std::string_view key);
 
 /// A whole number of at least `minimum` from an option. Throws Error when missing or out of range.
 std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum);
+/// The same, `fallback` when it is missing.
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
+                           std::uint64_t fallback);
+double fraction_option(const MethodSpec& spec, std::string_view key, double fallback);
+
+/// The architecture of the model that a user names in a method's option.
+using FindModel = std::function<Architecture(const std::string& name)>;
+
+struct Plan;
+
+/// A pass before the base model's prefill, to be recorded once all methods have had their say.
+struct PlannedPass {
+  HelperPass pass;  ///< all but the graph
+  std::function<void(Recorder&, const Plan&)> record;
+};
 
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
@@ -48,6 +65,8 @@ struct Plan {
   Symbols& symbols;
   /// Tokens of the prompt that the base model's prefill processes and caches.
   Count prompt_tokens;
+  /// Tokens before them in the cache, where helper passes have put them.
+  Count prompt_past = {};
   /// The prompt has to be read in one piece: chunks would see another cache.
   bool whole_prompt = false;
   /// The command that makes the weights of `model`, when it is no longer the configured one; empty:
@@ -58,6 +77,17 @@ struct Plan {
   CrossMethod cross = plain_cross_attention();
   /// Who computes which part of the prompt; none: one device all of it.
   std::optional<Placement> placement = {};
+  /// Models with weights of their own, and the passes that come before the base's prefill, in
+  /// order. Such passes want the whole prompt.
+  std::vector<HelperModel> helper_models = {};
+  std::vector<PlannedPass> helpers = {};
+  /// Where the base model reads some of the prompt's tokens, at their own positions; none: the last
+  /// `prompt_tokens` of them.
+  std::optional<TokenSelection> selection = {};
+  FindModel find_model = {};
+
+  /// The architecture of a model that an option names. Throws Error where none can be looked up.
+  Architecture named_model(const std::string& name) const;
 };
 
 struct Method {

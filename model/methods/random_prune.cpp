@@ -8,18 +8,20 @@ namespace kvcast {
 Method random_prune() {
   return {"random-prune",
           MethodKind::Prompt,
-          "keep=F: the model sees a random share F of the prompt's tokens",
-          {"keep"},
+          "keep=F[,seed=N]: the model sees a random share F of the prompt's tokens",
+          {"keep", "seed"},
           [](const MethodSpec& spec, Plan& plan) {
             if (plan.model.encoder_decoder) {
               throw Error("method random-prune", "the encoder-decoder model " + plan.model.name,
                           "a decoder-only model: an encoder's tokens are no prompt");
             }
-            plan.prompt_tokens =
-                plan.symbols.ceil_fraction(plan.prompt_tokens, fraction_option(spec, "keep"));
+            plan.whole_prompt = true;
+            const double keep = fraction_option(spec, "keep");
+            if (keep == 1) return;
+            plan.selection = {.keep = keep, .seed = whole_option(spec, "seed", 0, 0)};
+            plan.prompt_tokens = kept_tokens(plan.symbols, plan.prompt_tokens, *plan.selection);
           },
-          "random-prune:keep=0.5",
-          false};
+          "random-prune:keep=0.5"};
 }
 
 }  // namespace kvcast

@@ -8,10 +8,13 @@
 // One line for each file of this folder, which defines a function of that name.
 #define KVCAST_METHODS(METHOD) \
   METHOD(plain)                \
+  METHOD(kvp)                  \
   METHOD(kvr)                  \
   METHOD(mlkv)                 \
   METHOD(random_prune)         \
   METHOD(slim)                 \
+  METHOD(specprefill)          \
+  METHOD(static_prune)         \
   METHOD(streaming)            \
   METHOD(tsp)
 
@@ -167,6 +170,15 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
                     std::to_string(max_tokens_option));
   }
   return number;
+}
+
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
+                           std::uint64_t fallback) {
+  return text_option(spec, key, "").empty() ? fallback : whole_option(spec, key, minimum);
+}
+
+double fraction_option(const MethodSpec& spec, std::string_view key, double fallback) {
+  return text_option(spec, key, "").empty() ? fallback : fraction_option(spec, key);
 }
 
 }  // namespace kvcast

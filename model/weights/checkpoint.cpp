@@ -11,6 +11,7 @@
 #include "model/config_reader.h"
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/layer_pruning.h"
 #include "model/weights/gguf.h"
 #include "model/weights/gguf_model.h"
 #include "model/weights/mapped_file.h"
@@ -143,6 +144,10 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     architecture_ = read_config(gguf_config(*gguf_), model_name(path), path.string());
     stored = gguf_->stored;
   }
+  take(std::move(stored));
+}
+
+void Checkpoint::take(StoredTensors stored) {
   for (StoredTensor& t : stored.tensors) {
     std::string name = t.name;
     tensors_.emplace(std::move(name), std::move(t));
@@ -158,6 +163,22 @@ Checkpoint::Checkpoint(Architecture architecture, std::uint64_t seed)
       architecture_(std::move(architecture)),
       seed_(seed) {}
 
+Checkpoint Checkpoint::of_tensors(const fs::path& folder, std::string_view prefix) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = folder;
+  checkpoint.architecture_.name = model_name(folder);
+  checkpoint.tensor_prefix_ = prefix;
+  checkpoint.take(read_safetensors_folder(folder));
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::pruned(std::span<const std::size_t> kept) const {
+  Checkpoint checkpoint = *this;
+  checkpoint.architecture_ = prune_layers(architecture_, kept);
+  checkpoint.whole_ = architecture_;
+  return checkpoint;
+}
+
 std::uint64_t Checkpoint::stored_bytes() const {
   std::uint64_t sum = 0;
   for (const auto& [name, tensor] : tensors_) sum += tensor.bytes.size();
@@ -165,7 +186,17 @@ std::uint64_t Checkpoint::stored_bytes() const {
 }
 
 WeightSource Checkpoint::source_of(const std::string& weight) const {
-  return gguf_ ? gguf_weight(architecture_, weight) : huggingface_weight(architecture_, weight);
+  if (tensor_prefix_) return {{*tensor_prefix_ + weight}, {}};
+  const Architecture& stored = whole_ ? *whole_ : architecture_;
+  std::string name = weight;
+  if (whole_) {
+    const WeightName parsed = parse_weight_name(weight);
+    if (parsed.layer) {
+      name = fmt::format("layers.{}.{}{}", architecture_.pruning.kept[*parsed.layer], parsed.part,
+                         parsed.kind);
+    }
+  }
+  return gguf_ ? gguf_weight(stored, name) : huggingface_weight(stored, name);
 }
 
 WeightReader Checkpoint::reader(const TensorInfo& weight) const {
@@ -211,7 +242,7 @@ void Checkpoint::check(const TensorInfo& weight) const {
 }
 
 void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) const {
-  if (seed_) return;
+  if (seed_ || whole_) return;  // of whole_, the layers that were pruned are left
   std::set<std::string, std::less<>> used;
   std::map<std::string, Part, std::less<>> parts;  // what is read of tensors that hold several
   for (const std::string& weight : weights) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/architecture.h"
@@ -56,6 +57,13 @@ class Checkpoint {
   /// keep the size of what they multiply.
   Checkpoint(Architecture architecture, std::uint64_t seed);
 
+  /// Tensors under their own names, all of which begin with `prefix`, which the weights' names
+  /// lack: linear maps of KV Prediction. The architecture stays empty.
+  static Checkpoint of_tensors(const std::filesystem::path& folder, std::string_view prefix);
+  /// The same weights, as many layers as `kept`: layer i is layer kept[i] of this one. Throws Error
+  /// as prune_layers does.
+  Checkpoint pruned(std::span<const std::size_t> kept) const;
+
   const Architecture& architecture() const { return architecture_; }
   const std::filesystem::path& path() const { return path_; }
   bool is_random() const { return seed_.has_value(); }
@@ -75,12 +83,16 @@ class Checkpoint {
   WeightReader reader(const TensorInfo& weight) const;
 
  private:
+  Checkpoint() = default;
+  void take(StoredTensors stored);
   WeightSource source_of(const std::string& weight) const;
 
   std::filesystem::path path_;
   std::shared_ptr<const GgufFile> gguf_;
   Architecture architecture_;
-  std::optional<std::uint64_t> seed_;  ///< of random weights
+  std::optional<std::uint64_t> seed_;         ///< of random weights
+  std::optional<std::string> tensor_prefix_;  ///< of of_tensors()
+  std::optional<Architecture> whole_;         ///< what the files hold, if more than the model
   std::map<std::string, StoredTensor, std::less<>> tensors_;
   std::map<std::string, SkippedTensor, std::less<>> skipped_;
 };

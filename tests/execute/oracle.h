@@ -104,7 +104,11 @@ inline std::string case_for(const std::vector<MethodSpec>& methods) {
 /// weights that a conversion has made.
 inline Checkpoint checkpoint_for(const OracleCase& c, const std::vector<MethodSpec>& methods) {
   const Architecture& a = c.checkpoint.architecture();
-  return record(a, methods, {}).conversion.empty() ? c.checkpoint : Checkpoint(a, 1);
+  const Recording r = record(a, methods, {});
+  const bool given =
+      r.conversion.empty() && std::none_of(r.helper_models.begin(), r.helper_models.end(),
+                                           [](const HelperModel& m) { return m.name.empty(); });
+  return given ? c.checkpoint : Checkpoint(a, 1);
 }
 
 }  // namespace kvcast::execute

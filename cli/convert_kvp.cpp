@@ -1,0 +1,159 @@
+#include <cmath>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert_options.h"
+#include "cli/convert_parts.h"
+#include "cli/pair_text.h"
+#include "cli/request_options.h"
+#include "model/convert/kvp_fit.h"
+#include "model/quantity.h"
+#include "reports/prediction_errors.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct KvpOptions {
+  ConvertOptions common;
+  std::string auxiliary;
+  std::string map = "code";
+  std::string text;
+  bool identity = false;
+  double ridge = KvpFit{}.ridge;
+  double held_out = KvpFit{}.held_out;
+  std::string window = std::to_string(KvpFit{}.window);
+  std::string csv;
+  std::string plot;
+  std::string plot_positions;
+};
+
+ordered_json errors_json(const std::vector<PredictionError>& keys,
+                         const std::vector<PredictionError>& values) {
+  ordered_json rows = ordered_json::array();
+  const auto finite = [](double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; };
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    rows.push_back({{"index", i},
+                    {"key_l1", keys[i].l1},
+                    {"key_r2", finite(keys[i].r2)},
+                    {"value_l1", values[i].l1},
+                    {"value_r2", finite(values[i].r2)}});
+  }
+  return rows;
+}
+
+ordered_json kvp_json(const KvpOptions& o, const KvpFitReport& r) {
+  return {{"base", r.config.base.name},
+          {"auxiliary", r.config.auxiliary.name},
+          {"output", o.common.out},
+          {"layer_map", r.config.map},
+          {"parameters", r.parameters},
+          {"fitted_tokens", r.fitted_tokens},
+          {"held_out_tokens", r.held_out_tokens},
+          {"layers", errors_json(r.key_layers, r.value_layers)},
+          {"positions", errors_json(r.key_positions, r.value_positions)},
+          {"dtype", o.common.dtype}};
+}
+
+std::string kvp_text(const KvpFitReport& r) {
+  std::string text;
+  if (!r.key_layers.empty()) {
+    Table table({"layer", "from", "key L1", "key R2", "value L1", "value R2"});
+    for (std::size_t i = 0; i < r.key_layers.size(); ++i) {
+      const auto number = [](double x) { return fmt::format("{:.4g}", x); };
+      table.add({std::to_string(i), std::to_string(r.config.map[i]), number(r.key_layers[i].l1),
+                 number(r.key_layers[i].r2), number(r.value_layers[i].l1),
+                 number(r.value_layers[i].r2)});
+    }
+    text = table.text() + fmt::format("fitted on {} tokens, errors measured on {} others\n",
+                                      r.fitted_tokens, r.held_out_tokens);
+  }
+  return text + fmt::format("predictor of {} parameters\n", r.parameters);
+}
+
+void convert_kvp(const KvpOptions& o, const Globals& globals) {
+  const Checkpoint base(o.common.in);
+  const Checkpoint auxiliary(o.auxiliary);
+  check_pair(base.architecture(), auxiliary.architecture());
+  KvpFit fit;
+  fit.map = parse_flag("--map", o.map, [&](const std::string& text) {
+    return read_layer_map(text, base.architecture(), auxiliary.architecture());
+  });
+  fit.ridge = o.ridge;
+  fit.held_out = o.held_out;
+  fit.window = parse_token_count(o.window, "--window");
+  fit.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  const bool draws = !(o.csv.empty() && o.plot.empty() && o.plot_positions.empty());
+  if (o.identity == !o.text.empty() || (o.identity && draws)) {
+    throw Error("convert kvp", o.identity ? "--identity beside others" : "no text",
+                "--fit TEXT, or --identity without --fit, --csv and --plot");
+  }
+  KvpFitReport report;
+  if (o.identity) {
+    report = write_identity_predictor(base, auxiliary, o.common.out, fit);
+  } else {
+    const auto text = read_pair_text("--fit", o.text, base, auxiliary, globals);
+    ConvertProgress progress(globals.quiet);
+    report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
+  }
+  if (!o.csv.empty()) reports::write_prediction_csv(report, o.csv);
+  if (!o.plot.empty()) reports::write_plot(reports::prediction_layer_plot(report), o.plot);
+  if (!o.plot_positions.empty()) {
+    reports::write_plot(reports::prediction_position_plot(report), o.plot_positions);
+  }
+  if (o.common.json) {
+    print_json(kvp_json(o, report));
+  } else {
+    print_text(kvp_text(report));
+  }
+}
+
+}  // namespace
+
+void add_convert_kvp(CLI::App& convert, const Globals& globals) {
+  CLI::App* c = convert.add_subcommand(
+      "kvp",
+      "KV Prediction: linear maps from an auxiliary model's keys and values to the base's, fitted "
+      "to a text.\n\nExamples:\n"
+      "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
+      "  kvcast convert kvp --base tests/oracle/openelm --auxiliary openelm-lp --fit ids.json "
+      "predictor");
+  c->footer(
+      "Errors are of keys before the base's norm and rotation, and of values, on windows that were "
+      "not fitted.");
+  const auto o = std::make_shared<KvpOptions>();
+  c->add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
+      ->required();
+  add_convert_output_options(*c, o->common);
+  c->add_option("--base", o->common.in, "the model whose cache is predicted")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--map", o->map,
+                "the auxiliary layer of each base layer: code, paper, or a file of indices")
+      ->type_name("MAP")
+      ->capture_default_str();
+  c->add_option("--fit", o->text, "a text file, or token ids in a .json")->type_name("TEXT");
+  c->add_flag("--identity", o->identity,
+              "no fit: hand on the auxiliary's keys and values as they are");
+  c->add_option("--ridge", o->ridge, "penalty on the weights, a share of the inputs' spread")
+      ->type_name("X")
+      ->capture_default_str();
+  c->add_option("--window", o->window, "tokens that the models read at a time")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--held-out", o->held_out, "share of the text that errors are measured on")
+      ->type_name("F")
+      ->capture_default_str();
+  c->add_option("--csv", o->csv, "errors over layers and positions")->type_name("FILE");
+  c->add_option("--plot", o->plot, "errors over layers, .svg or .png")->type_name("FILE");
+  c->add_option("--plot-positions", o->plot_positions, "errors over positions")->type_name("FILE");
+  c->callback([o, &globals] { convert_kvp(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,24 @@
+/// Texts that two models read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "model/execute/generate.h"
+#include "model/text/tokenizer.h"
+
+namespace kvcast::cli {
+
+/// The text of a file as token ids, or the ids in a .json. Throws Error naming the flag: a file
+/// that cannot be read, no tokenizer, two tokenizers that give other ids, ids that a model has not.
+std::vector<execute::TokenId> read_pair_text(const char* flag, const std::string& file,
+                                             const Checkpoint& base, const Checkpoint& auxiliary,
+                                             const Globals& globals);
+
+/// Throws Error unless the tokenizers of the models that the methods name, where they have one,
+/// read the prompt's ids as the base's does.
+void check_helper_tokenizers(const execute::Session& session, const text::Tokenizer& base,
+                             const std::vector<execute::TokenId>& prompt);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,366 @@
+#include "model/convert/kvp_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/convert/checkpoint_writer.h"
+#include "model/convert/ridge_regression.h"
+#include "model/error.h"
+
+namespace kvcast {
+namespace {
+
+using execute::TokenId;
+
+/// Of fewer tokens errors over positions would be luck.
+constexpr std::size_t fewest_tokens = 8;
+
+enum class Part { Keys, Values };
+constexpr Part parts[] = {Part::Keys, Part::Values};
+
+const std::vector<float>& of(const LayerKeyValues& layer, Part part) {
+  return part == Part::Keys ? layer.keys : layer.values;
+}
+
+/// Base layers that one auxiliary layer serves.
+struct Served {
+  std::size_t source = 0;
+  std::vector<std::size_t> layers;
+};
+
+std::vector<Served> served_layers(const LayerMap& map) {
+  std::vector<Served> all;
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    if (all.empty() || all.back().source != map[i]) all.push_back({map[i], {}});
+    all.back().layers.push_back(i);
+  }
+  return all;
+}
+
+std::size_t features(const Architecture& a, std::size_t layer) {
+  return kv_features(a.decoder.layers[layer].heads);
+}
+
+/// The maps of all base layers, by part and layer.
+struct Maps {
+  std::vector<AffineMap> keys;
+  std::vector<AffineMap> values;
+  std::vector<AffineMap>& of(Part part) { return part == Part::Keys ? keys : values; }
+  const std::vector<AffineMap>& of(Part part) const { return part == Part::Keys ? keys : values; }
+};
+
+/// The sums that all maps are solved from.
+class Fit {
+ public:
+  Fit(const Architecture& base, const Architecture& auxiliary, const LayerMap& map)
+      : served_(served_layers(map)), layers_(map.size()) {
+    for (const Served& s : served_) {
+      std::vector<std::size_t> outputs;
+      for (const std::size_t i : s.layers) outputs.push_back(features(base, i));
+      for (std::size_t p = 0; p < std::size(parts); ++p) {
+        regressions_.emplace_back(features(auxiliary, s.source), outputs);
+      }
+    }
+  }
+
+  void add(const std::vector<LayerKeyValues>& auxiliary, const std::vector<LayerKeyValues>& base) {
+    std::size_t r = 0;
+    for (const Served& s : served_) {
+      for (const Part part : parts) {
+        std::vector<std::span<const float>> targets;
+        for (const std::size_t i : s.layers) targets.emplace_back(of(base[i], part));
+        regressions_[r++].add(of(auxiliary[s.source], part), targets);
+      }
+    }
+  }
+
+  Maps solve(double ridge) const {
+    Maps maps{std::vector<AffineMap>(layers_), std::vector<AffineMap>(layers_)};
+    std::size_t r = 0;
+    for (const Served& s : served_) {
+      for (const Part part : parts) {
+        std::vector<AffineMap> solved = regressions_[r++].solve(ridge);
+        for (std::size_t i = 0; i < s.layers.size(); ++i) {
+          maps.of(part)[s.layers[i]] = std::move(solved[i]);
+        }
+      }
+    }
+    return maps;
+  }
+
+ private:
+  std::vector<Served> served_;
+  std::size_t layers_;
+  std::vector<RidgeRegression> regressions_;  ///< by served group, then keys and values
+};
+
+/// Sums of errors over any set of numbers.
+struct ErrorSum {
+  double absolute = 0;
+  double squared = 0;
+  double spread = 0;
+  double count = 0;
+  PredictionError error() const {
+    if (count == 0) return {};
+    // Numbers that never change leave nothing to explain.
+    const double r2 = spread > 0 ? 1 - squared / spread : (squared > 0 ? -INFINITY : 1);
+    return {absolute / count, r2};
+  }
+};
+
+/// y = weight·x + bias for each row of x.
+std::vector<double> predicted(const AffineMap& map, std::span<const float> x) {
+  const std::size_t in = map.weight.columns;
+  const std::size_t rows = x.size() / in;
+  std::vector<double> y;
+  y.reserve(rows * map.bias.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t o = 0; o < map.bias.size(); ++o) {
+      double sum = map.bias[o];
+      for (std::size_t i = 0; i < in; ++i) sum += map.weight.numbers[o * in + i] * x[r * in + i];
+      y.push_back(sum);
+    }
+  }
+  return y;
+}
+
+/// Errors of one part, keys or values, on held-out windows.
+class Errors {
+ public:
+  Errors(std::size_t layers, std::size_t positions) : layers_(layers), positions_(positions) {}
+
+  /// `mean`: of the layer's numbers by feature, in the fitted windows.
+  void add(std::size_t layer, std::span<const double> ours, std::span<const float> exact,
+           std::span<const double> mean) {
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const double error = ours[i] - exact[i];
+      const double distance = exact[i] - mean[i % mean.size()];
+      for (ErrorSum* sum : {&layers_[layer], &positions_[i / mean.size()]}) {
+        sum->absolute += std::abs(error);
+        sum->squared += error * error;
+        sum->spread += distance * distance;
+        sum->count += 1;
+      }
+    }
+  }
+
+  static std::vector<PredictionError> all(const std::vector<ErrorSum>& sums) {
+    std::vector<PredictionError> errors;
+    for (const ErrorSum& sum : sums) errors.push_back(sum.error());
+    return errors;
+  }
+  std::vector<PredictionError> by_layer() const { return all(layers_); }
+  std::vector<PredictionError> by_position() const { return all(positions_); }
+
+ private:
+  std::vector<ErrorSum> layers_;
+  std::vector<ErrorSum> positions_;
+};
+
+/// Means by feature, of every layer and part.
+class Means {
+ public:
+  explicit Means(std::size_t layers) : sums_{Sums(layers), Sums(layers)} {}
+  void add(const std::vector<LayerKeyValues>& base, const Architecture& a) {
+    for (const Part part : parts) {
+      for (std::size_t i = 0; i < base.size(); ++i) {
+        std::vector<double>& sum = sums_[part == Part::Keys ? 0 : 1][i];
+        const std::vector<float>& numbers = of(base[i], part);
+        sum.resize(features(a, i));
+        for (std::size_t n = 0; n < numbers.size(); ++n) sum[n % sum.size()] += numbers[n];
+      }
+    }
+  }
+  void divide(double count) {
+    for (Sums& by_layer : sums_) {
+      for (std::vector<double>& sum : by_layer) {
+        for (double& x : sum) x /= count;
+      }
+    }
+  }
+  std::span<const double> of_layer(Part part, std::size_t layer) const {
+    return sums_[part == Part::Keys ? 0 : 1][layer];
+  }
+
+ private:
+  using Sums = std::vector<std::vector<double>>;
+  std::vector<Sums> sums_;
+};
+
+std::uint64_t longest_prompt(const Architecture& a) {
+  std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
+  if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
+  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
+    longest = std::min(longest, a.decoder.rope->max_positions);
+  }
+  if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
+  return longest;
+}
+
+void write_predictor(const std::filesystem::path& output, const PredictorConfig& config,
+                     const Maps& maps, DType dtype) {
+  nlohmann::json json = predictor_json(config);
+  json["dtype"] = std::string(name(dtype));
+  std::vector<TensorToWrite> tensors;
+  std::vector<std::span<const double>> numbers;
+  for (std::size_t i = 0; i < config.map.size(); ++i) {
+    for (const Part part : parts) {
+      const char* part_name = part == Part::Keys ? "key" : "value";
+      const AffineMap& map = maps.of(part)[i];
+      const std::string prefix(predictor_prefix);
+      tensors.push_back({prefix + predictor_weight(i, part_name, "weight"),
+                         {map.weight.rows, map.weight.columns},
+                         {},
+                         dtype});
+      numbers.emplace_back(map.weight.numbers);
+      tensors.push_back(
+          {prefix + predictor_weight(i, part_name, "bias"), {map.bias.size()}, {}, dtype});
+      numbers.emplace_back(map.bias);
+    }
+  }
+  CheckpointWriter writer(output, json, tensors);
+  for (const std::span<const double> n : numbers) writer.write(n);
+  writer.commit();
+}
+
+KvpFitReport begin_report(const Checkpoint& base, const Checkpoint& auxiliary, const KvpFit& fit) {
+  const Architecture& b = base.architecture();
+  const Architecture& a = auxiliary.architecture();
+  check_pair(b, a);
+  check_layer_map(fit.map, "layer map", b, a);
+  KvpFitReport report;
+  report.config = {predictor_side(b), predictor_side(a), fit.map};
+  report.parameters = predictor_parameters(b, a, fit.map);
+  return report;
+}
+
+}  // namespace
+
+std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
+                                                 std::span<const TokenId> tokens) {
+  std::vector<LayerKeyValues> layers(session.architecture().num_hidden_layers());
+  execute::Request request;
+  request.tokens = {{tokens.begin(), tokens.end()}};
+  request.on_node = [&](const Graph& graph, const execute::NodeRun& run,
+                        std::span<const std::uint64_t>) {
+    const Node& node = graph.nodes()[run.node];
+    if (!std::holds_alternative<Linear>(node.op) || node.layer < 0) return;
+    const bool keys = node.label == "key";
+    if (!keys && node.label != "value") return;
+    LayerKeyValues& layer = layers[static_cast<std::size_t>(node.layer)];
+    const execute::Operand& out = run.call->output;
+    (keys ? layer.keys : layer.values).assign(out.data, out.data + out.shape.elements());
+  };
+  session.run(request);
+  return layers;
+}
+
+std::vector<std::span<const TokenId>> text_windows(std::span<const TokenId> text,
+                                                   std::size_t window, const Architecture& base,
+                                                   const Architecture& auxiliary) {
+  if (text.size() < 2 * fewest_tokens) {
+    throw Error(
+        "text", fmt::format("{} tokens", text.size()),
+        fmt::format("at least {}: half of them are fitted, half predicted", 2 * fewest_tokens));
+  }
+  window = std::min({window, text.size() / 2, static_cast<std::size_t>(longest_prompt(base)),
+                     static_cast<std::size_t>(longest_prompt(auxiliary))});
+  if (window < fewest_tokens) {
+    throw Error("window", fmt::format("{} tokens", window),
+                fmt::format("at least {}", fewest_tokens));
+  }
+  std::vector<std::span<const TokenId>> windows;
+  for (std::size_t first = 0; first < text.size(); first += window) {
+    const std::size_t n = std::min(window, text.size() - first);
+    if (n >= fewest_tokens) windows.push_back(text.subspan(first, n));
+  }
+  return windows;
+}
+
+KvpFitReport fit_predictor(
+    const Checkpoint& base, const Checkpoint& auxiliary, std::span<const TokenId> text,
+    const std::filesystem::path& output, const KvpFit& fit,
+    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_window) {
+  KvpFitReport report = begin_report(base, auxiliary, fit);
+  if (!(fit.ridge >= 0 && std::isfinite(fit.ridge))) {
+    throw Error("--ridge", fmt::format("{}", fit.ridge), "a number of at least 0");
+  }
+  if (!(fit.held_out > 0 && fit.held_out <= 0.5)) {
+    throw Error("--held-out", fmt::format("{}", fit.held_out), "a share above 0 and at most 0.5");
+  }
+  const Architecture& b = base.architecture();
+  const auto windows = text_windows(text, fit.window, b, auxiliary.architecture());
+  const std::size_t every =
+      std::min(windows.size(), static_cast<std::size_t>(std::llround(1 / fit.held_out)));
+  const auto is_held_out = [&](std::size_t w) { return w % every == every - 1; };
+  const execute::Session base_session(base, {});
+  const execute::Session auxiliary_session(auxiliary, {});
+  std::uint64_t done = 0;
+  const auto for_windows = [&](bool held_out, const auto& action) {
+    for (std::size_t w = 0; w < windows.size(); ++w) {
+      if (is_held_out(w) != held_out) continue;
+      if (on_window) on_window(done++, windows.size());
+      action(projected_key_values(auxiliary_session, windows[w]),
+             projected_key_values(base_session, windows[w]));
+      (held_out ? report.held_out_tokens : report.fitted_tokens) += windows[w].size();
+    }
+  };
+
+  Fit sums(b, auxiliary.architecture(), fit.map);
+  Means means(fit.map.size());
+  for_windows(false,
+              [&](const std::vector<LayerKeyValues>& from, const std::vector<LayerKeyValues>& to) {
+                sums.add(from, to);
+                means.add(to, b);
+              });
+  means.divide(static_cast<double>(report.fitted_tokens));
+  const Maps maps = sums.solve(fit.ridge);
+
+  std::vector<Errors> errors(2, Errors(fit.map.size(), windows.front().size()));
+  for_windows(true,
+              [&](const std::vector<LayerKeyValues>& from, const std::vector<LayerKeyValues>& to) {
+                for (const Part part : parts) {
+                  for (std::size_t i = 0; i < fit.map.size(); ++i) {
+                    errors[part == Part::Keys ? 0 : 1].add(
+                        i, predicted(maps.of(part)[i], of(from[fit.map[i]], part)), of(to[i], part),
+                        means.of_layer(part, i));
+                  }
+                }
+              });
+  report.key_layers = errors[0].by_layer();
+  report.value_layers = errors[1].by_layer();
+  report.key_positions = errors[0].by_position();
+  report.value_positions = errors[1].by_position();
+  write_predictor(output, report.config, maps, fit.dtype);
+  return report;
+}
+
+KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
+                                      const std::filesystem::path& output, const KvpFit& fit) {
+  const KvpFitReport report = begin_report(base, auxiliary, fit);
+  Maps maps;
+  for (std::size_t i = 0; i < fit.map.size(); ++i) {
+    const std::size_t n = features(base.architecture(), i);
+    const std::size_t from = features(auxiliary.architecture(), fit.map[i]);
+    if (n != from) {
+      throw Error(
+          "--identity",
+          fmt::format("{} key features in layer {} of {} and {} in layer {} of {}", n, i,
+                      base.architecture().name, from, fit.map[i], auxiliary.architecture().name),
+          "as many in both");
+    }
+    AffineMap map{{n, n, std::vector<double>(n * n, 0)}, std::vector<double>(n, 0)};
+    for (std::size_t f = 0; f < n; ++f) map.weight.numbers[f * n + f] = 1;
+    maps.keys.push_back(map);
+    maps.values.push_back(std::move(map));
+  }
+  write_predictor(output, report.config, maps, fit.dtype);
+  return report;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,78 @@
+/// Fits KV Prediction's linear maps to a text, in closed form.
+///
+/// Each base layer's keys (as projected: before the key norm and the rotation) and values are
+/// regressed on those of its auxiliary layer, with a bias. The paper (Horton et al. 2024,
+/// arXiv:2410.08391, section 3) trains the maps and the auxiliary by gradient; for the maps alone
+/// and a squared error this is the optimum.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "model/dtype.h"
+#include "model/execute/generate.h"
+#include "model/kv_predictor.h"
+
+namespace kvcast {
+
+struct KvpFit {
+  LayerMap map;
+  double ridge = 1e-4;       ///< see RidgeRegression; a share of the inputs' spread
+  std::size_t window = 512;  ///< tokens that the models read at a time, from position 0 on
+  double held_out = 0.1;     ///< share of the windows that errors are measured on
+  DType dtype = DType::FP32;
+};
+
+/// Of predicted keys or values, before the base's key norm.
+struct PredictionError {
+  double l1 = 0;  ///< mean absolute error
+  double r2 = 0;  ///< 1 - squared error / squared distance from the mean of the fitted windows
+};
+
+struct KvpFitReport {
+  PredictorConfig config;
+  std::uint64_t parameters = 0;
+  std::size_t fitted_tokens = 0;
+  std::size_t held_out_tokens = 0;
+  /// On held-out windows.
+  std::vector<PredictionError> key_layers;
+  std::vector<PredictionError> value_layers;
+  std::vector<PredictionError> key_positions;  ///< of all layers
+  std::vector<PredictionError> value_positions;
+};
+
+/// `on_window` is called with the windows done and to do. Throws Error: a pair or a map that does
+/// not fit, a text too short, weights that the text leaves undetermined, and as CheckpointWriter
+/// does; then nothing is written.
+KvpFitReport fit_predictor(
+    const Checkpoint& base, const Checkpoint& auxiliary, std::span<const execute::TokenId> text,
+    const std::filesystem::path& output, const KvpFit& fit,
+    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_window = nullptr);
+
+/// Writes the predictor that hands on what it gets: the identity and no bias. Throws Error where a
+/// base layer's features are not those of its auxiliary layer, and as fit_predictor does.
+KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
+                                      const std::filesystem::path& output, const KvpFit& fit);
+
+/// What one layer made of each token: [tokens, features].
+struct LayerKeyValues {
+  std::vector<float> keys;  ///< as projected
+  std::vector<float> values;
+};
+
+/// Of every layer for one prompt, which the session reads in one pass.
+std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
+                                                 std::span<const execute::TokenId> tokens);
+
+/// The text in windows of equal length, the last of which may be shorter: `window`, or half of the
+/// text where that is less, at most what both models can read. Throws Error when the text is too
+/// short.
+std::vector<std::span<const execute::TokenId>> text_windows(std::span<const execute::TokenId> text,
+                                                            std::size_t window,
+                                                            const Architecture& base,
+                                                            const Architecture& auxiliary);
+
+}  // namespace kvcast

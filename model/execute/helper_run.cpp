@@ -1,0 +1,154 @@
+#include "model/execute/helper_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace kvcast::execute {
+namespace {
+
+template <typename N>
+std::vector<TokenId> greedy_of(const Output& logits, DType dtype) {
+  const std::size_t vocab = logits.shape.back();
+  const std::size_t rows = logits.shape[1];
+  std::vector<TokenId> tokens;
+  for (std::size_t b = 0; b < logits.shape[0]; ++b) {
+    const N* row = reinterpret_cast<const N*>(logits.data.get()) + (b * rows + rows - 1) * vocab;
+    if (!std::all_of(row, row + vocab, [](N x) { return std::isfinite(x); })) {
+      throw Error("sequence " + std::to_string(b) +
+                      ": logits that are no finite numbers; the model's "
+                      "weights overflow " +
+                      std::string(name(dtype)),
+                  Fault::Run);
+    }
+    tokens.push_back(static_cast<TokenId>(std::max_element(row, row + vocab) - row));
+  }
+  return tokens;
+}
+
+template <typename N>
+std::vector<std::vector<double>> by_sequence(const Output& out) {
+  const std::size_t n = out.shape.elements() / out.shape[0];
+  const N* numbers = reinterpret_cast<const N*>(out.data.get());
+  std::vector<std::vector<double>> sequences;
+  for (std::size_t b = 0; b < out.shape[0]; ++b) {
+    sequences.emplace_back(numbers + b * n, numbers + (b + 1) * n);
+  }
+  return sequences;
+}
+
+}  // namespace
+
+const Stack& stack_of(const Recording& recording, const HelperPass& pass) {
+  for (const HelperModel& model : recording.helper_models) {
+    if (model.prefix == pass.prefixes.weights) return model.architecture.decoder;
+  }
+  return recording.model.decoder;
+}
+
+std::vector<float> flatten(const std::vector<std::vector<TokenId>>& sequences, std::size_t first,
+                           std::size_t count) {
+  std::vector<float> ids;
+  ids.reserve(sequences.size() * count);
+  for (const std::vector<TokenId>& sequence : sequences) {
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(static_cast<float>(sequence[first + i]));
+  }
+  return ids;
+}
+
+std::vector<float> position_ids(const Stack& stack, std::span<const std::uint64_t> positions) {
+  std::vector<float> rows;
+  rows.reserve(positions.size());
+  for (const std::uint64_t p : positions) {
+    rows.push_back(static_cast<float>(p + stack.position_offset));
+  }
+  return rows;
+}
+
+std::vector<TokenId> greedy(const Output& logits, DType dtype) {
+  return dtype == DType::FP64 ? greedy_of<double>(logits, dtype) : greedy_of<float>(logits, dtype);
+}
+
+HelperRun::HelperRun(const Recording& recording, const WeightStore& weights, Loops loops,
+                     DType dtype)
+    : recording_(recording), dtype_(dtype) {
+  for (const HelperPass& pass : recording.helpers) {
+    executors_.emplace_back(pass.graph, weights, loops, dtype);
+  }
+}
+
+SymbolValues HelperRun::values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
+                               std::uint64_t step, std::span<const FoundCount> found) const {
+  const Symbols& symbols = recording_.symbols;
+  const std::uint64_t first = pass.first_kv_len.at(symbols.resolve({batch, prompt_len, 1}, found));
+  return symbols.resolve({batch, prompt_len, first + step}, found);
+}
+
+std::uint64_t HelperRun::passes(std::size_t batch, std::uint64_t prompt_len) const {
+  std::uint64_t sum = 0;
+  for (const HelperPass& pass : recording_.helpers) {
+    if (pass.tokens.at(values(pass, batch, prompt_len, 0)) > 0) sum += pass.steps;
+  }
+  return sum;
+}
+
+void HelperRun::prepare(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const {
+  for (std::size_t i = 0; i < executors_.size(); ++i) {
+    const HelperPass& pass = recording_.helpers[i];
+    if (pass.steps == 0) continue;
+    const SymbolValues last = values(pass, batch, prompt_len, pass.steps - 1);
+    executors_[i].prepare(cache, last);
+  }
+}
+
+HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
+                              const std::vector<TokenId>& stop_tokens,
+                              const RunPass& run_pass) const {
+  const std::size_t batch = prompt.size();
+  const std::uint64_t prompt_len = prompt[0].size();
+  HelperFindings found;
+  std::vector<TokenId> next;
+  std::uint64_t seen = 0;  // queries that look ahead, the prompt's last one included
+  bool stopped = false;
+  for (std::size_t i = 0; i < executors_.size(); ++i) {
+    const HelperPass& pass = recording_.helpers[i];
+    const Stack& stack = stack_of(recording_, pass);
+    for (std::uint64_t step = 0; step < pass.steps; ++step) {
+      if (pass.reads == HelperTokens::Next && stopped) break;
+      const SymbolValues at = values(pass, batch, prompt_len, step, found.counts);
+      const std::uint64_t tokens = pass.tokens.at(at);
+      if (tokens == 0) break;
+      std::vector<float> ids;
+      std::vector<std::uint64_t> places(tokens);
+      if (pass.reads == HelperTokens::Prompt) {
+        ids = flatten(prompt, 0, tokens);
+        std::iota(places.begin(), places.end(), 0);
+      } else if (pass.reads == HelperTokens::Next) {
+        ids.assign(next.begin(), next.end());
+        places = {at[symbol::kv_len.id] - 1};
+      }
+      const std::vector<float> positions = position_ids(stack, places);
+      const Output out = run_pass(i, executors_[i], at,
+                                  {{pass.prefixes.tensors + "tokens", ids},
+                                   {pass.prefixes.tensors + "positions", positions}});
+      if (pass.result == HelperResult::Importance) {
+        found.importance =
+            dtype_ == DType::FP64 ? by_sequence<double>(out) : by_sequence<float>(out);
+      }
+      if (pass.result != HelperResult::Logits) continue;
+      next = greedy(out, dtype_);
+      ++seen;
+      stopped = batch == 1 &&
+                std::find(stop_tokens.begin(), stop_tokens.end(), next[0]) != stop_tokens.end();
+    }
+    const bool last_look =
+        i + 1 == executors_.size() || recording_.helpers[i + 1].result != HelperResult::Logits;
+    if (pass.result == HelperResult::Logits && last_look && recording_.selection &&
+        recording_.selection->queries) {
+      found.counts.push_back({*recording_.selection->queries, seen});
+    }
+  }
+  return found;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <numeric>
+
+#include "model/execute/generate.h"
+#include "model/stopwatch.h"
+#include "model/work.h"
+
+namespace kvcast::execute {
+namespace {
+
+void add(std::vector<double>& sums, const std::vector<double>& terms) {
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
+}
+
+/// Adds a sequence that ran after the others, of `batch` in all. The time of a token is that of one
+/// of each sequence.
+void append(Generation& all, const Generation& g, std::size_t batch) {
+  const std::size_t n = g.logits_shape.elements();
+  const std::size_t before = all.tokens.size();
+  if (all.logits_shape[1] != g.logits_shape[1]) {
+    throw Error("logits of all positions: sequences of this batch keep different numbers of tokens",
+                std::to_string(all.logits_shape[1]) + " and " + std::to_string(g.logits_shape[1]),
+                "one sequence, or the last position's logits");
+  }
+  const bool wide = !g.logits64.empty();
+  const std::size_t floats = n * (wide ? 2 : 1);
+  if (before == 1) {
+    Floats room = allocate_floats(batch * floats);
+    std::copy_n(all.logits_data.get(), floats, room.get());
+    all.logits_data = std::move(room);
+  }
+  std::copy_n(g.logits_data.get(), floats, all.logits_data.get() + before * floats);
+  all.logits_shape = Shape();
+  for (const std::size_t dim : {before + 1, g.logits_shape[1], g.logits_shape[2]}) {
+    all.logits_shape.push_back(dim);
+  }
+  if (wide) {
+    all.logits64 = {reinterpret_cast<const double*>(all.logits_data.get()), (before + 1) * n};
+  } else {
+    all.logits = {all.logits_data.get(), (before + 1) * n};
+  }
+  all.tokens.push_back(g.tokens[0]);
+  all.kept.push_back(g.kept[0]);
+  if (!g.importance.empty()) all.importance.push_back(g.importance[0]);
+  all.ttft_s += g.ttft_s;
+  all.tpot_s += g.tpot_s;
+  all.kv_cache_bytes += g.kv_cache_bytes;
+  all.analytic_flops += g.analytic_flops;
+  all.analytic_bytes += g.analytic_bytes;
+  all.counted += g.counted;
+  all.skipped += g.skipped;
+  all.decode_steps = std::max(all.decode_steps, g.decode_steps);
+  for (std::size_t i = 0; i < all.profile.helpers_s.size(); ++i) {
+    add(all.profile.helpers_s[i], g.profile.helpers_s[i]);
+  }
+  add(all.profile.prefill_s, g.profile.prefill_s);
+  add(all.profile.decode_s, g.profile.decode_s);
+}
+
+/// The positions that each sequence keeps.
+std::vector<std::vector<std::uint64_t>> kept_positions(
+    const TokenSelection& selection, const std::vector<std::vector<double>>& importance,
+    std::size_t batch, std::size_t length) {
+  std::vector<std::vector<std::uint64_t>> kept;
+  for (std::size_t b = 0; b < batch; ++b) {
+    kept.push_back(select_tokens(
+        selection.seed ? random_importance(length, *selection.seed + b) : importance[b],
+        selection));
+  }
+  return kept;
+}
+
+std::vector<float> positions(const Stack& stack, std::size_t first, std::size_t count) {
+  std::vector<std::uint64_t> rows(count);
+  std::iota(rows.begin(), rows.end(), first);
+  return position_ids(stack, rows);
+}
+
+}  // namespace
+
+/// One pass of a request: which tokens go in, and what came before them.
+struct Session::Pass {
+  std::uint64_t prompt_len;  ///< value of the symbol
+  std::uint64_t kv_len;
+  std::vector<float> tokens;
+  std::vector<float> positions;
+};
+
+Generation Session::run(const Request& request) const {
+  check(request);
+  const auto& selection = recording_.selection;
+  // Sequences that keep or look ahead differently far.
+  const bool apart =
+      selection && ((selection->kept_tokens && request.tokens[0].size() % selection->chunk != 0) ||
+                    (selection->queries && !request.stop_tokens.empty()));
+  return apart && request.tokens.size() > 1 ? run_one_by_one(request) : run_together(request);
+}
+
+Generation Session::run_together(const Request& request) const {
+  const Architecture& a = architecture();
+  const std::string prefix = a.encoder_decoder ? "decoder." : "";
+  const std::size_t batch = request.tokens.size();
+  const std::size_t length = request.tokens.front().size();
+  std::uint64_t prompt_len = length;
+  if (a.encoder_decoder) {
+    prompt_len = a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size();
+  }
+
+  const DType dtype = options_.dtype;
+  const Loops loops = dtype == DType::FP32 ? options_.loops : Loops::Counting;
+  const Executor prefill(recording_.prefill, weights_, loops, dtype);
+  const Executor decode(recording_.decode, weights_, loops, dtype);
+  const HelperRun helpers(recording_, weights_, loops, dtype);
+  HelperFindings found;
+  const auto symbols = [&](std::uint64_t prompt, std::uint64_t kv_len) {
+    return recording_.symbols.resolve({batch, prompt, kv_len}, found.counts);
+  };
+  const Work prefill_work = total_work(recording_.prefill);
+  const Work decode_work = total_work(recording_.decode);
+  std::vector<Work> helper_work;
+  CacheStore cache(dtype);
+  Arena arena;
+  Generation g;
+  g.tokens.resize(batch);
+  for (const HelperPass& pass : recording_.helpers) {
+    helper_work.push_back(total_work(pass.graph));
+    g.profile.helpers_s.emplace_back(pass.graph.nodes().size());
+  }
+  g.profile.prefill_s.resize(recording_.prefill.nodes().size());
+  g.profile.decode_s.resize(recording_.decode.nodes().size());
+
+  // The tokens of prefill: the whole prompt or this rank's part.
+  const std::size_t part_begin = options_.share ? options_.share->first() : 0;
+  const std::size_t part_end = options_.share ? options_.share->end() : length;
+  const bool decodes = part_end == length;
+  const std::size_t chunk = options_.chunk > 0 ? options_.chunk : part_end - part_begin;
+  const std::uint64_t chunks = a.encoder_decoder ? 1 : (part_end - part_begin + chunk - 1) / chunk;
+  const std::uint64_t passes =
+      helpers.passes(batch, prompt_len) + chunks + (decodes ? request.output_len - 1 : 0);
+  std::uint64_t done = 0;
+
+  std::vector<float> encoder_ids;
+  std::vector<float> encoder_positions;
+  const auto run_graph = [&](const Executor& executor, const Graph& graph, const Work& work,
+                             const SymbolValues& values, const Inputs& inputs,
+                             std::vector<double>& seconds) {
+    if (request.on_pass) request.on_pass(done++, passes);
+    g.analytic_flops += work.flops.at(values);
+    g.analytic_bytes += work.bytes().at(values);
+    const auto observe = [&](const NodeRun& node) {
+      seconds[node.node] += node.seconds;
+      g.skipped += node.skipped;
+      if (node.counted != nullptr) g.counted += *node.counted;
+      if (request.on_node) request.on_node(graph, node, values);
+    };
+    return executor.run(values, inputs, cache, arena, observe, request.messenger);
+  };
+  const auto run_pass = [&](const Executor& executor, const Graph& graph, const Work& work,
+                            Pass pass, std::vector<double>& seconds) {
+    const Inputs inputs{{prefix + "tokens", pass.tokens},
+                        {prefix + "positions", pass.positions},
+                        {"encoder.tokens", encoder_ids},
+                        {"encoder.positions", encoder_positions},
+                        {"features", request.features}};
+    return run_graph(executor, graph, work, symbols(pass.prompt_len, pass.kv_len), inputs, seconds);
+  };
+  const auto run_helper = [&](std::size_t i, const Executor& executor, const SymbolValues& values,
+                              const Inputs& inputs) {
+    return run_graph(executor, recording_.helpers[i].graph, helper_work[i], values, inputs,
+                     g.profile.helpers_s[i]);
+  };
+
+  // The cache has room for the whole request from the start.
+  const auto pass_len = [&](std::size_t first) -> std::uint64_t {
+    return a.encoder_decoder ? prompt_len : std::min(chunk, part_end - first);
+  };
+  for (std::size_t first = part_begin; first < part_end; first += chunk) {
+    const std::size_t end = std::min(part_end, first + chunk);
+    prefill.prepare(cache, symbols(pass_len(first), end));
+  }
+  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, prompt_len)); };
+  helpers.prepare(cache, batch, prompt_len);
+  if (decodes) decode.prepare(cache, symbols(prompt_len, slots() + request.output_len));
+  cache.allocate();
+
+  if (request.messenger != nullptr) meet(*request.messenger);
+  const Stopwatch watch;
+  found = helpers.run(request.tokens, request.stop_tokens, run_helper);
+  g.importance = std::move(found.importance);
+  if (recording_.selection) {
+    g.kept = kept_positions(*recording_.selection, g.importance, batch, length);
+    if (const auto& kept_tokens = recording_.selection->kept_tokens) {
+      found.counts.push_back({*kept_tokens, g.kept[0].size()});
+    }
+  }
+  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, prompt_len));
+
+  const std::size_t read = g.kept.empty() ? part_end - part_begin - past : g.kept[0].size();
+  const std::size_t kept = options_.logits == Logits::All ? read : decodes ? 1 : 0;
+  for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
+    g.logits_shape.push_back(dim);
+  }
+  // Whole passes hand over their logits; chunks are put together.
+  const auto keep_logits = [&](Output& out, std::size_t first_row) {
+    if (kept == 0) return;  // hidden states
+    if (out.shape[1] == kept) {
+      g.logits_data = std::move(out.data);
+      return;
+    }
+    const std::size_t row = a.vocab_size * floats_in(dtype);
+    if (!g.logits_data) g.logits_data = allocate_floats(batch * kept * row);
+    const std::size_t n = out.shape[1] * row;
+    for (std::size_t b = 0; b < batch; ++b) {
+      std::copy_n(out.data.get() + b * n, n, &g.logits_data[(b * kept + first_row) * row]);
+    }
+  };
+
+  if (a.encoder_decoder) {
+    if (a.num_mel_bins == 0) encoder_ids = flatten(request.encoder_tokens, 0, prompt_len);
+    encoder_positions = positions(a.encoder, 0, prompt_len);
+  }
+  Output logits;
+  std::vector<TokenId> next;
+  for (std::size_t first = part_begin; first < part_end; first += chunk) {
+    const std::size_t n = std::min(chunk, part_end - first) - past;
+    Pass pass{pass_len(first), first + past + n, {}, {}};
+    if (g.kept.empty()) {
+      pass.tokens = flatten(request.tokens, first + past, n);
+      pass.positions = positions(a.decoder, first + past, n);
+    } else {
+      for (std::size_t b = 0; b < batch; ++b) {
+        for (const std::uint64_t p : g.kept[b]) {
+          pass.tokens.push_back(static_cast<float>(request.tokens[b][p]));
+        }
+        const std::vector<float> places = position_ids(a.decoder, g.kept[b]);
+        pass.positions.insert(pass.positions.end(), places.begin(), places.end());
+      }
+    }
+    logits =
+        run_pass(prefill, recording_.prefill, prefill_work, std::move(pass), g.profile.prefill_s);
+    const bool last = first + past + n == part_end;
+    if (last && decodes) next = greedy(logits, dtype);
+    if (kept > 1 || last) keep_logits(logits, kept > 1 ? first - part_begin : 0);
+  }
+  const std::size_t num_logits = g.logits_shape.elements();
+  if (dtype == DType::FP64) {
+    g.logits64 = {reinterpret_cast<const double*>(g.logits_data.get()), num_logits};
+  } else {
+    g.logits = {g.logits_data.get(), num_logits};
+  }
+
+  g.ttft_s = watch.seconds();
+  if (!decodes) return g;
+  std::vector<bool> stopped(batch, false);
+  const auto accept = [&] {
+    for (std::size_t b = 0; b < batch; ++b) {
+      if (stopped[b]) continue;
+      g.tokens[b].push_back(next[b]);
+      const auto& stops = request.stop_tokens;
+      stopped[b] = std::find(stops.begin(), stops.end(), next[b]) != stops.end();
+    }
+    if (request.on_token) request.on_token(next);
+    return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
+  };
+
+  const Stopwatch decode_watch;
+  bool going = accept();
+  for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
+    std::vector<float> ids(next.begin(), next.end());
+    std::vector<float> places = positions(a.decoder, length + step - 1, 1);
+    if (recording_.selection) places.resize(batch, places[0]);
+    logits = run_pass(decode, recording_.decode, decode_work,
+                      {prompt_len, slots() + step, std::move(ids), std::move(places)},
+                      g.profile.decode_s);
+    next = greedy(logits, dtype);
+    ++g.decode_steps;
+    going = accept();
+  }
+  if (g.decode_steps > 0) {
+    g.tpot_s = decode_watch.seconds() / static_cast<double>(g.decode_steps);
+  }
+  g.kv_cache_bytes =
+      recording_.kv_cache_bytes.at(symbols(prompt_len, slots() + request.output_len));
+  return g;
+}
+
+Generation Session::run_one_by_one(const Request& request) const {
+  Generation all;
+  for (const std::vector<TokenId>& sequence : request.tokens) {
+    Request one = request;
+    one.tokens = {sequence};
+    Generation g = run_together(one);
+    if (all.tokens.empty()) {
+      all = std::move(g);
+    } else {
+      append(all, g, request.tokens.size());
+    }
+  }
+  return all;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,213 @@
+#include "model/methods/kvp.h"
+
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/json_file.h"
+#include "model/kv_predictor.h"
+#include "model/layer_pruning.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+namespace {
+
+constexpr std::string_view pruned_prefix = "lp-";
+const NamePrefixes auxiliary_names{std::string(kvp_auxiliary_prefix),
+                                   std::string(kvp_auxiliary_prefix)};
+const NamePrefixes predictor_names{std::string(kvp_predictor_prefix), ""};
+
+Architecture find_auxiliary(const MethodSpec& spec, const Plan& plan) {
+  const std::string name = text_option(spec, "auxiliary", "");
+  if (name.empty()) {
+    throw Error(
+        "method kvp: option 'auxiliary' is missing; expected auxiliary=MODEL, lp-0.75, "
+        "lp-0.50 or lp-0.25");
+  }
+  if (!is_pruned_auxiliary(name)) return plan.named_model(name);
+  double keep = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + pruned_prefix.size(), end, keep);
+  if (error != std::errc() || rest != end) {
+    throw Error("method kvp: option auxiliary", "'" + name + "'", "lp-0.75, lp-0.50 or lp-0.25");
+  }
+  return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), keep));
+}
+
+/// The predictor's, which must be the one that `map` names if it names one.
+LayerMap find_map(const MethodSpec& spec, const Architecture& base, const Architecture& auxiliary) {
+  const std::string word = text_option(spec, "map", "");
+  if (!word.empty() && word != "code" && word != "paper") {
+    throw unknown_name("map", word, {"code", "paper"});
+  }
+  const std::string predictor = text_option(spec, "predictor", "");
+  const LayerMap named = predictor.empty() || !word.empty()
+                             ? read_layer_map(word.empty() ? "code" : word, base, auxiliary)
+                             : LayerMap();
+  if (predictor.empty()) return named;
+  const std::string place = (std::filesystem::path(predictor) / "config.json").string();
+  const PredictorConfig config = read_predictor_config(read_json_file(place), place);
+  check_predictor(config, predictor, base, auxiliary);
+  if (!word.empty() && named != config.map) {
+    throw Error(predictor, "a predictor fitted with another layer map", "map=" + word);
+  }
+  return config.map;
+}
+
+/// What a pass over the auxiliary and the linear maps needs to know.
+struct Prediction {
+  Architecture auxiliary;  ///< its needed layers
+  LayerMap map;
+  Count tokens;
+};
+
+/// One base layer's cache from its auxiliary layer's keys and values, as projected.
+void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Value keys,
+                   Value values) {
+  const Stack& stack = base.decoder;
+  const Heads& heads = stack.layers[index].heads;
+  const std::string name = "layers." + std::to_string(index);
+  const std::uint64_t features = kv_features(heads);
+  r.enter("predictor", static_cast<int>(index));
+  r.use(predictor_names);
+  const auto map = [&](const std::string& part, Value x) {
+    const std::string weights = name + "." + part;
+    const Value w = r.weight(weights + ".weight", {features, r.info(x).shape.back()});
+    return r.linear("predict_" + part, x, w, r.weight(weights + ".bias", {features}));
+  };
+  Value k = map("key", keys);
+  const Value v = map("value", values);
+  r.use({});
+  if (stack.query_key_norm) {
+    k = r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
+  }
+  if (stack.position == Position::Rope) {
+    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, 0);
+  }
+  const auto store = [&](const std::string& part, Value rows) {
+    const Value empty = r.cache(name + "." + part, {r.info(rows).shape[0], 0, features});
+    r.output(r.append(empty, rows, "cache_" + part));
+  };
+  store("keys", k);
+  store("values", v);
+}
+
+/// The auxiliary reads the prompt; as soon as a layer has its keys and values, those of the base
+/// layers that it serves are predicted. It keeps no cache.
+void record_prediction(Recorder& r, const Architecture& base, const Prediction& p) {
+  Pass pass;
+  pass.batch = symbol::batch;
+  pass.tokens = p.tokens;
+  pass.logits = Logits::None;
+  pass.attention = [&](const AttentionSite& s) {
+    const Value q = s.rotate_query(s.query(), 0);
+    const Value keys = s.projected_key();
+    const Value values = s.value();
+    for (std::size_t i = 0; i < p.map.size(); ++i) {
+      if (p.map[i] == s.index) predict_layer(r, base, i, keys, values);
+    }
+    r.use(auxiliary_names);
+    r.enter("layers", static_cast<int>(s.index));
+    return s.attend(q, s.rotate_key(s.normed_key(keys), 0), values, 0);
+  };
+  record_decoder(r, p.auxiliary, pass);
+}
+
+/// Training and likelihoods: every prompt token attends to predicted keys and values alone, its own
+/// among them; later tokens to their own too.
+Value attend_to_predicted(const AttentionSite& s) {
+  if (s.tokens() != Count(symbol::prompt_len)) return plain_attention(s);
+  const Value q = s.rotate_query(s.query(), 0);
+  const Value k = s.cache("keys", s.tokens());
+  return s.attend(q, k, s.cache("values", s.tokens()), 0);
+}
+
+bool is_plain(const AttentionMethod& attention) {
+  const auto* function = attention.target<Value (*)(const AttentionSite&)>();
+  return function != nullptr && *function == plain_attention;
+}
+
+/// Methods after this one may have changed the plan.
+void check_alone(const Plan& plan, bool likelihood, const Count& tokens) {
+  const Count expected = likelihood ? Count(symbol::prompt_len) : Count(1);
+  if (plan.selection || plan.prompt_tokens != expected ||
+      plan.prompt_past + plan.prompt_tokens != Count(symbol::prompt_len) || tokens.is_zero()) {
+    throw Error("method kvp does not compose with a method that prunes the prompt");
+  }
+  if (!plan.model.slim.empty() || plan.model.decoder.num_key_value_layers > 0 ||
+      (!likelihood && !is_plain(plan.attention))) {
+    throw Error(
+        "method kvp does not compose with a method of the kind 'cache': it predicts each "
+        "layer's keys and values");
+  }
+}
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  const Architecture base = plan.model;
+  Architecture auxiliary = find_auxiliary(spec, plan);
+  check_pair(base, auxiliary);
+  const LayerMap map = find_map(spec, base, auxiliary);
+  const std::string mode = text_option(spec, "mode", "prompt");
+  if (mode != "prompt" && mode != "likelihood") {
+    throw unknown_name("mode", mode, {"prompt", "likelihood"});
+  }
+  const bool likelihood = mode == "likelihood";
+  if (!(plan.prompt_tokens == Count(symbol::prompt_len)) || !is_plain(plan.attention)) {
+    throw Error("method kvp does not compose with other methods before it");
+  }
+
+  plan.whole_prompt = true;
+  const Count read = likelihood ? Count(symbol::prompt_len) : Count(symbol::prompt_len) - 1;
+  if (likelihood) {
+    plan.attention = attend_to_predicted;
+  } else {
+    plan.prompt_past = read;
+    plan.prompt_tokens = 1;
+  }
+  const std::string name = text_option(spec, "auxiliary", "");
+  plan.helper_models.push_back(
+      {std::string(kvp_auxiliary_prefix), name, auxiliary,
+       is_pruned_auxiliary(name) ? HelperWeights::BaseLayers : HelperWeights::Checkpoint});
+  Architecture maps;
+  maps.name = "KV prediction's linear maps (option predictor=FOLDER, see 'kvcast convert kvp')";
+  maps.vocab_size = base.vocab_size;
+  plan.helper_models.push_back({std::string(kvp_predictor_prefix),
+                                text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
+
+  Prediction prediction{std::move(auxiliary), map, read};
+  // Layers above those that a base layer needs are not run: nobody reads what they compute.
+  prediction.auxiliary.decoder.layers.resize(needed_layers(map));
+  PlannedPass planned;
+  planned.pass.name = "auxiliary";
+  planned.pass.prefixes = auxiliary_names;
+  planned.pass.reads = HelperTokens::Prompt;
+  planned.pass.tokens = read;
+  planned.record = [prediction, likelihood](Recorder& r, const Plan& whole) {
+    check_alone(whole, likelihood, prediction.tokens);
+    record_prediction(r, whole.model, prediction);
+  };
+  plan.helpers.push_back(std::move(planned));
+}
+
+}  // namespace
+
+bool is_pruned_auxiliary(std::string_view name) { return name.starts_with(pruned_prefix); }
+
+Method kvp() {
+  return {"kvp",
+          MethodKind::Source,
+          "auxiliary=MODEL|lp-0.75|lp-0.50|lp-0.25[,predictor=PATH][,map=code|paper]"
+          "[,mode=likelihood]: an auxiliary model reads the prompt, linear maps make the cache",
+          {"auxiliary", "predictor", "map", "mode"},
+          apply,
+          "kvp:auxiliary=lp-0.50"};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,49 @@
+#include "model/methods/prompt_scores.h"
+
+#include <string>
+
+#include "model/error.h"
+
+namespace kvcast {
+
+Value attend_and_keep_query(const AttentionSite& s, const Count& earlier) {
+  const Value o = plain_attention(s);
+  const Value query = s.r.last_token(s.shared.queries);
+  const Value kept =
+      s.r.cache(s.name + ".queries", {s.batch(), earlier, query_features(s.layer.heads)});
+  s.r.output(s.r.append(kept, query, "cache_query"));
+  return o;
+}
+
+void record_importance(Recorder& r, const Architecture& a, const Count& queries,
+                       std::uint64_t pool) {
+  const Count batch = symbol::batch;
+  const Count prompt = symbol::prompt_len;
+  const Stack& stack = a.decoder;
+  std::optional<Value> largest;
+  for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+    r.enter("score", static_cast<int>(i));
+    const LayerShape& layer = stack.layers[i];
+    const Value q = r.cache("layers." + std::to_string(i) + ".queries",
+                            {batch, queries, query_features(layer.heads)});
+    const Value k = r.cache("layers." + std::to_string(layer.kv_layer.value_or(i)) + ".keys",
+                            {batch, prompt, kv_features(layer.heads)});
+    Recorder::Attention attention;
+    attention.heads = layer.heads;
+    attention.scale = stack.attention_scale;
+    attention.score_scale = stack.score_scale;
+    attention.softcap = stack.attention_softcap;
+    largest = r.largest_probability(attention, q, k, pool, largest);
+  }
+  r.enter("score");
+  r.output(r.row_mean("importance", *largest));
+}
+
+void check_prunable(std::string_view method, const Architecture& a) {
+  const Position p = a.decoder.position;
+  if (!a.encoder_decoder && (p == Position::Rope || p == Position::Learned)) return;
+  throw Error("method " + std::string(method), "the model " + a.name,
+              "a decoder-only model with rotary or learned positions, which kept tokens keep");
+}
+
+}  // namespace kvcast

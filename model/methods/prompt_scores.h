@@ -1,0 +1,27 @@
+/// What the prompt methods that choose tokens by attention have in common.
+///
+/// Source: Liu et al. 2025 (Speculative Prefill, arXiv:2502.02789), section 3, and the authors'
+/// code (Jingyu6/speculative_prefill, worker/look_ahead_spec_worker.py).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+/// Plain attention that also appends the last token's rotated query to the layer's cache "queries",
+/// behind `earlier` rows. Causal stacks.
+Value attend_and_keep_query(const AttentionSite& site, const Count& earlier);
+
+/// The importance of each of prompt_len tokens, [batch, prompt_len, 1], the graph's output: of the
+/// probabilities that `queries` kept queries give the prompt's keys, averaged over `pool`
+/// neighbours (0: not), the largest over layers and heads, and the mean over the queries.
+void record_importance(Recorder& r, const Architecture& a, const Count& queries,
+                       std::uint64_t pool);
+
+/// Throws Error unless kept tokens can keep their positions in the model.
+void check_prunable(std::string_view method, const Architecture& a);
+
+}  // namespace kvcast

@@ -1,0 +1,112 @@
+#include <string>
+
+#include "model/error.h"
+#include "model/methods/prompt_scores.h"
+
+namespace kvcast {
+namespace {
+
+/// The authors' config.py: look_ahead_cnt 8, no pooling, no chunks.
+constexpr std::uint64_t default_lookahead = 8;
+/// Vocabularies of one tokenizer are padded differently: Qwen2.5's 0.5B has 151,936 rows, its 72B
+/// 152,064.
+constexpr std::uint64_t vocabulary_padding = 256;
+
+const NamePrefixes own_weights{"speculator.", "speculator."};
+const NamePrefixes base_weights{"", "speculator."};
+
+void check_speculator(const Architecture& speculator, const Architecture& base) {
+  const std::uint64_t a = speculator.vocab_size;
+  const std::uint64_t b = base.vocab_size;
+  if ((a > b ? a - b : b - a) > vocabulary_padding) {
+    throw Error(
+        "method specprefill: speculator " + speculator.name, "a vocabulary of " + std::to_string(a),
+        "that of " + base.name + ", " + std::to_string(b) + ": both read the same token ids");
+  }
+}
+
+std::uint64_t pool_option(const MethodSpec& spec) {
+  const std::uint64_t pool = whole_option(spec, "pool", 1, 1);
+  if (pool % 2 == 0) {
+    throw Error("method specprefill: option pool", "'" + std::to_string(pool) + "'",
+                "an odd number: a mean over as many tokens before as behind");
+  }
+  return pool == 1 ? 0 : pool;
+}
+
+void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, const Count& past) {
+  Pass pass{symbol::batch, tokens, past};
+  const Count earlier = past.is_zero() ? Count() : Count(symbol::kv_len) - symbol::prompt_len;
+  pass.attention = [earlier](const AttentionSite& s) { return attend_and_keep_query(s, earlier); };
+  record_decoder(r, a, pass);
+}
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  check_prunable(spec.name, plan.model);
+  const std::string named = text_option(spec, "speculator", "");
+  if (!named.empty()) {
+    const Architecture model = plan.named_model(named);
+    check_prunable(spec.name, model);
+    check_speculator(model, plan.model);
+    plan.helper_models.push_back({own_weights.weights, named, model});
+  }
+  const NamePrefixes prefixes = named.empty() ? base_weights : own_weights;
+  const auto speculator = [named](const Plan& p) -> const Architecture& {
+    return named.empty() ? p.model : p.helper_models.front().architecture;
+  };
+  const std::uint64_t lookahead = whole_option(spec, "lookahead", 1, default_lookahead);
+  const std::uint64_t pool = pool_option(spec);
+
+  plan.whole_prompt = true;
+  plan.selection = {.keep = fraction_option(spec, "keep"),
+                    .chunk = whole_option(spec, "chunk", 0, 0)};
+  plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
+  plan.helpers.push_back({{.name = "speculator prefill",
+                           .prefixes = prefixes,
+                           .reads = HelperTokens::Prompt,
+                           .result = HelperResult::Logits,
+                           .tokens = symbol::prompt_len},
+                          [=](Recorder& r, const Plan& p) {
+                            record_speculator(r, speculator(p), symbol::prompt_len, 0);
+                          }});
+  Count queries = 1;
+  if (lookahead > 1) {
+    plan.selection->queries = plan.symbols.found_by_run(lookahead, "queries");
+    queries = *plan.selection->queries;
+    plan.helpers.push_back({{.name = "look-ahead",
+                             .prefixes = prefixes,
+                             .reads = HelperTokens::Next,
+                             .result = HelperResult::Logits,
+                             .tokens = 1,
+                             .steps = lookahead - 1,
+                             .first_kv_len = Count(symbol::prompt_len) + 1},
+                            [=](Recorder& r, const Plan& p) {
+                              record_speculator(r, speculator(p), 1, Count(symbol::kv_len) - 1);
+                            }});
+  }
+  plan.helpers.push_back(
+      {{.name = "score",
+        .prefixes = prefixes,
+        .result = HelperResult::Importance,
+        .tokens = symbol::prompt_len},
+       [=](Recorder& r, const Plan& p) { record_importance(r, speculator(p), queries, pool); }});
+}
+
+}  // namespace
+
+/// Speculative Prefill: a small model reads the whole prompt and looks a few tokens ahead; the base
+/// model reads the tokens that it attended to most, at their own positions. Without a speculator
+/// the base model is its own, its weights loaded once and its cache separate: only with keep=1
+/// would the two caches be equal.
+/// Source: Liu et al. 2025 (arXiv:2502.02789), section 3; defaults and order of steps from the
+/// authors' code (Jingyu6/speculative_prefill).
+Method specprefill() {
+  return {"specprefill",
+          MethodKind::Prompt,
+          "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K]: a small model chooses the tokens",
+          {"speculator", "keep", "lookahead", "chunk", "pool"},
+          apply,
+          "specprefill:keep=0.5,lookahead=3,chunk=4,pool=3"};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,64 @@
+#include <cmath>
+#include <string>
+
+#include "model/error.h"
+#include "model/methods/prompt_scores.h"
+
+namespace kvcast {
+namespace {
+
+/// Horton et al. 2024 (arXiv:2410.08391), section 5: the first 25 % of the layers.
+constexpr double default_probe = 0.25;
+
+/// The model's first layers, `share` of them rounded up.
+Architecture first_layers(Architecture a, double share) {
+  const auto layers = static_cast<double>(a.decoder.layers.size());
+  a.decoder.layers.resize(static_cast<std::size_t>(std::ceil(share * layers)));
+  return a;
+}
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  check_prunable(spec.name, plan.model);
+  const double probe = fraction_option(spec, "probe", default_probe);
+  const NamePrefixes prefixes{"", "probe."};
+  plan.whole_prompt = true;
+  plan.selection = {.keep = fraction_option(spec, "keep")};
+  plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
+  plan.helpers.push_back({{.name = "probe",
+                           .prefixes = prefixes,
+                           .reads = HelperTokens::Prompt,
+                           .tokens = symbol::prompt_len},
+                          [=](Recorder& r, const Plan& p) {
+                            Pass pass{symbol::batch, symbol::prompt_len};
+                            pass.logits = Logits::None;
+                            pass.attention = [](const AttentionSite& s) {
+                              return attend_and_keep_query(s, 0);
+                            };
+                            record_decoder(r, first_layers(p.model, probe), pass);
+                          }});
+  plan.helpers.push_back({{.name = "score",
+                           .prefixes = prefixes,
+                           .result = HelperResult::Importance,
+                           .tokens = symbol::prompt_len},
+                          [=](Recorder& r, const Plan& p) {
+                            record_importance(r, first_layers(p.model, probe), 1, 0);
+                          }});
+}
+
+}  // namespace
+
+/// Static token pruning, the baseline of KV Prediction (Horton et al. 2024, arXiv:2410.08391,
+/// section 5): the model's first layers read the whole prompt, and the model then reads, from its
+/// first layer on, the tokens that the prompt's last one attended to most. Which of the layers and
+/// heads the paper's importance is of is not said; here it is the largest, as in Speculative
+/// Prefill.
+Method static_prune() {
+  return {"static-prune",
+          MethodKind::Prompt,
+          "keep=F[,probe=F]: the model sees the tokens that its first layers attend to most",
+          {"keep", "probe"},
+          apply,
+          "static-prune:keep=0.5,probe=0.5"};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,19 @@
+/// How far predicted keys and values are off, over layers and over positions, as KV Prediction's
+/// figures 6 and 7 show it.
+#pragma once
+
+#include <filesystem>
+
+#include "model/convert/kvp_fit.h"
+#include "reports/plot.h"
+
+namespace kvcast::reports {
+
+/// Columns axis ("layer" or "position"), index, part ("key" or "value"), l1, r2. Throws Error.
+void write_prediction_csv(const KvpFitReport& report, const std::filesystem::path& path);
+
+/// The mean absolute error of keys and of values over base layers, or over positions.
+Plot prediction_layer_plot(const KvpFitReport& report);
+Plot prediction_position_plot(const KvpFitReport& report);
+
+}  // namespace kvcast::reports

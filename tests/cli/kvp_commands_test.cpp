@@ -1,0 +1,163 @@
+// `convert prune`, `convert kvp`, `validate kvp` and the method kvp.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
+const std::string pair = "--base " + oracle + "openelm --auxiliary " + oracle + "kvp/auxiliary ";
+
+/// Token ids of OpenELM's tiny vocabulary in a file.
+std::string write_ids(const reports::TestFolder& folder, int count) {
+  json ids = json::array();
+  for (int i = 0; i < count; ++i) ids.push_back((i * i * 7 + 11 * i + 3) % 67);
+  const fs::path file = folder / "ids.json";
+  std::ofstream(file) << ids;
+  return file.string();
+}
+
+TEST_CASE("convert prune: --json says which layers are left, and the new checkpoint runs") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  const json j =
+      run_json("convert prune --quiet --json " + oracle + "openelm " + out + " --keep 0.5");
+  check_keys(j, {"model", "output", "parameters_before", "parameters_after", "kv_cache_ratio"});
+  CHECK(j["kept_layers"] == json({0, 2}));
+  CHECK(j["num_hidden_layers_before"] == 3);
+  CHECK(j["kv_cache_ratio"].get<double>() == doctest::Approx(3.0 / 5));  // heads 1, 2, 2 -> 1, 2
+  CHECK(run_json("model show --json " + out)["parameters"] == j["parameters_after"]);
+  const json run = run_json("run --quiet --json --tokens 1,2,3 --output-len 4 --model " + out);
+  CHECK(run["generated_tokens"].size() == 4);
+  const std::string again = (folder / "again").string();
+  check_refused("convert prune --quiet " + out + " " + again + " --keep 0", "a layer-pruned model");
+  check_refused("convert prune --quiet " + oracle + "openelm " + again + " --keep 0.6",
+                "--keep: layer pruning: got keep fraction 0.6");
+  check_refused("convert prune --quiet " + oracle + "openelm " + again + " --keep 0,5",
+                "got layer 5, expected indices from 0 to 2");
+  CHECK_FALSE(fs::exists(again));
+}
+
+TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them") {
+  const reports::TestFolder folder;
+  const std::string ids = write_ids(folder, 400);
+  const std::string out = (folder / "maps").string();
+  const std::string csv = (folder / "errors.csv").string();
+  const json j = run_json("convert kvp --quiet --json " + pair + "--fit " + ids + " " + out +
+                          " --window 32 --csv " + csv);
+  CHECK(j["layer_map"] == json({0, 0, 1}));
+  // 2 heads of 4 -> 1 of 6 and 2 of 6; 1 head of 4 -> 2 of 6.
+  CHECK(j["parameters"] == 2 * ((8 + 1) * 6 + (8 + 1) * 12 + (4 + 1) * 12));
+  CHECK(j["fitted_tokens"].get<int>() + j["held_out_tokens"].get<int>() == 400);
+  CHECK(j["layers"].size() == 3);
+  CHECK(j["positions"].size() == 32);
+  std::ifstream lines(csv);
+  std::string header;
+  std::getline(lines, header);
+  CHECK(header == "axis,index,part,l1,r2");
+  const json run =
+      run_json("run --quiet --json --count --tokens 1,2,3,4 --output-len 5 --model " + oracle +
+               "openelm --method kvp:auxiliary=" + oracle + "kvp/auxiliary,predictor=" + out);
+  CHECK(run["counted_flops"] == run["analytic_flops"]);
+  CHECK(run["counted_bytes"] == run["analytic_bytes"]);
+  // 4 + 5 slots of 5 heads of 6, keys and values in fp32.
+  CHECK(run["kv_cache_bytes"] == 2 * (4 + 5) * 5 * 6 * 4);
+
+  const json v = run_json("validate kvp --quiet --json " + pair + "--predictor " + out +
+                          " --text " + ids + " --window 32");
+  CHECK(v["tokens"] == 399);
+  CHECK(v["total"].get<double>() ==
+        doctest::Approx(v["base"]["cross_entropy"].get<double>() +
+                        v["base"]["z_loss"].get<double>() +
+                        v["auxiliary"]["cross_entropy"].get<double>() +
+                        v["auxiliary"]["z_loss"].get<double>() + v["consistency"].get<double>()));
+}
+
+TEST_CASE("convert kvp: bad input is refused in one line and nothing is written") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "maps").string();
+  const std::string command = "convert kvp --quiet " + pair + out + " ";
+  check_refused(command, "got no text, expected --fit TEXT, or --identity");
+  check_refused(command + "--identity --fit x", "--identity beside others");
+  check_refused(command + "--fit " + (folder / "none").string(), "--fit: ");
+  check_refused(command + "--fit " + write_ids(folder, 12), "got 12 tokens, expected at least 16");
+  check_refused(command + "--identity",
+                "got 6 key features in layer 0 of openelm and 8 in layer 0");
+  check_refused(command + "--identity --map paper", "--map: layer map paper");
+  std::ofstream(folder / "map") << "0 1 0";
+  check_refused(command + "--identity --map " + (folder / "map").string(),
+                "indices that do not descend");
+  std::ofstream(folder / "map") << "0 1";
+  check_refused(command + "--identity --map " + (folder / "map").string(),
+                "got 2 indices, expected 3");
+  check_refused(command + "--ridge -1 --fit " + write_ids(folder, 200), "--ridge: got -1");
+  CHECK_FALSE(fs::exists(out));
+}
+
+TEST_CASE("convert kvp: tokenizers that differ are seen") {
+  const reports::TestFolder folder;
+  const fs::path data = fs::path(KVCAST_SOURCE_DIR) / "tests" / "text" / "data";
+  const fs::path a = folder / "a", b = folder / "b";
+  fs::copy(fs::path(oracle) / "openelm", a);
+  fs::copy(fs::path(oracle) / "openelm", b);
+  const auto tokenizer = [](const char* first, const char* second) {
+    const json vocab{{first, 0}, {second, 1}, {"c", 2}, {"d", 3}};
+    return json{{"version", "1.0"},
+                {"added_tokens", json::array()},
+                {"normalizer", nullptr},
+                {"pre_tokenizer",
+                 {{"type", "ByteLevel"},
+                  {"add_prefix_space", false},
+                  {"trim_offsets", true},
+                  {"use_regex", true}}},
+                {"post_processor", nullptr},
+                {"decoder", {{"type", "ByteLevel"}}},
+                {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
+  };
+  std::ofstream(a / "tokenizer.json") << tokenizer("a", "b");
+  std::ofstream(b / "tokenizer.json") << tokenizer("b", "a");
+  std::ofstream(folder / "text") << "abcdabcdabcdabcdabcdabcd";
+  const std::string text = (folder / "text").string();
+  check_refused("convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() +
+                    " --fit " + text + " " + (folder / "maps").string(),
+                "tokenizers that differ: from token 0 on a and b read other ids");
+  CHECK(run_json("convert kvp --quiet --json --base " + a.string() + " --auxiliary " + a.string() +
+                 " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 12);
+}
+
+TEST_CASE("estimate: kvp is costed with catalog names and with pruned layers") {
+  const std::string command =
+      "estimate --quiet --json --model openelm-1.1b --hardware m2-pro-cpu --dtype fp32 "
+      "--prompt-len 513 --output-len 2 --method ";
+  const json plain = run_json(command + "plain");
+  const json kvp = run_json(command + "kvp:auxiliary=openelm-450m");
+  const json pruned = run_json(command + "kvp:auxiliary=lp-0.50");
+  CHECK(kvp["kv_cache_bytes"] == plain["kv_cache_bytes"]);
+  CHECK(kvp["decode_flops_per_token"] == plain["decode_flops_per_token"]);
+  // 2 FLOPs for each weight and token (reference: E10's counts; embeddings of 32000 · 2048 and
+  // 32000 · 1536 are looked up, and the base's is its head too), and attention on top.
+  const double auxiliary = 457179136.0 - 32000.0 * 1536, base = 1079891456.0;
+  const double least = 2 * 512 * (auxiliary + 6206592) + 2 * base;
+  CHECK(kvp["prefill_flops"].get<double>() > least);
+  CHECK(kvp["prefill_flops"].get<double>() < 1.05 * least);
+  // The auxiliary's and the predictor's weights lie beside the base's; of the auxiliary the final
+  // norm (1536) is not needed.
+  CHECK(kvp["weight_bytes"].get<std::uint64_t>() - plain["weight_bytes"].get<std::uint64_t>() ==
+        4 * (457179136u - 1536 + 6206592));
+  CHECK(pruned["weight_bytes"].get<std::uint64_t>() - plain["weight_bytes"].get<std::uint64_t>() ==
+        4 * (559476480u - 2048 + 8672384));
+  CHECK(kvp["ttft_speedup"].get<double>() > pruned["ttft_speedup"].get<double>());
+}
+
+}  // namespace
+}  // namespace kvcast::cli

@@ -1,0 +1,161 @@
+#include "model/convert/prune_conversion.h"
+
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/execute/generate.h"
+#include "model/json_file.h"
+#include "model/layer_pruning.h"
+#include "tests/convert/random_checkpoint.h"
+#include "tests/model/message_of.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Indices = std::vector<std::size_t>;
+
+const fs::path oracle = fs::path(KVCAST_SOURCE_DIR) / "tests" / "oracle";
+
+std::vector<float> numbers_of(const Checkpoint& checkpoint, const TensorInfo& info) {
+  const WeightReader reader = checkpoint.reader(info.name);
+  std::size_t elements = 1;
+  for (const std::uint64_t extent : reader.shape()) elements *= extent;
+  std::vector<float> numbers(elements);
+  reader.read_rows(0, std::span(numbers));
+  return numbers;
+}
+
+TEST_CASE(
+    "prune: every family's kept layers hold the source's numbers, whatever file they lie in") {
+  // Fused and transposed projections, layers of different shapes, windows that follow the index.
+  for (const char* family : {"openelm", "gpt2", "gpt_neox", "falcon_40b", "phi3", "gemma2", "gemma",
+                             "opt", "olmo", "mistral", "qwen2_windowed", "llama_sharded"}) {
+    CAPTURE(family);
+    const reports::TestFolder folder;
+    const Checkpoint before(oracle / family);
+    const std::size_t layers = before.architecture().num_hidden_layers();
+    const Indices kept = layers == 2 ? Indices{1} : Indices{1, 2};
+    const PruneReport report = convert_to_pruned(before, folder / "out", {kept});
+    const Checkpoint after(folder / "out");
+    const Architecture& a = after.architecture();
+    REQUIRE(a.num_hidden_layers() == kept.size());
+    CHECK(a.pruning == KeptLayers{kept, layers});
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      CHECK(a.decoder.layers[i] == before.architecture().decoder.layers[kept[i]]);
+    }
+    std::uint64_t parameters = 0;
+    for (const auto& [name, info] : weights_of(record(a, {}, {}))) {
+      CAPTURE(name);
+      const WeightName parsed = parse_weight_name(name);
+      TensorInfo source = info;
+      if (parsed.layer) {
+        source.name =
+            "layers." + std::to_string(kept[*parsed.layer]) + "." + parsed.part + parsed.kind;
+      }
+      const std::vector<float> numbers = numbers_of(after, info);
+      CHECK(numbers == numbers_of(before, source));
+      parameters += numbers.size();
+    }
+    CHECK(report.parameters_after == parameters);
+    CHECK(report.parameters_before > parameters);
+    // It loads: nothing is missing and nothing is left over.
+    execute::check_checkpoint(after, {});
+  }
+}
+
+TEST_CASE("prune: all layers kept compute what the source does") {
+  const reports::TestFolder folder;
+  const Checkpoint before(oracle / "openelm");
+  convert_to_pruned(before, folder / "out", {{0, 1, 2}});
+  const Checkpoint after(folder / "out");
+  execute::Request request;
+  request.tokens = {{5, 9, 2, 7, 1}};
+  const execute::Session a(before, {.loops = execute::Loops::Counting});
+  const execute::Session b(after, {.loops = execute::Loops::Counting});
+  const execute::Generation x = a.run(request);
+  const execute::Generation y = b.run(request);
+  REQUIRE(x.logits.size() == y.logits.size());
+  CHECK(std::equal(x.logits.begin(), x.logits.end(), y.logits.begin()));
+}
+
+TEST_CASE("prune: lists with an entry a layer keep the entries of the kept layers") {
+  const reports::TestFolder folder;
+  convert_to_pruned(Checkpoint(oracle / "openelm"), folder / "out", {{0, 2}});
+  const json before = read_json_file(oracle / "openelm" / "config.json");
+  const json after = read_json_file(folder / "out" / "config.json");
+  CHECK(after["num_transformer_layers"] == 2);
+  for (const char* key : {"num_query_heads", "num_kv_heads", "ffn_multipliers"}) {
+    CAPTURE(key);
+    CHECK(after[key] == json({before[key][0], before[key][2]}));
+  }
+  CHECK(after["kvcast_prune"] == json{{"kept", {0, 2}}, {"of", 3}});
+}
+
+TEST_CASE("prune: the layers to keep are a fraction of Table 4 or a list") {
+  CHECK(parse_kept_layers("0.5", 5) == Indices{0, 2, 4});
+  CHECK(parse_kept_layers("0.25", 5) == Indices{0, 4});
+  CHECK(parse_kept_layers("0,3", 5) == Indices{0, 3});
+  CHECK(parse_kept_layers("4", 5) == Indices{4});
+  for (const char* wrong : {"", "0.33", "1,,2", "1,", "-1", "a", "0.5,1"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(parse_kept_layers(wrong, 5), Error);
+  }
+}
+
+/// The message, when nothing was written.
+std::string refusal(const reports::TestFolder& folder, const Checkpoint& checkpoint,
+                    const PruneConversion& c, const fs::path& out) {
+  const auto files = folder.num_files();
+  const std::string line = message_of([&] { convert_to_pruned(checkpoint, out, c); });
+  CHECK(folder.num_files() == files);
+  CHECK(line.find('\n') == std::string::npos);
+  return line;
+}
+
+TEST_CASE("prune: what cannot be pruned is refused, and nothing is written") {
+  const reports::TestFolder folder;
+  const Checkpoint openelm(oracle / "openelm");
+  const auto refused = [&](const Checkpoint& source, const PruneConversion& c, const fs::path& out,
+                           const std::string& part) {
+    const std::string line = refusal(folder, source, c, out);
+    CAPTURE(line);
+    CHECK(line.find(part) != std::string::npos);
+  };
+  const fs::path out = folder / "out";
+  refused(openelm, {{0, 3}}, out, "got layer 3, expected indices from 0 to 2");
+  refused(openelm, {{2, 0}}, out, "got layer 0 after layer 2");
+  refused(openelm, {{}}, out, "no layer to keep");
+  refused(openelm, {{0}, DType::FP8}, out, "got dtype fp8");
+  refused(openelm, {{0}}, oracle / "openelm", "got a folder with files in it");
+  refused(openelm, {{0}}, folder / "no" / "where", "does not exist");
+  refused(Checkpoint(oracle / "t5"), {{0}}, out, "an encoder-decoder model");
+  refused(Checkpoint(oracle / "mlkv_neox"), {{0}}, out, "an MLKV model");
+  convert_to_pruned(openelm, out, {{0, 2}});
+  refused(Checkpoint(out), {{0}}, folder / "again", "a layer-pruned model");
+}
+
+TEST_CASE("prune: a config whose kept layers contradict it is refused") {
+  const json config = read_json_file(oracle / "openelm" / "config.json");
+  const auto refused = [&](const char* pruning) {
+    json changed = config;
+    changed["kvcast_prune"] = json::parse(pruning);
+    return message_of([&] { read_config(changed, "x", "config.json"); });
+  };
+  const std::string expected = "expected 3 ascending indices below 4";
+  CHECK(refused(R"({"kept": [0, 1], "of": 4})").find(expected) != std::string::npos);
+  CHECK(refused(R"({"kept": [0, 2, 1], "of": 4})").find(expected) != std::string::npos);
+  CHECK(refused(R"({"kept": [0, 1, 4], "of": 4})").find(expected) != std::string::npos);
+  CHECK(refused(R"({"kept": [0, 1, -2], "of": 4})").find(expected) != std::string::npos);
+  CHECK(refused(R"({"kept": [0, 1, 3], "of": 4})") == "(no Error was thrown)");
+}
+
+}  // namespace
+}  // namespace kvcast

@@ -1,0 +1,176 @@
+#include <algorithm>
+
+#include <doctest/doctest.h>
+
+#include "tests/execute/oracle.h"
+
+namespace kvcast::execute {
+namespace {
+
+/// A speculator of other depth and width, with random weights.
+Checkpoint small_speculator(const OracleCase& c) {
+  Architecture a = c.checkpoint.architecture();
+  a.decoder.layers.resize(1);
+  a.decoder.layers[0].intermediate_size = 20;
+  return {a, 5};
+}
+
+/// A session whose methods may name "small".
+Session session_of(const OracleCase& c, const std::string& methods, SessionOptions o = {}) {
+  o.methods = parse_methods(methods);
+  o.open = [&c](const std::string& name) {
+    return name == "small" ? small_speculator(c) : Checkpoint(oracle_folder() / name);
+  };
+  return {c.checkpoint, o};
+}
+
+std::uint64_t ceil_share(std::uint64_t n, std::uint64_t percent) {
+  return (n * percent + 99) / 100;
+}
+
+constexpr Kernels both_kernels[]{Kernels::Fused, Kernels::Eager};
+
+// Methods.md's first invariant: p = 1 gives the baseline's input, positions and logits.
+TEST_CASE("prompt methods: keeping everything is the plain model to the last bit") {
+  for (const char* name : {"llama_gqa_llama3_rope", "gpt2", "opt", "gpt_neox", "mistral"}) {
+    const OracleCase c(name);
+    for (const Kernels kernels : both_kernels) {
+      const SessionOptions o{.attention = kernels, .elementwise = kernels, .logits = Logits::All};
+      const Generation plain = session_of(c, "plain", o).run(c.request(c.prompt, 9));
+      for (const char* method :
+           {"specprefill:keep=1", "specprefill:keep=1,speculator=small,lookahead=3",
+            "specprefill:keep=1,speculator=small,chunk=4,pool=5", "random-prune:keep=1",
+            "static-prune:keep=1"}) {
+        CAPTURE(name);
+        CAPTURE(method);
+        const Generation g = session_of(c, method, o).run(c.request(c.prompt, 9));
+        CHECK(g.tokens == plain.tokens);
+        REQUIRE(g.logits.size() == plain.logits.size());
+        CHECK(std::equal(g.logits.begin(), g.logits.end(), plain.logits.begin()));
+      }
+    }
+  }
+}
+
+TEST_CASE("prompt methods: as many tokens are kept as the rule says, at rising positions") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const std::uint64_t length = c.prompt[0].size();
+  for (const std::uint64_t percent : {1u, 10u, 37u, 50u, 100u}) {
+    const std::string keep = std::to_string(static_cast<double>(percent) / 100);
+    for (const std::string method :
+         {"specprefill:lookahead=1,keep=", "random-prune:keep=", "static-prune:keep="}) {
+      CAPTURE(method + keep);
+      const Generation g = session_of(c, method + keep).run(c.request(c.prompt, 3));
+      if (g.kept.empty()) continue;  // random pruning that keeps everything is plain
+      for (const std::vector<std::uint64_t>& kept : g.kept) {
+        CHECK(kept.size() == ceil_share(length, percent));
+        CHECK(std::is_sorted(kept.begin(), kept.end()));
+        CHECK(std::adjacent_find(kept.begin(), kept.end()) == kept.end());
+        CHECK(kept.back() < length);
+      }
+    }
+    // Chunks of 4: all but the last one have 4 tokens.
+    const Generation g =
+        session_of(c, "specprefill:lookahead=2,chunk=4,keep=" + keep).run(c.request(c.prompt, 3));
+    const std::uint64_t chunks = (length + 3) / 4;
+    for (const std::vector<std::uint64_t>& kept : g.kept) {
+      std::vector<std::uint64_t> of_chunk(chunks);
+      for (const std::uint64_t p : kept) ++of_chunk[p / 4];
+      std::uint64_t whole = 0;
+      for (std::uint64_t i = 0; i < chunks; ++i) {
+        const std::uint64_t size = std::min<std::uint64_t>(4, length - 4 * i);
+        CHECK((of_chunk[i] == 0 || of_chunk[i] == size));
+        if (of_chunk[i] == size) ++whole;
+      }
+      CHECK(whole == ceil_share(chunks, percent));
+    }
+  }
+}
+
+TEST_CASE(
+    "prompt methods: importance without pooling and look-ahead is a maximum of distributions") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const Architecture& a = c.checkpoint.architecture();
+  const double distributions =
+      static_cast<double>(a.decoder.layers.size() * a.decoder.layers[0].heads.num_attention_heads);
+  const Generation g =
+      session_of(c, "specprefill:keep=0.5,lookahead=1").run(c.request(c.prompt, 2));
+  REQUIRE(g.importance.size() == c.prompt.size());
+  for (const std::vector<double>& importance : g.importance) {
+    CHECK(importance.size() == c.prompt[0].size());
+    double sum = 0;
+    for (const double x : importance) {
+      CHECK(x >= 0);
+      sum += x;
+    }
+    CHECK(sum >= 1 - 1e-6);
+    CHECK(sum <= distributions + 1e-6);
+  }
+}
+
+TEST_CASE("prompt methods: the same seed draws the same tokens, another one others") {
+  const OracleCase c("llama_mha");
+  const auto kept = [&](const std::string& seed) {
+    return session_of(c, "random-prune:keep=0.4,seed=" + seed).run(c.request(c.prompt, 2)).kept;
+  };
+  CHECK(kept("3") == kept("3"));
+  CHECK(kept("3") != kept("4"));
+}
+
+// Every token that the model's greedy look-ahead can reach is made a stop token in turn.
+TEST_CASE("specprefill: a stop token ends the look-ahead, whatever its length") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  Request request = c.request({c.prompt[0]}, 6);
+  const Generation plain = session_of(c, "plain").run(request);
+  for (std::size_t stop = 0; stop < 3; ++stop) {
+    request.stop_tokens = {plain.tokens[0][stop]};
+    const auto importance = [&](const std::string& lookahead) {
+      return session_of(c, "specprefill:keep=0.5,lookahead=" + lookahead).run(request).importance;
+    };
+    // The speculator is the base itself: its token at step j is the plain model's.
+    const std::size_t first = static_cast<std::size_t>(
+        std::find(plain.tokens[0].begin(), plain.tokens[0].end(), plain.tokens[0][stop]) -
+        plain.tokens[0].begin());
+    const auto expected = importance(std::to_string(first + 1));
+    CHECK(importance(std::to_string(first + 2)) == expected);
+    CHECK(importance("8") == expected);
+    if (first > 0) CHECK(importance(std::to_string(first)) != expected);
+  }
+}
+
+TEST_CASE("specprefill: sequences that keep differently many tokens run one after another") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const std::string method = "specprefill:keep=0.5,lookahead=2,chunk=8";
+  REQUIRE(c.prompt.size() > 1);
+  REQUIRE(c.prompt[0].size() % 8 != 0);
+  const Generation together = session_of(c, method).run(c.request(c.prompt, 5));
+  std::uint64_t flops = 0;
+  for (std::size_t b = 0; b < c.prompt.size(); ++b) {
+    const Generation one = session_of(c, method).run(c.request({c.prompt[b]}, 5));
+    CHECK(together.tokens[b] == one.tokens[0]);
+    CHECK(together.kept[b] == one.kept[0]);
+    CHECK(together.importance[b] == one.importance[0]);
+    flops += one.analytic_flops;
+  }
+  CHECK(together.analytic_flops == flops);
+  CHECK(together.logits_shape[0] == c.prompt.size());
+}
+
+TEST_CASE("specprefill: a speculator with weights of its own is not the base") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const Request request = c.request(c.prompt, 4);
+  const Session own = session_of(c, "specprefill:keep=0.4,lookahead=3,speculator=small");
+  const Session self = session_of(c, "specprefill:keep=0.4,lookahead=3");
+  const Session named =
+      session_of(c, "specprefill:keep=0.4,lookahead=3,speculator=llama_gqa_llama3_rope");
+  CHECK(own.run(request).importance != self.run(request).importance);
+  CHECK(named.run(request).importance == self.run(request).importance);
+  CHECK(named.run(request).tokens == self.run(request).tokens);
+  // The base's own weights are loaded once.
+  CHECK(named.recording().weight_bytes.at({}) == 2 * self.recording().weight_bytes.at({}));
+  CHECK(self.recording().helper_parameters == 0);
+  CHECK(own.recording().parameters == self.recording().parameters);
+}
+
+}  // namespace
+}  // namespace kvcast::execute

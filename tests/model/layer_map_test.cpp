@@ -1,0 +1,166 @@
+#include "model/layer_map.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/catalog.h"
+#include "model/layer_pruning.h"
+#include "tests/model/message_of.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+Architecture model(const std::string& name) { return load_model(catalog(), name); }
+
+Architecture pruned(const Architecture& a, double keep) {
+  return prune_layers(a, retained_layers(a.num_hidden_layers(), keep));
+}
+
+/// Pairs 0,0,1,1,..., `last` of them, and then single indices up to `end`, as methods in the
+/// released yaml files list them.
+LayerMap pairs_then_singles(std::size_t last, std::size_t end, std::size_t times = 2,
+                            std::size_t then = 1) {
+  LayerMap map;
+  for (std::size_t j = 0; j < end; ++j) map.insert(map.end(), j < last ? times : then, j);
+  return map;
+}
+
+TEST_CASE("layer map: the code's maps are those of the released configurations") {
+  const Architecture b1 = model("openelm-1.1b"), b3 = model("openelm-3b");
+  // apple/corenet, projects/kv-prediction/openelm: 0,0,...,7,7,8,...,19 and so on.
+  CHECK(code_layer_map(b1, model("openelm-450m")) == pairs_then_singles(8, 20));
+  CHECK(code_layer_map(b1, model("openelm-270m")) == pairs_then_singles(12, 16));
+  CHECK(code_layer_map(b3, b1) == pairs_then_singles(8, 28));
+  CHECK(code_layer_map(b3, model("openelm-450m")) == pairs_then_singles(16, 20));
+  CHECK(code_layer_map(b3, model("openelm-270m")) == pairs_then_singles(4, 16, 3, 2));
+}
+
+/// Table 1 by KVP model, and its corrections.
+struct Printed {
+  std::map<std::string, LayerMap> maps;
+  std::map<std::string, std::map<std::size_t, std::size_t>> corrections;
+};
+
+std::vector<std::string> fields_of(const std::string& line, char separator = ',') {
+  std::vector<std::string> fields;
+  std::istringstream stream(line);
+  for (std::string field; std::getline(stream, field, separator);) fields.push_back(field);
+  return fields;
+}
+
+Printed read_table_1() {
+  Printed printed;
+  const auto folder = catalog().root() / "published";
+  std::ifstream table(folder / "kvp_table1_layer_map.csv");
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    const auto f = fields_of(line);
+    REQUIRE(std::stoul(f[3]) == printed.maps[f[1]].size());
+    printed.maps[f[1]].push_back(std::stoul(f[4]));
+  }
+  std::ifstream errata(folder / "errata.csv");
+  while (std::getline(errata, line)) {
+    const auto f = fields_of(line);
+    if (f[1] != "kvp_table1_layer_map.csv") continue;
+    const auto key = fields_of(f[2], ';');
+    printed.corrections[key[0].substr(key[0].find('=') + 1)]
+                       [std::stoul(key[1].substr(key[1].find('=') + 1))] = std::stoul(f[5]);
+  }
+  REQUIRE(printed.maps.size() == 11);
+  REQUIRE(printed.corrections.size() == 3);
+  return printed;
+}
+
+TEST_CASE("layer map: paper's maps are Table 1 as printed, code's with its errata") {
+  const Printed printed = read_table_1();
+  for (const auto& [name, map] : printed.maps) {
+    CAPTURE(name);
+    const bool small = name.starts_with("OE1.1B");
+    const Architecture base = model(small ? "openelm-1.1b" : "openelm-3b");
+    const std::string end = name.substr(name.rfind('-') + 1);
+    std::string canonical = "openelm-" + end;
+    std::transform(canonical.begin(), canonical.end(), canonical.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const bool lp = name.find("-LP-") != std::string::npos;
+    const Architecture auxiliary = lp ? pruned(base, std::stod(end)) : model(canonical);
+    if (small) {
+      CHECK(paper_layer_map(base, auxiliary) == map);
+    } else {
+      // 28 printed entries, 36 layers.
+      CHECK(message_of([&] {
+              paper_layer_map(base, auxiliary);
+            }).find("28 entries for 36 layers") != std::string::npos);
+    }
+    LayerMap right = map;
+    const auto corrections = printed.corrections.find(name);
+    if (corrections != printed.corrections.end()) {
+      for (const auto& [layer, index] : corrections->second) right.at(layer) = index;
+    }
+    LayerMap code = code_layer_map(base, auxiliary);
+    CHECK(code.size() == base.num_hidden_layers());
+    code.resize(right.size());
+    CHECK(code == right);
+  }
+}
+
+TEST_CASE("layer map: an auxiliary deeper than the base serves it with its first layers") {
+  const Architecture small = model("openelm-270m"), large = model("openelm-450m");
+  const LayerMap map = code_layer_map(small, large);
+  CHECK(map == pairs_then_singles(0, 16));
+  CHECK(needed_layers(map) == 16);
+}
+
+TEST_CASE("layer map: layers before the first kept one take that") {
+  const Architecture base = model("openelm-270m");
+  const std::vector<std::size_t> kept{3, 5};
+  const LayerMap map = code_layer_map(base, prune_layers(base, kept));
+  LayerMap expected(16, 1);
+  std::fill_n(expected.begin(), 5, 0);
+  CHECK(map == expected);
+}
+
+TEST_CASE("layer map: files are checked") {
+  const Architecture base = pruned(model("openelm-270m"), 0.25);  // 4 layers
+  const Architecture auxiliary =
+      prune_layers(model("openelm-450m"), std::vector<std::size_t>{0, 1});
+  const reports::TestFolder folder;
+  const auto read = [&](const std::string& text) {
+    std::ofstream(folder / "map") << text;
+    return read_layer_map((folder / "map").string(), base, auxiliary);
+  };
+  CHECK(read("0,0\n1, 1\n") == LayerMap{0, 0, 1, 1});
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const std::string line = message_of([&] { read(text); });
+    CAPTURE(line);
+    CHECK(line.find(part) != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+  };
+  refused("0 0 1", "got 3 indices, expected 4");
+  refused("0 0 1 1 1", "got 5 indices, expected 4");
+  refused("0 1 0 1", "got auxiliary layer 0 for layer 2 after 1, expected indices that do not");
+  refused("0 0 1 2", "got auxiliary layer 2 for layer 3, expected indices from 0 to 1");
+  refused("0 0 1 -1", "got something else at byte 6");
+  refused("0 0 1 1x", "got something else at byte 6");
+  refused("0 0 1 99999999999999999999999", "got something else at byte 6");
+  CHECK(message_of([&] { read_layer_map("nowhere", base, auxiliary); }).find("no such file") !=
+        std::string::npos);
+  CHECK(message_of([&] {
+          read_layer_map(folder.path().string(), base, auxiliary);
+        }).find("no such file, or one that cannot be read") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcast
