@@ -431,6 +431,8 @@ class PlainLoops : public PlainAttention<N> {
       const std::size_t written = (b * to_rows + to_row) * features;
       for (std::size_t i = 0; i < count * features; ++i) to(written + i, from(read + i));
     }
+  }
+
   /// The mean of `pool` probabilities of a row around key j, zeros beyond its ends.
   Real pooled(std::size_t row, std::size_t j, std::size_t keys, std::size_t pool) {
     Real sum;
