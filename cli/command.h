@@ -33,6 +33,7 @@ void add_run(CLI::App& app, const Globals& globals);
 void add_sweep(CLI::App& app, const Globals& globals);
 void add_choose(CLI::App& app, const Globals& globals);
 void add_convert(CLI::App& app, const Globals& globals);
+void add_partition(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.

@@ -120,6 +120,7 @@ int run(int argc, char** argv) {
   add_run(app, globals);
   add_choose(app, globals);
   add_convert(app, globals);
+  add_partition(app, globals);
   add_reproduce(app, globals);
   try {
     app.parse(argc, argv);
