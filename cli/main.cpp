@@ -122,6 +122,7 @@ int run(int argc, char** argv) {
   add_run(app, globals);
   add_choose(app, globals);
   add_convert(app, globals);
+  add_partition(app, globals);
   add_reproduce(app, globals);
   add_validate(app, globals);
   try {

@@ -1,0 +1,39 @@
+/// The flags of parallel prefill: model, devices, the links between them.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "roofline/estimator.h"
+#include "search/partition_table.h"
+#include "search/runahead.h"
+
+namespace kvcast::cli {
+
+struct ParallelOptions {
+  std::string model;
+  std::string hardware;
+  std::string attention = "tiled";
+  std::string dtype = "fp16";
+  std::string mode = "calibrated";
+  std::string link_gb_per_s;   ///< empty: of the hardware's first link, with its link_rate
+  std::string link_latency_s;  ///< empty: of that link
+  std::string send_order = "fifo";
+  std::string algorithm = "balance";
+
+  void add_to(CLI::App& command);
+  void add_algorithm_to(CLI::App& command);
+};
+
+/// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
+double parse_number(const std::string& text, const char* flag, bool zero);
+/// 1 or more devices.
+std::size_t parse_devices(const std::string& text, const char* flag);
+
+/// Throws Error naming the flag for every wrong value.
+search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog);
+/// What a table is made for, to be kept in it.
+search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,126 @@
+// `partition search`, `partition table`, `partition lookup`, `choose devices`.
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::json;
+
+const std::string a100 = " --model llama-7b --hardware a100-80gb ";
+
+TEST_CASE("partition search: the best partition, its ends and its certificate") {
+  const json j =
+      run_json("partition search --json --devices 4 --prompt-len 10k --attention eager" + a100);
+  check_keys(
+      j, {"partition_tokens", "partition_boundaries", "ttft_s", "lower_bound_s", "evaluations"});
+  const auto tokens = j["partition_tokens"].get<std::vector<std::uint64_t>>();
+  CHECK(tokens.size() == 4);
+  CHECK(std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0}) == 10240);
+  CHECK(j["partition_boundaries"].front() == 0);
+  CHECK(j["partition_boundaries"].back() == 10240);
+  CHECK(j["partition_boundaries"][1] == tokens[0]);
+  CHECK(j["lower_bound_s"] <= j["ttft_s"]);
+  CHECK(j["ttft_s"].get<double>() <= 1.005 * j["lower_bound_s"].get<double>());
+  CHECK(j["ttft_s"] < j["even_ttft_s"]);
+}
+
+TEST_CASE("partition search: a command of the user's times the partitions") {
+  // The first part is best at 60 of 100 tokens.
+  const std::string command =
+      "--objective-command 'echo {partition} | awk -F, \"{print 1+(\\$1-60)^2/1000}\"' ";
+  const json j = run_json("partition search --json --devices 2 --prompt-len 100 " + command + a100);
+  CHECK(j["partition_tokens"] == json({60, 40}));
+  CHECK(j["ttft_s"] == 1);
+  CHECK(j["lower_bound_s"].is_null());
+
+  const std::string search = "partition search --devices 2 --prompt-len 100" + a100;
+  check_refused(search + "--objective-command 'echo 1'", "{partition}");
+  const auto fails = [&](const std::string& flags, const char* reason) {
+    const ProgramResult r = run_program(search + flags);
+    CAPTURE(r.errors);
+    CHECK(r.status == 1);
+    CHECK(r.output.empty());
+    CHECK(r.errors.find(reason) != std::string::npos);
+  };
+  fails("--objective-command 'echo fast {partition}'", "expected seconds");
+  fails("--objective-command 'exit 3 # {partition}'", "exit status 3");
+  fails("--command-limit-s 0.2 --objective-command 'sleep 9 # {partition}'", "within 0.2 s");
+}
+
+TEST_CASE("partition table: kept, looked up between its contexts, refused for another model") {
+  const reports::TestFolder folder;
+  const std::string file = (folder / "table.json").string();
+  const std::string csv = (folder / "table.csv").string();
+  const json table = run_json(
+      "partition table -q --json --verify --devices 2,4 --prompt-len 4k..16k:4k --output " + file +
+      " --csv " + csv + a100);
+  CHECK(table["entries"].size() == 8);
+  CHECK(table["verify"]["entries"] == 4);
+  CHECK(table["verify"]["worst_loss"] < 0.013);  // what the paper loses at worst
+  std::ifstream rows(csv);
+  std::string header;
+  std::getline(rows, header);
+  CHECK(header.find("context_tokens,devices,partition_tokens,ttft_s") == 0);
+  CHECK(header.find(",kvcast,model,hardware,attention,dtype") != std::string::npos);
+
+  const std::string lookup = "partition lookup --devices 4 --table " + file;
+  const json j = run_json(lookup + " --json --verify --prompt-len 10k" + a100);
+  check_keys(j, {"partition_tokens", "partition_boundaries", "ttft_s", "lower_bound_s",
+                 "evaluations", "searched_ttft_s", "loss"});
+  CHECK(j["partition_boundaries"].back() == 10240);
+  CHECK(j["loss"].get<double>() >= -1e-9);
+  CHECK(j["loss"] < 0.013);
+
+  check_refused(lookup + " --prompt-len 10k --model falcon-7b", "a table for model llama-7b");
+  check_refused(lookup + " --prompt-len 10k --hardware h200", "a table for hardware a100-80gb");
+  check_refused(lookup + " --prompt-len 32k", "--extrapolate");
+  check_refused("partition lookup --devices 3 --prompt-len 8k --table " + file, "one of 2, 4");
+  run_json(lookup + " --json --prompt-len 32k --extrapolate");
+  run_json(lookup + " --json --prompt-len 8k --model falcon-7b --force");
+
+  std::ofstream(file) << R"({"file": "kvcast partition table", "settings": {}, "entries": [
+    {"context": 9, "partition_tokens": [5, 3], "ttft_s": 1, "even_ttft_s": 1, "lower_bound_s": 1,
+     "evaluations": 1}]})";
+  check_refused(lookup + " --prompt-len 9", "8 tokens in all");
+  std::ofstream(file) << "{";
+  check_refused(lookup + " --prompt-len 9", file);
+}
+
+TEST_CASE("choose devices: more devices as long as they pay off") {
+  const json fast = run_json("choose devices --json --prompt-len 16k" + a100);
+  check_keys(fast, {"devices", "rows", "prompt_len"});
+  CHECK(fast["rows"].size() == 5);
+  CHECK(fast["rows"][0]["ttft_speedup"] == 1);
+  const json slow = run_json("choose devices --json --prompt-len 16k --link-gb-per-s 0.1" + a100);
+  CHECK(slow["devices"] <= fast["devices"]);
+  CHECK(slow["devices"] < 16);
+}
+
+TEST_CASE("partition, choose devices: requests that cannot be are refused") {
+  const std::string search = "partition search --prompt-len 1k" + a100;
+  check_refused(search + "--devices 4 --link-gb-per-s 0", "--link-gb-per-s");
+  check_refused(search + "--devices 4 --link-gb-per-s fast", "--link-gb-per-s");
+  check_refused(search + "--devices 4 --link-latency-s -1", "--link-latency-s");
+  check_refused(search + "--devices 0", "--devices");
+  check_refused(search + "--devices 1025", "1024 tokens");
+  check_refused(search + "--devices 4 --send-order fast", "fifo");
+  check_refused(search + "--devices 4 --algorithm gird", "grid");
+  check_refused(search + "--devices 12 --algorithm grid", "at most 9");
+  check_refused("partition search --devices 2 --model whisper-base --hardware a100-80gb",
+                "encoder-decoder");
+  check_refused("partition search --devices 2 --model llama-7b --hardware x86-server-cpu", "link");
+  check_refused("choose devices --min-gain 1" + a100, "--min-gain");
+  check_refused("partition lookup --table /nonexistent.json --devices 2 --prompt-len 1k",
+                "/nonexistent.json");
+}
+
+}  // namespace
+}  // namespace kvcast::cli
