@@ -114,10 +114,11 @@ struct Pass {
   Count later = 0;  ///< keys behind the pass's tokens, see CacheExchange
 };
 
-/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads and appends to the
-/// cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and for encoder-decoder
-/// models reads "layers.I.cross_keys", "layers.I.cross_values" [batch, encoder_len, G·hd], which
-/// must be `cross` when the same recording made them. Methods keep other tensors.
+/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads
+/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and
+/// for encoder-decoder models reads "layers.I.cross_keys", "layers.I.cross_values" [batch,
+/// encoder_len, G·hd], which must be `cross` when the same recording made them. Methods keep other
+/// tensors.
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross = {});
 
