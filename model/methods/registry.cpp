@@ -8,6 +8,7 @@
 // One line for each file of this folder, which defines a function of that name.
 #define KVCAST_METHODS(METHOD) \
   METHOD(plain)                \
+  METHOD(lazyllm)              \
   METHOD(mlkv)                 \
   METHOD(random_prune)         \
   METHOD(slim)                 \
