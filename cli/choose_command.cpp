@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/choose_keep_rate.h"
 #include "cli/choose_slim.h"
 #include "cli/command.h"
 #include "cli/request_options.h"
@@ -231,6 +232,7 @@ void add_choose(CLI::App& app, const Globals& globals) {
   command->require_subcommand(1);
   add_mlkv(*command, globals);
   add_choose_slim(*command, globals);
+  add_choose_keep_rate(*command, globals);
 }
 
 }  // namespace kvcast::cli

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/progress_bar.h"
 #include "cli/request_options.h"
+#include "cli/run_importance.h"
 #include "cli/run_inputs.h"
 #include "cli/run_profile.h"
 #include "model/error.h"
@@ -40,6 +41,8 @@ struct Options {
   std::string logits;
   std::string hardware;
   std::string random_weights;  ///< a seed
+  std::string dump_importance;
+  std::string plot_importance;
   int threads = 0;
   bool count = false;
   bool profile = false;
@@ -73,7 +76,11 @@ ordered_json profile_json(const std::vector<ProfileRow>& rows) {
 std::string profile_text(const std::vector<ProfileRow>& rows) {
   Table table(
       {"pass", "operator", "count", "ms", "roofline ms", "measured/roofline", "GFLOP/s", "GB/s"});
-  for (const std::string pass : {"prefill", "decode"}) {
+  std::vector<std::string> passes;
+  for (const ProfileRow& r : rows) {
+    if (passes.empty() || passes.back() != r.pass) passes.push_back(r.pass);
+  }
+  for (const std::string& pass : passes) {
     double measured = 0;
     double predicted = 0;
     for (const ProfileRow& r : rows) {
@@ -134,7 +141,7 @@ DType parse_run_dtype(const std::string& text) {
 }
 
 execute::SessionOptions session_options(const Options& o, const Architecture& a,
-                                        std::size_t decoder_tokens) {
+                                        std::size_t decoder_tokens, const Catalog& catalog) {
   execute::SessionOptions s;
   s.methods = parse_methods(o.method);
   apply_semantics(o.semantics, a, s.methods);
@@ -149,6 +156,12 @@ execute::SessionOptions session_options(const Options& o, const Architecture& a,
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;
   if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
+  if (!o.random_weights.empty()) {
+    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
+    s.open = [catalog, seed](const std::string& name) {
+      return Checkpoint(load_model(catalog, name), seed + 1);
+    };
+  }
   return s;
 }
 
@@ -202,6 +215,7 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
     j["skipped_flops"] = g.skipped.flops;
     j["skipped_bytes"] = g.skipped.bytes;
   }
+  if (!g.kept.empty()) j["kept_tokens"] = g.kept[0].size();
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();
@@ -263,7 +277,8 @@ void run(const Options& o, const Globals& globals) {
   if (text_given && tokenizer && !o.ignore_eos) request.stop_tokens = tokenizer->end_of_text();
 
   const Architecture& a = checkpoint.architecture();
-  const execute::SessionOptions options = session_options(o, a, request.tokens.front().size());
+  const execute::SessionOptions options =
+      session_options(o, a, request.tokens.front().size(), globals.catalog());
   const std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
@@ -285,6 +300,15 @@ void run(const Options& o, const Globals& globals) {
   execute::check_checkpoint(checkpoint, options);
   check_memory(a, options, point);
   const execute::Session session(checkpoint, options);
+  if (!session.opened().empty() && !tokenizer && !checkpoint.is_random()) {
+    tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  }
+  check_tokenizers(session, request, tokenizer);
+  if (!session.recording().selection && !(o.dump_importance + o.plot_importance).empty()) {
+    throw Error(o.dump_importance.empty() ? "--plot-importance" : "--dump-importance",
+                "the method " + to_string(options.methods) + ", which chooses no tokens",
+                "one that does, such as specprefill");
+  }
 
   Printer printer(tokenizer);
   const bool stream = !o.json && request.tokens.size() == 1;
@@ -298,6 +322,10 @@ void run(const Options& o, const Globals& globals) {
   if (stream) printer.finish();
 
   if (logits) write_logits(*logits, g);
+  if (!o.dump_importance.empty()) write_importance_csv(o.dump_importance, request, g);
+  if (!o.plot_importance.empty()) {
+    write_importance_plot(o.plot_importance, a.name + ", " + to_string(options.methods), g);
+  }
   ordered_json j = run_json(o, checkpoint, options.methods, session, g, prompt_len, threads);
   if (tokenizer) {
     ordered_json texts = ordered_json::array();
@@ -307,7 +335,9 @@ void run(const Options& o, const Globals& globals) {
   std::vector<ProfileRow> rows;
   if (o.profile) {
     if (!hardware) hardware = measured_machine();  // after the run: it needs memory of its own
-    const std::uint64_t first_kv_len = request.tokens[0].size() + 1;
+    const std::uint64_t first_kv_len =
+        1 + session.recording().prompt_slots.at(
+                session.recording().symbols.resolve({point.batch, prompt_len, 1}, g.found));
     rows = profile_rows(session, options, g, point.batch, prompt_len, first_kv_len, *hardware);
     j["profile_hardware"] = hardware->name;
     j["profile"] = profile_json(rows);
@@ -377,6 +407,11 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
       ->type_name("FILE.safetensors");
+  c->add_option("--dump-importance", o->dump_importance,
+                "of each prompt token, and which were kept, where a method selects some")
+      ->type_name("FILE.csv");
+  c->add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
+      ->type_name("FILE.svg|png");
   c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
   c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")
       ->needs("--profile")
