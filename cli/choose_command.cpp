@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/choose_devices.h"
+#include "cli/choose_keep_rate.h"
 #include "cli/choose_slim.h"
 #include "cli/command.h"
 #include "cli/request_options.h"
@@ -233,6 +234,7 @@ void add_choose(CLI::App& app, const Globals& globals) {
   add_mlkv(*command, globals);
   add_choose_slim(*command, globals);
   add_choose_devices(*command, globals);
+  add_choose_keep_rate(*command, globals);
 }
 
 }  // namespace kvcast::cli

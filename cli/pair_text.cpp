@@ -55,21 +55,4 @@ std::vector<TokenId> read_pair_text(const char* flag, const std::string& file,
   });
 }
 
-void check_helper_tokenizers(const execute::Session& session, const text::Tokenizer& base,
-                             const std::vector<TokenId>& prompt) {
-  const auto read = [&](const text::Tokenizer& tokenizer) {
-    std::vector<TokenId> known = prompt;
-    std::erase_if(known, [&](TokenId id) { return id >= tokenizer.vocab_size(); });
-    return tokenizer.decode(known);
-  };
-  for (const HelperModel& model : session.recording().helper_models) {
-    if (model.weights != HelperWeights::Checkpoint) continue;
-    std::string why;
-    const auto tokenizer = find_tokenizer(Checkpoint(model.name), why);
-    if (!tokenizer || read(*tokenizer) == read(base)) continue;
-    throw Error(model.name, "a tokenizer that reads the prompt's ids as another text",
-                "that of " + session.architecture().name);
-  }
-}
-
 }  // namespace kvcast::cli

@@ -16,9 +16,4 @@ std::vector<execute::TokenId> read_pair_text(const char* flag, const std::string
                                              const Checkpoint& base, const Checkpoint& auxiliary,
                                              const Globals& globals);
 
-/// Throws Error unless the tokenizers of the models that the methods name, where they have one,
-/// read the prompt's ids as the base's does.
-void check_helper_tokenizers(const execute::Session& session, const text::Tokenizer& base,
-                             const std::vector<execute::TokenId>& prompt);
-
 }  // namespace kvcast::cli

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cli/command.h"
-#include "cli/pair_text.h"
 #include "cli/progress_bar.h"
 #include "cli/request_options.h"
+#include "cli/run_importance.h"
 #include "cli/run_inputs.h"
 #include "cli/run_profile.h"
 #include "cli/run_ranks.h"
@@ -43,6 +43,8 @@ struct Options {
   std::string logits;
   std::string hardware;
   std::string random_weights;  ///< a seed
+  std::string dump_importance;
+  std::string plot_importance;
   int threads = 0;
   double wait_limit_s = 600;
   bool count = false;
@@ -91,7 +93,7 @@ DType parse_run_dtype(const std::string& text) {
 }
 
 execute::SessionOptions session_options(const Options& o, const Architecture& a,
-                                        std::size_t decoder_tokens) {
+                                        std::size_t decoder_tokens, const Catalog& catalog) {
   execute::SessionOptions s;
   s.methods = parse_methods(o.method);
   apply_semantics(o.semantics, a, s.methods);
@@ -106,6 +108,12 @@ execute::SessionOptions session_options(const Options& o, const Architecture& a,
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;
   if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
+  if (!o.random_weights.empty()) {
+    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
+    s.open = [catalog, seed](const std::string& name) {
+      return Checkpoint(load_model(catalog, name), seed + 1);
+    };
+  }
   return s;
 }
 
@@ -134,6 +142,7 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
     j["skipped_flops"] = g.skipped.flops;
     j["skipped_bytes"] = g.skipped.bytes;
   }
+  if (!g.kept.empty()) j["kept_tokens"] = g.kept[0].size();
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();
@@ -236,7 +245,7 @@ Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
   }
 
   execute::SessionOptions& options = job.options;
-  options = session_options(o, a, request.tokens.front().size());
+  options = session_options(o, a, request.tokens.front().size(), globals.catalog());
   const std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
@@ -271,10 +280,19 @@ std::string common_text(const Options& o, const Job& job) {
 
 void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
   execute::Request& request = job.request;
-  const std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
+  std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
   const std::size_t prompt_len = job.point.prompt_len;
   const execute::Session session(job.checkpoint, job.options);
-  if (tokenizer) check_helper_tokenizers(session, *tokenizer, request.tokens.front());
+  if (!session.opened().empty() && !tokenizer && !job.checkpoint.is_random()) {
+    std::string no_tokenizer;
+    tokenizer = find_tokenizer(job.checkpoint, no_tokenizer);
+  }
+  check_tokenizers(session, request, tokenizer);
+  if (!session.recording().selection && !(o.dump_importance + o.plot_importance).empty()) {
+    throw Error(o.dump_importance.empty() ? "--plot-importance" : "--dump-importance",
+                "the method " + to_string(job.options.methods) + ", which chooses no tokens",
+                "one that does, such as specprefill");
+  }
 
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();
@@ -296,6 +314,11 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
   if (stream) printer.finish();
 
   if (job.logits) write_logits(*job.logits, g);
+  if (!o.dump_importance.empty()) write_importance_csv(o.dump_importance, request, g);
+  if (!o.plot_importance.empty()) {
+    write_importance_plot(o.plot_importance,
+                          session.architecture().name + ", " + to_string(job.options.methods), g);
+  }
   ordered_json j =
       run_json(o, job.checkpoint, job.options.methods, session, g, prompt_len, job.threads);
   if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
@@ -306,9 +329,12 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
   }
   std::vector<ProfileRow> rows;
   if (o.profile) {
-    if (!job.hardware)
+    if (!job.hardware) {
       job.hardware = measured_machine();  // after the run: it needs memory of its own
-    const std::uint64_t first_kv_len = request.tokens[0].size() + 1;
+    }
+    const std::uint64_t first_kv_len =
+        1 + session.recording().prompt_slots.at(
+                session.recording().symbols.resolve({job.point.batch, prompt_len, 1}, g.found));
     rows = profile_rows(session, job.options, g, job.point.batch, prompt_len, first_kv_len,
                         *job.hardware);
     j["profile_hardware"] = job.hardware->name;
@@ -403,6 +429,11 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
       ->type_name("FILE.safetensors");
+  c->add_option("--dump-importance", o->dump_importance,
+                "of each prompt token, and which were kept, where a method selects some")
+      ->type_name("FILE.csv");
+  c->add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
+      ->type_name("FILE.svg|png");
   c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
   c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")
       ->needs("--profile")

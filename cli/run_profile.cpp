@@ -34,8 +34,8 @@ void predict(std::map<std::string, ProfileRow>& rows, const std::vector<roofline
   }
 }
 
-void append(std::vector<ProfileRow>& all, std::map<std::string, ProfileRow> rows, const char* pass,
-            const Graph& graph, const std::vector<double>& seconds) {
+void append(std::vector<ProfileRow>& all, std::map<std::string, ProfileRow> rows,
+            const std::string& pass, const Graph& graph, const std::vector<double>& seconds) {
   for (std::size_t n = 0; n < seconds.size(); ++n) {
     rows[std::string(name(graph.nodes()[n].op))].measured_s += seconds[n];
   }
@@ -74,9 +74,19 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
       roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
   const Recording& recording = session.recording();
   const auto symbols = [&](std::uint64_t length, std::uint64_t kv_len) {
-    return recording.symbols.resolve({batch, length, kv_len});
+    return recording.symbols.resolve({batch, length, kv_len}, run.found);
   };
   std::vector<ProfileRow> all;
+  for (std::size_t i = 0; i < recording.helpers.size(); ++i) {
+    const HelperPass& pass = recording.helpers[i];
+    std::map<std::string, ProfileRow> rows;
+    const auto groups = roofline::fold(pass.graph, lowering);
+    const std::uint64_t first = pass.first_kv_len.at(symbols(prompt_len, 1));
+    for (std::uint64_t step = 0; step < run.helper_steps[i]; ++step) {
+      predict(rows, groups, rates, symbols(prompt_len, first + step));
+    }
+    append(all, std::move(rows), pass.name, pass.graph, run.profile.helpers_s[i]);
+  }
   std::map<std::string, ProfileRow> prefill;
   const auto prefill_groups = roofline::fold(recording.prefill, lowering);
   const std::uint64_t chunk = options.chunk > 0 ? options.chunk : prompt_len;

@@ -12,7 +12,7 @@
 namespace kvcast::cli {
 
 struct ProfileRow {
-  std::string pass;  ///< "prefill" or "decode"
+  std::string pass;  ///< "prefill", "decode", or the name of a helper pass
   std::string op;
   std::uint64_t count = 0;  ///< operators run
   double flops = 0;
@@ -24,7 +24,7 @@ struct ProfileRow {
 /// This machine as a device without factors: what it reads and multiplies at most, measured now.
 roofline::Hardware measured_machine();
 
-/// Rows by time, prefill first. `prompt_len` and `batch` as the run had them.
+/// Rows by time, helper passes first, then prefill. `prompt_len` and `batch` as the run had them.
 std::vector<ProfileRow> profile_rows(const execute::Session& session,
                                      const execute::SessionOptions& options,
                                      const execute::Generation& run, std::uint64_t batch,

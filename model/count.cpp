@@ -169,7 +169,9 @@ Count Symbols::derive(Derived derived, std::string name) {
 
 Symbol Symbols::add(Derived derived, std::string name) {
   const std::size_t index = names_.size();
-  KVCAST_ASSERT(index < 250);
+  if (index >= 250) {  // ids are bytes, and 255 stands for none
+    throw Error("a recording with more than 250 sizes of its own; fewer layers may differ");
+  }
   derived_.push_back(std::move(derived));
   names_.push_back(std::move(name));
   return Symbol{static_cast<std::uint8_t>(index)};

@@ -19,6 +19,7 @@ struct StackPass {
   CrossMethod cross = {};
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Value> positions = {};
+  std::optional<LayerTokens> layer_tokens = {};
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -158,10 +159,25 @@ void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& ke
   pass.bias = bias;
 }
 
+/// Drops tokens behind layer `index` so that the next one sees as many as it should.
+Value drop_tokens(Recorder& r, StackPass& pass, std::size_t index, Value x) {
+  const Count kept = pass.layer_tokens->tokens(index + 1);
+  if (kept == r.info(x).shape[1]) return x;
+  const LayerShape& layer = pass.stack.layers[index];
+  const OwnedKeyValues& of_layer = pass.key_values[layer.kv_layer.value_or(index)];
+  const Recorder::Attention attention = attention_of(pass.stack, layer.heads);
+  const Value last = r.last_token(of_layer.queries);
+  const Value indices = r.keep_tokens(attention, last, of_layer.keys, kept);
+  pass.positions = r.gather_rows("keep_positions", *pass.positions, indices);
+  return r.gather_rows("keep_states", x, indices);
+}
+
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
   pass.key_values.resize(pass.stack.layers.size());
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
+    if (pass.layer_tokens) pass.past = pass.layer_tokens->past(i);
     x = record_layer(r, pass, i, x, cross);
+    if (pass.layer_tokens && i + 1 < pass.stack.layers.size()) x = drop_tokens(r, pass, i, x);
   }
   return x;
 }
@@ -313,6 +329,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                   pass.past, {},        pass.attention, pass.cross};
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
+  stack.layer_tokens = pass.layer_tokens;
   if (pass.given_positions) {
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
   }

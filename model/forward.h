@@ -109,6 +109,15 @@ CrossMethod plain_cross_attention();
 /// Which positions get logits. None: the pass ends with the hidden states of the last layer.
 enum class Logits { Last, All, None };
 
+/// Progressive pruning: each layer sees fewer of the prompt's tokens than the one below.
+struct LayerTokens {
+  /// New tokens that layer `index` sees; those of the layer below are as many or more, and what the
+  /// last token attends to least in that layer goes.
+  std::function<Count(std::size_t index)> tokens;
+  /// Tokens in the layer's cache before the pass.
+  std::function<Count(std::size_t index)> past;
+};
+
 /// The shape of one pass over a decoder.
 struct Pass {
   Count batch = 1;
@@ -121,6 +130,7 @@ struct Pass {
   /// An input "positions" [batch, tokens] says where the tokens stand in the text; else they follow
   /// what is in the cache. Rotary or learned positions only.
   bool given_positions = false;
+  std::optional<LayerTokens> layer_tokens = {};  ///< with given positions
   Count later = 0;  ///< keys behind the pass's tokens, see CacheExchange
 };
 

@@ -14,6 +14,8 @@ struct OpName {
   std::string_view operator()(const SparseValues&) const { return "sparse_values"; }
   std::string_view operator()(const TiledAttention&) const { return "tiled_attention"; }
   std::string_view operator()(const LargestProbability&) const { return "largest_probability"; }
+  std::string_view operator()(const KeepTokens&) const { return "keep_tokens"; }
+  std::string_view operator()(const GatherRows&) const { return "gather_rows"; }
   std::string_view operator()(const Softmax&) const { return "softmax"; }
   std::string_view operator()(const Elementwise& e) const { return name(e.function); }
   std::string_view operator()(const GatedActivation&) const { return "gated_activation"; }

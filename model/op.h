@@ -136,6 +136,20 @@ struct LargestProbability {
   bool operator==(const LargestProbability&) const = default;
 };
 
+/// Which tokens go on to the next layer: the last one, and those that it attends to most, summed
+/// over the heads; the first among equals.  Input: probabilities of one query [batch, H, 1,
+/// tokens]; output: their indices [batch, n], ascending.  Work: 1 FLOP a probability; ordering is
+/// not counted.
+struct KeepTokens {
+  bool operator==(const KeepTokens&) const = default;
+};
+
+/// Rows of each sequence.  Inputs: x [batch, tokens, features] or [batch, tokens], indices [batch,
+/// n]; output [batch, n, features] or [batch, n]. Only these rows are read.
+struct GatherRows {
+  bool operator==(const GatherRows&) const = default;
+};
+
 /// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
 /// divide).
 struct Softmax {
@@ -323,9 +337,9 @@ struct CausalMask {
 using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
                  TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
-                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict, JoinRows,
-                 Send, Receive, RepeatHeads, LastToken, Conv1d, RelativePositionBias, AlibiBias,
-                 CausalMask>;
+                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict,
+                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows, Conv1d,
+                 RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);

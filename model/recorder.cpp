@@ -347,6 +347,26 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
 
 Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
                                     std::optional<Value> before) {
+  const Value p = probabilities(a, q, k);
+  std::vector<Value> inputs{p};
+  if (before) inputs.push_back(*before);
+  const std::vector<Count> shape = info(p).shape;
+  return node(LargestProbability{pool}, "largest", std::move(inputs),
+              {shape[0], shape[3], shape[2]}, lowering_.activations);
+}
+
+Value Recorder::keep_tokens(const Attention& a, Value q, Value k, const Count& kept) {
+  const Value p = probabilities(a, q, k);
+  return node(KeepTokens{}, "keep_tokens", {p}, {info(p).shape[0], kept}, DType::FP32);
+}
+
+Value Recorder::gather_rows(std::string_view label, Value x, Value indices) {
+  std::vector<Count> shape = info(x).shape;
+  shape[1] = info(indices).shape[1];
+  return node(GatherRows{}, label, {x, indices}, std::move(shape), info(x).dtype);
+}
+
+Value Recorder::probabilities(const Attention& a, Value q, Value k) {
   if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
   const Count& batch = info(q).shape[0];
   const Count queries = info(q).shape[1];
@@ -356,11 +376,7 @@ Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::u
   if (a.score_scale == ScoreScale::OnScores) s = unary("scale", Function::Scale, s, a.scale);
   if (a.softcap > 0) s = unary("soft_cap", Function::SoftCap, s, a.softcap);
   const DType wide = is_half(lowering_.activations) ? DType::FP32 : lowering_.activations;
-  const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
-  std::vector<Value> inputs{p};
-  if (before) inputs.push_back(*before);
-  return node(LargestProbability{pool}, "largest", std::move(inputs), {shape[0], keys, queries},
-              lowering_.activations);
+  return cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
 }
 
 Value Recorder::row_mean(std::string_view label, Value x) {

@@ -155,6 +155,10 @@ class Recorder {
   /// them -> [batch, keys, queries].
   Value largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
                             std::optional<Value> before);
+  /// The indices [batch, kept] of the tokens that a query [batch, 1, H·hd] attends to most, as
+  /// KeepTokens takes them.
+  Value keep_tokens(const Attention& a, Value q, Value k, const Count& kept);
+  Value gather_rows(std::string_view label, Value x, Value indices);
   /// The mean over the last dimension: [..., n] -> [..., 1].
   Value row_mean(std::string_view label, Value x);
 
@@ -162,6 +166,7 @@ class Recorder {
   Value node(Op op, std::string_view label, std::vector<Value> inputs, std::vector<Count> shape,
              DType dtype, Storage storage = Storage::Activations);
   Value cast(Value x, DType dtype, std::string_view label);
+  Value probabilities(const Attention& a, Value q, Value k);
   Value eager_attention(const Attention& a, Value q, Value k, Value v);
   Value tiled_attention(const Attention& a, Value q, Value k, Value v);
   Value eager_rms_norm(std::string_view label, const RmsNorm& op, Value weight, Value x);

@@ -23,7 +23,10 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
     record_decoder(r, a, pass, cross);
   } else {
     pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
-    pass.given_positions = plan.selection.has_value();
+    pass.given_positions = plan.given_positions;
+    if (plan.layer_tokens) {
+      pass.layer_tokens = {plan.layer_tokens, [](std::size_t) { return Count(); }};
+    }
     record_decoder(r, a, pass);
   }
   return r.take();
@@ -32,9 +35,14 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
 Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   Recorder r(plan.symbols, lowering);
   const Count past = Count(symbol::kv_len) - 1;
-  record_decoder(r, plan.model,
-                 {symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention,
-                  plan.cross, plan.selection.has_value()});
+  Pass pass{symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention, plan.cross};
+  pass.given_positions = plan.given_positions;
+  if (plan.layer_tokens) {
+    pass.layer_tokens = {
+        [](std::size_t) { return Count(1); },
+        [&](std::size_t layer) { return past - symbol::prompt_len + plan.layer_tokens(layer); }};
+  }
+  record_decoder(r, plan.model, pass);
   return r.take();
 }
 
@@ -93,6 +101,10 @@ bool is_plain(const AttentionMethod& attention) {
 
 /// Rotation and masks of other attentions go by places in the cache.
 void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
+  if (!plan.prompt_past.is_zero()) {
+    throw Error("methods " + to_string(methods) +
+                " do not compose: one fills the cache of the whole prompt, the other drops tokens");
+  }
   const Stack& s = plan.model.decoder;
   if (plan.model.encoder_decoder || s.position == Position::Alibi) {
     throw Error(
@@ -138,13 +150,20 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
                 "estimate, or 'mpirun -n " +
                 std::to_string(plan.placement->ranks) + " kvcast run' for a run");
   }
+  if (plan.layer_tokens && plan.model.decoder.num_key_value_layers > 0) {
+    throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,
+                "a model whose layers all have keys and values of their own, for the tokens that "
+                "they see");
+  }
 
   const Architecture& a = plan.model;
-  if (plan.selection) check_positions(plan, methods);
+  plan.given_positions |= plan.selection.has_value();
+  if (plan.given_positions) check_positions(plan, methods);
   recording.conversion = plan.conversion;
   recording.helpers = record_helpers(plan, lowering);
   recording.helper_models = plan.helper_models;
   recording.selection = plan.selection;
+  recording.given_positions = plan.given_positions;
   recording.prompt_tokens = plan.prompt_tokens;
   recording.prompt_past = plan.prompt_past;
   recording.prefill = record_prefill(plan, lowering, options);

@@ -24,8 +24,9 @@ struct Recording {
   /// What runs before the prefill, in order, and the models beside the base whose weights it reads.
   std::vector<HelperPass> helpers;
   std::vector<HelperModel> helper_models;
-  /// See Plan; with a selection both passes take "positions" [batch, tokens].
+  /// See Plan; with given positions both passes take "positions" [batch, tokens].
   std::optional<TokenSelection> selection;
+  bool given_positions = false;
   Count prompt_tokens;
   Count prompt_past;
   /// Unique parameters, each tied tensor once, of the base and of all others.

@@ -115,6 +115,18 @@ struct OpWork {
     w.flops = (op.pool > 0 ? op.pool + 2 : 1) * operands.input(0).elements();
     return w;
   }
+  Work operator()(const KeepTokens&) const {
+    Work w = operands.traffic();
+    w.flops = operands.input(0).elements();
+    return w;
+  }
+  Work operator()(const GatherRows&) const {
+    Work w;
+    operands.read(w, 0, operands.output().elements());
+    operands.read(w, 1, operands.input(1).elements());
+    operands.write(w, operands.output().elements());
+    return w;
+  }
   Work operator()(const Softmax&) const { return with_flops_per_element(5); }
   Work operator()(const Elementwise& op) const {
     return with_flops_per_element(flops_per_element(op.function));
@@ -209,6 +221,8 @@ struct OpEngine {
   Engine operator()(const TiledAttention&) const { return Engine::TiledAttention; }
   Engine operator()(const Embedding&) const { return Engine::Vector; }
   Engine operator()(const LargestProbability&) const { return Engine::Vector; }
+  Engine operator()(const KeepTokens&) const { return Engine::Vector; }
+  Engine operator()(const GatherRows&) const { return Engine::Vector; }
   Engine operator()(const Softmax&) const { return Engine::Vector; }
   Engine operator()(const Elementwise&) const { return Engine::Vector; }
   Engine operator()(const RowMean&) const { return Engine::Vector; }

@@ -106,12 +106,14 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     set(Engine::BatchedMatrix,
         b.matrix("batched_matrix_rate", attention_dtype, hw.batched_matrix_rate));
   } else {
-    set(Engine::TiledAttention,
-        b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate));
+    const double rate = b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate);
+    set(Engine::TiledAttention, rate);
+    // Scores that a method asks for beside the attention: no device has a factor for these.
+    set(Engine::BatchedMatrix, rate);
     // Where nobody measured it apart, decoding's attention runs as a prompt's does.
     set(Engine::DecodeAttention,
         hw.decode_attention_rate.empty()
-            ? flops[static_cast<std::size_t>(Engine::TiledAttention)]
+            ? rate
             : b.matrix("decode_attention_rate", attention_dtype, hw.decode_attention_rate));
   }
   b.peak_only("vector_flops", hw.vector_flops_per_second);

@@ -220,6 +220,11 @@ void Session::check(const Request& request) const {
     const std::uint64_t tokens = before > 0 ? pass.steps : length;
     check_positions(stack_of(recording_, pass), before + tokens, pass.name);
   }
+  if (recording_.selection && recording_.selection->chunk > length) {
+    throw Error("prompt in chunks that are kept or dropped",
+                fmt::format("chunks of {} tokens", recording_.selection->chunk),
+                fmt::format("at most the prompt's {}: one chunk is all of it", length));
+  }
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
   // The last generated token is not fed back.
   check_positions(a.decoder, length + request.output_len - 1,

@@ -84,6 +84,8 @@ struct Generation {
   std::uint64_t decode_steps = 0;
   /// Where a method selects the prompt's tokens: their importance and the positions of the kept
   /// ones, by sequence.
+  std::vector<FoundCount> found;            ///< of one sequence, where they run one by one
+  std::vector<std::uint64_t> helper_steps;  ///< run of each helper pass
   std::vector<std::vector<double>> importance;
   std::vector<std::vector<std::uint64_t>> kept;
   Profile profile;
@@ -102,6 +104,8 @@ class Session {
   const SessionOptions& options() const { return options_; }
   const Recording& recording() const { return recording_; }
   const Architecture& architecture() const { return checkpoint_.architecture(); }
+  /// The models that the methods name.
+  const OpenedModels& opened() const { return opened_; }
   std::uint64_t weight_bytes() const { return weights_.bytes(); }
   double load_s() const { return load_s_; }
   /// Throws Error for wrong token ids, lengths or features.

@@ -161,6 +161,31 @@ struct FastKernels {
     });
   }
 
+  void operator()(const KeepTokens&) const {
+    const std::size_t heads = in(0).shape[1];
+    const std::size_t tokens = in(0).shape[3];
+    const std::size_t kept = out.shape[1];
+    for (std::size_t b = 0; b < out.shape[0]; ++b) {
+      std::vector<float> sums(tokens, 0.0F);
+      for (std::size_t h = 0; h < heads; ++h) {
+        add_scaled_row(1, in(0).data + (b * heads + h) * tokens, sums.data(), tokens);
+      }
+      const std::vector<std::size_t> indices = kept_tokens<float>(sums, kept);
+      std::copy(indices.begin(), indices.end(), out.data + b * kept);
+    }
+  }
+
+  void operator()(const GatherRows&) const {
+    const std::size_t tokens = in(0).shape[1];
+    const std::size_t kept = out.shape[1];
+    const std::size_t features_of_row = out.shape.elements() / (out.shape[0] * kept);
+    for_rows(out.shape[0] * kept, out.shape.elements(), [&](std::size_t i) {
+      const std::size_t row = i / kept * tokens + static_cast<std::size_t>(in(1).data[i]);
+      std::copy_n(in(0).data + row * features_of_row, features_of_row,
+                  out.data + i * features_of_row);
+    });
+  }
+
   void operator()(const Softmax&) const {
     const std::size_t n = features();
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {

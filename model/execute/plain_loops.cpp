@@ -135,6 +135,37 @@ class PlainLoops : public PlainAttention<N> {
     }
   }
 
+  void operator()(const KeepTokens&) {
+    const std::size_t heads = in_shape(0)[1];
+    const std::size_t tokens = in_shape(0)[3];
+    const std::size_t kept = out_shape()[1];
+    for (std::size_t b = 0; b < in_shape(0)[0]; ++b) {
+      std::vector<Real> sums(tokens);
+      for (std::size_t h = 0; h < heads; ++h) {
+        for (std::size_t j = 0; j < tokens; ++j) sums[j] += in_[0]((b * heads + h) * tokens + j);
+      }
+      std::vector<N> numbers;
+      for (const Real sum : sums) numbers.push_back(sum.value);
+      const std::vector<std::size_t> indices = kept_tokens<N>(numbers, kept);
+      for (std::size_t i = 0; i < kept; ++i) {
+        out_(b * kept + i, Real{static_cast<N>(indices[i])});
+      }
+    }
+  }
+
+  void operator()(const GatherRows&) {
+    const std::size_t batch = out_shape()[0];
+    const std::size_t tokens = in_shape(0)[1];
+    const std::size_t kept = out_shape()[1];
+    const std::size_t features = in_shape(0).elements() / (batch * tokens);
+    for (std::size_t i = 0; i < batch * kept; ++i) {
+      const auto row = i / kept * tokens + static_cast<std::size_t>(in_[1](i).value);
+      for (std::size_t f = 0; f < features; ++f) {
+        out_(i * features + f, in_[0](row * features + f));
+      }
+    }
+  }
+
   void operator()(const Softmax&) {
     const std::size_t n = out_shape().back();
     std::vector<Real> row(n);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 namespace kvcast::execute {
 namespace {
@@ -140,6 +141,22 @@ void note_skipped(const Call& call, const SparseValues& op, const std::vector<bo
   s.bytes = bytes_of(rows.shape[2], rows.info->dtype).constant() * dropped(wanted);
   *call.skipped += s;
 }
+
+template <typename N>
+std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) {
+  const std::size_t last = sums.size() - 1;
+  std::vector<std::size_t> indices(last);
+  std::iota(indices.begin(), indices.end(), 0);
+  std::stable_sort(indices.begin(), indices.end(),
+                   [&](std::size_t a, std::size_t b) { return sums[a] > sums[b]; });
+  indices.resize(kept - 1);
+  std::sort(indices.begin(), indices.end());
+  indices.push_back(last);
+  return indices;
+}
+
+template std::vector<std::size_t> kept_tokens(std::span<const float>, std::size_t);
+template std::vector<std::size_t> kept_tokens(std::span<const double>, std::size_t);
 
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key) {
   const std::size_t h = bias[0] > 1 ? head : 0;

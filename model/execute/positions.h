@@ -68,6 +68,11 @@ float alibi_bias(float slope, std::size_t key);
 void note_skipped(const Call& call, const SparseValues& op, const std::vector<bool>& kept,
                   const std::vector<bool>& wanted);
 
+/// Ascending indices of the last token and of the others with the largest sums, `kept` in all; the
+/// first among equals.
+template <typename N>
+std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept);
+
 /// Element of a bias [H or 1, queries or 1, keys] for a pair.
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key);
 

@@ -50,6 +50,7 @@ void append(Generation& all, const Generation& g, std::size_t batch) {
   all.counted += g.counted;
   all.skipped += g.skipped;
   all.decode_steps = std::max(all.decode_steps, g.decode_steps);
+  for (std::size_t i = 0; i < g.helper_steps.size(); ++i) all.helper_steps[i] += g.helper_steps[i];
   for (std::size_t i = 0; i < all.profile.helpers_s.size(); ++i) {
     add(all.profile.helpers_s[i], g.profile.helpers_s[i]);
   }
@@ -126,6 +127,7 @@ Generation Session::run_together(const Request& request) const {
     helper_work.push_back(total_work(pass.graph));
     g.profile.helpers_s.emplace_back(pass.graph.nodes().size());
   }
+  g.helper_steps.resize(recording_.helpers.size());
   g.profile.prefill_s.resize(recording_.prefill.nodes().size());
   g.profile.decode_s.resize(recording_.decode.nodes().size());
 
@@ -166,6 +168,7 @@ Generation Session::run_together(const Request& request) const {
   };
   const auto run_helper = [&](std::size_t i, const Executor& executor, const SymbolValues& values,
                               const Inputs& inputs) {
+    ++g.helper_steps[i];
     return run_graph(executor, recording_.helpers[i].graph, helper_work[i], values, inputs,
                      g.profile.helpers_s[i]);
   };
@@ -226,7 +229,11 @@ Generation Session::run_together(const Request& request) const {
     Pass pass{pass_len(first), first + past + n, {}, {}};
     if (g.kept.empty()) {
       pass.tokens = flatten(request.tokens, first + past, n);
-      pass.positions = positions(a.decoder, first + past, n);
+      const std::vector<float> places = positions(a.decoder, first + past, n);
+      const std::size_t copies = recording_.given_positions ? batch : 1;
+      for (std::size_t b = 0; b < copies; ++b) {
+        pass.positions.insert(pass.positions.end(), places.begin(), places.end());
+      }
     } else {
       for (std::size_t b = 0; b < batch; ++b) {
         for (const std::uint64_t p : g.kept[b]) {
@@ -268,7 +275,7 @@ Generation Session::run_together(const Request& request) const {
   for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
     std::vector<float> ids(next.begin(), next.end());
     std::vector<float> places = positions(a.decoder, length + step - 1, 1);
-    if (recording_.selection) places.resize(batch, places[0]);
+    if (recording_.given_positions) places.resize(batch, places[0]);
     logits = run_pass(decode, recording_.decode, decode_work,
                       {prompt_len, slots() + step, std::move(ids), std::move(places)},
                       g.profile.decode_s);
@@ -281,6 +288,7 @@ Generation Session::run_together(const Request& request) const {
   }
   g.kv_cache_bytes =
       recording_.kv_cache_bytes.at(symbols(prompt_len, slots() + request.output_len));
+  g.found = std::move(found.counts);
   return g;
 }
 

@@ -84,6 +84,10 @@ struct Plan {
   /// Where the base model reads some of the prompt's tokens, at their own positions; none: the last
   /// `prompt_tokens` of them.
   std::optional<TokenSelection> selection = {};
+  /// The passes are told where tokens stand; so with every selection.
+  bool given_positions = false;
+  /// Tokens of the prompt that layers of the base see; null: all of them.
+  std::function<Count(std::size_t layer)> layer_tokens = nullptr;
   FindModel find_model = {};
 
   /// The architecture of a model that an option names. Throws Error where none can be looked up.

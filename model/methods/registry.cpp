@@ -10,6 +10,7 @@
   METHOD(plain)                \
   METHOD(kvp)                  \
   METHOD(kvr)                  \
+  METHOD(lazyllm)              \
   METHOD(mlkv)                 \
   METHOD(random_prune)         \
   METHOD(slim)                 \

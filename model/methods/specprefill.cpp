@@ -1,3 +1,4 @@
+#include <memory>
 #include <string>
 
 #include "model/error.h"
@@ -44,15 +45,16 @@ void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   const std::string named = text_option(spec, "speculator", "");
+  std::shared_ptr<const Architecture> own;  // null: the base
   if (!named.empty()) {
-    const Architecture model = plan.named_model(named);
-    check_prunable(spec.name, model);
-    check_speculator(model, plan.model);
-    plan.helper_models.push_back({own_weights.weights, named, model});
+    own = std::make_shared<const Architecture>(plan.named_model(named));
+    check_prunable(spec.name, *own);
+    check_speculator(*own, plan.model);
+    plan.helper_models.push_back({own_weights.weights, named, *own});
   }
-  const NamePrefixes prefixes = named.empty() ? base_weights : own_weights;
-  const auto speculator = [named](const Plan& p) -> const Architecture& {
-    return named.empty() ? p.model : p.helper_models.front().architecture;
+  const NamePrefixes prefixes = own ? own_weights : base_weights;
+  const auto speculator = [own](const Plan& p) -> const Architecture& {
+    return own ? *own : p.model;
   };
   const std::uint64_t lookahead = whole_option(spec, "lookahead", 1, default_lookahead);
   const std::uint64_t pool = pool_option(spec);
@@ -106,7 +108,7 @@ Method specprefill() {
           "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K]: a small model chooses the tokens",
           {"speculator", "keep", "lookahead", "chunk", "pool"},
           apply,
-          "specprefill:keep=0.5,lookahead=3,chunk=4,pool=3"};
+          "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3"};
 }
 
 }  // namespace kvcast

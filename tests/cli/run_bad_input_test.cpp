@@ -190,7 +190,17 @@ TEST_CASE("bad input: run names the flag that is wrong") {
        "prompt and output: got 129 positions, expected at most the 128"},
       {llama + "--tokens 1,2 --chunk 1 --method streaming:sinks=1,window=3",
        "streaming reads the prompt in one piece"},
-      {llama + "--tokens 1 --method random-prune:keep=0.5", "does not run yet"},
+      {llama + "--tokens 1,2 --chunk 1 --method random-prune:keep=0.5", "in one piece"},
+      {llama + "--tokens 1,2,3 --method specprefill:keep=0.5,chunk=9", "at most the prompt's 3"},
+      {llama + "--tokens 1 --method specprefill:keep=0", "a fraction above 0"},
+      {llama + "--tokens 1 --method specprefill:keep=0.5,pool=2", "an odd number"},
+      {llama + "--tokens 1 --method specprefill:keep=0.5,speculator=/nowhere", "/nowhere"},
+      {"--model " + oracle + "gpt2 --tokens 70 --method specprefill:keep=0.5,speculator=" + oracle +
+           "llama_mha",
+       "got token id 70"},
+      {"--model " + oracle + "falcon_rw --tokens 1 --method static-prune:keep=0.5",
+       "rotary or learned positions"},
+      {llama + "--tokens 1 --dump-importance /tmp/none.csv", "which chooses no tokens"},
       {llama + "--tokens 1 --hardware m2-pro-cpu", "--profile"},
       {"--model llama-7b --random-weights -1 --tokens 1", "--random-weights"},
   };

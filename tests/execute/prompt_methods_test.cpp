@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <doctest/doctest.h>
 
@@ -30,7 +31,69 @@ std::uint64_t ceil_share(std::uint64_t n, std::uint64_t percent) {
 
 constexpr Kernels both_kernels[]{Kernels::Fused, Kernels::Eager};
 
-// Methods.md's first invariant: p = 1 gives the baseline's input, positions and logits.
+/// One layer's attention of a prefill: operands and result, by sequence and row.
+struct Attended {
+  Heads heads;
+  double scale = 1;
+  std::size_t tokens = 0;
+  std::vector<float> q, k, v, out;
+};
+
+/// Copies what layer `layer` of the prefill attends to.
+std::vector<Attended> attentions_of(const Session& session, Request request) {
+  std::vector<Attended> layers;
+  request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+    const Node& node = graph.nodes()[run.node];
+    const auto* op = std::get_if<TiledAttention>(&node.op);
+    if (&graph != &session.recording().prefill || op == nullptr) return;
+    const auto rows = [](const Operand& x) {
+      return std::vector<float>(x.sequence(0), x.sequence(0) + x.shape[1] * x.shape[2]);
+    };
+    const auto& in = run.call->inputs;
+    layers.push_back({op->heads, op->scale, in[0].shape[1], rows(in[0]), rows(in[1]), rows(in[2]),
+                      rows(run.call->output)});
+  };
+  session.run(request);
+  return layers;
+}
+
+/// The largest difference of a pruned run's attention from full attention in which the kept
+/// queries see kept keys only, computed here in double.
+double difference_from_masked(const Attended& full, const Attended& pruned,
+                              const std::vector<std::uint64_t>& kept) {
+  const std::size_t hd = full.heads.head_dim;
+  const std::size_t query_row = full.heads.num_attention_heads * hd;
+  const std::size_t key_row = full.heads.num_key_value_heads * hd;
+  const std::size_t repeats = full.heads.num_attention_heads / full.heads.num_key_value_heads;
+  double largest = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    for (std::size_t h = 0; h < full.heads.num_attention_heads; ++h) {
+      std::vector<double> weights;
+      double sum = 0;
+      for (std::size_t j = 0; j <= i; ++j) {
+        double dot = 0;
+        for (std::size_t d = 0; d < hd; ++d) {
+          dot += static_cast<double>(full.q[kept[i] * query_row + h * hd + d]) *
+                 static_cast<double>(full.k[kept[j] * key_row + h / repeats * hd + d]);
+        }
+        weights.push_back(std::exp(dot * full.scale));
+        sum += weights.back();
+      }
+      for (std::size_t d = 0; d < hd; ++d) {
+        double o = 0;
+        for (std::size_t j = 0; j <= i; ++j) {
+          o += weights[j] / sum *
+               static_cast<double>(full.v[kept[j] * key_row + h / repeats * hd + d]);
+        }
+        const auto ours = static_cast<double>(pruned.out[i * query_row + h * hd + d]);
+        largest = std::max(largest, std::abs(o - ours));
+      }
+    }
+  }
+  return largest;
+}
+
+// Whatever the speculator, the look-ahead, the pooling and the chunks.
 TEST_CASE("prompt methods: keeping everything is the plain model to the last bit") {
   for (const char* name : {"llama_gqa_llama3_rope", "gpt2", "opt", "gpt_neox", "mistral"}) {
     const OracleCase c(name);
@@ -105,6 +168,77 @@ TEST_CASE(
     }
     CHECK(sum >= 1 - 1e-6);
     CHECK(sum <= distributions + 1e-6);
+  }
+}
+
+// Deeper layers differ: kept tokens have not seen the dropped ones in the first.
+TEST_CASE("prompt methods: the first layer is full attention with the dropped keys masked") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const Request request = c.request({c.prompt[0]}, 1);
+  const auto full = attentions_of(session_of(c, "plain"), request);
+  REQUIRE(full.size() == 2);
+  for (const char* method : {"specprefill:keep=0.4,lookahead=2", "random-prune:keep=0.4",
+                             "static-prune:keep=0.4,probe=0.5"}) {
+    CAPTURE(method);
+    const Session session = session_of(c, method);
+    const auto kept = session.run(request).kept[0];
+    const auto pruned = attentions_of(session, request);
+    REQUIRE(pruned.size() == 2);
+    CHECK(pruned[0].tokens == kept.size());
+    CHECK(difference_from_masked(full[0], pruned[0], kept) < 1e-5);
+    CHECK(difference_from_masked(full[1], pruned[1], kept) > 1e-3);
+  }
+}
+
+TEST_CASE("prompt methods: lazyllm without pruning is plain, and with it layers shrink") {
+  for (const char* name : {"llama_gqa_llama3_rope", "gpt2"}) {
+    const OracleCase c(name);
+    for (const Kernels kernels : both_kernels) {
+      const SessionOptions o{.attention = kernels, .elementwise = kernels};
+      CAPTURE(name);
+      CHECK(session_of(c, "lazyllm:begin=1,end=1", o).run(c.request(c.prompt, 9)).tokens ==
+            session_of(c, "plain", o).run(c.request(c.prompt, 9)).tokens);
+    }
+  }
+  const OracleCase c("llama_gqa_llama3_rope");
+  const Request request = c.request({c.prompt[0]}, 1);
+  const std::uint64_t length = c.prompt[0].size();
+  const auto full = attentions_of(session_of(c, "plain"), request);
+  const auto lazy = attentions_of(session_of(c, "lazyllm:begin=0.4,end=0.4,from=0.5"), request);
+  REQUIRE(lazy.size() == 2);
+  CHECK(lazy[0].tokens == length);
+  CHECK(lazy[0].out == full[0].out);
+  CHECK(lazy[1].tokens == ceil_share(length, 40));
+
+  // The last token's attention in the first layer, summed over heads, says who goes on: their
+  // rows of the next layer's keys are those of the plain run, computed from the same states.
+  const Attended& a = full[0];
+  const std::size_t hd = a.heads.head_dim;
+  const std::size_t repeats = a.heads.num_attention_heads / a.heads.num_key_value_heads;
+  std::vector<double> sums(length, 0.0);
+  for (std::size_t h = 0; h < a.heads.num_attention_heads; ++h) {
+    std::vector<double> p(length);
+    double sum = 0;
+    for (std::size_t j = 0; j < length; ++j) {
+      double dot = 0;
+      for (std::size_t d = 0; d < hd; ++d) {
+        dot +=
+            static_cast<double>(a.q[(length - 1) * a.heads.num_attention_heads * hd + h * hd + d]) *
+            static_cast<double>(a.k[j * a.heads.num_key_value_heads * hd + h / repeats * hd + d]);
+      }
+      p[j] = std::exp(dot * a.scale);
+      sum += p[j];
+    }
+    for (std::size_t j = 0; j < length; ++j) sums[j] += p[j] / sum;
+  }
+  sums[length - 1] = 1e9;  // the last one always goes on
+  const std::vector<std::uint64_t> kept = select_tokens(sums, {.keep = 0.4});
+  const std::size_t row = a.heads.num_key_value_heads * hd;
+  REQUIRE(kept.size() == lazy[1].tokens);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    for (std::size_t d = 0; d < row; ++d) {
+      CHECK(lazy[1].k[i * row + d] == doctest::Approx(full[1].k[kept[i] * row + d]).epsilon(1e-4));
+    }
   }
 }
 

@@ -128,3 +128,64 @@ TEST_CASE("estimator: of a shared cache no more is spared than a window lets a l
   CHECK(decode == doctest::Approx(swept.tpot_s).epsilon(1e-6));
   CHECK(swept.tpot_speedup > 1);
 }
+
+namespace {
+
+Configuration speculative(const std::string& methods) {
+  Configuration c = configuration("llama-2-7b", methods);
+  c.find_model = [](const std::string& name) { return configuration(name, "plain").architecture; };
+  return c;
+}
+
+}  // namespace
+
+// TinyLlama-1.1B: 22 layers of 32 heads, and the same 32000 words as Llama 2.
+TEST_CASE("estimator: passes before the prefill add their time, work and memory") {
+  const DesignPoint p{1, 2000, 10};
+  const std::string method = "specprefill:keep=0.25,speculator=tinyllama-1.1b,lookahead=4";
+  const Estimator estimator(speculative(method));
+  const Estimate e = estimator.at(p);
+  const Estimate speculator = Estimator(configuration("tinyllama-1.1b", "plain")).at({1, 2000, 4});
+  const Estimate base = Estimator(configuration("llama-2-7b", "plain")).at({1, 500, 10});
+  // 3 later tokens of the speculator; scores of 4 queries are less than a hundredth of that.
+  const double flops =
+      speculator.prefill_flops + 3 * speculator.decode_flops_per_token + base.prefill_flops;
+  CHECK(e.prefill_flops > flops);
+  CHECK(e.prefill_flops < 1.01 * flops);
+  const double seconds = speculator.ttft_s + 3 * speculator.tpot_s + base.ttft_s;
+  CHECK(e.ttft_s > seconds);
+  CHECK(e.ttft_s < 1.05 * seconds);
+  CHECK(e.tpot_s == doctest::Approx(base.tpot_s).epsilon(1e-3));
+  CHECK(e.kv_cache_bytes == base.kv_cache_bytes);
+  CHECK(e.weight_bytes == base.weight_bytes + speculator.weight_bytes);
+  // The speculator's cache of 2003 tokens and its 4 queries stay: 22 layers, 4 KV heads of 64.
+  const double speculator_cache = 22 * 2.0 * (2 * 4 * 64 * 2003 + 2048 * 4);
+  CHECK(e.peak_memory_bytes >= e.weight_bytes + e.kv_cache_bytes + speculator_cache);
+
+  double ttft = 0;
+  std::vector<std::string> passes;
+  for (const BreakdownRow& row : estimator.breakdown(p)) {
+    if (passes.empty() || passes.back() != row.pass) passes.push_back(row.pass);
+    if (row.pass != "decode") ttft += row.total.value;
+  }
+  CHECK(passes ==
+        std::vector<std::string>{"speculator prefill", "look-ahead", "score", "prefill", "decode"});
+  CHECK(ttft == doctest::Approx(e.ttft_s).epsilon(1e-3));
+}
+
+TEST_CASE("estimator: a sweep over speculative points gives each what it gets alone") {
+  const Estimator estimator(
+      speculative("specprefill:keep=0.3,speculator=tinyllama-1.1b,lookahead=3,chunk=32"));
+  std::vector<DesignPoint> points;
+  for (std::uint64_t prompt = 1; prompt < 3000; prompt = 3 * prompt + 5) {
+    points.push_back({1 + prompt % 3, prompt, 7});
+  }
+  std::vector<Estimate> rows(points.size());
+  estimator.sweep(points, rows);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Estimate alone = estimator.at(points[i]);
+    CHECK(rows[i].ttft_s == alone.ttft_s);
+    CHECK(rows[i].prefill_flops == doctest::Approx(alone.prefill_flops).epsilon(1e-12));
+    CHECK(rows[i].peak_memory_bytes == alone.peak_memory_bytes);
+  }
+}

@@ -1,0 +1,27 @@
+/// What a prompt method made of the prompt, as a table and as a plot.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "model/execute/generate.h"
+#include "model/text/tokenizer.h"
+
+namespace kvcast::cli {
+
+/// Columns sequence, position, token, importance, kept (1 or 0); importance is empty where tokens
+/// were drawn by lot. The run has selected tokens.
+void write_importance_csv(const std::string& path, const execute::Request& request,
+                          const execute::Generation& run);
+
+/// The importance over the first sequence's prompt, with marks at what was kept.
+void write_importance_plot(const std::string& path, const std::string& title,
+                           const execute::Generation& run);
+
+/// Throws Error unless the methods' models read the prompt's ids as the same text; those that have
+/// no tokenizer are believed.
+void check_tokenizers(const execute::Session& session, const execute::Request& request,
+                      const std::optional<text::Tokenizer>& tokenizer);
+
+}  // namespace kvcast::cli

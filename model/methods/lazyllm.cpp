@@ -1,0 +1,69 @@
+#include <string>
+
+#include "model/error.h"
+#include "model/methods/prompt_scores.h"
+
+namespace kvcast {
+namespace {
+
+/// Horton et al. 2024 (arXiv:2410.08391), section 5: pruning between 30 % and 90 % of the depth.
+constexpr double default_from = 0.3;
+constexpr double default_to = 0.9;
+
+struct Retention {
+  double begin = 1;
+  double end = 1;
+  double from = default_from;
+  double to = default_to;
+
+  /// The share of the prompt that layer i of n sees, taken at the middle of its depth.
+  double at(std::size_t i, std::size_t n) const {
+    const double depth = (static_cast<double>(i) + 0.5) / static_cast<double>(n);
+    if (depth < from || i == 0) return 1;  // nothing has been attended to before the first layer
+    if (depth >= to) return end;
+    return begin + (end - begin) * (depth - from) / (to - from);
+  }
+};
+
+void apply(const MethodSpec& spec, Plan& plan) {
+  check_prunable(spec.name, plan.model);
+  const Retention retention{fraction_option(spec, "begin"), fraction_option(spec, "end"),
+                            fraction_option(spec, "from", default_from),
+                            fraction_option(spec, "to", default_to)};
+  if (retention.begin < retention.end) {
+    throw Error("method lazyllm: options begin and end",
+                std::to_string(retention.begin) + " and " + std::to_string(retention.end),
+                "an end that is not above the begin: tokens only go");
+  }
+  if (retention.from >= retention.to) {
+    throw Error("method lazyllm: options from and to",
+                std::to_string(retention.from) + " and " + std::to_string(retention.to),
+                "a depth to that is behind from");
+  }
+  plan.whole_prompt = true;
+  plan.given_positions = true;
+  Symbols& symbols = plan.symbols;
+  const std::size_t layers = plan.model.decoder.layers.size();
+  plan.layer_tokens = [=, &symbols](std::size_t layer) {
+    return symbols.ceil_fraction(symbol::prompt_len, retention.at(layer, layers));
+  };
+}
+
+}  // namespace
+
+/// Progressive token pruning: from some depth on each layer sees fewer of the prompt's tokens,
+/// those that the last token attended to most in the layer below, mean over heads. Source: Fu et
+/// al. 2024 (LazyLLM, arXiv:2407.14057), section 3, with the linear retention of Horton et al. 2024
+/// (arXiv:2410.08391), section 5. Prefill only: what the paper keeps of dropped tokens in an
+/// auxiliary cache, to revive them in decode steps that attend to them, is neither costed nor run;
+/// a decode step attends in each layer to the tokens that prefill has left there.
+Method lazyllm() {
+  return {"lazyllm",
+          MethodKind::Prompt,
+          "begin=F,end=F[,from=F,to=F]: each layer sees fewer prompt tokens; dropped ones stay so",
+          {"begin", "end", "from", "to"},
+          apply,
+          "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,155 @@
+#include <string>
+#include <variant>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/config_reader.h"
+#include "model/recording.h"
+#include "model/work.h"
+#include "tests/model/message_of.h"
+
+using namespace kvcast;
+
+namespace {
+
+Architecture llama(std::uint64_t layers, std::uint64_t vocab_size = 51) {
+  return read_config({{"model_type", "llama"},
+                      {"hidden_size", 48},
+                      {"vocab_size", vocab_size},
+                      {"num_hidden_layers", layers},
+                      {"num_attention_heads", 6},
+                      {"num_key_value_heads", 3},
+                      {"intermediate_size", 20}},
+                     "llama-" + std::to_string(layers), "llama.json");
+}
+
+Recording record_with(const Architecture& base, const std::string& methods) {
+  return record(base, parse_methods(methods), {}, {.find_model = [](const std::string& name) {
+                  return name == "other-words" ? llama(3, 5000) : llama(3);
+                }});
+}
+
+/// FLOPs of the layers' projections and MLPs in every pass before the first token, which is what
+/// the papers count.
+double layer_products(const Recording& r, std::uint64_t prompt_len) {
+  double sum = 0;
+  const auto add = [&](const Graph& graph, const SymbolValues& values, double steps) {
+    for (const Node& node : graph.nodes()) {
+      if (!std::holds_alternative<Linear>(node.op) || node.phase == "head") continue;
+      sum += steps * static_cast<double>(work(graph, node).flops.at(values));
+    }
+  };
+  const SymbolValues values = r.symbols.resolve({2, prompt_len, prompt_len});
+  for (const HelperPass& pass : r.helpers) {
+    add(pass.graph, values, static_cast<double>(pass.steps));
+  }
+  add(r.prefill, values, 1);
+  return sum;
+}
+
+constexpr std::uint64_t prompt = 1'000'000;  // so that rounding up does not show
+
+double reduction(const Architecture& a, const std::string& methods) {
+  return layer_products(record(a, {}, {}), prompt) /
+         layer_products(record_with(a, methods), prompt);
+}
+
+std::string message(const Architecture& a, const std::string& methods) {
+  return message_of([&] { record_with(a, methods); });
+}
+
+}  // namespace
+
+// Horton et al. 2024 (arXiv:2410.08391), Tables 5 to 8: the baselines' "FLOPs reduction".
+TEST_CASE("pruning: the baselines cost what KV Prediction's paper says they do") {
+  for (const std::string keep : {"0.75", "0.5", "0.25"}) {
+    const double r = std::stod(keep);
+    CAPTURE(keep);
+    CHECK(reduction(llama(8), "random-prune:keep=" + keep) == doctest::Approx(1 / r));
+    CHECK(reduction(llama(8), "static-prune:keep=" + keep) == doctest::Approx(1 / (0.25 + r)));
+  }
+  struct Ends {
+    double begin;
+    double end;
+  };
+  for (const Ends e : {Ends{0.75, 0.1}, Ends{0.75, 0.01}, Ends{0.5, 0.5}, Ends{1, 0.25}}) {
+    const std::string method =
+        "lazyllm:begin=" + std::to_string(e.begin) + ",end=" + std::to_string(e.end);
+    CAPTURE(method);
+    // Ten layers: three before 30 % of the depth, six up to 90 %, one behind.
+    CHECK(reduction(llama(10), method) ==
+          doctest::Approx(1 / (0.3 + 0.6 * (e.begin + e.end) / 2 + 0.1 * e.end)));
+  }
+}
+
+TEST_CASE("pruning: a speculator of other size costs its own products and look-aheads") {
+  const Architecture base = llama(8);
+  const double speculator = layer_products(record(llama(3), {}, {}), prompt);
+  const double one_token = speculator / prompt;
+  const double kept = layer_products(record(base, {}, {}), prompt / 5);
+  for (const std::uint64_t lookahead : {1u, 2u, 8u}) {
+    const Recording r = record_with(
+        base, "specprefill:keep=0.2,speculator=small,lookahead=" + std::to_string(lookahead));
+    CHECK(layer_products(r, prompt) ==
+          doctest::Approx(speculator + static_cast<double>(lookahead - 1) * one_token + kept));
+    CHECK(r.helper_parameters == count_parameters(llama(3)));
+    CHECK(r.parameters == count_parameters(base));
+  }
+}
+
+// methods.md, section 3, cost: the score pass is L·H·hd·M·N multiply-adds.
+TEST_CASE("pruning: the score pass multiplies every kept query with every key of the prompt") {
+  const Recording r =
+      record_with(llama(8), "specprefill:keep=0.2,speculator=small,lookahead=5,pool=13");
+  REQUIRE(r.helpers.size() == 3);
+  const SymbolValues values = r.symbols.resolve({2, 700, 1});
+  std::uint64_t products = 0;
+  for (const Node& node : r.helpers[2].graph.nodes()) {
+    if (!std::holds_alternative<AttentionScores>(node.op)) continue;
+    products += work(r.helpers[2].graph, node).flops.at(values);
+  }
+  CHECK(products == 2u * 2 * 3 * 6 * 8 * 700 * 5);  // FLOPs, batch, L, H, hd, M, N
+}
+
+TEST_CASE("pruning: the cache holds the kept tokens and what follows") {
+  const Architecture base = llama(10);
+  const double row = 2 * 2 * 3 * 8;  // keys and values of a layer, fp16
+  const auto cache = [&](const std::string& methods, std::uint64_t kv_len) {
+    const Recording r = record_with(base, methods);
+    return static_cast<double>(r.kv_cache_bytes.at(r.symbols.resolve({1, 1000, kv_len})));
+  };
+  CHECK(cache("static-prune:keep=0.3", 305) == row * 10 * 305);
+  // Retention 1, 1, 1, then 0.5 in seven layers, each with the 5 tokens decoded since.
+  CHECK(cache("lazyllm:begin=0.5,end=0.5", 1005) == row * (3 * 1005 + 7 * 505));
+}
+
+TEST_CASE("pruning: what does not fit is refused in one line") {
+  const Architecture a = llama(4);
+  const auto says = [&](const std::string& methods, const std::string& words) {
+    const std::string line = message(a, methods);
+    CAPTURE(methods);
+    CAPTURE(line);
+    CHECK(line.find(words) != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+  };
+  for (const std::string keep : {"0", "-1", "1.5", "nan", "half"}) {
+    says("specprefill:keep=" + keep, "a fraction above 0 and at most 1");
+    says("static-prune:keep=" + keep, "a fraction above 0 and at most 1");
+  }
+  says("specprefill", "option 'keep' is missing");
+  says("specprefill:keep=0.5,pool=4", "an odd number");
+  says("specprefill:keep=0.5,pool=0", "a whole number from 1");
+  says("specprefill:keep=0.5,lookahead=0", "a whole number from 1");
+  says("specprefill:keep=0.5,speculator=other-words", "a vocabulary of 5000");
+  says("specprefill:keep=0.5+streaming:sinks=2,window=6", "do not compose");
+  says("lazyllm:begin=0.2,end=0.5", "not above the begin");
+  says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "behind from");
+  says("static-prune:keep=0.5,probe=2", "option probe");
+  CHECK(message_of([&] {
+          record(a, parse_methods("specprefill:keep=0.5,speculator=x"), {});
+        }).find("cannot be looked up") != std::string::npos);
+  CHECK(message_of([&] {
+          record(a, parse_methods("static-prune:keep=0.5"), {}, {.chunked = true});
+        }).find("in one piece") != std::string::npos);
+}
