@@ -336,8 +336,8 @@ void run(const Options& o, const Globals& globals) {
   if (o.profile) {
     if (!hardware) hardware = measured_machine();  // after the run: it needs memory of its own
     const std::uint64_t first_kv_len =
-        1 + session.recording().prompt_slots.at(
-                session.recording().symbols.resolve({point.batch, prompt_len, 1}, g.found));
+        1 + session.recording().prompt_slots.at(session.recording().symbols.resolve(
+                {point.batch, prompt_len, prompt_len}, g.found));
     rows = profile_rows(session, options, g, point.batch, prompt_len, first_kv_len, *hardware);
     j["profile_hardware"] = hardware->name;
     j["profile"] = profile_json(rows);

@@ -175,7 +175,7 @@ Generation Session::run_together(const Request& request) const {
     const std::size_t end = std::min(length, first + chunk);
     prefill.prepare(cache, symbols(pass_len(first), end));
   }
-  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, 1)); };
+  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, length)); };
   helpers.prepare(cache, batch, prompt_len);
   decode.prepare(cache, symbols(prompt_len, slots() + request.output_len));
   cache.allocate();
@@ -189,7 +189,7 @@ Generation Session::run_together(const Request& request) const {
       found.counts.push_back({*kept_tokens, g.kept[0].size()});
     }
   }
-  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, 1));
+  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, length));
 
   const std::size_t read = g.kept.empty() ? length - past : g.kept[0].size();
   const std::size_t kept = options_.logits == Logits::All ? read : 1;
