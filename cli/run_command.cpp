@@ -333,8 +333,8 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
       job.hardware = measured_machine();  // after the run: it needs memory of its own
     }
     const std::uint64_t first_kv_len =
-        1 + session.recording().prompt_slots.at(
-                session.recording().symbols.resolve({job.point.batch, prompt_len, 1}, g.found));
+        1 + session.recording().prompt_slots.at(session.recording().symbols.resolve(
+                {job.point.batch, prompt_len, prompt_len}, g.found));
     rows = profile_rows(session, job.options, g, job.point.batch, prompt_len, first_kv_len,
                         *job.hardware);
     j["profile_hardware"] = job.hardware->name;

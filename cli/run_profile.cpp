@@ -81,7 +81,7 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
     const HelperPass& pass = recording.helpers[i];
     std::map<std::string, ProfileRow> rows;
     const auto groups = roofline::fold(pass.graph, lowering);
-    const std::uint64_t first = pass.first_kv_len.at(symbols(prompt_len, 1));
+    const std::uint64_t first = pass.first_kv_len.at(symbols(prompt_len, prompt_len));
     for (std::uint64_t step = 0; step < run.helper_steps[i]; ++step) {
       predict(rows, groups, rates, symbols(prompt_len, first + step));
     }

@@ -80,7 +80,8 @@ HelperRun::HelperRun(const Recording& recording, const WeightStore& weights, Loo
 SymbolValues HelperRun::values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
                                std::uint64_t step, std::span<const FoundCount> found) const {
   const Symbols& symbols = recording_.symbols;
-  const std::uint64_t first = pass.first_kv_len.at(symbols.resolve({batch, prompt_len, 1}, found));
+  const std::uint64_t first =
+      pass.first_kv_len.at(symbols.resolve({batch, prompt_len, prompt_len}, found));
   return symbols.resolve({batch, prompt_len, first + step}, found);
 }
 

@@ -181,7 +181,7 @@ Generation Session::run_together(const Request& request) const {
     const std::size_t end = std::min(part_end, first + chunk);
     prefill.prepare(cache, symbols(pass_len(first), end));
   }
-  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, prompt_len)); };
+  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, length)); };
   helpers.prepare(cache, batch, prompt_len);
   if (decodes) decode.prepare(cache, symbols(prompt_len, slots() + request.output_len));
   cache.allocate();
@@ -196,7 +196,7 @@ Generation Session::run_together(const Request& request) const {
       found.counts.push_back({*kept_tokens, g.kept[0].size()});
     }
   }
-  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, prompt_len));
+  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, length));
 
   const std::size_t read = g.kept.empty() ? part_end - part_begin - past : g.kept[0].size();
   const std::size_t kept = options_.logits == Logits::All ? read : decodes ? 1 : 0;

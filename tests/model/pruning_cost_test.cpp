@@ -146,6 +146,9 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
   says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "behind from");
   says("static-prune:keep=0.5,probe=2", "option probe");
+  Architecture windows = a;
+  windows.decoder.layers[1].sliding_window = 9;
+  CHECK(message(windows, "lazyllm:begin=0.5,end=0.2").find("sliding windows") != std::string::npos);
   CHECK(message_of([&] {
           record(a, parse_methods("specprefill:keep=0.5,speculator=x"), {});
         }).find("cannot be looked up") != std::string::npos);
