@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "model/execute/generate.h"
+#include "model/execute/messenger.h"
 #include "model/stopwatch.h"
 #include "model/work.h"
 
