@@ -41,7 +41,7 @@ class GpuNode {
     link.host_exchange_s = hardware_.host_exchange_latency->value;
     const std::uint64_t context = row.whole("context_tokens");
     const std::size_t devices = row.whole("n_gpus");
-    if (tsp) return tsp_ttft_s(times, link, search::even_partition(context, devices));
+    if (tsp) return tsp_ttft_s(times, link, even_partition(context, devices));
     return search_partition(search::Runahead(times, link), context, devices,
                             search::PartitionAlgorithm::Balance)
         .ttft_s;
