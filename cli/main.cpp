@@ -124,6 +124,7 @@ int run(int argc, char** argv) {
   add_convert(app, globals);
   add_partition(app, globals);
   add_reproduce(app, globals);
+  add_report(app, globals);
   add_validate(app, globals);
   try {
     app.parse(argc, argv);
