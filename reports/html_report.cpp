@@ -128,7 +128,7 @@ class Builder {
         break;
       case ResultKind::Csv:
         sections_.push_back(
-            {place.id, name + what, html_csv_result(file, CsvTable::read(path), place)});
+            {place.id, name + what, html_csv_result(file, read_result_rows(path), place)});
         break;
       case ResultKind::Picture: {
         const std::string title = picture_title(path);
@@ -136,7 +136,7 @@ class Builder {
         fs::path csv = path;
         csv.replace_extension(".csv");
         std::error_code ec;
-        if (fs::is_regular_file(csv, ec)) points = CsvTable::read(csv);
+        if (fs::is_regular_file(csv, ec)) points = read_result_rows(csv).table;
         sections_.push_back(
             {place.id, title, html_picture(path, title, points ? &*points : nullptr, place)});
         break;

@@ -212,8 +212,15 @@ std::string html_json_result(const ResultFile& file, const HtmlPlace& place) {
   return out;
 }
 
-std::string html_csv_result(const ResultFile& file, const CsvTable& table, const HtmlPlace& place) {
+std::string html_csv_result(const ResultFile& file, const ResultRows& all, const HtmlPlace& place) {
+  const CsvTable& table = all.table;
   std::string out;
+  if (!all.complete) {
+    out +=
+        "<p class=\"note\">The file is larger than 64 MiB; what follows is of its first MiB. <a "
+        "href=\"" +
+        place.href + "\">The file has it all</a>.</p>\n";
+  }
   if (file.command == "reproduce") out += reproduced_summary(table, place);
   HtmlTable shown;
   shown.id = place.id + "-rows";

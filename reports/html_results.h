@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "reports/csv_table.h"
 #include "reports/result_files.h"
 
 namespace kvcast::reports {
@@ -19,7 +18,7 @@ std::string html_json_result(const ResultFile& file, const HtmlPlace& place);
 
 /// The columns that say the same in every row, then the others as a table of at most 200 rows. Of
 /// `reproduce`, a summary and the errata first.
-std::string html_csv_result(const ResultFile& file, const CsvTable& table, const HtmlPlace& place);
+std::string html_csv_result(const ResultFile& file, const ResultRows& all, const HtmlPlace& place);
 
 /// The picture with its title, and its points as a table to unfold. `csv`: null without points.
 std::string html_picture(const std::filesystem::path& picture, const std::string& title,

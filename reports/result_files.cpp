@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "model/error.h"
-#include "reports/csv_table.h"
 
 namespace kvcast::reports {
 namespace {
@@ -108,7 +107,7 @@ void recognise(const std::filesystem::path& path, ResultFile& file) {
   } else if (extension == ".json") {
     read_json(path, file);
   } else if (extension == ".csv") {
-    file.command = csv_command(CsvTable::read(path).columns());
+    file.command = csv_command(read_result_rows(path).table.columns());
     file.kind = ResultKind::Csv;
   }
 }
@@ -126,6 +125,18 @@ std::string read_result_bytes(const std::filesystem::path& path) {
   std::string bytes{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw Error(path.string() + ": cannot be read", Fault::Run);
   return bytes;
+}
+
+ResultRows read_result_rows(const std::filesystem::path& path) {
+  constexpr std::size_t beginning_bytes = 1u << 20;
+  std::error_code ec;
+  if (std::filesystem::file_size(path, ec) <= max_shown_bytes || ec) return {CsvTable::read(path)};
+  std::string text(beginning_bytes, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
+  return {CsvTable::parse(text, path.string()), false};
 }
 
 std::vector<ResultFile> read_results(const std::filesystem::path& folder,

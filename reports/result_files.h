@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "reports/csv_table.h"
+
 namespace kvcast::reports {
 
 enum class ResultKind {
@@ -33,6 +35,14 @@ struct ResultFile {
 /// than 10,000 files.
 std::vector<ResultFile> read_results(const std::filesystem::path& folder,
                                      const std::filesystem::path& besides);
+
+/// The rows of a CSV file; of one above 64 MiB those in its first MiB.
+struct ResultRows {
+  CsvTable table;
+  bool complete = true;
+};
+/// Throws Error as CsvTable::read does.
+ResultRows read_result_rows(const std::filesystem::path& path);
 
 /// All bytes of a file of at most 64 MiB. Throws Error (Fault::Run).
 std::string read_result_bytes(const std::filesystem::path& path);

@@ -148,6 +148,18 @@ TEST_CASE("html: a long CSV is cut, says so and links the file") {
   CHECK_FALSE(contains(html, ">201</td>"));
 }
 
+TEST_CASE("html: of a CSV above 64 MiB the beginning is read") {
+  const Results results;
+  std::string rows = "prompt_len,ttft_s\n";
+  while (rows.size() <= (64u << 20)) rows += "1024,0.0625\n2048,0.125\n";
+  results.write("large.csv", rows);
+  const HtmlReport report = results.report();
+  CHECK(report.shown == 1);
+  CHECK(contains(report.html, "The file is larger than 64 MiB"));
+  CHECK(contains(report.html, "href=\"./large.csv\">The file has it all"));
+  CHECK(contains(report.html, ">125 ms</td>"));
+}
+
 TEST_CASE("html: reproduced tables are summed up, their errata and differences shown first") {
   const Results results;
   results.write("all.csv",
