@@ -1,0 +1,75 @@
+#include "roofline/calibration.h"
+
+#include <fstream>
+
+#include <doctest/doctest.h>
+
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::roofline {
+namespace {
+
+Sourced measured(double value) { return {value, Source::Measured, "kvcast calibrate", "by hand"}; }
+
+/// Made-up figures, all different.
+Calibration made_up() {
+  Calibration c;
+  c.date = "2026-01-31T12:00:00Z";
+  c.processor = "a processor";
+  c.threads = 2;
+  Hardware& hw = c.hardware;
+  hw.description = "a machine";
+  hw.kind = "cpu";
+  hw.peak_flops_per_second[DType::FP32] = measured(230e9);
+  hw.vector_flops_per_second = measured(231e9);
+  hw.memory_bandwidth = measured(33e9);
+  hw.memory_capacity = measured(25e9);
+  hw.on_chip_memory_capacity = measured(32 << 20);
+  hw.operator_latency = measured(2.5e-6);
+  hw.host_operator_latency = measured(0);
+  hw.matrix_rate[DType::FP32] = measured(0.91);
+  hw.tiled_attention_rate[DType::FP32] = measured(0.62);
+  hw.decode_attention_rate[DType::FP32] = measured(0.53);
+  hw.decode_attention_bandwidth = measured(0.74);
+  hw.memory_bandwidth_factor = measured(0.95);
+  hw.overlap = measured(0.4);
+  c.measurements = {{"FMA", "FLOP/s", {1, 2, 3}}};
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("calibration: the file that is written reads back as the hardware that was measured") {
+  const reports::TestFolder folder;
+  const auto path = folder / "m.json";
+  std::ofstream(path) << to_json(made_up(), "m");
+  const Hardware hw = read_hardware(path);
+  CHECK(hw.name == "m");
+  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == doctest::Approx(230e9));
+  CHECK(hw.vector_flops_per_second.value == doctest::Approx(231e9));
+  CHECK(hw.memory_bandwidth.value == doctest::Approx(33e9));
+  CHECK(hw.memory_capacity.value == doctest::Approx(25e9));
+  CHECK(hw.on_chip_memory_capacity.value == doctest::Approx(32 << 20));
+  CHECK(hw.operator_latency.value == doctest::Approx(2.5e-6));
+  CHECK(hw.host_operator_latency.value == 0);
+  CHECK(hw.matrix_rate.at(DType::FP32).value == 0.91);
+  CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);
+  CHECK(hw.decode_attention_rate.at(DType::FP32).value == 0.53);
+  CHECK(hw.decode_attention_bandwidth->value == 0.74);
+  CHECK(hw.memory_bandwidth_factor->value == 0.95);
+  CHECK(hw.overlap->value == 0.4);
+  CHECK(hw.overlap->source == Source::Measured);
+}
+
+TEST_CASE("calibration: unrest is how far the medians of the two halves are apart") {
+  const Measurement still{"a", "s", {2, 2, 2, 2}};
+  CHECK(still.unrest() == 0);
+  const Measurement drifting{"b", "s", {1, 1, 3, 3}};  // medians 1 and 3, of all 2
+  CHECK(drifting.median() == 2);
+  CHECK(drifting.unrest() == 1);
+  Calibration c = made_up();
+  c.measurements = {still, drifting};
+  CHECK(c.noisiest().name == "b");
+}
+
+}  // namespace kvcast::roofline
