@@ -90,25 +90,6 @@ void deliver(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
 
 }  // namespace
 
-std::string_view name(SendOrder order) {
-  switch (order) {
-    case SendOrder::Fifo: return "fifo";
-    case SendOrder::Async: return "async";
-    case SendOrder::Block: return "block";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
-
-SendOrder parse_send_order(std::string_view word) {
-  std::vector<std::string> names;
-  for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
-    if (word == name(order)) return order;
-    names.emplace_back(name(order));
-  }
-  throw unknown_name("send order", word, names);
-}
-
 Partition even_partition(std::uint64_t context, std::size_t processes) {
   if (processes == 0 || context < processes) {
     throw Error(fmt::format("a prompt of {} tokens", context),

@@ -167,7 +167,7 @@ TEST_CASE("partition search: an objective that only gets worse keeps the even sp
     return static_cast<double>(++calls);
   };
   for (const PartitionAlgorithm a : all_algorithms) {
-    CHECK(search_partition(rising, 100, 3, a).tokens == even_partition(100, 3));
+    CHECK(search_partition(rising, 100, 3, a).tokens == search::even_partition(100, 3));
   }
 }
 

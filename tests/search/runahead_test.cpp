@@ -57,7 +57,7 @@ TEST_CASE("runahead: one process is the forecaster's, whatever the link") {
 TEST_CASE("runahead: TSP gathers all parts in each layer, P - 1 of them over each link") {
   const simulate::LayerTimes times = layer_times("llama-7b", eager);
   const ChainLink slow{1e6, 0.25, SendOrder::Fifo};
-  const Partition even = even_partition(4096, 4);
+  const Partition even = search::even_partition(4096, 4);
   const ChainLink free{1e30, 0, SendOrder::Fifo};
   const double computing = tsp_ttft_s(times, free, even);
   // Even parts move in step: 32 layers of 3 messages, 0.25 s and 1024 tokens of 16384 bytes each.
@@ -73,13 +73,13 @@ TEST_CASE("runahead: what cannot be is refused in one line") {
   CHECK_THROWS_WITH_AS(Runahead(times, {0, 0}),
                        "link bandwidth: got 0 bytes/s, expected more than 0", Error);
   CHECK_THROWS_AS(Runahead(times, {1e9, -1}), Error);
-  CHECK_THROWS_AS(even_partition(3, 4), Error);
-  CHECK_THROWS_AS(even_partition(3, 0), Error);
-  CHECK_THROWS_WITH_AS(parse_send_order("fifi"), "unknown send order 'fifi'; did you mean 'fifo'?",
-                       Error);
+  CHECK_THROWS_AS(search::even_partition(3, 4), Error);
+  CHECK_THROWS_AS(search::even_partition(3, 0), Error);
+  CHECK_THROWS_WITH_AS(simulate::parse_send_order("fifi"),
+                       "unknown send order 'fifi'; did you mean 'fifo'?", Error);
   const Partition parts{5, 0, 4};
   CHECK_THROWS_AS(check_partition(parts, 9, "here"), Error);
   CHECK_THROWS_WITH_AS(check_partition(Partition{5, 3}, 9, "here"),
                        "here: got parts of 8 tokens in all, expected the 9 of the prompt", Error);
-  CHECK(even_partition(11, 4) == Partition{3, 3, 3, 2});
+  CHECK(search::even_partition(11, 4) == Partition{3, 3, 3, 2});
 }
