@@ -4,9 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/parallel_options.h"
 #include "cli/request_options.h"
+#include "model/error.h"
 #include "model/quantity.h"
 #include "reports/study_plots.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
@@ -17,9 +20,12 @@ using roofline::Configuration;
 using roofline::DesignPoint;
 using roofline::Estimate;
 using roofline::Estimator;
+using search::PlacedEstimator;
+using search::PlacedPrefill;
 
 struct Options {
   RequestOptions request;
+  LinkFlags link;
   std::string plot;
   bool json = false;
   bool breakdown = false;
@@ -52,9 +58,9 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"output_len", p.output_len}};
 }
 
-ordered_json factors_json(const roofline::Rates& rates) {
+ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
   ordered_json rows = ordered_json::array();
-  for (const roofline::UsedFactor& f : rates.factors) {
+  for (const roofline::UsedFactor& f : factors) {
     rows.push_back({{"name", f.name},
                     {"peak", f.peak},
                     {"factor", f.factor},
@@ -121,9 +127,61 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
   j["rests_on"] = rests_on(estimator.rates());
-  j["factors"] = factors_json(estimator.rates());
+  j["factors"] = factors_json(estimator.rates().factors);
   j["warnings"] = estimator.warnings(p);
   return j;
+}
+
+/// What a prefill on several devices adds.
+void add_placed_json(const PlacedEstimator& estimator, const PlacedPrefill& placed,
+                     ordered_json& j) {
+  const search::HardwareLink& link = estimator.link();
+  j["partition_tokens"] = placed.tokens;
+  if (placed.found) {
+    j["lower_bound_s"] = *placed.found->lower_bound_s;
+    j["evaluations"] = placed.found->evaluations;
+  }
+  j["message_bytes"] = placed.run.message_bytes;
+  j["messages"] = placed.run.messages;
+  j["ttft_no_communication_s"] = placed.without_links_s;
+  j["link_bytes_per_s"] = link.link.bytes_per_s;
+  j["link_latency_s"] = link.link.latency_s;
+  for (const ordered_json& factor : factors_json(link.factors)) j["factors"].push_back(factor);
+}
+
+ordered_json devices_json(const PlacedPrefill& placed) {
+  ordered_json list = ordered_json::array();
+  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
+    const simulate::ProcessUsage& usage = placed.run.processes[i];
+    list.push_back({{"device", i},
+                    {"tokens", placed.tokens[i]},
+                    {"compute_s", usage.compute_s},
+                    {"waiting_s", usage.waiting_s},
+                    {"transfer_s", usage.transfer_s},
+                    {"finish_s", placed.run.finish_s[i]}});
+  }
+  return list;
+}
+
+std::string devices_text(const PlacedPrefill& placed) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
+  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
+    const simulate::ProcessUsage& usage = placed.run.processes[i];
+    table.add({std::to_string(i), std::to_string(placed.tokens[i]), seconds(usage.compute_s),
+               seconds(usage.waiting_s), seconds(usage.transfer_s),
+               seconds(placed.run.finish_s[i])});
+  }
+  return table.text();
+}
+
+/// One device's operators; where several read the prompt, only those of a decode step.
+std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const DesignPoint& p) {
+  std::vector<BreakdownRow> rows = estimator.one_device().breakdown(p);
+  if (estimator.is_placed()) {
+    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass != "decode"; });
+  }
+  return rows;
 }
 
 std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e) {
@@ -183,21 +241,48 @@ void write_roofline(const std::string& path, const Configuration& c, const Desig
   reports::write_plot(reports::roofline_plot(roofs, estimator.breakdown(p), title), path);
 }
 
+/// The flags say the links of a placement, which else are the hardware's.
+PlacedEstimator make_estimator(const Options& o, const Configuration& c) {
+  std::optional<search::HardwareLink> link;
+  for (const auto& [flag, value] :
+       {std::pair{"--link", &o.link.name}, std::pair{"--link-gb-per-s", &o.link.gb_per_s},
+        std::pair{"--link-latency-s", &o.link.latency_s}}) {
+    if (value->empty()) continue;
+    if (!find_placement(c.methods)) {
+      throw Error(flag, "method " + to_string(c.methods), "kvr:p=P or tsp:p=P among the methods");
+    }
+    if (!link) link = parse_link(o.link, c.hardware, c.mode);
+  }
+  return PlacedEstimator(c, link);
+}
+
 void run(const Options& o, const Globals& globals) {
   const Configuration c = parse_configuration(o.request, globals.catalog());
   const DesignPoint p = parse_sizes(o.request, c.architecture);
-  const Estimator estimator(c);
+  const PlacedEstimator estimator = make_estimator(o, c);
+  const Estimator& one_device = estimator.one_device();
   const Estimate e = estimator.at(p);
-  for (const std::string& line : estimator.warnings(p)) globals.warn(line);
-  if (!o.plot.empty()) write_roofline(o.plot, c, p, estimator);
+  std::optional<PlacedPrefill> placed;
+  if (estimator.is_placed()) placed = estimator.prefill(p);
+  for (const std::string& line : one_device.warnings(p)) globals.warn(line);
+  if (!o.plot.empty()) {
+    if (placed) {
+      throw Error("--plot", "method " + to_string(c.methods) + " on several devices",
+                  "one device, or kvcast simulate prefill --plot");
+    }
+    write_roofline(o.plot, c, p, one_device);
+  }
   if (o.json) {
-    ordered_json j = estimate_json(c, p, e, estimator);
-    if (o.breakdown) j["breakdown"] = breakdown_json(estimator.breakdown(p));
+    ordered_json j = estimate_json(c, p, e, one_device);
+    if (placed) add_placed_json(estimator, *placed, j);
+    if (o.breakdown && placed) j["devices"] = devices_json(*placed);
+    if (o.breakdown) j["breakdown"] = breakdown_json(operators(estimator, p));
     print_json(j);
     return;
   }
   print_text(estimate_text(c, p, e));
-  if (o.breakdown) print_text("\n" + breakdown_text(estimator.breakdown(p)));
+  if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
+  if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
 }
 
 }  // namespace
@@ -207,14 +292,18 @@ void add_estimate(CLI::App& app, const Globals& globals) {
       "estimate",
       "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
       "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
+      "  kvcast estimate --model llama-7b --hardware a100-80gb --method kvr:p=4 --prompt-len 16k "
+      "--breakdown\n"
       "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
       "--json");
   const auto options = std::make_shared<Options>();
   options->request.add_to(*command);
   command->add_flag("--json", options->json, "one JSON object in base units");
+  options->link.add_to(*command);
   command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
       ->type_name("FILE.svg|png");
-  command->add_flag("--breakdown", options->breakdown, "a row for every operator");
+  command->add_flag("--breakdown", options->breakdown,
+                    "a row for every operator, and for each of several devices");
   command->callback([options, &globals] { run(*options, globals); });
 }
 

@@ -14,31 +14,45 @@ namespace {
 
 constexpr std::uint64_t most_devices = 4096;
 
-search::ChainLink parse_link(const ParallelOptions& o, const roofline::Hardware& hw) {
-  search::ChainLink link;
-  if (hw.links.empty() && (o.link_gb_per_s.empty() || o.link_latency_s.empty())) {
-    throw Error("hardware " + hw.name, "no link", "--link-gb-per-s and --link-latency-s");
-  }
-  if (!hw.links.empty()) {
-    const auto nvlink = hw.links.find("nvlink");
-    const roofline::Link& first =
-        nvlink == hw.links.end() ? hw.links.begin()->second : nvlink->second;
-    link.bytes_per_s = first.bandwidth.value * (hw.link_rate ? hw.link_rate->value : 1);
-    link.latency_s = first.latency.value;
-  }
-  if (!o.link_gb_per_s.empty()) {
-    link.bytes_per_s = 1e9 * parse_number(o.link_gb_per_s, "--link-gb-per-s", false);
-  }
-  if (!o.link_latency_s.empty()) {
-    link.latency_s = parse_number(o.link_latency_s, "--link-latency-s", true);
-  }
-  link.order = parse_flag("--send-order", o.send_order, search::parse_send_order);
-  if (hw.host_message_latency) link.host_message_s = hw.host_message_latency->value;
-  if (hw.host_exchange_latency) link.host_exchange_s = hw.host_exchange_latency->value;
-  return link;
+}  // namespace
+
+void LinkFlags::add_to(CLI::App& c) {
+  c.add_option("--link", name, "of kvr and tsp: a link of the hardware file, such as nvlink")
+      ->type_name("NAME");
+  c.add_option("--link-gb-per-s", gb_per_s,
+               "of kvr and tsp: from each device to the next, 1e9 bytes a second; default: the "
+               "hardware's link")
+      ->type_name("GB/S");
+  c.add_option("--link-latency-s", latency_s,
+               "of kvr and tsp: of one message; default: the hardware's link")
+      ->type_name("SECONDS");
 }
 
-}  // namespace
+search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hw,
+                                roofline::Mode mode) {
+  search::HardwareLink link;
+  if (!flags.name.empty()) {
+    link = parse_flag("--link", flags.name, [&](const std::string& name) {
+      return search::hardware_link(hw, mode, name);
+    });
+  } else if (flags.gb_per_s.empty() || flags.latency_s.empty()) {
+    link = search::hardware_link(hw, mode);
+  } else {
+    const simulate::HostExchange host = search::host_exchange(hw, mode);
+    link.link.host_message_s = host.message_s;
+    link.link.host_exchange_s = host.exchange_s;
+  }
+  const auto replace = [&](const std::string& text, const char* flag, double unit, bool zero,
+                           double& value, const char* what) {
+    if (text.empty()) return;
+    value = unit * parse_number(text, flag, zero);
+    std::erase_if(link.factors,
+                  [&](const roofline::UsedFactor& f) { return f.name.ends_with(what); });
+  };
+  replace(flags.gb_per_s, "--link-gb-per-s", 1e9, false, link.link.bytes_per_s, "bandwidth");
+  replace(flags.latency_s, "--link-latency-s", 1, true, link.link.latency_s, "latency");
+  return link;
+}
 
 double parse_number(const std::string& text, const char* flag, bool zero) {
   std::size_t used = 0;
@@ -106,7 +120,9 @@ search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog)
   request.dtype = o.dtype;
   request.mode = o.mode;
   const roofline::Configuration c = parse_configuration(request, catalog);
-  const search::ChainLink link = parse_link(o, c.hardware);
+  search::ChainLink link =
+      parse_link({"", o.link_gb_per_s, o.link_latency_s}, c.hardware, c.mode).link;
+  link.order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
   return {simulate::LayerTimes(c.architecture, {}, c.lowering,
                                roofline::make_rates(c.hardware, c.lowering, c.mode)),
           link};

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "roofline/estimator.h"
+#include "search/chain_links.h"
 #include "search/partition_table.h"
 #include "search/runahead.h"
 
@@ -25,6 +26,17 @@ struct ParallelOptions {
   void add_to(CLI::App& command);
   void add_algorithm_to(CLI::App& command);
 };
+
+struct LinkFlags {
+  std::string name;       ///< --link; empty: the hardware's default
+  std::string gb_per_s;   ///< empty: that link's
+  std::string latency_s;  ///< likewise
+
+  void add_to(CLI::App& command);
+};
+/// Throws Error naming the flag, or the hardware that lists no links.
+search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hardware,
+                                roofline::Mode mode);
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
 double parse_number(const std::string& text, const char* flag, bool zero);

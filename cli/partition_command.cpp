@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/objective_command.h"
 #include "cli/parallel_options.h"
+#include "cli/partition_choice.h"
 #include "cli/progress_bar.h"
 #include "cli/request_options.h"
 #include "model/error.h"
@@ -234,24 +235,12 @@ void make_table(const TableOptions& o, const Globals& globals) {
   print_text(result);
 }
 
-const std::string& setting(const PartitionTable& table, const std::string& path,
-                           std::string_view name) {
-  for (const auto& [key, value] : table.settings) {
-    if (key == name) return value;
-  }
-  throw Error(path + ": /settings", "no " + std::string(name), "a table of kvcast partition table");
-}
-
 /// The table's setting, or the flag's when it says the same or is forced.
 std::string agreed(const PartitionTable& table, const LookupOptions& o, const char* name,
                    const std::string& flag) {
-  const std::string& made_for = setting(table, o.table, name);
+  const std::string& made_for = table_setting(table, o.table, name);
   if (flag.empty() || flag == made_for) return made_for;
-  if (!o.force) {
-    throw Error(fmt::format("--table {}", o.table),
-                fmt::format("a table for {} {}", name, made_for),
-                fmt::format("one for {}, or --force", flag));
-  }
+  if (!o.force) check_table_is_for(table, "--table " + o.table, name, flag, ", or --force");
   return flag;
 }
 
@@ -262,13 +251,13 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   ParallelOptions p;
   p.model = agreed(table, o, "model", o.model);
   p.hardware = agreed(table, o, "hardware", o.hardware);
-  p.attention = setting(table, o.table, "attention");
-  p.dtype = setting(table, o.table, "dtype");
-  p.mode = setting(table, o.table, "mode");
-  p.send_order = setting(table, o.table, "send_order");
-  p.link_latency_s = setting(table, o.table, "link_latency_s");
+  p.attention = table_setting(table, o.table, "attention");
+  p.dtype = table_setting(table, o.table, "dtype");
+  p.mode = table_setting(table, o.table, "mode");
+  p.send_order = table_setting(table, o.table, "send_order");
+  p.link_latency_s = table_setting(table, o.table, "link_latency_s");
   const double bytes_per_s =
-      parse_number(setting(table, o.table, "link_bytes_per_s"), "link_bytes_per_s", false);
+      parse_number(table_setting(table, o.table, "link_bytes_per_s"), "link_bytes_per_s", false);
   p.link_gb_per_s = shortest(bytes_per_s / 1e9);
   const Runahead runahead = make_runahead(p, globals.catalog());
 

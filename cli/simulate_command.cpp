@@ -1,5 +1,3 @@
-#include <charconv>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/parallel_options.h"
+#include "cli/partition_choice.h"
 #include "cli/request_options.h"
 #include "cli/simulate_output.h"
 #include "model/error.h"
@@ -15,7 +15,7 @@
 #include "reports/gantt_plot.h"
 #include "reports/plot.h"
 #include "reports/timeline_trace.h"
-#include "search/runahead.h"
+#include "search/chain_links.h"
 #include "simulate/model_prefill.h"
 #include "simulate/noise.h"
 #include "simulate/platform_json.h"
@@ -35,7 +35,7 @@ struct Options {
   RequestOptions request;
   std::string schedule;
   std::string devices;
-  std::string partition = "even";
+  PartitionFlags partition;
   std::string topology;
   std::string platform;
   std::string link;
@@ -49,59 +49,15 @@ struct Options {
   bool json = false;
 };
 
-/// A plain number of at least 0, or above 0.
-double parse_number(const char* flag, const std::string& text, bool may_be_zero) {
-  double value = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  const bool right = error == std::errc() && stop == end && std::isfinite(value) &&
-                     (value > 0 || (may_be_zero && value == 0));
-  if (!right) {
-    throw Error(flag, "'" + text + "'",
-                may_be_zero ? "zero or a number above it" : "a number above 0");
-  }
-  return value;
-}
-
-/// Tokens of each process: even, longer parts first, or as listed.
-std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
-                                           std::uint64_t devices) {
-  constexpr const char* flag = "--partition";
-  if (text == "even") return even_partition(prompt_len, devices);
-  std::vector<std::uint64_t> tokens;
-  std::string_view rest = text;
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    tokens.push_back(parse_token_count(rest.substr(0, comma), flag));
-    if (comma == std::string_view::npos) break;
-    rest = rest.substr(comma + 1);
-  }
-  if (tokens.size() != devices) {
-    throw Error(flag, fmt::format("{} parts", tokens.size()),
-                fmt::format("one for each of the {} devices", devices));
-  }
-  search::check_partition(tokens, prompt_len, flag);
-  return tokens;
-}
-
 /// The link that is named in the hardware file, with the share of it that payload reaches, or given
 /// by its two numbers.
-std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware,
-                                     roofline::Mode mode) {
+std::pair<double, double> parse_numbers_of_link(const Options& o,
+                                                const roofline::Hardware& hardware,
+                                                roofline::Mode mode) {
   if (!o.link.empty()) {
-    std::vector<std::string> names;
-    for (const auto& [name, link] : hardware.links) names.push_back(name);
-    const auto found = hardware.links.find(o.link);
-    if (found == hardware.links.end()) {
-      if (names.empty()) {
-        throw Error("--link", "'" + o.link + "', and " + hardware.name + " lists no links",
-                    "--link-gb-per-s and --link-latency-s");
-      }
-      throw Error(std::string("--link: ") + unknown_name("link", o.link, names).what());
-    }
-    const bool calibrated = mode == roofline::Mode::Calibrated && hardware.link_rate;
-    return {(calibrated ? hardware.link_rate->value : 1) * found->second.bandwidth.value,
-            found->second.latency.value};
+    const search::ChainLink link =
+        parse_link(LinkFlags{.name = o.link, .gb_per_s = {}, .latency_s = {}}, hardware, mode).link;
+    return {link.bytes_per_s, link.latency_s};
   }
   if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
     throw Error(
@@ -109,8 +65,8 @@ std::pair<double, double> parse_link(const Options& o, const roofline::Hardware&
         "--platform FILE");
   }
   constexpr double giga = 1e9;
-  return {giga * parse_number("--link-gb-per-s", o.link_gb_per_s, false),
-          parse_number("--link-latency-s", o.link_latency_s, true)};
+  return {giga * parse_number(o.link_gb_per_s, "--link-gb-per-s", false),
+          parse_number(o.link_latency_s, "--link-latency-s", true)};
 }
 
 simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
@@ -141,21 +97,27 @@ simulate::Platform parse_platform(const Options& o, const roofline::Hardware& ha
   }
   const simulate::Topology topology = parse_flag(
       "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
-  const auto [bytes_per_s, latency_s] = parse_link(o, hardware, mode);
+  const auto [bytes_per_s, latency_s] = parse_numbers_of_link(o, hardware, mode);
   in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
                          format_quantity(bytes_per_s, Dimension::BytesPerSecond),
                          format_quantity(latency_s, Dimension::Seconds));
   return make_platform(topology, static_cast<std::uint32_t>(*devices), bytes_per_s, latency_s);
 }
 
-void apply_orders(const Options& o, Scenario& scenario) {
+struct Orders {
+  std::optional<simulate::AllGather> all_gather;
+  std::optional<simulate::SendOrder> send_order;
+};
+
+Orders parse_orders(const Options& o) {
+  Orders orders;
   if (!o.all_gather.empty()) {
-    scenario.work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+    orders.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
   }
   if (!o.send_order.empty()) {
-    scenario.work.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+    orders.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
   }
-  scenario.options.send_order = scenario.work.send_order;
+  return orders;
 }
 
 SimulatedRun explicit_run(const Options& o) {
@@ -166,7 +128,11 @@ SimulatedRun explicit_run(const Options& o) {
         "--schedule, --devices, --topology and --platform");
   }
   SimulatedRun run{simulate::read_scenario(o.scenario), o.scenario, {}};
-  apply_orders(o, run.scenario);
+  const Orders orders = parse_orders(o);
+  Scenario& scenario = run.scenario;
+  scenario.work.all_gather = orders.all_gather.value_or(scenario.work.all_gather);
+  scenario.work.send_order = orders.send_order.value_or(scenario.work.send_order);
+  scenario.options.send_order = scenario.work.send_order;
   return run;
 }
 
@@ -191,13 +157,22 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   }
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
   const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
-  const bool host = c.mode == roofline::Mode::Calibrated && c.hardware.host_message_latency;
-  const double host_message_s = host ? c.hardware.host_message_latency->value : 0;
-  const std::vector<std::uint64_t> partition =
-      parse_partition(o.partition, model.prompt_len, platform.num_devices());
-  Scenario scenario{
-      simulate::prefill_work(times, schedule, partition, host_message_s), std::move(platform), {}};
-  apply_orders(o, scenario);
+  const Orders orders = parse_orders(o);
+  const PartitionTask task{.times = times,
+                           .host = search::host_exchange(c.hardware, c.mode),
+                           .schedule = schedule,
+                           .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
+                           .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
+                           .platform = platform,
+                           .prompt_len = model.prompt_len};
+  PartitionFlags flags = o.partition;
+  flags.model = o.request.model;
+  flags.hardware = o.request.hardware;
+  ChosenPartition partition = choose_partition(flags, task);
+  simulate::PrefillWork work = task.work(partition.tokens);
+  model.found = std::move(partition.found);
+  Scenario scenario{std::move(work), std::move(platform), {}};
+  scenario.options.send_order = scenario.work.send_order;
   model.bounds = simulate::prefill_bounds(times, scenario.work);
   return {std::move(scenario), std::move(platform_words), std::move(model)};
 }
@@ -254,9 +229,17 @@ void add_prefill(CLI::App& command, const Globals& globals) {
                 "kvr (KV-Runahead) or tsp (tensor and sequence parallel)")
       ->type_name("SCHEDULE");
   c->add_option("--devices", o->devices, "processes, one on each device")->type_name("P");
-  c->add_option("--partition", o->partition, "tokens of each process: even, or A,B,C")
+  c->add_option("--partition", o->partition.how,
+                "tokens of each process: even, search, table:FILE of kvcast partition table, or "
+                "A,B,C")
       ->type_name("HOW")
       ->capture_default_str();
+  c->add_option("--search-objective", o->partition.search_objective,
+                "of --partition search: recurrence (the default, as kvcast partition search) or "
+                "simulator, which knows what messages share")
+      ->type_name("WHICH");
+  c->add_flag("--extrapolate", o->partition.extrapolate,
+              "outside the table of --partition table:FILE, take its nearest shares");
   c->add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]")->type_name("TOKENS");
   c->add_option("--attention", request.attention,
                 "eager (scores in memory, as plain PyTorch) or tiled (flash)")

@@ -101,6 +101,11 @@ ordered_json run_json(const SimulatedRun& run, const RunResult& r, double sensit
     j["ttft_speedup"] = run.model->bounds.one_device_s / r.ttft_s;
     j["ttft_no_communication_s"] = run.model->bounds.no_communication_s;
     j["ttft_star_s"] = run.model->bounds.star_s;
+    if (const auto& found = run.model->found) {
+      j["lower_bound_s"] = nullptr;
+      if (found->lower_bound_s) j["lower_bound_s"] = *found->lower_bound_s;
+      j["evaluations"] = found->evaluations;
+    }
   }
   j["ttft_sensitivity"] = sensitivity;
   j["ill_conditioned"] = sensitivity > simulate::ill_conditioned;
@@ -125,6 +130,13 @@ std::string run_text(const SimulatedRun& run, const RunResult& r) {
     summary.add(
         {"no communication, TTFT(p)", seconds(b.no_communication_s), beside(b.no_communication_s)});
     summary.add({"attention alone, TTFT*(p)", seconds(b.star_s), beside(b.star_s)});
+    if (const auto& found = run.model->found) {
+      if (found->lower_bound_s) {
+        summary.add({"any partition, at least", seconds(*found->lower_bound_s),
+                     beside(*found->lower_bound_s)});
+      }
+      summary.add({"partitions tried", std::to_string(found->evaluations), ""});
+    }
   }
   summary.add({"messages", std::to_string(r.messages),
                fmt::format("{}, {}",

@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "roofline/estimator.h"
+#include "search/partition_search.h"
 #include "simulate/model_prefill.h"
 #include "simulate/noise.h"
 #include "simulate/scenario.h"
@@ -19,6 +20,7 @@ struct SimulatedModel {
   roofline::Configuration configuration;
   std::uint64_t prompt_len = 0;
   simulate::PrefillBounds bounds;
+  std::optional<search::PartitionFound> found = {};  ///< when the partition was searched
 };
 
 struct SimulatedRun {

@@ -145,10 +145,11 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   }
 
   if (plan.placement) {
-    throw Error("method " + plan.placement->method +
-                " spreads the prompt over several ranks; expected 'kvcast simulate prefill' for an "
-                "estimate, or 'mpirun -n " +
-                std::to_string(plan.placement->ranks) + " kvcast run' for a run");
+    throw Error(
+        "method " + plan.placement->method +
+        " spreads the prompt over several ranks; expected 'kvcast estimate' or 'kvcast simulate "
+        "prefill --schedule' for a forecast, or 'mpirun -n " +
+        std::to_string(plan.placement->ranks) + " kvcast run' for a run");
   }
   if (plan.layer_tokens && plan.model.decoder.num_key_value_layers > 0) {
     throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reports/sweep_grid.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::reports {
 
@@ -54,7 +55,7 @@ class ConfigurationRows {
   const SweepGrid& grid_;
   std::uint64_t index_;
   std::once_flag recorded_;
-  std::optional<roofline::Estimator> estimator_;
+  std::optional<search::PlacedEstimator> estimator_;
   std::string impossible_;  ///< why there is no estimator
   std::uint64_t own_prompt_len_ = 1024;
   std::string cells_;  ///< the configuration's part of each row

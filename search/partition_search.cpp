@@ -263,9 +263,14 @@ std::uint64_t first_stride(std::uint64_t context) {
 }
 
 PartitionFound search_partition(const Objective& objective, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm) {
+                                std::size_t processes, PartitionAlgorithm algorithm,
+                                const Partition& start) {
   check_algorithm(algorithm, processes);
   Incumbent best(objective, context, processes);
+  if (!start.empty()) {
+    check_partition(start, context, "partition to start from");
+    best.improve(start);
+  }
   if (processes > 1) run(algorithm, best);
   return best.found;
 }

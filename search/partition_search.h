@@ -43,11 +43,13 @@ struct PartitionFound {
 /// The grid's first stride: the largest power of two up to context/12, as Figure 6 takes 8 of 96.
 std::uint64_t first_stride(std::uint64_t context);
 
-/// Never worse than the even split; the same partition on every run. Throws Error when there are no
-/// processes or fewer tokens than processes, for Golden unless there are two, and for Grid above 9
-/// processes (5^8 values a level).
+/// Never worse than the even split, nor than `start`, from which the search goes on if it is the
+/// better one; the same partition on every run. Throws Error when there are no processes or fewer
+/// tokens than processes, for Golden unless there are two, and for Grid above 9 processes (5^8
+/// values a level).
 PartitionFound search_partition(const Objective& objective, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm);
+                                std::size_t processes, PartitionAlgorithm algorithm,
+                                const Partition& start = {});
 
 /// The same by the recursion, with its lower bound.
 PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,

@@ -90,25 +90,6 @@ void deliver(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
 
 }  // namespace
 
-std::string_view name(SendOrder order) {
-  switch (order) {
-    case SendOrder::Fifo: return "fifo";
-    case SendOrder::Async: return "async";
-    case SendOrder::Block: return "block";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
-
-SendOrder parse_send_order(std::string_view word) {
-  std::vector<std::string> names;
-  for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
-    if (word == name(order)) return order;
-    names.emplace_back(name(order));
-  }
-  throw unknown_name("send order", word, names);
-}
-
 std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition) {
   std::vector<std::uint64_t> boundaries{0};
   for (const std::uint64_t tokens : partition) boundaries.push_back(boundaries.back() + tokens);

@@ -15,18 +15,11 @@
 
 #include "model/methods/placement.h"
 #include "simulate/layer_times.h"
+#include "simulate/simulation.h"
 
 namespace kvcast::search {
 
-/// How a process's messages to one neighbour share the link.
-enum class SendOrder {
-  Fifo,   ///< one at a time; the next one pays its latency when the one before is delivered
-  Async,  ///< all at once, each with an equal share of the link
-  Block,  ///< the process waits for its send before it computes on
-};
-std::string_view name(SendOrder order);
-/// Throws Error with the nearest word.
-SendOrder parse_send_order(std::string_view word);
+using simulate::SendOrder;
 
 /// The way from each process to the next. Each has a link of its own.
 struct ChainLink {

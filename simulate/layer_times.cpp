@@ -84,13 +84,14 @@ std::uint64_t cached_bytes_per_token(const Graph& graph, int layer) {
 }  // namespace
 
 LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
-                       const Lowering& lowering, const roofline::Rates& rates)
-    : rates_(rates), scores_in_memory_(lowering.attention == Kernels::Eager) {
+                       const Lowering& lowering, const roofline::Rates& rates, Logits logits)
+    : rates_(rates), logits_(logits), scores_in_memory_(lowering.attention == Kernels::Eager) {
   if (architecture.encoder_decoder) {
     throw Error("parallel prefill of " + architecture.name, "an encoder-decoder model",
                 "a decoder-only one, whose prompt can be read in parts");
   }
-  const Recording recording = record(architecture, methods, lowering, {.chunked = true});
+  const Recording recording =
+      record(architecture, methods, lowering, {.logits = logits, .chunked = true});
   symbols_ = recording.symbols;
   const Graph graph = split_by_layer(recording.prefill);
   std::map<std::string, std::vector<roofline::OpGroup>> by_phase;
@@ -184,7 +185,8 @@ double LayerTimes::device_seconds(const Part& part, std::span<const double> mono
       const double between = (sum(e.bytes, monomials) - operand) / times + operand;
       if (between > rates_.on_chip_bytes) memory += operand * (times - 1) * e.seconds_per_byte;
     }
-    total += e.count * (std::max(compute, memory) + latency);
+    const double busy = std::max(compute, memory) + rates_.exposed * std::min(compute, memory);
+    total += e.count * (busy + latency);
   }
   return total;
 }
@@ -199,6 +201,16 @@ double LayerTimes::num_operators() const {
   double operators = embedding_.operators + head_.operators;
   for (const Kind& k : kinds_) operators += k.layers * (k.before.operators + k.after.operators);
   return operators;
+}
+
+LayerTimes LayerTimes::for_batch(std::uint64_t batch) const {
+  KVCAST_ASSERT(batch >= 1);
+  LayerTimes copy = *this;
+  copy.batch_ = batch;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    copy.kinds_[k].bytes_per_token = checked_multiply(kinds_[k].bytes_per_token / batch_, batch);
+  }
+  return copy;
 }
 
 LayerTimes LayerTimes::on_device() const {
@@ -217,8 +229,9 @@ ProcessTimes LayerTimes::process(std::uint64_t tokens, std::uint64_t keys, bool 
 void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
                           const HostPace& pace, ProcessTimes& out) const {
   KVCAST_ASSERT(tokens >= 1 && tokens <= keys);
+  const bool has_head = makes_token || logits_ == Logits::All;
   std::array<std::uint64_t, most_values> values{};
-  values[symbol::batch.id] = 1;
+  values[symbol::batch.id] = batch_;
   values[symbol::prompt_len.id] = tokens;
   values[symbol::kv_len.id] = keys;
   const std::span<std::uint64_t> symbols(values.data(), symbols_.size());
@@ -244,10 +257,10 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   };
 
   out.embedding_s = device_seconds(embedding_, monomials);
-  out.head_s = makes_token ? device_seconds(head_, monomials) : 0;
+  out.head_s = has_head ? device_seconds(head_, monomials) : 0;
   out.kinds.resize(kinds_.size());
   double device_total = out.embedding_s + out.head_s;
-  double host_total = host * (embedding_.operators + (makes_token ? head_.operators : 0));
+  double host_total = host * (embedding_.operators + (has_head ? head_.operators : 0));
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     const Kind& k = kinds_[i];
     LayerTime& time = out.kinds[i];
@@ -264,7 +277,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
 
   if (pace.exchanges) {
     out.embedding_s = std::max(out.embedding_s, host * embedding_.operators);
-    if (makes_token) out.head_s = std::max(out.head_s, host * head_.operators);
+    if (has_head) out.head_s = std::max(out.head_s, host * head_.operators);
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const Kind& k = kinds_[i];
       LayerTime& time = out.kinds[i];
@@ -279,7 +292,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   // The device idles, in each part its share of the host's time.
   const double idle = host * (host_total - device_total) / host_total;
   out.embedding_s += idle * embedding_.operators;
-  if (makes_token) out.head_s += idle * head_.operators;
+  if (has_head) out.head_s += idle * head_.operators;
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     out.kinds[i].before_exchange_s += idle * kinds_[i].before.operators;
     out.kinds[i].after_exchange_s += idle * after_operators(kinds_[i]);

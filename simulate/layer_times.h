@@ -48,15 +48,16 @@ struct ProcessTimes {
 /// model of identical layers.
 class LayerTimes {
  public:
-  /// Records the model's prefill in chunks. Throws Error for encoder-decoder models, and for
-  /// methods that need the whole prompt at once.
+  /// Records the model's prefill in chunks, of one sequence. With Logits::All every process has a
+  /// head, as if it made a token. Throws Error for encoder-decoder models, and for methods that
+  /// need the whole prompt at once.
   LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
-             const Lowering& lowering, const roofline::Rates& rates);
+             const Lowering& lowering, const roofline::Rates& rates, Logits logits = Logits::Last);
 
   std::size_t num_layers() const { return kind_of_layer_.size(); }
   /// The kind of each layer.
   std::span<const std::size_t> kinds() const { return kind_of_layer_; }
-  /// Keys and values of one token that a layer of this kind caches, and so sends.
+  /// Keys and values of one token of each sequence that a layer of this kind caches, and so sends.
   std::uint64_t bytes_per_token(std::size_t kind) const { return kinds_[kind].bytes_per_token; }
   /// Of all layers.
   std::uint64_t kv_cache_bytes_per_token() const;
@@ -70,6 +71,9 @@ class LayerTimes {
   /// The same into `out`, whose memory is kept from call to call.
   void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token, const HostPace& pace,
                 ProcessTimes& out) const;
+  /// The same layers reading so many sequences side by side, all in the same parts. Throws Error
+  /// when the bytes of a token do not fit 64 bits.
+  LayerTimes for_batch(std::uint64_t batch) const;
   /// The same layers on a host that costs nothing.
   LayerTimes on_device() const;
   /// Sum over all layers, embedding and head: TTFT when one process reads the whole prompt.
@@ -122,6 +126,8 @@ class LayerTimes {
 
   Symbols symbols_;
   roofline::Rates rates_;
+  std::uint64_t batch_ = 1;
+  Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
   std::vector<Monomial> monomials_;
   std::vector<Term> terms_;

@@ -11,14 +11,19 @@
 
 namespace kvcast::simulate {
 
+/// What the host needs for a layer's exchange, see HostPace.
+struct HostExchange {
+  double message_s = 0;  ///< to issue one send or receive
+  double exchange_s = 0;
+};
+
 /// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
-/// read. `host_message_s`: what the host needs to issue one send or receive, see HostPace; TSP
-/// issues those of a ring. Send order and all-gather are left as they are by default. Throws Error
-/// when a process has no tokens, or there is none.
+/// read. A host of TSP issues the messages of a ring. Send order and all-gather are left as they
+/// are by default. Throws Error when a process has no tokens, or there is none.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         double host_message_s = 0);
+                         const HostExchange& host = {});
 
 /// What a parallel prefill is compared with.
 struct PrefillBounds {

@@ -102,6 +102,63 @@ TEST_CASE("simulate prefill: says when digits mean nothing") {
   CHECK(json::parse(result.output)["ill_conditioned"] == true);
 }
 
+TEST_CASE("simulate prefill: a searched partition is that of partition search, and plays as said") {
+  // A switch is two links away: 2 x 10 us.
+  const json played = run_json(four + link + "--partition search --json");
+  check_keys(played, {"partition_tokens", "lower_bound_s", "evaluations"});
+  const json found = run_json(
+      "partition search --model llama-7b --hardware a100-80gb --prompt-len 1000 --attention eager "
+      "--devices 4 --link-gb-per-s 10 --link-latency-s 2e-5 --json");
+  CHECK(played["partition_tokens"] == found["partition_tokens"]);
+  CHECK(played["lower_bound_s"] == found["lower_bound_s"]);
+  CHECK(played["ttft_s"].get<double>() == Approx(found["ttft_s"].get<double>()).epsilon(1e-9));
+  CHECK(played["ttft_s"] < run_json(four + link + "--json")["ttft_s"]);
+}
+
+TEST_CASE("simulate prefill: the simulator as objective knows of links that routes share") {
+  // Behind one PCIe switch for each two devices, the way from the second to the third is shared
+  // with nobody; but its four hops take longer, which one chain link cannot say.
+  const std::string pcie = four + link + "--topology pcie:group=2 --json --partition search ";
+  const json by_recurrence = run_json(pcie);
+  const json by_simulator = run_json(pcie + "--search-objective simulator");
+  CHECK(by_recurrence["lower_bound_s"].is_null());
+  CHECK(by_simulator["lower_bound_s"].is_null());
+  CHECK(by_simulator["evaluations"] > 1);
+  CHECK(by_simulator["ttft_s"] <= by_recurrence["ttft_s"]);
+  const json gathered = run_json(product + link +
+                                 "--schedule tsp --devices 3 --partition search "
+                                 "--search-objective simulator --json");
+  CHECK(gathered["ttft_s"] <=
+        run_json(product + link + "--schedule tsp --devices 3 --json")["ttft_s"]);
+}
+
+TEST_CASE("simulate prefill: a partition from a table is that of partition lookup") {
+  const TestFolder folder;
+  const std::string file = (folder / "table.json").string();
+  run_json(
+      "partition table -q --json --model llama-7b --hardware a100-80gb --devices 4 "
+      "--prompt-len 500,1500 --output " +
+      file);
+  const std::string table = link + "--partition table:" + file + " ";
+  const json played = run_json(four + table + "--json");
+  const json found =
+      run_json("partition lookup --devices 4 --prompt-len 1000 --json --table " + file);
+  CHECK(played["partition_tokens"] == found["partition_tokens"]);
+  CHECK(!played.contains("lower_bound_s"));
+  const std::string of = " --schedule kvr --devices 4 --prompt-len 1000 " + table;
+  check_refused("simulate prefill --model falcon-7b --hardware a100-80gb" + of,
+                "a table for model llama-7b, expected one for falcon-7b");
+  check_refused("simulate prefill --model llama-7b --hardware h200" + of,
+                "a table for hardware a100-80gb, expected one for h200");
+  check_refused(product + "--schedule kvr --devices 3 " + table, "3 processes, expected one of 4");
+  const std::string longer =
+      "simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 2000 " +
+      table;
+  check_refused(longer, "500 to 1500 tokens, or --extrapolate");
+  CHECK(run_json(longer + "--extrapolate --json")["partition_tokens"].size() == 4);
+}
+
 TEST_CASE("simulate prefill: wrong requests are refused in one line") {
   check_refused("simulate prefill", "--model is required, or --scenario FILE");
   check_refused("simulate prefil", "did you mean 'prefill'?");
@@ -116,6 +173,14 @@ TEST_CASE("simulate prefill: wrong requests are refused in one line") {
   check_refused(four + link + "--partition 1,2,3",
                 "--partition: got 3 parts, expected one for each of the 4 devices");
   check_refused(four + link + "--partition 1000,x,0,0", "--partition");
+  check_refused(four + link + "--partition serch", "--partition");
+  check_refused(four + link + "--partition table:/nowhere/t.json", "/nowhere/t.json");
+  check_refused(four + link + "--partition search --search-objective simulater",
+                "--search-objective: got 'simulater', expected recurrence or simulator");
+  check_refused(four + link + "--search-objective simulator", "expected --partition search");
+  check_refused(four + link + "--extrapolate", "expected --partition table:FILE");
+  check_refused(product + link + "--schedule tsp --devices 4 --partition search",
+                "got schedule tsp, which the recurrence does not describe");
   check_refused(four + link + "--send-order fif", "did you mean 'fifo'?");
   check_refused(four + link + "--noise flows=1", "--noise: noise: got 1 flows of 0 bytes");
   check_refused(four + link + "--platform x.json",

@@ -150,6 +150,36 @@ TEST_CASE("sweep: a row says what the estimator says about its point") {
   }
 }
 
+TEST_CASE("sweep: prompts on several devices have rows, or the reason why not") {
+  const Workplace w;
+  SweepSpec spec = w.small_spec();
+  spec.method = {"kvr:p=6", "tsp:p=3", "kvr:p=2,partition=3/2"};
+  const SweepGrid grid = grid_of(spec);
+  CHECK(write(grid, w / "a.csv").num_errors == 12);  // 6 devices for 5 tokens; 3/2 of 7 tokens
+  const CsvTable table = CsvTable::read(w / "a.csv");
+  REQUIRE(table.size() == 36);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const search::PlacedEstimator estimator(grid.configuration(i / grid.num_sizes()));
+    const CsvRow row = table[i];
+    const std::string& method = row.text("method");
+    const std::uint64_t prompt_len = row.whole("prompt_len");
+    CAPTURE(method);
+    if (method == "kvr:p=6" && prompt_len == 5) {
+      CHECK(row.text("error").find("a token at least for each rank") != std::string::npos);
+    } else if (method == "kvr:p=2,partition=3/2" && prompt_len == 7) {
+      CHECK(row.text("error").find("expected 5, the sum of 3/2") != std::string::npos);
+    } else {
+      const roofline::Estimate e =
+          estimator.at({row.whole("batch"), prompt_len, row.whole("output_len")});
+      CHECK(row.number("ttft_s") == e.ttft_s);
+      CHECK(row.number("prefill_flops") == e.prefill_flops);
+      CHECK(row.number("peak_memory_bytes") == e.peak_memory_bytes);
+      CHECK(row.text("ttft_bound") == roofline::name(e.ttft_bound));
+      CHECK(row.number("ttft_speedup") == e.ttft_speedup);
+    }
+  }
+}
+
 TEST_CASE("sweep: every axis of the configuration has its cell") {
   const Workplace w;
   SweepSpec spec = w.spec();

@@ -14,11 +14,6 @@
 namespace kvcast::search {
 namespace {
 
-struct Order {
-  SendOrder closed;
-  simulate::SendOrder simulated;
-};
-
 TEST_CASE("search: the closed form ends when the simulator does") {
   const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
   const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
@@ -27,19 +22,17 @@ TEST_CASE("search: the closed form ends when the simulator does") {
   const simulate::LayerTimes times(load_model(catalog, "llama-7b"), {}, eager, rates);
   const std::vector<std::vector<std::uint64_t>> partitions{
       {1024, 1024, 1024, 1024}, {1900, 1000, 700, 496}, {3000, 96}, {600, 500, 400, 300, 200, 96}};
-  for (const Order order : {Order{SendOrder::Fifo, simulate::SendOrder::Fifo},
-                            Order{SendOrder::Async, simulate::SendOrder::Async},
-                            Order{SendOrder::Block, simulate::SendOrder::Block}}) {
+  for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
     for (const double bytes_per_s : {1e9, 10e9, 300e9}) {
       for (const auto& partition : partitions) {
-        CAPTURE(name(order.closed));
+        CAPTURE(name(order));
         CAPTURE(bytes_per_s);
-        const ChainLink link{bytes_per_s, 2e-5, order.closed, 1e-5};
+        const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 3e-4};
         simulate::RunOptions options;
-        options.send_order = order.simulated;
+        options.send_order = order;
         const auto simulated = [&](simulate::Schedule schedule) {
-          simulate::PrefillWork work = prefill_work(times, schedule, partition, 1e-5);
-          work.send_order = order.simulated;
+          simulate::PrefillWork work = prefill_work(times, schedule, partition, {1e-5, 3e-4});
+          work.send_order = order;
           const auto devices = static_cast<std::uint32_t>(partition.size());
           const simulate::Platform ring =
               simulate::make_platform({simulate::TopologyKind::Ring}, devices, bytes_per_s, 2e-5);
@@ -47,7 +40,7 @@ TEST_CASE("search: the closed form ends when the simulator does") {
         };
         CHECK(Runahead(times, link).ttft_s(partition) ==
               doctest::Approx(simulated(simulate::Schedule::Kvr)).epsilon(1e-9));
-        if (order.closed == SendOrder::Async) continue;
+        if (order == SendOrder::Async) continue;
         CHECK(tsp_ttft_s(times, link, partition) ==
               doctest::Approx(simulated(simulate::Schedule::Tsp)).epsilon(1e-9));
       }

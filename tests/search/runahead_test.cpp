@@ -75,8 +75,8 @@ TEST_CASE("runahead: what cannot be is refused in one line") {
   CHECK_THROWS_AS(Runahead(times, {1e9, -1}), Error);
   CHECK_THROWS_AS(even_partition(3, 4), Error);
   CHECK_THROWS_AS(even_partition(3, 0), Error);
-  CHECK_THROWS_WITH_AS(parse_send_order("fifi"), "unknown send order 'fifi'; did you mean 'fifo'?",
-                       Error);
+  CHECK_THROWS_WITH_AS(simulate::parse_send_order("fifi"),
+                       "unknown send order 'fifi'; did you mean 'fifo'?", Error);
   const Partition parts{5, 0, 4};
   CHECK_THROWS_AS(check_partition(parts, 9, "here"), Error);
   CHECK_THROWS_WITH_AS(check_partition(Partition{5, 3}, 9, "here"),

@@ -1,0 +1,52 @@
+/// `simulate prefill --partition`: even, searched, from a table, or as listed.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "search/partition_search.h"
+#include "search/partition_table.h"
+#include "simulate/model_prefill.h"
+#include "simulate/scenario.h"
+
+namespace kvcast::cli {
+
+struct PartitionFlags {
+  std::string how = "even";  ///< or search, table:FILE, A,B,C
+  std::string search_objective;
+  bool extrapolate = false;
+  std::string model;     ///< what a table has to be for
+  std::string hardware;  ///< likewise
+};
+
+/// What a partition is for.
+struct PartitionTask {
+  const simulate::LayerTimes& times;
+  simulate::HostExchange host;
+  simulate::Schedule schedule = simulate::Schedule::Kvr;
+  simulate::AllGather all_gather = simulate::AllGather::Ring;
+  search::SendOrder send_order = search::SendOrder::Fifo;
+  const simulate::Platform& platform;
+  std::uint64_t prompt_len = 0;
+
+  simulate::PrefillWork work(const search::Partition& partition) const;
+};
+
+struct ChosenPartition {
+  search::Partition tokens;
+  /// When it was searched; with a lower bound where the closed form holds on the platform.
+  std::optional<search::PartitionFound> found = {};
+};
+
+/// Throws Error naming the flag.
+ChosenPartition choose_partition(const PartitionFlags& flags, const PartitionTask& task);
+
+/// A table's setting. Throws Error when the file at `path` does not say it.
+const std::string& table_setting(const search::PartitionTable& table, const std::string& path,
+                                 std::string_view name);
+/// Throws Error, with `otherwise` behind what was expected, unless the table's setting is `wanted`.
+void check_table_is_for(const search::PartitionTable& table, const std::string& path,
+                        std::string_view name, const std::string& wanted,
+                        std::string_view otherwise = {});
+
+}  // namespace kvcast::cli

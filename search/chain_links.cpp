@@ -1,0 +1,78 @@
+#include "search/chain_links.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "model/error.h"
+
+namespace kvcast::search {
+namespace {
+
+const std::string& chosen_name(const roofline::Hardware& hardware, const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [known, link] : hardware.links) names.push_back(known);
+  if (names.empty()) {
+    throw Error("hardware " + hardware.name,
+                name.empty() ? "no links" : "link '" + name + "', and it lists no links",
+                "--link-gb-per-s and --link-latency-s");
+  }
+  const auto found = hardware.links.find(name.empty() ? "nvlink" : name);
+  if (found != hardware.links.end()) return found->first;
+  if (!name.empty()) throw unknown_name("link", name, names);
+  return hardware.links.begin()->first;
+}
+
+}  // namespace
+
+simulate::HostExchange host_exchange(const roofline::Hardware& hardware, roofline::Mode mode) {
+  if (mode != roofline::Mode::Calibrated) return {};
+  simulate::HostExchange host;
+  if (hardware.host_message_latency) host.message_s = hardware.host_message_latency->value;
+  if (hardware.host_exchange_latency) host.exchange_s = hardware.host_exchange_latency->value;
+  return host;
+}
+
+HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
+                           const std::string& name) {
+  HardwareLink chosen;
+  chosen.name = chosen_name(hardware, name);
+  const roofline::Link& link = hardware.links.at(chosen.name);
+  const bool has_rate = mode == roofline::Mode::Calibrated && hardware.link_rate;
+  const roofline::Sourced& rate = has_rate ? *hardware.link_rate : link.bandwidth;
+  const double share = has_rate ? rate.value : 1;
+  const simulate::HostExchange host = host_exchange(hardware, mode);
+  chosen.link.bytes_per_s = share * link.bandwidth.value;
+  chosen.link.latency_s = link.latency.value;
+  chosen.link.host_message_s = host.message_s;
+  chosen.link.host_exchange_s = host.exchange_s;
+  chosen.factors = {{chosen.name + " bandwidth", link.bandwidth.value, share,
+                     std::string(roofline::name(rate.source)), rate.reference},
+                    {chosen.name + " latency", link.latency.value, 1,
+                     std::string(roofline::name(link.latency.source)), link.latency.reference}};
+  return chosen;
+}
+
+PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
+                             const simulate::HostExchange& host) {
+  PlatformChain chain;
+  chain.link = {std::numeric_limits<double>::max(), 0, order, host.message_s, host.exchange_s};
+  std::set<std::uint32_t> used;
+  for (std::uint32_t device = 0; device + 1 < platform.num_devices(); ++device) {
+    double bytes_per_s = std::numeric_limits<double>::max();
+    double latency_s = 0;
+    for (const std::uint32_t l : platform.route(device, platform.routes_to(device + 1))) {
+      bytes_per_s = std::min(bytes_per_s, platform.links()[l].bytes_per_s);
+      latency_s += platform.links()[l].latency_s;
+      chain.exact &= used.insert(l).second;
+    }
+    const bool first = device == 0;
+    chain.exact &=
+        first || (bytes_per_s == chain.link.bytes_per_s && latency_s == chain.link.latency_s);
+    chain.link.bytes_per_s = std::min(chain.link.bytes_per_s, bytes_per_s);
+    chain.link.latency_s = std::max(chain.link.latency_s, latency_s);
+  }
+  return chain;
+}
+
+}  // namespace kvcast::search

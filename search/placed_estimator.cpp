@@ -1,0 +1,185 @@
+#include "search/placed_estimator.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "model/error.h"
+#include "model/rank_recording.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::search {
+namespace {
+
+using roofline::Configuration;
+using roofline::DesignPoint;
+using roofline::Estimate;
+
+/// Where the search takes fractions of a second; for 24 devices it took more than 8.
+constexpr std::uint64_t most_searched = 16;
+
+bool is_placement(const MethodSpec& spec) {
+  return find_method(spec.name).kind == MethodKind::Placement;
+}
+
+Configuration without_placement(Configuration c) {
+  std::erase_if(c.methods, is_placement);
+  return c;
+}
+
+bool has_option(const MethodSpec& spec, std::string_view key) {
+  return std::any_of(spec.options.begin(), spec.options.end(),
+                     [&](const auto& option) { return option.first == key; });
+}
+
+std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uint64_t> values) {
+  std::uint64_t most = 0;
+  for (const Count& count : counts) most = std::max(most, count.at(values));
+  return most;
+}
+
+}  // namespace
+
+PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<HardwareLink>& link)
+    : one_device_(without_placement(c)), placement_(find_placement(c.methods)) {
+  if (!placement_) return;
+  const MethodSpec& spec = *std::find_if(c.methods.begin(), c.methods.end(), is_placement);
+  if (placement_->ranks > simulate::max_devices) {
+    throw Error("method " + placement_->method, std::to_string(placement_->ranks) + " devices",
+                "at most " + std::to_string(simulate::max_devices));
+  }
+  const std::vector<std::uint64_t> a_token_each(placement_->ranks, 1);
+  record_rank(
+      c.architecture, c.methods, c.lowering, {a_token_each, placement_->ranks - 1},
+      {.logits = c.logits, .find_model = c.find_model});  // throws where they do not compose
+  if (placement_->ranks == 1) return;
+
+  searches_ = spec.name == "kvr" && !has_option(spec, "partition");
+  if (searches_ && placement_->ranks > most_searched) {
+    throw Error("method " + placement_->method,
+                std::to_string(placement_->ranks) + " devices to search a partition for",
+                "at most " + std::to_string(most_searched) + ", or partition=even or A/B/...");
+  }
+  if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
+  link_ = link ? *link : hardware_link(c.hardware, c.mode);
+  std::vector<MethodSpec> others = c.methods;
+  std::erase_if(others, is_placement);
+  times_ = std::make_unique<simulate::LayerTimes>(c.architecture, others, c.lowering,
+                                                  one_device_.rates(), c.logits);
+  // A chain's passes hold for every partition. A device of TSP computes what one of a chain does
+  // that reads as many keys.
+  others.push_back({"kvr", {{"p", "3"}}});
+  middle_ = record_pass(c, others, 1);
+  last_ = record_pass(c, others, 2);
+  decode_peaks_ = activation_peaks(one_device_.recording().decode);
+}
+
+PlacedEstimator::DevicePass PlacedEstimator::record_pass(const Configuration& c,
+                                                         const std::vector<MethodSpec>& methods,
+                                                         std::size_t rank) {
+  const Recording r = record_rank(c.architecture, methods, c.lowering, {{1, 1, 1}, rank},
+                                  {.logits = c.logits, .find_model = c.find_model});
+  const Work work = total_work(roofline::fold(r.prefill, c.lowering));
+  return {r.symbols, work.flops, work.bytes(), activation_peaks(r.prefill)};
+}
+
+PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
+  KVCAST_ASSERT(is_placed());
+  PlacedPrefill placed;
+  placed.tokens = partition_tokens(*placement_, p.prompt_len);
+  const simulate::LayerTimes times = times_->for_batch(p.batch);
+  const ChainLink& link = link_.link;
+  if (searches_) {
+    placed.found = search_partition(Runahead(times, link), p.prompt_len, placed.tokens.size(),
+                                    PartitionAlgorithm::Balance);
+    placed.tokens = placed.found->tokens;
+  }
+  simulate::PrefillWork work = simulate::prefill_work(times, schedule_, placed.tokens,
+                                                      {link.host_message_s, link.host_exchange_s});
+  work.send_order = link.order;
+  const simulate::Platform ring = simulate::make_platform(
+      {simulate::TopologyKind::Ring}, static_cast<std::uint32_t>(placed.tokens.size()),
+      link.bytes_per_s, link.latency_s);
+  simulate::RunOptions options;
+  options.send_order = link.order;
+  placed.run = simulate::Simulation(ring, prefill_programs(work)).run(options);
+
+  ChainLink free = link;
+  free.bytes_per_s = std::numeric_limits<double>::max();
+  free.latency_s = 0;
+  placed.without_links_s = schedule_ == simulate::Schedule::Tsp
+                               ? tsp_ttft_s(times, free, placed.tokens)
+                               : Runahead(times, free).ttft_s(placed.tokens);
+  return placed;
+}
+
+void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
+                                  Estimate& e) const {
+  const Recording& whole = one_device_.recording();
+  const SymbolValues at_end =
+      whole.symbols.resolve({p.batch, p.prompt_len, checked_add(p.prompt_len, p.output_len)});
+  const bool gathers = schedule_ == simulate::Schedule::Tsp;
+  std::uint64_t flops = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t most = 0;  // beside the weights
+  std::uint64_t boundary = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    boundary += tokens[i];
+    const bool is_last = i + 1 == tokens.size();
+    const std::uint64_t keys = gathers ? times_->tsp_keys(boundary, p.prompt_len) : boundary;
+    const DevicePass& pass = is_last ? last_ : middle_;
+    const SymbolValues values = pass.symbols.resolve({p.batch, tokens[i], keys});
+    flops = checked_add(flops, pass.flops.at(values));
+    bytes = checked_add(bytes, pass.bytes.at(values));
+    const std::uint64_t cached = gathers ? p.prompt_len : boundary;
+    std::uint64_t activations = largest(pass.activation_peaks, values);
+    if (is_last) activations = std::max(activations, largest(decode_peaks_, at_end));
+    const std::uint64_t cache =
+        is_last ? whole.kv_cache_bytes.at(at_end)
+                : whole.kv_cache_bytes.at(whole.symbols.resolve({p.batch, p.prompt_len, cached}));
+    most = std::max(most, checked_add(cache, activations));
+  }
+  e.prefill_flops = static_cast<double>(flops);
+  e.prefill_bytes = static_cast<double>(bytes);
+  e.peak_memory_bytes = e.weight_bytes + static_cast<double>(most);
+  e.fits = e.peak_memory_bytes <= one_device_.rates().memory_capacity_bytes;
+}
+
+Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
+                                 const PlacedPrefill& placed) const {
+  const double plain_ttft_s = e.ttft_speedup * e.ttft_s;
+  e.ttft_s = placed.run.ttft_s;
+  e.ttft_speedup = plain_ttft_s / e.ttft_s;
+  if (e.ttft_s > 2 * placed.without_links_s) e.ttft_bound = roofline::Bound::Link;
+  const double later_s = static_cast<double>(p.output_len - 1) * e.tpot_s;
+  e.bound = e.ttft_s > later_s ? e.ttft_bound : e.tpot_bound;
+  add_devices(p, placed.tokens, e);
+  return e;
+}
+
+Estimate PlacedEstimator::at(const DesignPoint& p) const {
+  const Estimate e = one_device_.at(p);
+  if (is_placed()) return spread(e, p, prefill(p));
+  if (placement_) partition_tokens(*placement_, p.prompt_len);  // throws
+  return e;
+}
+
+void PlacedEstimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
+  KVCAST_ASSERT(points.size() == rows.size());
+  if (!is_placed()) {
+    if (placement_) {
+      for (const DesignPoint& p : points) partition_tokens(*placement_, p.prompt_len);
+    }
+    return one_device_.sweep(points, rows);
+  }
+  PlacedPrefill placed;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const DesignPoint& p = points[i];
+    const bool is_new =
+        i == 0 || p.batch != points[i - 1].batch || p.prompt_len != points[i - 1].prompt_len;
+    const Estimate e = one_device_.at(p);
+    if (is_new) placed = prefill(p);
+    rows[i] = spread(e, p, placed);
+  }
+}
+
+}  // namespace kvcast::search

@@ -1,0 +1,83 @@
+/// Estimates of every configuration, those with a placement (kvr, tsp) through the simulator.
+///
+/// Devices stand in a ring, each with a link of its own to the next, and send their messages one at
+/// a time (fifo). The last of them makes the first token and goes on decoding alone, with the whole
+/// cache, so that a decode step and the cache are those of one device. FLOPs and bytes of the
+/// prefill are summed over the devices; messages are not among these bytes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "roofline/estimator.h"
+#include "search/chain_links.h"
+#include "search/partition_search.h"
+#include "simulate/simulation.h"
+
+namespace kvcast::search {
+
+/// How several devices read one prompt.
+struct PlacedPrefill {
+  Partition tokens;                       ///< of each device
+  std::optional<PartitionFound> found{};  ///< where the partition was searched
+  simulate::RunResult run;
+  double without_links_s = 0;  ///< TTFT if messages took no time
+};
+
+class PlacedEstimator {
+ public:
+  /// `link`: from each device to the next; none: the hardware's (hardware_link). Throws Error as
+  /// roofline::Estimator and record_rank do, for more devices than the simulator takes or a search,
+  /// and where there is no link.
+  explicit PlacedEstimator(const roofline::Configuration& configuration,
+                           const std::optional<HardwareLink>& link = {});
+
+  /// The same configuration without its placement.
+  const roofline::Estimator& one_device() const { return one_device_; }
+  /// Whether several devices read the prompt; false too for a placement on one.
+  bool is_placed() const { return times_ != nullptr; }
+  /// Where several do.
+  const HardwareLink& link() const { return link_; }
+
+  /// With several devices, peak memory is that of the device that needs most, and TTFT is bound by
+  /// links when messages make up more than half of it. Throws Error when a count does not fit 64
+  /// bits, and when the prompt does not fit the partition.
+  roofline::Estimate at(const roofline::DesignPoint& point) const;
+  /// `rows` has as many entries as `points`. Throws Error likewise.
+  void sweep(std::span<const roofline::DesignPoint> points,
+             std::span<roofline::Estimate> rows) const;
+
+  /// The prefill of a point where several devices read the prompt: `kvr` without the option
+  /// partition takes the one that search_partition finds.
+  PlacedPrefill prefill(const roofline::DesignPoint& point) const;
+
+ private:
+  /// A device's prefill, at its tokens (symbol prompt_len) and the keys it reads (kv_len).
+  struct DevicePass {
+    Symbols symbols;
+    Count flops;
+    Count bytes;
+    std::vector<Count> activation_peaks;
+  };
+  static DevicePass record_pass(const roofline::Configuration& configuration,
+                                const std::vector<MethodSpec>& methods, std::size_t rank);
+  /// From one device's estimate to that of several.
+  roofline::Estimate spread(roofline::Estimate e, const roofline::DesignPoint& point,
+                            const PlacedPrefill& prefill) const;
+  void add_devices(const roofline::DesignPoint& point, const Partition& tokens,
+                   roofline::Estimate& e) const;
+
+  roofline::Estimator one_device_;
+  std::optional<Placement> placement_;
+  bool searches_ = false;
+  simulate::Schedule schedule_ = simulate::Schedule::Kvr;
+  HardwareLink link_;
+  std::unique_ptr<simulate::LayerTimes> times_;  ///< null: one device
+  DevicePass middle_;                            ///< of all devices but the last
+  DevicePass last_;
+  std::vector<Count> decode_peaks_;
+};
+
+}  // namespace kvcast::search

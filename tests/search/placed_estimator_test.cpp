@@ -1,0 +1,197 @@
+#include "search/placed_estimator.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/catalog.h"
+#include "model/rank_recording.h"
+#include "tests/model/message_of.h"
+
+namespace kvcast::search {
+namespace {
+
+using doctest::Approx;
+using roofline::Bound;
+using roofline::Configuration;
+using roofline::DesignPoint;
+using roofline::Estimate;
+
+Configuration configuration(const std::string& methods, const std::string& model = "llama-7b",
+                            Kernels kernels = Kernels::Fused) {
+  const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
+  Configuration c;
+  c.architecture = load_model(catalog, model);
+  c.methods = parse_methods(methods);
+  c.lowering.attention = c.lowering.elementwise = kernels;
+  c.hardware = roofline::load_hardware(catalog, "a100-80gb");
+  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  return c;
+}
+
+HardwareLink link_of(double bytes_per_s) {
+  HardwareLink link;
+  link.link = {bytes_per_s, 1e-5};
+  return link;
+}
+
+TEST_CASE("placement: an estimate on one device is that of the other methods") {
+  const DesignPoint p{3, 700, 9};
+  const Estimate plain = PlacedEstimator(configuration("plain")).at(p);
+  CHECK(plain.ttft_s == roofline::Estimator(configuration("plain")).at(p).ttft_s);
+  for (const char* method : {"kvr:p=1", "tsp:p=1"}) {
+    const PlacedEstimator estimator(configuration(method));
+    CHECK(!estimator.is_placed());
+    const Estimate e = estimator.at(p);
+    CHECK(e.ttft_s == plain.ttft_s);
+    CHECK(e.ttft_speedup == 1);
+    CHECK(e.prefill_flops == plain.prefill_flops);
+    CHECK(e.peak_memory_bytes == plain.peak_memory_bytes);
+  }
+}
+
+TEST_CASE("placement: an estimate's TTFT is that of the recursion, which it does not use") {
+  for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+    for (const std::uint64_t batch : {1u, 3u}) {
+      const Configuration c = configuration("plain", "llama-7b", kernels);
+      const ChainLink link = link_of(20e9).link;
+      const auto rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+      const auto times =
+          simulate::LayerTimes(c.architecture, {}, c.lowering, rates).for_batch(batch);
+      const DesignPoint p{batch, 3000, 9};
+      const double plain = roofline::Estimator(c).at(p).ttft_s;
+      const auto check = [&](const char* method, double ttft_s) {
+        CAPTURE(method);
+        const PlacedEstimator placed(configuration(method, "llama-7b", kernels), link_of(20e9));
+        const Estimate e = placed.at(p);
+        CHECK(e.ttft_s == Approx(ttft_s).epsilon(1e-9));
+        CHECK(e.ttft_speedup == Approx(plain / ttft_s).epsilon(1e-9));
+      };
+      const Runahead chain(times, link);
+      check("kvr:p=4,partition=even", chain.ttft_s(Partition{750, 750, 750, 750}));
+      check("kvr:p=3,partition=1300/900/800", chain.ttft_s(Partition{1300, 900, 800}));
+      check("tsp:p=3", tsp_ttft_s(times, link, Partition{1000, 1000, 1000}));
+    }
+  }
+}
+
+TEST_CASE("placement: without a partition kvr takes one that is no slower than even parts") {
+  const DesignPoint p{1, 8192, 2};
+  const PlacedEstimator searched(configuration("kvr:p=4"));
+  const PlacedPrefill found = searched.prefill(p);
+  REQUIRE(found.found);
+  const double even = PlacedEstimator(configuration("kvr:p=4,partition=even")).at(p).ttft_s;
+  CHECK(searched.at(p).ttft_s < even);
+  CHECK(searched.at(p).ttft_s >= *found.found->lower_bound_s);
+  CHECK(found.run.ttft_s == Approx(found.found->ttft_s).epsilon(1e-9));
+}
+
+TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
+  const DesignPoint p{2, 23, 5};
+  for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+    for (const char* model : {"pythia-160m", "mistral-7b"}) {
+      for (const char* method : {"kvr:p=3,partition=11/8/4", "tsp:p=3", "kvr:p=2,partition=20/3"}) {
+        CAPTURE(method);
+        CAPTURE(model);
+        const Configuration c = configuration(method, model, kernels);
+        const PlacedEstimator estimator(c);
+        const Partition parts = estimator.prefill(p).tokens;
+        std::uint64_t flops = 0;
+        std::uint64_t bytes = 0;
+        for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+          const RankShare share{parts, rank};
+          const Recording r = record_rank(c.architecture, c.methods, c.lowering, share);
+          const Work work = total_work(roofline::fold(r.prefill, c.lowering));
+          const SymbolValues values = r.symbols.resolve({p.batch, share.tokens(), share.end()});
+          flops += work.flops.at(values);
+          bytes += work.bytes().at(values);
+        }
+        const Estimate e = estimator.at(p);
+        CHECK(e.prefill_flops == static_cast<double>(flops));
+        CHECK(e.prefill_bytes == static_cast<double>(bytes));
+      }
+    }
+  }
+}
+
+TEST_CASE("placement: the device that decodes has the whole cache and the steps of one device") {
+  const DesignPoint p{2, 4000, 50};
+  for (const char* method : {"kvr:p=4", "tsp:p=4"}) {
+    const PlacedEstimator estimator(configuration(method, "llama-7b", Kernels::Eager));
+    const Estimate e = estimator.at(p);
+    const Estimate one = estimator.one_device().at(p);
+    CHECK(e.tpot_s == one.tpot_s);
+    CHECK(e.tpot_speedup == 1);
+    CHECK(e.kv_cache_ratio == 1);
+    // 2·32 layers of 4096 fp16 numbers a token, 4050 of them in each of 2 sequences.
+    CHECK(e.kv_cache_bytes == 2.0 * 4050 * 2 * 32 * 4096 * 2);
+    CHECK(e.peak_memory_bytes > e.weight_bytes + e.kv_cache_bytes);
+    CHECK(e.peak_memory_bytes < one.peak_memory_bytes);  // its scores are those of fewer tokens
+  }
+}
+
+TEST_CASE("placement: slow links bind, and less the faster they are") {
+  const DesignPoint p{1, 4096, 2};
+  const PlacedEstimator slow(configuration("kvr:p=4,partition=even"), link_of(1e9));
+  const PlacedEstimator fast(configuration("kvr:p=4,partition=even"), link_of(1e12));
+  CHECK(slow.at(p).ttft_bound == Bound::Link);
+  CHECK(fast.at(p).ttft_bound != Bound::Link);
+  CHECK(slow.at(p).ttft_s > fast.at(p).ttft_s);
+  CHECK(slow.prefill(p).without_links_s == fast.prefill(p).without_links_s);
+}
+
+TEST_CASE("placement: composes with what is cached, whose bytes are what is sent") {
+  const DesignPoint p{1, 900, 2};
+  const std::string kvr = "kvr:p=3,partition=400/300/200";
+  const auto sent = [&](const std::string& methods) {
+    return PlacedEstimator(configuration(methods)).prefill(p).run.message_bytes;
+  };
+  // Slim's caches keep one of keys and values.
+  CHECK(sent(kvr + "+slim:option=kcache") * 2 == sent(kvr));
+  // A quarter of the layers with a quarter of the heads.
+  CHECK(sent(kvr + "+mlkv:layers=8,heads=8") * 16 == sent(kvr));
+}
+
+TEST_CASE("placement: a sweep's rows are those of its points") {
+  const std::vector<DesignPoint> points{{1, 900, 2}, {1, 900, 7}, {2, 900, 7}, {2, 400, 7}};
+  for (const char* method : {"kvr:p=3", "tsp:p=3", "plain", "kvr:p=1"}) {
+    const PlacedEstimator estimator(configuration(method));
+    std::vector<Estimate> rows(points.size());
+    estimator.sweep(points, rows);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const Estimate e = estimator.at(points[i]);
+      CHECK(rows[i].ttft_s == e.ttft_s);
+      CHECK(rows[i].tpot_s == e.tpot_s);
+      CHECK(rows[i].prefill_bytes == e.prefill_bytes);
+      CHECK(rows[i].peak_memory_bytes == e.peak_memory_bytes);
+    }
+  }
+}
+
+TEST_CASE("placement: what cannot be estimated is refused in one line") {
+  const auto reason = [](const std::string& methods, const std::string& model = "llama-7b") {
+    return message_of([&] { PlacedEstimator(configuration(methods, model)).at({1, 100, 2}); });
+  };
+  CHECK(reason("random-prune:keep=0.5+kvr:p=2").find("method random-prune beside it") !=
+        std::string::npos);
+  CHECK(reason("kvr:p=2", "whisper-base").find("encoder-decoder") != std::string::npos);
+  CHECK(reason("kvr:p=2,partition=60/50") ==
+        "method kvr:p=2,partition=60/50: got a prompt of 100 tokens, expected 110, the sum of "
+        "60/50");
+  CHECK(reason("tsp:p=101") ==
+        "method tsp:p=101: got a prompt of 100 tokens, expected a token at least for each rank");
+  CHECK(reason("kvr:p=1,partition=99").find("expected 99") != std::string::npos);
+  CHECK(reason("kvr:p=2000") == "method kvr:p=2000: got 2000 devices, expected at most 1024");
+  CHECK(reason("kvr:p=17") ==
+        "method kvr:p=17: got 17 devices to search a partition for, expected at most 16, or "
+        "partition=even or A/B/...");
+  CHECK(reason("kvr:p=17,partition=even") == "(no Error was thrown)");
+  Configuration c = configuration("kvr:p=2");
+  c.hardware.links.clear();
+  CHECK(message_of([&] { PlacedEstimator{c}; }).find("no links") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcast::search
