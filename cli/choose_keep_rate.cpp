@@ -25,7 +25,7 @@ constexpr double usual_rates[]{0.1, 0.3, 0.5, 0.7, 0.9};
 struct Options {
   RequestOptions request;  ///< model, device, kernels and batch of it
   std::string speculator;
-  std::string prompt_len = "4k";
+  std::string prompt_len = "4k";  // the shortest of the authors' efficiency grid
   std::string lookahead;
   std::string chunk;
   std::optional<double> target_speedup;
@@ -55,11 +55,13 @@ ordered_json rate_json(const KeepRate& r) {
           {"fits", r.fits}};
 }
 
-void write_csv(const std::string& path, const std::vector<KeepRate>& rates) {
-  reports::CsvWriter csv(
-      path == "-" ? "/dev/stdout" : path,
-      {"keep", "kept_tokens", "ttft_s", "ttft_speedup", "overhead_s", "kv_cache_bytes", "fits"});
+/// `chosen`: the first row is the answer; else there is none.
+void write_csv(const std::string& path, const std::vector<KeepRate>& rates, bool chosen) {
+  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+                         {"chosen", "keep", "kept_tokens", "ttft_s", "ttft_speedup", "overhead_s",
+                          "kv_cache_bytes", "fits"});
   for (const KeepRate& r : rates) {
+    csv.cell(chosen && &r == rates.data());
     csv.cell(r.keep).cell(r.kept_tokens).cell(r.ttft_s).cell(r.ttft_speedup).cell(r.overhead_s);
     csv.cell(r.kv_cache_bytes).cell(r.fits);
     csv.end_row();
@@ -96,8 +98,6 @@ void run(const Options& o, const Globals& globals) {
   for (const double keep : usual_rates) rates.push_back(search::keep_rate(request, keep));
   if (answer) rates.insert(rates.begin(), *answer);
 
-  if (!o.csv.empty()) write_csv(o.csv, rates);
-  if (o.csv == "-") return;
   const std::string reason =
       answer ? ""
              : fmt::format(
@@ -105,6 +105,11 @@ void run(const Options& o, const Globals& globals) {
                    "prefill takes {} of the {} at keep 0.1",
                    *o.target_speedup, format_quantity(rates[0].overhead_s, Dimension::Seconds),
                    format_quantity(rates[0].ttft_s, Dimension::Seconds));
+  if (!o.csv.empty()) write_csv(o.csv, rates, answer.has_value());
+  if (o.csv == "-") {
+    if (!reason.empty()) globals.say(reason);
+    return;
+  }
   if (!o.json) {
     print_text(rates_text(rates) + (reason.empty() ? "" : reason + "\n"));
     return;
@@ -147,7 +152,8 @@ void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
   c->add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base")
       ->type_name("X");
   c->add_option("--keep", o->keep, "share of the tokens")->type_name("F");
-  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
+  c->add_option("--csv", o->csv, "write the rows, which one is chosen; - is stdout")
+      ->type_name("FILE");
   c->add_flag("--json", o->json, "one JSON object in base units");
   c->callback([o, &globals] { run(*o, globals); });
 }

@@ -10,6 +10,7 @@
 #include "cli/request_options.h"
 #include "model/convert/kvp_fit.h"
 #include "model/quantity.h"
+#include "reports/output_check.h"
 #include "reports/prediction_errors.h"
 
 namespace kvcast::cli {
@@ -89,7 +90,11 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   const bool draws = !(o.csv.empty() && o.plot.empty() && o.plot_positions.empty());
   if (o.identity == !o.text.empty() || (o.identity && draws)) {
     throw Error("convert kvp", o.identity ? "--identity beside others" : "no text",
-                "--fit TEXT, or --identity without --fit, --csv and --plot");
+                "--fit TEXT, or --identity without --fit, --csv, --plot and --plot-positions");
+  }
+  if (!o.csv.empty()) reports::check_writable(o.csv);
+  for (const std::string& plot : {o.plot, o.plot_positions}) {
+    if (!plot.empty()) reports::check_plot_writable(plot);
   }
   KvpFitReport report;
   if (o.identity) {

@@ -16,6 +16,7 @@ std::vector<TokenId> read_text(const std::string& file, const Checkpoint& checkp
                                const Globals& globals) {
   RunInputs in;
   in.prompt_file = file;
+  in.file_name = "text";
   std::string no_tokenizer;
   const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   execute::Request request = read_request(in, checkpoint, tokenizer, no_tokenizer,
@@ -28,14 +29,27 @@ std::vector<TokenId> read_text(const std::string& file, const Checkpoint& checkp
 
 }  // namespace
 
+bool read_alike(const text::Tokenizer& a, const text::Tokenizer& b,
+                const std::vector<TokenId>& ids) {
+  const bool known = std::all_of(ids.begin(), ids.end(), [&](TokenId id) {
+    return (id < a.vocab_size()) == (id < b.vocab_size());
+  });
+  std::vector<TokenId> shared = ids;
+  std::erase_if(shared, [&](TokenId id) { return id >= a.vocab_size(); });
+  return known &&
+         a.decode(shared, text::SpecialTokens::Keep) == b.decode(shared, text::SpecialTokens::Keep);
+}
+
 std::vector<TokenId> read_pair_text(const char* flag, const std::string& file,
                                     const Checkpoint& base, const Checkpoint& auxiliary,
                                     const Globals& globals) {
   return parse_flag(flag, file, [&](const std::string&) {
     std::string why;
-    if (!find_tokenizer(base, why)) return read_text(file, auxiliary, globals);
+    const auto tokenizer = find_tokenizer(base, why);
+    if (!tokenizer) return read_text(file, auxiliary, globals);
     std::vector<TokenId> ids = read_text(file, base, globals);
-    if (!find_tokenizer(auxiliary, why)) {
+    const auto auxiliary_tokenizer = find_tokenizer(auxiliary, why);
+    if (!auxiliary_tokenizer) {
       const auto limit = auxiliary.architecture().vocab_size;
       const auto largest = *std::max_element(ids.begin(), ids.end());
       if (largest >= limit) {
@@ -45,7 +59,13 @@ std::vector<TokenId> read_pair_text(const char* flag, const std::string& file,
       return ids;
     }
     const std::vector<TokenId> other = read_text(file, auxiliary, globals);
-    if (ids == other) return ids;
+    if (ids == other) {
+      if (read_alike(*tokenizer, *auxiliary_tokenizer, ids)) return ids;
+      throw Error(file,
+                  fmt::format("tokenizers that differ: {} and {} read the ids as different texts",
+                              base.architecture().name, auxiliary.architecture().name),
+                  "two models with one tokenizer");
+    }
     const auto [at, beside] = std::mismatch(ids.begin(), ids.end(), other.begin(), other.end());
     throw Error(
         file,

@@ -16,11 +16,13 @@
 #include "cli/run_ranks.h"
 #include "cli/token_printer.h"
 #include "model/error.h"
+#include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
 #include "model/stopwatch.h"
 #include "model/weights/safetensors.h"
 #include "reports/atomic_file.h"
+#include "reports/output_check.h"
 #include "roofline/estimator.h"
 
 namespace kvcast::cli {
@@ -65,6 +67,14 @@ std::uint64_t peak_resident_bytes() {
 /// One sequence as a plain list, as the contract has it; a batch as a list of lists.
 ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
   return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
+}
+
+/// How many, of one sequence or of each of a batch.
+ordered_json kept_json(const std::vector<std::vector<std::uint64_t>>& kept) {
+  if (kept.size() == 1) return kept[0].size();
+  ordered_json counts = ordered_json::array();
+  for (const std::vector<std::uint64_t>& positions : kept) counts.push_back(positions.size());
+  return counts;
 }
 
 void write_logits(reports::AtomicFile& file, const Generation& g) {
@@ -142,7 +152,7 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
     j["skipped_flops"] = g.skipped.flops;
     j["skipped_bytes"] = g.skipped.bytes;
   }
-  if (!g.kept.empty()) j["kept_tokens"] = g.kept[0].size();
+  if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();
@@ -266,6 +276,10 @@ Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
     if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
   if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
+  if (ranks == nullptr || ranks->speaks()) {
+    if (!o.dump_importance.empty()) reports::check_writable(o.dump_importance);
+    if (!o.plot_importance.empty()) reports::check_plot_writable(o.plot_importance);
+  }
   execute::check_checkpoint(checkpoint, options);
   check_memory(a, options, job.point);
   return job;
@@ -288,10 +302,12 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
     tokenizer = find_tokenizer(job.checkpoint, no_tokenizer);
   }
   check_tokenizers(session, request, tokenizer);
-  if (!session.recording().selection && !(o.dump_importance + o.plot_importance).empty()) {
-    throw Error(o.dump_importance.empty() ? "--plot-importance" : "--dump-importance",
-                "the method " + to_string(job.options.methods) + ", which chooses no tokens",
-                "one that does, such as specprefill");
+  check_importance(o.dump_importance, o.plot_importance, session);
+  if (o.profile && execute::runs_one_by_one(session, request)) {
+    throw Error("--profile",
+                "a batch whose sequences may keep or look ahead differently far and so run one "
+                "after another",
+                "one sequence");
   }
 
   Printer printer(tokenizer);

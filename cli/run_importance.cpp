@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/pair_text.h"
 #include "cli/run_inputs.h"
 #include "model/error.h"
 #include "reports/csv_writer.h"
@@ -17,6 +18,20 @@ bool is_kept(const std::vector<std::uint64_t>& kept, std::uint64_t position) {
 }
 
 }  // namespace
+
+void check_importance(const std::string& csv, const std::string& plot,
+                      const execute::Session& session) {
+  const auto& selection = session.recording().selection;
+  if (!selection && !(csv + plot).empty()) {
+    throw Error(csv.empty() ? "--plot-importance" : "--dump-importance",
+                "the method " + to_string(session.options().methods) +
+                    ", which chooses no tokens before the base model reads them",
+                "one that does, such as specprefill");
+  }
+  if (!plot.empty() && selection->seed) {
+    throw Error("--plot-importance", "tokens drawn by lot", "a method that weighs them");
+  }
+}
 
 void write_importance_csv(const std::string& path, const execute::Request& request,
                           const execute::Generation& run) {
@@ -38,9 +53,7 @@ void write_importance_csv(const std::string& path, const execute::Request& reque
 
 void write_importance_plot(const std::string& path, const std::string& title,
                            const execute::Generation& run) {
-  if (run.importance.empty()) {
-    throw Error("--plot-importance", "tokens drawn by lot", "a method that weighs them");
-  }
+  KVCAST_ASSERT(!run.importance.empty());
   reports::Plot plot{.title = title};
   plot.x = {.label = "position in the prompt (tokens)", .column = "position"};
   plot.y = {.label = "importance", .column = "importance"};
@@ -64,15 +77,7 @@ void check_tokenizers(const execute::Session& session, const execute::Request& r
     const auto other = find_tokenizer(checkpoint, none);
     if (!other) continue;
     for (const std::vector<execute::TokenId>& ids : request.tokens) {
-      const bool known = std::all_of(ids.begin(), ids.end(), [&](execute::TokenId id) {
-        return (id < other->vocab_size()) == (id < tokenizer->vocab_size());
-      });
-      std::vector<execute::TokenId> shared = ids;
-      std::erase_if(shared, [&](auto id) { return id >= tokenizer->vocab_size(); });
-      if (known && other->decode(shared, text::SpecialTokens::Keep) ==
-                       tokenizer->decode(shared, text::SpecialTokens::Keep)) {
-        continue;
-      }
+      if (read_alike(*other, *tokenizer, ids)) continue;
       throw Error("model " + name + " of the method",
                   "a tokenizer that reads the prompt's ids as another text",
                   "the base model's tokenizer");

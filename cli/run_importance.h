@@ -10,12 +10,17 @@
 
 namespace kvcast::cli {
 
+/// Throws Error unless the session's runs have what these files show; an empty name asks for none.
+void check_importance(const std::string& csv, const std::string& plot,
+                      const execute::Session& session);
+
 /// Columns sequence, position, token, importance, kept (1 or 0); importance is empty where tokens
 /// were drawn by lot. The run has selected tokens.
 void write_importance_csv(const std::string& path, const execute::Request& request,
                           const execute::Generation& run);
 
-/// The importance over the first sequence's prompt, with marks at what was kept.
+/// The importance over the first sequence's prompt, with marks at what was kept. The run has
+/// weighed the tokens.
 void write_importance_plot(const std::string& path, const std::string& title,
                            const execute::Generation& run);
 

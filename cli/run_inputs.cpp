@@ -25,10 +25,12 @@ namespace {
 using execute::TokenId;
 using Sequences = std::vector<std::vector<TokenId>>;
 
-constexpr int whisper_seconds = 30;
+constexpr int whisper_seconds = 30;  // openai/whisper, whisper/audio.py, CHUNK_LENGTH
+// Ours: beyond what a machine runs, so that a slip of the pen does not fill its memory.
 constexpr std::uint64_t max_numbers = std::uint64_t{1} << 28;  ///< of a whole batch's input
 constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
 constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
+constexpr std::uint64_t max_copies = 4096;
 
 /// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
 Sequences parse_ids(const std::string& text, const char* flag) {
@@ -54,8 +56,8 @@ Sequences parse_ids(const std::string& text, const char* flag) {
   }
 }
 
-std::string read_prompt_file(const std::string& path) {
-  const std::string place = "--prompt-file " + path;
+std::string read_prompt_file(const std::string& path, const std::string& name) {
+  const std::string place = name + " " + path;
   std::error_code ec;
   if (fs::is_directory(path, ec)) throw Error(place, "a folder", "a text file");
   std::ifstream in(path, std::ios::binary);
@@ -73,7 +75,7 @@ std::string read_prompt_file(const std::string& path) {
 }
 
 /// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
-std::optional<Sequences> ids_of_file(const std::string& path) {
+std::optional<Sequences> ids_of_file(const std::string& path, const std::string& name) {
   if (fs::path(path).extension() != ".json") return {};
   const nlohmann::json j = read_json_file(path);
   const auto is_list = [](const nlohmann::json& list) {
@@ -91,7 +93,7 @@ std::optional<Sequences> ids_of_file(const std::string& path) {
   };
   if (is_list(j)) return Sequences{to_ids(j)};
   if (!j.is_array() || j.empty() || !std::all_of(j.begin(), j.end(), is_list)) {
-    throw Error("--prompt-file " + path, "another JSON document", "a list of token ids");
+    throw Error(name + " " + path, "another JSON document", "a list of token ids");
   }
   Sequences sequences;
   for (const nlohmann::json& list : j) sequences.push_back(to_ids(list));
@@ -117,7 +119,7 @@ std::vector<float> read_features(const std::string& path, const Architecture& a)
 }
 
 /// A tokenizer of another model gives such ids too.
-void check_vocabulary(const Sequences& sequences, const Architecture& a, const char* flag) {
+void check_vocabulary(const Sequences& sequences, const Architecture& a, const std::string& flag) {
   for (const std::vector<TokenId>& sequence : sequences) {
     const auto outside = std::find_if(sequence.begin(), sequence.end(),
                                       [&](TokenId id) { return id >= a.vocab_size; });
@@ -219,8 +221,11 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
                               const std::string& no_tokenizer,
                               const std::function<void(const std::string&)>& warn) {
   const Architecture& a = checkpoint.architecture();
-  const auto encode = [&](const std::string& text, const char* flag) -> Sequences {
-    if (!tokenizer) throw Error(std::string(flag) + ": " + no_tokenizer + "; expected --tokens");
+  const auto encode = [&](const std::string& text, const std::string& flag) -> Sequences {
+    if (!tokenizer) {
+      throw Error(flag + ": " + no_tokenizer + "; expected " +
+                  (flag == in.file_name ? "token ids in a .json" : "--tokens"));
+    }
     if (text.empty()) throw Error(flag, "an empty text", "a prompt");
     std::vector<TokenId> ids = tokenizer->encode(text);
     if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
@@ -228,16 +233,17 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
   };
   Sequences prompt;
   int given = 0;
-  const auto take = [&](Sequences sequences, const char* flag) {
+  const auto take = [&](Sequences sequences, const std::string& flag) {
     check_vocabulary(sequences, a, flag);
     prompt = std::move(sequences);
     ++given;
   };
   if (!in.prompt.empty()) take(encode(in.prompt, "--prompt"), "--prompt");
   if (!in.prompt_file.empty()) {
-    auto ids = ids_of_file(in.prompt_file);
-    take(ids ? std::move(*ids) : encode(read_prompt_file(in.prompt_file), "--prompt-file"),
-         "--prompt-file");
+    auto ids = ids_of_file(in.prompt_file, in.file_name);
+    take(ids ? std::move(*ids)
+             : encode(read_prompt_file(in.prompt_file, in.file_name), in.file_name),
+         in.file_name);
   }
 
   if (!in.prompt_len.empty()) {
@@ -308,7 +314,9 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     }
   }
   const std::uint64_t copies = parse_token_count(in.batch, "--batch");
-  if (copies > 4096) throw Error("--batch", in.batch, "at most 4096 sequences");
+  if (copies > max_copies) {
+    throw Error("--batch", in.batch, fmt::format("at most {} sequences", max_copies));
+  }
   const std::size_t numbers = r.features.size() + (r.tokens.empty() ? 0 : r.tokens[0].size()) +
                               (r.encoder_tokens.empty() ? 0 : r.encoder_tokens[0].size());
   if (numbers * copies > max_numbers) {

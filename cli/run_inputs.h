@@ -18,6 +18,7 @@ struct RunInputs {
   std::string tokens;
   std::string prompt;
   std::string prompt_file;
+  std::string file_name = "--prompt-file";  ///< what errors call it
   std::string encoder_tokens;
   std::string features;
   std::string audio;

@@ -1,5 +1,6 @@
 #include "cli/validate_kvp.h"
 
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -66,7 +67,9 @@ void validate_kvp(const Options& o, const Globals& globals) {
   KvpObjective objective;
   {
     ConvertProgress progress(globals.quiet);
-    objective = kvp_objective(base, auxiliary, o.auxiliary, o.predictor, text, window, o.weights,
+    // Else the method would take a folder named lp-0.50 for the base with layers pruned.
+    const std::string folder = std::filesystem::absolute(o.auxiliary).string();
+    objective = kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights,
                               std::ref(progress));
   }
   if (o.json) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "model/prompt_length.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -33,12 +34,16 @@ Estimator::Estimator(const Configuration& c)
 }
 
 Estimate Estimator::at(const DesignPoint& point) const {
+  check_prompt_length(recording_, point.prompt_len);
   const Forecast f = forecaster_.at(point);
   return plain_ ? compare(f, plain_->at(point)) : Estimate{f};
 }
 
 void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
   KVCAST_ASSERT(points.size() == rows.size());
+  if (recording_.selection) {
+    for (const DesignPoint& p : points) check_prompt_length(recording_, p.prompt_len);
+  }
   std::vector<Forecast> forecasts(points.size());
   forecaster_.sweep(points, forecasts);
   if (!plain_) {

@@ -7,6 +7,7 @@
 namespace kvcast::search {
 namespace {
 
+/// Ours: finer than a speed-up is known, and ten estimates find one of them.
 constexpr std::uint64_t steps = 1000;
 
 double share(std::uint64_t step) { return static_cast<double>(step) / static_cast<double>(steps); }

@@ -17,7 +17,7 @@ namespace {
 
 using execute::TokenId;
 
-/// Of fewer tokens errors over positions would be luck.
+/// Ours: the shortest window, so that a last one of a few tokens is neither fitted nor held out.
 constexpr std::size_t fewest_tokens = 8;
 
 enum class Part { Keys, Values };
@@ -106,7 +106,7 @@ struct ErrorSum {
   double spread = 0;
   double count = 0;
   PredictionError error() const {
-    if (count == 0) return {};
+    KVCAST_ASSERT(count > 0);
     // Numbers that never change leave nothing to explain.
     const double r2 = spread > 0 ? 1 - squared / spread : (squared > 0 ? -INFINITY : 1);
     return {absolute / count, r2};
@@ -192,16 +192,6 @@ class Means {
   std::vector<Sums> sums_;
 };
 
-std::uint64_t longest_prompt(const Architecture& a) {
-  std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
-  if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
-  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
-    longest = std::min(longest, a.decoder.rope->max_positions);
-  }
-  if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
-  return longest;
-}
-
 void write_predictor(const std::filesystem::path& output, const PredictorConfig& config,
                      const Maps& maps, DType dtype) {
   nlohmann::json json = predictor_json(config);
@@ -241,6 +231,16 @@ KvpFitReport begin_report(const Checkpoint& base, const Checkpoint& auxiliary, c
 
 }  // namespace
 
+std::size_t longest_prompt(const Architecture& a) {
+  std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
+  if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
+  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
+    longest = std::min(longest, a.decoder.rope->max_positions);
+  }
+  if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
+  return longest;
+}
+
 std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
                                                  std::span<const TokenId> tokens) {
   std::vector<LayerKeyValues> layers(session.architecture().num_hidden_layers());
@@ -268,8 +268,7 @@ std::vector<std::span<const TokenId>> text_windows(std::span<const TokenId> text
         "text", fmt::format("{} tokens", text.size()),
         fmt::format("at least {}: half of them are fitted, half predicted", 2 * fewest_tokens));
   }
-  window = std::min({window, text.size() / 2, static_cast<std::size_t>(longest_prompt(base)),
-                     static_cast<std::size_t>(longest_prompt(auxiliary))});
+  window = std::min({window, text.size() / 2, longest_prompt(base), longest_prompt(auxiliary)});
   if (window < fewest_tokens) {
     throw Error("window", fmt::format("{} tokens", window),
                 fmt::format("at least {}", fewest_tokens));
@@ -295,8 +294,11 @@ KvpFitReport fit_predictor(
   }
   const Architecture& b = base.architecture();
   const auto windows = text_windows(text, fit.window, b, auxiliary.architecture());
+  // A short last window is held out only beside whole ones, which measure every position.
+  const std::size_t whole =
+      windows.size() - (windows.back().size() < windows.front().size() ? 1 : 0);
   const std::size_t every =
-      std::min(windows.size(), static_cast<std::size_t>(std::llround(1 / fit.held_out)));
+      std::min(whole, static_cast<std::size_t>(std::llround(1 / fit.held_out)));
   const auto is_held_out = [&](std::size_t w) { return w % every == every - 1; };
   const execute::Session base_session(base, {});
   const execute::Session auxiliary_session(auxiliary, {});

@@ -20,9 +20,14 @@ namespace kvcast {
 
 struct KvpFit {
   LayerMap map;
-  double ridge = 1e-4;       ///< see RidgeRegression; a share of the inputs' spread
-  std::size_t window = 512;  ///< tokens that the models read at a time, from position 0 on
-  double held_out = 0.1;     ///< share of the windows that errors are measured on
+  // The paper fits by gradient and has none of these; they are ours.
+  /// See RidgeRegression; a share of the inputs' spread, so that inputs which others nearly
+  /// determine can be solved for.
+  double ridge = 1e-4;
+  /// Tokens that the models read at a time, from position 0 on: a text of some thousands of tokens
+  /// makes ten of them.
+  std::size_t window = 512;
+  double held_out = 0.1;  ///< share of the windows that errors are measured on: one of ten
   DType dtype = DType::FP32;
 };
 
@@ -66,6 +71,9 @@ struct LayerKeyValues {
 /// Of every layer for one prompt, which the session reads in one pass.
 std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
                                                  std::span<const execute::TokenId> tokens);
+
+/// The longest prompt that a model reads, tokens; no limit known: the largest number.
+std::size_t longest_prompt(const Architecture& a);
 
 /// The text in windows of equal length, the last of which may be shorter: `window`, or half of the
 /// text where that is less, at most what both models can read. Throws Error when the text is too

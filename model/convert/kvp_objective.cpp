@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "model/convert/kvp_fit.h"
 #include "model/error.h"
 
 namespace kvcast {
@@ -89,6 +90,16 @@ class Sums {
   std::vector<Difference> values_;
 };
 
+void check_weights(const KvpObjectiveWeights& weights) {
+  for (const auto& [name, weight] :
+       {std::pair{"base", weights.base}, std::pair{"auxiliary", weights.auxiliary},
+        std::pair{"consistency", weights.consistency}, std::pair{"z-loss", weights.z_loss}}) {
+    if (std::isfinite(weight) && weight >= 0) continue;
+    throw Error(fmt::format("weight of the objective's {} part", name), fmt::format("{}", weight),
+                "a finite number of at least 0");
+  }
+}
+
 }  // namespace
 
 KvpObjective kvp_objective(
@@ -100,6 +111,9 @@ KvpObjective kvp_objective(
     throw Error("text", fmt::format("{} tokens", text.size()), "at least 2");
   }
   if (window == 0) throw Error("window", "0 tokens", "at least 1");
+  check_weights(weights);
+  window = std::min(
+      {window, longest_prompt(base.architecture()), longest_prompt(auxiliary.architecture())});
   execute::SessionOptions all;
   all.logits = Logits::All;
   execute::SessionOptions predicted = all;

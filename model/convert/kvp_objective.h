@@ -44,8 +44,9 @@ struct KvpObjective {
 };
 
 /// The names are those of `kvp:auxiliary=` and `predictor=`. The text is read `window` tokens at a
-/// time, each window from position 0 on; the last token is a target only. Throws Error: a text of
-/// fewer than 2 tokens, and as execute::Session does.
+/// time, or as many as both models can read, each window from position 0 on; the last token is a
+/// target only. Throws Error: a text of fewer than 2 tokens, a weight that is negative or not
+/// finite, and as execute::Session does.
 KvpObjective kvp_objective(
     const Checkpoint& base, const Checkpoint& auxiliary, const std::string& auxiliary_name,
     const std::string& predictor_name, std::span<const execute::TokenId> text, std::size_t window,

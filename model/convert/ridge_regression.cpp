@@ -1,5 +1,7 @@
 #include "model/convert/ridge_regression.h"
 
+#include <cmath>
+
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <fmt/format.h>
@@ -83,6 +85,10 @@ std::vector<AffineMap> RidgeRegression::solve(double ridge) const {
   Matrix spread = s.squares.selfadjointView<Eigen::Lower>();
   spread.noalias() -= n * mean.transpose() * mean;
   const double penalty = ridge * spread.trace() / static_cast<double>(spread.rows());
+  if (!std::isfinite(penalty)) {
+    throw Error("--ridge", fmt::format("{}, a penalty beyond all numbers", ridge),
+                "a share of the inputs' spread such as 1e-4");
+  }
   spread.diagonal().array() += penalty;
   const Eigen::LLT<Matrix> cholesky(spread);
   const Eigen::VectorXd pivots = cholesky.matrixLLT().diagonal();

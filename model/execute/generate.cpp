@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "model/execute/batch_order.h"
 #include "model/execute/messenger.h"
+#include "model/prompt_length.h"
 #include "model/rank_recording.h"
 #include "model/stopwatch.h"
 #include "model/work.h"
@@ -220,10 +222,11 @@ void Session::check(const Request& request) const {
     const std::uint64_t tokens = before > 0 ? pass.steps : length;
     check_positions(stack_of(recording_, pass), before + tokens, pass.name);
   }
-  if (recording_.selection && recording_.selection->chunk > length) {
-    throw Error("prompt in chunks that are kept or dropped",
-                fmt::format("chunks of {} tokens", recording_.selection->chunk),
-                fmt::format("at most the prompt's {}: one chunk is all of it", length));
+  check_prompt_length(recording_, length);
+  if (options_.logits == Logits::All && batch > 1 && keeps_differently_many(recording_, length)) {
+    throw Error("logits of all positions",
+                "a batch whose sequences may keep different numbers of tokens",
+                "one sequence, or the last position's logits");
   }
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
   // The last generated token is not fed back.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
 #include "model/execute/messenger.h"
 #include "model/stopwatch.h"
@@ -18,11 +19,7 @@ void add(std::vector<double>& sums, const std::vector<double>& terms) {
 void append(Generation& all, const Generation& g, std::size_t batch) {
   const std::size_t n = g.logits_shape.elements();
   const std::size_t before = all.tokens.size();
-  if (all.logits_shape[1] != g.logits_shape[1]) {
-    throw Error("logits of all positions: sequences of this batch keep different numbers of tokens",
-                std::to_string(all.logits_shape[1]) + " and " + std::to_string(g.logits_shape[1]),
-                "one sequence, or the last position's logits");
-  }
+  KVCAST_ASSERT(all.logits_shape[1] == g.logits_shape[1]);
   const bool wide = !g.logits64.empty();
   const std::size_t floats = n * (wide ? 2 : 1);
   if (before == 1) {
@@ -90,12 +87,7 @@ struct Session::Pass {
 
 Generation Session::run(const Request& request) const {
   check(request);
-  const auto& selection = recording_.selection;
-  // Sequences that keep or look ahead differently far.
-  const bool apart =
-      selection && ((selection->kept_tokens && request.tokens[0].size() % selection->chunk != 0) ||
-                    (selection->queries && !request.stop_tokens.empty()));
-  return apart && request.tokens.size() > 1 ? run_one_by_one(request) : run_together(request);
+  return runs_one_by_one(*this, request) ? run_one_by_one(request) : run_together(request);
 }
 
 Generation Session::run_together(const Request& request) const {

@@ -1,6 +1,6 @@
 #include "model/methods/kvp.h"
 
-#include <charconv>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -19,7 +19,19 @@
 namespace kvcast {
 namespace {
 
-constexpr std::string_view pruned_prefix = "lp-";
+/// The base with layers pruned to the shares of the paper's Table 4. Any other name is a model's.
+struct PrunedName {
+  std::string_view name;
+  double keep;
+};
+constexpr PrunedName pruned_names[]{{"lp-0.75", 0.75}, {"lp-0.50", 0.50}, {"lp-0.25", 0.25}};
+
+const PrunedName* find_pruned(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(pruned_names), std::end(pruned_names),
+                                         [&](const PrunedName& p) { return p.name == name; });
+  return found == std::end(pruned_names) ? nullptr : found;
+}
+
 const NamePrefixes auxiliary_names{std::string(kvp_auxiliary_prefix),
                                    std::string(kvp_auxiliary_prefix)};
 const NamePrefixes predictor_names{std::string(kvp_predictor_prefix), ""};
@@ -31,14 +43,9 @@ Architecture find_auxiliary(const MethodSpec& spec, const Plan& plan) {
         "method kvp: option 'auxiliary' is missing; expected auxiliary=MODEL, lp-0.75, "
         "lp-0.50 or lp-0.25");
   }
-  if (!is_pruned_auxiliary(name)) return plan.named_model(name);
-  double keep = 0;
-  const char* end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + pruned_prefix.size(), end, keep);
-  if (error != std::errc() || rest != end) {
-    throw Error("method kvp: option auxiliary", "'" + name + "'", "lp-0.75, lp-0.50 or lp-0.25");
-  }
-  return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), keep));
+  const PrunedName* const pruned = find_pruned(name);
+  if (pruned == nullptr) return plan.named_model(name);
+  return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), pruned->keep));
 }
 
 /// The predictor's, which must be the one that `map` names if it names one.
@@ -198,7 +205,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
 
 }  // namespace
 
-bool is_pruned_auxiliary(std::string_view name) { return name.starts_with(pruned_prefix); }
+bool is_pruned_auxiliary(std::string_view name) { return find_pruned(name) != nullptr; }
 
 Method kvp() {
   return {"kvp",

@@ -27,12 +27,7 @@ struct Retention {
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
-  for (const LayerShape& layer : plan.model.decoder.layers) {
-    if (layer.sliding_window == 0) continue;
-    throw Error("method lazyllm", "the model " + plan.model.name + " with sliding windows",
-                "a model whose layers attend to all tokens: windows over pruned ones are not "
-                "defined");
-  }
+  check_windows(spec.name, plan.model);
   const Retention retention{fraction_option(spec, "begin"), fraction_option(spec, "end"),
                             fraction_option(spec, "from", default_from),
                             fraction_option(spec, "to", default_to)};

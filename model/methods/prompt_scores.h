@@ -24,4 +24,8 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
 /// Throws Error unless kept tokens can keep their positions in the model.
 void check_prunable(std::string_view method, const Architecture& a);
 
+/// Throws Error when tokens are dropped before layers with sliding windows: those reach over so
+/// many cache slots, which are no longer so many positions. Keeping all of them (keep 1) is fine.
+void check_windows(std::string_view method, const Architecture& a, double keep = 0);
+
 }  // namespace kvcast

@@ -1,14 +1,16 @@
 #include "model/error.h"
-#include "model/methods/method.h"
+#include "model/methods/prompt_scores.h"
 
 namespace kvcast {
 
 /// Random token pruning, the baseline of KV Prediction (Horton et al. 2024, arXiv:2410.08391,
 /// section 5): the base model sees ceil(keep · prompt_len) tokens at their original positions.
+/// Sequence b of a batch, counted from 0, draws with seed + b: copies of one prompt keep different
+/// tokens, and any of them can be drawn again alone.
 Method random_prune() {
   return {"random-prune",
           MethodKind::Prompt,
-          "keep=F[,seed=N]: the model sees a random share F of the prompt's tokens",
+          "keep=F[,seed=N]: the model sees a random share F of the prompt (sequence b: seed N+b)",
           {"keep", "seed"},
           [](const MethodSpec& spec, Plan& plan) {
             if (plan.model.encoder_decoder) {
@@ -18,6 +20,7 @@ Method random_prune() {
             plan.whole_prompt = true;
             const double keep = fraction_option(spec, "keep");
             if (keep == 1) return;
+            check_windows(spec.name, plan.model, keep);
             plan.selection = {.keep = keep, .seed = whole_option(spec, "seed", 0, 0)};
             plan.prompt_tokens = kept_tokens(plan.symbols, plan.prompt_tokens, *plan.selection);
           },

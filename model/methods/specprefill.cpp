@@ -10,7 +10,7 @@ namespace {
 /// The authors' config.py: look_ahead_cnt 8, no pooling, no chunks.
 constexpr std::uint64_t default_lookahead = 8;
 /// Vocabularies of one tokenizer are padded differently: Qwen2.5's 0.5B has 151,936 rows, its 72B
-/// 152,064.
+/// 152,064. Ours: twice that difference.
 constexpr std::uint64_t vocabulary_padding = 256;
 
 const NamePrefixes own_weights{"speculator.", "speculator."};
@@ -44,6 +44,7 @@ void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, 
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
+  check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
   const std::string named = text_option(spec, "speculator", "");
   std::shared_ptr<const Architecture> own;  // null: the base
   if (!named.empty()) {

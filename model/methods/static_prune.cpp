@@ -19,6 +19,7 @@ Architecture first_layers(Architecture a, double share) {
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
+  check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
   const double probe = fraction_option(spec, "probe", default_probe);
   const NamePrefixes prefixes{"", "probe."};
   plan.whole_prompt = true;

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "reports/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/reports/test_folder.h"
 
@@ -101,7 +102,70 @@ TEST_CASE("convert kvp: bad input is refused in one line and nothing is written"
   check_refused(command + "--identity --map " + (folder / "map").string(),
                 "got 2 indices, expected 3");
   check_refused(command + "--ridge -1 --fit " + write_ids(folder, 200), "--ridge: got -1");
+  check_refused(command + "--ridge 1e308 --fit " + write_ids(folder, 200),
+                "a penalty beyond all numbers");
+  // Names no flag that was not given.
+  std::ofstream(folder / "text") << "abc";
+  for (const char* name : {"none", "text"}) {
+    const ProgramResult r = run_program(command + "--fit " + (folder / name).string());
+    CAPTURE(r.errors);
+    CHECK(r.errors.find("--fit: text") != std::string::npos);
+    CHECK(r.errors.find("--prompt-file") == std::string::npos);
+    CHECK(r.errors.find("--tokens") == std::string::npos);
+  }
   CHECK_FALSE(fs::exists(out));
+}
+
+TEST_CASE("convert kvp: plots of errors over layers and positions beside their points") {
+  const reports::TestFolder folder;
+  const std::string layers = (folder / "layers.svg").string();
+  const std::string positions = (folder / "positions.png").string();
+  const json j = run_json("convert kvp --quiet --json " + pair + "--fit " + write_ids(folder, 400) +
+                          " " + (folder / "maps").string() + " --window 32 --plot " + layers +
+                          " --plot-positions " + positions);
+  CHECK(fs::file_size(layers) > 0);
+  CHECK(fs::file_size(positions) > 0);
+  const reports::CsvTable by_layer = reports::CsvTable::read(folder / "layers.csv");
+  REQUIRE(by_layer.size() == 2 * 3);  // keys and values of 3 layers
+  CHECK(by_layer.rows()[0].number("l1") == j["layers"][0]["key_l1"].get<double>());
+  const reports::CsvTable by_position = reports::CsvTable::read(folder / "positions.csv");
+  REQUIRE(by_position.size() == 2 * 32);
+  CHECK(by_position.rows()[63].number("l1") == j["positions"][31]["value_l1"].get<double>());
+}
+
+TEST_CASE("convert kvp: an output that cannot be written is seen before anything is fitted") {
+  const reports::TestFolder folder;
+  const fs::path out = folder / "maps";
+  const std::string command = "convert kvp --quiet " + pair + out.string() + " --window 32 --fit " +
+                              write_ids(folder, 400) + " ";
+  const auto files = folder.num_files();
+  check_refused(command + "--plot " + (folder / "layers.txt").string(), "layers.txt");
+  check_refused(command + "--plot-positions " + (folder / "positions").string(), "positions");
+  check_refused(command + "--csv " + (folder / "none" / "errors.csv").string(), "errors.csv");
+  check_refused(command + "--csv " + (folder / "errors.csv").string() + " --plot " +
+                    (folder / "none" / "layers.svg").string(),
+                "layers");
+  CHECK(folder.num_files() == files);
+}
+
+TEST_CASE("validate kvp: an auxiliary in a folder named lp-0.50 is the model in that folder") {
+  const reports::TestFolder folder;
+  fs::copy(fs::path(oracle) / "kvp" / "auxiliary", folder / "lp-0.50");
+  const std::string rest = " --predictor " + oracle + "kvp/predictor --text " +
+                           write_ids(folder, 60) + " --base " + oracle + "openelm";
+  const json expected =
+      run_json("validate kvp --quiet --json --auxiliary " + oracle + "kvp/auxiliary" + rest);
+  const ProgramResult named = run_program("validate kvp --quiet --json --auxiliary lp-0.50" + rest,
+                                          "cd " + folder.path().string() + ";");
+  CAPTURE(named.errors);
+  REQUIRE(named.status == 0);
+  CHECK(json::parse(named.output) == expected);
+  for (const std::string flag : {"--z-loss nan", "--base-weight -1", "--auxiliary-weight inf",
+                                 "--consistency-weight -0.1"}) {
+    check_refused(
+        "validate kvp --quiet --auxiliary " + oracle + "kvp/auxiliary" + rest + " " + flag,
+        "a finite number of at least 0");
+  }
 }
 
 TEST_CASE("convert kvp: tokenizers that differ are seen") {
@@ -131,6 +195,15 @@ TEST_CASE("convert kvp: tokenizers that differ are seen") {
   check_refused("convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() +
                     " --fit " + text + " " + (folder / "maps").string(),
                 "tokenizers that differ: from token 0 on a and b read other ids");
+  // The same letters as ids: equal lists, and other texts.
+  json ids = json::array();
+  for (int i = 0; i < 24; ++i) ids.push_back(i % 4);
+  std::ofstream(folder / "ids.json") << ids;
+  const std::string given = (folder / "ids.json").string() + " " + (folder / "maps").string();
+  check_refused(
+      "convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() + " --fit " + given,
+      "tokenizers that differ: a and b read the ids as different texts");
+  CHECK_FALSE(fs::exists(folder / "maps"));
   CHECK(run_json("convert kvp --quiet --json --base " + a.string() + " --auxiliary " + a.string() +
                  " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 12);
 }

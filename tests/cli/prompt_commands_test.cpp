@@ -92,5 +92,74 @@ TEST_CASE("choose keep-rate: a target gives a share, and the share gives the spe
   check_refused(choose + "--target-speedup 0", "a number above 0");
 }
 
+TEST_CASE("run specprefill: the importance is drawn over the prompt, with what was kept") {
+  const reports::TestFolder folder;
+  run_json("run --json --model " + oracle +
+           "llama_mha --prompt-len 21 --output-len 2 --method specprefill:keep=0.3 "
+           "--plot-importance " +
+           (folder / "importance.svg").string());
+  CHECK(fs::file_size(folder / "importance.svg") > 0);
+  const reports::CsvTable table = reports::CsvTable::read(folder / "importance.csv");
+  CHECK(table.size() == 21 + 7);  // all tokens, and ⌈0.3·21⌉ kept ones
+}
+
+TEST_CASE("run: files of importance that cannot be written are seen before the run") {
+  const reports::TestFolder folder;
+  const std::string run =
+      "run --quiet --model " + oracle + "llama_mha --tokens 1,2,3,4,5,6 --output-len 2 --method ";
+  const std::string weighs = run + "specprefill:keep=0.5,lookahead=2 ";
+  const auto files = folder.num_files();
+  check_refused(weighs + "--plot-importance " + (folder / "a.txt").string(), "a.txt");
+  check_refused(weighs + "--dump-importance " + (folder / "none" / "a.csv").string(), "a.csv");
+  const std::string plot = " --plot-importance " + (folder / "a.svg").string();
+  check_refused(run + "random-prune:keep=0.5" + plot, "tokens drawn by lot");
+  check_refused(run + "lazyllm:begin=0.8,end=0.4" + plot,
+                "chooses no tokens before the base model reads them");
+  CHECK(folder.num_files() == files);
+}
+
+TEST_CASE(
+    "run specprefill: a batch lists its kept tokens, and has no profile where it runs apart") {
+  const std::string run =
+      "run --json --quiet --model " + oracle + "llama_mha --prompt-len 21 --output-len 2 --method ";
+  CHECK(run_json(run + "random-prune:keep=0.5 --batch 2")["kept_tokens"] == json({11, 11}));
+  const std::string chunks = run + "specprefill:keep=0.5,lookahead=2,chunk=8 ";
+  const json kept = run_json(chunks + "--batch 2")["kept_tokens"];
+  REQUIRE(kept.size() == 2);
+  for (const json& n : kept) CHECK((n == 16 || n == 13));  // two chunks of 8, 8 and 5
+  check_refused(chunks + "--batch 2 --profile --hardware m2-pro-cpu", "--profile");
+  CHECK(run_json(chunks + "--profile --hardware m2-pro-cpu")["profile"].size() > 0);
+}
+
+TEST_CASE("estimate and choose keep-rate: chunks or pools beyond the prompt are refused") {
+  const std::string model = " --json --quiet --model llama-3.1-8b --hardware h200 --prompt-len 64 ";
+  const std::string estimate = "estimate" + model + "--method specprefill:keep=0.5,";
+  check_refused(estimate + "chunk=65", "chunks of 65 tokens");
+  check_refused(estimate + "pool=131", "at most twice the prompt's 64");
+  CHECK(run_json(estimate + "chunk=64,pool=127")["fits"] == true);
+  check_refused("choose keep-rate" + model + "--keep 0.5 --chunk 65", "chunks of 65 tokens");
+  CHECK(run_json("choose keep-rate" + model + "--keep 0.5 --chunk 16")["choice"]["kept_tokens"] ==
+        32);
+}
+
+TEST_CASE("choose keep-rate: the CSV says which row is chosen, and stderr why none is") {
+  const reports::TestFolder folder;
+  const std::string file = (folder / "rates.csv").string();
+  const std::string choose =
+      "choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware h200 "
+      "--prompt-len 16k --lookahead 1 --csv ";
+  REQUIRE(run_program(choose + file + " --target-speedup 2").status == 0);
+  const reports::CsvTable table = reports::CsvTable::read(file);
+  REQUIRE(table.size() == 6);  // the answer and the five usual rates
+  CHECK(table.rows()[0].text("chosen") == "true");
+  for (std::size_t i = 1; i < 6; ++i) CHECK(table.rows()[i].text("chosen") == "false");
+  const ProgramResult none = run_program(choose + "- --target-speedup 1000");
+  CHECK(none.status == 0);
+  CHECK(none.output.find("true,0") == std::string::npos);
+  CHECK(none.output.starts_with("chosen,keep,"));
+  CHECK(none.errors.find("no keep rate reaches a speed-up of 1000") != std::string::npos);
+  check_refused(choose + (folder / "none" / "rates.csv").string() + " --keep 0.5", "rates.csv");
+}
+
 }  // namespace
 }  // namespace kvcast::cli

@@ -130,6 +130,25 @@ TEST_CASE("kvp fit: a known linear map between two models is found again") {
   CHECK(r.value_positions.size() == 16);
 }
 
+// 2 windows of 16 and one of 8: with the last one held out, nothing would measure positions 8
+// to 15.
+TEST_CASE("kvp fit: a short last window is never all that is held out") {
+  const reports::TestFolder folder;
+  write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
+  write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
+  KvpFit fit;
+  fit.map = {0, 0, 1};
+  fit.window = 16;
+  const KvpFitReport r = fit_predictor(Checkpoint(folder / "base"), Checkpoint(folder / "small"),
+                                       text_of(40), folder / "out", fit);
+  CHECK(r.held_out_tokens == 16);
+  CHECK(r.fitted_tokens == 24);
+  REQUIRE(r.key_positions.size() == 16);
+  for (const auto& errors : {r.key_positions, r.value_positions}) {
+    for (const PredictionError& e : errors) CHECK(e.l1 > 0);
+  }
+}
+
 TEST_CASE("kvp fit: the written config says what the predictor is for") {
   const reports::TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <doctest/doctest.h>
 
 #include "model/convert/kvp_fit.h"
@@ -121,6 +123,30 @@ TEST_CASE("kvp: the training objective is the oracle's") {
                     {.base = 2, .auxiliary = 0.5, .consistency = 1.0 / 28, .z_loss = 0});
   CHECK(weighted.total == doctest::Approx(2 * o.base.cross_entropy + o.auxiliary.cross_entropy / 2 +
                                           o.consistency / 28));
+}
+
+TEST_CASE("kvp: the objective's windows fit both models, and its weights are finite") {
+  const Checkpoint base(oracle_folder() / "openelm"), auxiliary(auxiliary_folder);
+  REQUIRE(longest_prompt(base.architecture()) == 128);  // max_context_length
+  std::vector<TokenId> text;
+  for (TokenId i = 0; i < 301; ++i) text.push_back((i * i + 3) % 67);
+  std::uint64_t windows = 0;
+  const auto objective = [&](const KvpObjectiveWeights& weights) {
+    return kvp_objective(base, auxiliary, auxiliary_folder.string(), predictor_folder.string(),
+                         text, 2048, weights,
+                         [&](std::uint64_t, std::uint64_t all) { windows = all; });
+  };
+  CHECK(objective({}).tokens == 300);
+  CHECK(windows == 3);  // 128, 128 and 44
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const KvpObjectiveWeights& weights : {KvpObjectiveWeights{.z_loss = nan},
+                                             {.base = -1},
+                                             {.auxiliary = infinity},
+                                             {.consistency = -0.5}}) {
+    CHECK(message_of([&] { objective(weights); }).find("a finite number of at least 0") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("kvp: a model that is its own auxiliary computes what it does without") {
@@ -260,6 +286,19 @@ TEST_CASE("kvp: an auxiliary of the base's own layers needs no checkpoint of its
   CHECK(std::equal(a.logits.begin(), a.logits.end(), b.logits.begin(), b.logits.end()));
 }
 
+// "lp-0.50" is the base with half of its layers; a folder of any other name is a model.
+TEST_CASE("kvp: a folder whose name begins like a pruned base is a model of its own") {
+  const Checkpoint base(oracle_folder() / "openelm");
+  SessionOptions o{.methods = kvp("lp-large", predictor_folder)};
+  std::string opened;
+  o.open = [&](const std::string& name) {
+    opened = name;
+    return Checkpoint(auxiliary_folder);
+  };
+  const Session session(base, o);
+  CHECK(opened == "lp-large");
+}
+
 TEST_CASE("kvp: a fitted predictor comes nearer to the base than one that was not") {
   const Expected expected;
   const reports::TestFolder folder;
@@ -294,8 +333,8 @@ TEST_CASE("kvp: what does not fit is refused in one line") {
   const std::string both = known + ",predictor=" + predictor_folder.string();
   refused(base, of("kvp"), "option 'auxiliary' is missing");
   refused(base, of(known), "option predictor=FOLDER");
-  refused(base, of("kvp:auxiliary=lp-0.33"), "keep fraction 0.33");
-  refused(base, of("kvp:auxiliary=lp-half"), "lp-0.75, lp-0.50 or lp-0.25");
+  refused(base, of("kvp:auxiliary=lp-0.33"), "lp-0.33");
+  refused(base, of("kvp"), "lp-0.75, lp-0.50 or lp-0.25");
   refused(base, of("kvp:auxiliary=nowhere"), "nowhere");
   refused(base, of(known + ",predictor=" + (oracle_folder() / "openelm").string()),
           "expected \"kvcast_kv_predictor\"");

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
 #include "tests/execute/oracle.h"
+#include "tests/model/message_of.h"
 
 namespace kvcast::execute {
 namespace {
@@ -304,6 +307,57 @@ TEST_CASE("specprefill: a speculator with weights of its own is not the base") {
   CHECK(named.recording().weight_bytes.at({}) == 2 * self.recording().weight_bytes.at({}));
   CHECK(self.recording().helper_parameters == 0);
   CHECK(own.recording().parameters == self.recording().parameters);
+}
+
+TEST_CASE("prompt methods: what a prompt is too short for, and logits that would not line up") {
+  const OracleCase c("llama_mha");
+  const std::uint64_t length = c.prompt[0].size();
+  const auto refused = [&](const std::string& method, const std::string& part,
+                           Logits logits = Logits::Last) {
+    CAPTURE(method);
+    int passes = 0;
+    Request request = c.request(c.prompt, 2);
+    request.on_pass = [&](std::uint64_t, std::uint64_t) { ++passes; };
+    const std::string line =
+        message_of([&] { session_of(c, method, {.logits = logits}).run(request); });
+    CAPTURE(line);
+    CHECK(line.find(part) != std::string::npos);
+    CHECK(passes == 0);
+  };
+  REQUIRE(length == 17);
+  refused("specprefill:keep=0.5,chunk=18", "chunks of 18 tokens");
+  refused("specprefill:keep=0.5,pool=37", "at most twice the prompt's 17");
+  session_of(c, "specprefill:keep=0.5,pool=35").run(c.request(c.prompt, 2));
+  refused("specprefill:keep=0.5,chunk=8", "may keep different numbers of tokens", Logits::All);
+  const Generation one = session_of(c, "specprefill:keep=0.5,chunk=8", {.logits = Logits::All})
+                             .run(c.request({c.prompt[0]}, 2));
+  CHECK(one.logits_shape[1] == one.kept[0].size());
+}
+
+// Behind dropped tokens a window over cache slots reaches further back than the model's.
+TEST_CASE("prompt methods: models with sliding windows only keep everything") {
+  for (const char* name : {"mistral", "gemma2"}) {
+    const OracleCase c(name);
+    for (const std::string method :
+         {"specprefill:keep=", "static-prune:keep=", "random-prune:keep="}) {
+      CAPTURE(method);
+      CHECK(message_of([&] { session_of(c, method + "0.5"); }).find("sliding windows") !=
+            std::string::npos);
+      session_of(c, method + "1");
+    }
+  }
+}
+
+// As random-prune's help says.
+TEST_CASE("prompt methods: sequence b of a batch draws with the seed plus b") {
+  const OracleCase c("llama_mha");
+  const auto kept = [&](const std::string& seed) {
+    return session_of(c, "random-prune:keep=0.4,seed=" + seed)
+        .run(c.request({c.prompt[0], c.prompt[0]}, 1))
+        .kept;
+  };
+  CHECK(kept("3")[1] == kept("4")[0]);
+  CHECK(kept("3")[1] != kept("3")[0]);
 }
 
 }  // namespace

@@ -1,0 +1,18 @@
+#include "model/execute/batch_order.h"
+
+namespace kvcast::execute {
+
+bool keeps_differently_many(const Recording& recording, std::uint64_t prompt_len) {
+  const auto& selection = recording.selection;
+  return selection && selection->kept_tokens && prompt_len % selection->chunk != 0;
+}
+
+bool runs_one_by_one(const Session& session, const Request& request) {
+  if (request.tokens.size() < 2) return false;
+  const Recording& recording = session.recording();
+  const bool looks_differently_far =
+      recording.selection && recording.selection->queries && !request.stop_tokens.empty();
+  return looks_differently_far || keeps_differently_many(recording, request.tokens[0].size());
+}
+
+}  // namespace kvcast::execute

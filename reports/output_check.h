@@ -1,0 +1,15 @@
+/// Whether results can be written, asked before the work that makes them.
+#pragma once
+
+#include <filesystem>
+
+namespace kvcast::reports {
+
+/// Throws Error as AtomicFile does when the file cannot be written. Pipes and other special files
+/// are believed: opening one would show at its other end.
+void check_writable(const std::filesystem::path& path);
+
+/// The same for the files that write_plot writes; throws Error as plot_files does, too.
+void check_plot_writable(const std::filesystem::path& picture);
+
+}  // namespace kvcast::reports
