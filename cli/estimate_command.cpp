@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -7,11 +8,13 @@
 #include "cli/request_options.h"
 #include "model/quantity.h"
 #include "reports/study_plots.h"
+#include "reports/validation_store.h"
 
 namespace kvcast::cli {
 namespace {
 
 using nlohmann::ordered_json;
+using reports::ErrorBars;
 using roofline::BreakdownRow;
 using roofline::Configuration;
 using roofline::DesignPoint;
@@ -21,6 +24,7 @@ using roofline::Estimator;
 struct Options {
   RequestOptions request;
   std::string plot;
+  std::string validation;
   bool json = false;
   bool breakdown = false;
 };
@@ -99,8 +103,22 @@ ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
   return list;
 }
 
+/// What stored validations say of an estimate like this one.
+ErrorBars error_bars(const Options& o, const Configuration& c, const Catalog& catalog) {
+  if (c.mode == roofline::Mode::SpeedOfLight) {
+    return {.note = std::string(reports::speed_of_light_note)};
+  }
+  reports::ValidationStore store(catalog, o.request.hardware);
+  if (!o.validation.empty()) store.add(o.validation);
+  return store.bars(c.hardware, to_string(c.methods), c.lowering.attention);
+}
+
+ordered_json bound_json(const std::optional<double>& bound) {
+  return bound ? ordered_json(*bound) : ordered_json(nullptr);
+}
+
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
-                           const Estimator& estimator) {
+                           const Estimator& estimator, const ErrorBars& bars) {
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
   j["ttft_s"] = e.ttft_s;
@@ -120,27 +138,36 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_speedup"] = e.ttft_speedup;
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
+  j["ttft_error_bound"] = bound_json(bars.ttft);
+  j["tpot_error_bound"] = bound_json(bars.tpot);
+  j["ttft_error_rows"] = bars.ttft_rows;
+  j["tpot_error_rows"] = bars.tpot_rows;
+  j["error_bound_note"] = bars.note;
   j["rests_on"] = rests_on(estimator.rates());
   j["factors"] = factors_json(estimator.rates());
   j["warnings"] = estimator.warnings(p);
   return j;
 }
 
-std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e) {
+std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                          const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
                                  c.architecture.name, c.hardware.description, to_string(c.methods),
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
-  Table table({"", "value", "", ""});
+  const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
+    return bound ? fmt::format("+-{:.0f} %, {} stored rows", 100 * *bound, rows) : std::string();
+  };
+  Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {
     return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
   };
   table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
-             gain(e.ttft_speedup)});
+             gain(e.ttft_speedup), bar(bars.ttft, bars.ttft_rows)});
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
-             gain(e.tpot_speedup)});
+             gain(e.tpot_speedup), bar(bars.tpot, bars.tpot_rows)});
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
@@ -188,15 +215,17 @@ void run(const Options& o, const Globals& globals) {
   const DesignPoint p = parse_sizes(o.request, c.architecture);
   const Estimator estimator(c);
   const Estimate e = estimator.at(p);
+  const ErrorBars bars = error_bars(o, c, globals.catalog());
   for (const std::string& line : estimator.warnings(p)) globals.warn(line);
+  if (!bars.note.empty()) globals.say("note: " + bars.note);
   if (!o.plot.empty()) write_roofline(o.plot, c, p, estimator);
   if (o.json) {
-    ordered_json j = estimate_json(c, p, e, estimator);
+    ordered_json j = estimate_json(c, p, e, estimator, bars);
     if (o.breakdown) j["breakdown"] = breakdown_json(estimator.breakdown(p));
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e));
+  print_text(estimate_text(c, p, e, bars));
   if (o.breakdown) print_text("\n" + breakdown_text(estimator.breakdown(p)));
 }
 
@@ -214,6 +243,10 @@ void add_estimate(CLI::App& app, const Globals& globals) {
   command->add_flag("--json", options->json, "one JSON object in base units");
   command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
       ->type_name("FILE.svg|png");
+  command
+      ->add_option("--validation", options->validation,
+                   "stored validations besides the catalog's, for error bounds")
+      ->type_name("FILE|FOLDER");
   command->add_flag("--breakdown", options->breakdown, "a row for every operator");
   command->callback([options, &globals] { run(*options, globals); });
 }
