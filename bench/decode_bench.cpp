@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "model/execute/machine_probe.h"
 #include "model/execute/pass_timer.h"
 #include "model/work.h"
+#include "roofline/op_cost.h"
 
 namespace kvcast::execute {
 namespace {
@@ -26,6 +28,7 @@ struct Options {
   std::uint64_t prompt_len = 1024;
   std::uint64_t kv_len = 1025;
   std::uint64_t tokens = 0;
+  std::string hardware;  ///< a calibrated file of this machine: what was forecast beside it
   int repeats = 5;
   int threads = 0;
 };
@@ -65,6 +68,60 @@ void report(const Graph& graph, const std::vector<std::uint64_t>& values,
   std::printf("  nodes %.3f ms, wall %.3f ms\n", total * 1e3, median(wall) * 1e3);
 }
 
+/// What the roofline says that the pass takes.
+double forecast_s(const Options& o, const Catalog& catalog, const SessionOptions& options,
+                  const Graph& graph, const SymbolValues& values) {
+  const Lowering lowering = session_lowering(options);
+  const roofline::Rates rates = roofline::make_rates(roofline::load_hardware(catalog, o.hardware),
+                                                     lowering, roofline::Mode::Calibrated);
+  double sum = 0;
+  for (const roofline::OpGroup& group : roofline::fold(graph, lowering)) {
+    sum += static_cast<double>(group.count) * roofline::time_of(group, rates, values).total.value;
+  }
+  return sum;
+}
+
+struct Step {
+  std::string method;
+  double forecast = 0;
+  std::vector<double> seconds;
+};
+
+/// The methods' decode steps in turns, so that a machine that changes speed changes all of them.
+void compare(const Options& o, const Catalog& catalog, const Architecture& a) {
+  std::vector<std::unique_ptr<PassTimer>> timers;
+  std::vector<Step> steps;
+  const Checkpoint checkpoint(a, 1);
+  for (const std::string& method : o.methods) {
+    const SessionOptions options{.methods = parse_methods(method)};
+    timers.push_back(std::make_unique<PassTimer>(checkpoint, options));
+    const Recording& r = timers.back()->recording();
+    steps.push_back({method,
+                     forecast_s(o, catalog, options, r.decode,
+                                r.symbols.resolve({o.batch, o.prompt_len, o.kv_len})),
+                     {}});
+  }
+  for (int round = 0; round < o.repeats; ++round) {
+    for (std::size_t m = 0; m < timers.size(); ++m) {
+      const auto runs = timers[m]->decode({o.batch, o.prompt_len, o.kv_len}, 3);
+      std::vector<double> totals;
+      for (const PassSeconds& run : runs) totals.push_back(run.total);
+      steps[m].seconds.push_back(median(totals));
+    }
+  }
+  for (const Step& step : steps) {
+    std::vector<double> speedups;
+    for (std::size_t i = 0; i < step.seconds.size(); ++i) {
+      speedups.push_back(steps[0].seconds[i] / step.seconds[i]);
+    }
+    const double measured = median(speedups);
+    const double forecast = steps[0].forecast / step.forecast;
+    std::printf("%s,%s,%lu,%lu,%.6g,%.6g,%.4f,%.4f,%.4f\n", o.model.c_str(), step.method.c_str(),
+                o.batch, o.kv_len, median(step.seconds), step.forecast, measured, forecast,
+                forecast / measured - 1);
+  }
+}
+
 int run(const Options& o) {
   const int threads = use_threads(o.threads);
   std::printf("%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads, measure_fma_rate() / 1e9,
@@ -73,6 +130,13 @@ int run(const Options& o) {
   std::vector<ConfigOverride> overrides;
   for (const std::string& s : o.set) {
     overrides.push_back({s.substr(0, s.find('=')), s.substr(s.find('=') + 1)});
+  }
+  if (!o.hardware.empty()) {
+    std::printf(
+        "model,method,batch,kv_len,measured_tpot_s,predicted_tpot_s,measured_speedup,"
+        "predicted_speedup,relative_error\n");
+    compare(o, catalog, load_model(catalog, o.model, overrides));
+    return 0;
   }
   for (const std::string& method : o.methods) {
     const Checkpoint checkpoint(load_model(catalog, o.model, overrides), 1);
@@ -103,6 +167,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompt-len", o.prompt_len, "");
   app.add_option("--kv-len", o.kv_len, "");
   app.add_option("--prefill", o.tokens, "");
+  app.add_option("--hardware", o.hardware, "a calibrated file: the methods in turns, as CSV");
   app.add_option("--repeats", o.repeats, "")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);

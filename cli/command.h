@@ -35,6 +35,9 @@ void add_sweep(CLI::App& app, const Globals& globals);
 void add_choose(CLI::App& app, const Globals& globals);
 void add_convert(CLI::App& app, const Globals& globals);
 void add_partition(CLI::App& app, const Globals& globals);
+/// `kvcast man` and `kvcast completion`, of all commands that `app` has when they run.
+void add_documents(CLI::App& app);
+void add_report(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 void add_simulate(CLI::App& app, const Globals& globals);
 void add_validate(CLI::App& app, const Globals& globals);

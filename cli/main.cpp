@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "cli/build_facts.h"
 #include "cli/command.h"
 #include "model/error.h"
 #include "model/methods/method.h"
@@ -105,7 +106,7 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
 int run(int argc, char** argv) {
   CLI::App app{description, "kvcast"};
   app.footer(method_help());
-  app.set_version_flag("--version", std::string("kvcast ") + KVCAST_VERSION);
+  app.set_version_flag("--version", build_facts, "version and build facts");
   app.require_subcommand(1);
   app.fallthrough();
   Globals globals;
@@ -124,7 +125,9 @@ int run(int argc, char** argv) {
   add_convert(app, globals);
   add_partition(app, globals);
   add_reproduce(app, globals);
+  add_report(app, globals);
   add_validate(app, globals);
+  add_documents(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

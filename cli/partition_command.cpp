@@ -275,7 +275,7 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   PartitionFound found;
   found.tokens = search::look_up(table, context, devices, o.extrapolate);
   found.ttft_s = runahead.ttft_s(found.tokens);
-  found.even_ttft_s = runahead.ttft_s(search::even_partition(context, devices));
+  found.even_ttft_s = runahead.ttft_s(even_partition(context, devices));
   found.evaluations = 2;
   found.lower_bound_s =
       search::PartitionBound(runahead, context, devices).lower_bound_s(found.ttft_s);

@@ -6,12 +6,14 @@
 #include "cli/command.h"
 #include "model/error.h"
 #include "reports/csv_writer.h"
+#include "reports/published_gaps.h"
 #include "reports/reproduce.h"
 
 namespace kvcast::cli {
 namespace {
 
 using nlohmann::ordered_json;
+using reports::PaperSummary;
 using reports::PublishedTable;
 using reports::ReproducedRow;
 using reports::ReproductionSummary;
@@ -36,6 +38,16 @@ const char* verdict(const ReproducedRow& row) {
   return row.agrees ? "exact" : "DIFFERS";
 }
 
+std::vector<PaperSummary> paper_summaries(const std::vector<Result>& results) {
+  std::vector<const PublishedTable*> tables;
+  std::vector<ReproductionSummary> summaries;
+  for (const Result& result : results) {
+    tables.push_back(result.table);
+    summaries.push_back(result.summary);
+  }
+  return reports::summarize_papers(tables, summaries);
+}
+
 ordered_json result_json(const std::vector<Result>& results) {
   ordered_json rows = ordered_json::array();
   ordered_json summaries = ordered_json::array();
@@ -48,7 +60,8 @@ ordered_json result_json(const std::vector<Result>& results) {
                       {"ours", r.ours},
                       {"relative_error", r.relative_error},
                       {"verdict", verdict(r)},
-                      {"erratum", r.erratum}});
+                      {"erratum", r.erratum},
+                      {"file", r.file}});
     }
     const ReproductionSummary& s = result.summary;
     summaries.push_back({{"table", s.table},
@@ -59,18 +72,34 @@ ordered_json result_json(const std::vector<Result>& results) {
                          {"mape", s.mape},
                          {"worst", s.worst}});
   }
-  return {{"rows", rows}, {"summary", summaries}};
+  ordered_json papers = ordered_json::array();
+  for (const PaperSummary& p : paper_summaries(results)) {
+    papers.push_back({{"paper", p.group},
+                      {"title", p.title},
+                      {"tables", p.tables},
+                      {"exact", p.sums.exact},
+                      {"exact_agree", p.sums.exact_agree},
+                      {"measured", p.measured},
+                      {"mape", p.sums.mape},
+                      {"worst", p.sums.worst},
+                      {"errata", p.sums.errata}});
+  }
+  ordered_json left_out = ordered_json::array();
+  for (const reports::PublishedGap& gap : reports::published_gaps()) {
+    left_out.push_back({{"file", gap.file}, {"claim", gap.claim}, {"reason", gap.reason}});
+  }
+  return {{"rows", rows}, {"summary", summaries}, {"papers", papers}, {"left_out", left_out}};
 }
 
 /// "-" is standard output, as under sweep.
 void write_csv(const std::string& path, const std::vector<Result>& results) {
-  reports::CsvWriter csv(
-      path == "-" ? "/dev/stdout" : path,
-      {"table", "source", "cell", "published", "ours", "relative_error", "verdict", "erratum"});
+  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+                         {"table", "source", "cell", "published", "ours", "relative_error",
+                          "verdict", "erratum", "file"});
   for (const Result& result : results) {
     for (const ReproducedRow& r : result.rows) {
       csv.cell(result.table->name).cell(r.source).cell(r.cell).cell(r.published).cell(r.ours);
-      csv.cell(r.relative_error).cell(verdict(r)).cell(r.erratum);
+      csv.cell(r.relative_error).cell(verdict(r)).cell(r.erratum).cell(r.file);
       csv.end_row();
     }
   }
@@ -99,6 +128,20 @@ std::string summary_text(const std::vector<Result>& results) {
   return table.text();
 }
 
+std::string papers_text(const std::vector<Result>& results) {
+  Table table({"paper", "tables", "exact", "agree", "measured", "mean |error|", "worst", "errata",
+               "left out"});
+  for (const PaperSummary& p : paper_summaries(results)) {
+    const bool measured = p.measured > 0;
+    table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
+               std::to_string(p.sums.exact_agree), std::to_string(p.measured),
+               measured ? fmt::format("{:.1f} %", 100 * p.sums.mape) : "",
+               measured ? fmt::format("{:.1f} %", 100 * p.sums.worst) : "",
+               std::to_string(p.sums.errata), std::to_string(p.gaps)});
+  }
+  return table.text();
+}
+
 void run(const Options& o, const Globals& globals) {
   const Catalog catalog = globals.catalog();
   std::vector<Result> results;
@@ -122,11 +165,15 @@ void run(const Options& o, const Globals& globals) {
     print_json(result_json(results));
     return;
   }
+  // Two thousand rows are no answer on a terminal: --csv and --json have them all.
+  const bool whole = results.size() == reports::published_tables().size();
   std::string text;
-  if (!o.summary) {
+  if (!o.summary && !whole) {
     for (const Result& result : results) text += rows_text(result);
   }
-  print_text(text + summary_text(results));
+  text += summary_text(results);
+  if (whole) text += "\n" + papers_text(results);
+  print_text(text);
 }
 
 }  // namespace
@@ -142,10 +189,11 @@ void add_reproduce(CLI::App& app, const Globals& globals) {
       app.add_subcommand("reproduce",
                          "Published tables beside what kvcast computes.\n\nExamples:\n"
                          "  kvcast reproduce slim-table1\n"
-                         "  kvcast reproduce --summary all");
+                         "  kvcast reproduce all --csv reproduced.csv");
   command->footer(tables);
   const auto options = std::make_shared<Options>();
-  command->add_option("TABLE", options->tables, "tables or papers; none: all");
+  command->add_option("TABLE", options->tables,
+                      "tables or papers; none, or all: every table, one line each");
   command->add_flag("--json", options->json, "one JSON object with rows and summary");
   command->add_flag("--summary", options->summary, "one line a table");
   command->add_option("--csv", options->csv, "write the rows")->type_name("FILE");

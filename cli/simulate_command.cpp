@@ -67,7 +67,7 @@ double parse_number(const char* flag, const std::string& text, bool may_be_zero)
 std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
                                            std::uint64_t devices) {
   constexpr const char* flag = "--partition";
-  if (text == "even") return search::even_partition(prompt_len, devices);
+  if (text == "even") return even_partition(prompt_len, devices);
   std::vector<std::uint64_t> tokens;
   std::string_view rest = text;
   while (true) {

@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 set(kvcast_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvcast)
 set(kvcast_data_dir ${CMAKE_INSTALL_DATADIR}/kvcast/data)
 
-install(DIRECTORY data/ DESTINATION ${kvcast_data_dir})
+install(DIRECTORY data/ DESTINATION ${kvcast_data_dir} COMPONENT program)
 install(EXPORT kvcast_targets NAMESPACE kvcast:: DESTINATION ${kvcast_package_dir}
         FILE kvcast-targets.cmake)
 configure_package_config_file(

@@ -140,7 +140,7 @@ double value_at(const Count& count, const SymbolValues& values) {
 ReproducedRow compare_formula(const CsvRow& row, std::string cell, const Count& formula,
                               const CountRatio& ours, const SymbolValues& values) {
   ReproducedRow result;
-  result.source = row.text("source");
+  set_origin(row, result);
   result.cell = std::move(cell);
   result.published = spell(formula, values);
   result.ours = value_at(ours.over, values) / value_at(ours.under, values);

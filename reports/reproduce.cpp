@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "model/error.h"
+#include "reports/published_gaps.h"
 #include "reports/study_plots.h"
 
 namespace kvcast::reports {
@@ -70,6 +71,29 @@ bool matches(const CsvRow& row, std::string_view key, const std::string& place) 
   return true;
 }
 
+std::string file_of(const CsvRow& row) {
+  return std::filesystem::path(row.table().name()).filename().string();
+}
+
+/// Of a group of tables; a group that is no paper keeps its name.
+std::string title_of(const std::string& group) {
+  if (group == "slim") return "Slim attention";
+  if (group == "kvp") return "KV Prediction";
+  if (group == "specprefill") return "SpecPrefill";
+  if (group == "mlkv") return "MLKV";
+  if (group == "kvr") return "KV-Runahead";
+  return group;
+}
+
+/// The files of data/published/ begin with their paper's group.
+std::size_t gaps_of(const std::string& group) {
+  const std::vector<PublishedGap>& gaps = published_gaps();
+  return static_cast<std::size_t>(
+      std::count_if(gaps.begin(), gaps.end(), [&](const PublishedGap& gap) {
+        return !gap.elsewhere && gap.file.starts_with(group + "_");
+      }));
+}
+
 }  // namespace
 
 const std::vector<PublishedTable>& published_tables() {
@@ -125,6 +149,35 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
   return s;
 }
 
+std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
+                                           std::span<const ReproductionSummary> summaries) {
+  std::vector<PaperSummary> papers;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const std::string& group = tables[i]->group;
+    auto paper = std::find_if(papers.begin(), papers.end(),
+                              [&](const PaperSummary& p) { return p.group == group; });
+    if (paper == papers.end()) {
+      paper = papers.insert(papers.end(), {group, title_of(group), 0, 0, {}, gaps_of(group)});
+    }
+    const ReproductionSummary& s = summaries[i];
+    const std::size_t measured = s.cells - s.exact;
+    ReproductionSummary& sums = paper->sums;
+    ++paper->tables;
+    sums.cells += s.cells;
+    sums.exact += s.exact;
+    sums.exact_agree += s.exact_agree;
+    sums.errata += s.errata;
+    sums.worst = std::max(sums.worst, s.worst);
+    if (measured > 0) {
+      const auto before = static_cast<double>(paper->measured);
+      paper->measured += measured;
+      sums.mape = (sums.mape * before + s.mape * static_cast<double>(measured)) /
+                  static_cast<double>(paper->measured);
+    }
+  }
+  return papers;
+}
+
 Published::Published(const Catalog& catalog)
     : folder_(catalog.root() / "published"), errata_(read("errata.csv")) {}
 
@@ -137,7 +190,7 @@ double Published::claim(std::string_view file, std::string_view claim_id) const 
 }
 
 std::optional<Erratum> Published::erratum(const CsvRow& row, std::string_view column) const {
-  const std::string file = std::filesystem::path(row.table().name()).filename().string();
+  const std::string file = file_of(row);
   for (const CsvRow& e : errata_.rows()) {
     if (e.text("file") != file || e.text("column") != column) continue;
     if (!matches(row, e.text("key"), e.place("key"))) continue;
@@ -152,7 +205,7 @@ ReproducedRow Published::compare(const CsvRow& row, std::string_view column, std
   const std::string place = row.place(column);
   const PrintedNumber printed = parse_printed(row.text(column), place);
   ReproducedRow result;
-  result.source = row.text("source");
+  set_origin(row, result);
   result.cell = std::move(cell);
   result.published = row.text(column);
   result.ours = ours;
@@ -165,6 +218,12 @@ ReproducedRow Published::compare(const CsvRow& row, std::string_view column, std
     result.agrees = result.agrees || rounds_to(ours, known->corrected, place + " (corrected)");
   }
   return result;
+}
+
+void set_origin(const CsvRow& row, ReproducedRow& result) {
+  result.source = row.text("source");
+  result.file = file_of(row);
+  if (row.table().has_column("claim_id")) result.claim = row.text("claim_id");
 }
 
 bool rounds_to(double ours, std::string_view printed, std::string_view place) {

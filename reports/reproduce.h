@@ -34,6 +34,8 @@ struct ReproducedRow {
   bool agrees = false;
   std::string erratum;           ///< "E11: labels swapped ..."; empty if none
   std::uint64_t prompt_len = 0;  ///< of a TTFT, for its plot; 0: not one
+  std::string file = {};         ///< where the published number stands: "kvp_prose.csv"
+  std::string claim = {};        ///< its `claim_id` in a "..._prose.csv"; empty: none
 };
 
 enum class TableKind {
@@ -69,6 +71,19 @@ struct ReproductionSummary {
 };
 ReproductionSummary summarize(const PublishedTable& table, std::span<const ReproducedRow> rows);
 
+/// A paper's tables together.
+struct PaperSummary {
+  std::string group;
+  std::string title;  ///< "KV Prediction"
+  std::size_t tables = 0;
+  std::size_t measured = 0;  ///< cells that were measured
+  ReproductionSummary sums;  ///< of all its cells; `table` is empty
+  std::size_t gaps = 0;      ///< entries of published_gaps() that are compared nowhere
+};
+/// In the order of the tables' first appearance.
+std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
+                                           std::span<const ReproductionSummary> summaries);
+
 /// TTFT over prompt length, ours as a line and the published values as marks. Throws Error when no
 /// row has a prompt length.
 Plot reproduced_ttft_plot(const PublishedTable& table, std::span<const ReproducedRow> rows);
@@ -102,6 +117,9 @@ class Published {
   std::filesystem::path folder_;
   CsvTable errata_;
 };
+
+/// Names the row's file, source and claim in a result.
+void set_origin(const CsvRow& row, ReproducedRow& result);
 
 /// True if `ours`, rounded half up, prints as `printed`: digits, perhaps a decimal point, perhaps
 /// one of the suffixes K, M, B (thousand, million, billion). Throws Error starting with `place`.

@@ -178,11 +178,13 @@ std::vector<PublishedTable> kvp_tables() {
       kvp_layer_map_table(),
       kvp_predictor_table(),
       flops_table(3, "MCQA", {"kvp_table3_mcqa_openelm_1p1b.csv", "1.1B", as_ttft}),
+      kvp_retained_layers_table(),
       flops_table(5, "TriviaQA", {"kvp_table5_triviaqa_openelm_1p1b.csv", "1.1B", as_flops}),
       flops_table(6, "TriviaQA", {"kvp_table6_triviaqa_openelm_3b.csv", "3B", as_flops}),
       flops_table(7, "HumanEval", {"kvp_table7_humaneval_openelm_1p1b.csv", "1.1B", as_flops}),
       flops_table(8, "MCQA", {"kvp_table8_mcqa_openelm_3b.csv", "3B", as_ttft}),
       kvp_ttft_table(),
+      kvp_prose_table(),
   };
 }
 

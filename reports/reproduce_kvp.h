@@ -16,5 +16,8 @@ Architecture openelm_of(const Catalog& catalog, const std::string& printed, cons
 PublishedTable kvp_layer_map_table();
 PublishedTable kvp_predictor_table();
 PublishedTable kvp_ttft_table();
+/// Table 4, and the numbers of the text.
+PublishedTable kvp_retained_layers_table();
+PublishedTable kvp_prose_table();
 
 }  // namespace kvcast::reports

@@ -43,6 +43,7 @@ std::vector<PublishedTable> kvr_tables() {
                     "KV-Runahead, Table 3: TTFT on one A100 80GB, eager attention",
                     TableKind::Measured, table3_base});
   for (PublishedTable& table : kvr_parallel_tables()) tables.push_back(std::move(table));
+  for (PublishedTable& table : kvr_text_tables()) tables.push_back(std::move(table));
   return tables;
 }
 

@@ -90,7 +90,7 @@ std::vector<ReproducedRow> table4(const Catalog& catalog) {
     prompt += words(row);
     ++processes;
   }
-  const search::Partition even = search::even_partition(prompt, processes);
+  const search::Partition even = even_partition(prompt, processes);
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
     const bool tsp = row.text("method") == "TSP";

@@ -1,70 +1,13 @@
-#include <map>
-#include <utility>
-
+#include "reports/kvr_node.h"
 #include "reports/reproduce_kvr.h"
-#include "roofline/hardware.h"
-#include "search/partition_search.h"
 
 namespace kvcast::reports {
 namespace {
 
-/// How the paper's prototype ran: eager PyTorch in fp16, sends that the compute stream waits for
-/// (torch.distributed.send), NCCL's payload rate on every link. The factors of the node, two of
-/// them fitted to 13 TTFTs, are those of `a100-80gb-kvr-node`; nothing is set for a model or a
-/// cell.
-constexpr const char* node = "a100-80gb-kvr-node";
-constexpr search::SendOrder send_order = search::SendOrder::Block;
-
-/// "Falcon 1B" and "MQA" as the catalog has them.
-Architecture load_printed(const Catalog& catalog, const std::string& model,
-                          const std::string& attention) {
-  const std::string name = model == "Falcon 1B" ? "falcon-rw-1b" : catalog_spelling(model);
-  if (attention == "MQA") return load_model(catalog, name, {{"num_key_value_heads", "1"}});
-  if (attention == "GQA8") return load_model(catalog, name, {{"num_key_value_heads", "8"}});
-  return load_model(catalog, name);
+KvrSetting setting_of(const CsvRow& row, const std::string& attention) {
+  return {row.text("model"), attention, row.whole("n_gpus"), row.whole("context_tokens"),
+          row.number("bandwidth_gb_per_s")};
 }
-
-class GpuNode {
- public:
-  explicit GpuNode(const Catalog& catalog)
-      : catalog_(catalog), hardware_(roofline::load_hardware(catalog, node)) {
-    lowering_.attention = lowering_.elementwise = Kernels::Eager;
-  }
-
-  double ttft_s(const CsvRow& row, const std::string& attention, bool tsp) {
-    const simulate::LayerTimes& times = layer_times(row.text("model"), attention);
-    search::ChainLink link;
-    link.bytes_per_s = 1e9 * row.number("bandwidth_gb_per_s") * hardware_.link_rate->value;
-    link.latency_s = hardware_.links.at("nvlink").latency.value;
-    link.order = send_order;
-    link.host_message_s = hardware_.host_message_latency->value;
-    link.host_exchange_s = hardware_.host_exchange_latency->value;
-    const std::uint64_t context = row.whole("context_tokens");
-    const std::size_t devices = row.whole("n_gpus");
-    if (tsp) return tsp_ttft_s(times, link, search::even_partition(context, devices));
-    return search_partition(search::Runahead(times, link), context, devices,
-                            search::PartitionAlgorithm::Balance)
-        .ttft_s;
-  }
-
- private:
-  const simulate::LayerTimes& layer_times(const std::string& model, const std::string& attention) {
-    const auto key = std::make_pair(model, attention);
-    const auto found = times_.find(key);
-    if (found != times_.end()) return found->second;
-    const roofline::Rates rates =
-        roofline::make_rates(hardware_, lowering_, roofline::Mode::Calibrated);
-    return times_
-        .emplace(key, simulate::LayerTimes(load_printed(catalog_, model, attention), {}, lowering_,
-                                           rates))
-        .first->second;
-  }
-
-  const Catalog& catalog_;
-  roofline::Hardware hardware_;
-  Lowering lowering_;
-  std::map<std::pair<std::string, std::string>, simulate::LayerTimes> times_;
-};
 
 std::string place_of(const CsvRow& row) {
   return row.text("n_gpus") + " GPUs, " + row.text("context_label");
@@ -73,11 +16,11 @@ std::string place_of(const CsvRow& row) {
 std::vector<ReproducedRow> ttft_rows(const Catalog& catalog, std::string_view file) {
   const Published published(catalog);
   const CsvTable table = published.read(file);
-  GpuNode gpus(catalog);
+  KvrNode gpus(catalog);
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
     const std::string& attention = row.text("attention");
-    const double ours = gpus.ttft_s(row, attention, row.text("method") == "TSP");
+    const double ours = gpus.ttft_s(setting_of(row, attention), row.text("method") == "TSP");
     const std::string cell = row.text("model") + " " + attention + ", " + place_of(row) + ", " +
                              row.text("method") + ": ttft_s";
     rows.push_back(published.compare(row, "ttft_s", cell, ours, TableKind::Measured));
@@ -90,12 +33,12 @@ std::vector<ReproducedRow> ttft_rows(const Catalog& catalog, std::string_view fi
 std::vector<ReproducedRow> speedup_rows(const Catalog& catalog, std::string_view file) {
   const Published published(catalog);
   const CsvTable table = published.read(file);
-  GpuNode gpus(catalog);
+  KvrNode gpus(catalog);
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
     if (row.text("speedup_vs_tsp").empty()) continue;
     const std::string& attention = row.text("attention");
-    const double ours = gpus.ttft_s(row, attention, true) / gpus.ttft_s(row, attention, false);
+    const double ours = gpus.speedup(setting_of(row, attention));
     const std::string cell =
         row.text("model") + " " + attention + ", " + place_of(row) + ": speed-up of KVR-S over TSP";
     rows.push_back(published.compare(row, "speedup_vs_tsp", cell, ours, TableKind::Measured));
@@ -108,13 +51,13 @@ std::vector<ReproducedRow> speedup_rows(const Catalog& catalog, std::string_view
 std::vector<ReproducedRow> low_bandwidth_rows(const Catalog& catalog) {
   const Published published(catalog);
   const CsvTable table = published.read("kvr_table3_ttft_low_bandwidth.csv");
-  GpuNode gpus(catalog);
+  KvrNode gpus(catalog);
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
     if (row.whole("n_gpus") == 1 || row.text("bandwidth_gb_per_s") != "10") continue;
     const std::string cell = row.text("model") + ", " + place_of(row) + ", 10 GB/s, KVR-S: ttft_s";
-    rows.push_back(published.compare(row, "ttft_s", cell, gpus.ttft_s(row, "MHA", false),
-                                     TableKind::Measured));
+    rows.push_back(published.compare(
+        row, "ttft_s", cell, gpus.ttft_s(setting_of(row, "MHA"), false), TableKind::Measured));
     rows.back().prompt_len = row.whole("context_tokens");
   }
   return rows;

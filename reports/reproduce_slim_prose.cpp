@@ -6,6 +6,7 @@
 #include "model/error.h"
 #include "model/recording.h"
 #include "reports/formula.h"
+#include "reports/published_gaps.h"
 #include "reports/reproduce_slim.h"
 
 namespace kvcast::reports {
@@ -157,18 +158,6 @@ const std::map<std::string, Claim>& claims() {
   return all;
 }
 
-/// Claims without a number of ours.
-const std::map<std::string, std::string_view>& left_out() {
-  static const std::map<std::string, std::string_view> all{
-      {"slim_p15", "a statement about models, and wrong: E15"},
-      {"slim_p16", "a statement about models; Aya-23-35B, which it is about, is of another family"},
-      {"slim_p28", "a setting, the input of p29 to p31"},
-      {"slim_p36", "measured on a notebook that is not described"},
-      {"slim_p37", "measured on a notebook that is not described"},
-  };
-  return all;
-}
-
 }  // namespace
 
 std::vector<ReproducedRow> slim_prose(const Catalog& catalog) {
@@ -178,7 +167,7 @@ std::vector<ReproducedRow> slim_prose(const Catalog& catalog) {
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
     const std::string& id = row.text("claim_id");
-    if (left_out().contains(id)) continue;
+    if (!claim_left_out(id).empty()) continue;
     const auto claim = claims().find(id);
     if (claim == claims().end()) {
       throw Error(row.place("claim_id"), "'" + id + "'", "slim_p01 to slim_p37");

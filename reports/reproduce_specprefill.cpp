@@ -1,3 +1,5 @@
+#include "reports/reproduce_specprefill.h"
+
 #include <array>
 #include <map>
 #include <set>
@@ -6,7 +8,6 @@
 #include "model/recording.h"
 #include "model/work.h"
 #include "reports/formula.h"
-#include "reports/reproduce.h"
 
 namespace kvcast::reports {
 namespace {
@@ -98,37 +99,49 @@ std::vector<ReproducedRow> table5(const Catalog& catalog) {
 std::vector<ReproducedRow> table6(const Catalog& catalog) {
   const Published published(catalog);
   const CsvTable table = published.read("specprefill_table6_relative_flops.csv");
-  const Labels all = labels_of("total", table.name());
-  Labels without_kv = all;
-  without_kv.erase("key");
-  without_kv.erase("value");
-
-  std::map<std::string, Recording> recordings;
-  for (const std::string& model : models_of_table6(published)) {
-    recordings.emplace(model, record_as_counted(load_model(catalog, model)));
-  }
+  SpeculatorShares shares(catalog);
   std::vector<ReproducedRow> rows;
   for (const CsvRow& row : table.rows()) {
-    const std::uint64_t length = row.whole("sequence_tokens");
-    const auto total = [&](std::string_view column, const Labels& labels) {
-      const Recording& r = recordings.at(catalog_spelling(row.text(column)));
-      const SymbolValues sizes = r.symbols.resolve({row.whole("batch_size"), length, length});
-      return static_cast<double>(multiply_adds(r.prefill, labels).at(sizes));
-    };
-    const auto add = [&](const Labels& labels, const std::string& reading) {
-      const double percent = 100 * total("spec_model", labels) / total("base_model", labels);
-      rows.push_back(published.compare(
-          row, "flops_ratio_spec_over_base_pct",
-          row.text("spec_model") + " / " + row.text("base_model") + ", percent (" + reading + ")",
-          percent));
-    };
-    add(all, "Table 5 as printed");
-    add(without_kv, "without K and V projections");
+    for (const SpeculatorReading& reading : speculator_readings()) {
+      const double percent =
+          100 * shares.of(row.text("spec_model"), row.text("base_model"), row.whole("batch_size"),
+                          row.whole("sequence_tokens"), reading);
+      rows.push_back(published.compare(row, "flops_ratio_spec_over_base_pct",
+                                       row.text("spec_model") + " / " + row.text("base_model") +
+                                           ", percent (" + std::string(reading.name) + ")",
+                                       percent));
+    }
   }
   return rows;
 }
 
 }  // namespace
+
+const std::vector<SpeculatorReading>& speculator_readings() {
+  static const std::vector<SpeculatorReading> both{{"Table 5 as printed", true},
+                                                   {"without K and V projections", false}};
+  return both;
+}
+
+double SpeculatorShares::of(const std::string& speculator, const std::string& base,
+                            std::uint64_t batch, std::uint64_t tokens,
+                            const SpeculatorReading& reading) {
+  Labels labels = labels_of("total", std::string(reading.name));
+  if (!reading.kv_projections) {
+    labels.erase("key");
+    labels.erase("value");
+  }
+  const auto total = [&](const std::string& model) {
+    const std::string name = catalog_spelling(model);
+    auto found = recordings_.find(name);
+    if (found == recordings_.end()) {
+      found = recordings_.emplace(name, record_as_counted(load_model(catalog_, name))).first;
+    }
+    const SymbolValues sizes = found->second.symbols.resolve({batch, tokens, tokens});
+    return static_cast<double>(multiply_adds(found->second.prefill, labels).at(sizes));
+  };
+  return total(speculator) / total(base);
+}
 
 std::vector<PublishedTable> specprefill_tables() {
   return {{"specprefill-table5", "specprefill",
@@ -136,7 +149,12 @@ std::vector<PublishedTable> specprefill_tables() {
            table5},
           {"specprefill-table6", "specprefill",
            "SpecPrefill, Table 6: the speculator's share of the base model's prefill",
-           TableKind::Exact, table6}};
+           TableKind::Exact, table6},
+          {"specprefill-averages", "specprefill",
+           "SpecPrefill, Tables 1 and 2: averages of the printed scores", TableKind::Exact,
+           specprefill_averages},
+          {"specprefill-prose", "specprefill", "SpecPrefill, text: what is arithmetic",
+           TableKind::Exact, specprefill_prose}};
 }
 
 }  // namespace kvcast::reports

@@ -109,16 +109,6 @@ SendOrder parse_send_order(std::string_view word) {
   throw unknown_name("send order", word, names);
 }
 
-Partition even_partition(std::uint64_t context, std::size_t processes) {
-  if (processes == 0 || context < processes) {
-    throw Error(fmt::format("a prompt of {} tokens", context),
-                fmt::format("{} processes", processes), "at least 1 process and a token for each");
-  }
-  Partition parts(processes, context / processes);
-  for (std::size_t i = 0; i < context % processes; ++i) ++parts[i];
-  return parts;
-}
-
 std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition) {
   std::vector<std::uint64_t> boundaries{0};
   for (const std::uint64_t tokens : partition) boundaries.push_back(boundaries.back() + tokens);

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/methods/placement.h"
 #include "simulate/layer_times.h"
 
 namespace kvcast::search {
@@ -41,9 +42,6 @@ struct ChainLink {
 /// Tokens of each process, in order of the prompt.
 using Partition = std::vector<std::uint64_t>;
 
-/// As even as whole tokens allow, the longer parts first. Throws Error when there are no processes
-/// or fewer tokens than processes.
-Partition even_partition(std::uint64_t context, std::size_t processes);
 /// 0 and the end of each part.
 std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition);
 /// Throws Error, starting with `where`, unless every part has a token and they sum to the context.

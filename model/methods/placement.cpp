@@ -4,6 +4,8 @@
 #include <charconv>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "model/error.h"
 #include "model/methods/method.h"
 #include "model/units.h"
@@ -56,7 +58,10 @@ std::uint64_t RankShare::prompt_len() const {
 }
 
 std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_t ranks) {
-  KVCAST_ASSERT(ranks > 0 && ranks <= prompt_len);
+  if (ranks == 0 || prompt_len < ranks) {
+    throw Error(fmt::format("a prompt of {} tokens", prompt_len),
+                fmt::format("{} processes", ranks), "at least 1 process and a token for each");
+  }
   std::vector<std::uint64_t> parts(ranks, prompt_len / ranks);
   std::fill_n(parts.begin(), prompt_len % ranks, prompt_len / ranks + 1);
   return parts;

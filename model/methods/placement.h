@@ -49,7 +49,7 @@ struct Placement {
 std::vector<std::uint64_t> partition_tokens(const Placement& placement, std::uint64_t prompt_len);
 
 /// The even partition, where the first ranks have a token more when it does not divide.
-/// `ranks` is at most `prompt_len`.
+/// Throws Error when there is no rank, or fewer tokens than ranks.
 std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_t ranks);
 
 /// The placement among the methods, if any. Throws Error when its options are wrong.

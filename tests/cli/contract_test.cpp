@@ -74,9 +74,9 @@ TEST_CASE("contract: a sweep warns once for each model beyond its context") {
 }
 
 TEST_CASE("contract: --help goes to stdout with status 0 and starts with examples") {
-  for (const char* command :
-       {"", "estimate ", "sweep ", "model ", "hardware ", "reproduce ", "convert ", "convert mlkv ",
-        "choose ", "choose mlkv ", "simulate ", "simulate prefill "}) {
+  for (const char* command : {"", "estimate ", "sweep ", "model ", "hardware ", "reproduce ",
+                              "convert ", "convert mlkv ", "choose ", "choose mlkv ", "simulate ",
+                              "simulate prefill ", "report ", "man ", "completion "}) {
     const ProgramResult result = run_program(std::string(command) + "--help");
     CAPTURE(command);
     CHECK(result.status == 0);

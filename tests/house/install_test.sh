@@ -18,6 +18,13 @@ cmake --build "$consumer_build"
 "$consumer_build/consumer"
 
 "$prefix/bin/kvcast" --help >/dev/null
+for file in share/man/man1/kvcast.1 share/bash-completion/completions/kvcast \
+  share/zsh/vendor-completions/_kvcast share/fish/vendor_completions.d/kvcast.fish; do
+  if [[ ! -s $prefix/$file ]]; then
+    echo "install_test.sh: no $prefix/$file, expected what the program says of itself" >&2
+    exit 1
+  fi
+done
 if [[ -z $(find "$prefix/share/kvcast/data" -name '*.json' -print -quit) ]]; then
   echo "install_test.sh: $prefix/share/kvcast/data has no .json file, expected the catalog" >&2
   exit 1

@@ -30,12 +30,16 @@ TEST_CASE("reproduce: every exact number of every exact table agrees to the prin
                         {"kvp-table1", 308, 21},          // E9
                         {"kvp-predictors", 11 * 2, 0},
                         {"kvp-table3", 11, 2},  // E10: LP-0.25, with and without KVP
+                        {"kvp-table4", 96, 0},
+                        {"kvp-prose", 4, 0},
                         {"kvp-table5", 22, 2},  // E11
                         {"kvp-table6", 29, 2},  // E11
                         {"kvp-table7", 27, 0},
                         {"kvp-table8", 13, 2},  // E12: two misprinted names
                         {"specprefill-table5", 3 * 5 * 2, 0},
                         {"specprefill-table6", 2 * 2, 4},  // E20, two readings
+                        {"specprefill-averages", 29, 3},   // E23
+                        {"specprefill-prose", 4, 2},       // E20
                         {"mlkv-table1", 4, 4},             // E24
                         {"mlkv-table2", 9 * 2, 0},
                         {"mlkv-table3-averages", 9, 1},  // E28: MLKV-6
@@ -219,12 +223,14 @@ TEST_CASE("reproduce: names, groups and 'all' select tables, each once and in or
   };
   CHECK(select({"kvp-table7"}) == std::vector<std::string>{"kvp-table7"});
   CHECK(select({"specprefill"}) ==
-        std::vector<std::string>{"specprefill-table5", "specprefill-table6"});
+        std::vector<std::string>{"specprefill-table5", "specprefill-table6", "specprefill-averages",
+                                 "specprefill-prose"});
   CHECK(select({"kvr", "specprefill-table6", "specprefill", "models"}) ==
         std::vector<std::string>{"models", "specprefill-table5", "specprefill-table6",
-                                 "kvr-examples", "kvr-table4", "kvr-equations", "kvr-table3-base",
-                                 "kvr-table1", "kvr-table1-speedups", "kvr-table2",
-                                 "kvr-table2-speedups", "kvr-table3-10gbs"});
+                                 "specprefill-averages", "specprefill-prose", "kvr-examples",
+                                 "kvr-table4", "kvr-equations", "kvr-table3-base", "kvr-table1",
+                                 "kvr-table1-speedups", "kvr-table2", "kvr-table2-speedups",
+                                 "kvr-table3-10gbs", "kvr-figures", "kvr-partition", "kvr-prose"});
   CHECK(select({"all"}).size() == published_tables().size());
   CHECK(select({}) == select({"all"}));
   CHECK_THROWS_WITH_AS(select({"models", "kvp-table33"}),

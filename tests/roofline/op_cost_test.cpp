@@ -72,6 +72,13 @@ TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exc
   CHECK(time_of(group(10, 10), rates(2, 2), values).bound == Bound::Memory);       // a tie
 }
 
+TEST_CASE("op_cost: the exposed part of the shorter time is added to the longer one") {
+  Rates r = rates(4, 2);
+  r.exposed = 0.5;
+  CHECK(time_of(group(12, 10), r, values).total == Seconds{5 + 3 * 0.5});  // memory 5 s
+  CHECK(time_of(group(40, 10), r, values).total == Seconds{10 + 5 * 0.5});
+}
+
 TEST_CASE("op_cost: an operator without arithmetic takes no compute time, on any engine") {
   Rates r = rates(4, 2);
   r.flops_per_second.fill({0});  // an engine that this lowering does not use
@@ -82,12 +89,16 @@ TEST_CASE("op_cost: an operator without arithmetic takes no compute time, on any
 
 TEST_CASE("op_cost: each engine and each stream has its own rate") {
   Rates r;
-  r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{8}};
-  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}};
+  r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},
+                        FlopsPerSecond{8}};
+  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}, BytesPerSecond{8}};
   r.on_chip_bytes = 1e18;
   CHECK(time_of(group(16, 8, Engine::Matrix), r, values).compute == Seconds{16});
   CHECK(time_of(group(16, 8, Engine::BatchedMatrix), r, values).compute == Seconds{8});
   CHECK(time_of(group(16, 8, Engine::TiledAttention), r, values).compute == Seconds{4});
+  CHECK(time_of(group(16, 8, Engine::DecodeAttention), r, values).compute == Seconds{1});
+  CHECK(time_of(group(16, 8, Engine::DecodeAttention, Stream::Decode), r, values).memory ==
+        Seconds{1});
   CHECK(time_of(group(16, 8, Engine::Vector), r, values).compute == Seconds{2});
   CHECK(time_of(group(16, 8, Engine::Vector, Stream::Elementwise), r, values).memory == Seconds{4});
   CHECK(time_of(group(16, 8, Engine::Vector, Stream::Softmax), r, values).memory == Seconds{2});

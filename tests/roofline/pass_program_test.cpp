@@ -43,8 +43,10 @@ Recording tiny(const Lowering& lowering) {
 Rates rates(double on_chip) {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
-                        FlopsPerSecond{17}};
-  r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{70}, BytesPerSecond{50}};
+                        FlopsPerSecond{97}, FlopsPerSecond{17}};
+  r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{70}, BytesPerSecond{50},
+                        BytesPerSecond{40}};
+  r.exposed = 0.25;
   r.operator_latency = {3};
   r.on_chip_bytes = on_chip;
   return r;
@@ -134,6 +136,7 @@ TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a 
   Rates rate;
   rate.flops_per_second.fill({1});
   rate.bytes_per_second.fill({1});
+  rate.exposed = 0.125;
   rate.operator_latency = {0.25};
   rate.on_chip_bytes = 1e18;
   const PassProgram program({g}, rate);

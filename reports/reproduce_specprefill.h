@@ -1,0 +1,38 @@
+/// What the tables of Speculative Prefill share; reproduce_specprefill.cpp lists them all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/recording.h"
+#include "reports/reproduce.h"
+
+namespace kvcast::reports {
+
+/// E20: what the paper may have counted.
+struct SpeculatorReading {
+  std::string_view name;
+  bool kv_projections = true;
+};
+const std::vector<SpeculatorReading>& speculator_readings();
+
+/// Multiply-adds of a prefill, the speculator's over the base model's, by Table 5's rules.
+class SpeculatorShares {
+ public:
+  explicit SpeculatorShares(const Catalog& catalog) : catalog_(catalog) {}
+  /// Models as printed, "Llama-3.1-8B". Throws Error as load_model does.
+  double of(const std::string& speculator, const std::string& base, std::uint64_t batch,
+            std::uint64_t tokens, const SpeculatorReading& reading);
+
+ private:
+  const Catalog& catalog_;
+  std::map<std::string, Recording> recordings_;
+};
+
+std::vector<ReproducedRow> specprefill_averages(const Catalog& catalog);
+std::vector<ReproducedRow> specprefill_prose(const Catalog& catalog);
+
+}  // namespace kvcast::reports

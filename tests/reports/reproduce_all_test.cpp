@@ -1,0 +1,226 @@
+// All published tables in one run: nothing left out without a reason, exact cells exact, measured
+// ones no worse than reproduce_baseline.csv, which KVCAST_REGENERATE=1 rewrites.
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "reports/csv_writer.h"
+#include "reports/published_gaps.h"
+#include "tests/reports/reproduced_tables.h"
+
+namespace kvcast::reports {
+namespace {
+
+struct TableRows {
+  const PublishedTable* table;
+  std::vector<ReproducedRow> rows;
+};
+
+const std::vector<TableRows>& all_tables() {
+  static const std::vector<TableRows> all = [] {
+    std::vector<TableRows> tables;
+    for (const PublishedTable& t : published_tables()) tables.push_back({&t, t.rows(catalog())});
+    return tables;
+  }();
+  return all;
+}
+
+std::vector<std::string> published_csv_files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(data_folder / "published")) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".csv") && name != "errata.csv") files.push_back(name);
+  }
+  return files;
+}
+
+bool has_gap(const std::string& file, const std::string& claim) {
+  for (const PublishedGap& gap : published_gaps()) {
+    if (gap.file == file && gap.claim == claim) return true;
+  }
+  return false;
+}
+
+TEST_CASE("reproduce all: every published file is compared, or says why not") {
+  std::set<std::string> compared;
+  for (const TableRows& t : all_tables()) {
+    for (const ReproducedRow& row : t.rows) {
+      CAPTURE(row.cell);
+      CHECK_FALSE(row.file.empty());
+      compared.insert(row.file);
+    }
+  }
+  const std::vector<std::string> files = published_csv_files();
+  CHECK(files.size() == 44);
+  for (const std::string& file : files) {
+    CAPTURE(file);
+    CHECK((compared.contains(file) || has_gap(file, "")));
+  }
+  for (const PublishedGap& gap : published_gaps()) {
+    CAPTURE(gap.file);
+    CHECK(std::find(files.begin(), files.end(), gap.file) != files.end());
+    CHECK(gap.reason.size() > 10);
+  }
+}
+
+TEST_CASE("reproduce all: every claim in the text is compared, a setting, or says why not") {
+  std::set<std::string> compared;
+  for (const TableRows& t : all_tables()) {
+    for (const ReproducedRow& row : t.rows) compared.insert(row.claim);
+  }
+  std::size_t claims = 0;
+  std::set<std::string> known;
+  for (const std::string& file : published_csv_files()) {
+    if (!file.ends_with("_prose.csv")) continue;
+    const CsvTable table = Published(catalog()).read(file);
+    for (const CsvRow& row : table.rows()) {
+      const std::string& id = row.text("claim_id");
+      CAPTURE(id);
+      ++claims;
+      known.insert(id);
+      const bool setting = row.text("kind") == "setting";
+      CHECK((compared.contains(id) || setting || has_gap(file, id)));
+      CHECK_FALSE((compared.contains(id) && has_gap(file, id)));
+      CHECK(claim_left_out(id).empty() != has_gap(file, id));
+    }
+  }
+  CHECK(claims == 33 + 44 + 24 + 37 + 25);
+  for (const PublishedGap& gap : published_gaps()) {
+    CAPTURE(gap.claim);
+    CHECK((gap.claim.empty() || known.contains(std::string(gap.claim))));
+  }
+}
+
+TEST_CASE("reproduce all: every exact cell is exact") {
+  std::size_t exact = 0;
+  for (const TableRows& t : all_tables()) {
+    CAPTURE(t.table->name);
+    CHECK_FALSE(t.rows.empty());
+    for (const ReproducedRow& row : t.rows) {
+      if (!row.exact) continue;
+      ++exact;
+      CAPTURE(row.cell);
+      CAPTURE(row.published);
+      CAPTURE(row.ours);
+      CHECK(row.agrees);
+      CHECK_FALSE(row.source.empty());
+    }
+  }
+  CHECK(exact > 1000);
+}
+
+TEST_CASE("reproduce all: no measured table is further off than the baseline") {
+  const std::filesystem::path path =
+      std::filesystem::path(KVCAST_SOURCE_DIR) / "tests/reports/reproduce_baseline.csv";
+  std::map<std::string, ReproductionSummary> now;
+  for (const TableRows& t : all_tables()) {
+    const ReproductionSummary s = summarize(*t.table, t.rows);
+    if (s.cells > s.exact) now[s.table] = s;
+  }
+  if (std::getenv("KVCAST_REGENERATE") != nullptr) {
+    CsvWriter csv(path, {"table", "measured_cells", "mean_relative_error", "worst_relative_error"});
+    for (const auto& [name, s] : now) {
+      csv.cell(name).cell(s.cells - s.exact).cell(s.mape).cell(s.worst);
+      csv.end_row();
+    }
+    csv.commit();
+    return;
+  }
+  constexpr double rounding = 1e-9;  // of another machine's mathematical library
+  const CsvTable baseline = CsvTable::read(path);
+  CHECK(baseline.size() == now.size());
+  for (const CsvRow& row : baseline.rows()) {
+    const std::string& name = row.text("table");
+    CAPTURE(name);
+    REQUIRE(now.contains(name));
+    const ReproductionSummary& s = now[name];
+    CHECK(s.cells - s.exact == row.whole("measured_cells"));
+    CHECK(s.mape <= row.number("mean_relative_error") + rounding);
+    CHECK(s.worst <= row.number("worst_relative_error") + rounding);
+  }
+}
+
+TEST_CASE("reproduce all: what is wrong in print says why") {
+  std::size_t errata = 0;
+  for (const TableRows& t : all_tables()) {
+    for (const ReproducedRow& row : t.rows) {
+      if (row.erratum.empty()) continue;
+      ++errata;
+      CAPTURE(row.erratum);
+      CHECK(row.erratum.front() == 'E');
+      CHECK(row.erratum.find(": ") != std::string::npos);
+    }
+  }
+  CHECK(errata >= 60);
+}
+
+TEST_CASE("reproduce all: a paper's summary sums its tables'") {
+  std::vector<const PublishedTable*> tables;
+  std::vector<ReproductionSummary> summaries;
+  double error = 0;
+  std::size_t measured = 0;
+  double worst = 0;
+  std::size_t kvr_tables = 0;
+  for (const TableRows& t : all_tables()) {
+    tables.push_back(t.table);
+    summaries.push_back(summarize(*t.table, t.rows));
+    if (t.table->group != "kvr") continue;
+    ++kvr_tables;
+    for (const ReproducedRow& row : t.rows) {
+      if (row.exact) continue;
+      ++measured;
+      error += std::abs(row.relative_error);
+      worst = std::max(worst, std::abs(row.relative_error));
+    }
+  }
+  const std::vector<PaperSummary> papers = summarize_papers(tables, summaries);
+  REQUIRE(papers.size() == 7);
+  const PaperSummary& kvr = papers.at(5);
+  CHECK(kvr.title == "KV-Runahead");
+  CHECK(kvr.tables == kvr_tables);
+  CHECK(kvr.measured == measured);
+  CHECK(kvr.sums.mape == doctest::Approx(error / static_cast<double>(measured)));
+  CHECK(kvr.sums.worst == worst);
+  CHECK(kvr.gaps > 0);
+}
+
+TEST_CASE("reproduce: printed averages and shares of SpecPrefill are those of its tables") {
+  const auto averages = rows_of("specprefill-averages");
+  CHECK(averages.size() == 17 + 12);
+  // (50.57 + 53.11 + 25.84 + 66.93 + 52.33 + 72.50) / 6
+  CHECK(find(averages, "Baseline, N/A").ours == doctest::Approx(321.28 / 6));
+  // (100 + 100 + 76.9) / 3, the aggregation tasks left out
+  CHECK(find(averages, "baseline, 4k").ours == doctest::Approx(276.9 / 3));
+  const auto prose = rows_of("specprefill-prose");
+  CHECK(prose.size() == 4);
+  // data/published/README.md, E20
+  CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (without").ours ==
+        doctest::Approx(7.717).epsilon(1e-4));
+  CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (Table 5").ours ==
+        doctest::Approx(7.701).epsilon(1e-4));
+}
+
+TEST_CASE("reproduce: KV-Runahead's captions and text are forecast, E6's contradictions named") {
+  const auto captions = rows_of("kvr-figures");
+  CHECK(captions.size() == 8);
+  CHECK(find(captions, "Figure 8 (b)").erratum.starts_with("E6"));
+  const auto partition = rows_of("kvr-partition");
+  REQUIRE(partition.size() == 4);
+  double sum = 0;
+  for (const ReproducedRow& row : partition) sum += row.ours;
+  CHECK(sum == doctest::Approx(1));
+  CHECK(partition[0].ours > partition[3].ours);  // earlier processes read more
+  const auto prose = rows_of("kvr-prose");
+  const double first = find(prose, "Llama 7B, 2 GPUs, 16k: tokens").ours;
+  CHECK(find(prose, "Llama 7B, 2 GPUs, 16k: more").ours == first - 8192);
+  CHECK(first > 8192);
+  CHECK(first < 0.618 * 16384);  // E8: the split of dot products alone
+}
+
+}  // namespace
+}  // namespace kvcast::reports
