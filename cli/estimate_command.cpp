@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,11 +11,13 @@
 #include "model/quantity.h"
 #include "reports/study_plots.h"
 #include "search/placed_estimator.h"
+#include "reports/validation_store.h"
 
 namespace kvcast::cli {
 namespace {
 
 using nlohmann::ordered_json;
+using reports::ErrorBars;
 using roofline::BreakdownRow;
 using roofline::Configuration;
 using roofline::DesignPoint;
@@ -27,6 +30,7 @@ struct Options {
   RequestOptions request;
   LinkFlags link;
   std::string plot;
+  std::string validation;
   bool json = false;
   bool breakdown = false;
 };
@@ -105,8 +109,22 @@ ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
   return list;
 }
 
+/// What stored validations say of an estimate like this one.
+ErrorBars error_bars(const Options& o, const Configuration& c, const Catalog& catalog) {
+  if (c.mode == roofline::Mode::SpeedOfLight) {
+    return {.note = std::string(reports::speed_of_light_note)};
+  }
+  reports::ValidationStore store(catalog, o.request.hardware);
+  if (!o.validation.empty()) store.add(o.validation);
+  return store.bars(c.hardware, to_string(c.methods), c.lowering.attention);
+}
+
+ordered_json bound_json(const std::optional<double>& bound) {
+  return bound ? ordered_json(*bound) : ordered_json(nullptr);
+}
+
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
-                           const Estimator& estimator) {
+                           const Estimator& estimator, const ErrorBars& bars) {
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
   j["ttft_s"] = e.ttft_s;
@@ -126,6 +144,11 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_speedup"] = e.ttft_speedup;
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
+  j["ttft_error_bound"] = bound_json(bars.ttft);
+  j["tpot_error_bound"] = bound_json(bars.tpot);
+  j["ttft_error_rows"] = bars.ttft_rows;
+  j["tpot_error_rows"] = bars.tpot_rows;
+  j["error_bound_note"] = bars.note;
   j["rests_on"] = rests_on(estimator.rates());
   j["factors"] = factors_json(estimator.rates().factors);
   j["warnings"] = estimator.warnings(p);
@@ -184,21 +207,25 @@ std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const Desi
   return rows;
 }
 
-std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e) {
+std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                          const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
                                  c.architecture.name, c.hardware.description, to_string(c.methods),
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
-  Table table({"", "value", "", ""});
+  const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
+    return bound ? fmt::format("+-{:.0f} %, {} stored rows", 100 * *bound, rows) : std::string();
+  };
+  Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {
     return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
   };
   table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
-             gain(e.ttft_speedup)});
+             gain(e.ttft_speedup), bar(bars.ttft, bars.ttft_rows)});
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
-             gain(e.tpot_speedup)});
+             gain(e.tpot_speedup), bar(bars.tpot, bars.tpot_rows)});
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
@@ -262,9 +289,11 @@ void run(const Options& o, const Globals& globals) {
   const PlacedEstimator estimator = make_estimator(o, c);
   const Estimator& one_device = estimator.one_device();
   const Estimate e = estimator.at(p);
+  const ErrorBars bars = error_bars(o, c, globals.catalog());
   std::optional<PlacedPrefill> placed;
   if (estimator.is_placed()) placed = estimator.prefill(p);
   for (const std::string& line : one_device.warnings(p)) globals.warn(line);
+  if (!bars.note.empty()) globals.say("note: " + bars.note);
   if (!o.plot.empty()) {
     if (placed) {
       throw Error("--plot", "method " + to_string(c.methods) + " on several devices",
@@ -273,14 +302,14 @@ void run(const Options& o, const Globals& globals) {
     write_roofline(o.plot, c, p, one_device);
   }
   if (o.json) {
-    ordered_json j = estimate_json(c, p, e, one_device);
+    ordered_json j = estimate_json(c, p, e, one_device, bars);
     if (placed) add_placed_json(estimator, *placed, j);
     if (o.breakdown && placed) j["devices"] = devices_json(*placed);
     if (o.breakdown) j["breakdown"] = breakdown_json(operators(estimator, p));
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e));
+  print_text(estimate_text(c, p, e, bars));
   if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
   if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
 }
@@ -302,6 +331,10 @@ void add_estimate(CLI::App& app, const Globals& globals) {
   options->link.add_to(*command);
   command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
       ->type_name("FILE.svg|png");
+  command
+      ->add_option("--validation", options->validation,
+                   "stored validations besides the catalog's, for error bounds")
+      ->type_name("FILE|FOLDER");
   command->add_flag("--breakdown", options->breakdown,
                     "a row for every operator, and for each of several devices");
   command->callback([options, &globals] { run(*options, globals); });

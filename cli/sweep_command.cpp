@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/interrupt_guard.h"
 #include "cli/progress_bar.h"
 #include "model/error.h"
 #include "model/quantity.h"
@@ -30,8 +31,6 @@ using reports::MpiRanks;
 using reports::SweepGrid;
 using reports::SweepResult;
 using reports::SweepSpec;
-
-constexpr int exit_interrupted = 130;
 
 struct Options {
   std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
@@ -88,25 +87,6 @@ constexpr const char* footer =
     "header:\n"
     "  cat s1.csv <(tail -n +2 s2.csv) <(tail -n +2 s3.csv)\n"
     "Under mpirun all ranks work on one file.\n";
-
-std::atomic<bool> interrupted{false};
-
-/// The first Ctrl-C ends the sweep cleanly, a second one at once; neither loses a row.
-class InterruptGuard {
- public:
-  InterruptGuard() {
-    struct sigaction action {};
-    action.sa_handler = [](int) { interrupted = true; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    ::sigaction(SIGINT, &action, &before_);
-  }
-  ~InterruptGuard() { ::sigaction(SIGINT, &before_, nullptr); }
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-
- private:
-  struct sigaction before_ {};
-};
 
 /// One text for the flags of an axis: repeating a flag adds to its list.
 std::string joined(const std::vector<std::string>& texts, const char* separator) {
@@ -281,6 +261,20 @@ void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
   }
 }
 
+/// How much of the grid has no error bounds, and why the first of it has none.
+void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
+  std::uint64_t missing = 0;
+  std::string note;
+  for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
+    const reports::ErrorBars& bars = grid.error_bars(c);
+    if (bars.note.empty()) continue;
+    if (missing++ == 0) note = bars.note;
+  }
+  if (missing == 0) return;
+  const std::string others = missing == 1 ? "" : fmt::format(" (and {} others)", missing - 1);
+  globals.say("note: " + note + others);
+}
+
 void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
   if (o.plot.empty()) return;
   const bool memory = o.plot_kind == "memory";
@@ -305,14 +299,17 @@ bool sweep(const Options& o, const Globals& globals, const MpiRanks* ranks) {
     if (speaks) print_dry_run(o, *request);
     return true;
   }
-  if (speaks) warn_of_contexts(globals, request->grid);
+  if (speaks) {
+    warn_of_contexts(globals, request->grid);
+    say_missing_bounds(globals, request->grid);
+  }
   options.shard = request->shard;
   options.csv = o.csv;
   options.descriptor = STDOUT_FILENO;
   options.descriptor_name = "standard output";
   options.num_threads = num_threads(o, ranks);
   options.restart = o.restart;
-  options.stop = &interrupted;
+  options.stop = &InterruptGuard::interrupted;
   SweepResult result;
   {
     const InterruptGuard guard;

@@ -140,6 +140,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   }
   check_set();
   count_points();
+  look_up_error_bars();
   fingerprint_ = make_fingerprint();
 }
 
@@ -208,6 +209,11 @@ std::string SweepGrid::make_fingerprint() const {
   for (const std::string& name : spec_.hardware) {
     add_file(hash, catalog_.find("hardware", "hardware", name));
   }
+  for (const ErrorBars& bars : error_bars_) {
+    for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
+      hash.add(bound ? fmt::format("{}", *bound) : "none");
+    }
+  }
   return fmt::format("{:016x}", hash.value());
 }
 
@@ -251,6 +257,24 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   c.lowering = lowering(d);
   c.mode = mode_[d[mode_axis]];
   return c;
+}
+
+void SweepGrid::look_up_error_bars() {
+  for (std::size_t i = 0; i < hardware_.size(); ++i) {
+    const ValidationStore store(catalog_, spec_.hardware[i]);
+    for (const std::vector<MethodSpec>& methods : methods_) {
+      for (const Kernels attention : attention_) {
+        error_bars_.push_back(store.bars(hardware_[i], to_string(methods), attention));
+      }
+    }
+  }
+}
+
+const ErrorBars& SweepGrid::error_bars(std::uint64_t index) const {
+  const Digits d = digits(index);
+  if (mode_[d[mode_axis]] == Mode::SpeedOfLight) return speed_of_light_bars_;
+  const std::size_t method = d[hardware_axis] * methods_.size() + d[method_axis];
+  return error_bars_[method * attention_.size() + d[attention_axis]];
 }
 
 std::string SweepGrid::cells(std::uint64_t index) const {

@@ -14,6 +14,7 @@
 
 #include "model/catalog.h"
 #include "reports/sweep_spec.h"
+#include "reports/validation_store.h"
 #include "roofline/estimator.h"
 
 namespace kvcast::reports {
@@ -45,6 +46,8 @@ class SweepGrid {
 
   /// Reads the model. Throws Error when it cannot have the `set` entries of this configuration.
   roofline::Configuration configuration(std::uint64_t index) const;
+  /// What stored validations say of its calibrated estimates.
+  const ErrorBars& error_bars(std::uint64_t index) const;
   /// "llama-7b,a100-80gb,plain,...": its cells of the CSV, up to `set`.
   std::string cells(std::uint64_t index) const;
   /// "llama-7b, h100-sxm": the model and what tells it from the grid's other configurations.
@@ -65,6 +68,7 @@ class SweepGrid {
   std::vector<std::string> words(const Digits& d) const;
   void check_set() const;
   void count_points();
+  void look_up_error_bars();
   std::string make_fingerprint() const;
 
   Catalog catalog_;
@@ -78,6 +82,8 @@ class SweepGrid {
   std::vector<std::optional<DType>> activation_dtype_;
   std::vector<std::optional<DType>> cache_dtype_;
   std::vector<roofline::Mode> mode_;
+  std::vector<ErrorBars> error_bars_;  ///< by device, method and attention, the last fastest
+  ErrorBars speed_of_light_bars_{.note = std::string(speed_of_light_note)};
   std::vector<std::size_t> radix_;  ///< the lengths of the configuration axes
   std::uint64_t num_configurations_ = 0;
   std::uint64_t num_sizes_ = 0;

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "model/error.h"
 
 namespace kvcast::reports {
@@ -62,6 +64,10 @@ std::string sweep_header() {
 
 void ConfigurationRows::record() {
   cells_ = grid_.cells(index_);
+  const ErrorBars& bars = grid_.error_bars(index_);
+  for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
+    error_bounds_ += bound ? fmt::format(",{}", *bound) : ",";
+  }
   try {
     const roofline::Configuration c = grid_.configuration(index_);
     const std::uint64_t frames = c.architecture.max_source_positions;
@@ -132,7 +138,7 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
                                    std::string& text) const {
   append_inputs(p, text);
   constexpr std::size_t num_cells = 17;
-  extend(text, num_cells * (longest_number + 1), [&](char* out) {
+  extend(text, num_cells * (longest_number + 1) + error_bounds_.size(), [&](char* out) {
     for (const double value :
          {e.ttft_s, e.tpot_s, e.prefill_flops, e.prefill_bytes, e.decode_flops_per_token,
           e.decode_bytes_per_token, e.kv_cache_bytes, e.weight_bytes, e.peak_memory_bytes}) {
@@ -144,6 +150,7 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
       *out++ = ',';
       out = write(out, roofline::name(bound));
     }
+    out = write(out, error_bounds_);
     for (const double value : {e.ttft_speedup, e.tpot_speedup, e.kv_cache_ratio}) {
       *out++ = ',';
       out = write(out, value);

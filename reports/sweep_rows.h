@@ -16,8 +16,8 @@ namespace kvcast::reports {
 /// What a row says about a point. All result cells are empty where `error` is not.
 inline constexpr std::string_view sweep_result_columns =
     "ttft_s,tpot_s,prefill_flops,prefill_bytes,decode_flops_per_token,decode_bytes_per_token,"
-    "kv_cache_bytes,weight_bytes,peak_memory_bytes,fits,bound,ttft_bound,tpot_bound,ttft_speedup,"
-    "tpot_speedup,kv_cache_ratio,error";
+    "kv_cache_bytes,weight_bytes,peak_memory_bytes,fits,bound,ttft_bound,tpot_bound,"
+    "ttft_error_bound,tpot_error_bound,ttft_speedup,tpot_speedup,kv_cache_ratio,error";
 
 /// The first line of every sweep's CSV, with its line end.
 std::string sweep_header();
@@ -58,7 +58,8 @@ class ConfigurationRows {
   std::optional<search::PlacedEstimator> estimator_;
   std::string impossible_;  ///< why there is no estimator
   std::uint64_t own_prompt_len_ = 1024;
-  std::string cells_;  ///< the configuration's part of each row
+  std::string cells_;         ///< the configuration's part of each row
+  std::string error_bounds_;  ///< ",0.1,0.2": likewise, empty cells where there are none
 };
 
 }  // namespace kvcast::reports

@@ -183,6 +183,11 @@ Hardware read_hardware(const std::filesystem::path& path) {
   return hw;
 }
 
+std::string hardware_document(const std::filesystem::path& path) {
+  read_hardware(path);
+  return read_extended(path).dump();
+}
+
 Hardware load_hardware(const Catalog& catalog, const std::string& name_or_path) {
   return read_hardware(catalog.find("hardware", "hardware", name_or_path));
 }

@@ -71,6 +71,9 @@ struct Hardware {
 /// zero or negative values, factors above 1, unknown sources.
 Hardware read_hardware(const std::filesystem::path& path);
 
+/// The JSON text of a hardware file, with what it extends in it. Throws Error as read_hardware.
+std::string hardware_document(const std::filesystem::path& path);
+
 /// By catalog name or path. Throws Error with the nearest name.
 Hardware load_hardware(const Catalog& catalog, const std::string& name_or_path);
 

@@ -1,0 +1,31 @@
+/// Ctrl-C as a wish to end, for commands whose work is kept.
+#pragma once
+
+#include <atomic>
+
+#include <signal.h>
+
+namespace kvcast::cli {
+
+inline constexpr int exit_interrupted = 130;
+
+/// The first Ctrl-C sets `interrupted`, a second one ends the program at once.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptGuard() { ::sigaction(SIGINT, &before_, nullptr); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  static inline std::atomic<bool> interrupted{false};
+
+ private:
+  struct sigaction before_ {};
+};
+
+}  // namespace kvcast::cli

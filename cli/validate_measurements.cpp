@@ -1,0 +1,187 @@
+#include "cli/validate_measurements.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/request_options.h"
+#include "model/error.h"
+#include "model/quantity.h"
+#include "reports/atomic_file.h"
+#include "reports/plot.h"
+#include "reports/row_filter.h"
+#include "reports/validation_store.h"
+
+namespace kvcast::cli {
+namespace {
+
+using reports::Validation;
+
+std::optional<std::uint64_t> parse_optional(const std::optional<std::string>& text,
+                                            const char* flag) {
+  if (!text) return {};
+  return parse_token_count(*text, flag);
+}
+
+reports::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
+  reports::MeasurementDefaults d;
+  d.model = o.model;
+  if (!o.method.empty()) d.method = o.method;
+  if (!o.attention.empty()) d.attention = o.attention;
+  d.dtype = o.dtype;
+  d.batch = parse_optional(o.batch, "--batch");
+  d.prompt_len = parse_optional(o.prompt_len, "--prompt-len");
+  d.output_len = parse_optional(o.output_len, "--output-len");
+  parse_flag("--method", d.method, parse_methods);
+  parse_flag("--attention", d.attention, parse_kernels);
+  if (!o.dtype.empty()) parse_flag("--dtype", o.dtype, parse_dtype);
+  return d;
+}
+
+void keep(Validation& v, const reports::RowFilter& filter) {
+  std::vector<reports::ValidationCase> kept;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    if (filter.takes(v.cases[i], i)) kept.push_back(v.cases[i]);
+  }
+  v.cases = std::move(kept);
+}
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+/// Of the rows of the fitted device that it was not fitted to.
+reports::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f) {
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    const bool other = !f.chosen[i] && v.cases[i].row.hardware == f.fit.hardware.name;
+    if (other) errors.push_back(v.cases[i].relative_error());
+  }
+  return reports::summarize(errors);
+}
+
+/// Fits to the chosen rows; afterwards all of them are forecast with the fitted factors.
+CheckedFit fit(Validation& v, const ValidateOptions& o, const reports::RowFilter& filter) {
+  CheckedFit f;
+  std::vector<reports::ValidationCase> to_fit;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    f.chosen.push_back(filter.takes(v.cases[i], i));
+    if (f.chosen[i]) to_fit.push_back(v.cases[i]);
+  }
+  if (to_fit.empty()) throw Error("--fit-rows", "a filter that takes no row", "some");
+  f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(),
+                       std::filesystem::path(o.measurements).filename().string());
+  if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
+  f.fit = reports::fit_factors(std::move(to_fit), v.devices, split_names(o.fit));
+  f.others_before = errors_of_others(v, f);
+  v.devices.at(f.fit.hardware.name) = f.fit.hardware;
+  reports::predict(v.cases, v.devices);
+  f.others_after = errors_of_others(v, f);
+  return f;
+}
+
+void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog& catalog) {
+  const std::string device = reports::parse_device_choice(o.hardware).hardware;
+  const auto file =
+      catalog.find("hardware", "hardware", device.empty() ? f.fit.hardware.name : device);
+  const std::string name = std::filesystem::path(o.output).stem().string();
+  reports::write_file(o.output, reports::fitted_hardware_json(file, f.fit, name, f.rows));
+}
+
+}  // namespace
+
+void ValidateOptions::add_to(CLI::App& c) {
+  c.add_option("--measurements", measurements,
+               "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON")
+      ->type_name("FILE");
+  c.add_flag("--measure", measure,
+             "run models of random weights here: a matrix of models, methods, kernels and sizes");
+  c.add_flag("--quick", quick, "--measure: a small matrix");
+  c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
+  c.add_option("--threads,-t", threads, "--measure: 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
+  c.add_option("--hardware", hardware,
+               "forecast for this device: of rows that name none, or that name it or NAME")
+      ->type_name("[NAME=]HW");
+  c.add_option("--model,-m", model, "of rows that name none; --measure: a list")
+      ->type_name("MODEL");
+  c.add_option("--method", method, "likewise [plain]")->type_name("METHOD");
+  c.add_option("--attention", attention, "likewise: eager or tiled [tiled]")->type_name("KIND");
+  c.add_option("--dtype", dtype, "of rows that name none; over what llama-bench says")
+      ->type_name("DTYPE");
+  c.add_option("--batch,-b", batch,
+               "of rows that have none; over what vLLM says; --measure: a list")
+      ->type_name("N");
+  c.add_option("--prompt-len,-p", prompt_len, "likewise")->type_name("TOKENS");
+  c.add_option("--output-len,-n", output_len, "of rows that have none, or of the matrix")
+      ->type_name("TOKENS");
+  c.add_option("--rows", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
+      ->type_name("FILTER");
+  c.add_option("--fit", fit,
+               "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
+               "tiled_attention_rate, operator_latency, ...")
+      ->type_name("FACTOR,...");
+  c.add_option("--fit-rows", fit_rows, "fit to these rows and report the error of the others")
+      ->type_name("FILTER");
+  c.add_option("--output,-o", output, "write the device with the fitted factors")
+      ->type_name("HW.json");
+  c.add_option("--store", store,
+               "keep the errors for the error bounds of estimate and sweep, which read "
+               "DATA/validation/*.json and HW.validation.json beside a file HW.json")
+      ->type_name("FILE.json");
+  c.add_option("--csv", csv, "write the rows; --measure: grows row by row")->type_name("FILE");
+  c.add_option("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
+      ->type_name("FILE.svg|png");
+  c.add_flag("--json", json, "one JSON object in base units");
+}
+
+void validate_measurements(const ValidateOptions& o, const Globals& globals) {
+  const reports::MeasurementDefaults defaults = parse_defaults(o);
+  const reports::RowFilter filter(o.rows, "--rows");
+  const reports::RowFilter fit_filter(o.fit_rows, "--fit-rows");
+  if (o.fit.empty() && !(o.fit_rows.empty() && o.output.empty())) {
+    throw Error("--fit-rows and --output belong to --fit; expected --fit FACTOR,...");
+  }
+  if (!o.fit.empty() && !o.store.empty()) {
+    throw Error(
+        "--store: rows that factors were fitted to say nothing of their error; expected --output "
+        "HW.json, and then a validation of it on other rows");
+  }
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong ending is said before the work
+  const reports::Measurements measurements = reports::read_measurements(o.measurements, defaults);
+  Validation v =
+      reports::validate(measurements, globals.catalog(), reports::parse_device_choice(o.hardware));
+  keep(v, filter);
+  std::optional<CheckedFit> fitted;
+  if (!o.fit.empty()) fitted = fit(v, o, fit_filter);
+  if (!o.output.empty()) write_hardware(*fitted, o, globals.catalog());
+  write_validation_files(v, o.csv, o.plot);
+  if (!o.store.empty()) {
+    const std::string source = std::filesystem::path(o.measurements).filename().string();
+    reports::write_file(o.store, reports::validation_document(v, source));
+  }
+  if (o.json) {
+    nlohmann::ordered_json j{{"measurements", o.measurements}, {"format", measurements.format}};
+    j.update(validation_json(v));
+    if (fitted) {
+      for (std::size_t i = 0; i < v.cases.size(); ++i) {
+        j["rows"][i]["fitted_to"] = bool{fitted->chosen[i]};
+      }
+      j["fit"] = fit_json(*fitted);
+    }
+    print_json(j);
+    return;
+  }
+  if (fitted) print_text(fit_text(*fitted));
+  print_text(validation_text(v));
+}
+
+}  // namespace kvcast::cli

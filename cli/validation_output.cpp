@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/validate_measurements.h"
+#include "model/quantity.h"
+#include "reports/plot.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using reports::ErrorSummary;
+using reports::Validation;
+using reports::ValidationCase;
+
+std::string method_of(const ValidationCase& c) { return reports::method_names(c.row.method); }
+
+/// What error bars are taken from: device, method, attention and metric.
+std::string group_of(const ValidationCase& c) {
+  return fmt::format("{}\t{}\t{}\t{}", c.row.hardware, method_of(c),
+                     reports::attention_name(c.row.lowering.attention), reports::name(c.metric));
+}
+
+ErrorSummary overall(const Validation& v) {
+  std::vector<double> errors;
+  for (const ValidationCase& c : v.cases) errors.push_back(c.relative_error());
+  return reports::summarize(errors);
+}
+
+void add_summary(ordered_json& j, const ErrorSummary& s) {
+  j["rows"] = s.rows;
+  if (s.rows == 0) {
+    for (const char* key : {"mape", "worst", "bias", "bound"}) j[key] = nullptr;
+    return;
+  }
+  j["mape"] = s.mape;
+  j["worst"] = s.worst;
+  j["bias"] = s.bias;
+  j["bound"] = s.bound;
+}
+
+ordered_json case_json(const ValidationCase& c) {
+  const reports::MeasuredRow& r = c.row;
+  const Lowering& l = r.lowering;
+  return {{"id", r.id},
+          {"model", r.model},
+          {"hardware", r.hardware},
+          {"method", r.method},
+          {"attention", reports::attention_name(l.attention)},
+          {"elementwise", l.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"weight_dtype", name(l.weights)},
+          {"activation_dtype", name(l.activations)},
+          {"cache_dtype", name(l.cache)},
+          {"batch", r.size.batch},
+          {"prompt_len", r.size.prompt_len},
+          {"output_len", r.size.output_len},
+          {"metric", reports::name(c.metric)},
+          {"predicted", c.predicted},
+          {"measured", c.measured},
+          {"relative_error", c.relative_error()},
+          {"place", r.place}};
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\t', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+std::string signed_percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+
+}  // namespace
+
+ordered_json validation_json(const Validation& v) {
+  ordered_json j;
+  j["rows"] = ordered_json::array();
+  for (const ValidationCase& c : v.cases) j["rows"].push_back(case_json(c));
+  j["unmatched"] = ordered_json::array();
+  for (const reports::UnmatchedRow& u : v.unmatched) {
+    j["unmatched"].push_back({{"place", u.place}, {"id", u.id}, {"reason", u.reason}});
+  }
+  ordered_json& summary = j["summary"];
+  add_summary(summary, overall(v));
+  summary["unmatched"] = v.unmatched.size();
+  summary["methods"] = ordered_json::array();
+  for (const auto& [method, s] : reports::summarize_by(v.cases, method_of)) {
+    ordered_json entry{{"method", method}};
+    add_summary(entry, s);
+    summary["methods"].push_back(std::move(entry));
+  }
+  summary["groups"] = ordered_json::array();
+  for (const auto& [group, s] : reports::summarize_by(v.cases, group_of)) {
+    const std::vector<std::string> parts = split(group);
+    ordered_json entry{{"hardware", parts[0]},
+                       {"method", parts[1]},
+                       {"attention", parts[2]},
+                       {"metric", parts[3]}};
+    add_summary(entry, s);
+    summary["groups"].push_back(std::move(entry));
+  }
+  return j;
+}
+
+std::string validation_text(const Validation& v) {
+  std::string text;
+  if (!v.cases.empty()) {
+    Table rows({"run", "metric", "predicted", "measured", "error"});
+    for (const ValidationCase& c : v.cases) {
+      rows.add({c.row.id, std::string(reports::name(c.metric)),
+                format_quantity(c.predicted, Dimension::Seconds),
+                format_quantity(c.measured, Dimension::Seconds),
+                signed_percent(c.relative_error())});
+    }
+    text += rows.text() + "\n";
+    Table groups({"hardware", "method", "attention", "metric", "rows", "MAPE", "worst", "bias",
+                  "nine in ten within"});
+    const auto add = [&](std::vector<std::string> cells, const ErrorSummary& s) {
+      cells.insert(cells.end(), {std::to_string(s.rows), percent(s.mape), percent(s.worst),
+                                 signed_percent(s.bias), percent(s.bound)});
+      groups.add(std::move(cells));
+    };
+    for (const auto& [group, s] : reports::summarize_by(v.cases, group_of)) add(split(group), s);
+    for (const auto& [method, s] : reports::summarize_by(v.cases, method_of)) {
+      add({"all", method, "", ""}, s);
+    }
+    add({"all", "all", "", ""}, overall(v));
+    text += groups.text();
+  }
+  if (!v.unmatched.empty()) {
+    text += fmt::format("\n{} rows without a forecast:\n", v.unmatched.size());
+    for (const reports::UnmatchedRow& u : v.unmatched) {
+      text += fmt::format("  {}: {}\n", u.id.empty() ? u.place : u.id, u.reason);
+    }
+  }
+  return text;
+}
+
+ordered_json fit_json(const CheckedFit& f) {
+  ordered_json j;
+  j["factors"] = ordered_json::array();
+  for (const reports::FittedFactor& factor : f.fit.factors) {
+    j["factors"].push_back({{"name", factor.name},
+                            {"before", factor.before},
+                            {"after", factor.after},
+                            {"at_limit", factor.at_limit}});
+  }
+  const auto add = [&](const char* key, const ErrorSummary& before, const ErrorSummary& after) {
+    add_summary(j[key]["before"], before);
+    add_summary(j[key]["after"], after);
+  };
+  add("fitted_rows", f.fit.before, f.fit.after);
+  add("other_rows", f.others_before, f.others_after);
+  return j;
+}
+
+std::string fit_text(const CheckedFit& f) {
+  Table factors({"factor", "before", "fitted", ""});
+  for (const reports::FittedFactor& factor : f.fit.factors) {
+    factors.add({factor.name, fmt::format("{:.4g}", factor.before),
+                 fmt::format("{:.4g}", factor.after),
+                 factor.at_limit ? "the rows want more than the peak" : ""});
+  }
+  Table errors({"rows", "count", "MAPE before", "after", "worst before", "after"});
+  const auto add = [&](const char* label, const ErrorSummary& before, const ErrorSummary& after) {
+    if (before.rows == 0) return;
+    errors.add({label, std::to_string(before.rows), percent(before.mape), percent(after.mape),
+                percent(before.worst), percent(after.worst)});
+  };
+  add("fitted to", f.fit.before, f.fit.after);
+  add("others", f.others_before, f.others_after);
+  return factors.text() + "\n" + errors.text() + "\n";
+}
+
+void write_validation_files(const Validation& v, const std::string& csv, const std::string& plot) {
+  if (!csv.empty()) reports::write_validation_csv(v.cases, csv);
+  if (plot.empty()) return;
+  reports::write_plot(reports::scatter_plot(v.cases), plot);
+  reports::write_plot(reports::error_plot(v.cases), reports::error_plot_file(plot));
+}
+
+}  // namespace kvcast::cli

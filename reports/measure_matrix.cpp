@@ -1,0 +1,297 @@
+#include "reports/measure_matrix.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "model/error.h"
+#include "model/execute/generate.h"
+#include "reports/csv_writer.h"
+#include "reports/sweep_file.h"
+#include "reports/validation_store.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::reports {
+namespace {
+
+using execute::Session;
+using execute::SessionOptions;
+using roofline::DesignPoint;
+
+constexpr std::string_view header =
+    "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
+    "predicted_ttft_s,predicted_tpot_s,ttft_relative_error,tpot_relative_error,error\n";
+
+/// No catalog model of the matrix has the shape that calibration probes with.
+const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
+                                          "pythia-410m", "tinyllama-1.1b"};
+const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
+
+/// Tokens of a batch's prompts up to which the default matrix goes; a prompt of TinyLlama that long
+/// is half a minute on two cores.
+constexpr std::uint64_t most_default_tokens = 2048;
+
+/// The methods that need no files, those with a share at two values that matter.
+std::vector<std::string> default_methods(const std::string& model, const Architecture& a) {
+  std::vector<std::string> methods{"plain",
+                                   "slim",
+                                   "kvp:auxiliary=lp-0.50",
+                                   "random-prune:keep=0.5",
+                                   "static-prune:keep=0.5",
+                                   "lazyllm:begin=0.75,end=0.25"};
+  const std::size_t layers = a.decoder.layers.size();
+  methods.push_back(fmt::format("mlkv:layers={},heads=1", layers % 2 == 0 ? layers / 2 : 1));
+  // The speculator of each family is its smallest member.
+  const bool pythia = model.starts_with("pythia");
+  const bool smollm2 = model.starts_with("smollm2");
+  if (pythia || smollm2) {
+    methods.push_back(fmt::format("specprefill:speculator={},keep=0.25",
+                                  pythia ? "pythia-160m" : "smollm2-135m"));
+  }
+  return methods;
+}
+
+Lowering lowering_of(Kernels attention) {
+  Lowering l;
+  l.attention = l.elementwise = attention;
+  l.weights = l.activations = l.cache = DType::FP32;
+  return l;
+}
+
+roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& catalog,
+                                         const roofline::Hardware& hardware) {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog, p.model);
+  c.methods = parse_methods(p.method);
+  c.lowering = lowering_of(p.attention);
+  c.hardware = hardware;
+  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  return c;
+}
+
+bool exists(const roofline::Configuration& c) {
+  try {
+    record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+    return true;
+  } catch (const Error& e) {
+    if (e.fault() == Fault::Run) throw;
+    return false;
+  }
+}
+
+template <typename T>
+std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) {
+  return given.empty() ? std::move(fallback) : given;
+}
+
+std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
+  std::uint64_t state = 0xcbf29ce484222325u;  // FNV-1a
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  };
+  for (const MeasurePoint& p : points) {
+    add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
+                    p.size.batch, p.size.prompt_len, p.size.output_len));
+  }
+  add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
+  return fmt::format("{:016x}", state);
+}
+
+/// Thrown out of a run when the user wants an end.
+struct Stopped {};
+
+struct MeasuredTimes {
+  double ttft_s = 0;
+  double tpot_s = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// A loaded model and its forecasts, for the points that differ in sizes alone.
+class Subject {
+ public:
+  Subject(const MeasurePoint& p, const Catalog& catalog, const MeasureOptions& o)
+      : options_(o),
+        configuration_(configuration_of(p, catalog, o.hardware)),
+        estimator_(configuration_),
+        checkpoint_(open(p.model, catalog, o.seed)) {
+    session_options_.methods = configuration_.methods;
+    session_options_.attention = session_options_.elementwise = p.attention;
+    session_options_.open = [catalog, seed = o.seed](const std::string& name) {
+      return open(name, catalog, seed);
+    };
+  }
+
+  roofline::Estimate predicted(const DesignPoint& size) const { return estimator_.at(size); }
+
+  MeasuredTimes measured(const DesignPoint& size) {
+    check_memory(size);
+    if (session_ == nullptr) session_ = std::make_unique<Session>(checkpoint_, session_options_);
+    execute::Request request;
+    request.tokens.assign(size.batch, execute::made_up_prompt(
+                                          size.prompt_len, configuration_.architecture.vocab_size));
+    request.output_len = size.output_len;
+    request.on_pass = [this](std::uint64_t, std::uint64_t) {
+      if (options_.stop != nullptr && *options_.stop) throw Stopped();
+    };
+    std::vector<double> ttft;
+    std::vector<double> tpot;
+    // The first run compiles the products for these sizes and asks for memory.
+    session_->run(request);
+    for (unsigned round = 0; round < options_.rounds; ++round) {
+      const execute::Generation g = session_->run(request);
+      ttft.push_back(g.ttft_s);
+      tpot.push_back(g.tpot_s);
+    }
+    return {median(ttft), median(tpot)};
+  }
+
+ private:
+  /// A folder's own weights, else random ones.
+  static Checkpoint open(const std::string& model, const Catalog& catalog, std::uint64_t seed) {
+    const std::filesystem::path folder(model);
+    std::error_code ec;
+    for (const char* weights : {"model.safetensors", "model.safetensors.index.json"}) {
+      if (std::filesystem::exists(folder / weights, ec)) return Checkpoint(folder);
+    }
+    return {load_model(catalog, model), seed};
+  }
+
+  void check_memory(const DesignPoint& size) const {
+    const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<double>(::sysconf(_SC_PAGESIZE));
+    const double needed = execute::needed_bytes(configuration_.architecture, session_options_,
+                                                size.batch, size.prompt_len, size.output_len);
+    if (needed > memory) throw Error("it needs more than this machine's memory");
+  }
+
+  const MeasureOptions& options_;
+  roofline::Configuration configuration_;
+  roofline::Estimator estimator_;
+  Checkpoint checkpoint_;
+  SessionOptions session_options_;
+  std::unique_ptr<Session> session_;
+};
+
+/// A row of the CSV; `error`: why there are no times.
+std::string row_text(const MeasurePoint& p, const std::string& device,
+                     const std::optional<MeasuredTimes>& measured,
+                     const std::optional<roofline::Estimate>& predicted, std::string error) {
+  CsvText csv;
+  csv.cell(p.model).cell(device).cell(p.method).cell(attention_name(p.attention));
+  csv.cell(p.attention == Kernels::Eager ? "eager" : "fused").cell("fp32");
+  csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
+  const bool decodes = p.size.output_len > 1;
+  const auto cell = [&](bool there, double value) {
+    if (there) {
+      csv.cell(value);
+    } else {
+      csv.missing_cell();
+    }
+  };
+  const MeasuredTimes m = measured.value_or(MeasuredTimes{});
+  const double ttft = predicted ? predicted->ttft_s : 0;
+  const double tpot = predicted ? predicted->tpot_s : 0;
+  const bool m_tpot = measured && decodes;
+  cell(measured.has_value(), m.ttft_s);
+  cell(m_tpot, m.tpot_s);
+  cell(predicted.has_value(), ttft);
+  cell(predicted && decodes, tpot);
+  cell(measured && predicted, ttft / m.ttft_s - 1);
+  cell(m_tpot && predicted, tpot / m.tpot_s - 1);
+  // A row is a line, whatever a message holds.
+  std::replace(error.begin(), error.end(), '\n', ' ');
+  csv.cell(error);
+  csv.end_row();
+  return csv.text();
+}
+
+bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
+  return a.model == b.model && a.method == b.method && a.attention == b.attention;
+}
+
+}  // namespace
+
+std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog) {
+  const bool default_sizes = axes.batch.empty() && axes.prompt_len.empty();
+  const auto batches = or_default(
+      axes.batch, axes.quick ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 4});
+  const auto prompts =
+      or_default(axes.prompt_len, axes.quick ? std::vector<std::uint64_t>{64, 384}
+                                             : std::vector<std::uint64_t>{128, 512, 1024});
+  const auto kernels = or_default(axes.attention, {Kernels::Fused, Kernels::Eager});
+  std::vector<MeasurePoint> points;
+  for (const std::string& model : or_default(axes.models, axes.quick ? quick_models : all_models)) {
+    const Architecture a = load_model(catalog, model);
+    for (const std::string& method : or_default(axes.methods, default_methods(model, a))) {
+      for (const Kernels attention : kernels) {
+        MeasurePoint p{model, to_string(parse_methods(method)), attention, {}};
+        if (!exists(configuration_of(p, catalog, {}))) continue;
+        for (const std::uint64_t batch : batches) {
+          for (const std::uint64_t prompt_len : prompts) {
+            p.size = {batch, prompt_len, axes.output_len};
+            const std::uint64_t positions = a.decoder.position_rows;
+            if (positions > 0 && prompt_len + axes.output_len > positions) continue;
+            if (default_sizes && batch * prompt_len > most_default_tokens) continue;
+            points.push_back(p);
+          }
+        }
+      }
+    }
+  }
+  if (points.empty()) {
+    throw Error("the matrix", "no combination that exists",
+                "a method that fits a model, and prompts that fit its positions");
+  }
+  return points;
+}
+
+MeasureResult measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
+                      const MeasureOptions& options) {
+  SweepFile file(options.csv,
+                 {std::string(header), fingerprint_of(points, options), 0, points.size()},
+                 options.restart);
+  MeasureResult result;
+  result.num_points = points.size();
+  result.rows_resumed = result.rows_written = file.rows_found();
+  result.file = file.can_resume() ? file.partial() : options.csv;
+  std::unique_ptr<Subject> subject;
+  for (std::size_t i = file.rows_found(); i < points.size(); ++i) {
+    const MeasurePoint& p = points[i];
+    if (options.on_progress) options.on_progress(i, result.rows_resumed, points.size());
+    std::optional<MeasuredTimes> measured;
+    std::optional<roofline::Estimate> predicted;
+    std::string error;
+    try {
+      if (options.stop != nullptr && *options.stop) throw Stopped();
+      const bool same = subject != nullptr && i > 0 && same_subject(points[i - 1], p);
+      if (!same) {
+        subject.reset();  // its memory first
+        subject = std::make_unique<Subject>(p, catalog, options);
+      }
+      predicted = subject->predicted(p.size);
+      measured = subject->measured(p.size);
+    } catch (const Stopped&) {
+      result.stopped = true;
+      file.sync();
+      return result;
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    file.append(row_text(p, options.hardware.name, measured, predicted, std::move(error)));
+    file.sync();
+    result.rows_written = i + 1;
+  }
+  file.finish();
+  result.file = options.csv;
+  return result;
+}
+
+}  // namespace kvcast::reports

@@ -1,0 +1,180 @@
+#include "reports/measurements.h"
+
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/json_file.h"
+#include "reports/measurement_fields.h"
+
+namespace kvcast::reports {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uintmax_t max_file_bytes = 64u << 20;
+constexpr std::string_view blanks = " \t\r\n";
+constexpr std::string_view known_formats =
+    "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM latency or serve JSON";
+
+/// A reader of JSON records, and the field that only its format has.
+struct JsonFormat {
+  const char* field;
+  const char* name;
+  MeasuredRow (*read)(const MeasurementFields&, const MeasurementDefaults&);
+};
+constexpr JsonFormat json_formats[] = {
+    {"avg_ns", "llama-bench JSON", llama_bench_row},
+    {"t_pp", "batched-bench JSONL", batched_bench_row},
+    {"avg_latency", "vLLM latency JSON", vllm_latency_row},
+    {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
+};
+
+const JsonFormat& format_of(const MeasurementFields& fields) {
+  for (const JsonFormat& format : json_formats) {
+    if (fields.has(format.field)) return format;
+  }
+  throw Error(fields.place(), "a JSON object without avg_ns, t_pp, avg_latency or mean_tpot_ms",
+              known_formats);
+}
+
+struct JsonRecord {
+  json value;
+  std::string place;
+};
+
+/// A document, the items of its list, or a document on each line.
+std::vector<JsonRecord> json_records(std::string_view text, const std::string& name) {
+  std::vector<JsonRecord> records;
+  const std::size_t first_line_end = text.find('\n');
+  const std::string_view first_line = text.substr(0, first_line_end);
+  const bool lines =
+      text.front() == '{' && first_line_end != std::string_view::npos && json::accept(first_line);
+  if (!lines) {
+    json document = parse_json(text, name);
+    if (!document.is_array()) {
+      records.push_back({std::move(document), name});
+      return records;
+    }
+    for (std::size_t i = 0; i < document.size(); ++i) {
+      records.push_back({std::move(document[i]), fmt::format("{}: /{}", name, i)});
+    }
+    return records;
+  }
+  for (std::size_t begin = 0, number = 1; begin < text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find_first_not_of(blanks) == std::string_view::npos) continue;
+    const std::string place = fmt::format("{}:{}", name, number);
+    records.push_back({parse_json(line, place), place});
+  }
+  return records;
+}
+
+Measurements parse_json_rows(std::string_view text, const std::string& name,
+                             const MeasurementDefaults& defaults) {
+  Measurements m;
+  const JsonFormat* format = nullptr;
+  for (const JsonRecord& record : json_records(text, name)) {
+    const MeasurementFields fields(record.value, record.place);
+    const JsonFormat& this_one = format_of(fields);
+    if (format != nullptr && format != &this_one) {
+      throw Error(record.place, this_one.name, std::string(format->name) + " as before");
+    }
+    format = &this_one;
+    m.rows.push_back(format->read(fields, defaults));
+  }
+  if (format != nullptr) m.format = format->name;
+  return m;
+}
+
+Measurements parse_csv_rows(std::string_view text, const std::string& name,
+                            const MeasurementDefaults& defaults) {
+  const CsvTable table = CsvTable::parse(text, name);
+  if (!table.has_column("avg_ns")) return {"kvcast CSV", own_csv_rows(table, defaults)};
+  Measurements m{"llama-bench CSV", {}};
+  for (const CsvRow& row : table.rows()) {
+    m.rows.push_back(llama_bench_row(MeasurementFields(row), defaults));
+  }
+  return m;
+}
+
+/// What makes two rows one run: the id, or all that is known of it.
+std::string key_of(const MeasuredRow& r) {
+  if (!r.id.empty()) return r.id;
+  const Lowering& l = r.lowering;
+  std::string key =
+      fmt::format("{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model,
+                  r.hardware, r.method, l.attention == Kernels::Eager ? "eager" : "tiled",
+                  kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache),
+                  r.size.batch, r.size.prompt_len, r.size.output_len);
+  for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
+  return key;
+}
+
+/// What people read of a row that its file gives no id.
+std::string label_of(const MeasuredRow& r) {
+  const bool eager = r.lowering.attention == Kernels::Eager;
+  return fmt::format("{} {} {} b{} p{} n{}", r.model.substr(r.model.rfind('/') + 1), r.method,
+                     eager ? "eager" : "tiled", r.size.batch, r.size.prompt_len, r.size.output_len);
+}
+
+void reject_duplicates(std::vector<MeasuredRow>& rows) {
+  std::map<std::string, const MeasuredRow*, std::less<>> seen;
+  for (MeasuredRow& row : rows) {
+    const std::string key = key_of(row);
+    const auto [found, inserted] = seen.emplace(key, &row);
+    if (!inserted) {
+      throw Error(
+          fmt::format("{}: the same run as {} ({}); expected one row for each, the median "
+                      "of repeated runs",
+                      row.place, found->second->place, key));
+    }
+    if (row.id.empty()) row.id = label_of(row);
+  }
+}
+
+}  // namespace
+
+std::string_view name(Metric metric) {
+  switch (metric) {
+    case Metric::Ttft: return "ttft_s";
+    case Metric::Tpot: return "tpot_s";
+    case Metric::Request: return "request_s";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+Measurements parse_measurements(std::string_view text, const std::string& name,
+                                const MeasurementDefaults& defaults) {
+  const std::size_t begin = text.find_first_not_of(blanks);
+  if (begin == std::string_view::npos) throw Error(name, "an empty file", known_formats);
+  const bool is_json = text[begin] == '{' || text[begin] == '[';
+  Measurements m = is_json ? parse_json_rows(text.substr(begin), name, defaults)
+                           : parse_csv_rows(text, name, defaults);
+  if (m.rows.empty()) throw Error(name, "no rows", "at least one measured run");
+  reject_duplicates(m.rows);
+  return m;
+}
+
+Measurements read_measurements(const std::filesystem::path& path,
+                               const MeasurementDefaults& defaults) {
+  std::error_code ec;
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path, ec)) {
+    throw Error(path.string() + ": cannot be read; expected a file with measurements");
+  }
+  const auto size = std::filesystem::file_size(path, ec);
+  if (!ec && size > max_file_bytes) {
+    throw Error(path.string(), std::to_string(size) + " bytes", "at most 64 MiB of measurements");
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return parse_measurements(text, path.string(), defaults);
+}
+
+}  // namespace kvcast::reports

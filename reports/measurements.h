@@ -1,0 +1,72 @@
+/// Measurements that others made, read from the files that their tools write: rows to hold
+/// forecasts against.
+///
+/// Formats, recognised by content: kvcast's own CSV (columns: data/measurements/README.md),
+/// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/recorder.h"
+#include "roofline/forecast.h"
+
+namespace kvcast::reports {
+
+/// What a time was taken of.
+enum class Metric {
+  Ttft,     ///< prefill of the whole batch up to its first token
+  Tpot,     ///< one decode step, mean over the output
+  Request,  ///< the whole request: ttft + (output_len - 1) x tpot
+};
+/// "ttft_s", "tpot_s", "request_s"
+std::string_view name(Metric metric);
+
+struct MeasuredTime {
+  Metric metric = Metric::Ttft;
+  double seconds = 0;
+};
+
+/// One measured run. Sizes are at least 1, times above zero.
+struct MeasuredRow {
+  std::string place;             ///< "FILE:LINE" or "FILE: /2"
+  std::string id;                ///< of the file, or made of what the run was
+  std::string model;             ///< empty: the file does not say, nor did the user
+  std::uint64_t parameters = 0;  ///< to find the model by; 0: not known
+  std::string hardware;          ///< empty likewise
+  std::string method = "plain";
+  Lowering lowering;
+  roofline::DesignPoint size;
+  std::vector<MeasuredTime> times;
+  std::string unusable;  ///< why no forecast can be held against it; empty: one can
+};
+
+/// What the user says about rows whose file does not.
+struct MeasurementDefaults {
+  std::string model = {};
+  std::string method = "plain";
+  std::string attention = "tiled";
+  std::string dtype = {};  ///< empty: the file's, or fp16
+  std::optional<std::uint64_t> batch = {};
+  std::optional<std::uint64_t> prompt_len = {};
+  std::optional<std::uint64_t> output_len = {};
+};
+
+struct Measurements {
+  std::string format;  ///< "kvcast CSV", "llama-bench JSON", ...
+  std::vector<MeasuredRow> rows;
+};
+
+/// Throws Error: no known format, an unknown or missing column of our own format, a unit that does
+/// not belong to its metric, a time or size that is zero or negative, two rows of one run.
+Measurements read_measurements(const std::filesystem::path& path,
+                               const MeasurementDefaults& defaults = {});
+/// The same from a text; `name` stands for the file in errors.
+Measurements parse_measurements(std::string_view text, const std::string& name,
+                                const MeasurementDefaults& defaults = {});
+
+}  // namespace kvcast::reports

@@ -1,0 +1,99 @@
+#include "reports/model_match.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/error.h"
+#include "model/recording.h"
+
+namespace kvcast::reports {
+namespace {
+
+/// llama.cpp counts what a GGUF file holds: small tables of frequencies too, 64 numbers of 8
+/// billion.
+constexpr double parameter_tolerance = 1e-5;
+
+bool same_shape(const Architecture& a, const Architecture& b) {
+  if (a.hidden_size != b.hidden_size || a.vocab_size != b.vocab_size ||
+      a.decoder.layers.size() != b.decoder.layers.size()) {
+    return false;
+  }
+  const LayerShape& x = a.decoder.layers.front();
+  const LayerShape& y = b.decoder.layers.front();
+  return x.intermediate_size == y.intermediate_size &&
+         x.heads.num_attention_heads == y.heads.num_attention_heads &&
+         x.heads.num_key_value_heads == y.heads.num_key_value_heads;
+}
+
+}  // namespace
+
+std::string not_in_catalog(std::string_view kind, std::string_view name,
+                           const std::vector<std::string>& names) {
+  const std::string near = nearest(name, names);
+  return fmt::format("the catalog has no {} '{}'{}", kind, name,
+                     near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+}
+
+std::string plain_model_name(std::string name) {
+  name.erase(0, name.rfind('/') + 1);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (name.starts_with("meta-")) name.erase(0, 5);
+  for (bool shorter = true; shorter;) {
+    shorter = false;
+    for (const std::string_view ending : {"-hf", "-instruct", "-chat", "-it", "-base", "-fp8"}) {
+      if (!name.ends_with(ending)) continue;
+      name.erase(name.size() - ending.size());
+      shorter = true;
+    }
+  }
+  return name;
+}
+
+const std::vector<ModelMatch::Counted>& ModelMatch::counted() {
+  if (!counted_.empty()) return counted_;
+  for (const std::string& name : catalog_.names("models")) {
+    counted_.push_back({name, count_parameters(load_model(catalog_, name))});
+  }
+  return counted_;
+}
+
+std::string ModelMatch::find(const std::string& name, std::uint64_t parameters) {
+  if (!name.empty()) {
+    const std::vector<std::string> names = catalog_.names("models");
+    const auto known = [&](const std::string& n) {
+      return std::find(names.begin(), names.end(), n) != names.end();
+    };
+    if (known(name)) return name;
+    std::error_code ec;
+    if (std::filesystem::exists(name, ec)) return name;
+    const std::string plain = plain_model_name(name);
+    if (known(plain)) return plain;
+    throw Error(not_in_catalog("model", plain, names));
+  }
+  if (parameters == 0) throw Error("its file names no model; expected --model");
+  std::vector<std::string> matches;
+  for (const Counted& c : counted()) {
+    const double ratio = static_cast<double>(c.parameters) / static_cast<double>(parameters);
+    if (std::abs(ratio - 1) > parameter_tolerance) continue;
+    matches.push_back(c.name);
+  }
+  if (matches.empty()) {
+    throw Error(fmt::format("no catalog model has {} parameters; expected --model", parameters));
+  }
+  const Architecture first = load_model(catalog_, matches.front());
+  for (const std::string& match : matches) {
+    if (!same_shape(first, load_model(catalog_, match))) {
+      throw Error(fmt::format("{} parameters are those of {}; expected --model", parameters,
+                              fmt::join(matches, ", ")));
+    }
+  }
+  return matches.front();
+}
+
+}  // namespace kvcast::reports

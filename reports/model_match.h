@@ -1,0 +1,43 @@
+/// Which catalog model a measurement is of: by its name, a name as Hugging Face spells it, or its
+/// number of parameters.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/catalog.h"
+
+namespace kvcast::reports {
+
+class ModelMatch {
+ public:
+  explicit ModelMatch(const Catalog& catalog) : catalog_(catalog) {}
+
+  /// A name that load_model takes. `parameters`: 0 when unknown. Throws Error when none fits, or
+  /// several models of different shapes do.
+  std::string find(const std::string& name, std::uint64_t parameters);
+
+ private:
+  struct Counted {
+    std::string name;
+    std::uint64_t parameters;
+  };
+  const std::vector<Counted>& counted();
+
+  Catalog catalog_;
+  std::vector<Counted> counted_;
+};
+
+/// "meta-llama/Llama-3.1-8B-Instruct" -> "llama-3.1-8b": without the owner and the endings that do
+/// not change a shape.
+std::string plain_model_name(std::string name);
+
+/// "the catalog has no KIND 'NAME'; did you mean 'NEAREST'?": without a list of all names, since a
+/// file may have many such rows.
+std::string not_in_catalog(std::string_view kind, std::string_view name,
+                           const std::vector<std::string>& names);
+
+}  // namespace kvcast::reports

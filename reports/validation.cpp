@@ -1,0 +1,203 @@
+#include "reports/validation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/error.h"
+#include "reports/csv_writer.h"
+#include "reports/model_match.h"
+#include "roofline/forecast.h"
+
+namespace kvcast::reports {
+namespace {
+
+using roofline::Hardware;
+
+/// Models, recordings and devices of the rows seen so far.
+class Matcher {
+ public:
+  Matcher(const Catalog& catalog, const DeviceChoice& choice)
+      : catalog_(catalog), choice_(choice), models_(catalog) {
+    if (choice.hardware.empty()) return;
+    chosen_ = roofline::load_hardware(catalog, choice.hardware);
+    if (choice_.name.empty()) choice_.name = chosen_->name;
+  }
+
+  Devices devices;
+
+  /// Names the row's model and device as kvcast does. Throws Error.
+  std::shared_ptr<const Recording> match(MeasuredRow& row) {
+    if (!row.unusable.empty()) throw Error(row.unusable);
+    row.hardware = device(row.hardware);
+    row.model = models_.find(row.model, row.parameters);
+    const std::vector<MethodSpec> methods = parse_methods(row.method);
+    row.method = to_string(methods);
+    const Lowering& l = row.lowering;
+    const std::string key =
+        fmt::format("{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
+                    static_cast<int>(l.elementwise), kvcast::name(l.weights),
+                    kvcast::name(l.activations), kvcast::name(l.cache));
+    std::shared_ptr<const Recording>& recording = recordings_[key];
+    if (recording == nullptr) {
+      const auto find = [this](const std::string& name) { return load_model(catalog_, name); };
+      recording = std::make_shared<const Recording>(
+          record(load_model(catalog_, row.model), methods, l, {.find_model = find}));
+    }
+    return recording;
+  }
+
+ private:
+  std::string device(const std::string& name) {
+    if (chosen_) {
+      if (!name.empty() && name != choice_.name && name != chosen_->name) {
+        throw Error("it ran on " + name + ", not on " + choice_.name);
+      }
+      devices.emplace(chosen_->name, *chosen_);
+      return chosen_->name;
+    }
+    if (name.empty()) throw Error("its file names no hardware; expected --hardware");
+    if (!devices.contains(name)) {
+      const std::vector<std::string> known = catalog_.names("hardware");
+      if (std::find(known.begin(), known.end(), name) == known.end()) {
+        throw Error(not_in_catalog("hardware", name, known));
+      }
+      devices.emplace(name, roofline::load_hardware(catalog_, name));
+    }
+    return name;
+  }
+
+  const Catalog& catalog_;
+  DeviceChoice choice_;
+  std::optional<Hardware> chosen_;
+  ModelMatch models_;
+  std::map<std::string, std::shared_ptr<const Recording>> recordings_;
+};
+
+double time_of(Metric metric, const roofline::DesignPoint& size, const roofline::Forecast& f) {
+  switch (metric) {
+    case Metric::Ttft: return f.ttft_s;
+    case Metric::Tpot: return f.tpot_s;
+    case Metric::Request: return f.ttft_s + static_cast<double>(size.output_len - 1) * f.tpot_s;
+  }
+  KVCAST_ASSERT(false);
+  return 0;
+}
+
+}  // namespace
+
+DeviceChoice parse_device_choice(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos) return {"", std::string(text)};
+  return {std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))};
+}
+
+Validation validate(const Measurements& measurements, const Catalog& catalog,
+                    const DeviceChoice& choice) {
+  Validation v;
+  Matcher matcher(catalog, choice);
+  for (MeasuredRow row : measurements.rows) {
+    try {
+      std::vector<ValidationCase> cases;
+      const auto recording = matcher.match(row);
+      for (const MeasuredTime& time : row.times) {
+        cases.push_back({row, time.metric, time.seconds, 0, recording});
+      }
+      predict(cases, matcher.devices);  // throws for dtypes that the device does not have
+      std::move(cases.begin(), cases.end(), std::back_inserter(v.cases));
+    } catch (const Error& e) {
+      if (e.fault() == Fault::Run) throw;
+      v.unmatched.push_back({row.place, row.id, e.what()});
+    }
+  }
+  v.devices = std::move(matcher.devices);
+  return v;
+}
+
+void predict(std::span<ValidationCase> cases, const Devices& devices) {
+  std::map<std::pair<const Recording*, std::string>, roofline::Forecaster> forecasters;
+  for (ValidationCase& c : cases) {
+    const Hardware& hardware = devices.at(c.row.hardware);
+    const auto key = std::pair(c.recording.get(), hardware.name);
+    auto found = forecasters.find(key);
+    if (found == forecasters.end()) {
+      const Lowering& l = c.row.lowering;
+      found = forecasters
+                  .try_emplace(key, *c.recording, l,
+                               roofline::make_rates(hardware, l, roofline::Mode::Calibrated))
+                  .first;
+    }
+    c.predicted = time_of(c.metric, c.row.size, found->second.at(c.row.size));
+  }
+}
+
+std::string method_names(std::string_view methods) {
+  std::vector<std::string> names;
+  for (const MethodSpec& m : parse_methods(methods)) names.push_back(m.name);
+  return names.empty() ? "plain" : fmt::format("{}", fmt::join(names, "+"));
+}
+
+std::string_view attention_name(Kernels attention) {
+  return attention == Kernels::Eager ? "eager" : "tiled";
+}
+
+double error_bound(std::span<const double> relative_errors) {
+  std::vector<double> sizes;
+  for (const double e : relative_errors) sizes.push_back(std::abs(e));
+  if (sizes.empty()) return 0;
+  std::sort(sizes.begin(), sizes.end());
+  // Nearest rank: the smallest value that nine tenths of the rows do not exceed.
+  const std::size_t rank = (sizes.size() * 9 + 9) / 10;
+  return sizes[rank - 1];
+}
+
+ErrorSummary summarize(std::span<const double> relative_errors) {
+  ErrorSummary s;
+  s.rows = relative_errors.size();
+  if (s.rows == 0) return s;
+  for (const double e : relative_errors) {
+    s.mape += std::abs(e);
+    s.bias += e;
+    s.worst = std::max(s.worst, std::abs(e));
+  }
+  s.mape /= static_cast<double>(s.rows);
+  s.bias /= static_cast<double>(s.rows);
+  s.bound = error_bound(relative_errors);
+  return s;
+}
+
+std::map<std::string, ErrorSummary> summarize_by(
+    std::span<const ValidationCase> cases,
+    const std::function<std::string(const ValidationCase&)>& key) {
+  std::map<std::string, std::vector<double>> errors;
+  for (const ValidationCase& c : cases) errors[key(c)].push_back(c.relative_error());
+  std::map<std::string, ErrorSummary> summaries;
+  for (const auto& [name, list] : errors) summaries.emplace(name, summarize(list));
+  return summaries;
+}
+
+void write_validation_csv(std::span<const ValidationCase> cases,
+                          const std::filesystem::path& path) {
+  CsvWriter csv(path,
+                {"id", "model", "hardware", "method", "attention", "elementwise", "weight_dtype",
+                 "activation_dtype", "cache_dtype", "batch", "prompt_len", "output_len", "metric",
+                 "predicted_s", "measured_s", "relative_error", "place"});
+  for (const ValidationCase& c : cases) {
+    const MeasuredRow& r = c.row;
+    const Lowering& l = r.lowering;
+    csv.cell(r.id).cell(r.model).cell(r.hardware).cell(r.method);
+    csv.cell(attention_name(l.attention));
+    csv.cell(l.elementwise == Kernels::Eager ? "eager" : "fused");
+    csv.cell(kvcast::name(l.weights)).cell(kvcast::name(l.activations)).cell(kvcast::name(l.cache));
+    csv.cell(r.size.batch).cell(r.size.prompt_len).cell(r.size.output_len);
+    csv.cell(name(c.metric)).cell(c.predicted).cell(c.measured).cell(c.relative_error());
+    csv.cell(r.place);
+    csv.end_row();
+  }
+  csv.commit();
+}
+
+}  // namespace kvcast::reports

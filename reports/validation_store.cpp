@@ -1,0 +1,178 @@
+#include "reports/validation_store.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "model/json_file.h"
+
+namespace kvcast::reports {
+namespace {
+
+using nlohmann::ordered_json;
+using roofline::Hardware;
+using roofline::Sourced;
+
+constexpr const char* what = "kvcast validation";
+constexpr std::uint64_t version = 1;
+
+/// FNV-1a of the numbers as they are printed, so that a file and its copy agree.
+class Fingerprint {
+ public:
+  void add(std::string_view name, double value) {
+    for (const char c : fmt::format("{}={:.6g};", name, value)) {
+      state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    }
+  }
+  void add(std::string_view name, const std::optional<Sourced>& value) {
+    if (value) add(name, value->value);
+  }
+  void add(std::string_view name, const std::map<DType, Sourced>& values) {
+    for (const auto& [dtype, value] : values) {
+      add(fmt::format("{}.{}", name, kvcast::name(dtype)), value.value);
+    }
+  }
+  std::string text() const { return fmt::format("{:016x}", state_); }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+/// "TTFT" and "TPOT", as people write them.
+std::string missing_text(const ErrorBars& bars) {
+  if (bars.ttft) return "TPOT";
+  return bars.tpot ? "TTFT" : "TTFT and TPOT";
+}
+
+}  // namespace
+
+std::filesystem::path validation_beside(const std::filesystem::path& hardware_file) {
+  std::filesystem::path file = hardware_file;
+  return file.replace_extension(".validation.json");
+}
+
+std::string fingerprint(const Hardware& hw) {
+  Fingerprint f;
+  f.add("peak_flops_per_second", hw.peak_flops_per_second);
+  f.add("vector_flops_per_second", hw.vector_flops_per_second.value);
+  f.add("memory_bandwidth", hw.memory_bandwidth.value);
+  f.add("on_chip_memory_capacity", hw.on_chip_memory_capacity.value);
+  f.add("operator_latency", hw.operator_latency.value);
+  f.add("host_operator_latency", hw.host_operator_latency.value);
+  f.add("matrix_rate", hw.matrix_rate);
+  f.add("batched_matrix_rate", hw.batched_matrix_rate);
+  f.add("tiled_attention_rate", hw.tiled_attention_rate);
+  f.add("decode_attention_rate", hw.decode_attention_rate);
+  f.add("memory_bandwidth_factor", hw.memory_bandwidth_factor);
+  f.add("elementwise_bandwidth", hw.elementwise_bandwidth);
+  f.add("softmax_bandwidth", hw.softmax_bandwidth);
+  f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  f.add("overlap", hw.overlap);
+  return f.text();
+}
+
+std::string validation_document(const Validation& v, std::string_view source) {
+  ordered_json j{{"what", what}, {"version", version}, {"measurements", source}};
+  j["devices"] = ordered_json::object();
+  for (const auto& [name, hardware] : v.devices) j["devices"][name] = fingerprint(hardware);
+  // A row a line: a file that people compare and keep in a repository.
+  std::string text = j.dump(2);
+  text.erase(text.rfind('}'));
+  text.erase(text.find_last_not_of(" \n") + 1);
+  text += ",\n  \"rows\": [";
+  const auto rounded = [](double x) { return fmt::format("{:.6g}", x); };
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    const ValidationCase& c = v.cases[i];
+    const MeasuredRow& r = c.row;
+    ordered_json row{{"id", r.id},
+                     {"model", r.model},
+                     {"hardware", r.hardware},
+                     {"method", method_names(r.method)},
+                     {"attention", attention_name(r.lowering.attention)},
+                     {"batch", r.size.batch},
+                     {"prompt_len", r.size.prompt_len},
+                     {"output_len", r.size.output_len},
+                     {"metric", name(c.metric)}};
+    for (const auto& [key, value] :
+         {std::pair{"predicted", c.predicted}, std::pair{"measured", c.measured},
+          std::pair{"relative_error", c.relative_error()}}) {
+      row[key] = std::stod(rounded(value));
+    }
+    text += (i == 0 ? "\n    " : ",\n    ") +
+            row.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  }
+  return text + "\n  ]\n}\n";
+}
+
+ValidationStore::ValidationStore(const Catalog& catalog, const std::string& hardware) {
+  std::error_code ec;
+  const std::filesystem::path folder = catalog.root() / validation_folder;
+  if (std::filesystem::is_directory(folder, ec)) add(folder);
+  const std::vector<std::string> names = catalog.names("hardware");
+  if (std::find(names.begin(), names.end(), hardware) != names.end()) return;
+  const std::filesystem::path beside = validation_beside(hardware);
+  if (std::filesystem::is_regular_file(beside, ec)) add(beside);
+}
+
+void ValidationStore::add(const std::filesystem::path& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      if (entry.path().extension() == ".json") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    for (const std::filesystem::path& file : files) add(file);
+    return;
+  }
+  const nlohmann::json document = read_json_file(path);
+  const JsonObject o(document, path.string());
+  if (o.text("what") != what) o.fail("what", std::string("\"") + what + "\"");
+  if (o.whole("version") != version) {
+    o.fail("version", fmt::format("{}; kvcast validate --store writes it anew", version));
+  }
+  const JsonObject devices = o.object("devices");
+  const nlohmann::json& rows = o.at("rows");
+  if (!rows.is_array()) o.fail("rows", "a list");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const JsonObject row(rows[i], fmt::format("{}: /rows/{}", path.string(), i));
+    const std::string device = row.text("hardware");
+    const double error = row.positive("predicted") / row.positive("measured") - 1;
+    if (!std::isfinite(error)) row.fail("measured", "a time");
+    errors_[{device, devices.text(device), row.text("method"), row.text("attention"),
+             row.text("metric")}]
+        .push_back(error);
+  }
+}
+
+ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view methods,
+                                Kernels attention) const {
+  Group group{hardware.name, fingerprint(hardware), method_names(methods),
+              std::string(attention_name(attention)), ""};
+  const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
+    group.metric = name(metric);
+    const auto found = errors_.find(group);
+    if (found == errors_.end()) return {};
+    rows = found->second.size();
+    return error_bound(found->second);
+  };
+  ErrorBars bars;
+  bars.ttft = bound(Metric::Ttft, bars.ttft_rows);
+  bars.tpot = bound(Metric::Tpot, bars.tpot_rows);
+  if (bars.ttft && bars.tpot) return bars;
+  const bool changed = std::any_of(errors_.begin(), errors_.end(), [&](const auto& entry) {
+    const Group& g = entry.first;
+    return g.device == group.device && g.method == group.method && g.attention == group.attention &&
+           g.fingerprint != group.fingerprint;
+  });
+  bars.note =
+      fmt::format("no stored validation of {} with {}, {} attention on {}{}: no error bound",
+                  missing_text(bars), group.method, group.attention, group.device,
+                  changed ? " with these factors" : "");
+  return bars;
+}
+
+}  // namespace kvcast::reports

@@ -1,0 +1,197 @@
+// `kvcast validate`: measurements from files, fits, stored errors, and a tiny matrix run here.
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::json;
+using reports::TestFolder;
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+const std::string header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s\n";
+
+TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE and worst") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  write(file, header + "pythia-160m,h200,1,512,8,0.01,0.001\nno-model,h200,1,8,1,1,\n");
+  const json j = run_json("validate --json --measurements " + file);
+  CHECK(j["format"] == "kvcast CSV");
+  REQUIRE(j["rows"].size() == 2);
+  double sum = 0;
+  double worst = 0;
+  for (const json& row : j["rows"]) {
+    check_keys(
+        row, {"model", "hardware", "method", "metric", "predicted", "measured", "relative_error"});
+    const double error = row["predicted"].get<double>() / row["measured"].get<double>() - 1;
+    CHECK(row["relative_error"].get<double>() == doctest::Approx(error));
+    sum += std::abs(error);
+    worst = std::max(worst, std::abs(error));
+  }
+  CHECK(j["summary"]["mape"].get<double>() == doctest::Approx(sum / 2));
+  CHECK(j["summary"]["worst"].get<double>() == doctest::Approx(worst));
+  CHECK(j["summary"]["methods"][0]["method"] == "plain");
+  REQUIRE(j["unmatched"].size() == 1);
+  CHECK(j["unmatched"][0]["reason"].get<std::string>().find("no-model") != std::string::npos);
+  const json estimate = run_json(
+      "estimate --json --model pythia-160m --hardware h200 --prompt-len 512 --output-len 8");
+  CHECK(j["rows"][0]["predicted"] == estimate["ttft_s"]);
+}
+
+TEST_CASE("validate: bad measurement files are one line, and earlier results stay") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string out = (folder / "out.csv").string();
+  const std::string store = (folder / "store.json").string();
+  write(out, "earlier");
+  write(store, "earlier");
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    write(file, text);
+    check_refused("validate --measurements " + file + " --csv " + out + " --store " + store, part);
+    CHECK(contents(out) == "earlier");
+    CHECK(contents(store) == "earlier");
+  };
+  refused("model,colour,ttft_s\n", "unknown column 'colour'");
+  refused("model,batch,prompt_len,output_len,ttft_s,tpot_ms\n", "tpot_ms");
+  refused(header + "pythia-160m,h200,1,512,8,-1,\n", "'-1'");
+  refused(header + "pythia-160m,h200,1,512,8,0,\n", "above zero");
+  refused(header + "pythia-160m,h200,1,512,8,1,\npythia-160m,h200,1,512,8,1,\n", "the same run");
+  refused("{\"avg_ns\":", "not valid JSON");
+  check_refused("validate", "--measurements");
+  check_refused("validate --measurements " + file + " --measure", "both");
+  check_refused("validate --measurements /nowhere", "cannot be read");
+  check_refused("validate --measurements " + file + " --rows color=1", "--rows");
+  check_refused("validate --measurements " + file + " --output hw.json", "--fit");
+  check_refused("validate --measurements " + file + " --quick", "--measure");
+  check_refused("validate --measure --quick", "--hardware");
+  check_refused("validate --measurements " + file + " --fit matrix_rate --store " + store,
+                "--store");
+  check_refused("validate --measurements " + file + " --method nomethod", "--method");
+}
+
+TEST_CASE("validate --fit: the other rows' error is reported, and the device written") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string hw = (folder / "mine.json").string();
+  std::string rows = header;
+  for (const int prompt_len : {512, 1024, 2048, 4096}) {
+    const json e = run_json("estimate --json --model llama-7b --hardware a100-80gb --prompt-len " +
+                            std::to_string(prompt_len));
+    // A machine whose prefill is a fifth slower.
+    rows += "llama-7b,a100-80gb,1," + std::to_string(prompt_len) + ",1," +
+            std::to_string(1.2 * e["ttft_s"].get<double>()) + ",\n";
+  }
+  write(file, rows);
+  const json j = run_json("validate --json --measurements " + file +
+                          " --fit matrix_rate,tiled_attention_rate --fit-rows 'prompt_len<=1024' "
+                          "--output " +
+                          hw);
+  CHECK(j["fit"]["factors"].size() == 2);
+  CHECK(j["fit"]["fitted_rows"]["after"]["rows"] == 2);
+  CHECK(j["fit"]["other_rows"]["after"]["rows"] == 2);
+  CHECK(j["fit"]["other_rows"]["before"]["mape"].get<double>() ==
+        doctest::Approx(1 - 1 / 1.2).epsilon(1e-3));
+  CHECK(j["fit"]["other_rows"]["after"]["mape"].get<double>() < 0.02);
+  CHECK(j["rows"][0]["fitted_to"] == true);
+  CHECK(j["rows"][3]["fitted_to"] == false);
+  const json again =
+      run_json("validate --json --measurements " + file + " --hardware a100-80gb=" + hw);
+  CHECK(again["summary"]["worst"].get<double>() < 0.02);
+}
+
+TEST_CASE("validate --store: estimate and sweep print the bounds, or that there are none") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string hw = (folder / "here.json").string();
+  write(hw, contents(KVCAST_SOURCE_DIR "/data/hardware/tpu-v4.json"));
+  write(file, "model,batch,prompt_len,output_len,ttft_s,tpot_s\npythia-160m,1,512,8,0.01,0.001\n");
+  const std::string estimate = "estimate --json --model pythia-160m --hardware " + hw;
+  const json none = run_json(estimate);
+  CHECK(none["ttft_error_bound"].is_null());
+  CHECK(none["tpot_error_bound"].is_null());
+  CHECK(none["error_bound_note"].get<std::string>().find("no stored validation") !=
+        std::string::npos);
+  const json v = run_json("validate --json --measurements " + file + " --hardware " + hw +
+                          " --store " + (folder / "here.validation.json").string());
+  const json some = run_json(estimate);
+  CHECK(some["ttft_error_bound"].get<double>() ==
+        doctest::Approx(std::abs(v["rows"][0]["relative_error"].get<double>())).epsilon(1e-4));
+  CHECK(some["tpot_error_bound"].get<double>() ==
+        doctest::Approx(std::abs(v["rows"][1]["relative_error"].get<double>())).epsilon(1e-4));
+  CHECK(some["error_bound_note"] == "");
+  CHECK(run_json(estimate + " --mode speed-of-light")["ttft_error_bound"].is_null());
+
+  const ProgramResult sweep =
+      run_program("sweep --model pythia-160m --attention tiled,eager --hardware " + hw);
+  CHECK(sweep.status == 0);
+  CHECK(sweep.errors.find("no stored validation of TTFT and TPOT with plain, eager") !=
+        std::string::npos);
+  const std::string first = sweep.output.substr(0, sweep.output.find('\n'));
+  CHECK(first.find(",ttft_error_bound,tpot_error_bound,") != std::string::npos);
+  CHECK(sweep.output.find(std::to_string(some["ttft_error_bound"].get<double>()).substr(0, 5)) !=
+        std::string::npos);
+
+  write(folder / "here.validation.json", "{}");
+  check_refused("estimate --model pythia-160m --hardware " + hw, "here.validation.json");
+}
+
+TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
+  const TestFolder folder;
+  const std::string csv = (folder / "v.csv").string();
+  const std::string hw = (folder / "here.json").string();
+  write(hw, contents(KVCAST_SOURCE_DIR "/data/hardware/x86-server-cpu.json"));
+  const std::string command = "validate --measure --quick --threads 1 --json --hardware " + hw +
+                              " --csv " + csv +
+                              " --model " KVCAST_SOURCE_DIR
+                              "/tests/oracle/llama_mha --method plain,random-prune:keep=0.5 "
+                              "--batch 1,2 --prompt-len 5,9 --output-len 3";
+  const json j = run_json(command);
+  REQUIRE(j["rows"].size() == 32);  // 2 methods, 2 kernels, 2 batches, 2 prompts; TTFT and TPOT
+  CHECK(j["unmatched"].empty());
+  CHECK(j["summary"]["methods"].size() == 2);
+  for (const json& row : j["rows"]) CHECK(row["measured"].get<double>() > 0);
+  const std::string whole = contents(csv);
+  CHECK(std::count(whole.begin(), whole.end(), '\n') == 17);
+  CHECK(std::filesystem::exists(folder / "here.validation.json"));
+  // The file is a measurement file of its own.
+  const json again = run_json("validate --json --measurements " + csv + " --hardware " + hw);
+  CHECK(again["rows"].size() == 32);
+  CHECK(again["summary"]["worst"] == j["summary"]["worst"]);
+}
+
+TEST_CASE("validate --measure: what cannot run is a row with the reason") {
+  const TestFolder folder;
+  const std::string csv = (folder / "v.csv").string();
+  const json j = run_json(
+      "validate --measure --quick --threads 1 --json --hardware x86-server-cpu --csv " + csv +
+      " --model " KVCAST_SOURCE_DIR
+      "/tests/oracle/llama_mha --attention tiled "
+      "--method plain,mlkv:layers=1,heads=1 --batch 1 --prompt-len 5 --output-len 1");
+  CHECK(j["rows"].size() == 1);  // a TTFT; one token has no TPOT
+  REQUIRE(j["unmatched"].size() == 1);
+  CHECK(j["unmatched"][0]["reason"].get<std::string>().find("unchanged model") !=
+        std::string::npos);
+  check_refused("validate --measure --hardware x86-server-cpu --csv " + csv +
+                    " --model " KVCAST_SOURCE_DIR
+                    "/tests/oracle/llama_mha --method mlkv:layers=7,heads=1",
+                "no combination");
+}
+
+}  // namespace
+}  // namespace kvcast::cli

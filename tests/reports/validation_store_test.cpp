@@ -1,0 +1,129 @@
+#include "reports/validation_store.h"
+
+#include <fstream>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::reports {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(KVCAST_SOURCE_DIR "/data");
+  return c;
+}
+
+Validation validated(const std::string& rows) {
+  return validate(
+      parse_measurements(
+          "model,hardware,attention,batch,prompt_len,output_len,ttft_s,tpot_s\n" + rows, "m"),
+      catalog(), {});
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
+
+/// A store with nothing in it but what a test adds: no stored validation is of this device.
+ValidationStore empty_store() { return {catalog(), "tpu-v4"}; }
+
+TEST_CASE("store: bounds are the worst of few rows of the same device, method and attention") {
+  Validation v = validated(
+      "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
+      "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
+  const double errors[] = {-0.2, 0.1, 0.3, 0.05, 0.7, 0.8};
+  REQUIRE(v.cases.size() == 6);
+  for (std::size_t i = 0; i < 6; ++i) v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder.path());
+  const roofline::Hardware hw = v.devices.at("tpu-v4");
+  const ErrorBars tiled = store.bars(hw, "plain", Kernels::Fused);
+  REQUIRE(tiled.ttft);
+  CHECK(*tiled.ttft == doctest::Approx(0.3).epsilon(1e-4));  // of -0.2 and 0.3
+  CHECK(*tiled.tpot == doctest::Approx(0.1).epsilon(1e-4));  // of 0.1 and 0.05
+  CHECK(tiled.ttft_rows == 2);
+  CHECK(tiled.note.empty());
+  CHECK(*store.bars(hw, "plain", Kernels::Eager).ttft == doctest::Approx(0.7).epsilon(1e-4));
+
+  const ErrorBars slim = store.bars(hw, "slim", Kernels::Fused);
+  CHECK_FALSE(slim.ttft);
+  CHECK(slim.note ==
+        "no stored validation of TTFT and TPOT with slim, tiled attention on tpu-v4: no error "
+        "bound");
+  // Other factors of the same device were never validated.
+  roofline::Hardware changed = hw;
+  changed.memory_bandwidth.value *= 1.01;
+  const ErrorBars other = store.bars(changed, "plain", Kernels::Fused);
+  CHECK_FALSE(other.ttft);
+  CHECK(other.note.find("with these factors") != std::string::npos);
+}
+
+TEST_CASE("store: options of a method are one method, and a missing metric is named") {
+  const Validation v =
+      validate(parse_measurements("model,hardware,method,batch,prompt_len,output_len,ttft_s\n"
+                                  "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n",
+                                  "m"),
+               catalog(), {});
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder / "v.json");
+  const ErrorBars bars =
+      store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", Kernels::Fused);
+  CHECK(bars.ttft);
+  CHECK_FALSE(bars.tpot);
+  CHECK(bars.note.find("validation of TPOT with random-prune") != std::string::npos);
+}
+
+TEST_CASE("store: a file that is none is refused in one line") {
+  const TestFolder folder;
+  const auto refused = [&](const std::string& text, const char* part) {
+    write(folder / "v.json", text);
+    CAPTURE(text);
+    ValidationStore store = empty_store();
+    CHECK_THROWS_WITH_AS(store.add(folder / "v.json"), doctest::Contains(part), Error);
+  };
+  refused("{", "not valid JSON");
+  refused("[]", "an object");
+  refused(R"({"what":"else"})", "kvcast validation");
+  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":[]})", "version");
+  refused(R"({"what":"kvcast validation","version":1,"devices":{},"rows":{}})", "a list");
+  const std::string start =
+      R"({"what":"kvcast validation","version":1,"devices":{"d":"f"},"rows":[)";
+  refused(start + "3]}", "/rows/0");
+  refused(start + R"({"hardware":"e","predicted":1,"measured":1}]})", "/devices");
+  refused(start + R"({"hardware":"d","predicted":1,"measured":0}]})", "/rows/0/measured");
+  refused(start + R"({"hardware":"d","predicted":-1,"measured":1}]})", "/rows/0/predicted");
+}
+
+TEST_CASE("store: the catalog's holds what validate says now") {
+  const std::filesystem::path root = catalog().root();
+  for (const std::string stem : {"public_llm_latency", "published_ttft"}) {
+    const Validation now =
+        validate(read_measurements(root / "measurements" / (stem + ".csv")), catalog(), {});
+    std::ifstream file(root / validation_folder / (stem + ".json"));
+    REQUIRE(file.good());
+    const nlohmann::json stored = nlohmann::json::parse(file);
+    INFO("kvcast validate --measurements data/measurements/"
+         << stem << ".csv --store data/validation/" << stem << ".json writes it anew");
+    REQUIRE(stored["rows"].size() == now.cases.size());
+    for (std::size_t i = 0; i < now.cases.size(); ++i) {
+      CAPTURE(now.cases[i].row.id);
+      CHECK(stored["rows"][i]["id"] == now.cases[i].row.id);
+      CHECK(stored["rows"][i]["predicted"].get<double>() ==
+            doctest::Approx(now.cases[i].predicted).epsilon(1e-3));
+    }
+    for (const auto& [name, hardware] : now.devices) {
+      CHECK(stored["devices"][name] == fingerprint(hardware));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::reports

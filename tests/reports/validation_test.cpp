@@ -1,0 +1,149 @@
+#include "reports/validation.h"
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/error.h"
+#include "reports/model_match.h"
+#include "reports/row_filter.h"
+#include "roofline/estimator.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::reports {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(KVCAST_SOURCE_DIR "/data");
+  return c;
+}
+
+Validation validated(const std::string& text, const std::string& device = "",
+                     const MeasurementDefaults& defaults = {}) {
+  return validate(parse_measurements(text, "m", defaults), catalog(), parse_device_choice(device));
+}
+
+const std::string header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s,request_s\n";
+
+TEST_CASE("validation: a row's prediction is what estimate says of the same point") {
+  const Validation v = validated(header + "pythia-160m,a100-80gb,2,384,9,0.5,0.25,2\n");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  const roofline::Estimate e = roofline::Estimator(c).at({2, 384, 9});
+  REQUIRE(v.cases.size() == 3);
+  CHECK(v.cases[0].predicted == e.ttft_s);
+  CHECK(v.cases[1].predicted == e.tpot_s);
+  CHECK(v.cases[2].predicted == doctest::Approx(e.ttft_s + 8 * e.tpot_s));
+  CHECK(v.cases[0].relative_error() == doctest::Approx(e.ttft_s / 0.5 - 1));
+  CHECK(v.unmatched.empty());
+}
+
+TEST_CASE("validation: rows that nothing can be said about are listed with the reason") {
+  const Validation v = validated(header +
+                                 "pythia-160m,a100-80gb,1,8,1,1,,\n"
+                                 "no-such-model,a100-80gb,1,8,1,1,,\n"
+                                 "pythia-160m,no-such-device,1,8,1,1,,\n"
+                                 "pythia-160m,,1,8,1,1,,\n"
+                                 ",a100-80gb,1,8,1,1,,\n");
+  CHECK(v.cases.size() == 1);
+  REQUIRE(v.unmatched.size() == 4);
+  CHECK(v.unmatched[0].place == "m:3");
+  CHECK(v.unmatched[0].reason.find("no model 'no-such-model'") != std::string::npos);
+  CHECK(v.unmatched[1].reason.find("no hardware 'no-such-device'") != std::string::npos);
+  CHECK(v.unmatched[2].reason.find("--hardware") != std::string::npos);
+  CHECK(v.unmatched[3].reason.find("--model") != std::string::npos);
+}
+
+TEST_CASE("validation: --hardware is for rows without a device and for those that name it") {
+  const std::string rows = header +
+                           "pythia-160m,,1,8,1,1,,\npythia-160m,h200,1,8,1,1,,\n"
+                           "pythia-160m,l4,1,8,1,1,,\n";
+  const Validation h200 = validated(rows, "h200");
+  CHECK(h200.cases.size() == 2);
+  REQUIRE(h200.unmatched.size() == 1);
+  CHECK(h200.unmatched[0].reason == "it ran on l4, not on h200");
+  const Validation renamed = validated(rows, "l4=h200");
+  REQUIRE(renamed.cases.size() == 3);  // those of the device itself too
+  CHECK(renamed.cases[2].row.hardware == "h200");
+}
+
+TEST_CASE("validation: percentiles, means and signs of errors by hand") {
+  std::vector<double> errors;
+  for (int i = 1; i <= 20; ++i) errors.push_back((i % 2 == 0 ? 0.01 : -0.01) * i);
+  const ErrorSummary s = summarize(errors);
+  CHECK(s.rows == 20);
+  CHECK(s.mape == doctest::Approx(0.105));  // mean of 0.01 ... 0.20
+  CHECK(s.worst == doctest::Approx(0.2));
+  CHECK(s.bias == doctest::Approx(0.005));  // ten pairs of +0.01
+  CHECK(s.bound == doctest::Approx(0.18));  // the 18th of 20
+  CHECK(error_bound(std::vector<double>{-0.3, 0.1, 0.2}) == doctest::Approx(0.3));
+  CHECK(error_bound(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == doctest::Approx(8));
+}
+
+TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters") {
+  ModelMatch models(catalog());
+  CHECK(models.find("llama-7b", 0) == "llama-7b");
+  CHECK(models.find("meta-llama/Llama-3.1-8B-Instruct", 0) == "llama-3.1-8b");
+  CHECK(models.find("meta-llama/Llama-2-7b-chat-hf", 0) == "llama-2-7b");
+  CHECK(models.find("TinyLlama/tinyllama-1.1b", 0) == "tinyllama-1.1b");
+  // 1,100,048,384 is what TinyLlama's model card and llama-bench print.
+  CHECK(models.find("", 1100048384) == "tinyllama-1.1b");
+  // llama-bench counts Llama 3.1's 64 rotary frequencies too.
+  CHECK(models.find("", 8030261312) == "llama-3.1-8b");
+  CHECK_THROWS_WITH_AS(models.find("", 123), doctest::Contains("no catalog model"), Error);
+  CHECK_THROWS_WITH_AS(models.find("", 0), doctest::Contains("--model"), Error);
+}
+
+TEST_CASE("row filters: conditions join, and wrong ones are named") {
+  const Validation v = validated(header +
+                                 "pythia-160m,h200,1,512,1,1,,\npythia-160m,h200,1,1024,5,1,1,\n"
+                                 "pythia-410m,h200,4,2048,1,1,,\n");
+  const auto taken = [&](const std::string& text) {
+    const RowFilter filter(text, "--rows");
+    std::string result;
+    for (std::size_t i = 0; i < v.cases.size(); ++i)
+      result += filter.takes(v.cases[i], i) ? "1" : "0";
+    return result;
+  };
+  CHECK(taken("") == "1111");
+  CHECK(taken("prompt_len<=1k") == "1110");
+  CHECK(taken("prompt_len<1024") == "1000");
+  CHECK(taken("model=pythia-160m,metric=ttft_s") == "1100");
+  CHECK(taken("model!=pythia-160m") == "0001");
+  CHECK(taken("every=2") == "1010");
+  CHECK(taken("batch>1") == "0001");
+  for (const char* wrong : {"prompt_len", "prompt_len<=", "color=red", "model<3", "every=0",
+                            "prompt_len=x", "=3", ","}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH_AS(RowFilter(wrong, "--rows"), doctest::Contains("--rows"), Error);
+  }
+}
+
+TEST_CASE("validation: the CSV has a row for each case, the plots a mark") {
+  const Validation v = validated(header +
+                                 "pythia-160m,h200,1,512,3,0.01,0.001,\n"
+                                 "pythia-160m,h200,2,512,3,0.02,,\n");
+  const TestFolder folder;
+  write_validation_csv(v.cases, folder / "v.csv");
+  std::ifstream file(folder / "v.csv");
+  std::string line;
+  std::getline(file, line);
+  CHECK(line.find("predicted_s,measured_s,relative_error") != std::string::npos);
+  int rows = 0;
+  while (std::getline(file, line)) ++rows;
+  CHECK(rows == 3);
+  const Plot scatter = scatter_plot(v.cases);
+  REQUIRE(scatter.series.size() == 3);  // equal, plain ttft, plain tpot
+  CHECK(scatter.series[0].points[0].x == 0.001);
+  CHECK(scatter.series[0].points[1].y == 0.02);
+  CHECK(scatter.series[1].points.size() + scatter.series[2].points.size() == 3);
+  CHECK(error_plot(v.cases).series.size() == 2);
+  CHECK(error_plot_file("a/b.svg") == std::filesystem::path("a/b-errors.svg"));
+}
+
+}  // namespace
+}  // namespace kvcast::reports
