@@ -88,7 +88,7 @@ TEST_CASE("sweep: rows of kvr and tsp are what estimate says") {
 
 TEST_CASE("estimate: kvr and tsp that cannot be are refused in one line") {
   const std::string kvr = estimate + "--method ";
-  check_refused(kvr + "kvr", "method kvr: option p");
+  check_refused(kvr + "kvr", "method kvr: option 'p' is missing");
   check_refused(kvr + "kvr:p=0", "option p");
   check_refused(kvr + "kvr:p=2,partition=600/300", "expected 900, the sum of 600/300");
   check_refused(kvr + "kvr:p=3,partition=600/400", "got 2 parts, expected 3");
