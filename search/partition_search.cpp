@@ -285,6 +285,7 @@ PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
     if (processes > 1) run(algorithm, best);
     best.found.lower_bound_s = bound.lower_bound_s(best.found.ttft_s);
   }
+  KVCAST_ASSERT(*best.found.lower_bound_s <= best.found.ttft_s * (1 + bound_rounding));
   best.found.lower_bound_s = std::min(*best.found.lower_bound_s, best.found.ttft_s);
   return best.found;
 }

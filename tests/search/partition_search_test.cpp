@@ -82,6 +82,36 @@ TEST_CASE("partition search: against every partition of a short prompt") {
   }
 }
 
+TEST_CASE("partition bound: no partition beats it where layers differ") {
+  // OpenELM's last layers cache more than its first ones; turned round, less. Slow links, so that
+  // the messages of all layers are on the longest path.
+  roofline::Rates rates;
+  rates.flops_per_second.fill({1e12});
+  rates.bytes_per_second.fill({1e15});
+  rates.on_chip_bytes = 1e15;
+  Architecture growing = load_model(test_catalog(), "openelm-1.1b");
+  Architecture shrinking = growing;
+  std::reverse(shrinking.decoder.layers.begin(), shrinking.decoder.layers.end());
+  for (const Architecture& a : {growing, shrinking}) {
+    const simulate::LayerTimes times(a, {}, fused, rates);
+    for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
+      for (const double bytes_per_s : {1e9, 1e8, 5e7, 1e7, 1e6}) {
+        for (const double latency_s : {0.0, 1e-3}) {
+          const Runahead r(times, {bytes_per_s, latency_s, order});
+          for (const std::size_t processes : {2u, 3u, 4u}) {
+            const std::uint64_t context = processes == 4 ? 16 : 24;
+            INFO(name(order), " ", bytes_per_s, " ", latency_s, " P ", processes);
+            const double best = best_of_all(r, context, processes);
+            PartitionBound bound(r, context, processes);
+            CHECK(bound.ranges(best * (1 + bound_rounding)).feasible);
+            CHECK(bound.lower_bound_s(10 * best) <= best * (1 + bound_rounding));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("partition search: near the partitions that the paper found on its GPUs") {
   const Runahead r(layer_times("llama-7b", eager), {300e9, 10.8e-6, SendOrder::Fifo});
   // Section 4.2: [0, 9728, 16384].
