@@ -1,5 +1,6 @@
 #include "cli/parallel_options.h"
 
+#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -8,13 +9,16 @@
 #include "cli/request_options.h"
 #include "model/error.h"
 #include "model/quantity.h"
+#include "simulate/platform.h"
 
 namespace kvcast::cli {
 namespace {
 
 constexpr std::uint64_t most_devices = 4096;
 
-search::ChainLink parse_link(const ParallelOptions& o, const roofline::Hardware& hw) {
+search::ChainLink parse_link(const ParallelOptions& o, const roofline::Hardware& hw,
+                             roofline::Mode mode) {
+  const bool calibrated = mode == roofline::Mode::Calibrated;
   search::ChainLink link;
   if (hw.links.empty() && (o.link_gb_per_s.empty() || o.link_latency_s.empty())) {
     throw Error("hardware " + hw.name, "no link", "--link-gb-per-s and --link-latency-s");
@@ -23,36 +27,48 @@ search::ChainLink parse_link(const ParallelOptions& o, const roofline::Hardware&
     const auto nvlink = hw.links.find("nvlink");
     const roofline::Link& first =
         nvlink == hw.links.end() ? hw.links.begin()->second : nvlink->second;
-    link.bytes_per_s = first.bandwidth.value * (hw.link_rate ? hw.link_rate->value : 1);
+    link.bytes_per_s =
+        first.bandwidth.value * (calibrated && hw.link_rate ? hw.link_rate->value : 1);
     link.latency_s = first.latency.value;
   }
   if (!o.link_gb_per_s.empty()) {
-    link.bytes_per_s = 1e9 * parse_number(o.link_gb_per_s, "--link-gb-per-s", false);
+    link.bytes_per_s = parse_link_rate(o.link_gb_per_s);
   }
   if (!o.link_latency_s.empty()) {
     link.latency_s = parse_number(o.link_latency_s, "--link-latency-s", true);
   }
   link.order = parse_flag("--send-order", o.send_order, search::parse_send_order);
-  if (hw.host_message_latency) link.host_message_s = hw.host_message_latency->value;
-  if (hw.host_exchange_latency) link.host_exchange_s = hw.host_exchange_latency->value;
+  const auto host_s = [&](const auto& latency) {
+    return calibrated && latency ? latency->value : 0;
+  };
+  link.host_message_s = host_s(hw.host_message_latency);
+  link.host_exchange_s = host_s(hw.host_exchange_latency);
   return link;
 }
 
 }  // namespace
 
 double parse_number(const std::string& text, const char* flag, bool zero) {
-  std::size_t used = 0;
-  double number = 0;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const bool wrong = used != text.size() || text.empty() || !std::isfinite(number);
-  if (wrong || number < 0 || (number == 0 && !zero)) {
+  double number = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const bool whole = error == std::errc() && stop == end && std::isfinite(number);
+  if (!whole || number < 0 || (number == 0 && !zero)) {
     throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
   }
   return number;
+}
+
+double parse_link_rate(const std::string& text) {
+  constexpr const char* flag = "--link-gb-per-s";
+  constexpr double giga = 1e9;
+  const double bytes_per_s = giga * parse_number(text, flag, false);
+  if (bytes_per_s < simulate::least_bytes_per_s || !std::isfinite(bytes_per_s)) {
+    throw Error(flag, "'" + text + "'",
+                fmt::format("at least {:g}, a byte a second, and what a number can hold in bytes",
+                            simulate::least_bytes_per_s / giga));
+  }
+  return bytes_per_s;
 }
 
 std::size_t parse_devices(const std::string& text, const char* flag) {
@@ -82,7 +98,8 @@ void ParallelOptions::add_to(CLI::App& c) {
   c.add_option("--link-gb-per-s", link_gb_per_s,
                "from each device to the next, 1e9 bytes a second; default: the hardware's link")
       ->type_name("GB/S");
-  c.add_option("--link-latency-s", link_latency_s, "of one message; default: the hardware's link")
+  c.add_option("--link-latency-s", link_latency_s,
+               "of a whole message, from device to device; default: the hardware's link")
       ->type_name("SECONDS");
   c.add_option("--send-order", send_order,
                "fifo: messages leave one at a time; async: they share the link; block: a device "
@@ -106,7 +123,7 @@ search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog)
   request.dtype = o.dtype;
   request.mode = o.mode;
   const roofline::Configuration c = parse_configuration(request, catalog);
-  const search::ChainLink link = parse_link(o, c.hardware);
+  const search::ChainLink link = parse_link(o, c.hardware, c.mode);
   return {simulate::LayerTimes(c.architecture, {}, c.lowering,
                                roofline::make_rates(c.hardware, c.lowering, c.mode)),
           link};

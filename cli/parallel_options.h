@@ -28,6 +28,8 @@ struct ParallelOptions {
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
 double parse_number(const std::string& text, const char* flag, bool zero);
+/// --link-gb-per-s in bytes a second.
+double parse_link_rate(const std::string& text);
 /// 1 or more devices.
 std::size_t parse_devices(const std::string& text, const char* flag);
 

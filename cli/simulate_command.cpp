@@ -1,5 +1,4 @@
-#include <charconv>
-#include <cmath>
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/parallel_options.h"
 #include "cli/request_options.h"
 #include "cli/simulate_output.h"
 #include "model/error.h"
@@ -46,22 +46,15 @@ struct Options {
   std::string noise;
   std::string trace;
   std::string plot;
+  std::string beside_scenario;  ///< the first flag given that a scenario leaves nothing to say to
   bool json = false;
 };
 
-/// A plain number of at least 0, or above 0.
-double parse_number(const char* flag, const std::string& text, bool may_be_zero) {
-  double value = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  const bool right = error == std::errc() && stop == end && std::isfinite(value) &&
-                     (value > 0 || (may_be_zero && value == 0));
-  if (!right) {
-    throw Error(flag, "'" + text + "'",
-                may_be_zero ? "zero or a number above it" : "a number above 0");
-  }
-  return value;
-}
+/// What a scenario says, or has no use for.
+constexpr std::array model_flags{
+    "--model",      "--hardware",      "--method",         "--schedule", "--devices", "--partition",
+    "--prompt-len", "--attention",     "--dtype",          "--mode",     "--set",     "--topology",
+    "--link",       "--link-gb-per-s", "--link-latency-s", "--platform"};
 
 /// Tokens of each process: even, longer parts first, or as listed.
 std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_t prompt_len,
@@ -89,6 +82,11 @@ std::vector<std::uint64_t> parse_partition(const std::string& text, std::uint64_
 std::pair<double, double> parse_link(const Options& o, const roofline::Hardware& hardware,
                                      roofline::Mode mode) {
   if (!o.link.empty()) {
+    if (!(o.link_gb_per_s + o.link_latency_s).empty()) {
+      throw Error(
+          "--link and --link-gb-per-s or --link-latency-s both say what the links are; expected "
+          "one of them");
+    }
     std::vector<std::string> names;
     for (const auto& [name, link] : hardware.links) names.push_back(name);
     const auto found = hardware.links.find(o.link);
@@ -108,9 +106,8 @@ std::pair<double, double> parse_link(const Options& o, const roofline::Hardware&
         "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
         "--platform FILE");
   }
-  constexpr double giga = 1e9;
-  return {giga * parse_number("--link-gb-per-s", o.link_gb_per_s, false),
-          parse_number("--link-latency-s", o.link_latency_s, true)};
+  return {parse_link_rate(o.link_gb_per_s),
+          parse_number(o.link_latency_s, "--link-latency-s", true)};
 }
 
 simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
@@ -150,6 +147,9 @@ simulate::Platform parse_platform(const Options& o, const roofline::Hardware& ha
 
 void apply_orders(const Options& o, Scenario& scenario) {
   if (!o.all_gather.empty()) {
+    if (scenario.work.schedule != simulate::Schedule::Tsp) {
+      throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+    }
     scenario.work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
   }
   if (!o.send_order.empty()) {
@@ -159,11 +159,8 @@ void apply_orders(const Options& o, Scenario& scenario) {
 }
 
 SimulatedRun explicit_run(const Options& o) {
-  if (!o.request.model.empty() || !o.request.hardware.empty() || !o.schedule.empty() ||
-      !o.devices.empty() || !o.platform.empty() || !o.topology.empty()) {
-    throw Error(
-        "--scenario says all that is simulated; expected it without --model, --hardware, "
-        "--schedule, --devices, --topology and --platform");
+  if (!o.beside_scenario.empty()) {
+    throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
   }
   SimulatedRun run{simulate::read_scenario(o.scenario), o.scenario, {}};
   apply_orders(o, run.scenario);
@@ -191,12 +188,17 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   }
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
   const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
-  const bool host = c.mode == roofline::Mode::Calibrated && c.hardware.host_message_latency;
-  const double host_message_s = host ? c.hardware.host_message_latency->value : 0;
+  const bool calibrated = c.mode == roofline::Mode::Calibrated;
+  const auto host_s = [&](const auto& latency) {
+    return calibrated && latency ? latency->value : 0;
+  };
   const std::vector<std::uint64_t> partition =
       parse_partition(o.partition, model.prompt_len, platform.num_devices());
   Scenario scenario{
-      simulate::prefill_work(times, schedule, partition, host_message_s), std::move(platform), {}};
+      simulate::prefill_work(times, schedule, partition, host_s(c.hardware.host_message_latency),
+                             host_s(c.hardware.host_exchange_latency)),
+      std::move(platform),
+      {}};
   apply_orders(o, scenario);
   model.bounds = simulate::prefill_bounds(times, scenario.work);
   return {std::move(scenario), std::move(platform_words), std::move(model)};
@@ -295,7 +297,12 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->type_name("FILE.json");
   c->add_option("--plot", o->plot, "draw who computes, waits and sends when")
       ->type_name("FILE.svg|png");
-  c->callback([o, &globals] { run_prefill(*o, globals); });
+  c->callback([o, c, &globals] {
+    for (const char* flag : model_flags) {
+      if (o->beside_scenario.empty() && c->count(flag) > 0) o->beside_scenario = flag;
+    }
+    run_prefill(*o, globals);
+  });
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace kvcast::simulate {
 
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
-                         const std::vector<std::uint64_t>& partition_tokens,
-                         double host_message_s) {
+                         const std::vector<std::uint64_t>& partition_tokens, double host_message_s,
+                         double host_exchange_s) {
   std::uint64_t context = 0;
   for (const std::uint64_t tokens : partition_tokens) {
     if (tokens == 0) throw Error("partition", "a process without tokens", "at least 1 for each");
@@ -32,7 +32,8 @@ PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
     const std::size_t others = partition_tokens.size() - 1;
     const std::size_t messages =
         schedule == Schedule::Tsp ? 2 * others : (i > 0 ? 1U : 0U) + (makes_token ? 0U : 1U);
-    const HostPace pace{others > 0, static_cast<double>(messages) * host_message_s};
+    const HostPace pace{others > 0, static_cast<double>(messages) * host_message_s,
+                        host_exchange_s};
     const ProcessTimes process = times.process(partition_tokens[i], keys, makes_token, pace);
     work.kinds.resize(process.kinds.size());
     for (std::size_t k = 0; k < process.kinds.size(); ++k) {

@@ -14,11 +14,12 @@ namespace kvcast::simulate {
 /// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
 /// read. `host_message_s`: what the host needs to issue one send or receive, see HostPace; TSP
-/// issues those of a ring. Send order and all-gather are left as they are by default. Throws Error
-/// when a process has no tokens, or there is none.
+/// issues those of a ring. `host_exchange_s`: likewise for a layer's exchange beside them. Send
+/// order and all-gather are left as they are by default. Throws Error when a process has no tokens,
+/// or there is none.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         double host_message_s = 0);
+                         double host_message_s = 0, double host_exchange_s = 0);
 
 /// What a parallel prefill is compared with.
 struct PrefillBounds {

@@ -94,6 +94,25 @@ TEST_CASE("partition table: kept, looked up between its contexts, refused for an
   check_refused(lookup + " --prompt-len 9", file);
 }
 
+TEST_CASE("partition search, simulate prefill: one node's host takes the same time in both") {
+  const std::string node =
+      " --model llama-7b --hardware a100-80gb-kvr-node --attention eager --send-order block "
+      "--devices 4 --prompt-len 4k --json ";
+  for (const std::string mode : {"calibrated", "speed-of-light"}) {
+    CAPTURE(mode);
+    const json found = run_json("partition search" + node + "--mode " + mode);
+    std::string parts;
+    for (const json& tokens : found["partition_tokens"]) {
+      parts += (parts.empty() ? "" : ",") + tokens.dump();
+    }
+    const json simulated =
+        run_json("simulate prefill --schedule kvr --topology chain --link nvlink --partition " +
+                 parts + node + "--mode " + mode);
+    CHECK(simulated["ttft_s"].get<double>() ==
+          doctest::Approx(found["ttft_s"].get<double>()).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("choose devices: more devices as long as they pay off") {
   const json fast = run_json("choose devices --json --prompt-len 16k" + a100);
   check_keys(fast, {"devices", "rows", "prompt_len"});
@@ -108,6 +127,7 @@ TEST_CASE("partition, choose devices: requests that cannot be are refused") {
   const std::string search = "partition search --prompt-len 1k" + a100;
   check_refused(search + "--devices 4 --link-gb-per-s 0", "--link-gb-per-s");
   check_refused(search + "--devices 4 --link-gb-per-s fast", "--link-gb-per-s");
+  check_refused(search + "--devices 4 --link-gb-per-s 1e300", "--link-gb-per-s");
   check_refused(search + "--devices 4 --link-latency-s -1", "--link-latency-s");
   check_refused(search + "--devices 0", "--devices");
   check_refused(search + "--devices 1025", "1024 tokens");

@@ -134,13 +134,33 @@ TEST_CASE("partition search: at most half a percent above its bound, never above
               search_partition(r, 16384, processes, PartitionAlgorithm::Balance);
           CHECK(found.ttft_s <= found.even_ttft_s);
           // OpenELM's layers differ, so that a path may change its row halfway, which the bound
-          // leaves out: up to 2.5 % where the link sets the pace.
+          // leaves out: up to 3.6 % where the link sets the pace.
           CHECK(found.ttft_s <=
-                *found.lower_bound_s * (r.times().num_layers() == 28 ? 1.03 : 1.005));
+                *found.lower_bound_s * (r.times().num_layers() == 28 ? 1.04 : 1.005));
           CHECK(*found.lower_bound_s <= found.ttft_s);
         }
       }
     }
+  }
+}
+
+TEST_CASE(
+    "partition search: certificates are loose where messages share a link or are waited for") {
+  double widest[2] = {};
+  for (const SendOrder order : {SendOrder::Async, SendOrder::Block}) {
+    for (const char* model : {"llama-7b", "openelm-1.1b"}) {
+      for (const double bytes_per_s : {300e9, 10e9, 3e9, 1e9}) {
+        const Runahead r(layer_times(model, fused), {bytes_per_s, 10.8e-6, order});
+        const PartitionFound found = search_partition(r, 8192, 4, PartitionAlgorithm::Balance);
+        double& gap = widest[order == SendOrder::Block ? 1 : 0];
+        gap = std::max(gap, found.ttft_s / *found.lower_bound_s - 1);
+      }
+    }
+  }
+  // As the header of the bound says; more would be news, and so would much less.
+  for (const double gap : widest) {
+    CHECK(gap < 0.2);
+    CHECK(gap > 0.01);
   }
 }
 
