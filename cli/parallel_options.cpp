@@ -79,12 +79,12 @@ std::size_t parse_devices(const std::string& text, const char* flag) {
   return devices;
 }
 
-void ParallelOptions::add_to(CLI::App& c) {
+void ParallelOptions::add_to(CLI::App& c, bool required) {
   c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      ->required()
+      ->required(required)
       ->type_name("MODEL");
   c.add_option("--hardware", hardware, "catalog name or a JSON file; of each device")
-      ->required()
+      ->required(required)
       ->type_name("HW");
   c.add_option("--attention", attention, "eager or tiled")
       ->type_name("KIND")

@@ -22,7 +22,8 @@ struct ParallelOptions {
   std::string send_order = "fifo";
   std::string algorithm = "balance";
 
-  void add_to(CLI::App& command);
+  /// `required`: whether the command cannot do without a model and hardware.
+  void add_to(CLI::App& command, bool required = true);
   void add_algorithm_to(CLI::App& command);
 };
 

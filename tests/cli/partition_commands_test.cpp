@@ -43,6 +43,11 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
 
   const std::string search = "partition search --devices 2 --prompt-len 100" + a100;
   check_refused(search + "--objective-command 'echo 1'", "{partition}");
+  // The command needs no model; without it one is required.
+  check_refused("partition search --devices 2 --prompt-len 100", "--model is required");
+  run_json(
+      "partition search --json --devices 2 --prompt-len 9 --objective-command "
+      "'echo 1 # {partition}'");
   const auto fails = [&](const std::string& flags, const char* reason) {
     const ProgramResult r = run_program(search + flags);
     CAPTURE(r.errors);
@@ -53,6 +58,8 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
   fails("--objective-command 'echo fast {partition}'", "expected seconds");
   fails("--objective-command 'exit 3 # {partition}'", "exit status 3");
   fails("--command-limit-s 0.2 --objective-command 'sleep 9 # {partition}'", "within 0.2 s");
+  fails("--command-limit-s 0.2 --objective-command 'exec >&-; sleep 9 # {partition}'",
+        "within 0.2 s");
 }
 
 TEST_CASE("partition table: kept, looked up between its contexts, refused for another model") {
@@ -85,6 +92,12 @@ TEST_CASE("partition table: kept, looked up between its contexts, refused for an
   check_refused("partition lookup --devices 3 --prompt-len 8k --table " + file, "one of 2, 4");
   run_json(lookup + " --json --prompt-len 32k --extrapolate");
   run_json(lookup + " --json --prompt-len 8k --model falcon-7b --force");
+
+  json changed = json::parse(std::ifstream(file));
+  changed["entries"][0]["ttft_s"] = 1.01 * changed["entries"][0]["ttft_s"].get<double>();
+  std::ofstream(file) << changed;
+  check_refused(lookup + " --prompt-len 10k", "make the table again, or --force");
+  run_json(lookup + " --json --prompt-len 10k --force");
 
   std::ofstream(file) << R"({"file": "kvcast partition table", "settings": {}, "entries": [
     {"context": 9, "partition_tokens": [5, 3], "ttft_s": 1, "even_ttft_s": 1, "lower_bound_s": 1,
