@@ -6,10 +6,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,36 @@ struct Outcome {
   std::string output;
 };
 
+volatile std::sig_atomic_t running_group = 0;
+
+extern "C" void end_group_and_self(int signal) {
+  if (running_group > 0) ::kill(-running_group, SIGKILL);
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+/// While it lives, a signal that ends this process ends the group too, which a terminal's Ctrl-C
+/// does not reach.
+class GroupGuard {
+ public:
+  explicit GroupGuard(pid_t group) {
+    running_group = group;
+    struct sigaction action {};
+    action.sa_handler = end_group_and_self;
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
+  }
+  ~GroupGuard() {
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &before_[i], nullptr);
+    running_group = 0;
+  }
+  GroupGuard(const GroupGuard&) = delete;
+  GroupGuard& operator=(const GroupGuard&) = delete;
+
+ private:
+  static constexpr std::array signals{SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, 3> before_{};
+};
+
 /// A child in a process group of its own, so that all it started can be ended with it.
 Outcome run_shell(const std::string& line, double limit_s) {
   std::array<int, 2> ends{};
@@ -40,11 +72,13 @@ Outcome run_shell(const std::string& line, double limit_s) {
   }
   if (child == 0) {
     ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(ends[1], STDOUT_FILENO);
     ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
     ::_exit(127);
   }
   ::close(ends[1]);
+  const GroupGuard guard(child);
   Outcome outcome;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
   for (bool open = true; open && !outcome.late;) {
@@ -65,11 +99,17 @@ Outcome run_shell(const std::string& line, double limit_s) {
     }
   }
   ::close(ends[0]);
+  // It may have closed its output and run on.
+  while (!outcome.late) {
+    if (::waitpid(child, &outcome.status, WNOHANG) == child) break;
+    outcome.late = std::chrono::steady_clock::now() >= end;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (outcome.late) {
     ::kill(-child, SIGKILL);
     ::kill(child, SIGKILL);  // it may not have its group yet
-  }
-  while (::waitpid(child, &outcome.status, 0) < 0 && errno == EINTR) {
+    while (::waitpid(child, &outcome.status, 0) < 0 && errno == EINTR) {
+    }
   }
   return outcome;
 }

@@ -1,5 +1,6 @@
 #include "cli/parallel_options.h"
 
+#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "cli/request_options.h"
 #include "model/error.h"
 #include "model/quantity.h"
+#include "simulate/platform.h"
 
 namespace kvcast::cli {
 namespace {
@@ -42,31 +44,42 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
     link.link.host_message_s = host.message_s;
     link.link.host_exchange_s = host.exchange_s;
   }
-  const auto replace = [&](const std::string& text, const char* flag, double unit, bool zero,
-                           double& value, const char* what) {
-    if (text.empty()) return;
-    value = unit * parse_number(text, flag, zero);
+  const auto forget = [&](const char* what) {
     std::erase_if(link.factors,
                   [&](const roofline::UsedFactor& f) { return f.name.ends_with(what); });
   };
-  replace(flags.gb_per_s, "--link-gb-per-s", 1e9, false, link.link.bytes_per_s, "bandwidth");
-  replace(flags.latency_s, "--link-latency-s", 1, true, link.link.latency_s, "latency");
+  if (!flags.gb_per_s.empty()) {
+    link.link.bytes_per_s = parse_link_rate(flags.gb_per_s);
+    forget("bandwidth");
+  }
+  if (!flags.latency_s.empty()) {
+    link.link.latency_s = parse_number(flags.latency_s, "--link-latency-s", true);
+    forget("latency");
+  }
   return link;
 }
 
 double parse_number(const std::string& text, const char* flag, bool zero) {
-  std::size_t used = 0;
-  double number = 0;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const bool wrong = used != text.size() || text.empty() || !std::isfinite(number);
-  if (wrong || number < 0 || (number == 0 && !zero)) {
+  double number = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const bool whole = error == std::errc() && stop == end && std::isfinite(number);
+  if (!whole || number < 0 || (number == 0 && !zero)) {
     throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
   }
   return number;
+}
+
+double parse_link_rate(const std::string& text) {
+  constexpr const char* flag = "--link-gb-per-s";
+  constexpr double giga = 1e9;
+  const double bytes_per_s = giga * parse_number(text, flag, false);
+  if (bytes_per_s < simulate::least_bytes_per_s || !std::isfinite(bytes_per_s)) {
+    throw Error(flag, "'" + text + "'",
+                fmt::format("at least {:g}, a byte a second, and what a number can hold in bytes",
+                            simulate::least_bytes_per_s / giga));
+  }
+  return bytes_per_s;
 }
 
 std::size_t parse_devices(const std::string& text, const char* flag) {
@@ -77,12 +90,12 @@ std::size_t parse_devices(const std::string& text, const char* flag) {
   return devices;
 }
 
-void ParallelOptions::add_to(CLI::App& c) {
+void ParallelOptions::add_to(CLI::App& c, bool required) {
   c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      ->required()
+      ->required(required)
       ->type_name("MODEL");
   c.add_option("--hardware", hardware, "catalog name or a JSON file; of each device")
-      ->required()
+      ->required(required)
       ->type_name("HW");
   c.add_option("--attention", attention, "eager or tiled")
       ->type_name("KIND")
@@ -96,7 +109,8 @@ void ParallelOptions::add_to(CLI::App& c) {
   c.add_option("--link-gb-per-s", link_gb_per_s,
                "from each device to the next, 1e9 bytes a second; default: the hardware's link")
       ->type_name("GB/S");
-  c.add_option("--link-latency-s", link_latency_s, "of one message; default: the hardware's link")
+  c.add_option("--link-latency-s", link_latency_s,
+               "of a whole message, from device to device; default: the hardware's link")
       ->type_name("SECONDS");
   c.add_option("--send-order", send_order,
                "fifo: messages leave one at a time; async: they share the link; block: a device "

@@ -23,7 +23,8 @@ struct ParallelOptions {
   std::string send_order = "fifo";
   std::string algorithm = "balance";
 
-  void add_to(CLI::App& command);
+  /// `required`: whether the command cannot do without a model and hardware.
+  void add_to(CLI::App& command, bool required = true);
   void add_algorithm_to(CLI::App& command);
 };
 
@@ -40,6 +41,8 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
 double parse_number(const std::string& text, const char* flag, bool zero);
+/// --link-gb-per-s in bytes a second.
+double parse_link_rate(const std::string& text);
 /// 1 or more devices.
 std::size_t parse_devices(const std::string& text, const char* flag);
 

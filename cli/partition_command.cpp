@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <thread>
 
@@ -109,6 +110,10 @@ void search_one(const SearchOptions& o, const Globals& globals) {
         o.objective_command, parse_number(o.command_limit_s, "--command-limit-s", false));
     print_found(search_partition(objective, context, devices, algorithm), context, o.json);
     return;
+  }
+  for (const auto& [flag, value] :
+       {std::pair{"--model", &o.parallel.model}, std::pair{"--hardware", &o.parallel.hardware}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
   }
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());
   print_found(search_partition(runahead, context, devices, algorithm), context, o.json);
@@ -244,6 +249,20 @@ std::string agreed(const PartitionTable& table, const LookupOptions& o, const ch
   return flag;
 }
 
+/// The names may mean another config or hardware file by now: then its times are no longer these.
+void check_times(const PartitionTable& table, const LookupOptions& o, const Runahead& runahead) {
+  for (const search::TableEntry* e : {&table.entries.front(), &table.entries.back()}) {
+    const double now = runahead.ttft_s(e->found.tokens);
+    if (std::abs(now - e->found.ttft_s) <= search::bound_rounding * now) continue;
+    throw Error(fmt::format("--table {}", o.table),
+                fmt::format("a TTFT of {:.6g} s for {} tokens over {} devices", e->found.ttft_s,
+                            e->context, e->found.tokens.size()),
+                fmt::format("{:.6g} s, as the model and hardware of these names now have it; make "
+                            "the table again, or --force",
+                            now));
+  }
+}
+
 void look_up_one(const LookupOptions& o, const Globals& globals) {
   const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t devices = parse_devices(o.devices, "--devices");
@@ -260,6 +279,7 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
       parse_number(table_setting(table, o.table, "link_bytes_per_s"), "link_bytes_per_s", false);
   p.link_gb_per_s = shortest(bytes_per_s / 1e9);
   const Runahead runahead = make_runahead(p, globals.catalog());
+  if (!o.force) check_times(table, o, runahead);
 
   PartitionFound found;
   found.tokens = search::look_up(table, context, devices, o.extrapolate);
@@ -296,7 +316,7 @@ void add_search(CLI::App& command, const Globals& globals) {
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 2 "
       "--prompt-len 16k --link-gb-per-s 10 --attention eager --json");
   const auto o = std::make_shared<SearchOptions>();
-  o->parallel.add_to(*c);
+  o->parallel.add_to(*c, false);
   o->parallel.add_algorithm_to(*c);
   c->add_option("--devices", o->devices, "parts of the prompt")->required()->type_name("P");
   c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
@@ -353,7 +373,7 @@ void add_lookup(CLI::App& command, const Globals& globals) {
   c->add_option("--prompt-len,-p", o->prompt_len, "tokens")->required()->type_name("TOKENS");
   c->add_option("--model,-m", o->model, "refuse a table for another one")->type_name("MODEL");
   c->add_option("--hardware", o->hardware, "refuse a table for another one")->type_name("HW");
-  c->add_flag("--force", o->force, "take a table for another model or hardware");
+  c->add_flag("--force", o->force, "take a table for another model or hardware, or of other times");
   c->add_flag("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
   c->add_flag("--verify", o->verify, "search too, and say what the interpolation loses");
   c->add_flag("--json", o->json, "one JSON object in base units");

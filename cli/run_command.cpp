@@ -286,10 +286,16 @@ Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
 }
 
 /// What all ranks of a job must have in common.
-std::string common_text(const Options& o, const Job& job) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}", KVCAST_VERSION, fingerprint(job.checkpoint),
-                     fingerprint(job.request.tokens), to_string(job.options.methods), o.attention,
-                     o.elementwise, o.dtype, o.output_len, o.logits.empty());
+std::string common_text(const Options& o, const Job& job, const Globals& globals) {
+  std::string random;
+  if (job.checkpoint.is_random()) {
+    const auto config = globals.catalog().find("models", "model", o.model);
+    random = o.random_weights + " " + file_fingerprint(config);
+  }
+  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}'", KVCAST_VERSION,
+                     fingerprint(job.checkpoint), fingerprint(job.request.tokens),
+                     to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
+                     o.output_len, o.logits.empty(), random, o.count, o.chunk);
 }
 
 void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
@@ -379,7 +385,9 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
 }
 
 void run(const Options& o, const Globals& globals) {
-  const auto ranks = RunRanks::start(parse_methods(o.method), o.wait_limit_s);
+  const std::vector<MethodSpec> methods = parse_methods(o.method);
+  if (is_idle_rank(methods)) return;
+  const auto ranks = RunRanks::start(methods, o.wait_limit_s);
   if (ranks == nullptr) {
     Job job = prepare(o, globals, nullptr);
     return run_job(o, globals, job, nullptr);
@@ -389,7 +397,7 @@ void run(const Options& o, const Globals& globals) {
   std::optional<Job> job;
   const bool agreed = ranks->prepare([&] {
     job.emplace(prepare(o, mine, ranks.get()));
-    return common_text(o, *job);
+    return common_text(o, *job, globals);
   });
   if (agreed) ranks->work([&] { run_job(o, mine, *job, ranks.get()); });
 }
@@ -404,7 +412,7 @@ void add_run(CLI::App& app, const Globals& globals) {
       "is'\n"
       "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
       "  kvcast run --model weights/whisper-base --audio speech.wav\n"
-      "  mpirun -n 4 kvcast run --model weights/smollm2-135m-instruct.gguf --method kvr:p=4 "
+      "  mpirun -quiet -n 4 kvcast run --model weights/smollm2-135m-instruct.gguf --method kvr:p=4 "
       "--prompt-len 1k\n"
       "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
   const auto o = std::make_shared<Options>();
@@ -437,8 +445,10 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--threads,-t", o->threads, "0: all cores")
       ->check(CLI::Range(0, 1024))
       ->type_name("N");
-  c->add_option("--wait-limit", o->wait_limit_s,
-                "kvr and tsp: the longest that a rank waits for another's message, seconds")
+  c->add_option(
+       "--wait-limit", o->wait_limit_s,
+       "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
+       "seconds")
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS")
       ->capture_default_str();

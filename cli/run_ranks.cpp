@@ -22,6 +22,11 @@ bool launched_by_mpirun() {
   return size != nullptr && *size != '\0';
 }
 
+int ranks_of_mpirun() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size == nullptr ? 1 : std::atoi(size);
+}
+
 std::string command_for(std::uint64_t ranks) {
   return fmt::format("{} of them: mpirun -n {} kvcast run ...", ranks, ranks);
 }
@@ -76,6 +81,15 @@ int rank_threads(int asked) {
   const int all = static_cast<int>(std::thread::hardware_concurrency());
   if (::sched_getaffinity(0, sizeof bound, &bound) != 0 || CPU_COUNT(&bound) < all) return asked;
   return std::max(1, all / ranks_on_this_machine());
+}
+
+bool is_idle_rank(const std::vector<MethodSpec>& methods) {
+  const int ranks = ranks_of_mpirun();
+  if (ranks <= 1 || find_placement(methods)) return false;
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank != nullptr && std::atoi(rank) > 0) return true;
+  throw Error("--method", fmt::format("a method of one process for {} of mpirun", ranks),
+              fmt::format("kvr:p={} or tsp:p={}", ranks, ranks));
 }
 
 std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods, double limit_s) {
@@ -146,6 +160,12 @@ void RunRanks::fail(const std::exception& e) {
   const auto* error = dynamic_cast<const Error*>(&e);
   const bool request = error != nullptr && error->fault() == Fault::Request;
   mpi_->abort(request ? exit_wrong_request : exit_failed);
+}
+
+std::string file_fingerprint(const std::filesystem::path& file) {
+  Hash hash;
+  add_file(hash, file);
+  return hash.text();
 }
 
 std::string fingerprint(const Checkpoint& checkpoint) {

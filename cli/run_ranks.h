@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -45,6 +46,10 @@ class RunRanks {
   std::unique_ptr<execute::Messenger> local_;
 };
 
+/// Whether several ranks of an mpirun got a method without a placement, which each of them would
+/// run alone, and another rank tells: the first one throws that Error.
+bool is_idle_rank(const std::vector<MethodSpec>& methods);
+
 /// Processes of the mpirun on this machine; 1 without mpirun.
 int ranks_on_this_machine();
 
@@ -52,6 +57,8 @@ int ranks_on_this_machine();
 /// bound it to, or, where all have all of them, its part.
 int rank_threads(int asked);
 
+/// Of the name, size and samples of a file.
+std::string file_fingerprint(const std::filesystem::path& file);
 /// What must be equal on all ranks of a checkpoint: names, sizes and samples of its files.
 std::string fingerprint(const Checkpoint& checkpoint);
 /// The same of a list of numbers.

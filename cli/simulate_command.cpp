@@ -1,3 +1,4 @@
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -46,8 +47,15 @@ struct Options {
   std::string noise;
   std::string trace;
   std::string plot;
+  std::string beside_scenario;  ///< the first flag given that a scenario leaves nothing to say to
   bool json = false;
 };
+
+/// What a scenario says, or has no use for.
+constexpr std::array model_flags{
+    "--model",      "--hardware",      "--method",         "--schedule", "--devices", "--partition",
+    "--prompt-len", "--attention",     "--dtype",          "--mode",     "--set",     "--topology",
+    "--link",       "--link-gb-per-s", "--link-latency-s", "--platform"};
 
 /// The link that is named in the hardware file, with the share of it that payload reaches, or given
 /// by its two numbers.
@@ -55,6 +63,11 @@ std::pair<double, double> parse_numbers_of_link(const Options& o,
                                                 const roofline::Hardware& hardware,
                                                 roofline::Mode mode) {
   if (!o.link.empty()) {
+    if (!(o.link_gb_per_s + o.link_latency_s).empty()) {
+      throw Error(
+          "--link and --link-gb-per-s or --link-latency-s both say what the links are; expected "
+          "one of them");
+    }
     const search::ChainLink link =
         parse_link(LinkFlags{.name = o.link, .gb_per_s = {}, .latency_s = {}}, hardware, mode).link;
     return {link.bytes_per_s, link.latency_s};
@@ -64,8 +77,7 @@ std::pair<double, double> parse_numbers_of_link(const Options& o,
         "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
         "--platform FILE");
   }
-  constexpr double giga = 1e9;
-  return {giga * parse_number(o.link_gb_per_s, "--link-gb-per-s", false),
+  return {parse_link_rate(o.link_gb_per_s),
           parse_number(o.link_latency_s, "--link-latency-s", true)};
 }
 
@@ -121,15 +133,15 @@ Orders parse_orders(const Options& o) {
 }
 
 SimulatedRun explicit_run(const Options& o) {
-  if (!o.request.model.empty() || !o.request.hardware.empty() || !o.schedule.empty() ||
-      !o.devices.empty() || !o.platform.empty() || !o.topology.empty()) {
-    throw Error(
-        "--scenario says all that is simulated; expected it without --model, --hardware, "
-        "--schedule, --devices, --topology and --platform");
+  if (!o.beside_scenario.empty()) {
+    throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
   }
   SimulatedRun run{simulate::read_scenario(o.scenario), o.scenario, {}};
   const Orders orders = parse_orders(o);
   Scenario& scenario = run.scenario;
+  if (orders.all_gather && scenario.work.schedule != simulate::Schedule::Tsp) {
+    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+  }
   scenario.work.all_gather = orders.all_gather.value_or(scenario.work.all_gather);
   scenario.work.send_order = orders.send_order.value_or(scenario.work.send_order);
   scenario.options.send_order = scenario.work.send_order;
@@ -158,6 +170,9 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
   const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
   const Orders orders = parse_orders(o);
+  if (orders.all_gather && schedule != simulate::Schedule::Tsp) {
+    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+  }
   const PartitionTask task{.times = times,
                            .host = search::host_exchange(c.hardware, c.mode),
                            .schedule = schedule,
@@ -278,7 +293,12 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->type_name("FILE.json");
   c->add_option("--plot", o->plot, "draw who computes, waits and sends when")
       ->type_name("FILE.svg|png");
-  c->callback([o, &globals] { run_prefill(*o, globals); });
+  c->callback([o, c, &globals] {
+    for (const char* flag : model_flags) {
+      if (o->beside_scenario.empty() && c->count(flag) > 0) o->beside_scenario = flag;
+    }
+    run_prefill(*o, globals);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/error.h"
+
 namespace kvcast::search {
 namespace {
 
@@ -37,9 +39,8 @@ PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t context,
   for (std::size_t l = first_; l < last_; ++l) {
     after_[t.kinds()[l]] += 1;
     before_[t.kinds()[l + 1]] += 1;
-    waited_bytes_per_token_ += static_cast<double>(t.bytes_per_token(t.kinds()[l]));
-    link_bytes_per_token_ += static_cast<double>(t.bytes_per_token(t.kinds()[l + 1]));
-    messages_ += exchanges(l + 1) ? 1 : 0;
+    message_bytes_per_token_ += static_cast<double>(t.bytes_per_token(t.kinds()[l]));
+    messages_ += exchanges(l) ? 1 : 0;
   }
 }
 
@@ -61,7 +62,7 @@ PartitionBound::Row PartitionBound::row(std::size_t process, std::uint64_t token
   const ChainLink& link = runahead_.link();
   if (link.order == SendOrder::Block && process + 1 < processes_) {
     row.layers_s += messages_ * link.latency_s +
-                    static_cast<double>(keys) * waited_bytes_per_token_ / link.bytes_per_s;
+                    static_cast<double>(keys) * message_bytes_per_token_ / link.bytes_per_s;
   }
   row.end_s = times_.head_s + times_.kinds[t.kinds()[last_]].after_exchange_s;
   for (std::size_t l = last_ + 1; l < t.num_layers(); ++l) {
@@ -74,6 +75,7 @@ PartitionBound::Row PartitionBound::row(std::size_t process, std::uint64_t token
 double PartitionBound::message_s(std::size_t layer, std::uint64_t tokens) const {
   const simulate::LayerTimes& t = runahead_.times();
   const auto per_token = static_cast<double>(t.bytes_per_token(t.kinds()[layer]));
+  if (per_token == 0) return 0;
   return runahead_.link().latency_s +
          static_cast<double>(tokens) * per_token / runahead_.link().bytes_per_s;
 }
@@ -82,7 +84,7 @@ double PartitionBound::link_layers_s(std::uint64_t tokens) const {
   const ChainLink& link = runahead_.link();
   // Messages that share the link wait for their latencies at the same time.
   const double latency = link.order == SendOrder::Async ? 0 : messages_ * link.latency_s;
-  return latency + static_cast<double>(tokens) * link_bytes_per_token_ / link.bytes_per_s;
+  return latency + static_cast<double>(tokens) * message_bytes_per_token_ / link.bytes_per_s;
 }
 
 bool PartitionBound::tighten(double ttft_s, BoundaryRanges& r) {
@@ -150,7 +152,10 @@ double PartitionBound::lower_bound_s(double reached) {
   constexpr double precision = 1e-6;
   double infeasible = 0;
   double open = reached;
-  if (!ranges(reached).feasible) return reached;  // within rounding
+  if (!ranges(reached).feasible) {
+    KVCAST_ASSERT(ranges(reached * (1 + bound_rounding)).feasible);
+    return reached;
+  }
   while (open - infeasible > precision * reached) {
     const double middle = (infeasible + open) / 2;
     (ranges(middle).feasible ? open : infeasible) = middle;

@@ -13,6 +13,10 @@
 
 namespace kvcast::search {
 
+/// The bound and the recursion add the same times in another order: sums of some hundred doubles,
+/// each rounded by 1e-16, and a few bits for what they cancel.
+inline constexpr double bound_rounding = 1e-9;
+
 /// What a TTFT of T leaves for the end of each part, both included.
 struct BoundaryRanges {
   bool feasible = false;  ///< false: no partition reaches T
@@ -27,6 +31,8 @@ class PartitionBound {
 
   BoundaryRanges ranges(double ttft_s);
   /// The largest T found infeasible, to within a relative 1e-6; `reached`: of some partition.
+  /// With SendOrder::Block and Async up to 20 % below the best partition where links are slow: a
+  /// path may change its process or link halfway, which is left out.
   double lower_bound_s(double reached);
 
  private:
@@ -48,11 +54,10 @@ class PartitionBound {
   std::size_t last_ = 0;
   std::vector<double> before_;  ///< how often each kind's parts lie between first and last
   std::vector<double> after_;
-  /// Messages of a link behind the first layer's, which follow one another, and of a process before
-  /// the last layer's, which it waits for with SendOrder::Block.
+  /// Messages from the first layer's to the last one's, that excluded: they follow one another on a
+  /// link, and a process waits for them with SendOrder::Block.
   double messages_ = 0;
-  double link_bytes_per_token_ = 0;
-  double waited_bytes_per_token_ = 0;
+  double message_bytes_per_token_ = 0;
   simulate::ProcessTimes times_;
 };
 

@@ -16,6 +16,9 @@ namespace kvcast::search {
 namespace {
 
 constexpr std::size_t most_grid_processes = 9;
+/// An exchange tries P^2 pairs, each in time P, from dozens of starts. Eight processes need a tenth
+/// of this; with 64 it stops a search after seconds, where the last per mille would take hours.
+constexpr std::uint64_t most_evaluated_processes = 2'000'000;
 
 /// The best partition so far.
 class Incumbent {
@@ -156,14 +159,16 @@ void golden(Incumbent& best, std::uint64_t context) {
 /// Moves tokens from any process to any other as long as that helps, many first, at last one by
 /// one.
 void exchange_tokens(Incumbent& best, std::uint64_t most) {
+  const std::size_t processes = best.found.tokens.size();
+  const std::uint64_t limit = most_evaluated_processes / processes;
   for (std::uint64_t moved = std::bit_floor(std::max<std::uint64_t>(most, 1)); moved >= 1;
        moved /= 2) {
     for (bool improved = true; improved;) {
       improved = false;
-      const std::size_t processes = best.found.tokens.size();
       for (std::size_t from = 0; from < processes; ++from) {
         for (std::size_t to = 0; to < processes; ++to) {
           if (from == to || best.found.tokens[from] <= moved) continue;
+          if (best.found.evaluations >= limit) return;
           Partition candidate = best.found.tokens;
           candidate[from] -= moved;
           candidate[to] += moved;
@@ -290,6 +295,7 @@ PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
     if (processes > 1) run(algorithm, best);
     best.found.lower_bound_s = bound.lower_bound_s(best.found.ttft_s);
   }
+  KVCAST_ASSERT(*best.found.lower_bound_s <= best.found.ttft_s * (1 + bound_rounding));
   best.found.lower_bound_s = std::min(*best.found.lower_bound_s, best.found.ttft_s);
   return best.found;
 }

@@ -17,8 +17,9 @@ namespace kvcast::search {
 namespace {
 
 void check_link(const ChainLink& link) {
-  if (!(link.bytes_per_s > 0)) {
-    throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s), "more than 0");
+  if (!(link.bytes_per_s > 0) || !std::isfinite(link.bytes_per_s)) {
+    throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s),
+                "a finite number above 0");
   }
   for (const double latency : {link.latency_s, link.host_message_s, link.host_exchange_s}) {
     if (!(latency >= 0) || !std::isfinite(latency)) {

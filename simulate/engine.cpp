@@ -119,6 +119,10 @@ RunResult Engine::run() {
   while (unfinished_ > 0 || in_flight_ > 0) {
     if (events_.empty()) fail_deadlock();
     now_ = events_.time();
+    if (!std::isfinite(now_)) {
+      throw Error("simulation", "times beyond what a number can hold",
+                  "shorter computations, smaller messages or faster links");
+    }
     do {
       handle(events_.pop());
     } while (!events_.empty() && events_.time() == now_);
@@ -265,8 +269,14 @@ void Engine::fail_deadlock() const {
   // Whoever waits, waits for a process that has yet to send, so following them meets a cycle.
   std::uint32_t p = 0;
   while (processes_[p].finished) ++p;
+  const auto waits_for_message = [&](std::uint32_t process) {
+    return processes_[process].awaited < simulation_.messages_.size();
+  };
   std::vector<char> seen(processes_.size(), 0);
   while (!seen[p]) {
+    if (processes_[p].finished || !waits_for_message(p)) {
+      throw Error("simulation: a message on its way never arrives; expected faster links");
+    }
     seen[p] = 1;
     p = simulation_.messages_[processes_[p].awaited].sender;
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include <boost/graph/adjacency_list.hpp>
@@ -65,9 +67,9 @@ void check_links(const std::vector<Node>& nodes, const std::vector<PlatformLink>
                   fmt::format("two of the {} nodes", nodes.size()));
     }
     const std::string where = place + ": link " + describe(nodes, link);
-    if (!(link.bytes_per_s > 0) || !std::isfinite(link.bytes_per_s)) {
+    if (!(link.bytes_per_s >= least_bytes_per_s) || !std::isfinite(link.bytes_per_s)) {
       throw Error(where, fmt::format("{} bytes per second", link.bytes_per_s),
-                  "a bandwidth above zero");
+                  fmt::format("a bandwidth of at least {}", least_bytes_per_s));
     }
     if (!(link.latency_s >= 0) || !std::isfinite(link.latency_s)) {
       throw Error(where, fmt::format("a latency of {} s", link.latency_s),
@@ -89,6 +91,16 @@ Platform::Platform(std::vector<Node> nodes, std::vector<PlatformLink> links,
                 fmt::format("1 to {}", max_devices));
   }
   check_links(nodes_, links_, place);
+  first_incoming_.assign(nodes_.size() + 1, 0);
+  for (const PlatformLink& link : links_) ++first_incoming_[link.to + 1];
+  std::partial_sum(first_incoming_.begin(), first_incoming_.end(), first_incoming_.begin());
+  std::vector<std::uint32_t> next(first_incoming_.begin(), first_incoming_.end() - 1);
+  incoming_.resize(links_.size());
+  least_latency_s_ = std::numeric_limits<double>::infinity();
+  for (std::uint32_t i = 0; i < links_.size(); ++i) {
+    incoming_[next[links_[i].to]++] = i;
+    least_latency_s_ = std::min(least_latency_s_, links_[i].latency_s);
+  }
   // If all reach the first and the first reaches all, then everyone reaches everyone.
   const Graph graph = graph_of(nodes_, links_);
   const std::vector<char> forth = reached_from(graph, devices_.front());
@@ -104,7 +116,26 @@ Platform::Platform(std::vector<Node> nodes, std::vector<PlatformLink> links,
 
 std::string Platform::link_name(std::uint32_t link) const { return describe(nodes_, links_[link]); }
 
+bool Platform::all_direct(RouteTree& tree) const {
+  for (std::uint32_t i = first_incoming_[tree.destination];
+       i < first_incoming_[tree.destination + 1]; ++i) {
+    const PlatformLink& link = links_[incoming_[i]];
+    std::uint32_t& chosen = tree.next_link[link.from];
+    if (chosen == no_link || link.latency_s < links_[chosen].latency_s) chosen = incoming_[i];
+  }
+  for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+    if (node == tree.destination) continue;
+    const std::uint32_t link = tree.next_link[node];
+    // Any other way has two links or more.
+    if (link == no_link || links_[link].latency_s > 2 * least_latency_s_) return false;
+  }
+  return true;
+}
+
 RouteTree Platform::routes_to(std::uint32_t device) const {
+  RouteTree tree{devices_[device], std::vector<std::uint32_t>(nodes_.size(), no_link)};
+  if (all_direct(tree)) return tree;
+  tree.next_link.assign(nodes_.size(), no_link);
   const Graph graph = graph_of(nodes_, links_);
   const auto reversed = boost::make_reverse_graph(graph);
   constexpr Distance unreachable{std::numeric_limits<double>::infinity(),
@@ -121,7 +152,6 @@ RouteTree Platform::routes_to(std::uint32_t device) const {
                                      .distance_combine(longer)
                                      .distance_inf(unreachable)
                                      .distance_zero(Distance{}));
-  RouteTree tree{devices_[device], std::vector<std::uint32_t>(nodes_.size(), no_link)};
   for (std::uint32_t i = 0; i < links_.size(); ++i) {
     const PlatformLink& link = links_[i];
     if (distance[link.to] == unreachable || link.from == tree.destination) continue;

@@ -10,6 +10,8 @@ namespace kvcast::simulate {
 
 /// More would make tables over all pairs of devices large; no paper's cluster comes near it.
 inline constexpr std::uint32_t max_devices = 1024;
+/// A slower link is a slip of units; rates near the smallest doubles never end a message.
+inline constexpr double least_bytes_per_s = 1;
 inline constexpr std::uint32_t no_link = std::numeric_limits<std::uint32_t>::max();
 
 enum class NodeKind {
@@ -41,7 +43,7 @@ struct RouteTree {
 class Platform {
  public:
   /// Throws Error, starting with `place`: no or too many devices, a link whose ends are no two
-  /// nodes, a bandwidth that is not above zero, a negative latency, a device that another one
+  /// nodes, a bandwidth below 1 byte a second, a negative latency, a device that another one
   /// cannot reach. Names of nodes are made unique by the caller.
   Platform(std::vector<Node> nodes, std::vector<PlatformLink> links, const std::string& place);
 
@@ -66,6 +68,12 @@ class Platform {
   std::vector<Node> nodes_;
   std::vector<PlatformLink> links_;
   std::vector<std::uint32_t> devices_;
+  std::vector<std::uint32_t> incoming_;        ///< links, by the node that they lead to
+  std::vector<std::uint32_t> first_incoming_;  ///< of each node, and the end
+  double least_latency_s_ = 0;                 ///< of all links
+
+  /// Whether the links that lead to it are the shortest way from every node, and then their tree.
+  bool all_direct(RouteTree& tree) const;
 };
 
 }  // namespace kvcast::simulate

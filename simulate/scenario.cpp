@@ -23,12 +23,18 @@ constexpr std::size_t max_background_flows = 1000000;
 /// Messages and computations of a schedule; more would take gigabytes.
 constexpr double max_instructions = 2e8;
 
-bool is_time(const json& value) {
-  return value.is_number() && value.get<double>() >= 0 && std::isfinite(value.get<double>());
+/// 30 years: more is a slip of units, and sums of such times stay far from overflow.
+constexpr double max_seconds = 1e9;
+
+bool is_time(const json& value) { return value.is_number() && value.get<double>() >= 0; }
+
+void check_longest(const JsonObject& o, const char* key, double seconds) {
+  if (!(seconds <= max_seconds)) o.fail(key, fmt::format("at most {:g} s", max_seconds));
 }
 
 double seconds_at(const JsonObject& o, const char* key) {
   if (!is_time(o.at(key))) o.fail(key, "zero or a number of seconds above it");
+  check_longest(o, key, o.at(key).get<double>());
   return o.at(key).get<double>();
 }
 
@@ -44,6 +50,7 @@ std::vector<double> seconds_list(const JsonObject& o, const char* key, std::size
     o.fail(key, "a list of seconds, none below zero");
   }
   check_length(o, key, value.size(), devices);
+  for (const json& seconds : value) check_longest(o, key, seconds.get<double>());
   return value.get<std::vector<double>>();
 }
 
@@ -105,6 +112,9 @@ Scenario parse_scenario(const json& document, const std::string& place) {
   const std::uint64_t layers = o.whole("layers");
   if (layers > max_layers) o.fail("layers", fmt::format("1 to {}", max_layers));
   const double link_bytes_per_s = o.positive("link_bytes_per_s");
+  if (link_bytes_per_s < least_bytes_per_s) {
+    o.fail("link_bytes_per_s", fmt::format("at least {}", least_bytes_per_s));
+  }
   const double link_latency_s = seconds_at(o, "link_latency_s");
   LayerWork layer;
   layer.bytes_per_token = o.whole("bytes_per_token_layer");

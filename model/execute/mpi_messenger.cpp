@@ -1,5 +1,6 @@
 #include "model/execute/mpi_messenger.h"
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "model/error.h"
@@ -59,6 +60,37 @@ class RowsType {
 
  private:
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+/// Ends the process when MPI has not started in time: a rank that never comes would keep the others
+/// in MPI_Init, which nothing can interrupt.
+class StartWatchdog {
+ public:
+  explicit StartWatchdog(double limit_s)
+      : thread_([this, limit_s] {
+          std::unique_lock lock(mutex_);
+          const std::chrono::duration<double> limit(limit_s);
+          if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
+          std::fprintf(stderr, "kvcast: MPI did not start within %g s: not all ranks came\n",
+                       limit_s);
+          std::_Exit(1);
+        }) {}
+  ~StartWatchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  StartWatchdog(const StartWatchdog&) = delete;
+  StartWatchdog& operator=(const StartWatchdog&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;
 };
 
 struct Expected {
@@ -129,7 +161,10 @@ bool MpiMessenger::is_built_in() { return true; }
 
 MpiMessenger::MpiMessenger(double limit_s) : state_(std::make_unique<State>()) {
   int provided = MPI_THREAD_SINGLE;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  {
+    const StartWatchdog watchdog(limit_s);
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
   MPI_Comm_size(MPI_COMM_WORLD, &state_->ranks);

@@ -43,6 +43,11 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
 
   const std::string search = "partition search --devices 2 --prompt-len 100" + a100;
   check_refused(search + "--objective-command 'echo 1'", "{partition}");
+  // The command needs no model; without it one is required.
+  check_refused("partition search --devices 2 --prompt-len 100", "--model is required");
+  run_json(
+      "partition search --json --devices 2 --prompt-len 9 --objective-command "
+      "'echo 1 # {partition}'");
   const auto fails = [&](const std::string& flags, const char* reason) {
     const ProgramResult r = run_program(search + flags);
     CAPTURE(r.errors);
@@ -53,6 +58,8 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
   fails("--objective-command 'echo fast {partition}'", "expected seconds");
   fails("--objective-command 'exit 3 # {partition}'", "exit status 3");
   fails("--command-limit-s 0.2 --objective-command 'sleep 9 # {partition}'", "within 0.2 s");
+  fails("--command-limit-s 0.2 --objective-command 'exec >&-; sleep 9 # {partition}'",
+        "within 0.2 s");
 }
 
 TEST_CASE("partition table: kept, looked up between its contexts, refused for another model") {
@@ -86,12 +93,37 @@ TEST_CASE("partition table: kept, looked up between its contexts, refused for an
   run_json(lookup + " --json --prompt-len 32k --extrapolate");
   run_json(lookup + " --json --prompt-len 8k --model falcon-7b --force");
 
+  json changed = json::parse(std::ifstream(file));
+  changed["entries"][0]["ttft_s"] = 1.01 * changed["entries"][0]["ttft_s"].get<double>();
+  std::ofstream(file) << changed;
+  check_refused(lookup + " --prompt-len 10k", "make the table again, or --force");
+  run_json(lookup + " --json --prompt-len 10k --force");
+
   std::ofstream(file) << R"({"file": "kvcast partition table", "settings": {}, "entries": [
     {"context": 9, "partition_tokens": [5, 3], "ttft_s": 1, "even_ttft_s": 1, "lower_bound_s": 1,
      "evaluations": 1}]})";
   check_refused(lookup + " --prompt-len 9", "8 tokens in all");
   std::ofstream(file) << "{";
   check_refused(lookup + " --prompt-len 9", file);
+}
+
+TEST_CASE("partition search, simulate prefill: one node's host takes the same time in both") {
+  const std::string node =
+      " --model llama-7b --hardware a100-80gb-kvr-node --attention eager --send-order block "
+      "--devices 4 --prompt-len 4k --json ";
+  for (const std::string mode : {"calibrated", "speed-of-light"}) {
+    CAPTURE(mode);
+    const json found = run_json("partition search" + node + "--mode " + mode);
+    std::string parts;
+    for (const json& tokens : found["partition_tokens"]) {
+      parts += (parts.empty() ? "" : ",") + tokens.dump();
+    }
+    const json simulated =
+        run_json("simulate prefill --schedule kvr --topology chain --link nvlink --partition " +
+                 parts + node + "--mode " + mode);
+    CHECK(simulated["ttft_s"].get<double>() ==
+          doctest::Approx(found["ttft_s"].get<double>()).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("choose devices: more devices as long as they pay off") {
@@ -108,6 +140,7 @@ TEST_CASE("partition, choose devices: requests that cannot be are refused") {
   const std::string search = "partition search --prompt-len 1k" + a100;
   check_refused(search + "--devices 4 --link-gb-per-s 0", "--link-gb-per-s");
   check_refused(search + "--devices 4 --link-gb-per-s fast", "--link-gb-per-s");
+  check_refused(search + "--devices 4 --link-gb-per-s 1e300", "--link-gb-per-s");
   check_refused(search + "--devices 4 --link-latency-s -1", "--link-latency-s");
   check_refused(search + "--devices 0", "--devices");
   check_refused(search + "--devices 1025", "1024 tokens");

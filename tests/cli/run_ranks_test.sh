@@ -82,6 +82,7 @@ else
     END { print NR, far, top; exit !(NR == 11 * 71 && far == far && far < 1e-5 * top) }' >far.txt ||
     fail "--logits on 2 ranks: rows, difference, largest: $(cat far.txt)"
 
+  refused 2 "expected kvr:p=2 or tsp:p=2" "${mpi[@]}" 2 "${run[@]}"
   refused 2 "got 2 processes of mpirun, expected 3" "${mpi[@]}" 2 "${run[@]}" --method kvr:p=3
   refused 2 "expected 12, the sum of 5/7" "${mpi[@]}" 2 "${run[@]}" \
     --method kvr:p=2,partition=5/7
@@ -101,6 +102,12 @@ models=("$oracle/llama_mha" "$oracle/llama_biases")
 echo '[1, 2, 3, 4]' >p0.json
 case \$1 in
   model) exec "$program" run --model "\${models[\$x]}" --tokens 1,2,3 --method kvr:p=2 ;;
+  seed) exec "$program" run --model pythia-70m --random-weights 3\$x --tokens 1,2,3 \\
+    --method kvr:p=2 ;;
+  count) [ \$x = 1 ] && more=--count
+    exec "$program" run --model "\${models[0]}" --tokens 1,2,3 --method kvr:p=2 \$more ;;
+  missing) [ \$x = 1 ] && exec sleep 60
+    exec "$program" run --model "\${models[0]}" --tokens 1,2,3 --method kvr:p=2 --wait-limit 2 ;;
   prompt) exec "$program" run --model "\${models[0]}" --tokens 1,2,\$x --method kvr:p=2 ;;
   stall) exec "$program" run --model "\${models[0]}" --prompt-file p\$x.json --method kvr:p=2 \\
     --wait-limit 2 ;;
@@ -108,6 +115,9 @@ esac
 END
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh model
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh prompt
+  refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh seed
+  refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh count
+  refused 1 "MPI did not start within 2 s" "${mpi[@]}" 2 bash differs.sh missing
   mkfifo p1.json
   refused 1 "no message from rank 1 within 2 s" "${mpi[@]}" 2 bash differs.sh stall
 fi

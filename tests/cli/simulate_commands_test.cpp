@@ -192,7 +192,17 @@ TEST_CASE("simulate prefill: wrong requests are refused in one line") {
                 "--devices: got 2000, expected 1 to 1024");
   check_refused("simulate prefill --scenario /nowhere.json", "/nowhere.json");
   check_refused(four + "--scenario x.json", "--scenario says all that is simulated");
+  check_refused(four + "--link nvlink --link-gb-per-s 5", "--link and --link-gb-per-s");
+  check_refused(four + link + "--all-gather ring", "--all-gather: got schedule kvr");
+  check_refused(four + "--link-gb-per-s 1e300 --link-latency-s 0", "--link-gb-per-s: got '1e300'");
+  check_refused(four + "--link-gb-per-s 1e-10 --link-latency-s 0", "--link-gb-per-s: got '1e-10'");
   const TestFolder folder;
+  const std::string scenario_file = "simulate prefill --scenario " + write_scenario(folder);
+  for (const std::string flag : {"--link-gb-per-s 5", "--partition 1,2", "--prompt-len 7",
+                                 "--attention tiled", "--dtype fp16", "--link nvlink"}) {
+    check_refused(scenario_file + " " + flag,
+                  "expected it without " + flag.substr(0, flag.find(' ')));
+  }
   check_refused("simulate prefill --scenario " + write_scenario(folder, R"({"schedle": "kvr"})"),
                 "/schedule: missing");
 }

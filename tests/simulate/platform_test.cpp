@@ -57,6 +57,32 @@ TEST_CASE("simulate: the built-in platforms have the links and routes that they 
   CHECK(built_in("ring", 1).links().empty());
 }
 
+TEST_CASE("simulate: direct links are taken unless a way round is shorter") {
+  const auto routes = [](double direct_s) {
+    return Platform({{"a", NodeKind::Device}, {"b", NodeKind::Device}, {"c", NodeKind::Device}},
+                    {{0, 1, 9, 1},
+                     {1, 0, 9, 1},
+                     {1, 2, 9, 1},
+                     {2, 1, 9, 1},
+                     {0, 2, 9, direct_s},
+                     {2, 0, 9, direct_s}},
+                    "p");
+  };
+  CHECK(route_text(routes(2), 0, 2) == "a -> c");  // as long as the way round, in one hop
+  CHECK(route_text(routes(2.5), 0, 2) == "a -> b, b -> c");
+}
+
+TEST_CASE("simulate: a crossbar of the most devices finds all its routes") {
+  const Platform crossbar = built_in("crossbar", max_devices);
+  for (std::uint32_t to = 0; to < max_devices; ++to) {
+    const std::uint32_t from = (to + 7) % max_devices;
+    const std::vector<std::uint32_t> route = crossbar.route(from, crossbar.routes_to(to));
+    REQUIRE(route.size() == 1);
+    CHECK(crossbar.links()[route[0]].from == from);
+    CHECK(crossbar.links()[route[0]].to == to);
+  }
+}
+
 TEST_CASE("simulate: a leaf's link to the root is as fat as its devices, or oversubscribed") {
   // Leaf 0 has 3 devices of 100 B/s, leaf 1 the other 2.
   const auto fattest = [](const std::string& topology) {
@@ -155,7 +181,7 @@ TEST_CASE("simulate: a wrong platform is refused in one line") {
   CHECK(with_links(R"({"from": "a", "to": "b", "bandwidth": 5, "latency": "1 us"})") ==
         "p.json: /links/0/bandwidth: got 5, expected a string");
   CHECK(with_links(R"({"from": "a", "to": "b", "bandwidth": "0 GB/s", "latency": "1 us"})") ==
-        "p.json: link a -> b: got 0 bytes per second, expected a bandwidth above zero");
+        "p.json: link a -> b: got 0 bytes per second, expected a bandwidth of at least 1");
   CHECK(with_links(R"({"from": "a", "to": "b", "speed": 1, )" + wire + "}") ==
         "p.json: /links/0: unknown key 'speed'; expected one of: bandwidth, both_directions, from, "
         "latency, to");
@@ -168,7 +194,7 @@ TEST_CASE("simulate: a wrong platform is refused in one line") {
         "p.json: /topology: unknown topology 'rig'; did you mean 'ring'?");
   CHECK(message_of([] { make_platform({TopologyKind::Ring}, 2, 0, 0); }) ==
         "platform ring: link device0 -> device1: got 0 bytes per second, expected a bandwidth "
-        "above zero");
+        "of at least 1");
 }
 
 }  // namespace

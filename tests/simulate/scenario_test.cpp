@@ -65,6 +65,14 @@ TEST_CASE("simulate: wrong scenarios are refused with the place") {
       {[](json& j) { j["layers"] = 20000; }, "s.json: /layers: got 20000, expected 1 to 10000"},
       {[](json& j) { j["link_bytes_per_s"] = 0; },
        "s.json: /link_bytes_per_s: got 0, expected a number above 0"},
+      {[](json& j) { j["link_bytes_per_s"] = 5e-324; },
+       "s.json: /link_bytes_per_s: got 5e-324, expected at least 1"},
+      {[](json& j) {
+         j["compute_before_exchange_s"] = {1e308, 1e308};
+       },
+       "s.json: /compute_before_exchange_s: got [1e+308,1e+308], expected at most 1e+09 s"},
+      {[](json& j) { j["link_latency_s"] = 2e9; },
+       "s.json: /link_latency_s: got 2000000000.0, expected at most 1e+09 s"},
       {[](json& j) { j["link_latency_s"] = -1e-9; },
        "s.json: /link_latency_s: got -1e-09, expected zero or a number of seconds above it"},
       {[](json& j) {
