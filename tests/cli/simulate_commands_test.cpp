@@ -102,6 +102,16 @@ TEST_CASE("simulate prefill: says when digits mean nothing") {
   CHECK(json::parse(result.output)["ill_conditioned"] == true);
 }
 
+TEST_CASE("simulate prefill: runs of very many messages are not repeated, and that is said") {
+  // 32 layers, 256 devices that each send 255 times: 2,088,960.
+  const ProgramResult result = run_program(
+      "simulate prefill --json --model llama-7b --hardware a100-80gb --schedule tsp "
+      "--devices 256 --topology ring --link nvlink --prompt-len 1k");
+  CHECK(result.status == 0);
+  CHECK(result.errors.find("2088960 messages: too many") == 0);
+  CHECK(json::parse(result.output)["ill_conditioned"].is_null());
+}
+
 TEST_CASE("simulate prefill: wrong requests are refused in one line") {
   check_refused("simulate prefill", "--model is required, or --scenario FILE");
   check_refused("simulate prefil", "did you mean 'prefill'?");
