@@ -51,6 +51,9 @@ struct Options {
   bool json = false;
 };
 
+/// A run of so many messages takes about a second.
+constexpr std::uint64_t most_repeated_messages = 1'000'000;
+
 /// What a scenario says, or has no use for.
 constexpr std::array model_flags{
     "--model",      "--hardware",      "--method",         "--schedule", "--devices", "--partition",
@@ -201,12 +204,18 @@ void run_prefill(const Options& o, const Globals& globals) {
   simulate::RunOptions options = run.scenario.options;
   options.record = !o.trace.empty() || !o.plot.empty();
   const RunResult r = simulation.run(options);
-  const double sensitivity = simulate::ttft_sensitivity(simulation, options);
-  if (sensitivity > simulate::ill_conditioned) {
+  std::optional<double> sensitivity;
+  if (r.messages <= most_repeated_messages) {
+    sensitivity = simulate::ttft_sensitivity(simulation, options, r.ttft_s);
+  } else {
+    globals.say(fmt::format("{} messages: too many to run three times more for the sensitivity",
+                            r.messages));
+  }
+  if (sensitivity && *sensitivity > simulate::ill_conditioned) {
     globals.warn(
         fmt::format("ill-conditioned: inputs that differ by 1e-9 of themselves move the "
                     "TTFT by {:.2g} of itself; trust no more digits",
-                    sensitivity));
+                    *sensitivity));
   }
   if (!o.trace.empty()) reports::write_trace(simulation, r, o.trace);
   if (!o.plot.empty()) {

@@ -74,7 +74,8 @@ std::string title_of(const SimulatedRun& run) {
                      run.model->prompt_len, run.platform);
 }
 
-ordered_json run_json(const SimulatedRun& run, const RunResult& r, double sensitivity) {
+ordered_json run_json(const SimulatedRun& run, const RunResult& r,
+                      std::optional<double> sensitivity) {
   ordered_json j;
   const simulate::PrefillWork& work = run.scenario.work;
   if (run.model) {
@@ -107,8 +108,12 @@ ordered_json run_json(const SimulatedRun& run, const RunResult& r, double sensit
       j["evaluations"] = found->evaluations;
     }
   }
-  j["ttft_sensitivity"] = sensitivity;
-  j["ill_conditioned"] = sensitivity > simulate::ill_conditioned;
+  j["ttft_sensitivity"] = nullptr;
+  j["ill_conditioned"] = nullptr;
+  if (sensitivity) {
+    j["ttft_sensitivity"] = *sensitivity;
+    j["ill_conditioned"] = *sensitivity > simulate::ill_conditioned;
+  }
   return processes_json(run, r, std::move(j));
 }
 

@@ -33,7 +33,7 @@ struct SimulatedRun {
 std::string title_of(const SimulatedRun& run);
 
 nlohmann::ordered_json run_json(const SimulatedRun& run, const simulate::RunResult& result,
-                                double sensitivity);
+                                std::optional<double> sensitivity);
 std::string run_text(const SimulatedRun& run, const simulate::RunResult& result);
 
 nlohmann::ordered_json noise_json(const simulate::NoiseSpec& spec,

@@ -36,8 +36,8 @@ Scenario read_scenario(const std::filesystem::path& path);
 /// The largest relative change of TTFT when each bandwidth and each process's computations change
 /// by up to 1e-9 of themselves, over a few fixed choices. A well-conditioned run answers with
 /// 1e-9; with traffic of others, tsp with asynchronous sends can be chaotic, and then digits mean
-/// nothing.
-double ttft_sensitivity(const Simulation& simulation, const RunOptions& options);
+/// nothing. `ttft_s`: of the run with these options. Runs it three times more.
+double ttft_sensitivity(const Simulation& simulation, const RunOptions& options, double ttft_s);
 /// Above it a TTFT is called ill-conditioned: 1e-9 of an input moves it by more than 1e-4.
 inline constexpr double ill_conditioned = 1e-4;
 

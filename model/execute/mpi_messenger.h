@@ -13,9 +13,10 @@ class MpiMessenger : public Messenger {
  public:
   /// False in a build without MPI.
   static bool is_built_in();
-  /// Starts MPI, or ends the process with status 1 when that takes `limit_s`; a rank waits `limit_s` seconds for a message at most, and half a second more for
-  /// each rank below it, so that of a chain of waiting ranks the first one tells. Throws Error
-  /// (Fault::Run) when this kvcast was built without MPI.
+  /// Starts MPI, or ends the process with status 1 when that takes `limit_s`; a rank waits
+  /// `limit_s` seconds for a message at most, and half a second more for each rank below it, so
+  /// that of a chain of waiting ranks the first one tells. Throws Error (Fault::Run) when this
+  /// kvcast was built without MPI.
   explicit MpiMessenger(double limit_s);
   /// Ends MPI, unless an exception is on its way: the other ranks would not come.
   ~MpiMessenger() override;

@@ -159,6 +159,16 @@ TEST_CASE("simulate prefill: a partition from a table is that of partition looku
   CHECK(run_json(longer + "--extrapolate --json")["partition_tokens"].size() == 4);
 }
 
+TEST_CASE("simulate prefill: runs of very many messages are not repeated, and that is said") {
+  // 32 layers, 256 devices that each send 255 times: 2,088,960.
+  const ProgramResult result = run_program(
+      "simulate prefill --json --model llama-7b --hardware a100-80gb --schedule tsp "
+      "--devices 256 --topology ring --link nvlink --prompt-len 1k");
+  CHECK(result.status == 0);
+  CHECK(result.errors.find("2088960 messages: too many") == 0);
+  CHECK(json::parse(result.output)["ill_conditioned"].is_null());
+}
+
 TEST_CASE("simulate prefill: wrong requests are refused in one line") {
   check_refused("simulate prefill", "--model is required, or --scenario FILE");
   check_refused("simulate prefil", "did you mean 'prefill'?");
