@@ -10,8 +10,8 @@
 #include "model/error.h"
 #include "model/quantity.h"
 #include "reports/study_plots.h"
-#include "search/placed_estimator.h"
 #include "reports/validation_store.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {

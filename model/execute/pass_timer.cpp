@@ -8,7 +8,8 @@ PassTimer::PassTimer(const Checkpoint& checkpoint, const SessionOptions& options
     : architecture_(checkpoint.architecture()),
       recording_(record(architecture_, options.methods, session_lowering(options),
                         {.logits = options.logits, .decoder_tokens = options.decoder_tokens})),
-      weights_({{"", &checkpoint}}, {&recording_.prefill, &recording_.decode}, WeightForm::Packed) {}
+      weights_({{"", &checkpoint}}, {&recording_.prefill, &recording_.decode}, WeightForm::Packed) {
+}
 
 std::vector<PassSeconds> PassTimer::decode(const PassSizes& sizes, int repeats) const {
   return time(recording_.decode, sizes, 1, sizes.kv_len - 1, repeats);

@@ -32,8 +32,6 @@ plain=$("${run[@]}" --quiet) || fail "one process"
 
 refused 2 "mpirun -n 2 kvcast run" "${run[@]}" --method kvr:p=2
 refused 2 "as in 5/3/2/1" "${run[@]}" --method kvr:p=2,partition=11/0
-refused 2 "expected 'kvcast simulate prefill'" "$program" estimate --model pythia-70m \
-  --hardware a100-80gb --method kvr:p=4
 [ "$("${run[@]}" --quiet --method kvr:p=1)" = "$plain" ] || fail "kvr:p=1 in one process"
 [ "$("${run[@]}" --quiet --method tsp:p=1)" = "$plain" ] || fail "tsp:p=1 in one process"
 

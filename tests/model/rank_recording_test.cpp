@@ -290,7 +290,7 @@ TEST_CASE("placement: an estimate of one device refuses it and says what to use"
        {"kvr:p=4", "tsp:p=4", "mlkv:layers=1,heads=1+kvr:p=4,partition=5/3/2/1"}) {
     const std::string line = message_of([&] { record(tiny(), parse_methods(method), {}); });
     CAPTURE(line);
-    CHECK(line.find("'kvcast simulate prefill'") != std::string::npos);
+    CHECK(line.find("'kvcast simulate prefill --schedule'") != std::string::npos);
     CHECK(line.find("'mpirun -n 4 kvcast run'") != std::string::npos);
   }
 }

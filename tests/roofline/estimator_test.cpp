@@ -177,7 +177,7 @@ TEST_CASE("estimator: a sweep over speculative points gives each what it gets al
   const Estimator estimator(
       speculative("specprefill:keep=0.3,speculator=tinyllama-1.1b,lookahead=3,chunk=32"));
   std::vector<DesignPoint> points;
-  for (std::uint64_t prompt = 1; prompt < 3000; prompt = 3 * prompt + 5) {
+  for (std::uint64_t prompt = 32; prompt < 10000; prompt = 3 * prompt + 5) {
     points.push_back({1 + prompt % 3, prompt, 7});
   }
   std::vector<Estimate> rows(points.size());
