@@ -133,6 +133,8 @@ TEST_CASE("choose mlkv: ranked rows, rejected ones with a reason, published accu
   });
   REQUIRE(mqa != j["rows"].end());
   CHECK((*mqa)["published_accuracy_pct"] == 49.43);  // Table 3
+  const json changed = run_json(choose + "--json --memory-budget 6GB --set intermediate_size=2048");
+  for (const json& row : changed["rows"]) CHECK(!row.contains("published_accuracy_pct"));
 
   CHECK(run_json(choose + "--json --memory-budget 6000000000") == j);
   const ProgramResult csv = run_program(choose + "--csv -");
