@@ -235,11 +235,16 @@ double physical_memory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
 }
 
-/// The last-level cache, or what the systems that do not say have at least.
+/// The last-level cache that the first processor shares, or what the systems that do not say have
+/// at least. Of a part of a machine sysconf gives the whole machine's.
 double on_chip_memory() {
-  const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return static_cast<double>(std::max({l3, l2, 1L << 20}));
+  double bytes = 1 << 20;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    double kib = 0;
+    if (file >> kib) bytes = std::max(bytes, kib * 1024);
+  }
+  return bytes;
 }
 
 Sourced measured(double value, const std::string& reference, const std::string& note = "") {
