@@ -34,6 +34,7 @@ struct Result {
 };
 
 const char* verdict(const ReproducedRow& row) {
+  if (row.fitted) return "fitted";
   if (!row.exact) return "measured";
   return row.agrees ? "exact" : "DIFFERS";
 }
@@ -69,6 +70,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                          {"exact", s.exact},
                          {"exact_agree", s.exact_agree},
                          {"errata", s.errata},
+                         {"fitted", s.fitted},
                          {"mape", s.mape},
                          {"worst", s.worst}});
   }
@@ -79,7 +81,8 @@ ordered_json result_json(const std::vector<Result>& results) {
                       {"tables", p.tables},
                       {"exact", p.sums.exact},
                       {"exact_agree", p.sums.exact_agree},
-                      {"measured", p.measured},
+                      {"measured", p.sums.measured()},
+                      {"fitted", p.sums.fitted},
                       {"mape", p.sums.mape},
                       {"worst", p.sums.worst},
                       {"errata", p.sums.errata}});
@@ -116,12 +119,12 @@ std::string rows_text(const Result& result) {
 }
 
 std::string summary_text(const std::vector<Result>& results) {
-  Table table({"table", "cells", "exact", "agree", "errata", "mean |error|", "worst"});
+  Table table({"table", "cells", "exact", "agree", "fitted", "errata", "mean |error|", "worst"});
   for (const Result& result : results) {
     const ReproductionSummary& s = result.summary;
     const bool measured = result.table->kind == TableKind::Measured;
     table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
-               std::to_string(s.exact_agree), std::to_string(s.errata),
+               std::to_string(s.exact_agree), std::to_string(s.fitted), std::to_string(s.errata),
                measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * s.worst) : ""});
   }
@@ -129,12 +132,13 @@ std::string summary_text(const std::vector<Result>& results) {
 }
 
 std::string papers_text(const std::vector<Result>& results) {
-  Table table({"paper", "tables", "exact", "agree", "measured", "mean |error|", "worst", "errata",
+  Table table({"paper", "tables", "exact", "agree", "fitted", "measured", "mean |error|", "worst", "errata",
                "left out"});
   for (const PaperSummary& p : paper_summaries(results)) {
-    const bool measured = p.measured > 0;
+    const bool measured = p.sums.measured() > 0;
     table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
-               std::to_string(p.sums.exact_agree), std::to_string(p.measured),
+               std::to_string(p.sums.exact_agree), std::to_string(p.sums.fitted),
+               std::to_string(p.sums.measured()),
                measured ? fmt::format("{:.1f} %", 100 * p.sums.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * p.sums.worst) : "",
                std::to_string(p.sums.errata), std::to_string(p.gaps)});

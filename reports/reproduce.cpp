@@ -140,12 +140,14 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
     if (row.exact) {
       ++s.exact;
       if (row.agrees) ++s.exact_agree;
+    } else if (row.fitted) {
+      ++s.fitted;
     } else {
       s.mape += std::abs(row.relative_error);
       s.worst = std::max(s.worst, std::abs(row.relative_error));
     }
   }
-  if (s.cells > s.exact) s.mape /= static_cast<double>(s.cells - s.exact);
+  if (s.measured() > 0) s.mape /= static_cast<double>(s.measured());
   return s;
 }
 
@@ -157,22 +159,21 @@ std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const
     auto paper = std::find_if(papers.begin(), papers.end(),
                               [&](const PaperSummary& p) { return p.group == group; });
     if (paper == papers.end()) {
-      paper = papers.insert(papers.end(), {group, title_of(group), 0, 0, {}, gaps_of(group)});
+      paper = papers.insert(papers.end(), {group, title_of(group), 0, {}, gaps_of(group)});
     }
     const ReproductionSummary& s = summaries[i];
-    const std::size_t measured = s.cells - s.exact;
     ReproductionSummary& sums = paper->sums;
+    const double before = sums.mape * static_cast<double>(sums.measured());
     ++paper->tables;
     sums.cells += s.cells;
     sums.exact += s.exact;
     sums.exact_agree += s.exact_agree;
     sums.errata += s.errata;
+    sums.fitted += s.fitted;
     sums.worst = std::max(sums.worst, s.worst);
-    if (measured > 0) {
-      const auto before = static_cast<double>(paper->measured);
-      paper->measured += measured;
-      sums.mape = (sums.mape * before + s.mape * static_cast<double>(measured)) /
-                  static_cast<double>(paper->measured);
+    if (sums.measured() > 0) {
+      sums.mape = (before + s.mape * static_cast<double>(s.measured())) /
+                  static_cast<double>(sums.measured());
     }
   }
   return papers;

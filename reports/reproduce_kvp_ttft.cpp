@@ -65,13 +65,14 @@ std::vector<ReproducedRow> table5_ttft(const Catalog& catalog) {
     if (!a) continue;
     const roofline::DesignPoint point{row.whole("batch_size"), row.whole("prompt_tokens"), 1};
     std::string cell = row.text("model") + ": TTFT";
-    if (!hardware) {  // the table's first row is the base model, OE1.1B
+    const bool calibrates = !hardware;
+    if (calibrates) {  // the table's first row is the base model, OE1.1B
       hardware = calibrated(roofline::load_hardware(catalog, "m2-pro-cpu"), *a, point,
                             row.number("ttft_s"), row.place("ttft_s"));
-      cell += " (calibrated on)";
     }
     rows.push_back(
         published.compare(row, "ttft_s", cell, ttft(*a, *hardware, point), TableKind::Measured));
+    rows.back().fitted = calibrates;
   }
   return rows;
 }

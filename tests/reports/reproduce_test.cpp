@@ -261,12 +261,15 @@ TEST_CASE("reproduce: a summary keeps exact and measured cells apart") {
       {"s", "b", "2.0", 2.2, 0.1, true, false, "E99: why"},
       {"s", "c", "4.0", 3.0, -0.25, false, false, ""},
       {"s", "d", "4.0", 4.2, 0.05, false, false, ""},
+      {"s", "e", "4.0", 8.0, 1.0, false, false, "", 0, "", "", true},
   };
   const ReproductionSummary s = summarize(table("models"), rows);
   CHECK(s.table == "models");
-  CHECK(s.cells == 4);
+  CHECK(s.cells == 5);
   CHECK(s.exact == 2);
   CHECK(s.exact_agree == 1);
+  CHECK(s.fitted == 1);
+  CHECK(s.measured() == 2);
   CHECK(s.errata == 1);
   CHECK(s.mape == doctest::Approx(0.15));
   CHECK(s.worst == doctest::Approx(0.25));
