@@ -92,9 +92,7 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
     ConvertProgress progress(globals.quiet);
     report = convert_to_mlkv(checkpoint, o.common.out, conversion, std::ref(progress));
   }
-  if (report.copied_files.empty()) {
-    globals.say(o.common.in + " holds no tokenizer files to copy; run takes --tokens");
-  }
+  say_copied(globals, o.common, report);
   if (o.common.json) {
     print_json(mlkv_json(o, report));
   } else {

@@ -6,7 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/command.h"
 #include "cli/progress_bar.h"
+#include "model/convert/conversion_source.h"
 #include "model/stopwatch.h"
 
 namespace kvcast::cli {
@@ -45,5 +47,12 @@ class ConvertProgress {
   ProgressBar bar_;
   Stopwatch watch_;
 };
+
+/// Says so when there was no tokenizer to take along.
+inline void say_copied(const Globals& globals, const ConvertOptions& o,
+                       const ConversionReport& report) {
+  if (!report.copied_files.empty()) return;
+  globals.say(o.in + " holds no tokenizer files to copy; run takes --tokens");
+}
 
 }  // namespace kvcast::cli

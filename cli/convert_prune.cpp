@@ -19,7 +19,7 @@ struct PruneOptions {
   std::string keep;
 };
 
-ordered_json prune_json(const PruneOptions& o, const PruneReport& r) {
+ordered_json prune_json(const PruneOptions& o, const ConversionReport& r) {
   return {{"model", r.before.name},
           {"output", o.common.out},
           {"kept_layers", r.after.pruning.kept},
@@ -32,7 +32,7 @@ ordered_json prune_json(const PruneOptions& o, const PruneReport& r) {
           {"copied_files", r.copied_files}};
 }
 
-std::string prune_text(const PruneReport& r) {
+std::string prune_text(const ConversionReport& r) {
   const auto number = [](std::uint64_t x) { return std::to_string(x); };
   Table table({"", "before", "after"});
   table.add({"layers", number(r.before.num_hidden_layers()), number(r.after.num_hidden_layers())});
@@ -48,14 +48,12 @@ void convert_prune(const PruneOptions& o, const Globals& globals) {
     return parse_kept_layers(text, checkpoint.architecture().num_hidden_layers());
   });
   conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
-  PruneReport report;
+  ConversionReport report;
   {
     ConvertProgress progress(globals.quiet);
     report = convert_to_pruned(checkpoint, o.common.out, conversion, std::ref(progress));
   }
-  if (report.copied_files.empty()) {
-    globals.say(o.common.in + " holds no tokenizer files to copy; run takes --tokens");
-  }
+  say_copied(globals, o.common, report);
   if (o.common.json) {
     print_json(prune_json(o, report));
   } else {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
-#include "cli/request_options.h"
 #include "model/error.h"
 #include "model/quantity.h"
 #include "simulate/platform.h"
@@ -91,21 +90,7 @@ std::size_t parse_devices(const std::string& text, const char* flag) {
 }
 
 void ParallelOptions::add_to(CLI::App& c, bool required) {
-  c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      ->required(required)
-      ->type_name("MODEL");
-  c.add_option("--hardware", hardware, "catalog name or a JSON file; of each device")
-      ->required(required)
-      ->type_name("HW");
-  c.add_option("--attention", attention, "eager or tiled")
-      ->type_name("KIND")
-      ->capture_default_str();
-  c.add_option("--dtype", dtype, "of weights, activations and cache")
-      ->type_name("DTYPE")
-      ->capture_default_str();
-  c.add_option("--mode", mode, "calibrated or speed-of-light")
-      ->type_name("MODE")
-      ->capture_default_str();
+  request.add_device_flags_to(c, required);
   c.add_option("--link-gb-per-s", link_gb_per_s,
                "from each device to the next, 1e9 bytes a second; default: the hardware's link")
       ->type_name("GB/S");
@@ -127,13 +112,7 @@ void ParallelOptions::add_algorithm_to(CLI::App& c) {
 }
 
 search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog) {
-  RequestOptions request;
-  request.model = o.model;
-  request.hardware = o.hardware;
-  request.attention = o.attention;
-  request.dtype = o.dtype;
-  request.mode = o.mode;
-  const roofline::Configuration c = parse_configuration(request, catalog);
+  const roofline::Configuration c = parse_configuration(o.request, catalog);
   search::ChainLink link =
       parse_link({"", o.link_gb_per_s, o.link_latency_s}, c.hardware, c.mode).link;
   link.order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
@@ -144,11 +123,11 @@ search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog)
 
 search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead) {
   return {{"kvcast", KVCAST_VERSION},
-          {"model", o.model},
-          {"hardware", o.hardware},
-          {"attention", o.attention},
-          {"dtype", o.dtype},
-          {"mode", o.mode},
+          {"model", o.request.model},
+          {"hardware", o.request.hardware},
+          {"attention", o.request.attention},
+          {"dtype", o.request.dtype},
+          {"mode", o.request.mode},
           {"link_bytes_per_s", shortest(runahead.link().bytes_per_s)},
           {"link_latency_s", shortest(runahead.link().latency_s)},
           {"send_order", o.send_order},

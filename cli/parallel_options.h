@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/request_options.h"
 #include "roofline/estimator.h"
 #include "search/chain_links.h"
 #include "search/partition_table.h"
@@ -13,11 +14,7 @@
 namespace kvcast::cli {
 
 struct ParallelOptions {
-  std::string model;
-  std::string hardware;
-  std::string attention = "tiled";
-  std::string dtype = "fp16";
-  std::string mode = "calibrated";
+  RequestOptions request;      ///< its model, each device, kernels, dtype and mode
   std::string link_gb_per_s;   ///< empty: of the hardware's first link, with its link_rate
   std::string link_latency_s;  ///< empty: of that link
   std::string send_order = "fifo";

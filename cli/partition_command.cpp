@@ -112,7 +112,7 @@ void search_one(const SearchOptions& o, const Globals& globals) {
     return;
   }
   for (const auto& [flag, value] :
-       {std::pair{"--model", &o.parallel.model}, std::pair{"--hardware", &o.parallel.hardware}}) {
+       {std::pair{"--model", &o.parallel.request.model}, std::pair{"--hardware", &o.parallel.request.hardware}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
   }
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());
@@ -268,11 +268,11 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   const std::size_t devices = parse_devices(o.devices, "--devices");
   const PartitionTable table = search::read_table(o.table);
   ParallelOptions p;
-  p.model = agreed(table, o, "model", o.model);
-  p.hardware = agreed(table, o, "hardware", o.hardware);
-  p.attention = table_setting(table, o.table, "attention");
-  p.dtype = table_setting(table, o.table, "dtype");
-  p.mode = table_setting(table, o.table, "mode");
+  p.request.model = agreed(table, o, "model", o.model);
+  p.request.hardware = agreed(table, o, "hardware", o.hardware);
+  p.request.attention = table_setting(table, o.table, "attention");
+  p.request.dtype = table_setting(table, o.table, "dtype");
+  p.request.mode = table_setting(table, o.table, "mode");
   p.send_order = table_setting(table, o.table, "send_order");
   p.link_latency_s = table_setting(table, o.table, "link_latency_s");
   const double bytes_per_s =

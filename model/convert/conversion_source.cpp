@@ -22,6 +22,13 @@ std::string torch_name(DType dtype) {
 
 }  // namespace
 
+void ConversionReport::compare(const Recording& recorded_before, const Recording& recorded_after) {
+  parameters_before = recorded_before.parameters;
+  parameters_after = recorded_after.parameters;
+  kv_cache_ratio = static_cast<double>(recorded_after.kv_cache_bytes_per_token.at({})) /
+                   static_cast<double>(recorded_before.kv_cache_bytes_per_token.at({}));
+}
+
 nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
   nlohmann::json config = checkpoint.gguf() != nullptr
                               ? gguf_config(*checkpoint.gguf())

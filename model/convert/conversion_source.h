@@ -1,6 +1,7 @@
-/// What conversions read of the checkpoint that they start from.
+/// What conversions read of the checkpoint that they start from, and say of what they changed.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,19 @@
 #include "model/weights/safetensors.h"
 
 namespace kvcast {
+
+/// What a conversion changed.
+struct ConversionReport {
+  Architecture before;
+  Architecture after;
+  std::uint64_t parameters_before = 0;
+  std::uint64_t parameters_after = 0;
+  double kv_cache_ratio = 1;  ///< bytes of the decoder's own cache, after / before
+  std::vector<std::string> copied_files;
+
+  /// The parameters and the cache, from the recordings of the two models.
+  void compare(const Recording& recorded_before, const Recording& recorded_after);
+};
 
 /// The configuration in Hugging Face's form, a GGUF file's as well, with the element type of the
 /// weights to be written.

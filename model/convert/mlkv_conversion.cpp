@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "model/convert/checkpoint_writer.h"
-#include "model/convert/conversion_source.h"
 #include "model/error.h"
 #include "model/weights/weight_map.h"
 
@@ -155,10 +154,7 @@ MlkvReport convert_to_mlkv(
   const Recording before = record(report.before, {}, {});
   const Recording after = record(report.after, {}, {});
   check_source(checkpoint, before);
-  report.parameters_before = before.parameters;
-  report.parameters_after = after.parameters;
-  report.kv_cache_ratio = static_cast<double>(after.kv_cache_bytes_per_token.at({})) /
-                          static_cast<double>(before.kv_cache_bytes_per_token.at({}));
+  report.compare(before, after);
   const Stack& stack = report.after.decoder;
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
     if (!stack.layers[i].kv_layer) report.groups.emplace_back();

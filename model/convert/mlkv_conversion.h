@@ -5,13 +5,13 @@
 /// Source: zaydzuhri/pythia-mlkv, convert_to_mlkv.py; Zuhri et al. 2024 (arXiv:2406.09297), 4.2.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/convert/conversion_source.h"
 #include "model/dtype.h"
 #include "model/methods/mlkv.h"
 #include "model/weights/checkpoint.h"
@@ -32,15 +32,8 @@ struct MlkvConversion {
   DType dtype = DType::FP32;  ///< of the weights written
 };
 
-/// What a conversion changed.
-struct MlkvReport {
-  Architecture before;
-  Architecture after;
+struct MlkvReport : ConversionReport {
   std::vector<std::vector<std::size_t>> groups;  ///< layers, the owner first
-  std::uint64_t parameters_before = 0;
-  std::uint64_t parameters_after = 0;
-  double kv_cache_ratio = 1;  ///< cache bytes after / before
-  std::vector<std::string> copied_files;
 };
 
 /// `on_tensor` is called before each tensor with the tensors done and to do. Throws Error as

@@ -11,7 +11,6 @@
 
 #include "model/config_reader.h"
 #include "model/convert/checkpoint_writer.h"
-#include "model/convert/conversion_source.h"
 #include "model/error.h"
 #include "model/layer_pruning.h"
 #include "model/weights/weight_map.h"
@@ -170,20 +169,17 @@ std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t nu
   return kept;
 }
 
-PruneReport convert_to_pruned(
+ConversionReport convert_to_pruned(
     const Checkpoint& checkpoint, const std::filesystem::path& output,
     const PruneConversion& conversion,
     const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor) {
-  PruneReport report;
+  ConversionReport report;
   report.before = checkpoint.architecture();
   report.after = prune_layers(report.before, conversion.kept);
   const Recording before = record(report.before, {}, {});
   const Recording after = record(report.after, {}, {});
   check_source(checkpoint, before);
-  report.parameters_before = before.parameters;
-  report.parameters_after = after.parameters;
-  report.kv_cache_ratio = static_cast<double>(after.kv_cache_bytes_per_token.at({})) /
-                          static_cast<double>(before.kv_cache_bytes_per_token.at({}));
+  report.compare(before, after);
 
   const nlohmann::json config = config_of(checkpoint, report.after, conversion.dtype);
   const Architecture written = read_config(config, report.after.name, output.string());

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/convert/conversion_source.h"
 #include "model/dtype.h"
 #include "model/weights/checkpoint.h"
 
@@ -24,19 +25,10 @@ struct PruneConversion {
 /// "0.75", "0.5" or "0.25" (Table 4), or layer indices "0,2,5". Throws Error for other texts.
 std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t num_hidden_layers);
 
-struct PruneReport {
-  Architecture before;
-  Architecture after;
-  std::uint64_t parameters_before = 0;
-  std::uint64_t parameters_after = 0;
-  double kv_cache_ratio = 1;  ///< cache bytes after / before
-  std::vector<std::string> copied_files;
-};
-
 /// The tensors get Hugging Face's names and forms, a GGUF file's as well. `on_tensor` is called
 /// before each tensor with the tensors done and to do. Throws Error as prune_layers, Checkpoint and
 /// CheckpointWriter do; then nothing is written.
-PruneReport convert_to_pruned(
+ConversionReport convert_to_pruned(
     const Checkpoint& checkpoint, const std::filesystem::path& output,
     const PruneConversion& conversion,
     const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor = nullptr);

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "model/convert/checkpoint_writer.h"
-#include "model/convert/conversion_source.h"
 #include "model/convert/slim_weights.h"
 #include "model/error.h"
 #include "model/weights/weight_source.h"
@@ -420,15 +419,12 @@ SlimReport convert_to_slim(
   }
   Architecture after = a;
   after.slim = layers;
+  report.after = after;
   Lowering lowering;
   lowering.weights = lowering.activations = lowering.cache = conversion.dtype;
   const Recording before_recording = record(a, {}, lowering);
   const Recording after_recording = record(after, {{"slim", {}}}, lowering);
-  report.parameters_before = before_recording.parameters;
-  report.parameters_after = after_recording.parameters;
-  report.kv_cache_ratio = static_cast<double>(after_recording.kv_cache_bytes_per_token.at({})) /
-                          static_cast<double>(before_recording.kv_cache_bytes_per_token.at({}));
-
+  report.compare(before_recording, after_recording);
   if (sites == 2) {
     report.cross_cache_ratio =
         static_cast<double>(after_recording.cross_cache_bytes_per_token.at({})) /

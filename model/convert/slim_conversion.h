@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "model/convert/conversion_source.h"
 #include "model/execute/generate.h"
 #include "model/slim_forms.h"
 
@@ -39,15 +40,10 @@ struct SlimLayerReport {
   std::string reason;  ///< why no wanted form was taken; empty: one was
 };
 
-struct SlimReport {
-  Architecture before;
-  std::vector<SlimLayerReport> layers;  ///< by layer, self-attention first
-  std::size_t calibration_rows = 0;     ///< inputs of each self-attention
-  std::uint64_t parameters_before = 0;
-  std::uint64_t parameters_after = 0;
-  double kv_cache_ratio = 1;                ///< of the decoder's own cache, after / before
+struct SlimReport : ConversionReport {
+  std::vector<SlimLayerReport> layers;      ///< by layer, self-attention first
+  std::size_t calibration_rows = 0;         ///< inputs of each self-attention
   std::optional<double> cross_cache_ratio;  ///< of the cross-attention cache
-  std::vector<std::string> copied_files;
 };
 
 /// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a

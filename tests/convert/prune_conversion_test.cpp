@@ -43,7 +43,7 @@ TEST_CASE(
     const Checkpoint before(oracle / family);
     const std::size_t layers = before.architecture().num_hidden_layers();
     const Indices kept = layers == 2 ? Indices{1} : Indices{1, 2};
-    const PruneReport report = convert_to_pruned(before, folder / "out", {kept});
+    const ConversionReport report = convert_to_pruned(before, folder / "out", {kept});
     const Checkpoint after(folder / "out");
     const Architecture& a = after.architecture();
     REQUIRE(a.num_hidden_layers() == kept.size());
