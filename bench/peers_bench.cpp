@@ -103,7 +103,8 @@ void print_row(const std::string& what, const std::string& unit, const std::vect
 void compare_llama(const Options& o) {
   const std::vector<Peer> peers = parse_peers(o.peers);
   const Checkpoint checkpoint(o.model);
-  const Session session(checkpoint, {});
+  // llama.cpp's graphs leave these rows out too.
+  const Session session(checkpoint, {.skip_unread_rows = true});
   const Architecture& a = session.architecture();
   std::printf("%s, %d threads, median of %d rounds, tokens a second; x: kvcast over the peer\n",
               a.name.c_str(), use_threads(o.threads), o.rounds);

@@ -57,6 +57,7 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"cache_dtype", name(c.lowering.cache)},
           {"mode", roofline::name(c.mode)},
           {"logits", c.logits == Logits::All ? "all" : "last"},
+          {"skip_unread_rows", c.lowering.skip_unread_rows},
           {"batch", p.batch},
           {"prompt_len", p.prompt_len},
           {"output_len", p.output_len}};

@@ -16,14 +16,13 @@ DType dtype_or(const std::string& text, const std::string& fallback, const char*
 
 }  // namespace
 
-void RequestOptions::add_choice_flags_to(CLI::App& c) {
+void RequestOptions::add_device_flags_to(CLI::App& c, bool required) {
   c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      ->required()
+      ->required(required)
       ->type_name("MODEL");
-  c.add_option("--hardware", hardware, "catalog name or a JSON file")->required()->type_name("HW");
-  c.add_option("--batch,-b", batch, "sequences processed together")
-      ->type_name("N")
-      ->capture_default_str();
+  c.add_option("--hardware", hardware, "catalog name or a JSON file")
+      ->required(required)
+      ->type_name("HW");
   c.add_option("--attention", attention, "eager or tiled")
       ->type_name("KIND")
       ->capture_default_str();
@@ -32,6 +31,13 @@ void RequestOptions::add_choice_flags_to(CLI::App& c) {
       ->capture_default_str();
   c.add_option("--mode", mode, "calibrated or speed-of-light")
       ->type_name("MODE")
+      ->capture_default_str();
+}
+
+void RequestOptions::add_choice_flags_to(CLI::App& c) {
+  add_device_flags_to(c);
+  c.add_option("--batch,-b", batch, "sequences processed together")
+      ->type_name("N")
       ->capture_default_str();
   c.add_option("--set", set, "override a config entry")->type_name("KEY=VALUE");
 }
@@ -67,6 +73,7 @@ void RequestOptions::add_to(CLI::App& c) {
   c.add_option("--logits", logits, "last: head on the last position; all: on every position")
       ->type_name("WHICH")
       ->capture_default_str();
+  add_unread_rows_flag(c, skip_unread_rows);
   add_semantics_flag(c, semantics);
   c.add_option("--batch,-b", batch, "sequences processed together")
       ->type_name("N")
@@ -129,6 +136,12 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
                       {"semantics", semantics}}});
 }
 
+void add_unread_rows_flag(CLI::App& command, bool& skip) {
+  command.add_flag("--skip-unread-rows", skip,
+                   "prefill: rows that no logits need end with the last layer's attention (as in "
+                   "llama.cpp)");
+}
+
 Logits parse_logits(const std::string& text) {
   if (text == "last") return Logits::Last;
   if (text == "all") return Logits::All;
@@ -140,6 +153,7 @@ Lowering parse_lowering(const RequestOptions& o) {
   l.attention = parse_flag("--attention", o.attention, parse_kernels);
   l.elementwise = o.elementwise.empty() ? l.attention
                                         : parse_flag("--elementwise", o.elementwise, parse_kernels);
+  l.skip_unread_rows = o.skip_unread_rows;
   l.weights = dtype_or(o.weight_dtype, o.dtype, "--weight-dtype");
   l.activations = dtype_or(o.activation_dtype, o.dtype, "--activation-dtype");
   l.cache = dtype_or(o.cache_dtype, o.dtype, "--cache-dtype");

@@ -26,6 +26,7 @@ struct RequestOptions {
   std::string cache_dtype;
   std::string mode = "calibrated";
   std::string logits = "last";
+  bool skip_unread_rows = false;
   std::string semantics;  ///< of MLKV models; empty: as the method or the model says
   std::string batch = "1";
   std::optional<std::string> prompt_len;  ///< none: 1024, or the model's encoder length
@@ -35,6 +36,8 @@ struct RequestOptions {
 
   /// All flags.
   void add_to(CLI::App& command);
+  /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.
+  void add_device_flags_to(CLI::App& command, bool required = true);
   /// Those that a choice among a method's forms takes: model, device, batch, kernels, dtype, mode.
   void add_choice_flags_to(CLI::App& command);
 };
@@ -57,6 +60,9 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
 void add_semantics_flag(CLI::App& command, std::string& semantics);
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
+
+/// `--skip-unread-rows`.
+void add_unread_rows_flag(CLI::App& command, bool& skip);
 
 Logits parse_logits(const std::string& text);
 Lowering parse_lowering(const RequestOptions& o);

@@ -38,6 +38,7 @@ struct Options {
   std::string semantics;
   std::string attention = "tiled";
   std::string elementwise;
+  bool skip_unread_rows = false;
   std::string dtype = "fp32";
   RunInputs inputs;
   std::string output_len = "16";
@@ -110,9 +111,11 @@ execute::SessionOptions session_options(const Options& o, const Architecture& a,
   RequestOptions kernels;
   kernels.attention = o.attention;
   kernels.elementwise = o.elementwise;
+  kernels.skip_unread_rows = o.skip_unread_rows;
   const Lowering lowering = parse_lowering(kernels);
   s.attention = lowering.attention;
   s.elementwise = lowering.elementwise;
+  s.skip_unread_rows = lowering.skip_unread_rows;
   s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
   s.dtype = parse_run_dtype(o.dtype);
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
@@ -292,10 +295,10 @@ std::string common_text(const Options& o, const Job& job, const Globals& globals
     const auto config = globals.catalog().find("models", "model", o.model);
     random = o.random_weights + " " + file_fingerprint(config);
   }
-  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}'", KVCAST_VERSION,
+  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {}", KVCAST_VERSION,
                      fingerprint(job.checkpoint), fingerprint(job.request.tokens),
                      to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
-                     o.output_len, o.logits.empty(), random, o.count, o.chunk);
+                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows);
 }
 
 void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
@@ -433,6 +436,7 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--elementwise", o->elementwise,
                 "eager or fused norms, rotations and activations; default as attention")
       ->type_name("KIND");
+  add_unread_rows_flag(*c, o->skip_unread_rows);
   c->add_option("--dtype", o->dtype,
                 "fp32, or fp64 for comparisons: plain loops in double precision (slow)")
       ->type_name("DTYPE")

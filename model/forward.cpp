@@ -20,6 +20,8 @@ struct StackPass {
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Value> positions = {};
   std::optional<LayerTokens> layer_tokens = {};
+  /// Behind the last layer's attention only the last token goes on.
+  bool last_token_leaves = false;
 };
 
 std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
@@ -50,6 +52,10 @@ Value bidirectional_attention(const AttentionSite& s) {
   return s.attend(q, k, s.value(), 0);
 }
 
+bool leaves_here(const StackPass& pass, std::size_t index) {
+  return pass.last_token_leaves && index + 1 == pass.stack.layers.size();
+}
+
 Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
@@ -57,7 +63,8 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
   const AttentionSite site{r, pass.architecture, stack,     layer,          index, name,
                            x, pass.past,         pass.bias, pass.positions, shared};
-  const Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
+  Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
+  if (leaves_here(pass, index)) o = r.last_token(o);
   return project(r, "attention_output", name + ".attention_output", o,
                  pass.architecture.hidden_size, stack.attention_output_bias);
 }
@@ -112,8 +119,12 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   };
 
   r.enter(pass.phase, static_cast<int>(index));
-  const Value normed = norm("attention_norm", x);
+  Value normed = norm("attention_norm", x);
   const Value attended = post("post_attention_norm", self_attention(r, pass, index, name, normed));
+  if (leaves_here(pass, index)) {
+    x = r.last_token(x);
+    if (stack.residual == Residual::ParallelOneNorm) normed = r.last_token(normed);
+  }
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
         stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
@@ -344,16 +355,13 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
           pass.cross.read({r, a, i, name}, pass.batch, pass.encoder_len, cross_cache));
     }
   }
+  stack.last_token_leaves =
+      r.lowering().skip_unread_rows && pass.logits == Logits::Last && !(pass.tokens == Count(1));
   x = record_stack(r, stack, x, cross_cache);
   if (pass.logits == Logits::None) return x;
-
-  if (pass.logits == Logits::None) {
-    r.output(x);
-    return x;
-  }
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.
-  if (pass.logits == Logits::Last) x = r.last_token(x);
+  if (pass.logits == Logits::Last && !stack.last_token_leaves) x = r.last_token(x);
   const Value logits = record_head(r, a, final_norm(r, stack, x));
   r.output(logits);
   return logits;

@@ -33,6 +33,9 @@ struct Lowering {
   DType weights = DType::FP16;
   DType activations = DType::FP16;
   DType cache = DType::FP16;
+  /// Rows of the last layer that no logits come from end with its attention, as in llama.cpp's
+  /// graphs; transformers computes them.
+  bool skip_unread_rows = false;
   bool operator==(const Lowering&) const = default;
 };
 

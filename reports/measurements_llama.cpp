@@ -12,10 +12,13 @@
 namespace kvcast::reports {
 namespace {
 
-/// Norms, rotations and activations are one kernel each; attention by flash_attn:
+/// Norms, rotations and activations are one kernel each, and of the last layer only the rows that
+/// give logits are computed behind attention (inp_out_ids of llama.cpp's graphs); attention by
+/// flash_attn:
 /// "0", "1", "false" or "on"; "-1", "auto" and what is not said are left to the user.
 void set_attention(const MeasurementFields& f, MeasuredRow& row) {
   row.lowering.elementwise = Kernels::Fused;
+  row.lowering.skip_unread_rows = true;
   const std::string flash = f.text_or("flash_attn", "");
   if (flash == "0" || flash == "false" || flash == "off") row.lowering.attention = Kernels::Eager;
   if (flash == "1" || flash == "true" || flash == "on") row.lowering.attention = Kernels::Fused;

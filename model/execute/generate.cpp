@@ -141,6 +141,7 @@ Lowering session_lowering(const SessionOptions& options) {
   Lowering l;
   l.attention = options.attention;
   l.elementwise = options.elementwise;
+  l.skip_unread_rows = options.skip_unread_rows;
   l.weights = l.activations = l.cache = options.dtype;
   return l;
 }

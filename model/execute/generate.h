@@ -21,6 +21,7 @@ struct SessionOptions {
   std::vector<MethodSpec> methods = {};
   Kernels attention = Kernels::Fused;
   Kernels elementwise = Kernels::Fused;
+  bool skip_unread_rows = false;  ///< see Lowering
   Loops loops = Loops::Fast;
   Logits logits = Logits::Last;
   /// What weights, cache and activations are, and what is computed in: FP32 or FP64. In FP64 the

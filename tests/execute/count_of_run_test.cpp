@@ -83,6 +83,17 @@ TEST_CASE("count: eager attention with fused norms, and a prompt in chunks") {
   check_counts(c, {.chunk = 4});
 }
 
+TEST_CASE("count: rows that no logits need are neither computed nor counted") {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(name);
+      CAPTURE(kernels == Kernels::Eager);
+      check_counts(c, {.attention = kernels, .elementwise = kernels, .skip_unread_rows = true});
+    }
+  }
+}
+
 TEST_CASE("count: an MLKV model with the released semantics, in one piece and in chunks") {
   for (const char* name : {"mlkv_neox", "mlkv_llama"}) {
     const OracleCase c(name);

@@ -125,6 +125,27 @@ TEST_CASE("recording: all logits cost the head for every token, last logits for 
   CHECK(total_work(all.decode) == total_work(last.decode));
 }
 
+TEST_CASE("recording: of the last layer's rows without logits only attention is left") {
+  const Architecture a = load_model(catalog(), "tinyllama-1.1b");
+  Lowering lowering;
+  const Recording full = record(a, {}, lowering);
+  lowering.skip_unread_rows = true;
+  const Recording skipped = record(a, {}, lowering);
+  const auto matrix_flops = [](const Recording& r, std::uint64_t batch, std::uint64_t tokens) {
+    const SymbolValues at = r.symbols.resolve({batch, tokens, tokens});
+    std::uint64_t sum = 0;
+    for (const Node& n : r.prefill.nodes()) {
+      if (std::holds_alternative<Linear>(n.op)) sum += work(r.prefill, n).flops.at(at);
+    }
+    return sum;
+  };
+  // of W_O 2048 x 2048 and three matrices 2048 x 5632, for 3 x 511 rows
+  CHECK(matrix_flops(full, 3, 512) - matrix_flops(skipped, 3, 512) ==
+        2ULL * 3 * 511 * (2048 * 2048 + 3 * 2048 * 5632));
+  CHECK(total_work(full.decode).flops.at(full.symbols.resolve({3, 512, 600})) ==
+        total_work(skipped.decode).flops.at(skipped.symbols.resolve({3, 512, 600})));
+}
+
 TEST_CASE("recording: a prompt of one costs no more than a decode step into an empty cache") {
   const Architecture a = load_model(catalog(), "pythia-70m");
   const Recording r = record(a, {}, {});
