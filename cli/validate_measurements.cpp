@@ -1,7 +1,5 @@
 #include "cli/validate_measurements.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +9,7 @@
 #include "reports/atomic_file.h"
 #include "reports/plot.h"
 #include "reports/row_filter.h"
+#include "reports/sweep_spec.h"
 #include "reports/validation_store.h"
 
 namespace kvcast::cli {
@@ -47,16 +46,6 @@ void keep(Validation& v, const reports::RowFilter& filter) {
   v.cases = std::move(kept);
 }
 
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
-}
-
 /// Of the rows of the fitted device that it was not fitted to.
 reports::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f) {
   std::vector<double> errors;
@@ -79,7 +68,7 @@ CheckedFit fit(Validation& v, const ValidateOptions& o, const reports::RowFilter
   f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(),
                        std::filesystem::path(o.measurements).filename().string());
   if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
-  f.fit = reports::fit_factors(std::move(to_fit), v.devices, split_names(o.fit));
+  f.fit = reports::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));
   f.others_before = errors_of_others(v, f);
   v.devices.at(f.fit.hardware.name) = f.fit.hardware;
   reports::predict(v.cases, v.devices);

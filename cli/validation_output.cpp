@@ -47,7 +47,7 @@ ordered_json case_json(const ValidationCase& c) {
           {"hardware", r.hardware},
           {"method", r.method},
           {"attention", reports::attention_name(l.attention)},
-          {"elementwise", l.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"elementwise", reports::elementwise_name(l.elementwise)},
           {"weight_dtype", name(l.weights)},
           {"activation_dtype", name(l.activations)},
           {"cache_dtype", name(l.cache)},

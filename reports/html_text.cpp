@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "model/quantity.h"
+#include "reports/number_text.h"
 
 namespace kvcast::reports {
 namespace {
@@ -45,9 +45,7 @@ std::size_t character_length(std::string_view text) {
 
 std::optional<double> number_of(std::string_view text) {
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (text.empty() || !whole || !std::isfinite(value)) return {};
+  if (!parse_number(text, value) || !std::isfinite(value)) return {};
   return value;
 }
 

@@ -107,20 +107,19 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
 std::string key_of(const MeasuredRow& r) {
   if (!r.id.empty()) return r.id;
   const Lowering& l = r.lowering;
-  std::string key =
-      fmt::format("{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model,
-                  r.hardware, r.method, l.attention == Kernels::Eager ? "eager" : "tiled",
-                  kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache),
-                  r.size.batch, r.size.prompt_len, r.size.output_len);
+  std::string key = fmt::format(
+      "{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model, r.hardware,
+      r.method, attention_name(l.attention), kvcast::name(l.weights), kvcast::name(l.activations),
+      kvcast::name(l.cache), r.size.batch, r.size.prompt_len, r.size.output_len);
   for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
   return key;
 }
 
 /// What people read of a row that its file gives no id.
 std::string label_of(const MeasuredRow& r) {
-  const bool eager = r.lowering.attention == Kernels::Eager;
   return fmt::format("{} {} {} b{} p{} n{}", r.model.substr(r.model.rfind('/') + 1), r.method,
-                     eager ? "eager" : "tiled", r.size.batch, r.size.prompt_len, r.size.output_len);
+                     attention_name(r.lowering.attention), r.size.batch, r.size.prompt_len,
+                     r.size.output_len);
 }
 
 void reject_duplicates(std::vector<MeasuredRow>& rows) {
@@ -148,6 +147,14 @@ std::string_view name(Metric metric) {
   }
   KVCAST_ASSERT(false);
   return {};
+}
+
+std::string_view attention_name(Kernels attention) {
+  return attention == Kernels::Eager ? "eager" : "tiled";
+}
+
+std::string_view elementwise_name(Kernels elementwise) {
+  return elementwise == Kernels::Eager ? "eager" : "fused";
 }
 
 Measurements parse_measurements(std::string_view text, const std::string& name,

@@ -25,6 +25,9 @@ enum class Metric {
 };
 /// "ttft_s", "tpot_s", "request_s"
 std::string_view name(Metric metric);
+/// "eager" or "tiled"; "eager" or "fused"
+std::string_view attention_name(Kernels attention);
+std::string_view elementwise_name(Kernels elementwise);
 
 struct MeasuredTime {
   Metric metric = Metric::Ttft;

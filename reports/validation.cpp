@@ -140,10 +140,6 @@ std::string method_names(std::string_view methods) {
   return names.empty() ? "plain" : fmt::format("{}", fmt::join(names, "+"));
 }
 
-std::string_view attention_name(Kernels attention) {
-  return attention == Kernels::Eager ? "eager" : "tiled";
-}
-
 double error_bound(std::span<const double> relative_errors) {
   std::vector<double> sizes;
   for (const double e : relative_errors) sizes.push_back(std::abs(e));
@@ -190,7 +186,7 @@ void write_validation_csv(std::span<const ValidationCase> cases,
     const Lowering& l = r.lowering;
     csv.cell(r.id).cell(r.model).cell(r.hardware).cell(r.method);
     csv.cell(attention_name(l.attention));
-    csv.cell(l.elementwise == Kernels::Eager ? "eager" : "fused");
+    csv.cell(elementwise_name(l.elementwise));
     csv.cell(kvcast::name(l.weights)).cell(kvcast::name(l.activations)).cell(kvcast::name(l.cache));
     csv.cell(r.size.batch).cell(r.size.prompt_len).cell(r.size.output_len);
     csv.cell(name(c.metric)).cell(c.predicted).cell(c.measured).cell(c.relative_error());

@@ -62,7 +62,6 @@ void predict(std::span<ValidationCase> cases, const Devices& devices);
 
 /// "slim+specprefill": a method's parts without their options.
 std::string method_names(std::string_view methods);
-std::string_view attention_name(Kernels attention);
 
 struct ErrorSummary {
   std::size_t rows = 0;
