@@ -1,7 +1,5 @@
 #include "cli/validate_measurements.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +9,7 @@
 #include "reports/atomic_file.h"
 #include "reports/plot.h"
 #include "reports/row_filter.h"
+#include "reports/sweep_spec.h"
 #include "reports/validation_store.h"
 
 namespace kvcast::cli {
@@ -39,22 +38,16 @@ reports::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
   return d;
 }
 
+/// Throws Error when there were rows and none is left.
 void keep(Validation& v, const reports::RowFilter& filter) {
   std::vector<reports::ValidationCase> kept;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
     if (filter.takes(v.cases[i], i)) kept.push_back(v.cases[i]);
   }
-  v.cases = std::move(kept);
-}
-
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  if (kept.empty() && !v.cases.empty()) {
+    throw Error("--rows", "a filter that takes no row", "some");
   }
-  return names;
+  v.cases = std::move(kept);
 }
 
 /// Of the rows of the fitted device that it was not fitted to.
@@ -79,7 +72,7 @@ CheckedFit fit(Validation& v, const ValidateOptions& o, const reports::RowFilter
   f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(),
                        std::filesystem::path(o.measurements).filename().string());
   if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
-  f.fit = reports::fit_factors(std::move(to_fit), v.devices, split_names(o.fit));
+  f.fit = reports::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));
   f.others_before = errors_of_others(v, f);
   v.devices.at(f.fit.hardware.name) = f.fit.hardware;
   reports::predict(v.cases, v.devices);
@@ -163,8 +156,13 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   std::optional<CheckedFit> fitted;
   if (!o.fit.empty()) fitted = fit(v, o, fit_filter);
   if (!o.output.empty()) write_hardware(*fitted, o, globals.catalog());
-  write_validation_files(v, o.csv, o.plot);
-  if (!o.store.empty()) {
+  // A store or a picture of nothing would replace an earlier one.
+  const bool any = !v.cases.empty();
+  if (!any && !(o.store.empty() && o.plot.empty())) {
+    globals.warn("no row has a forecast: --store and --plot write nothing");
+  }
+  write_validation_files(v, o.csv, any ? o.plot : "");
+  if (any && !o.store.empty()) {
     const std::string source = std::filesystem::path(o.measurements).filename().string();
     reports::write_file(o.store, reports::validation_document(v, source));
   }

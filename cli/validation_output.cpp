@@ -47,7 +47,7 @@ ordered_json case_json(const ValidationCase& c) {
           {"hardware", r.hardware},
           {"method", r.method},
           {"attention", reports::attention_name(l.attention)},
-          {"elementwise", l.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"elementwise", reports::elementwise_name(l.elementwise)},
           {"weight_dtype", name(l.weights)},
           {"activation_dtype", name(l.activations)},
           {"cache_dtype", name(l.cache)},
@@ -132,7 +132,8 @@ std::string validation_text(const Validation& v) {
     text += groups.text();
   }
   if (!v.unmatched.empty()) {
-    text += fmt::format("\n{} rows without a forecast:\n", v.unmatched.size());
+    const std::size_t n = v.unmatched.size();
+    text += fmt::format("\n{} {} without a forecast:\n", n, n == 1 ? "row" : "rows");
     for (const reports::UnmatchedRow& u : v.unmatched) {
       text += fmt::format("  {}: {}\n", u.id.empty() ? u.place : u.id, u.reason);
     }

@@ -1,7 +1,6 @@
 #include "reports/csv_table.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "reports/number_text.h"
 
 namespace kvcast::reports {
 
@@ -19,8 +19,7 @@ const std::string& CsvRow::text(std::string_view column) const {
 double CsvRow::number(std::string_view column) const {
   const std::string& cell = text(column);
   double value = 0;
-  const auto [rest, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || rest != cell.data() + cell.size() || !std::isfinite(value)) {
+  if (!parse_number(cell, value) || !std::isfinite(value)) {
     throw Error(place(column), "'" + cell + "'", "a number");
   }
   return value;
@@ -29,8 +28,7 @@ double CsvRow::number(std::string_view column) const {
 std::uint64_t CsvRow::whole(std::string_view column) const {
   const std::string& cell = text(column);
   std::uint64_t value = 0;
-  const auto [rest, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || rest != cell.data() + cell.size()) {
+  if (!parse_number(cell, value)) {
     throw Error(place(column), "'" + cell + "'", "a whole number from 0 to 2^64 - 1");
   }
   return value;

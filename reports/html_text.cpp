@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 
 #include <fmt/format.h>
 
 #include "model/quantity.h"
+#include "reports/number_text.h"
 
 namespace kvcast::reports {
 namespace {
@@ -43,12 +42,10 @@ std::size_t character_length(std::string_view text) {
   return overlong || surrogate || code > 0x10FFFF ? 0 : length;
 }
 
-std::optional<double> number_of(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (text.empty() || !whole || !std::isfinite(value)) return {};
-  return value;
+/// Errors, which people read as percentages.
+bool is_share(std::string_view name) {
+  return name.ends_with("relative_error") || name.ends_with("error_bound") || name == "mape" ||
+         name == "worst" || name == "bias" || name == "bound";
 }
 
 bool is_whole(std::string_view text) {
@@ -134,6 +131,12 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  if (!parse_number(text, value) || !std::isfinite(value)) return {};
+  return value;
+}
+
 bool is_number(std::string_view text) { return number_of(text).has_value(); }
 
 std::string shown_number(std::string_view text) {
@@ -168,6 +171,7 @@ std::string shown_quantity(std::string_view name, std::string_view text) {
     return format_count(*value) + "FLOP";
   }
   if (name.ends_with("_s") || name == "seconds") return format_quantity(*value, Dimension::Seconds);
+  if (is_share(name)) return fmt::format("{:.3g} %", 100 * *value);
   return shown_number(text);
 }
 

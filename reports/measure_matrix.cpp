@@ -10,6 +10,7 @@
 #include "model/error.h"
 #include "model/execute/generate.h"
 #include "reports/csv_writer.h"
+#include "reports/fnv_hash.h"
 #include "reports/sweep_file.h"
 #include "reports/validation_store.h"
 #include "roofline/estimator.h"
@@ -88,16 +89,13 @@ std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) 
 }
 
 std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
-  std::uint64_t state = 0xcbf29ce484222325u;  // FNV-1a
-  const auto add = [&](std::string_view text) {
-    for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  };
+  FnvHash hash;
   for (const MeasurePoint& p : points) {
-    add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
-                    p.size.batch, p.size.prompt_len, p.size.output_len));
+    hash.add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
+                         p.size.batch, p.size.prompt_len, p.size.output_len));
   }
-  add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
-  return fmt::format("{:016x}", state);
+  hash.add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
+  return hash.text();
 }
 
 /// Thrown out of a run when the user wants an end.
@@ -186,7 +184,7 @@ std::string row_text(const MeasurePoint& p, const std::string& device,
                      const std::optional<roofline::Estimate>& predicted, std::string error) {
   CsvText csv;
   csv.cell(p.model).cell(device).cell(p.method).cell(attention_name(p.attention));
-  csv.cell(p.attention == Kernels::Eager ? "eager" : "fused").cell("fp32");
+  csv.cell(elementwise_name(p.attention)).cell("fp32");
   csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
   const bool decodes = p.size.output_len > 1;
   const auto cell = [&](bool there, double value) {

@@ -1,23 +1,16 @@
 #include "reports/measurement_fields.h"
 
-#include <charconv>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "reports/number_text.h"
 
 namespace kvcast::reports {
 namespace {
 
 constexpr std::uint64_t max_whole = std::uint64_t{1} << 40;
-
-template <typename Number>
-bool parse_number(const std::string& text, Number& value) {
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && rest == end;
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "reports/fnv_hash.h"
 
 namespace kvcast::reports {
 namespace {
@@ -55,25 +56,27 @@ std::vector<std::optional<Value>> or_none(std::vector<Value> values) {
   return {values.begin(), values.end()};
 }
 
-/// FNV-1a; each part is closed by its length, so that "ab","c" and "a","bc" differ.
+/// Each part is closed by its length, so that "ab","c" and "a","bc" differ.
 class Hash {
  public:
   void add(std::string_view part) {
-    for (const char c : part) mix(static_cast<unsigned char>(c));
+    hash_.add(part);
     add(part.size());
   }
   void add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) mix(static_cast<unsigned char>(number >> shift));
+    for (int shift = 0; shift < 64; shift += 8) {
+      const auto byte = static_cast<char>(number >> shift & 0xff);
+      hash_.add({&byte, 1});
+    }
   }
   void add_words(const std::vector<std::string>& words) {
     for (const std::string& word : words) add(word);
     add(words.size());
   }
-  std::uint64_t value() const { return state_; }
+  std::uint64_t value() const { return hash_.value(); }
 
  private:
-  void mix(unsigned char byte) { state_ = (state_ ^ byte) * 0x100000001b3u; }
-  std::uint64_t state_ = 0xcbf29ce484222325u;
+  FnvHash hash_;
 };
 
 /// A JSON file by its contents; others (weights may be gigabytes) by size and time.

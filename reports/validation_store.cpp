@@ -8,6 +8,7 @@
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "reports/fnv_hash.h"
 
 namespace kvcast::reports {
 namespace {
@@ -19,13 +20,11 @@ using roofline::Sourced;
 constexpr const char* what = "kvcast validation";
 constexpr std::uint64_t version = 1;
 
-/// FNV-1a of the numbers as they are printed, so that a file and its copy agree.
+/// A hash of the numbers as they are printed, so that a file and its copy agree.
 class Fingerprint {
  public:
   void add(std::string_view name, double value) {
-    for (const char c : fmt::format("{}={:.6g};", name, value)) {
-      state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    }
+    hash_.add(fmt::format("{}={:.6g};", name, value));
   }
   void add(std::string_view name, const std::optional<Sourced>& value) {
     if (value) add(name, value->value);
@@ -35,10 +34,10 @@ class Fingerprint {
       add(fmt::format("{}.{}", name, kvcast::name(dtype)), value.value);
     }
   }
-  std::string text() const { return fmt::format("{:016x}", state_); }
+  std::string text() const { return hash_.text(); }
 
  private:
-  std::uint64_t state_ = 0xcbf29ce484222325u;
+  FnvHash hash_;
 };
 
 /// "TTFT" and "TPOT", as people write them.

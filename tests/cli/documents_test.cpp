@@ -74,10 +74,14 @@ TEST_CASE("documents: bash completes commands, flags, models and hardware") {
   CHECK(completions("kvcast estimate --hardware h2").find(" h200 ") != std::string::npos);
   CHECK(completions("kvcast model show llama-7").find(" llama-7b ") != std::string::npos);
   CHECK(completions("kvcast estimate --prompt-len 4") == "  \n");
+  CHECK(completions("kvcast estimate --model = llama-7").find(" llama-7b ") != std::string::npos);
 }
 
 TEST_CASE("documents: other shells get a script, unknown ones an error") {
-  CHECK(run_program("completion zsh").output.starts_with("#compdef kvcast"));
+  const std::string zsh = run_program("completion zsh").output;
+  CHECK(zsh.starts_with("#compdef kvcast"));
+  // zsh ties `path` to PATH: a local one left the lists of models and hardware empty.
+  for (const char* own : {" path=", " words="}) CHECK(zsh.find(own) == std::string::npos);
   CHECK(run_program("completion fish").output.find("-a estimate ") != std::string::npos);
   check_refused("completion bsah", "did you mean 'bash'?");
 }
@@ -90,6 +94,21 @@ struct Folder {
   ~Folder() { fs::remove_all(path); }
   std::string path;
 };
+
+TEST_CASE("report: a page that does not fit the disk is one line, and the earlier page stays") {
+  const Folder results;
+  const std::string estimate = "estimate --json --model llama-7b --hardware a100-80gb ";
+  REQUIRE(run_program(estimate + ">" + results.path + "/estimate.json").status == 0);
+  std::ofstream(results.path + "/report.html") << "earlier";
+  // 4 blocks of 1024 bytes; beyond them the system sends a signal, which used to end the program.
+  const std::string said = shell_output("bash -c 'ulimit -f 4; \"" KVCAST_PROGRAM "\" report " +
+                                        results.path + " 2>&1; echo status $?'");
+  CHECK(said ==
+        "kvcast: " + results.path + "/report.html: cannot be written: File too large\nstatus 1\n");
+  std::ostringstream kept;
+  kept << std::ifstream(results.path + "/report.html").rdbuf();
+  CHECK(kept.str() == "earlier");
+}
 
 TEST_CASE("report: a folder of results becomes one page") {
   const Folder results;

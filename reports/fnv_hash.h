@@ -1,0 +1,26 @@
+/// FNV-1a, 64 bits: fingerprints that tell inputs apart; no protection against a forger.
+/// Source: the authors' page, www.isthe.com/chongo/tech/comp/fnv.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace kvcast::reports {
+
+class FnvHash {
+ public:
+  void add(std::string_view bytes) {
+    for (const char c : bytes) state_ = (state_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  std::uint64_t value() const { return state_; }
+  /// 16 hexadecimal digits.
+  std::string text() const { return fmt::format("{:016x}", state_); }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+}  // namespace kvcast::reports
