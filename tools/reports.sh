@@ -30,7 +30,8 @@ manifest() {
       hash_line "${inputs[i]}"
     done
     printf '\n  }\n}\n'
-  } >"$1/manifest.json"
+  } >"$1/manifest.json.partial"
+  mv "$1/manifest.json.partial" "$1/manifest.json"
 }
 
 # study NAME INPUT ... -- WORDS ... [-- WORDS ...]: runs each `kvcast WORDS` and writes the manifest.
