@@ -1,20 +1,31 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "cli/command.h"
 #include "cli/progress_bar.h"
+#include "cli/run_ranks.h"
 #include "model/error.h"
 #include "model/quantity.h"
 #include "model/stopwatch.h"
 #include "reports/atomic_file.h"
+#include "reports/benchmark_import.h"
 #include "roofline/calibration.h"
 
 namespace kvcast::cli {
 namespace {
 
+using roofline::Calibration;
+using roofline::Measurement;
+
 struct Options {
   std::string output;
+  std::string import_file;
+  std::string hardware;
   bool quick = false;
   bool force = false;
   int threads = 0;
@@ -32,41 +43,145 @@ std::string in_units(double value, const std::string& unit) {
                          unit == "bytes/s" ? Dimension::BytesPerSecond : Dimension::FlopsPerSecond);
 }
 
-void run(const Options& o, const Globals& globals) {
+/// Throws Error above the limit, unless forced; then warns.
+void check_noise(double unrest, const std::string& what, const Options& o, const Globals& globals) {
+  if (unrest <= roofline::settled) return;
+  if (o.force) return globals.warn(what);
+  throw Error(fmt::format("the machine is too noisy: {}, more than {:.0f} %; try again when it is "
+                          "idle, or write the file all the same with --force",
+                          what, 100 * roofline::settled),
+              Fault::Run);
+}
+
+std::string measurements_text(const Calibration& c) {
+  Table table({"measured", "median", "low", "high", "unrest"});
+  for (const auto* list : {&c.measurements, &c.by_threads}) {
+    for (const Measurement& m : *list) {
+      const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
+      table.add({m.name, in_units(m.median(), m.unit), in_units(*low, m.unit),
+                 in_units(*high, m.unit), fmt::format("{:.1f} %", 100 * m.unrest())});
+    }
+  }
+  return table.text();
+}
+
+/// Rows and threads down, shapes of weights across.
+std::string matrix_rates_text(const Calibration& c) {
+  std::vector<std::string> shapes;
+  std::vector<std::pair<std::uint64_t, int>> lines;
+  for (const roofline::MatrixRate& r : c.matrix_rates) {
+    const std::string shape = fmt::format("{}x{}", r.out, r.in);
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+    const std::pair line{r.rows, r.threads};
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  }
+  std::vector<std::string> header{"product of rows", "threads"};
+  header.insert(header.end(), shapes.begin(), shapes.end());
+  Table table(header);
+  for (const auto& [rows, threads] : lines) {
+    std::vector<std::string> cells{std::to_string(rows), std::to_string(threads)};
+    for (const std::string& shape : shapes) {
+      const auto found = std::find_if(c.matrix_rates.begin(), c.matrix_rates.end(),
+                                      [&](const roofline::MatrixRate& r) {
+                                        return r.rows == rows && r.threads == threads &&
+                                               fmt::format("{}x{}", r.out, r.in) == shape;
+                                      });
+      const bool there = found != c.matrix_rates.end();
+      cells.push_back(there ? in_units(found->rate.median(), found->rate.unit) : "");
+    }
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+/// `speaks`: of several ranks, the first one.
+void measure(const Options& o, const Globals& globals, execute::Messenger* messenger) {
+  const bool speaks = messenger == nullptr || messenger->rank() == 0;
   // Opened first: a wrong name is said before the measuring, not after it.
-  reports::AtomicFile file(o.output);
-  roofline::CalibrationOptions options{.quick = o.quick, .threads = o.threads, .on_step = nullptr};
-  roofline::Calibration c;
+  std::optional<reports::AtomicFile> file;
+  if (speaks) file.emplace(o.output);
+  roofline::CalibrationOptions options{.quick = o.quick,
+                                       .threads = rank_threads(o.threads),
+                                       .messenger = messenger,
+                                       .on_step = nullptr};
+  Calibration c;
   {
-    ProgressBar bar(globals.quiet);
+    ProgressBar bar(globals.quiet || !speaks);
     const Stopwatch watch;
     options.on_step = [&](std::uint64_t done, std::uint64_t all) {
       bar.draw(done, 0, all, watch.seconds());
     };
     c = roofline::calibrate(options);
   }
-  const roofline::Measurement& noisiest = c.noisiest();
-  const std::string unrest =
-      fmt::format("{}: the medians of the two halves of its rounds are {:.0f} % apart",
-                  noisiest.name, 100 * noisiest.unrest());
-  if (noisiest.unrest() > roofline::settled && !o.force) {
-    throw Error(fmt::format("the machine is too noisy: {}, more than {:.0f} %; try again when it "
-                            "is idle, or write the file all the same with --force",
-                            unrest, 100 * roofline::settled),
-                Fault::Run);
-  }
-  file.write(roofline::to_json(c, name_of(o.output)));
-  file.commit();
+  if (!speaks) return;
+  const Measurement& noisiest = c.noisiest();
+  check_noise(noisiest.unrest(),
+              fmt::format("{}: the medians of the two halves of its rounds are {:.0f} % apart",
+                          noisiest.name, 100 * noisiest.unrest()),
+              o, globals);
+  file->write(roofline::to_json(c, name_of(o.output)));
+  file->commit();
+  print_text(fmt::format("{}, {} threads{}, {} rounds\n{}\n{}", c.processor, c.threads,
+                         c.ranks > 1 ? fmt::format(" on each of {} ranks", c.ranks) : "",
+                         c.measurements.front().rounds.size(), measurements_text(c),
+                         matrix_rates_text(c)));
+}
 
-  Table table({"measured", "median", "low", "high", "unrest"});
-  for (const roofline::Measurement& m : c.measurements) {
-    const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
-    table.add({m.name, in_units(m.median(), m.unit), in_units(*low, m.unit),
-               in_units(*high, m.unit), fmt::format("{:.1f} %", 100 * m.unrest())});
+/// Of mpirun; 1 without it.
+int ranks_of_mpirun() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size == nullptr ? 1 : std::atoi(size);
+}
+
+/// Every rank measures; an error of one ends them all.
+void measure_ranks(const Options& o, const Globals& globals) {
+  constexpr double limit_s = 600;  // of a round, on the slowest rank
+  execute::MpiMessenger mpi(limit_s);
+  try {
+    measure(o, globals, &mpi);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "kvcast: %s\n", e.what());
+    std::fflush(stderr);
+    mpi.abort(e.fault() == Fault::Run ? 1 : 2);
   }
-  print_text(fmt::format("{}, {} threads, {} rounds\n{}", c.processor, c.threads,
-                         c.measurements.front().rounds.size(), table.text()));
-  if (noisiest.unrest() > roofline::settled) globals.warn(unrest);
+  mpi.end();
+}
+
+void import_file(const Options& o, const Globals& globals) {
+  if (o.quick || o.threads > 0) {
+    throw Error("--import: --quick and --threads are of measuring; expected --import without them");
+  }
+  std::optional<roofline::Hardware> base;
+  if (!o.hardware.empty()) base = roofline::load_hardware(globals.catalog(), o.hardware);
+  const reports::ImportedBenchmarks imported =
+      reports::import_benchmarks(o.import_file, base ? &*base : nullptr);
+  const reports::Benchmark& noisiest = imported.noisiest();
+  check_noise(noisiest.spread(),
+              fmt::format("{} {} {}: the middle half of its times spreads over {:.0f} % of their "
+                          "median",
+                          noisiest.name, noisiest.dtype, noisiest.shape, 100 * noisiest.spread()),
+              o, globals);
+  reports::write_file(o.output, reports::to_json(imported, name_of(o.output)));
+  Table table({"benchmark", "dtype", "shape", "rate", "spread"});
+  for (const reports::Benchmark& b : imported.rows) {
+    const bool latency = b.name == "small_kernel" || b.name == "host_operator";
+    const std::string unit = latency ? "s" : b.flops > 0 ? "FLOP/s" : "bytes/s";
+    const double value = latency ? b.median_s : (b.flops > 0 ? b.flops : b.bytes) / b.median_s;
+    table.add({b.name, b.dtype, b.shape, in_units(value, unit),
+               fmt::format("{:.1f} %", 100 * b.spread())});
+  }
+  print_text(fmt::format("{}, {}, {}\n{}", imported.device, imported.software, imported.date,
+                         table.text()));
+}
+
+void run(const Options& o, const Globals& globals) {
+  if (!o.import_file.empty()) return import_file(o, globals);
+  if (!o.hardware.empty()) {
+    throw Error(
+        "--hardware: gives an imported file its peaks; expected --import FILE.csv beside it");
+  }
+  if (ranks_of_mpirun() > 1) return measure_ranks(o, globals);
+  measure(o, globals, nullptr);
 }
 
 }  // namespace
@@ -75,12 +190,23 @@ void add_calibrate(CLI::App& app, const Globals& globals) {
   CLI::App* c = app.add_subcommand(
       "calibrate",
       "Measures this machine and writes a hardware file for estimates of runs on it: fp32, on the "
-      "CPU.\n\nExamples:\n"
+      "CPU. Under mpirun every rank measures at the same time, and the link between them too. Or "
+      "makes a hardware file of micro-benchmarks that ran elsewhere, on a GPU "
+      "(tools/gpu_microbenchmarks.py).\n\nExamples:\n"
       "  kvcast calibrate --output this-machine.json\n"
+      "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
+      "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
   c->add_option("-o,--output", options->output, "the hardware file; its name is the file's")
       ->required();
+  c->add_option("--import", options->import_file,
+                "a CSV of micro-benchmarks in the place of measuring")
+      ->type_name("FILE.csv");
+  c->add_option("--hardware", options->hardware,
+                "--import: the device whose peaks, sizes and links hold; none: the best rates of "
+                "the file are its peaks")
+      ->type_name("HW");
   c->add_flag("--quick", options->quick, "fewer rounds: under 20 s");
   c->add_flag("--force", options->force, "write the file even when the medians do not settle");
   c->add_option("--threads", options->threads, "threads of the executor; default: all")

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include "reports/csv_writer.h"
 #include "reports/published_gaps.h"
 #include "reports/reproduce.h"
+#include "reports/reproduced_plots.h"
+#include "reports/validation.h"
 
 namespace kvcast::cli {
 namespace {
@@ -25,6 +28,7 @@ struct Options {
   std::string plot;
   bool json = false;
   bool summary = false;
+  bool errata = false;
 };
 
 struct Result {
@@ -146,7 +150,59 @@ std::string papers_text(const std::vector<Result>& results) {
   return table.text();
 }
 
+/// One line for each way in which cells are wrong in print.
+std::string errata_text(const std::vector<Result>& results) {
+  struct Misprint {
+    std::string erratum;
+    const ReproducedRow* first;
+    std::size_t cells;
+  };
+  std::vector<Misprint> misprints;
+  for (const Result& result : results) {
+    for (const ReproducedRow& r : result.rows) {
+      if (r.erratum.empty()) continue;
+      const auto known = std::find_if(misprints.begin(), misprints.end(),
+                                      [&](const Misprint& m) { return m.erratum == r.erratum; });
+      if (known == misprints.end()) {
+        misprints.push_back({r.erratum, &r, 1});
+      } else {
+        ++known->cells;
+      }
+    }
+  }
+  Table table({"cells", "published", "ours", "the first cell, and what is wrong with it"});
+  for (const Misprint& m : misprints) {
+    table.add({std::to_string(m.cells), m.first->published, fmt::format("{:.6g}", m.first->ours),
+               m.first->cell + "; " + m.erratum});
+  }
+  return table.text();
+}
+
+/// A table of TTFTs over its prompt lengths; anything else, and several tables, published numbers
+/// and ours, and the errors of what was measured beside it.
+void write_plots(const std::string& path, const std::vector<Result>& results) {
+  const bool ttfts =
+      results.size() == 1 && std::any_of(results[0].rows.begin(), results[0].rows.end(),
+                                         [](const ReproducedRow& r) { return r.prompt_len > 0; });
+  if (ttfts) {
+    reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), path);
+    return;
+  }
+  const std::vector<PaperSummary> papers = paper_summaries(results);
+  const std::string title = results.size() == 1  ? results[0].table->title
+                            : papers.size() == 1 ? papers[0].title
+                                                 : fmt::format("{} papers", papers.size());
+  std::vector<reports::ReproducedTable> tables;
+  for (const Result& result : results) tables.push_back({result.table, result.rows});
+  reports::write_plot(reports::published_scatter_plot(title, tables), path);
+  const reports::Plot errors = reports::published_error_plot(title, tables);
+  if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
+}
+
 void run(const Options& o, const Globals& globals) {
+  if (o.errata && (o.json || o.summary)) {
+    throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
+  }
   const Catalog catalog = globals.catalog();
   std::vector<Result> results;
   for (const PublishedTable* table : reports::select_tables(o.tables)) {
@@ -155,18 +211,19 @@ void run(const Options& o, const Globals& globals) {
     results.push_back({table, std::move(rows), summary});
   }
   if (!o.plot.empty()) {
-    if (results.size() != 1) {
-      throw Error("--plot", std::to_string(results.size()) + " tables", "one table of TTFTs");
-    }
     if (reports::plot_files(o.plot).csv == o.csv) {
       throw Error("--csv " + o.csv + ": the plot's own points go there; expected another name");
     }
-    reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), o.plot);
+    write_plots(o.plot, results);
   }
   if (!o.csv.empty()) write_csv(o.csv, results);
   if (o.csv == "-") return;
   if (o.json) {
     print_json(result_json(results));
+    return;
+  }
+  if (o.errata) {
+    print_text(errata_text(results));
     return;
   }
   // Two thousand rows are no answer on a terminal: --csv and --json have them all.
@@ -200,8 +257,12 @@ void add_reproduce(CLI::App& app, const Globals& globals) {
                       "tables or papers; none, or all: every table, one line each");
   command->add_flag("--json", options->json, "one JSON object with rows and summary");
   command->add_flag("--summary", options->summary, "one line a table");
+  command->add_flag("--errata", options->errata, "what is wrong in print, one line for each kind");
   command->add_option("--csv", options->csv, "write the rows")->type_name("FILE");
-  command->add_option("--plot", options->plot, "draw one table of TTFTs over the prompt length")
+  command
+      ->add_option("--plot", options->plot,
+                   "draw one table of TTFTs over the prompt length; other tables, and several: "
+                   "ours over the published numbers, and measured errors in FILE-errors")
       ->type_name("FILE.svg|png");
   command->callback([options, &globals] { run(*options, globals); });
 }

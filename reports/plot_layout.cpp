@@ -127,7 +127,9 @@ std::string ticks(const View& view) {
         const bool label =
             digits.find(static_cast<char>('0' + digit)) != digits.npos && e % stride == 0;
         if (!label && stride > 1 && digit > 1) continue;
-        labels += add(v, label ? fmt::format("{:g}", v) : "") ? 1 : 0;
+        // 1e5, not 100000 nor 1e+05, which are too wide beside the axis.
+        const std::string number = e < 5 ? fmt::format("{:g}", v) : fmt::format("{}e{}", digit, e);
+        labels += add(v, label ? number : "") ? 1 : 0;
       }
     }
     if (labels >= 3) break;

@@ -10,79 +10,20 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "model/config_reader.h"
 #include "model/error.h"
+#include "model/execute/link_probe.h"
 #include "model/execute/machine_probe.h"
-#include "model/execute/pass_timer.h"
-#include "model/work.h"
+#include "roofline/calibration_bench.h"
+#include "roofline/hardware_writer.h"
 
 namespace kvcast::roofline {
 namespace {
-
-using execute::PassSeconds;
-using execute::PassSizes;
-using execute::PassTimer;
-
-/// Attention as wide as a half-billion-parameter model's, a feed-forward of another ratio.
-constexpr const char* probe_config = R"({
-  "model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3, "num_attention_heads": 24,
-  "num_key_value_heads": 24, "intermediate_size": 4224, "vocab_size": 8192,
-  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-  "tie_word_embeddings": false, "hidden_act": "silu"})";
-
-/// Products of these many rows; the first are decode steps of so many sequences.
-constexpr std::uint64_t rows_of_decode[] = {1, 8, 16, 32};
-constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
-/// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
-constexpr std::uint64_t large_rows = 512;
-constexpr std::uint64_t ridge_rows[] = {16, 32};
-/// Cache slots of the decode steps: far more than the caches of a core hold.
-constexpr std::uint64_t decode_slots = 2048;
-constexpr std::uint64_t decode_batch = 4;
 
 double median_of(std::vector<double> values) {
   KVCAST_ASSERT(!values.empty());
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-/// What one kind of operator did in one pass: sums over its nodes.
-struct Sample {
-  double flops = 0;
-  double bytes = 0;
-  double seconds = 0;
-};
-
-/// One kind of operator at one size, over the rounds.
-struct Samples {
-  std::string name;
-  Sample work;  ///< seconds unused
-  std::vector<double> seconds;
-
-  double median_s() const { return median_of(seconds); }
-};
-
-template <typename Wanted>
-Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds& run,
-              Wanted wanted) {
-  Sample s;
-  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    if (!wanted(node)) continue;
-    const Work w = work(graph, node);
-    s.flops += static_cast<double>(w.flops.at(values));
-    s.bytes += static_cast<double>(w.bytes().at(values));
-    s.seconds += run.nodes[n];
-  }
-  return s;
-}
-
-bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
-bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
-bool is_small(const Node& node) {
-  return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
-         std::holds_alternative<Rope>(node.op);
 }
 
 /// The rates of the roofline's formula: time = longer + exposed · shorter of compute and memory.
@@ -123,104 +64,6 @@ double exposed_part(const Formula& f, const std::vector<const Samples*>& ridge) 
   return median_of(parts);
 }
 
-class Bench {
- public:
-  explicit Bench(const CalibrationOptions& options)
-      : options_(options),
-        model_(read_probe()),
-        checkpoint_(model_, 1),
-        plain_(checkpoint_, {}),
-        slim_(checkpoint_, {.methods = parse_methods("slim:option=kcache")}) {}
-
-  void run(int rounds) {
-    const std::uint64_t all = static_cast<std::uint64_t>(rounds) * steps_of_a_round;
-    for (int round = 0; round < rounds; ++round) {
-      step(all);
-      at("FMA").seconds.push_back(execute::measure_fma_rate());
-      step(all);
-      at("streaming read").seconds.push_back(execute::measure_read_bandwidth());
-      for (const std::uint64_t rows : rows_of_decode) {
-        step(all);
-        const PassSizes sizes{rows, 1, 64};
-        const PassSeconds run = plain_.decode(sizes, 1).front();
-        add(fmt::format("linear {} rows", rows), plain_, false, sizes, run, is_linear);
-        if (rows == 1) add_latency(sizes, run);
-      }
-      for (const std::uint64_t rows : rows_of_prefill) {
-        step(all);
-        const PassSizes sizes{1, rows, rows};
-        const PassSeconds run = plain_.prefill(sizes, 1).front();
-        add(fmt::format("linear {} rows", rows), plain_, true, sizes, run, is_linear);
-        add(fmt::format("tiled attention {} tokens", rows), plain_, true, sizes, run, is_attention);
-      }
-      const PassSizes sizes{decode_batch, 1, decode_slots};
-      step(all);
-      add("decode attention", plain_, false, sizes, plain_.decode(sizes, 1).front(), is_attention);
-      step(all);
-      add("decode attention, slim K-cache", slim_, false, sizes, slim_.decode(sizes, 1).front(),
-          is_attention);
-    }
-  }
-
-  const Samples& get(const std::string& name) const {
-    const auto found = std::find_if(samples_.begin(), samples_.end(),
-                                    [&](const Samples& s) { return s.name == name; });
-    KVCAST_ASSERT(found != samples_.end());
-    return *found;
-  }
-  const std::vector<Samples>& all() const { return samples_; }
-
- private:
-  static constexpr std::uint64_t steps_of_a_round =
-      2 + std::size(rows_of_decode) + std::size(rows_of_prefill) + 2;
-
-  static Architecture read_probe() {
-    return read_config(nlohmann::json::parse(probe_config), "calibration-probe", "the probe model");
-  }
-  void step(std::uint64_t all) {
-    if (options_.on_step) options_.on_step(done_, all);
-    ++done_;
-  }
-  Samples& at(const std::string& name) {
-    const auto found = std::find_if(samples_.begin(), samples_.end(),
-                                    [&](const Samples& s) { return s.name == name; });
-    if (found != samples_.end()) return *found;
-    samples_.push_back({name, {}, {}});
-    return samples_.back();
-  }
-  template <typename Wanted>
-  void add(const std::string& name, const PassTimer& timer, bool prefill, const PassSizes& sizes,
-           const PassSeconds& run, Wanted wanted) {
-    const Recording& r = timer.recording();
-    const SymbolValues values = r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-    const Sample s = sum_of(prefill ? r.prefill : r.decode, values, run, wanted);
-    Samples& samples = at(name);
-    samples.work = s;
-    samples.seconds.push_back(s.seconds);
-  }
-  /// Constant seconds of an operator: of the smallest ones, and of the loop around all.
-  void add_latency(const PassSizes& sizes, const PassSeconds& run) {
-    const Graph& graph = plain_.recording().decode;
-    const SymbolValues values =
-        plain_.recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-    const Sample small = sum_of(graph, values, run, is_small);
-    const auto count =
-        static_cast<double>(std::count_if(graph.nodes().begin(), graph.nodes().end(), is_small));
-    double nodes = 0;
-    for (const double s : run.nodes) nodes += s;
-    const double around = (run.total - nodes) / static_cast<double>(graph.nodes().size());
-    at("operator").seconds.push_back(small.seconds / count + around);
-  }
-
-  const CalibrationOptions& options_;
-  Architecture model_;
-  Checkpoint checkpoint_;
-  PassTimer plain_;
-  PassTimer slim_;
-  std::vector<Samples> samples_;
-  std::uint64_t done_ = 0;
-};
-
 std::string processor_name() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
@@ -251,8 +94,10 @@ Sourced measured(double value, const std::string& reference, const std::string& 
   return {value, Source::Measured, reference, note};
 }
 
-Hardware hardware_of(const Bench& b, const Calibration& c) {
-  const std::string how = fmt::format("kvcast calibrate, {}, {} threads", c.date, c.threads);
+Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
+  const std::string how =
+      fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
+                  c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
   const double peak = b.get("FMA").median_s();
   const double read = b.get("streaming read").median_s();
 
@@ -273,6 +118,15 @@ Hardware hardware_of(const Bench& b, const Calibration& c) {
   const Samples& tiled = b.get(fmt::format("tiled attention {} tokens", large_rows));
 
   const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
+  // Eager attention's products write their scores, and read them again.
+  const Samples& batched = b.get(fmt::format("attention products {} tokens", large_rows));
+  const double loading = product.exposed * batched.work.bytes / product.bytes_per_second;
+  const double batched_rate =
+      batched.work.flops / std::max(batched.median_s() - loading, batched.median_s() / 2);
+  const double softmax = b.get(fmt::format("softmax {} tokens", large_rows)).measurement().median();
+  const double elementwise =
+      b.get(fmt::format("element-wise {} tokens", large_rows)).measurement().median();
+
   Hardware hw;
   hw.description = fmt::format("{}, {} threads, as measured", c.processor, c.threads);
   hw.kind = "cpu";
@@ -296,8 +150,40 @@ Hardware hardware_of(const Bench& b, const Calibration& c) {
                                            fmt::format("{} slots, 24 heads of 64", decode_slots));
   hw.memory_bandwidth_factor =
       measured(share(product.bytes_per_second, read), how, "products of one row");
+  hw.batched_matrix_rate[DType::FP32] =
+      measured(share(batched_rate, peak), how,
+               fmt::format("scores and values of {} tokens, 24 heads of 64", large_rows));
+  hw.softmax_bandwidth =
+      measured(share(softmax, read), how, fmt::format("rows of {} scores, 24 heads", large_rows));
+  hw.elementwise_bandwidth =
+      measured(share(elementwise, read), how,
+               fmt::format("scores and hidden states of {} tokens", large_rows));
   hw.overlap = measured(1 - product.exposed, how, "products of 16 and 32 rows");
   return hw;
+}
+
+/// The link as runs of kvcast use it.
+void add_link(Calibration& c, const std::vector<execute::LinkSample>& samples) {
+  Measurement latency{"message", "s", {}};
+  Measurement bandwidth{"messages of 8 MiB", "bytes/s", {}};
+  for (const execute::LinkSample& s : samples) {
+    latency.rounds.push_back(s.latency_s);
+    bandwidth.rounds.push_back(s.bytes_per_s);
+  }
+  const std::string how = fmt::format("kvcast calibrate, {}, ranks 0 and 1 of {}", c.date, c.ranks);
+  c.hardware.links["mpi"] = {measured(bandwidth.median(), how, "messages of 8 MiB"),
+                             measured(latency.median(), how, "half of a byte's way and back")};
+  c.measurements.push_back(std::move(latency));
+  c.measurements.push_back(std::move(bandwidth));
+}
+
+nlohmann::ordered_json statistics(const Measurement& m) {
+  const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
+  return {{"median", m.median()},
+          {"low", *low},
+          {"high", *high},
+          {"unrest", m.unrest()},
+          {"rounds", m.rounds.size()}};
 }
 
 }  // namespace
@@ -321,70 +207,43 @@ const Measurement& Calibration::noisiest() const {
 Calibration calibrate(const CalibrationOptions& options) {
   Calibration c;
   c.threads = execute::use_threads(options.threads);
+  if (options.messenger != nullptr) c.ranks = options.messenger->ranks();
   c.processor = processor_name();
   c.date = fmt::format(
       "{:%Y-%m-%dT%H:%M:%SZ}",
       fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
-  Bench bench(options);
-  bench.run(options.quick ? 4 : 16);
+  CalibrationBench bench(options);
+  const int rounds = options.quick ? 4 : 16;
+  bench.run(rounds);
   c.hardware = hardware_of(bench, c);
-  for (const Samples& s : bench.all()) {
-    const bool rate = s.work.bytes == 0;
-    const char* unit = s.name == "operator"         ? "s"
-                       : s.name == "streaming read" ? "bytes/s"
-                                                    : "FLOP/s";
-    Measurement m{s.name, unit, s.seconds};
-    if (!rate) {
-      for (double& x : m.rounds) x = s.work.flops / x;
-    }
-    c.measurements.push_back(std::move(m));
-  }
+  for (const Samples& s : bench.all()) c.measurements.push_back(s.measurement());
+  for (const Samples& s : bench.by_threads()) c.by_threads.push_back(s.measurement());
+  c.matrix_rates = bench.grid();
+  if (c.ranks > 1) add_link(c, execute::measure_link(*options.messenger, rounds));
   return c;
 }
 
 std::string to_json(const Calibration& c, const std::string& name) {
-  using nlohmann::ordered_json;
-  const auto sourced = [](const Sourced& s, ordered_json value) {
-    ordered_json j{{"value", std::move(value)},
-                   {"source", kvcast::roofline::name(s.source)},
-                   {"reference", s.reference}};
-    if (!s.note.empty()) j["note"] = s.note;
-    return j;
-  };
-  const auto quantity = [&](const Sourced& s, double unit, const char* unit_name) {
-    return sourced(s, fmt::format("{:.5g} {}", s.value / unit, unit_name));
-  };
-  const auto factor = [&](const Sourced& s) { return sourced(s, std::round(s.value * 1e4) / 1e4); };
-  const Hardware& hw = c.hardware;
-  ordered_json j{{"name", name}, {"description", hw.description}, {"kind", hw.kind}};
-  j["peak_flops_per_second"]["fp32"] =
-      quantity(hw.peak_flops_per_second.at(DType::FP32), 1e9, "GFLOP/s");
-  j["vector_flops_per_second"] = quantity(hw.vector_flops_per_second, 1e9, "GFLOP/s");
-  j["memory_bandwidth"] = quantity(hw.memory_bandwidth, 1e9, "GB/s");
-  j["memory_capacity"] = quantity(hw.memory_capacity, 1e9, "GB");
-  j["on_chip_memory_capacity"] = quantity(hw.on_chip_memory_capacity, 1 << 20, "MiB");
-  j["links"] = ordered_json::object();
-  j["latency"]["operator"] = quantity(hw.operator_latency, 1e-6, "us");
-  j["latency"]["host_operator"] = quantity(hw.host_operator_latency, 1e-6, "us");
-  ordered_json& factors = j["factors"];
-  factors["matrix_rate"]["fp32"] = factor(hw.matrix_rate.at(DType::FP32));
-  factors["tiled_attention_rate"]["fp32"] = factor(hw.tiled_attention_rate.at(DType::FP32));
-  factors["decode_attention_rate"]["fp32"] = factor(hw.decode_attention_rate.at(DType::FP32));
-  factors["decode_attention_bandwidth"] = factor(*hw.decode_attention_bandwidth);
-  factors["memory_bandwidth"] = factor(*hw.memory_bandwidth_factor);
-  factors["overlap"] = factor(*hw.overlap);
-
-  ordered_json& calibration = j["calibration"];
+  Hardware hardware = c.hardware;
+  hardware.name = name;
+  nlohmann::ordered_json j = hardware_entries(hardware);
+  nlohmann::ordered_json& calibration = j["calibration"];
   calibration = {{"date", c.date}, {"processor", c.processor}, {"threads", c.threads}};
-  for (const Measurement& m : c.measurements) {
-    const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
-    calibration["measurements"].push_back({{"name", m.name},
-                                           {"unit", m.unit},
-                                           {"median", m.median()},
-                                           {"low", *low},
-                                           {"high", *high},
-                                           {"unrest", m.unrest()},
-                                           {"rounds", m.rounds.size()}});
+  if (c.ranks > 1) calibration["ranks"] = c.ranks;
+  for (const auto& [key, list] :
+       {std::pair{"measurements", &c.measurements}, std::pair{"by_threads", &c.by_threads}}) {
+    for (const Measurement& m : *list) {
+      nlohmann::ordered_json entry{{"name", m.name}, {"unit", m.unit}};
+      entry.update(statistics(m));
+      calibration[key].push_back(std::move(entry));
+    }
+  }
+  for (const MatrixRate& r : c.matrix_rates) {
+    nlohmann::ordered_json entry{
+        {"rows", r.rows}, {"out", r.out}, {"in", r.in}, {"threads", r.threads}};
+    entry["unit"] = r.rate.unit;
+    entry.update(statistics(r.rate));
+    calibration["matrix_rates"].push_back(std::move(entry));
   }
   return j.dump(2) + "\n";
 }

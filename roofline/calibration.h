@@ -5,17 +5,26 @@
 /// time of the operators that depend on it most.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "roofline/hardware.h"
 
+namespace kvcast::execute {
+class Messenger;
+}
+
 namespace kvcast::roofline {
 
 struct CalibrationOptions {
   bool quick = false;  ///< fewer rounds and sizes: seconds instead of a minute
   int threads = 0;     ///< 0: as OpenMP has them
+  /// Not null: every rank calibrates at the same time, as in a run on several ranks, and the link
+  /// between ranks 0 and 1 is measured too.
+  execute::Messenger* messenger = nullptr;
   /// Called before each measurement with those done and all; for progress.
   std::function<void(std::uint64_t done, std::uint64_t all)> on_step;
 };
@@ -32,12 +41,24 @@ struct Measurement {
   double unrest() const;
 };
 
+/// Products of [rows, in] by [out, in] transposed.
+struct MatrixRate {
+  std::uint64_t rows = 0;
+  std::uint64_t out = 0;
+  std::uint64_t in = 0;
+  int threads = 0;
+  Measurement rate;
+};
+
 struct Calibration {
   std::string date;  ///< UTC, 2026-01-31T12:00:00Z
   std::string processor;
   int threads = 0;
+  std::size_t ranks = 1;  ///< that calibrated at the same time
   Hardware hardware;
-  std::vector<Measurement> measurements;
+  std::vector<Measurement> measurements;  ///< what the hardware's numbers are made of
+  std::vector<Measurement> by_threads;    ///< roofs of fewer threads
+  std::vector<MatrixRate> matrix_rates;   ///< by shape and number of threads
 
   /// The measurement whose median is least settled.
   const Measurement& noisiest() const;

@@ -83,17 +83,23 @@ double measure_fma_rate(double seconds) {
   });
 }
 
-double measure_read_bandwidth(double seconds) {
-  constexpr std::size_t floats = std::size_t{64} << 20;  // 256 MiB
-  const Floats block = allocate_floats(floats);
+double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
-  const std::size_t share = floats / threads;
+  const std::size_t share = block_bytes / sizeof(float) / threads;
+  const Floats block = allocate_floats(share * threads);
 #pragma omp parallel for schedule(static)
   for (std::size_t t = 0; t < threads; ++t) {
     std::fill_n(block.get() + t * share, share, 1.0F);
   }
-  return median_rate(seconds, static_cast<double>(share * threads) * sizeof(float),
-                     [&](std::size_t t) { return sum_of(block.get() + t * share, share); });
+  // Small blocks are read over and over, so that starting the threads does not count.
+  constexpr std::size_t least_bytes = std::size_t{64} << 20;
+  const std::size_t times = std::max<std::size_t>(1, least_bytes / block_bytes);
+  const double amount = static_cast<double>(share * threads * times) * sizeof(float);
+  return median_rate(seconds, amount, [&](std::size_t t) {
+    float total = 0;
+    for (std::size_t i = 0; i < times; ++i) total += sum_of(block.get() + t * share, share);
+    return total;
+  });
 }
 
 int use_threads(int threads) {

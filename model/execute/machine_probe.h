@@ -1,12 +1,16 @@
 /// What this machine can do at most, measured in a moment: the roofs that runs are held against.
 #pragma once
 
+#include <cstddef>
+
 namespace kvcast::execute {
 
 /// fp32 FLOP/s of multiply-adds in registers on all threads, a multiply-add as 2.
 double measure_fma_rate(double seconds = 0.05);
-/// Bytes per second that all threads read from memory, from a block larger than the caches.
-double measure_read_bandwidth(double seconds = 0.1);
+/// Bytes per second that all threads read, each its part of a block: by default one larger than the
+/// caches, so from memory.
+double measure_read_bandwidth(double seconds = 0.1,
+                              std::size_t block_bytes = std::size_t{256} << 20);
 
 /// OpenMP's threads from now on; 0 leaves them as they are. Returns how many there are.
 int use_threads(int threads);

@@ -73,7 +73,8 @@ const std::vector<BadInput>& bad_inputs() {
       {"model show llama-7b --graph /dev/full", 1, "/dev/full"},
       {"hardware show h100", 2, "unknown hardware 'h100'"},
       {"reproduce slim-tabel1", 2, "did you mean 'slim-table1'?"},
-      {"reproduce --plot /tmp/plot.svg slim-table1", 2, "TTFTs"},
+      {"reproduce --plot /tmp/plot.txt slim-table1", 2, ".svg"},
+      {"reproduce --errata --json slim-table1", 2, "--errata"},
       {"reproduce --csv /dev/full slim-table1", 1, "/dev/full"},
   };
   return cases;

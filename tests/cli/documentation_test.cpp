@@ -91,6 +91,13 @@ TEST_CASE("documentation: the guide to forward passes shows what the program pri
   check_document("model/README.md");
 }
 
+TEST_CASE("documentation: each study shows what the program prints") {
+  for (const char* name : {"kv-prediction", "slim-attention", "speculative-prefill", "mlkv",
+                           "kv-runahead", "llama-7b-a100", "public-measurements"}) {
+    check_document("reports/" + std::string(name) + "/README.md");
+  }
+}
+
 TEST_CASE("documentation: a stale block is noticed") {
   const std::string stale = "text\n```console\n$ kvcast --version\nsomething old\n```\nmore\n";
   const Regenerated now = regenerate(stale);

@@ -118,6 +118,15 @@ END
   refused 1 "MPI did not start within 2 s" "${mpi[@]}" 2 bash differs.sh missing
   mkfifo p1.json
   refused 1 "no message from rank 1 within 2 s" "${mpi[@]}" 2 bash differs.sh stall
+
+  # Only that it is measured: this machine may be as noisy as it likes.
+  timeout 300 "${mpi[@]}" 2 "$program" calibrate --quick --force --output two.json >out.txt 2>err.txt ||
+    fail "calibrate on 2 ranks: $(cat err.txt)"
+  grep -q '"mpi"' two.json && grep -q '"ranks": 2' two.json || fail "calibrate on 2 ranks: no link"
+  [ "$(grep -c 'messages of 8 MiB' out.txt)" -eq 1 ] || fail "calibrate on 2 ranks: $(cat out.txt)"
+  "$program" --data "$oracle/../../data" hardware show two.json | grep -q mpi ||
+    fail "calibrate on 2 ranks: its file does not show its link"
+  refused 2 "folder" "${mpi[@]}" 2 "$program" calibrate --quick --output nowhere/two.json
 fi
 
 [ $failures -eq 0 ] && echo "all checks of runs on ranks passed"

@@ -1,0 +1,259 @@
+#include "roofline/calibration_bench.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/config_reader.h"
+#include "model/error.h"
+#include "model/execute/machine_probe.h"
+#include "model/execute/messenger.h"
+#include "model/work.h"
+
+namespace kvcast::roofline {
+namespace {
+
+using execute::PassSeconds;
+using execute::PassSizes;
+
+/// Attention as wide as a half-billion-parameter model's, a feed-forward of another ratio.
+constexpr const char* probe_config = R"({
+  "model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3, "num_attention_heads": 24,
+  "num_key_value_heads": 24, "intermediate_size": 4224, "vocab_size": 8192,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu"})";
+
+/// What the caches of one core hold (L2 of today's processors: 0.5 to 2 MiB).
+constexpr std::size_t cached_bytes_of_a_thread = std::size_t{256} << 10;
+
+Architecture read_probe() {
+  return read_config(nlohmann::json::parse(probe_config), "calibration-probe", "the probe model");
+}
+
+template <typename Wanted>
+Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds& run,
+              Wanted wanted) {
+  Sample s;
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!wanted(node)) continue;
+    const Work w = work(graph, node);
+    s.flops += static_cast<double>(w.flops.at(values));
+    s.bytes += static_cast<double>(w.bytes().at(values));
+    s.seconds += run.nodes[n];
+  }
+  return s;
+}
+
+bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
+bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
+bool is_small(const Node& node) {
+  return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
+         std::holds_alternative<Rope>(node.op);
+}
+bool is_elementwise(const Node& node) { return std::holds_alternative<Elementwise>(node.op); }
+bool is_softmax(const Node& node) { return std::holds_alternative<Softmax>(node.op); }
+bool is_attention_product(const Node& node) {
+  return std::holds_alternative<AttentionScores>(node.op) ||
+         std::holds_alternative<AttentionValues>(node.op);
+}
+
+}  // namespace
+
+double Samples::median_s() const { return Measurement{name, unit, seconds}.median(); }
+
+Measurement Samples::measurement() const {
+  Measurement m{name, unit, seconds};
+  const double amount = unit == "FLOP/s" ? work.flops : work.bytes;
+  if (amount > 0) {
+    for (double& x : m.rounds) x = amount / x;
+  }
+  return m;
+}
+
+CalibrationBench::CalibrationBench(const CalibrationOptions& options)
+    : options_(options),
+      threads_(execute::use_threads(options.threads)),
+      model_(read_probe()),
+      checkpoint_(model_, 1),
+      plain_(checkpoint_, {}),
+      slim_(checkpoint_, {.methods = parse_methods("slim:option=kcache")}),
+      eager_(checkpoint_, {.attention = Kernels::Eager}) {}
+
+void CalibrationBench::run(int rounds) {
+  const std::vector<std::function<void()>> round = steps();
+  const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size();
+  std::uint64_t done = 0;
+  for (int r = 0; r < rounds; ++r) {
+    if (options_.messenger != nullptr) execute::meet(*options_.messenger);
+    for (const std::function<void()>& step : round) {
+      if (options_.on_step) options_.on_step(done, all);
+      ++done;
+      step();
+    }
+  }
+}
+
+std::vector<std::function<void()>> CalibrationBench::steps() {
+  std::vector<std::function<void()>> list;
+  list.push_back([this] {
+    at("FMA", "FLOP/s").seconds.push_back(execute::measure_fma_rate());
+    at("streaming read", "bytes/s").seconds.push_back(execute::measure_read_bandwidth());
+  });
+  list.push_back([this] {
+    const std::size_t block = cached_bytes_of_a_thread * static_cast<std::size_t>(threads_);
+    at("read in cache", "bytes/s").seconds.push_back(execute::measure_read_bandwidth(0.02, block));
+  });
+  for (const std::uint64_t rows : rows_of_decode) {
+    list.push_back([this, rows] { time_decode(rows, threads_); });
+  }
+  for (const std::uint64_t rows : rows_of_prefill) {
+    list.push_back([this, rows] { time_prefill(rows, threads_); });
+  }
+  const PassSizes sizes{decode_batch, 1, decode_slots};
+  list.push_back([this, sizes] {
+    add("decode attention", "FLOP/s", plain_.recording(), false, sizes,
+        plain_.decode(sizes, 1).front(), is_attention);
+  });
+  list.push_back([this, sizes] {
+    add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes,
+        slim_.decode(sizes, 1).front(), is_attention);
+  });
+  list.push_back([this] {
+    const PassSizes prompt{1, large_rows, large_rows};
+    const PassSeconds run = eager_.prefill(prompt, 1).front();
+    const Recording& r = eager_.recording();
+    add(fmt::format("attention products {} tokens", large_rows), "FLOP/s", r, true, prompt, run,
+        is_attention_product);
+    add(fmt::format("softmax {} tokens", large_rows), "bytes/s", r, true, prompt, run, is_softmax);
+    add(fmt::format("element-wise {} tokens", large_rows), "bytes/s", r, true, prompt, run,
+        is_elementwise);
+  });
+  add_fewer_threads(list);
+  return list;
+}
+
+/// Products and roofs of half the threads, a quarter, ... and one. Not on several ranks, which
+/// share the processors.
+void CalibrationBench::add_fewer_threads(std::vector<std::function<void()>>& list) {
+  if (options_.messenger != nullptr) return;
+  for (int threads = threads_ / 2; threads >= 1; threads /= 2) {
+    list.push_back([this, threads] {
+      execute::use_threads(threads);
+      at(by_threads_, fmt::format("FMA, {} threads", threads), "FLOP/s")
+          .seconds.push_back(execute::measure_fma_rate());
+      at(by_threads_, fmt::format("streaming read, {} threads", threads), "bytes/s")
+          .seconds.push_back(execute::measure_read_bandwidth(0.05));
+      time_decode(1, threads);
+      time_prefill(options_.quick ? rows_of_prefill[0] : large_rows, threads);
+      execute::use_threads(threads_);
+    });
+  }
+}
+
+void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
+  const PassSizes sizes{rows, 1, 64};
+  const PassSeconds run = plain_.decode(sizes, 1).front();
+  const Recording& r = plain_.recording();
+  if (threads == threads_) {
+    add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
+    if (rows == 1) add_latency(sizes, run);
+  }
+  add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+               rows, threads);
+}
+
+void CalibrationBench::time_prefill(std::uint64_t rows, int threads) {
+  const PassSizes sizes{1, rows, rows};
+  const PassSeconds run = plain_.prefill(sizes, 1).front();
+  const Recording& r = plain_.recording();
+  if (threads == threads_) {
+    add(fmt::format("linear {} rows", rows), "FLOP/s", r, true, sizes, run, is_linear);
+    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run,
+        is_attention);
+  }
+  add_products(r.prefill, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+               rows, threads);
+}
+
+const Samples& CalibrationBench::get(const std::string& name) const {
+  const auto found = std::find_if(samples_.begin(), samples_.end(),
+                                  [&](const Samples& s) { return s.name == name; });
+  KVCAST_ASSERT(found != samples_.end());
+  return *found;
+}
+
+Samples& CalibrationBench::at(std::vector<Samples>& list, const std::string& name,
+                              const char* unit) {
+  const auto found =
+      std::find_if(list.begin(), list.end(), [&](const Samples& s) { return s.name == name; });
+  if (found != list.end()) return *found;
+  list.push_back({name, unit, {}, {}});
+  return list.back();
+}
+
+template <typename Wanted>
+void CalibrationBench::add(const std::string& name, const char* unit, const Recording& recording,
+                           bool prefill, const PassSizes& sizes, const PassSeconds& run,
+                           Wanted wanted) {
+  const SymbolValues values =
+      recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const Sample s = sum_of(prefill ? recording.prefill : recording.decode, values, run, wanted);
+  Samples& samples = at(name, unit);
+  samples.work = s;
+  samples.seconds.push_back(s.seconds);
+}
+
+/// The products with each shape of weight. A prefill's last one has one row and is left out.
+void CalibrationBench::add_products(const Graph& graph, const SymbolValues& values,
+                                    const PassSeconds& run, std::uint64_t rows, int threads) {
+  struct Product {
+    std::uint64_t out;
+    std::uint64_t in;
+    double flops = 0;
+    double seconds = 0;
+  };
+  std::vector<Product> products;
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!is_linear(node)) continue;
+    const TensorInfo& weight = graph.tensor(node.inputs[1]);
+    const std::uint64_t out = weight.shape[0].at(values);
+    const std::uint64_t in = weight.shape[1].at(values);
+    const std::uint64_t flops = work(graph, node).flops.at(values);
+    if (flops != 2 * rows * out * in) continue;
+    auto found = std::find_if(products.begin(), products.end(),
+                              [&](const Product& p) { return p.out == out && p.in == in; });
+    if (found == products.end()) found = products.insert(products.end(), {out, in});
+    found->flops += static_cast<double>(flops);
+    found->seconds += run.nodes[n];
+  }
+  for (const Product& p : products) {
+    auto found = std::find_if(grid_.begin(), grid_.end(), [&](const MatrixRate& g) {
+      return g.rows == rows && g.out == p.out && g.in == p.in && g.threads == threads;
+    });
+    if (found == grid_.end()) {
+      found = grid_.insert(grid_.end(), {rows, p.out, p.in, threads, {}});
+      found->rate = {
+          fmt::format("product {}x{}x{}, {} threads", rows, p.out, p.in, threads), "FLOP/s", {}};
+    }
+    found->rate.rounds.push_back(p.flops / p.seconds);
+  }
+}
+
+/// Constant seconds of an operator: of the smallest ones, and of the loop around all.
+void CalibrationBench::add_latency(const PassSizes& sizes, const PassSeconds& run) {
+  const Graph& graph = plain_.recording().decode;
+  const SymbolValues values =
+      plain_.recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const Sample small = sum_of(graph, values, run, is_small);
+  const auto count =
+      static_cast<double>(std::count_if(graph.nodes().begin(), graph.nodes().end(), is_small));
+  double nodes = 0;
+  for (const double s : run.nodes) nodes += s;
+  const double around = (run.total - nodes) / static_cast<double>(graph.nodes().size());
+  at("operator", "s").seconds.push_back(small.seconds / count + around);
+}
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,83 @@
+/// The micro-benchmarks of `kvcast calibrate`: what they run, not what it says of a machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/architecture.h"
+#include "model/execute/pass_timer.h"
+#include "roofline/calibration.h"
+
+namespace kvcast::roofline {
+
+/// Rows of products: the first are decode steps of so many sequences.
+inline constexpr std::uint64_t rows_of_decode[] = {1, 8, 16, 32};
+inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
+/// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
+inline constexpr std::uint64_t large_rows = 512;
+inline constexpr std::uint64_t ridge_rows[] = {16, 32};
+/// Cache slots of the decode steps: far more than the caches of a core hold.
+inline constexpr std::uint64_t decode_slots = 2048;
+inline constexpr std::uint64_t decode_batch = 4;
+
+/// What one kind of operator did in one pass: sums over its nodes.
+struct Sample {
+  double flops = 0;
+  double bytes = 0;
+  double seconds = 0;
+};
+
+/// One kind of operator at one size, over the rounds.
+struct Samples {
+  std::string name;
+  std::string unit;  ///< "FLOP/s", "bytes/s", "s"
+  Sample work;       ///< seconds unused; zero where `seconds` holds values in `unit`
+  std::vector<double> seconds;
+
+  double median_s() const;
+  /// In `unit`.
+  Measurement measurement() const;
+};
+
+class CalibrationBench {
+ public:
+  explicit CalibrationBench(const CalibrationOptions& options);
+  /// All benchmarks once a round, so that a disturbance of seconds spoils one round of each.
+  void run(int rounds);
+
+  /// Of a name that run() has measured.
+  const Samples& get(const std::string& name) const;
+  const std::vector<Samples>& all() const { return samples_; }
+  const std::vector<MatrixRate>& grid() const { return grid_; }
+  /// Roofs of fewer threads.
+  const std::vector<Samples>& by_threads() const { return by_threads_; }
+
+ private:
+  std::vector<std::function<void()>> steps();
+  void add_fewer_threads(std::vector<std::function<void()>>& steps);
+  static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
+  Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
+  void time_decode(std::uint64_t rows, int threads);
+  void time_prefill(std::uint64_t rows, int threads);
+  template <typename Wanted>
+  void add(const std::string& name, const char* unit, const Recording& recording, bool prefill,
+           const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
+  void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
+                    std::uint64_t rows, int threads);
+  void add_latency(const execute::PassSizes& sizes, const execute::PassSeconds& run);
+
+  const CalibrationOptions& options_;
+  int threads_;
+  Architecture model_;
+  Checkpoint checkpoint_;
+  execute::PassTimer plain_;
+  execute::PassTimer slim_;
+  execute::PassTimer eager_;
+  std::vector<Samples> samples_;
+  std::vector<Samples> by_threads_;
+  std::vector<MatrixRate> grid_;
+};
+
+}  // namespace kvcast::roofline

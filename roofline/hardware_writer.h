@@ -1,0 +1,14 @@
+/// Writes hardware files.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "roofline/hardware.h"
+
+namespace kvcast::roofline {
+
+/// The entries of a hardware file, in the order of data/hardware/README.md, as read_hardware reads
+/// them. What was measured is written to five digits, other numbers as exactly as they are known.
+nlohmann::ordered_json hardware_entries(const Hardware& hardware);
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Rebuilds the studies in reports/: CSVs, plots and manifests, but not the texts.
+# Usage: tools/reports.sh KVCAST, the program; from the root of the repository.
+set -euo pipefail
+export LC_ALL=C
+kvcast=$1
+
+# hash_line INPUT: its entry in a manifest. A pattern's hash is that of the list of its files'
+# hashes: (cd data/models && sha256sum *.json | sha256sum).
+hash_line() {
+  local hash
+  case $1 in
+    *\**) hash=$(cd "${1%/*}" && sha256sum ${1##*/} | sha256sum) ;;
+    *) hash=$(sha256sum "$1") ;;
+  esac
+  printf '    "%s": "%s"' "$1" "${hash%% *}"
+}
+
+# manifest FOLDER: of the commands and inputs that stand in the arrays of these names.
+manifest() {
+  {
+    printf '{\n  "kvcast": "%s",\n  "commands": [\n' "$("$kvcast" --version | sed -n 's/^kvcast //p')"
+    for ((i = 0; i < ${#commands[@]}; ++i)); do
+      ((i)) && printf ',\n'
+      printf '    "%s"' "${commands[i]}"
+    done
+    printf '\n  ],\n  "seeds": "none: nothing is drawn at random",\n  "inputs": {\n'
+    for ((i = 0; i < ${#inputs[@]}; ++i)); do
+      ((i)) && printf ',\n'
+      hash_line "${inputs[i]}"
+    done
+    printf '\n  }\n}\n'
+  } >"$1/manifest.json.partial"
+  mv "$1/manifest.json.partial" "$1/manifest.json"
+}
+
+# study NAME INPUT ... -- WORDS ... [-- WORDS ...]: runs each `kvcast WORDS` and writes the manifest.
+study() {
+  local folder=reports/$1 inputs=() commands=() words=()
+  shift
+  while [[ $1 != -- ]]; do
+    inputs+=("$1")
+    shift
+  done
+  while (($#)); do
+    shift
+    words=()
+    while (($#)) && [[ $1 != -- ]]; do
+      words+=("$1")
+      shift
+    done
+    echo "reports: kvcast ${words[*]}" >&2
+    "$kvcast" "${words[@]}" >/dev/null
+    commands+=("kvcast ${words[*]}")
+  done
+  manifest "$folder"
+}
+
+# paper NAME GROUP INPUT ... [-- WORDS ...]: a paper's tables, as `kvcast reproduce GROUP` has them.
+paper() {
+  local name=$1 group=$2 more=()
+  shift 2
+  while (($#)) && [[ $1 != -- ]]; do
+    more+=("$1")
+    shift
+  done
+  study "$name" data/published/errata.csv data/published/"$group"_*.csv 'data/models/*.json' \
+    "${more[@]}" -- reproduce "$group" --csv "reports/$name/cells.csv" \
+    --plot "reports/$name/published-and-ours.svg" "$@"
+}
+
+paper kv-prediction kvp 'data/hardware/*.json'
+paper slim-attention slim 'data/hardware/*.json'
+paper speculative-prefill specprefill
+paper mlkv mlkv data/measurements/mlkv_rtx3060.csv
+paper kv-runahead kvr 'data/hardware/*.json' -- \
+  reproduce kvr-table1 kvr-table2 kvr-table3-base kvr-table3-10gbs --plot reports/kv-runahead/ttft.svg
+study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models/llama-7b.json \
+  data/hardware/a100-80gb.json -- reproduce kvr-table3-base --csv reports/llama-7b-a100/cells.csv \
+  --plot reports/llama-7b-a100/ttft.svg
+study public-measurements data/measurements/public_llm_latency.csv data/measurements/published_ttft.csv \
+  'data/models/*.json' 'data/hardware/*.json' -- \
+  validate --measurements data/measurements/public_llm_latency.csv \
+  --csv reports/public-measurements/engines.csv --plot reports/public-measurements/engines.svg -- \
+  validate --measurements data/measurements/published_ttft.csv \
+  --csv reports/public-measurements/papers.csv --plot reports/public-measurements/papers.svg
+
+# What was measured on one machine stays; the plot is drawn from it.
+(cd reports/slim-decode && gnuplot --default-settings speedups.gp)
+inputs=(reports/slim-decode/speedups.csv)
+commands=("cd reports/slim-decode && gnuplot --default-settings speedups.gp")
+manifest reports/slim-decode
