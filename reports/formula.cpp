@@ -12,8 +12,9 @@ namespace {
 
 class Formula {
  public:
-  Formula(const CsvRow& row, std::string_view column, const FormulaVariables& variables)
-      : text_(row.text(column)), place_(row.place(column)), variables_(variables) {
+  Formula(const CsvRow& row, std::string_view column, const FormulaVariables& variables,
+          const FormulaList& list)
+      : text_(row.text(column)), place_(row.place(column)), variables_(variables), list_(list) {
     constexpr std::size_t longest = 200;  // also how deep parentheses can be nested
     if (text_.size() > longest) {
       throw Error(place_, std::to_string(text_.size()) + " characters",
@@ -90,6 +91,57 @@ class Formula {
     return value;
   }
 
+  std::string word() {
+    skip_blanks();
+    const std::size_t begin = next_;
+    while (next_ < text_.size() && is_word(text_[next_])) ++next_;
+    return text_.substr(begin, next_ - begin);
+  }
+
+  void expect(std::string_view token) {
+    if (!take(token)) fail("'" + std::string(token) + "'");
+  }
+
+  /// What is behind "sum(". The variable is named behind the terms, so these are read twice.
+  Count sum_over_values() {
+    if (in_sum_) fail("no sum within a sum");
+    const std::size_t terms = next_;
+    const std::size_t separator = text_.find(" for ", terms);
+    std::string name = list_.name;
+    std::vector<Count> values = list_.values;
+    if (separator != std::string::npos) {
+      next_ = separator;
+      expect("for");
+      name = word();
+      for (const char* token : {"in", "range", "("}) expect(token);
+      const std::uint64_t first = positive_constant(sum(), "first value");
+      expect(",");
+      const std::uint64_t end = positive_constant(sum(), "end of a range");
+      expect(")");
+      values.clear();
+      for (std::uint64_t i = first; i < end; ++i) values.emplace_back(i);
+    }
+    if (separator == std::string::npos && values.empty()) fail("... for i in range(a,b)");
+    const std::size_t behind = next_;
+    in_sum_ = true;
+    bound_name_ = name;
+    Count total;
+    next_ = terms;
+    for (const Count& value : values) {
+      next_ = terms;
+      bound_ = value;
+      total += sum();
+    }
+    in_sum_ = false;
+    if (separator != std::string::npos) {
+      skip_blanks();
+      if (!values.empty() && next_ < separator) fail("'for'");
+      next_ = behind;
+    }
+    expect(")");
+    return total;
+  }
+
   Count atom() {
     const char c = skip_blanks();
     if (take("(")) {
@@ -98,14 +150,15 @@ class Formula {
       return value;
     }
     const std::size_t begin = next_;
-    while (next_ < text_.size() && is_word(text_[next_])) ++next_;
-    const std::string word = text_.substr(begin, next_ - begin);
+    const std::string name = word();
     if (std::isdigit(static_cast<unsigned char>(c))) {
       std::uint64_t number = 0;
-      const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-      if (error == std::errc() && rest == word.data() + word.size()) return number;
+      const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+      if (error == std::errc() && rest == name.data() + name.size()) return number;
     }
-    const auto variable = variables_.find(word);
+    if (name == "sum" && take("(")) return sum_over_values();
+    if (in_sum_ && name == bound_name_) return bound_;
+    const auto variable = variables_.find(name);
     if (variable != variables_.end()) return variable->second;
     next_ = begin;
     fail("a number, a variable or '('");
@@ -114,7 +167,11 @@ class Formula {
   const std::string text_;
   const std::string place_;
   const FormulaVariables& variables_;
+  const FormulaList& list_;
   std::size_t next_ = 0;
+  bool in_sum_ = false;
+  std::string bound_name_;  ///< the variable of the sum that is read, and its value
+  Count bound_;
 };
 
 /// A count as printed: all digits of a whole number, the shortest decimals of a fraction.
@@ -128,8 +185,8 @@ std::string spell(const Count& count, const SymbolValues& values) {
 }  // namespace
 
 Count evaluate_formula(const CsvRow& row, std::string_view column,
-                       const FormulaVariables& variables) {
-  return Formula(row, column, variables).evaluate();
+                       const FormulaVariables& variables, const FormulaList& list) {
+  return Formula(row, column, variables, list).evaluate();
 }
 
 double value_at(const Count& count, const SymbolValues& values) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/count.h"
 #include "reports/csv_table.h"
@@ -13,11 +14,18 @@ namespace kvcast::reports {
 
 using FormulaVariables = std::map<std::string, Count>;
 
-/// Evaluates the formula in a cell over polynomials: + - * / **, parentheses, whole numbers and the
-/// variables given; divisors and exponents are constants. The result is exact, for all values of
-/// its symbols at once. Throws Error with the cell's place, what was found and what was expected.
+/// A variable with a value for each process: "c_i".
+struct FormulaList {
+  std::string name;
+  std::vector<Count> values;
+};
+
+/// Evaluates the formula in a cell over polynomials: + - * / **, parentheses, whole numbers, the
+/// variables given, sum(...) over the values of the list and sum(... for i in range(a,b));
+/// divisors, exponents and ranges are constants. The result is exact, for all values of its symbols
+/// at once. Throws Error with the cell's place, what was found and what was expected.
 Count evaluate_formula(const CsvRow& row, std::string_view column,
-                       const FormulaVariables& variables);
+                       const FormulaVariables& variables, const FormulaList& list = {});
 
 /// The value of a count, fractions kept.
 double value_at(const Count& count, const SymbolValues& values);

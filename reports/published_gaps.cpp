@@ -36,7 +36,6 @@ const std::vector<PublishedGap>& published_gaps() {
       {"kvp_table6_triviaqa_openelm_3b.csv", "", accuracy},
       {"kvp_table7_humaneval_openelm_1p1b.csv", "", accuracy},
       {"kvp_table8_mcqa_openelm_3b.csv", "", accuracy},
-      {"kvr_equations.csv", "", "Eqs. 1 and 6, inequalities and sums that eq. 2 and 4 contain"},
       {"kvr_figure_captions.csv", "",
        "captions without GPUs or context, of noisy networks, and those that contradict (E6, E7)"},
       {"kvr_prose.csv", "kvr_p03", "a summary of the speed-ups in kvr_p01 and kvr_p02"},

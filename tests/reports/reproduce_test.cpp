@@ -45,8 +45,8 @@ TEST_CASE("reproduce: every exact number of every exact table agrees to the prin
                         {"mlkv-table3-averages", 9, 1},  // E28: MLKV-6
                         {"kvr-examples", 2 * (3 + 1), 0},
                         {"kvr-table4", 2 * 4, 0},
-                        {"kvr-equations", 2 * 3 + 1, 1},  // E8: Appendix D
-                        {"mlkv-prose", 7, 4}}) {          // E25, E28
+                        {"kvr-equations", 4 + 5 * 3 + 1, 1},  // E8: Appendix D
+                        {"mlkv-prose", 7, 4}}) {              // E25, E28
     CAPTURE(c.name);
     const auto rows = rows_of(c.name);
     for (const ReproducedRow& row : rows) {
@@ -292,6 +292,35 @@ TEST_CASE("reproduce: a printed formula that differs is a disagreement") {
   const ReproducedRow mlp = find(rows, "llama-3.1-70b: mlp_per_layer");
   CHECK_FALSE(mlp.agrees);
   CHECK(mlp.relative_error == doctest::Approx(0.5));
+}
+
+TEST_CASE("reproduce: sums of KV-Runahead's equations run over all processes, and no others") {
+  const auto disagreeing = [](const std::string& from, const std::string& to) {
+    ChangedData data;
+    data.replace("kvr_equations.csv", from, to);
+    std::size_t count = 0;
+    for (const ReproducedRow& row : table("kvr-equations").rows(data.open())) {
+      if (!row.agrees) ++count;
+    }
+    return count;
+  };
+  CHECK(disagreeing("sum(c_i**2)/2", "sum(c_i**2)/2") == 0);
+  CHECK(disagreeing("sum(c_i**2)/2", "sum(c_i)/2") == 4);  // each example
+  CHECK(disagreeing("range(1,p)", "range(1,p-1+1)") == 0);
+  CHECK(disagreeing("range(1,p)", "range(2,p+1)") == 3);  // each p
+  CHECK(disagreeing("sum(i*C/p for", "sum((i+1)*C/p for") == 3);
+  for (const std::string formula :
+       {"sum(i*C/p for i in range(1,p)", "sum(i*C/p for i in range(1;p))", "sum(i*C/p for i)",
+        "sum(k*C/p for i in range(1,p))", "sum(i*C/p) for i in range(1,p)", "sum(C", "sum()",
+        "sum(sum(C))"}) {
+    CAPTURE(formula);
+    ChangedData data;
+    data.replace("kvr_equations.csv", "sum(i*C/p for i in range(1,p))", formula);
+    const Catalog changed = data.open();
+    CHECK_THROWS_WITH_AS(table("kvr-equations").rows(changed),
+                         doctest::Contains("kvr_equations.csv:6: column 'expression_python': got "),
+                         Error);
+  }
 }
 
 TEST_CASE("reproduce: formulas that are none are refused with their file and line") {
