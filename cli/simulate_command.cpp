@@ -84,8 +84,9 @@ std::pair<double, double> parse_numbers_of_link(const Options& o,
           parse_number(o.link_latency_s, "--link-latency-s", true)};
 }
 
-simulate::Platform parse_platform(const Options& o, const roofline::Hardware& hardware,
-                                  roofline::Mode mode, std::string& in_words) {
+simulate::Platform parse_platform(const Options& o, const Catalog& catalog,
+                                  const roofline::Hardware& hardware, roofline::Mode mode,
+                                  std::string& in_words) {
   std::optional<std::uint64_t> devices;
   if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
   if (!o.platform.empty()) {
@@ -98,7 +99,8 @@ simulate::Platform parse_platform(const Options& o, const roofline::Hardware& ha
                     " and --platform both say what the links are; expected one of them");
       }
     }
-    simulate::Platform platform = simulate::read_platform(o.platform);
+    simulate::Platform platform =
+        simulate::read_platform(catalog.find("platforms", "platform", o.platform));
     if (devices && *devices != platform.num_devices()) {
       throw Error("--devices", std::to_string(*devices),
                   fmt::format("the {} of {}", platform.num_devices(), o.platform));
@@ -163,7 +165,8 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   const simulate::Schedule schedule =
       parse_flag("--schedule", o.schedule, simulate::parse_schedule);
   std::string platform_words;
-  simulate::Platform platform = parse_platform(o, c.hardware, c.mode, platform_words);
+  simulate::Platform platform =
+      parse_platform(o, globals.catalog(), c.hardware, c.mode, platform_words);
   const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
   model.prompt_len = sizes.prompt_len;
   for (const std::string& line :
@@ -286,8 +289,10 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->type_name("RATE");
   c->add_option("--link-latency-s", o->link_latency_s, "of one link; a switch is two away")
       ->type_name("SECONDS");
-  c->add_option("--platform", o->platform, "devices, switches and links instead")
-      ->type_name("FILE.json");
+  c->add_option(
+       "--platform", o->platform,
+       "devices, switches and links instead: a name of data/platforms, or a file like those")
+      ->type_name("PLATFORM");
   c->add_option("--send-order", o->send_order,
                 "fifo (one message at a time, the default), async or block")
       ->type_name("ORDER");

@@ -76,6 +76,15 @@ TEST_CASE("simulate prefill: a built-in topology and its platform file answer th
   CHECK(flags["finish_s"][0] != flags["finish_s"][3]);
 }
 
+TEST_CASE("simulate prefill: a platform of the catalog is taken by its name") {
+  const std::string kvr = product + "--schedule kvr --json ";
+  const json named = run_json(kvr + "--platform ring-4");
+  const json flags =
+      run_json(kvr + "--devices 4 --topology ring --link-gb-per-s 150 --link-latency-s 10.8e-6");
+  CHECK(named["finish_s"] == flags["finish_s"]);
+  check_refused(kvr + "--platform rnig-4", "did you mean 'ring-4'?");
+}
+
 TEST_CASE("simulate prefill: noise repeats with its seed") {
   const std::string noise = "--noise flows=30,bytes=5e7,jitter=0.2,seed=3,trials=16 --json";
   const json first = run_json(four + link + noise)["noise"];

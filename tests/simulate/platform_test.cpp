@@ -1,11 +1,14 @@
 #include "simulate/platform.h"
 
+#include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/catalog.h"
 #include "simulate/platform_json.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
@@ -55,6 +58,45 @@ TEST_CASE("simulate: the built-in platforms have the links and routes that they 
   }
   CHECK(built_in("ring", 2).links().size() == 2);  // just 0 -> 1 and 1 -> 0
   CHECK(built_in("ring", 1).links().empty());
+}
+
+TEST_CASE("simulate: the platforms of the catalog are the built-in topologies written out") {
+  struct Case {
+    std::string file, topology;
+    std::uint32_t devices;
+    double bytes_per_s, latency_s;
+  };
+  const std::vector<Case> cases{
+      {"chain-4", "chain", 4, 150e9, 10.8e-6},
+      {"crossbar-4", "crossbar", 4, 100e9, 10.8e-6},
+      {"fat-tree-16", "fat-tree:group=4,oversubscription=2", 16, 25e9, 1e-6},
+      {"pcie-8", "pcie:group=4", 8, 32e9, 5e-6},
+      {"ring-4", "ring", 4, 150e9, 10.8e-6},
+      {"switch-8", "switch", 8, 300e9, 5.4e-6}};
+  using Wire = std::tuple<std::string, double, double>;
+  const auto wires = [](const Platform& p) {
+    std::vector<Wire> all;
+    for (std::uint32_t l = 0; l < p.links().size(); ++l) {
+      all.emplace_back(p.link_name(l), p.links()[l].bytes_per_s, p.links()[l].latency_s);
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
+  std::vector<std::string> files;
+  for (const Case& c : cases) {
+    CAPTURE(c.file);
+    const Platform platform = read_platform(folder + c.file + ".json");
+    const Platform made =
+        make_platform(parse_topology(c.topology), c.devices, c.bytes_per_s, c.latency_s);
+    CHECK(platform.num_devices() == c.devices);
+    CHECK(wires(platform) == wires(made));
+    for (std::uint32_t to = 1; to < c.devices; ++to) {
+      CHECK(route_text(platform, 0, to) == route_text(made, 0, to));
+    }
+    files.push_back(c.file);
+  }
+  CHECK(Catalog(KVCAST_SOURCE_DIR "/data").names("platforms") == files);
 }
 
 TEST_CASE("simulate: direct links are taken unless a way round is shorter") {
