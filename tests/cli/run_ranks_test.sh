@@ -100,6 +100,9 @@ models=("$oracle/llama_mha" "$oracle/llama_biases")
 echo '[1, 2, 3, 4]' >p0.json
 case \$1 in
   model) exec "$program" run --model "\${models[\$x]}" --tokens 1,2,3 --method kvr:p=2 ;;
+  file) exec "$program" run --model model\$x --tokens 1,2,3 --method kvr:p=2 ;;
+  version) [ \$x = 1 ] && exec ./other_version run --model model0 --tokens 1,2,3 --method kvr:p=2
+    exec "$program" run --model model0 --tokens 1,2,3 --method kvr:p=2 ;;
   seed) exec "$program" run --model pythia-70m --random-weights 3\$x --tokens 1,2,3 \\
     --method kvr:p=2 ;;
   count) [ \$x = 1 ] && more=--count
@@ -113,6 +116,22 @@ esac
 END
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh model
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh prompt
+  # One weight of rank 1's file differs in a bit; then the program has another version number.
+  cp -r "$oracle/llama_mha" model0 && cp -r "$oracle/llama_mha" model1
+  weights=model1/model.safetensors
+  byte=$(tail -c 1 $weights | od -An -t u1)
+  printf "$(printf '\\%o' $((byte ^ 1)))" |
+    dd of=$weights bs=1 seek=$(($(stat -c %s $weights) - 1)) conv=notrunc status=none
+  cmp -s $weights model0/model.safetensors && fail "the changed weight"
+  refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh file
+  version=$("$program" --version | grep -o '[0-9]*\.[0-9]*\.[0-9]*' | head -1)
+  LC_ALL=C sed "s/${version//./\\.}/${version%?}x/g" "$program" >other_version
+  chmod +x other_version
+  if KVCAST_DATA=$3/data ./other_version --version >/dev/null 2>&1; then
+    refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh version
+  else
+    fail "the changed program does not run"
+  fi
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh seed
   refused 2 "rank 1 has another kvcast, model or request" "${mpi[@]}" 2 bash differs.sh count
   refused 1 "MPI did not start within 2 s" "${mpi[@]}" 2 bash differs.sh missing
@@ -127,6 +146,38 @@ END
   "$program" --data "$oracle/../../data" hardware show two.json | grep -q mpi ||
     fail "calibrate on 2 ranks: its file does not show its link"
   refused 2 "folder" "${mpi[@]}" 2 "$program" calibrate --quick --output nowhere/two.json
+  # A rank that is killed in the middle of its prefill, which counting makes minutes long: mpirun
+  # says which one in its one message, and nobody is left.
+  cat >long.sh <<END
+echo \$\$ >pid\$OMPI_COMM_WORLD_RANK
+exec "$program" run --model pythia-70m --random-weights 1 --prompt-len 2000 --threads 1 --count \
+  --wait-limit 300 --method \$1
+END
+  for method in kvr:p=2 tsp:p=2; do
+    for victim in 0 1; do
+      rm -f pid0 pid1
+      timeout 100 "${mpi[@]}" 2 bash long.sh $method >out.txt 2>err.txt &
+      job=$!
+      for ((i = 0; i < 300; ++i)); do [ -s pid0 ] && [ -s pid1 ] && break || sleep 0.1; done
+      sleep 4
+      kill -0 "$(cat pid0)" && kill -0 "$(cat pid1)" || fail "$method ended before it was killed"
+      start=$SECONDS
+      kill -KILL "$(cat pid$victim)"
+      wait $job
+      status=$?
+      name="$method, rank $victim killed"
+      [ $status -ne 0 ] && [ $status -ne 124 ] || fail "$name: exit status $status"
+      [ $((SECONDS - start)) -le 30 ] || fail "$name: ended after $((SECONDS - start)) s"
+      [ "$(grep -c "exited on signal 9" err.txt)" -eq 1 ] || fail "$name: $(cat err.txt)"
+      grep "exited on signal 9" err.txt | grep -q "rank $victim " || fail "$name: $(cat err.txt)"
+      [ "$(grep -c '^kvcast:' err.txt)" -eq 0 ] || fail "$name: more than one error: $(cat err.txt)"
+      [ ! -s out.txt ] || fail "$name: wrote to stdout: $(cat out.txt)"
+      for rank in 0 1; do
+        state=$(cut -d' ' -f3 "/proc/$(cat pid$rank)/stat" 2>/dev/null)
+        [ -z "$state" ] || [ "$state" = Z ] || fail "$name: rank $rank still runs"
+      done
+    done
+  done
 fi
 
 [ $failures -eq 0 ] && echo "all checks of runs on ranks passed"
