@@ -39,6 +39,8 @@ class Messenger {
   virtual void receive(std::size_t from) = 0;
   /// Waits until the bytes of all sent messages may change. Throws as receive().
   virtual void finish() = 0;
+  /// Moves messages that are on their way; costs little, to be called often.
+  virtual void progress() {}
 };
 
 /// Ends of several ranks in one process, each for a thread of its own. When `fail` is called, all

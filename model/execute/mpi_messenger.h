@@ -7,8 +7,9 @@
 
 namespace kvcast::execute {
 
-/// Sends and receives without waiting: a thread of its own keeps messages moving while the rank
-/// computes, and a rank that waits sleeps, so that others on the machine have its processor.
+/// Sends and receives without waiting: progress() between operators and a thread of its own keep
+/// messages moving while the rank computes, and a rank that waits sleeps, so that others on the
+/// machine have its processor.
 class MpiMessenger : public Messenger {
  public:
   /// False in a build without MPI.
@@ -27,6 +28,7 @@ class MpiMessenger : public Messenger {
   void expect(std::size_t from, const Rows& rows) override;
   void receive(std::size_t from) override;
   void finish() override;
+  void progress() override;
 
   /// Ends MPI now, when all ranks do.
   void end();

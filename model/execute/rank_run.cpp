@@ -94,6 +94,7 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger) 
       report.message_bytes +=
           message.shape.elements() * floats_in(message.info->dtype) * sizeof(float);
     }
+    messenger.progress();
     if (inner) inner(graph, node, symbols);
   };
   const auto inner_token = request.on_token;
