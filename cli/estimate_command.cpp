@@ -322,8 +322,8 @@ void add_estimate(CLI::App& app, const Globals& globals) {
       "estimate",
       "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
       "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
-      "  kvcast estimate --model llama-7b --hardware a100-80gb --method kvr:p=4 --prompt-len 16k "
-      "--breakdown\n"
+      "  kvcast estimate --model llama-7b --hardware a100-80gb --method "
+      "kvr:p=4,partition=search --prompt-len 16k --breakdown\n"
       "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
       "--json");
   const auto options = std::make_shared<Options>();

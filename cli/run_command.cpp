@@ -24,6 +24,7 @@
 #include "reports/atomic_file.h"
 #include "reports/output_check.h"
 #include "roofline/estimator.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
@@ -227,6 +228,27 @@ Checkpoint open_checkpoint(const Options& o, const Globals& globals) {
                     parse_token_count(o.random_weights, "--random-weights"));
 }
 
+/// The partition that is the fastest on devices and links of --hardware.
+search::Partition search_partition(const Options& o, const Globals& globals, const Job& job) {
+  if (o.hardware.empty()) {
+    throw Error("--method", o.method, "--hardware beside it, for which the partition is searched");
+  }
+  roofline::Configuration c;
+  c.architecture = job.checkpoint.architecture();
+  c.methods = job.options.methods;
+  c.lowering = execute::session_lowering(job.options);
+  c.logits = job.options.logits;
+  c.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
+  if (c.hardware.links.empty()) {
+    throw Error("hardware " + c.hardware.name, "no links",
+                "one, as mpirun -n 2 kvcast calibrate measures it");
+  }
+  const search::PlacedEstimator estimator(c);
+  const std::uint64_t prompt_len = job.point.prompt_len;
+  return estimator.is_placed() ? estimator.prefill(job.point).tokens
+                               : search::Partition{prompt_len};
+}
+
 /// `ranks` of a placement; null: this process runs it all.
 Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
   Job job{execute::use_threads(rank_threads(o.threads)),
@@ -264,7 +286,13 @@ Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
           : request.tokens[0].size();
   job.point = {request.tokens.size(), prompt_len, output_len};
-  if (ranks != nullptr) options.share = ranks->share(prompt_len);
+  const bool searches = ranks != nullptr && ranks->searches();
+  if (!o.hardware.empty() && !o.profile && !searches) {
+    throw Error("--hardware", "neither --profile nor partition=search", "one of them");
+  }
+  if (ranks != nullptr) {
+    options.share = ranks->share(prompt_len, [&] { return search_partition(o, globals, job); });
+  }
   // Beyond a position table the run is refused; any other context is only a warning.
   if (a.decoder.position_rows == 0) {
     for (const std::string& line : roofline::context_warnings(a, job.point)) globals.warn(line);
@@ -295,10 +323,11 @@ std::string common_text(const Options& o, const Job& job, const Globals& globals
     const auto config = globals.catalog().find("models", "model", o.model);
     random = o.random_weights + " " + file_fingerprint(config);
   }
-  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {}", KVCAST_VERSION,
+  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {}", KVCAST_VERSION,
                      fingerprint(job.checkpoint), fingerprint(job.request.tokens),
                      to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
-                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows);
+                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows,
+                     fmt::join(job.options.share->partition, "/"));
 }
 
 void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
@@ -465,8 +494,9 @@ void add_run(CLI::App& app, const Globals& globals) {
   c->add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
       ->type_name("FILE.svg|png");
   c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
-  c->add_option("--hardware", o->hardware, "roofline of --profile; default: this machine, measured")
-      ->needs("--profile")
+  c->add_option("--hardware", o->hardware,
+                "roofline of --profile, default: this machine, measured; and the devices and links "
+                "of kvr:p=P,partition=search")
       ->type_name("HW");
   c->add_flag("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
   c->add_flag("--json", o->json, "one JSON object in base units");

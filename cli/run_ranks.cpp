@@ -13,6 +13,7 @@
 
 #include "model/error.h"
 #include "model/quantity.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
@@ -98,11 +99,12 @@ std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods
   if (!launched_by_mpirun() && placement->ranks > 1) {
     throw Error("method " + placement->method, "one process", command_for(placement->ranks));
   }
-  return std::unique_ptr<RunRanks>(new RunRanks(*std::move(placement), limit_s));
+  return std::unique_ptr<RunRanks>(
+      new RunRanks(*std::move(placement), search::searches_partition(methods), limit_s));
 }
 
-RunRanks::RunRanks(Placement placement, double limit_s)
-    : placement_(std::move(placement)), mailboxes_(1, limit_s) {
+RunRanks::RunRanks(Placement placement, bool searches, double limit_s)
+    : placement_(std::move(placement)), searches_(searches), mailboxes_(1, limit_s) {
   if (launched_by_mpirun()) {
     mpi_ = std::make_unique<execute::MpiMessenger>(limit_s);
   } else {
@@ -110,13 +112,16 @@ RunRanks::RunRanks(Placement placement, double limit_s)
   }
 }
 
-RankShare RunRanks::share(std::uint64_t prompt_len) const {
+RankShare RunRanks::share(std::uint64_t prompt_len,
+                          const std::function<std::vector<std::uint64_t>()>& search) const {
   const execute::Messenger& m = mpi_ ? *mpi_ : *local_;
   if (m.ranks() != placement_.ranks) {
     throw Error("method " + placement_.method, fmt::format("{} processes of mpirun", m.ranks()),
                 command_for(placement_.ranks));
   }
-  return {partition_tokens(placement_, prompt_len), m.rank()};
+  std::vector<std::uint64_t> partition = partition_tokens(placement_, prompt_len);
+  if (searches_) partition = search();
+  return {std::move(partition), m.rank()};
 }
 
 bool RunRanks::speaks() const { return !mpi_ || mpi_->rank() + 1 == mpi_->ranks(); }

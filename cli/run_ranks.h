@@ -21,8 +21,11 @@ class RunRanks {
   /// no mpirun, or no MPI.
   static std::unique_ptr<RunRanks> start(const std::vector<MethodSpec>& methods, double limit_s);
 
-  /// This rank's part of a prompt. Throws Error when mpirun started another number of ranks.
-  RankShare share(std::uint64_t prompt_len) const;
+  /// This rank's part of a prompt, whose partition `search` finds if it is to be searched. Throws
+  /// Error when mpirun started another number of ranks.
+  RankShare share(std::uint64_t prompt_len,
+                  const std::function<std::vector<std::uint64_t>()>& search) const;
+  bool searches() const { return searches_; }
   /// The last rank, which decodes, is the one that prints.
   bool speaks() const;
   /// The first one tells what is wrong with the request.
@@ -37,10 +40,11 @@ class RunRanks {
   void work(const std::function<void()>& work);
 
  private:
-  RunRanks(Placement placement, double limit_s);
+  RunRanks(Placement placement, bool searches, double limit_s);
   /// Within a handler of the exception: tells it and ends all ranks.
   [[noreturn]] void fail(const std::exception& e);
   Placement placement_;
+  bool searches_ = false;  ///< its partition
   std::unique_ptr<execute::MpiMessenger> mpi_;  ///< null: one rank, this process
   execute::Mailboxes mailboxes_;
   std::unique_ptr<execute::Messenger> local_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "model/error.h"
 #include "model/rank_recording.h"
@@ -26,11 +28,6 @@ Configuration without_placement(Configuration c) {
   return c;
 }
 
-bool has_option(const MethodSpec& spec, std::string_view key) {
-  return std::any_of(spec.options.begin(), spec.options.end(),
-                     [&](const auto& option) { return option.first == key; });
-}
-
 std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uint64_t> values) {
   std::uint64_t most = 0;
   for (const Count& count : counts) most = std::max(most, count.at(values));
@@ -38,6 +35,14 @@ std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uin
 }
 
 }  // namespace
+
+bool searches_partition(const std::vector<MethodSpec>& methods) {
+  const std::pair<std::string, std::string> searched{"partition", "search"};
+  return std::any_of(methods.begin(), methods.end(), [&](const MethodSpec& spec) {
+    return is_placement(spec) &&
+           std::find(spec.options.begin(), spec.options.end(), searched) != spec.options.end();
+  });
+}
 
 PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<HardwareLink>& link)
     : one_device_(without_placement(c)), placement_(find_placement(c.methods)) {
@@ -53,7 +58,7 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
       {.logits = c.logits, .find_model = c.find_model});  // throws where they do not compose
   if (placement_->ranks == 1) return;
 
-  searches_ = spec.name == "kvr" && !has_option(spec, "partition");
+  searches_ = searches_partition(c.methods);
   if (searches_ && placement_->ranks > most_searched) {
     throw Error("method " + placement_->method,
                 std::to_string(placement_->ranks) + " devices to search a partition for",

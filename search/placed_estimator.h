@@ -26,6 +26,9 @@ struct PlacedPrefill {
   double without_links_s = 0;  ///< TTFT if messages took no time
 };
 
+/// Whether a placement's partition is to be searched for the devices: kvr:p=P,partition=search.
+bool searches_partition(const std::vector<MethodSpec>& methods);
+
 class PlacedEstimator {
  public:
   /// `link`: from each device to the next; none: the hardware's (hardware_link). Throws Error as
@@ -49,8 +52,8 @@ class PlacedEstimator {
   void sweep(std::span<const roofline::DesignPoint> points,
              std::span<roofline::Estimate> rows) const;
 
-  /// The prefill of a point where several devices read the prompt: `kvr` without the option
-  /// partition takes the one that search_partition finds.
+  /// The prefill of a point where several devices read the prompt: `kvr` with partition=search
+  /// takes the one that search_partition finds.
   PlacedPrefill prefill(const roofline::DesignPoint& point) const;
 
  private:

@@ -33,7 +33,7 @@ std::vector<std::uint64_t> parse_partition(const MethodSpec& spec, const std::st
     const bool ends = rest == end;
     if (error != std::errc() || part == 0 || (!ends && *rest != '/')) {
       throw Error(where, "'" + text + "'",
-                  "even, or the tokens of each rank, at least 1, as in 5/3/2/1");
+                  "even, search, or the tokens of each rank, at least 1, as in 5/3/2/1");
     }
     parts.push_back(part);
     if (ends) break;
@@ -103,7 +103,9 @@ Placement parse_placement(const MethodSpec& spec) {
                 "at most " + std::to_string(max_ranks) + " ranks");
   }
   const std::string partition = text_option(spec, "partition", "even");
-  if (partition != "even") placement.partition = parse_partition(spec, partition, placement.ranks);
+  if (partition != "even" && partition != "search") {  // whoever knows the devices searches
+    placement.partition = parse_partition(spec, partition, placement.ranks);
+  }
   return placement;
 }
 

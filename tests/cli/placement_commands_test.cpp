@@ -38,7 +38,8 @@ TEST_CASE("estimate: kvr and tsp on one device are plain") {
 TEST_CASE("estimate: even kvr, and tsp, have the TTFT that simulate prefill plays on a ring") {
   const std::string link = "--link-gb-per-s 10 --link-latency-s 1e-5 ";
   for (const auto& [method, schedule] :
-       {std::pair{"kvr:p=4,partition=even", "kvr"}, std::pair{"tsp:p=4", "tsp"}}) {
+       {std::pair{"kvr:p=4,partition=even", "kvr"}, std::pair{"kvr:p=4", "kvr"},
+        std::pair{"tsp:p=4", "tsp"}}) {
     const json e = run_json(estimate + link + "--json --method " + method);
     const json played = run_json("simulate prefill " + base + link +
                                  "--devices 4 --topology ring --json --schedule " + schedule);
@@ -50,16 +51,16 @@ TEST_CASE("estimate: even kvr, and tsp, have the TTFT that simulate prefill play
   }
 }
 
-TEST_CASE("estimate: kvr without a partition takes the searched one, over the hardware's link") {
-  const json e = run_json(estimate + "--json --breakdown --method kvr:p=3");
+TEST_CASE("estimate: kvr with partition=search takes the searched one, over the hardware's link") {
+  const json e = run_json(estimate + "--json --breakdown --method kvr:p=3,partition=search");
   const json found = run_json("partition search --json --devices 3 " + base);
   CHECK(e["partition_tokens"] == found["partition_tokens"]);
   CHECK(e["lower_bound_s"] == found["lower_bound_s"]);
   CHECK(e["evaluations"] == found["evaluations"]);
   CHECK(e["link_bytes_per_s"] == 300e9);  // NVLink of an A100, one direction
-  const json nvlink = run_json(estimate + "--json --link nvlink --method kvr:p=3");
+  const json nvlink = run_json(estimate + "--json --link nvlink --method kvr:p=3,partition=search");
   CHECK(nvlink["ttft_s"] == e["ttft_s"]);
-  const json pcie = run_json(estimate + "--json --link pcie --method kvr:p=3");
+  const json pcie = run_json(estimate + "--json --link pcie --method kvr:p=3,partition=search");
   CHECK(pcie["link_bytes_per_s"] == 32e9);
   CHECK(pcie["ttft_s"] > e["ttft_s"]);
 
@@ -75,9 +76,10 @@ TEST_CASE("estimate: kvr without a partition takes the searched one, over the ha
 TEST_CASE("sweep: rows of kvr and tsp are what estimate says") {
   const reports::TestFolder folder;
   const std::string csv = (folder / "a.csv").string();
-  const ProgramResult sweep = run_program("sweep " + base + "--output-len 8 --csv " + csv +
-                                          " --method 'plain;kvr:p=2;kvr:p=2,partition=600/400;"
-                                          "slim:option=kcache+tsp:p=2'");
+  const ProgramResult sweep =
+      run_program("sweep " + base + "--output-len 8 --csv " + csv +
+                  " --method 'plain;kvr:p=2,partition=search;kvr:p=2,partition=600/400;"
+                  "slim:option=kcache+tsp:p=2'");
   CAPTURE(sweep.errors);
   REQUIRE(sweep.status == 0);
   const reports::CsvTable table = reports::CsvTable::read(csv);
@@ -100,7 +102,7 @@ TEST_CASE("estimate: kvr and tsp that cannot be are refused in one line") {
   check_refused(kvr + "kvr:p=0", "option p");
   check_refused(kvr + "kvr:p=2,partition=600/300", "expected 900, the sum of 600/300");
   check_refused(kvr + "kvr:p=3,partition=600/400", "got 2 parts, expected 3");
-  check_refused(kvr + "kvr:p=2,partition=search", "even, or the tokens of each rank");
+  check_refused(kvr + "kvr:p=2,partition=serach", "even, search, or the tokens of each rank");
   check_refused(kvr + "tsp:p=2,partition=600/400", "partition");
   check_refused(kvr + "tsp:p=1001", "a token at least for each rank");
   check_refused(kvr + "kvr:p=1025", "at most 1024");

@@ -34,6 +34,9 @@ refused 2 "mpirun -n 2 kvcast run" "${run[@]}" --method kvr:p=2
 refused 2 "as in 5/3/2/1" "${run[@]}" --method kvr:p=2,partition=11/0
 [ "$("${run[@]}" --quiet --method kvr:p=1)" = "$plain" ] || fail "kvr:p=1 in one process"
 [ "$("${run[@]}" --quiet --method tsp:p=1)" = "$plain" ] || fail "tsp:p=1 in one process"
+refused 2 "--hardware beside it" "${run[@]}" --method kvr:p=1,partition=search
+refused 2 "got no links" "${run[@]}" --method kvr:p=1,partition=search --hardware x86-server-cpu
+refused 2 "neither --profile nor partition=search" "${run[@]}" --method kvr:p=1 --hardware a100-80gb
 
 if [ "$has_mpi" != ON ] || ! command -v mpirun >/dev/null; then
   echo "SKIPPED: no mpirun, or built without MPI: runs on several processes were not tested"
@@ -79,6 +82,18 @@ else
     BEGIN { far = 0 } { d = $1 - $2; if (d < 0) d = -d; if (d > far || d != d) far = d; if ($1 > top) top = $1 }
     END { print NR, far, top; exit !(NR == 11 * 71 && far == far && far < 1e-5 * top) }' >far.txt ||
     fail "--logits on 2 ranks: rows, difference, largest: $(cat far.txt)"
+
+  # One meaning of a method: the parts of a run are those of an estimate.
+  parts() { tr -d ' \n' <"$1" | grep -o '"partition_tokens":\[[0-9,]*\]'; }
+  for method in kvr:p=2 kvr:p=2,partition=search kvr:p=2,partition=300/212; do
+    on=(--prompt-len 512 --dtype fp32 --method $method --json --quiet --hardware a100-80gb)
+    "$program" estimate --model pythia-70m "${on[@]}" >estimate.json || fail "estimate $method"
+    [ $method = kvr:p=2,partition=search ] || unset 'on[-1]' 'on[-1]'
+    "${mpi[@]}" 2 "$program" run --model pythia-70m --random-weights 1 --threads 1 --output-len 1 \
+      "${on[@]}" >run.json || fail "run $method"
+    [ -n "$(parts run.json)" ] && [ "$(parts run.json)" = "$(parts estimate.json)" ] ||
+      fail "$method: run $(parts run.json), estimate $(parts estimate.json)"
+  done
 
   refused 2 "expected kvr:p=2 or tsp:p=2" "${mpi[@]}" 2 "${run[@]}"
   refused 2 "got 2 processes of mpirun, expected 3" "${mpi[@]}" 2 "${run[@]}" --method kvr:p=3

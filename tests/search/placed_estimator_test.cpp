@@ -77,13 +77,17 @@ TEST_CASE("placement: an estimate's TTFT is that of the recursion, which it does
   }
 }
 
-TEST_CASE("placement: without a partition kvr takes one that is no slower than even parts") {
+TEST_CASE("placement: partition=search takes one that is faster than even parts, the default") {
   const DesignPoint p{1, 8192, 2};
-  const PlacedEstimator searched(configuration("kvr:p=4"));
+  const PlacedEstimator searched(configuration("kvr:p=4,partition=search"));
   const PlacedPrefill found = searched.prefill(p);
   REQUIRE(found.found);
   const double even = PlacedEstimator(configuration("kvr:p=4,partition=even")).at(p).ttft_s;
   CHECK(searched.at(p).ttft_s < even);
+  const PlacedPrefill by_default = PlacedEstimator(configuration("kvr:p=4")).prefill(p);
+  CHECK_FALSE(by_default.found);
+  CHECK(by_default.tokens == Partition{2048, 2048, 2048, 2048});
+  CHECK(by_default.run.ttft_s == even);
   CHECK(searched.at(p).ttft_s >= *found.found->lower_bound_s);
   CHECK(found.run.ttft_s == Approx(found.found->ttft_s).epsilon(1e-9));
 }
@@ -156,7 +160,7 @@ TEST_CASE("placement: composes with what is cached, whose bytes are what is sent
 
 TEST_CASE("placement: a sweep's rows are those of its points") {
   const std::vector<DesignPoint> points{{1, 900, 2}, {1, 900, 7}, {2, 900, 7}, {2, 400, 7}};
-  for (const char* method : {"kvr:p=3", "tsp:p=3", "plain", "kvr:p=1"}) {
+  for (const char* method : {"kvr:p=3,partition=search", "tsp:p=3", "plain", "kvr:p=1"}) {
     const PlacedEstimator estimator(configuration(method));
     std::vector<Estimate> rows(points.size());
     estimator.sweep(points, rows);
@@ -184,10 +188,10 @@ TEST_CASE("placement: what cannot be estimated is refused in one line") {
         "method tsp:p=101: got a prompt of 100 tokens, expected a token at least for each rank");
   CHECK(reason("kvr:p=1,partition=99").find("expected 99") != std::string::npos);
   CHECK(reason("kvr:p=2000") == "method kvr:p=2000: got 2000 devices, expected at most 1024");
-  CHECK(reason("kvr:p=17") ==
-        "method kvr:p=17: got 17 devices to search a partition for, expected at most 16, or "
-        "partition=even or A/B/...");
-  CHECK(reason("kvr:p=17,partition=even") == "(no Error was thrown)");
+  CHECK(reason("kvr:p=17,partition=search") ==
+        "method kvr:p=17,partition=search: got 17 devices to search a partition for, expected at "
+        "most 16, or partition=even or A/B/...");
+  CHECK(reason("kvr:p=17") == "(no Error was thrown)");
   Configuration c = configuration("kvr:p=2");
   c.hardware.links.clear();
   CHECK(message_of([&] { PlacedEstimator{c}; }).find("no links") != std::string::npos);
