@@ -36,6 +36,8 @@ constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 /// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
 constexpr std::uint64_t large_rows = 512;
 constexpr std::uint64_t ridge_rows[] = {16, 32};
+/// The shortest prompt.
+constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.
 constexpr std::uint64_t decode_slots = 2048;
 constexpr std::uint64_t decode_batch = 4;
@@ -270,7 +272,12 @@ Hardware hardware_of(const Bench& b, const Calibration& c) {
   Formula decode;
   decode.exposed = product.exposed;
   solve_rates(decode, b.get("decode attention, slim K-cache"), b.get("decode attention"));
-  const Samples& tiled = b.get(fmt::format("tiled attention {} tokens", large_rows));
+  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
+  // tokens; the products grow with their square.
+  Formula tiled;
+  tiled.exposed = product.exposed;
+  solve_rates(tiled, b.get(fmt::format("tiled attention {} tokens", large_rows)),
+              b.get(fmt::format("tiled attention {} tokens", short_prompt)));
 
   const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
   Hardware hw;
@@ -288,8 +295,11 @@ Hardware hardware_of(const Bench& b, const Calibration& c) {
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));
   hw.tiled_attention_rate[DType::FP32] =
-      measured(share(tiled.work.flops / tiled.median_s(), peak), how,
+      measured(share(tiled.flops_per_second, peak), how,
                fmt::format("{} tokens, 24 heads of 64", large_rows));
+  hw.tiled_attention_bandwidth =
+      measured(share(tiled.bytes_per_second, read), how,
+               fmt::format("{} tokens, 24 heads of 64", short_prompt));
   hw.decode_attention_rate[DType::FP32] =
       measured(share(decode.flops_per_second, peak), how, "a Slim K-cache of 24 heads of 64");
   hw.decode_attention_bandwidth = measured(share(decode.bytes_per_second, read), how,
@@ -369,6 +379,7 @@ std::string to_json(const Calibration& c, const std::string& name) {
   ordered_json& factors = j["factors"];
   factors["matrix_rate"]["fp32"] = factor(hw.matrix_rate.at(DType::FP32));
   factors["tiled_attention_rate"]["fp32"] = factor(hw.tiled_attention_rate.at(DType::FP32));
+  factors["tiled_attention_bandwidth"] = factor(*hw.tiled_attention_bandwidth);
   factors["decode_attention_rate"]["fp32"] = factor(hw.decode_attention_rate.at(DType::FP32));
   factors["decode_attention_bandwidth"] = factor(*hw.decode_attention_bandwidth);
   factors["memory_bandwidth"] = factor(*hw.memory_bandwidth_factor);
