@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "bench/shapes.h"
+#include "bench/turns.h"
 #include "model/catalog.h"
 #include "model/execute/machine_probe.h"
 #include "model/execute/pass_timer.h"
@@ -81,45 +81,32 @@ double forecast_s(const Options& o, const Catalog& catalog, const SessionOptions
   return sum;
 }
 
-struct Step {
-  std::string method;
-  double forecast = 0;
-  std::vector<double> seconds;
-};
-
-/// The methods' decode steps in turns, so that a machine that changes speed changes all of them.
+/// The methods' decode steps in turns, the median of three at a time.
 void compare(const Options& o, const Catalog& catalog, const Architecture& a) {
   std::vector<std::unique_ptr<PassTimer>> timers;
-  std::vector<Step> steps;
+  std::vector<Turn> turns;
   const Checkpoint checkpoint(a, 1);
+  const PassSizes sizes{o.batch, o.prompt_len, o.kv_len};
   for (const std::string& method : o.methods) {
     const SessionOptions options{.methods = parse_methods(method)};
     timers.push_back(std::make_unique<PassTimer>(checkpoint, options));
-    const Recording& r = timers.back()->recording();
-    steps.push_back({method,
+    const PassTimer& timer = *timers.back();
+    const Recording& r = timer.recording();
+    turns.push_back({method,
                      forecast_s(o, catalog, options, r.decode,
                                 r.symbols.resolve({o.batch, o.prompt_len, o.kv_len})),
-                     {}});
+                     [&timer, sizes] {
+                       std::vector<double> totals;
+                       for (const PassSeconds& run : timer.decode(sizes, 3)) {
+                         totals.push_back(run.total);
+                       }
+                       return median(totals);
+                     }});
   }
-  for (int round = 0; round < o.repeats; ++round) {
-    for (std::size_t m = 0; m < timers.size(); ++m) {
-      const auto runs = timers[m]->decode({o.batch, o.prompt_len, o.kv_len}, 3);
-      std::vector<double> totals;
-      for (const PassSeconds& run : runs) totals.push_back(run.total);
-      steps[m].seconds.push_back(median(totals));
-    }
-  }
-  for (const Step& step : steps) {
-    std::vector<double> speedups;
-    for (std::size_t i = 0; i < step.seconds.size(); ++i) {
-      speedups.push_back(steps[0].seconds[i] / step.seconds[i]);
-    }
-    const double measured = median(speedups);
-    const double forecast = steps[0].forecast / step.forecast;
-    std::printf("%s,%s,%lu,%lu,%.6g,%.6g,%.4f,%.4f,%.4f\n", o.model.c_str(), step.method.c_str(),
-                o.batch, o.kv_len, median(step.seconds), step.forecast, measured, forecast,
-                forecast / measured - 1);
-  }
+  take_turns(turns, o.repeats);
+  print_speedups(turns, [&](const std::string& method) {
+    return fmt::format("{},{},{},{}", o.model, method, o.batch, o.kv_len);
+  });
 }
 
 int run(const Options& o) {

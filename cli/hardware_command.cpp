@@ -66,6 +66,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("factor_tiled_attention_rate", hw.tiled_attention_rate);
   sheet.add("factor_decode_attention_rate", hw.decode_attention_rate);
   sheet.add("factor_decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  sheet.add("factor_tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   sheet.add("factor_overlap", hw.overlap);
   sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
   sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);

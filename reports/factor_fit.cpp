@@ -38,6 +38,7 @@ constexpr ShareName share_names[] = {
     {"elementwise_bandwidth", &Hardware::elementwise_bandwidth},
     {"softmax_bandwidth", &Hardware::softmax_bandwidth},
     {"decode_attention_bandwidth", &Hardware::decode_attention_bandwidth},
+    {"tiled_attention_bandwidth", &Hardware::tiled_attention_bandwidth},
     {"overlap", &Hardware::overlap}};
 
 struct LatencyName {

@@ -76,7 +76,6 @@ const std::vector<PublishedGap>& published_gaps() {
       {"specprefill_equations.csv", "", "definitions; spec_p02 is computed from them"},
       {"specprefill_position_id_example.csv", "",
        "an example of positions; the executor's tests hold kept tokens and answers to the rule"},
-      {"specprefill_prose.csv", "spec_p01", "measured on 8 GPUs in tensor parallel"},
       {"specprefill_prose.csv", "spec_p03", "queries per second of a server"},
       {"specprefill_prose.csv", "spec_p04", accuracy},
       {"specprefill_prose.csv", "spec_p05", accuracy},

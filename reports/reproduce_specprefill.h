@@ -16,6 +16,7 @@ namespace kvcast::reports {
 struct SpeculatorReading {
   std::string_view name;
   bool kv_projections = true;
+  std::uint64_t tokens = 0;  ///< 0: as many as the text says
 };
 const std::vector<SpeculatorReading>& speculator_readings();
 
@@ -26,13 +27,19 @@ class SpeculatorShares {
   /// Models as printed, "Llama-3.1-8B". Throws Error as load_model does.
   double of(const std::string& speculator, const std::string& base, std::uint64_t batch,
             std::uint64_t tokens, const SpeculatorReading& reading);
+  /// Of the share `keep` of the prompt, over those of all of it; Table 5 as printed.
+  double kept(const std::string& model, std::uint64_t batch, std::uint64_t tokens, double keep);
 
  private:
+  double total(const std::string& model, std::uint64_t batch, std::uint64_t tokens,
+               const SpeculatorReading& reading);
+
   const Catalog& catalog_;
   std::map<std::string, Recording> recordings_;
 };
 
 std::vector<ReproducedRow> specprefill_averages(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_prose(const Catalog& catalog);
+PublishedTable specprefill_ttft_table();
 
 }  // namespace kvcast::reports

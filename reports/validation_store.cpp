@@ -69,6 +69,7 @@ std::string fingerprint(const Hardware& hw) {
   f.add("elementwise_bandwidth", hw.elementwise_bandwidth);
   f.add("softmax_bandwidth", hw.softmax_bandwidth);
   f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  f.add("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   f.add("overlap", hw.overlap);
   return f.text();
 }

@@ -115,7 +115,12 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   Formula decode;
   decode.exposed = product.exposed;
   solve_rates(decode, b.get("decode attention, slim K-cache"), b.get("decode attention"));
-  const Samples& tiled = b.get(fmt::format("tiled attention {} tokens", large_rows));
+  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
+  // tokens; the products grow with their square.
+  Formula tiled;
+  tiled.exposed = product.exposed;
+  solve_rates(tiled, b.get(fmt::format("tiled attention {} tokens", large_rows)),
+              b.get(fmt::format("tiled attention {} tokens", short_prompt)));
 
   const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
   // Eager attention's products write their scores, and read them again.
@@ -142,8 +147,11 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));
   hw.tiled_attention_rate[DType::FP32] =
-      measured(share(tiled.work.flops / tiled.median_s(), peak), how,
+      measured(share(tiled.flops_per_second, peak), how,
                fmt::format("{} tokens, 24 heads of 64", large_rows));
+  hw.tiled_attention_bandwidth =
+      measured(share(tiled.bytes_per_second, read), how,
+               fmt::format("{} tokens, 24 heads of 64", short_prompt));
   hw.decode_attention_rate[DType::FP32] =
       measured(share(decode.flops_per_second, peak), how, "a Slim K-cache of 24 heads of 64");
   hw.decode_attention_bandwidth = measured(share(decode.bytes_per_second, read), how,

@@ -87,6 +87,7 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
   hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
   hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");
+  hw.tiled_attention_bandwidth = optional_factor(factors, "tiled_attention_bandwidth");
   hw.overlap = optional_factor(factors, "overlap");
   hw.link_rate = optional_factor(factors, "link_rate");
   factors.reject_unknown_keys();

@@ -56,6 +56,8 @@ struct Hardware {
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax over long rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query
+  /// The same with many: what it reads is brought into order before it is multiplied.
+  std::optional<Sourced> tiled_attention_bandwidth;
   /// The share of the shorter of an operator's computing and memory times that the longer one
   /// hides; none: all of it.
   std::optional<Sourced> overlap;

@@ -46,6 +46,7 @@ ordered_json factors_of(const Hardware& hw) {
   by_dtype("tiled_attention_rate", hw.tiled_attention_rate);
   by_dtype("decode_attention_rate", hw.decode_attention_rate);
   single("decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  single("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   single("memory_bandwidth", hw.memory_bandwidth_factor);
   single("elementwise_bandwidth", hw.elementwise_bandwidth);
   single("softmax_bandwidth", hw.softmax_bandwidth);

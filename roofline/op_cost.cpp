@@ -12,6 +12,7 @@ namespace {
 Stream stream_of(const Graph& graph, const Node& node, const Lowering& lowering) {
   const Op& op = node.op;
   if (engine(graph, node) == Engine::DecodeAttention) return Stream::Decode;
+  if (engine(graph, node) == Engine::TiledAttention) return Stream::Attention;
   if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
   const bool elementwise = std::holds_alternative<Elementwise>(op) ||
                            std::holds_alternative<RowMean>(op) ||

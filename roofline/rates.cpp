@@ -135,12 +135,17 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     b.rates.bytes_per_second.fill(rate);
   }
 
-  if (!eager_attention && hw.decode_attention_bandwidth) {
-    stream(Stream::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
-  } else {
-    b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Decode)] =
-        b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Memory)];
-  }
+  const auto attention_stream = [&](Stream s, const std::string& label,
+                                    const std::optional<Sourced>& factor) {
+    if (!eager_attention && factor) {
+      stream(s, label, &*factor);
+    } else {
+      b.rates.bytes_per_second[static_cast<std::size_t>(s)] =
+          b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Memory)];
+    }
+  };
+  attention_stream(Stream::Decode, "decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  attention_stream(Stream::Attention, "tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   if (hw.overlap) b.rates.exposed = b.exposed(*hw.overlap);
 
   b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};

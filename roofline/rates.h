@@ -26,8 +26,9 @@ enum class Stream {
   Elementwise,  ///< eager element-wise kernels
   Softmax,      ///< eager softmax
   Decode,       ///< the cache in tiled attention with one query
+  Attention,    ///< tiled attention with many queries
 };
-inline constexpr std::size_t num_streams = 4;
+inline constexpr std::size_t num_streams = 5;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {

@@ -213,12 +213,47 @@ TEST_CASE("reproduce: printed averages and shares of SpecPrefill are those of it
   // (100 + 100 + 76.9) / 3, the aggregation tasks left out
   CHECK(find(averages, "baseline, 4k").ours == doctest::Approx(276.9 / 3));
   const auto prose = rows_of("specprefill-prose");
-  CHECK(prose.size() == 4);
+  CHECK(prose.size() == 5);
   // data/published/README.md, E20
   CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (without").ours ==
         doctest::Approx(7.717).epsilon(1e-4));
   CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (Table 5").ours ==
         doctest::Approx(7.701).epsilon(1e-4));
+}
+
+TEST_CASE("reproduce: SpecPrefill's speed-up on 8 GPUs is its products' and its all-reduces'") {
+  const auto rows = rows_of("specprefill-ttft");
+  REQUIRE(rows.size() == 1 + 4 * 2);
+  for (const ReproducedRow& row : rows) {
+    CHECK(row.published == "7.66");
+    CHECK_FALSE(row.exact);
+  }
+  // data/published/README.md, E21
+  CHECK(find(rows, "Llama-3.1-405B, 16 x 32768 (Table 5").ours ==
+        doctest::Approx(9.32).epsilon(1e-3));
+
+  // 524,288 tokens as 128 x 4096, products and attention alone. 405B: 126 layers of 16384 x (2 x
+  // 16384 + 2 x 1024 + 3 x 53248) weights in fp8; 8B: 32 of 4096 x (2 x 4096 + 2 x 1024 + 3 x
+  // 14336) in bf16; data/hardware/h200.json. 13 of 128 chunks of 32 tokens are kept.
+  const double tokens = 524288;
+  const double kept = 13.0 / 128;
+  const double fp8 = 8 * 1978.9e12 * 0.57;
+  const double bf16 = 8 * 989.4e12 * 0.76;
+  const double attention = 8 * 989.4e12 * 0.56;
+  const double base = 2 * tokens * 126 * 16384.0 * (2 * 16384 + 2 * 1024 + 3 * 53248) / fp8;
+  const double base_attention = 2 * tokens * 4096 * 126 * 16384.0 / attention;
+  const double speculator = 2 * tokens * 32 * 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) / bf16 +
+                            2 * tokens * 4096 * 32 * 4096.0 / attention;
+  const double plain = base + base_attention;
+  const double pruned = kept * base + kept * kept * base_attention + speculator;
+  const std::string shape = "Llama-3.1-405B, 128 x 4096, estimate ";
+  CHECK(find(rows, shape + "(8 H200 as one").ours == doctest::Approx(plain / pruned).epsilon(0.05));
+  // Two all-reduces a layer, each there and back, of 7/8 of the hidden states at 450 GB/s.
+  const double base_sums = 4 * 126 * tokens * 16384 * 2 * 7 / 8 / 450e9;
+  const double speculator_sums = 4 * 32 * tokens * 4096 * 2 * 7 / 8 / 450e9;
+  CHECK(find(rows, shape + "(and two").ours ==
+        doctest::Approx((plain + base_sums) / (pruned + kept * base_sums + speculator_sums))
+            .epsilon(0.05));
 }
 
 TEST_CASE("reproduce: KV-Runahead's captions and text are forecast, E6's contradictions named") {

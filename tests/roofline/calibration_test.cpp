@@ -31,6 +31,7 @@ Calibration made_up() {
   hw.tiled_attention_rate[DType::FP32] = measured(0.62);
   hw.decode_attention_rate[DType::FP32] = measured(0.53);
   hw.decode_attention_bandwidth = measured(0.74);
+  hw.tiled_attention_bandwidth = measured(0.15);
   hw.memory_bandwidth_factor = measured(0.95);
   hw.overlap = measured(0.4);
   c.measurements = {{"FMA", "FLOP/s", {1, 2, 3}}};
@@ -56,6 +57,7 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);
   CHECK(hw.decode_attention_rate.at(DType::FP32).value == 0.53);
   CHECK(hw.decode_attention_bandwidth->value == 0.74);
+  CHECK(hw.tiled_attention_bandwidth->value == 0.15);
   CHECK(hw.memory_bandwidth_factor->value == 0.95);
   CHECK(hw.overlap->value == 0.4);
   CHECK(hw.overlap->source == Source::Measured);

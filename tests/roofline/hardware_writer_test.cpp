@@ -59,6 +59,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     same_optional(a.elementwise_bandwidth, b.elementwise_bandwidth);
     same_optional(a.softmax_bandwidth, b.softmax_bandwidth);
     same_optional(a.decode_attention_bandwidth, b.decode_attention_bandwidth);
+    same_optional(a.tiled_attention_bandwidth, b.tiled_attention_bandwidth);
     same_optional(a.overlap, b.overlap);
     same_optional(a.link_rate, b.link_rate);
   }

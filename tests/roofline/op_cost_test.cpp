@@ -179,7 +179,9 @@ TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own ban
     }
   }
   const Recording fused = record(tiny(), {}, {});
-  for (const OpGroup& g : fold(fused.prefill, {})) CHECK(g.stream == Stream::Memory);
+  for (const OpGroup& g : fold(fused.prefill, {})) {
+    CHECK(g.stream == (g.op == "tiled_attention" ? Stream::Attention : Stream::Memory));
+  }
 }
 
 TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a norm not at all") {

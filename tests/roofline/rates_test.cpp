@@ -99,6 +99,19 @@ TEST_CASE("rates: speed of light is the datasheet without factors and latencies"
   }
 }
 
+TEST_CASE("rates: tiled attention moves at a bandwidth of its own where that was measured") {
+  Hardware hw = toy();
+  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated), Stream::Attention) ==
+        250);
+  hw.tiled_attention_bandwidth = measured(0.125);
+  const Rates r = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
+  CHECK(bytes(r, Stream::Attention) == 62.5);
+  CHECK(bytes(r, Stream::Memory) == 250);
+  CHECK(bytes(r, Stream::Decode) == 250);
+  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::SpeedOfLight), Stream::Attention) ==
+        500);
+}
+
 TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's does not") {
   const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
   CHECK(flops(bf16, Engine::Matrix) == 500);

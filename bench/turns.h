@@ -1,0 +1,43 @@
+/// Ways of doing one thing in turns, each beside what was forecast for it.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/shapes.h"
+
+namespace kvcast::execute {
+
+struct Turn {
+  std::string method;
+  double forecast_s = 0;
+  std::function<double()> measure;  ///< seconds
+  std::vector<double> seconds = {};
+};
+
+/// Each round takes all turns, so that a machine that changes speed changes all of them.
+inline void take_turns(std::vector<Turn>& turns, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    for (Turn& turn : turns) turn.seconds.push_back(turn.measure());
+  }
+}
+
+/// CSV rows that begin with `row` of the method: medians, and the medians of each round's speed-up
+/// over the first turn beside it.
+inline void print_speedups(const std::vector<Turn>& turns,
+                           const std::function<std::string(const std::string& method)>& row) {
+  for (const Turn& turn : turns) {
+    std::vector<double> speedups;
+    for (std::size_t i = 0; i < turn.seconds.size(); ++i) {
+      speedups.push_back(turns[0].seconds[i] / turn.seconds[i]);
+    }
+    const double measured = median(speedups);
+    const double forecast = turns[0].forecast_s / turn.forecast_s;
+    std::printf("%s,%.6g,%.6g,%.4f,%.4f,%.4f\n", row(turn.method).c_str(), median(turn.seconds),
+                turn.forecast_s, measured, forecast, forecast / measured - 1);
+  }
+}
+
+}  // namespace kvcast::execute
