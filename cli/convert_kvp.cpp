@@ -94,7 +94,9 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   }
   if (!o.csv.empty()) reports::check_writable(o.csv);
   for (const std::string& plot : {o.plot, o.plot_positions}) {
-    if (!plot.empty()) reports::check_plot_writable(plot);
+    if (plot.empty()) continue;
+    reports::check_plot_writable(plot);
+    reports::check_plot_writable(reports::r2_picture(plot));
   }
   KvpFitReport report;
   if (o.identity) {
@@ -105,10 +107,13 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
   }
   if (!o.csv.empty()) reports::write_prediction_csv(report, o.csv);
-  if (!o.plot.empty()) reports::write_plot(reports::prediction_layer_plot(report), o.plot);
-  if (!o.plot_positions.empty()) {
-    reports::write_plot(reports::prediction_position_plot(report), o.plot_positions);
-  }
+  const auto draw = [&](auto plot_of, const std::string& picture) {
+    if (picture.empty()) return;
+    reports::write_plot(plot_of(report, reports::ErrorMeasure::L1), picture);
+    reports::write_plot(plot_of(report, reports::ErrorMeasure::R2), reports::r2_picture(picture));
+  };
+  draw(reports::prediction_layer_plot, o.plot);
+  draw(reports::prediction_position_plot, o.plot_positions);
   if (o.common.json) {
     print_json(kvp_json(o, report));
   } else {
@@ -156,8 +161,11 @@ void add_convert_kvp(CLI::App& convert, const Globals& globals) {
       ->type_name("F")
       ->capture_default_str();
   c->add_option("--csv", o->csv, "errors over layers and positions")->type_name("FILE");
-  c->add_option("--plot", o->plot, "errors over layers, .svg or .png")->type_name("FILE");
-  c->add_option("--plot-positions", o->plot_positions, "errors over positions")->type_name("FILE");
+  c->add_option("--plot", o->plot,
+                "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
+      ->type_name("FILE");
+  c->add_option("--plot-positions", o->plot_positions, "the same over positions")
+      ->type_name("FILE");
   c->callback([o, &globals] { convert_kvp(*o, globals); });
 }
 

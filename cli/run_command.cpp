@@ -72,6 +72,20 @@ ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
 }
 
 /// How many, of one sequence or of each of a batch.
+/// The mean over decode steps, for each run of layers that share their tokens.
+ordered_json revived_json(const Recording& recording,
+                          const std::vector<std::vector<std::uint64_t>>& revived) {
+  ordered_json rows = ordered_json::array();
+  for (std::size_t i = 0; i < recording.revived.size(); ++i) {
+    std::uint64_t sum = 0;
+    for (const std::vector<std::uint64_t>& step : revived) sum += step[i];
+    rows.push_back(
+        {{"from_layer", recording.revived[i].first_layer},
+         {"mean_per_step", static_cast<double>(sum) / static_cast<double>(revived.size())}});
+  }
+  return rows;
+}
+
 ordered_json kept_json(const std::vector<std::vector<std::uint64_t>>& kept) {
   if (kept.size() == 1) return kept[0].size();
   ordered_json counts = ordered_json::array();
@@ -157,6 +171,7 @@ ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
     j["skipped_bytes"] = g.skipped.bytes;
   }
   if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
+  if (!g.revived.empty()) j["revived_tokens"] = revived_json(session.recording(), g.revived);
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();

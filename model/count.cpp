@@ -70,7 +70,7 @@ std::uint64_t Count::at(std::span<const std::uint64_t> values) const {
   Wide sum = 0;
   for (const Term& term : terms_) {
     Wide product = term.numerator;
-    for (const std::uint8_t factor : term.monomial.factors()) {
+    for (const std::uint16_t factor : term.monomial.factors()) {
       if (__builtin_mul_overflow(product, static_cast<Wide>(values[factor]), &product)) {
         throw Error("count overflow: a FLOP or byte count does not fit 64 bits");
       }
@@ -164,17 +164,17 @@ Count Symbols::derive(Derived derived, std::string name) {
   const auto known = std::find(derived_.begin(), derived_.end(), derived);
   if (known == derived_.end()) return add(std::move(derived), std::move(name));
   const auto index = static_cast<std::size_t>(known - derived_.begin()) + symbol::num_free;
-  return Symbol{static_cast<std::uint8_t>(index)};
+  return Symbol{static_cast<std::uint16_t>(index)};
 }
 
 Symbol Symbols::add(Derived derived, std::string name) {
   const std::size_t index = names_.size();
-  if (index >= 250) {  // ids are bytes, and 255 stands for none
-    throw Error("a recording with more than 250 sizes of its own; fewer layers may differ");
+  if (index >= 65535) {  // which stands for none
+    throw Error("a recording with more than 65,534 sizes of its own; fewer layers may differ");
   }
   derived_.push_back(std::move(derived));
   names_.push_back(std::move(name));
-  return Symbol{static_cast<std::uint8_t>(index)};
+  return Symbol{static_cast<std::uint16_t>(index)};
 }
 
 Count Symbols::minimum(const Count& a, const Count& b) {
@@ -201,8 +201,9 @@ Count Symbols::ceil_divide(const Count& a, std::uint64_t divisor) {
   return derive({Function::CeilDivide, a, Count(), divisor}, std::move(name));
 }
 
-Symbol Symbols::found_by_run(const Count& most, std::string name) {
-  return add({Function::FoundByRun, most, Count(), 0}, std::move(name));
+Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<Count> expected) {
+  Count usual = expected ? *expected : most;
+  return add({Function::FoundByRun, most, std::move(usual), 0}, std::move(name));
 }
 
 std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b) {
@@ -218,7 +219,7 @@ std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b)
       return static_cast<std::uint64_t>(std::max<Wide>(rounded, a > 0 ? 1 : 0));
     }
     case Function::CeilDivide: return a / d.parameter + (a % d.parameter != 0 ? 1 : 0);
-    case Function::FoundByRun: return a;
+    case Function::FoundByRun: return b;
   }
   KVCAST_ASSERT(false);
   return 0;
@@ -232,14 +233,29 @@ SymbolValues Symbols::resolve(std::array<std::uint64_t, symbol::num_free> free,
   return values;
 }
 
+SymbolValues Symbols::resolve_most(std::array<std::uint64_t, symbol::num_free> free,
+                                   std::span<const FoundCount> found) const {
+  SymbolValues values(size());
+  std::copy(free.begin(), free.end(), values.begin());
+  resolve(values, found, true);
+  return values;
+}
+
 void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found) const {
+  resolve(values, found, false);
+}
+
+void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found,
+                      bool most) const {
   for (std::size_t i = 0; i < derived_.size(); ++i) {
     const Derived& d = derived_[i];
     std::uint64_t& value = values[symbol::num_free + i];
-    value = apply(d, d.a.at(values), d.b.at(values));
+    const std::uint64_t a = d.a.at(values);
+    const bool at_most = most && d.function == Function::FoundByRun;
+    value = at_most ? a : apply(d, a, d.b.at(values));
     for (const FoundCount& f : found) {
       if (f.symbol.id != symbol::num_free + i) continue;
-      KVCAST_ASSERT(d.function == Function::FoundByRun && f.value <= value);
+      KVCAST_ASSERT(d.function == Function::FoundByRun && f.value <= a);
       value = f.value;
     }
   }
@@ -255,9 +271,12 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
   for (std::size_t i = 0; i < derived_.size(); ++i) {
     const Derived& d = derived_[i];
     if (!varies(d.a) && !varies(d.b)) continue;
-    // Decode steps derive minima only: sliding windows, caches of limited length.
+    varying.push_back(Symbol{static_cast<std::uint16_t>(symbol::num_free + i)});
+    // A share of the tokens is affine to within one token, and what a run finds changes slope with
+    // what it is expected to be.
+    if (d.function == Function::CeilFraction || d.function == Function::FoundByRun) continue;
+    // Else decode steps derive minima: sliding windows, caches of limited length.
     KVCAST_ASSERT(d.function == Function::Minimum);
-    varying.push_back(Symbol{static_cast<std::uint8_t>(symbol::num_free + i)});
     if (d.a == Count(symbol::kv_len) && !varies(d.b)) {
       points.push_back(d.b.at(values));
     } else if (const std::uint64_t last = last_smaller(d, values); last > 0) {
@@ -299,7 +318,7 @@ std::string Symbols::to_string(const Count& c) const {
     const auto factors = term.monomial.factors();
     std::string product;
     if (magnitude != 1 || factors.empty()) product = std::to_string(magnitude);
-    for (const std::uint8_t factor : factors) {
+    for (const std::uint16_t factor : factors) {
       product += (product.empty() ? "" : "·") + names_[factor];
     }
     text += product;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,7 +19,7 @@ namespace kvcast {
 
 /// Names a free dimension, or one derived from others (`Symbols::minimum`, ...).
 struct Symbol {
-  std::uint8_t id = 0;
+  std::uint16_t id = 0;
   auto operator<=>(const Symbol&) const = default;
 };
 
@@ -38,14 +39,14 @@ class Monomial {
   explicit Monomial(Symbol s) : Monomial() { factors_[0] = s.id; }
 
   std::size_t degree() const;
-  std::span<const std::uint8_t> factors() const { return {factors_.data(), degree()}; }
+  std::span<const std::uint16_t> factors() const { return {factors_.data(), degree()}; }
   /// Throws Error above max_degree.
   friend Monomial operator*(const Monomial& a, const Monomial& b);
   auto operator<=>(const Monomial&) const = default;
 
  private:
-  static constexpr std::uint8_t none = 255;
-  std::array<std::uint8_t, max_degree> factors_;
+  static constexpr std::uint16_t none = 65535;
+  std::array<std::uint16_t, max_degree> factors_;
 };
 
 /// Values of all symbols of a recording, free and derived, by symbol id.
@@ -114,9 +115,9 @@ class Symbols {
   Count ceil_fraction(const Count& a, double fraction);
   /// ceil(a / divisor)
   Count ceil_divide(const Count& a, std::uint64_t divisor);
-  /// A count that depends on the data: estimates take `most`, the largest that it can be, and a run
-  /// says what it is.
-  Symbol found_by_run(const Count& most, std::string name);
+  /// A count that depends on the data, `most` at most: estimates take what is expected, or `most`,
+  /// and a run says what it is.
+  Symbol found_by_run(const Count& most, std::string name, std::optional<Count> expected = {});
 
   std::size_t size() const { return names_.size(); }
   const std::string& name(Symbol s) const { return names_[s.id]; }
@@ -126,6 +127,9 @@ class Symbols {
                        std::span<const FoundCount> found = {}) const;
   /// The same in place: `values` holds the free symbols and room for all derived ones.
   void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found = {}) const;
+  /// With the largest value of what is not found yet: for room.
+  SymbolValues resolve_most(std::array<std::uint64_t, symbol::num_free> free,
+                            std::span<const FoundCount> found = {}) const;
   bool has_derived() const { return !derived_.empty(); }
   /// Values of kv_len at which a derived symbol of kv_len may change slope, below `limit`.
   std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values) const;
@@ -136,11 +140,12 @@ class Symbols {
   enum class Function { Minimum, CeilFraction, CeilDivide, FoundByRun };
   struct Derived {
     Function function = Function::Minimum;
-    Count a;
-    Count b;
+    Count a;  ///< of FoundByRun: at most
+    Count b;  ///< of FoundByRun: expected
     std::uint64_t parameter = 0;
     bool operator==(const Derived&) const = default;
   };
+  void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found, bool most) const;
   Count derive(Derived derived, std::string name);
   Symbol add(Derived derived, std::string name);
   std::uint64_t last_smaller(const Derived& d, std::span<const std::uint64_t> values) const;

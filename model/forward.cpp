@@ -19,7 +19,7 @@ struct StackPass {
   CrossMethod cross = {};
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Value> positions = {};
-  std::optional<LayerTokens> layer_tokens = {};
+  GapMethod between_layers = nullptr;
   /// Behind the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
 };
@@ -34,16 +34,6 @@ Value project(Recorder& r, std::string_view label, const std::string& prefix, Va
               const Count& out_features, bool bias) {
   const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
   return r.linear(label, x, w, bias_of(r, prefix, bias, out_features));
-}
-
-Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
-  Recorder::Attention a;
-  a.heads = heads;
-  a.scale = stack.attention_scale;
-  a.score_scale = stack.score_scale;
-  a.softcap = stack.attention_softcap;
-  a.clamp_masked = stack.clamps_masked_scores;
-  return a;
 }
 
 Value bidirectional_attention(const AttentionSite& s) {
@@ -170,25 +160,13 @@ void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& ke
   pass.bias = bias;
 }
 
-/// Drops tokens behind layer `index` so that the next one sees as many as it should.
-Value drop_tokens(Recorder& r, StackPass& pass, std::size_t index, Value x) {
-  const Count kept = pass.layer_tokens->tokens(index + 1);
-  if (kept == r.info(x).shape[1]) return x;
-  const LayerShape& layer = pass.stack.layers[index];
-  const OwnedKeyValues& of_layer = pass.key_values[layer.kv_layer.value_or(index)];
-  const Recorder::Attention attention = attention_of(pass.stack, layer.heads);
-  const Value last = r.last_token(of_layer.queries);
-  const Value indices = r.keep_tokens(attention, last, of_layer.keys, kept);
-  pass.positions = r.gather_rows("keep_positions", *pass.positions, indices);
-  return r.gather_rows("keep_states", x, indices);
-}
-
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
   pass.key_values.resize(pass.stack.layers.size());
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
-    if (pass.layer_tokens) pass.past = pass.layer_tokens->past(i);
     x = record_layer(r, pass, i, x, cross);
-    if (pass.layer_tokens && i + 1 < pass.stack.layers.size()) x = drop_tokens(r, pass, i, x);
+    if (!pass.between_layers || i + 1 == pass.stack.layers.size()) continue;
+    const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
+    x = pass.between_layers({r, pass.stack, i, below, pass.positions}, x);
   }
   return x;
 }
@@ -219,6 +197,16 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
 }
 
 }  // namespace
+
+Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
+  Recorder::Attention a;
+  a.heads = heads;
+  a.scale = stack.attention_scale;
+  a.score_scale = stack.score_scale;
+  a.softcap = stack.attention_softcap;
+  a.clamp_masked = stack.clamps_masked_scores;
+  return a;
+}
 
 Value AttentionSite::query() const {
   const Heads& heads = layer.heads;
@@ -340,7 +328,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                   pass.past, {},        pass.attention, pass.cross};
   r.enter("embedding");
   Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
-  stack.layer_tokens = pass.layer_tokens;
+  stack.between_layers = pass.between_layers;
   if (pass.given_positions) {
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
   }

@@ -109,14 +109,20 @@ CrossMethod plain_cross_attention();
 /// Which positions get logits. None: the pass ends with the hidden states of the last layer.
 enum class Logits { Last, All, None };
 
-/// Progressive pruning: each layer sees fewer of the prompt's tokens than the one below.
-struct LayerTokens {
-  /// New tokens that layer `index` sees; those of the layer below are as many or more, and what the
-  /// last token attends to least in that layer goes.
-  std::function<Count(std::size_t index)> tokens;
-  /// Tokens in the layer's cache before the pass.
-  std::function<Count(std::size_t index)> past;
+/// What a method sees between two layers.
+struct LayerGap {
+  Recorder& r;
+  const Stack& stack;
+  std::size_t index;                ///< of the layer below
+  const OwnedKeyValues& below;      ///< its keys and queries
+  std::optional<Value>& positions;  ///< of the tokens that go on: to be set with them
 };
+
+/// The next layer's input from the output [batch, tokens, hidden_size] of the one below.
+using GapMethod = std::function<Value(const LayerGap&, Value x)>;
+
+/// The settings of a layer's attention, without mask and bias.
+Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
 
 /// The shape of one pass over a decoder.
 struct Pass {
@@ -130,8 +136,8 @@ struct Pass {
   /// An input "positions" [batch, tokens] says where the tokens stand in the text; else they follow
   /// what is in the cache. Rotary or learned positions only.
   bool given_positions = false;
-  std::optional<LayerTokens> layer_tokens = {};  ///< with given positions
-  Count later = 0;  ///< keys behind the pass's tokens, see CacheExchange
+  GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
+  Count later = 0;                     ///< keys behind the pass's tokens, see CacheExchange
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads

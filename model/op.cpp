@@ -16,6 +16,12 @@ struct OpName {
   std::string_view operator()(const LargestProbability&) const { return "largest_probability"; }
   std::string_view operator()(const KeepTokens&) const { return "keep_tokens"; }
   std::string_view operator()(const GatherRows&) const { return "gather_rows"; }
+  std::string_view operator()(const DropTokens&) const { return "drop_tokens"; }
+  std::string_view operator()(const MissingTokens&) const { return "missing_tokens"; }
+  std::string_view operator()(const TokenRows&) const { return "token_rows"; }
+  std::string_view operator()(const TokenStates&) const { return "token_states"; }
+  std::string_view operator()(const StoreStates&) const { return "store_states"; }
+  std::string_view operator()(const TokenMask&) const { return "token_mask"; }
   std::string_view operator()(const Softmax&) const { return "softmax"; }
   std::string_view operator()(const Elementwise& e) const { return name(e.function); }
   std::string_view operator()(const GatedActivation&) const { return "gated_activation"; }

@@ -150,6 +150,49 @@ struct GatherRows {
   bool operator==(const GatherRows&) const = default;
 };
 
+/// The tokens that a KeepTokens leaves behind.  Input: the indices that it keeps [batch, n];
+/// output: the others [batch, m], ascending.
+struct DropTokens {
+  bool operator==(const DropTokens&) const = default;
+};
+
+// Tensors that methods keep beside a cache say in [batch, rows, 1] of which tokens its rows are.
+// Searching is not counted: only what is read and written.
+
+/// Which wanted tokens have no row in a cache.  Inputs: the cache's tokens [batch, rows, 1], the
+/// wanted ones [batch, n], ascending, the last of which is the pass's own and has none; output
+/// [batch, missing + 1], ascending. A run finds how many are missing.
+struct MissingTokens {
+  Symbol missing;
+  bool operator==(const MissingTokens&) const = default;
+};
+
+/// The rows of some tokens.  Inputs: cache [batch, rows, features], its tokens [batch, rows, 1],
+/// the wanted ones [batch, n]; output [batch, n, features].
+struct TokenRows {
+  bool operator==(const TokenRows&) const = default;
+};
+
+/// The same for all but the last token, whose row is the last one of x.  Inputs: cache, its tokens,
+/// x [batch, m, features], the wanted tokens [batch, n].
+struct TokenStates {
+  bool operator==(const TokenStates&) const = default;
+};
+
+/// Writes rows of all tokens but the last over those that a cache has of them.  Inputs: cache
+/// [batch, rows, features], its tokens, x [batch, n, features], the tokens of x [batch, n]; output:
+/// the same cache.
+struct StoreStates {
+  bool operator==(const StoreStates&) const = default;
+};
+
+/// The additive mask [batch, 1, queries, keys] of tokens that are not side by side: 0 where the
+/// key's is not behind the query's, the lowest number where it is.  Inputs: tokens of the queries
+/// [batch, queries], of the keys [batch, keys].
+struct TokenMask {
+  bool operator==(const TokenMask&) const = default;
+};
+
 /// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
 /// divide).
 struct Softmax {
@@ -338,7 +381,8 @@ using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
                  TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
                  RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict,
-                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows, Conv1d,
+                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
+                 DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
                  RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", "silu", ...

@@ -51,6 +51,11 @@ Value Recorder::own_cache(const std::string& name, std::vector<Count> shape) {
       {prefixes_.tensors + name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
 }
 
+Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype) {
+  return graph_.add_tensor(
+      {prefixes_.tensors + name, std::move(shape), dtype, Storage::KvCache, {}});
+}
+
 Value Recorder::node(Op op, std::string_view label, std::vector<Value> inputs,
                      std::vector<Count> shape, DType dtype, Storage storage) {
   Node n{std::move(op), std::move(inputs), {}, std::string(label), phase_, layer_};
@@ -180,7 +185,7 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
 Value Recorder::append(Value cache, Value rows, std::string_view label) {
   std::vector<Count> shape = info(cache).shape;
   shape[1] += info(rows).shape[1];
-  const Value all = node(CacheAppend{}, label, {cache, rows}, std::move(shape), lowering_.cache,
+  const Value all = node(CacheAppend{}, label, {cache, rows}, std::move(shape), info(cache).dtype,
                          Storage::KvCache);
   return exchange_ != nullptr ? exchange_->share(*this, all, label) : all;
 }
@@ -276,7 +281,7 @@ Heads Recorder::Attention::value_heads() const {
 }
 
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
-  const bool eager = lowering_.attention == Kernels::Eager || a.threshold > 0;
+  const bool eager = lowering_.attention == Kernels::Eager || a.threshold > 0 || a.stores_scores;
   return eager ? eager_attention(a, q, k, v) : tiled_attention(a, q, k, v);
 }
 
@@ -364,6 +369,41 @@ Value Recorder::gather_rows(std::string_view label, Value x, Value indices) {
   std::vector<Count> shape = info(x).shape;
   shape[1] = info(indices).shape[1];
   return node(GatherRows{}, label, {x, indices}, std::move(shape), info(x).dtype);
+}
+
+Value Recorder::drop_tokens(Value kept, const Count& tokens) {
+  std::vector<Count> shape = info(kept).shape;
+  shape[1] = tokens - shape[1];
+  return node(DropTokens{}, "drop_tokens", {kept}, std::move(shape), info(kept).dtype);
+}
+
+Value Recorder::missing_tokens(Value held, Value wanted, Symbol missing) {
+  return node(MissingTokens{missing}, "missing_tokens", {held, wanted},
+              {info(wanted).shape[0], Count(missing) + 1}, info(wanted).dtype);
+}
+
+Value Recorder::token_rows(std::string_view label, Value cache, Value held, Value tokens) {
+  std::vector<Count> shape = info(cache).shape;
+  shape[1] = info(tokens).shape[1];
+  return node(TokenRows{}, label, {cache, held, tokens}, std::move(shape), info(cache).dtype);
+}
+
+Value Recorder::token_states(Value cache, Value held, Value x, Value tokens) {
+  std::vector<Count> shape = info(x).shape;
+  shape[1] = info(tokens).shape[1];
+  return node(TokenStates{}, "revive_states", {cache, held, x, tokens}, std::move(shape),
+              info(x).dtype);
+}
+
+Value Recorder::store_states(Value cache, Value held, Value x, Value tokens) {
+  return node(StoreStates{}, "store_states", {cache, held, x, tokens}, info(cache).shape,
+              info(cache).dtype, Storage::KvCache);
+}
+
+Value Recorder::token_mask(Value queries, Value keys) {
+  const std::vector<Count>& of_queries = info(queries).shape;
+  return node(TokenMask{}, "mask", {queries, keys},
+              {of_queries[0], 1, of_queries[1], info(keys).shape[1]}, lowering_.activations);
 }
 
 Value Recorder::probabilities(const Attention& a, Value q, Value k) {

@@ -89,6 +89,8 @@ class Recorder {
   Value cache(const std::string& name, std::vector<Count> shape);
   /// The same, without what a CacheExchange adds.
   Value own_cache(const std::string& name, std::vector<Count> shape);
+  /// A tensor of another element type that stays between passes beside the cache.
+  Value state(const std::string& name, std::vector<Count> shape, DType dtype);
   void output(Value v) { graph_.mark_output(v); }
 
   Value embedding(Value table, Value ids, std::string_view label);
@@ -148,6 +150,8 @@ class Recorder {
     /// values too are kept rotated if `unrotates_values`.
     double threshold = 0;
     std::shared_ptr<const RopeTable> unrotates_values = nullptr;
+    /// Scores in memory whatever the kernels.
+    bool stores_scores = false;
 
     Heads value_heads() const;
   };
@@ -162,6 +166,14 @@ class Recorder {
   /// KeepTokens takes them.
   Value keep_tokens(const Attention& a, Value q, Value k, const Count& kept);
   Value gather_rows(std::string_view label, Value x, Value indices);
+  /// The indices of `tokens` that `kept` has none of.
+  Value drop_tokens(Value kept, const Count& tokens);
+  /// See the operators of these names.
+  Value missing_tokens(Value held, Value wanted, Symbol missing);
+  Value token_rows(std::string_view label, Value cache, Value held, Value tokens);
+  Value token_states(Value cache, Value held, Value x, Value tokens);
+  Value store_states(Value cache, Value held, Value x, Value tokens);
+  Value token_mask(Value queries, Value keys);
   /// The mean over the last dimension: [..., n] -> [..., 1].
   Value row_mean(std::string_view label, Value x);
 

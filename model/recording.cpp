@@ -24,9 +24,7 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
   } else {
     pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
     pass.given_positions = plan.given_positions;
-    if (plan.layer_tokens) {
-      pass.layer_tokens = {plan.layer_tokens, [](std::size_t) { return Count(); }};
-    }
+    if (plan.token_flow) plan.token_flow->prefill(pass);
     record_decoder(r, a, pass);
   }
   return r.take();
@@ -37,11 +35,7 @@ Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   const Count past = Count(symbol::kv_len) - 1;
   Pass pass{symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention, plan.cross};
   pass.given_positions = plan.given_positions;
-  if (plan.layer_tokens) {
-    pass.layer_tokens = {
-        [](std::size_t) { return Count(1); },
-        [&](std::size_t layer) { return past - symbol::prompt_len + plan.layer_tokens(layer); }};
-  }
+  if (plan.token_flow) plan.token_flow->decode(pass);
   record_decoder(r, plan.model, pass);
   return r.take();
 }
@@ -101,7 +95,8 @@ bool is_plain(const AttentionMethod& attention) {
 
 /// Rotation and masks of other attentions go by places in the cache.
 void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
-  if (!plan.prompt_past.is_zero()) {
+  const bool reused = plan.selection && plan.selection->reused;
+  if (!plan.prompt_past.is_zero() && !reused) {
     throw Error("methods " + to_string(methods) +
                 " do not compose: one fills the cache of the whole prompt, the other drops tokens");
   }
@@ -118,10 +113,24 @@ void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
   }
 }
 
+/// A base that is its own helper has to have all of its projections.
+void check_own_helpers(const Plan& plan, const std::vector<MethodSpec>& methods) {
+  if (plan.model.slim.empty()) return;
+  for (const PlannedPass& planned : plan.helpers) {
+    if (!planned.pass.prefixes.weights.empty()) continue;
+    throw Error("methods " + to_string(methods) +
+                " do not compose: the base reads the prompt as its own helper, with projections "
+                "that slim attention has dropped; another model can be its speculator");
+  }
+}
+
 bool is_helper_weight(const Recording& recording, const std::string& name) {
   return std::any_of(recording.helper_models.begin(), recording.helper_models.end(),
                      [&](const HelperModel& m) { return name.starts_with(m.prefix); });
 }
+
+/// Of dropped tokens only.
+bool is_aux_cache(const TensorInfo& t) { return t.name.starts_with("aux."); }
 
 bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std::string::npos; }
 
@@ -151,11 +160,18 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
         "prefill --schedule' for a forecast, or 'mpirun -n " +
         std::to_string(plan.placement->ranks) + " kvcast run' for a run");
   }
-  if (plan.layer_tokens && plan.model.decoder.num_key_value_layers > 0) {
+  if (plan.token_flow && !is_plain(plan.attention)) {
+    throw Error("methods " + to_string(methods) +
+                " do not compose: one of them lets each layer attend to tokens of its own, the "
+                "other has another attention");
+  }
+  if (plan.token_flow && plan.model.decoder.num_key_value_layers > 0) {
     throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,
                 "a model whose layers all have keys and values of their own, for the tokens that "
                 "they see");
   }
+
+  check_own_helpers(plan, methods);
 
   const Architecture& a = plan.model;
   plan.given_positions |= plan.selection.has_value();
@@ -165,6 +181,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   recording.helper_models = plan.helper_models;
   recording.selection = plan.selection;
   recording.given_positions = plan.given_positions;
+  if (plan.token_flow) recording.revived = plan.token_flow->revived;
   recording.prompt_tokens = plan.prompt_tokens;
   recording.prompt_past = plan.prompt_past;
   recording.prefill = record_prefill(plan, lowering, options);
@@ -191,8 +208,10 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
     if (t.storage != Storage::KvCache || t.producer) continue;
     const Count per_token = bytes_of(t.shape.back(), t.dtype);
     const bool cross = is_cross_cache(t);
-    (cross ? recording.cross_cache_bytes_per_token : recording.kv_cache_bytes_per_token) +=
-        per_token;
+    if (!is_aux_cache(t)) {
+      (cross ? recording.cross_cache_bytes_per_token : recording.kv_cache_bytes_per_token) +=
+          per_token;
+    }
     recording.kv_cache_bytes += per_token * rows.at(t.name) * symbol::batch;
   }
   return recording;

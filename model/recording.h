@@ -27,6 +27,8 @@ struct Recording {
   /// See Plan; with given positions both passes take "positions" [batch, tokens].
   std::optional<TokenSelection> selection;
   bool given_positions = false;
+  /// Where layers take dropped tokens back in decode steps.
+  std::vector<RevivedTokens> revived;
   Count prompt_tokens;
   Count prompt_past;
   /// Unique parameters, each tied tensor once, of the base and of all others.

@@ -19,6 +19,9 @@ struct TokenSelection {
   std::uint64_t chunk = 0;  ///< tokens that stay or go together; 0: each on its own
   /// Tokens are drawn by lot with this seed; none: by importance.
   std::optional<std::uint64_t> seed = {};
+  /// The base reads the last kept token alone: the others' keys and values are taken from a cache
+  /// of the whole prompt, at the indices that the pass's input "kept" [batch, kept - 1] holds.
+  bool reused = false;
   /// What stands for the number of kept tokens where it depends on which chunks are kept.
   std::optional<Symbol> kept_tokens = {};
   /// What stands for the number of queries that importance is a mean of, where a stop token may end

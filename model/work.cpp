@@ -127,6 +127,38 @@ struct OpWork {
     operands.write(w, operands.output().elements());
     return w;
   }
+  Work operator()(const DropTokens&) const { return operands.traffic(); }
+  Work operator()(const MissingTokens&) const { return operands.traffic(); }
+  Work operator()(const TokenRows&) const {
+    Work w;
+    operands.read(w, 0, operands.output().elements());
+    operands.read(w, 1, operands.input(1).elements());
+    operands.read(w, 2, operands.input(2).elements());
+    operands.write(w, operands.output().elements());
+    return w;
+  }
+  Work operator()(const TokenStates&) const {
+    const std::vector<Count>& shape = operands.output().shape;
+    const Count last = shape[0] * shape[2];
+    Work w;
+    operands.read(w, 0, operands.output().elements() - last);
+    operands.read(w, 1, operands.input(1).elements());
+    operands.read(w, 2, last);
+    operands.read(w, 3, operands.input(3).elements());
+    operands.write(w, operands.output().elements());
+    return w;
+  }
+  Work operator()(const StoreStates&) const {
+    const std::vector<Count>& shape = operands.input(2).shape;
+    const Count elements = shape[0] * (shape[1] - 1) * shape[2];
+    Work w;
+    operands.read(w, 1, operands.input(1).elements());
+    operands.read(w, 2, elements);
+    operands.read(w, 3, operands.input(3).elements());
+    operands.write(w, elements);
+    return w;
+  }
+  Work operator()(const TokenMask&) const { return operands.traffic(); }
   Work operator()(const Softmax&) const { return with_flops_per_element(5); }
   Work operator()(const Elementwise& op) const {
     return with_flops_per_element(flops_per_element(op.function));
@@ -223,6 +255,12 @@ struct OpEngine {
   Engine operator()(const LargestProbability&) const { return Engine::Vector; }
   Engine operator()(const KeepTokens&) const { return Engine::Vector; }
   Engine operator()(const GatherRows&) const { return Engine::Vector; }
+  Engine operator()(const DropTokens&) const { return Engine::Vector; }
+  Engine operator()(const MissingTokens&) const { return Engine::Vector; }
+  Engine operator()(const TokenRows&) const { return Engine::Vector; }
+  Engine operator()(const TokenStates&) const { return Engine::Vector; }
+  Engine operator()(const StoreStates&) const { return Engine::Vector; }
+  Engine operator()(const TokenMask&) const { return Engine::Vector; }
   Engine operator()(const Softmax&) const { return Engine::Vector; }
   Engine operator()(const Elementwise&) const { return Engine::Vector; }
   Engine operator()(const RowMean&) const { return Engine::Vector; }

@@ -1,5 +1,6 @@
 #include "reports/prediction_errors.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -12,21 +13,23 @@ namespace {
 
 using Errors = std::vector<PredictionError>;
 
-Series series(std::string label, const Errors& errors, Style style) {
+Series series(std::string label, const Errors& errors, ErrorMeasure measure, Style style) {
   Series s{std::move(label), {}, style};
   for (std::size_t i = 0; i < errors.size(); ++i) {
-    s.points.push_back({static_cast<double>(i), errors[i].l1});
+    const double y = measure == ErrorMeasure::L1 ? errors[i].l1 : errors[i].r2;
+    s.points.push_back({static_cast<double>(i), std::isfinite(y) ? y : no_value});
   }
   return s;
 }
 
-Plot error_plot(const KvpFitReport& report, std::string title, Axis x, const Errors& keys,
-                const Errors& values, Style style) {
+Plot error_plot(const KvpFitReport& report, ErrorMeasure measure, const std::string& over, Axis x,
+                const Errors& keys, const Errors& values, Style style) {
+  const bool l1 = measure == ErrorMeasure::L1;
   Plot plot;
-  plot.title = std::move(title);
+  plot.title = (l1 ? "Error" : "R2") + std::string(" of predicted keys and values over ") + over;
   plot.x = std::move(x);
-  plot.y = {"mean absolute error", "l1"};
-  plot.series = {series("keys", keys, style), series("values", values, style)};
+  plot.y = l1 ? Axis{"mean absolute error", "l1"} : Axis{"share of the variance, R2", "r2"};
+  plot.series = {series("keys", keys, measure, style), series("values", values, measure, style)};
   plot.note =
       fmt::format("{} from {}: fitted on {} tokens, measured on {} others", report.config.base.name,
                   report.config.auxiliary.name, report.fitted_tokens, report.held_out_tokens);
@@ -50,16 +53,21 @@ void write_prediction_csv(const KvpFitReport& report, const std::filesystem::pat
   csv.commit();
 }
 
-Plot prediction_layer_plot(const KvpFitReport& report) {
-  return error_plot(report, "Error of predicted keys and values over layers",
-                    {"layer of the base model", "layer"}, report.key_layers, report.value_layers,
-                    Style::Bars);
+Plot prediction_layer_plot(const KvpFitReport& report, ErrorMeasure measure) {
+  return error_plot(report, measure, "layers", {"layer of the base model", "layer"},
+                    report.key_layers, report.value_layers, Style::Bars);
 }
 
-Plot prediction_position_plot(const KvpFitReport& report) {
-  return error_plot(report, "Error of predicted keys and values over positions",
-                    {"position in the prompt (tokens)", "position"}, report.key_positions,
-                    report.value_positions, Style::Line);
+Plot prediction_position_plot(const KvpFitReport& report, ErrorMeasure measure) {
+  return error_plot(report, measure, "positions", {"position in the prompt (tokens)", "position"},
+                    report.key_positions, report.value_positions, Style::Line);
+}
+
+std::filesystem::path r2_picture(const std::filesystem::path& picture) {
+  std::filesystem::path name = picture.stem();
+  name += "-r2";
+  name += picture.extension();
+  return picture.parent_path() / name;
 }
 
 }  // namespace kvcast::reports

@@ -163,7 +163,7 @@ void Polynomials::evaluate_monomials(std::span<const Lanes> symbols,
   monomials.resize(monomials_.size());
   for (std::size_t m = 0; m < monomials_.size(); ++m) {
     monomials[m].v.fill(1);
-    for (const std::uint8_t factor : monomials_[m].factors()) {
+    for (const std::uint16_t factor : monomials_[m].factors()) {
       for (std::size_t i = 0; i < lanes; ++i) monomials[m].v[i] *= symbols[factor].v[i];
     }
   }

@@ -239,7 +239,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   std::array<double, most_values> monomials{};
   for (std::size_t m = 0; m < monomials_.size(); ++m) {
     double product = 1;
-    for (const std::uint8_t factor : monomials_[m].factors()) {
+    for (const std::uint16_t factor : monomials_[m].factors()) {
       product *= static_cast<double>(symbols[factor]);
     }
     monomials[m] = product;

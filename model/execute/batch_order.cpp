@@ -10,6 +10,7 @@ bool keeps_differently_many(const Recording& recording, std::uint64_t prompt_len
 bool runs_one_by_one(const Session& session, const Request& request) {
   if (request.tokens.size() < 2) return false;
   const Recording& recording = session.recording();
+  if (!recording.revived.empty() && request.output_len > 1) return true;
   const bool looks_differently_far =
       recording.selection && recording.selection->queries && !request.stop_tokens.empty();
   return looks_differently_far || keeps_differently_many(recording, request.tokens[0].size());

@@ -6,6 +6,7 @@
 #include "model/execute/exchange.h"
 #include "model/execute/kernels.h"
 #include "model/execute/messenger.h"
+#include "model/execute/token_places.h"
 #include "model/stopwatch.h"
 #include "model/work.h"
 
@@ -27,6 +28,7 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       dtype_(dtype),
       cache_names_(graph.tensors().size()),
       last_use_(graph.tensors().size(), 0),
+      late_(graph.tensors().size(), false),
       result_(graph.tensors().size()) {
   KVCAST_ASSERT(dtype == DType::FP32 || (dtype == DType::FP64 && loops == Loops::Counting));
   for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
@@ -39,6 +41,15 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
     // A cache operator's output is the state after it of the cache that it reads.
     if (graph.tensor(node.output).storage == Storage::KvCache) {
       cache_names_[node.output.index] = cache_names_[node.inputs[0].index];
+    }
+  }
+  for (const Node& node : graph.nodes()) {
+    const auto* op = std::get_if<MissingTokens>(&node.op);
+    if (op == nullptr) continue;
+    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+      for (const Count& dim : graph.tensors()[i].shape) {
+        if (dim.depends_on(op->missing)) late_[i] = true;
+      }
     }
   }
   for (const TensorId id : graph.outputs()) {
@@ -61,7 +72,7 @@ void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols
   for (const auto& [name, shape] : largest) cache.reserve(name, shape[0], shape[1], shape[2]);
   if (loops_ != Loops::Fast) return;
   for (const Node& node : graph_.nodes()) {
-    if (engine(node.op) != Engine::Matrix) continue;
+    if (engine(node.op) != Engine::Matrix || late_[node.output.index]) continue;
     Operand weight;
     weights_.bind(graph_.tensor(node.inputs[1]), weight);
     Operand output;
@@ -83,17 +94,21 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
   Layout layout{std::vector<std::size_t>(operands.size(), Layout::elsewhere), 0};
   RangePlanner planner;
   const std::size_t width = floats_in(dtype_);
+  // Of no elements too: ranges that begin at one place would be taken for one another.
+  const auto room = [&](std::size_t t) {
+    return std::max<std::size_t>(operands[t].shape.elements() * width, 1);
+  };
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     const std::size_t out = node.output.index;
     const std::size_t elements = operands[out].shape.elements();
     std::size_t reused = operands.size();  // the input whose place the output takes
-    if (operands[out].data == nullptr && out != result_) {
+    if (operands[out].data == nullptr && out != result_ && !late_[out]) {
       const std::size_t first = node.inputs.empty() ? out : node.inputs[0].index;
       const bool in_place = loops_ == Loops::Fast && works_in_place(node.op) && first != out &&
                             layout.first[first] != Layout::elsewhere && last_use_[first] == n &&
                             operands[first].shape.elements() == elements;
-      layout.first[out] = in_place ? layout.first[first] : planner.take(elements * width);
+      layout.first[out] = in_place ? layout.first[first] : planner.take(room(out));
       if (in_place) reused = first;
     }
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -102,7 +117,7 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
       const bool again = std::find(node.inputs.begin(), end, node.inputs[i]) != end;
       if (in == reused || again || last_use_[in] != n) continue;
       if (layout.first[in] == Layout::elsewhere) continue;
-      planner.give(layout.first[in], operands[in].shape.elements() * width);
+      planner.give(layout.first[in], room(in));
     }
   }
   layout.extent = planner.extent();
@@ -111,13 +126,14 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
 
 Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
                      CacheStore& cache, Arena& arena, const Observer& observer,
-                     Messenger* messenger) const {
+                     Messenger* messenger, LateSizes* late) const {
   std::vector<Operand> operands(graph_.tensors().size());
   std::vector<std::vector<double>> widened;  // inputs
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
     operand.info = &info;
+    if (late_[i]) continue;
     operand.shape = shape_of(info, symbols);
     operand.batch_stride = operand.shape.elements() / std::max<std::size_t>(operand.shape[0], 1);
     if (!cache_names_[i].empty()) {
@@ -147,15 +163,33 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   float* const block = arena.reserve(layout.extent);
   if (has_result) operands[result_].data = result.data.get();
 
+  SymbolValues values(symbols.begin(), symbols.end());
+  std::map<std::size_t, Floats> late_data;  // by tensor
   std::vector<Operand> node_inputs;
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     Operand& output = operands[node.output.index];
-    if (output.data == nullptr) output.data = block + layout.first[node.output.index];
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
     Skipped skipped;
-    const Call call{node, node_inputs, output, symbols, &skipped, messenger};
+    const Call call{node, node_inputs, output, values, &skipped, messenger};
+    if (const auto* op = std::get_if<MissingTokens>(&node.op)) {
+      KVCAST_ASSERT(late != nullptr);
+      late->found.push_back({op->missing, num_missing(call, dtype_)});
+      late->symbols->resolve(values, late->found);
+    }
+    if (late_[node.output.index]) {
+      output.shape = shape_of(*output.info, values);
+      output.batch_stride = output.shape.elements() / output.shape[0];
+      if (!cache_names_[node.output.index].empty()) {
+        cache.bind(cache_names_[node.output.index], output);
+      } else {
+        Floats& data = late_data[node.output.index];
+        data = allocate_floats(output.shape.elements() * floats_in(dtype_));
+        output.data = data.get();
+      }
+    }
+    if (output.data == nullptr) output.data = block + layout.first[node.output.index];
 
     const Stopwatch watch;
     CountedWork counted;
@@ -168,7 +202,11 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       observer(
           {n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped, &call});
     }
+    for (const TensorId id : node.inputs) {
+      if (last_use_[id.index] == n) late_data.erase(id.index);
+    }
   }
+  if (late != nullptr) late->values = std::move(values);
   if (messenger != nullptr) messenger->finish();
   return result;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/count.h"
 #include "model/execute/arena.h"
 #include "model/execute/cache_store.h"
 #include "model/execute/plain_loops.h"
@@ -41,6 +42,13 @@ struct Output {
   Floats data;
 };
 
+/// Sizes that a pass finds while it runs (MissingTokens).
+struct LateSizes {
+  const Symbols* symbols = nullptr;
+  std::vector<FoundCount> found = {};  ///< before the pass; after it, by it too
+  SymbolValues values = {};            ///< after the pass: of all symbols
+};
+
 class Executor {
  public:
   /// The graph and the weights must outlive it. Everything is computed in `dtype`, that of the
@@ -51,10 +59,11 @@ class Executor {
   /// and compiles the products.
   void prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// One pass. Inputs must match the graph's shapes at these sizes.
-  /// A graph with Send and Receive needs a messenger; when it returns, all is sent.
+  /// A graph with Send and Receive needs a messenger; when it returns, all is sent. One with
+  /// MissingTokens needs `late`.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
-             Arena& arena, const Observer& observer = nullptr,
-             Messenger* messenger = nullptr) const;
+             Arena& arena, const Observer& observer = nullptr, Messenger* messenger = nullptr,
+             LateSizes* late = nullptr) const;
 
  private:
   struct Layout;
@@ -66,6 +75,7 @@ class Executor {
   DType dtype_;
   std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
   std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
+  std::vector<bool> late_;                ///< by tensor: its size is found by the pass
   std::size_t result_;  ///< tensor index of the logits; the number of tensors: there are none
 };
 

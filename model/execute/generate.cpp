@@ -162,7 +162,7 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
   const auto& share = options.share;
   const SymbolValues prefill =
       r.symbols.resolve({batch, share ? share->tokens() : chunk, share ? share->end() : start});
-  const SymbolValues last = r.symbols.resolve({batch, prompt_len, start + output_len});
+  const SymbolValues last = r.symbols.resolve_most({batch, prompt_len, start + output_len});
   // The cache after the prompt is larger than at the end where a method evicts.
   std::map<std::string, double> cache;
   double activations = 0;
@@ -228,6 +228,10 @@ void Session::check(const Request& request) const {
     throw Error("logits of all positions",
                 "a batch whose sequences may keep different numbers of tokens",
                 "one sequence, or the last position's logits");
+  }
+  if (options_.logits == Logits::All && recording_.selection && recording_.selection->reused) {
+    throw Error("logits of all positions", "a prefill that reuses the speculator's cache",
+                "the last position's logits: it reads no other token");
   }
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
   // The last generated token is not fed back.

@@ -87,6 +87,8 @@ struct Generation {
   /// ones, by sequence.
   std::vector<FoundCount> found;            ///< of one sequence, where they run one by one
   std::vector<std::uint64_t> helper_steps;  ///< run of each helper pass
+  /// Tokens that layers took back (Recording::revived), by decode step of the first sequence.
+  std::vector<std::vector<std::uint64_t>> revived;
   std::vector<std::vector<double>> importance;
   std::vector<std::vector<std::uint64_t>> kept;
   Profile profile;

@@ -11,6 +11,7 @@
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/row_table.h"
+#include "model/execute/token_kernels.h"
 
 namespace kvcast::execute {
 namespace {
@@ -178,13 +179,20 @@ struct FastKernels {
   void operator()(const GatherRows&) const {
     const std::size_t tokens = in(0).shape[1];
     const std::size_t kept = out.shape[1];
-    const std::size_t features_of_row = out.shape.elements() / (out.shape[0] * kept);
+    const std::size_t features_of_row = out.shape.rank() > 2 ? out.shape[2] : 1;
     for_rows(out.shape[0] * kept, out.shape.elements(), [&](std::size_t i) {
       const std::size_t row = i / kept * tokens + static_cast<std::size_t>(in(1).data[i]);
       std::copy_n(in(0).data + row * features_of_row, features_of_row,
                   out.data + i * features_of_row);
     });
   }
+
+  void operator()(const DropTokens&) const { drop_tokens(call); }
+  void operator()(const MissingTokens&) const { missing_tokens(call); }
+  void operator()(const TokenRows&) const { token_rows(call); }
+  void operator()(const TokenStates&) const { token_states(call); }
+  void operator()(const StoreStates&) const { store_states(call); }
+  void operator()(const TokenMask&) const { token_mask(call); }
 
   void operator()(const Softmax&) const {
     const std::size_t n = features();
@@ -440,7 +448,9 @@ bool reads_sequences_apart(const Op& op) {
          std::holds_alternative<AttentionValues>(op) || std::holds_alternative<SparseValues>(op) ||
          std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
          std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op) ||
-         std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op);
+         std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op) ||
+         std::holds_alternative<MissingTokens>(op) || std::holds_alternative<TokenRows>(op) ||
+         std::holds_alternative<TokenStates>(op) || std::holds_alternative<StoreStates>(op);
 }
 
 }  // namespace

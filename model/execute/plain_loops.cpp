@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/execute/exchange.h"
-#include "model/execute/plain_attention.h"
+#include "model/execute/plain_tokens.h"
 #include "model/execute/positions.h"
 
 namespace kvcast::execute {
@@ -58,8 +58,8 @@ class Aligned {
 
 /// N is what the numbers are computed in: float or double.
 template <typename N>
-class PlainLoops : public PlainAttention<N> {
-  using Base = PlainAttention<N>;
+class PlainLoops : public PlainTokens<N> {
+  using Base = PlainTokens<N>;
   using Base::call_;
   using Base::constant;
   using Base::in_;
@@ -157,7 +157,7 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t batch = out_shape()[0];
     const std::size_t tokens = in_shape(0)[1];
     const std::size_t kept = out_shape()[1];
-    const std::size_t features = in_shape(0).elements() / (batch * tokens);
+    const std::size_t features = in_shape(0).rank() > 2 ? in_shape(0)[2] : 1;
     for (std::size_t i = 0; i < batch * kept; ++i) {
       const auto row = i / kept * tokens + static_cast<std::size_t>(in_[1](i).value);
       for (std::size_t f = 0; f < features; ++f) {

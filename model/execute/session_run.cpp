@@ -38,7 +38,7 @@ void append(Generation& all, const Generation& g, std::size_t batch) {
     all.logits = {all.logits_data.get(), (before + 1) * n};
   }
   all.tokens.push_back(g.tokens[0]);
-  all.kept.push_back(g.kept[0]);
+  if (!g.kept.empty()) all.kept.push_back(g.kept[0]);
   if (!g.importance.empty()) all.importance.push_back(g.importance[0]);
   all.ttft_s += g.ttft_s;
   all.tpot_s += g.tpot_s;
@@ -83,6 +83,7 @@ struct Session::Pass {
   std::uint64_t kv_len;
   std::vector<float> tokens;
   std::vector<float> positions;
+  std::vector<float> kept = {};  ///< indices of the prompt's tokens whose cache is reused
 };
 
 Generation Session::run(const Request& request) const {
@@ -134,26 +135,30 @@ Generation Session::run_together(const Request& request) const {
       helpers.passes(batch, prompt_len) + chunks + (decodes ? request.output_len - 1 : 0);
   std::uint64_t done = 0;
 
+  LateSizes late;  // of the last pass
   std::vector<float> encoder_ids;
   std::vector<float> encoder_positions;
   const auto run_graph = [&](const Executor& executor, const Graph& graph, const Work& work,
                              const SymbolValues& values, const Inputs& inputs,
                              std::vector<double>& seconds) {
     if (request.on_pass) request.on_pass(done++, passes);
-    g.analytic_flops += work.flops.at(values);
-    g.analytic_bytes += work.bytes().at(values);
     const auto observe = [&](const NodeRun& node) {
       seconds[node.node] += node.seconds;
       g.skipped += node.skipped;
       if (node.counted != nullptr) g.counted += *node.counted;
-      if (request.on_node) request.on_node(graph, node, values);
+      if (request.on_node) request.on_node(graph, node, node.call->symbols);
     };
-    return executor.run(values, inputs, cache, arena, observe, request.messenger);
+    late = {&recording_.symbols, found.counts, values};
+    Output out = executor.run(values, inputs, cache, arena, observe, request.messenger, &late);
+    g.analytic_flops += work.flops.at(late.values);
+    g.analytic_bytes += work.bytes().at(late.values);
+    return out;
   };
   const auto run_pass = [&](const Executor& executor, const Graph& graph, const Work& work,
                             Pass pass, std::vector<double>& seconds) {
     const Inputs inputs{{prefix + "tokens", pass.tokens},
                         {prefix + "positions", pass.positions},
+                        {"kept", pass.kept},
                         {"encoder.tokens", encoder_ids},
                         {"encoder.positions", encoder_positions},
                         {"features", request.features}};
@@ -176,7 +181,10 @@ Generation Session::run_together(const Request& request) const {
   }
   const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, length)); };
   helpers.prepare(cache, batch, prompt_len);
-  if (decodes) decode.prepare(cache, symbols(prompt_len, slots() + request.output_len));
+  if (decodes) {
+    decode.prepare(cache, recording_.symbols.resolve_most(
+                              {batch, prompt_len, slots() + request.output_len}, found.counts));
+  }
   cache.allocate();
 
   if (request.messenger != nullptr) meet(*request.messenger);
@@ -191,7 +199,10 @@ Generation Session::run_together(const Request& request) const {
   }
   const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, length));
 
-  const std::size_t read = g.kept.empty() ? part_end - part_begin - past : g.kept[0].size();
+  const bool reused = recording_.selection && recording_.selection->reused;
+  const std::size_t first_read = reused ? past : 0;  // of the kept tokens
+  const std::size_t read =
+      g.kept.empty() ? part_end - part_begin - past : g.kept[0].size() - first_read;
   const std::size_t kept = options_.logits == Logits::All ? read : decodes ? 1 : 0;
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
@@ -219,7 +230,7 @@ Generation Session::run_together(const Request& request) const {
   std::vector<TokenId> next;
   for (std::size_t first = part_begin; first < part_end; first += chunk) {
     const std::size_t n = std::min(chunk, part_end - first) - past;
-    Pass pass{pass_len(first), first + past + n, {}, {}};
+    Pass pass{pass_len(first), first + past + n, {}, {}, {}};
     if (g.kept.empty()) {
       pass.tokens = flatten(request.tokens, first + past, n);
       const std::vector<float> places = positions(a.decoder, first + past, n);
@@ -229,10 +240,14 @@ Generation Session::run_together(const Request& request) const {
       }
     } else {
       for (std::size_t b = 0; b < batch; ++b) {
-        for (const std::uint64_t p : g.kept[b]) {
+        const std::span all_kept(g.kept[b]);
+        for (const std::uint64_t p : all_kept.first(first_read)) {
+          pass.kept.push_back(static_cast<float>(p));
+        }
+        for (const std::uint64_t p : all_kept.subspan(first_read)) {
           pass.tokens.push_back(static_cast<float>(request.tokens[b][p]));
         }
-        const std::vector<float> places = position_ids(a.decoder, g.kept[b]);
+        const std::vector<float> places = position_ids(a.decoder, all_kept.subspan(first_read));
         pass.positions.insert(pass.positions.end(), places.begin(), places.end());
       }
     }
@@ -263,6 +278,8 @@ Generation Session::run_together(const Request& request) const {
     return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
   };
 
+  const std::size_t first_revived = found.counts.size();
+  for (const RevivedTokens& r : recording_.revived) found.counts.push_back({r.before, 0});
   const Stopwatch decode_watch;
   bool going = accept();
   for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
@@ -270,15 +287,21 @@ Generation Session::run_together(const Request& request) const {
     std::vector<float> places = positions(a.decoder, length + step - 1, 1);
     if (recording_.given_positions) places.resize(batch, places[0]);
     logits = run_pass(decode, recording_.decode, decode_work,
-                      {prompt_len, slots() + step, std::move(ids), std::move(places)},
+                      {prompt_len, slots() + step, std::move(ids), std::move(places), {}},
                       g.profile.decode_s);
     next = greedy(logits, dtype);
+    for (std::size_t i = 0; i < recording_.revived.size(); ++i) {
+      if (i == 0) g.revived.emplace_back();
+      g.revived.back().push_back(late.values[recording_.revived[i].now.id]);
+      found.counts[first_revived + i].value += g.revived.back().back();
+    }
     ++g.decode_steps;
     going = accept();
   }
   if (g.decode_steps > 0) {
     g.tpot_s = decode_watch.seconds() / static_cast<double>(g.decode_steps);
   }
+  for (const RevivedTokens& r : recording_.revived) found.counts.push_back({r.now, 0});
   g.kv_cache_bytes =
       recording_.kv_cache_bytes.at(symbols(prompt_len, slots() + request.output_len));
   g.found = std::move(found.counts);

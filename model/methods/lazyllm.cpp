@@ -1,7 +1,9 @@
+#include <memory>
 #include <string>
 
 #include "model/error.h"
 #include "model/methods/prompt_scores.h"
+#include "model/methods/token_revival.h"
 
 namespace kvcast {
 namespace {
@@ -16,7 +18,7 @@ struct Retention {
   double from = default_from;
   double to = default_to;
 
-  /// The share of the prompt that layer i of n sees, taken at the middle of its depth.
+  /// The share of the tokens that layer i of n sees, taken at the middle of its depth.
   double at(std::size_t i, std::size_t n) const {
     const double depth = (static_cast<double>(i) + 0.5) / static_cast<double>(n);
     if (depth < from || i == 0) return 1;  // nothing has been attended to before the first layer
@@ -43,26 +45,26 @@ void apply(const MethodSpec& spec, Plan& plan) {
   }
   plan.whole_prompt = true;
   plan.given_positions = true;
-  Symbols& symbols = plan.symbols;
   const std::size_t layers = plan.model.decoder.layers.size();
-  plan.layer_tokens = [=, &symbols](std::size_t layer) {
-    return symbols.ceil_fraction(symbol::prompt_len, retention.at(layer, layers));
-  };
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < layers; ++i) shares.push_back(retention.at(i, layers));
+  const double revived =
+      text_option(spec, "revive", "").empty() ? 0 : fraction_option(spec, "revive");
+  plan.token_flow = progressive_pruning(shares, revived, plan.symbols);
 }
 
 }  // namespace
 
-/// Progressive token pruning: from some depth on each layer sees fewer of the prompt's tokens,
-/// those that the last token attended to most in the layer below, mean over heads. Source: Fu et
-/// al. 2024 (LazyLLM, arXiv:2407.14057), section 3, with the linear retention of Horton et al. 2024
-/// (arXiv:2410.08391), section 5. Prefill only: what the paper keeps of dropped tokens in an
-/// auxiliary cache, to revive them in decode steps that attend to them, is neither costed nor run;
-/// a decode step attends in each layer to the tokens that prefill has left there.
+/// Progressive token pruning: from some depth on each layer sees fewer of the tokens, those that
+/// the last token attended to most in the layer below, mean over heads. Decode steps choose anew
+/// among all tokens, those included that prefill or earlier steps have dropped: see
+/// token_revival.h. Source: Fu et al. 2024 (LazyLLM, arXiv:2407.14057), sections 3 and 4, with the
+/// linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.
 Method lazyllm() {
   return {"lazyllm",
           MethodKind::Prompt,
-          "begin=F,end=F[,from=F,to=F]: each layer sees fewer prompt tokens; dropped ones stay so",
-          {"begin", "end", "from", "to"},
+          "begin=F,end=F[,from=F,to=F,revive=F]: layers see fewer tokens, decode steps choose anew",
+          {"begin", "end", "from", "to", "revive"},
           apply,
           "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
 }

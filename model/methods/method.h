@@ -59,6 +59,20 @@ struct PlannedPass {
   std::function<void(Recorder&, const Plan&)> record;
 };
 
+/// Tokens that the layers from one on take back: a run finds how many.
+struct RevivedTokens {
+  std::size_t first_layer = 0;
+  Symbol before;  ///< in the decode steps before this one
+  Symbol now;     ///< in this one
+};
+
+/// Layers that each see tokens of their own.
+struct TokenFlow {
+  std::function<void(Pass&)> prefill;
+  std::function<void(Pass&)> decode;
+  std::vector<RevivedTokens> revived = {};
+};
+
 /// What the methods of one request change, before anything is recorded.
 struct Plan {
   Architecture model;  ///< as configured; a method may change its shape
@@ -86,8 +100,8 @@ struct Plan {
   std::optional<TokenSelection> selection = {};
   /// The passes are told where tokens stand; so with every selection.
   bool given_positions = false;
-  /// Tokens of the prompt that layers of the base see; null: all of them.
-  std::function<Count(std::size_t layer)> layer_tokens = nullptr;
+  /// Which tokens the layers of the base see, with given positions; none: all of them.
+  std::optional<TokenFlow> token_flow = {};
   FindModel find_model = {};
 
   /// The architecture of a model that an option names. Throws Error where none can be looked up.

@@ -42,6 +42,54 @@ void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, 
   record_decoder(r, a, pass);
 }
 
+bool reuse_option(const MethodSpec& spec, const Plan& plan) {
+  const std::string reuse = text_option(spec, "reuse", "none");
+  if (reuse == "none") return false;
+  if (reuse != "kept") throw unknown_name("option reuse", reuse, {"none", "kept"});
+  const std::string speculator = text_option(spec, "speculator", "");
+  if (!speculator.empty()) {
+    throw Error("method specprefill: option reuse", "the speculator " + speculator,
+                "none: the base is its own, whose cache is the one to reuse");
+  }
+  if (plan.model.decoder.num_key_value_layers > 0) {
+    throw Error("method specprefill: option reuse", "the MLKV model " + plan.model.name,
+                "a model whose layers all have keys and values of their own");
+  }
+  return true;
+}
+
+/// The kept tokens' keys and values from the speculator's cache, and the pass's own.
+Value attend_to_reused(const AttentionSite& s, const Count& kept_before,
+                       std::optional<Value>& kept) {
+  Recorder& r = s.r;
+  if (!kept) kept = r.input("kept", {s.batch(), kept_before}, DType::FP32);
+  const auto filled = [&](const std::string& part, Value own) {
+    const Value theirs = r.cache(base_weights.tensors + s.name + "." + part,
+                                 {s.batch(), symbol::prompt_len, kv_features(s.layer.heads)});
+    const Value rows = r.gather_rows("reuse_" + part, theirs, *kept);
+    const Value before = r.append(s.cache(part, 0), rows, "cache_reused_" + part);
+    const Value all = r.append(before, own, "cache_" + part);
+    r.output(all);
+    return all;
+  };
+  const Value q = s.rotate_query(s.query(), s.past);
+  const Value k = filled("keys", s.rotate_key(s.key(), s.past));
+  return s.attend(q, k, filled("values", s.value()), s.past);
+}
+
+/// The base's prefill on the last kept token alone.
+TokenFlow reusing_flow(const Count& kept_before) {
+  TokenFlow flow;
+  flow.prefill = [=](Pass& pass) {
+    const auto kept = std::make_shared<std::optional<Value>>();
+    pass.attention = [=](const AttentionSite& s) {
+      return attend_to_reused(s, kept_before, *kept);
+    };
+  };
+  flow.decode = [](Pass&) {};
+  return flow;
+}
+
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
@@ -64,6 +112,12 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.selection = {.keep = fraction_option(spec, "keep"),
                     .chunk = whole_option(spec, "chunk", 0, 0)};
   plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
+  if (reuse_option(spec, plan)) {
+    plan.selection->reused = true;
+    plan.prompt_past = plan.prompt_tokens - 1;
+    plan.prompt_tokens = 1;
+    plan.token_flow = reusing_flow(plan.prompt_past);
+  }
   plan.helpers.push_back({{.name = "speculator prefill",
                            .prefixes = prefixes,
                            .reads = HelperTokens::Prompt,
@@ -99,15 +153,17 @@ void apply(const MethodSpec& spec, Plan& plan) {
 
 /// Speculative Prefill: a small model reads the whole prompt and looks a few tokens ahead; the base
 /// model reads the tokens that it attended to most, at their own positions. Without a speculator
-/// the base model is its own, its weights loaded once and its cache separate: only with keep=1
-/// would the two caches be equal.
+/// the base model is its own, its weights loaded once and its cache separate: only with keep=1 are
+/// the two caches equal. With reuse=kept the base takes its kept tokens' keys and values from that
+/// cache and reads the last of them alone: with keep=1 what it would compute itself, below that
+/// keys and values that have seen the dropped tokens too, which the paper's have not.
 /// Source: Liu et al. 2025 (arXiv:2502.02789), section 3; defaults and order of steps from the
 /// authors' code (Jingyu6/speculative_prefill).
 Method specprefill() {
   return {"specprefill",
           MethodKind::Prompt,
-          "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K]: a small model chooses the tokens",
-          {"speculator", "keep", "lookahead", "chunk", "pool"},
+          "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K,reuse=kept]: a small model chooses",
+          {"speculator", "keep", "lookahead", "chunk", "pool", "reuse"},
           apply,
           "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3"};
 }

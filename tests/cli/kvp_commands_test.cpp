@@ -131,6 +131,16 @@ TEST_CASE("convert kvp: plots of errors over layers and positions beside their p
   const reports::CsvTable by_position = reports::CsvTable::read(folder / "positions.csv");
   REQUIRE(by_position.size() == 2 * 32);
   CHECK(by_position.rows()[63].number("l1") == j["positions"][31]["value_l1"].get<double>());
+
+  // The paper's figures 6 and 7 have R2 beside L1.
+  CHECK(fs::file_size(folder / "layers-r2.svg") > 0);
+  CHECK(fs::file_size(folder / "positions-r2.png") > 0);
+  const reports::CsvTable layers_r2 = reports::CsvTable::read(folder / "layers-r2.csv");
+  REQUIRE(layers_r2.size() == 2 * 3);
+  CHECK(layers_r2.rows()[4].number("r2") == j["layers"][1]["value_r2"].get<double>());
+  const reports::CsvTable positions_r2 = reports::CsvTable::read(folder / "positions-r2.csv");
+  REQUIRE(positions_r2.size() == 2 * 32);
+  CHECK(positions_r2.rows()[9].number("r2") == j["positions"][9]["key_r2"].get<double>());
 }
 
 TEST_CASE("convert kvp: an output that cannot be written is seen before anything is fitted") {
@@ -141,6 +151,9 @@ TEST_CASE("convert kvp: an output that cannot be written is seen before anything
   const auto files = folder.num_files();
   check_refused(command + "--plot " + (folder / "layers.txt").string(), "layers.txt");
   check_refused(command + "--plot-positions " + (folder / "positions").string(), "positions");
+  fs::create_directory(folder / "wide-r2.svg");
+  check_refused(command + "--plot " + (folder / "wide.svg").string(), "wide-r2.svg");
+  fs::remove(folder / "wide-r2.svg");
   check_refused(command + "--csv " + (folder / "none" / "errors.csv").string(), "errors.csv");
   check_refused(command + "--csv " + (folder / "errors.csv").string() + " --plot " +
                     (folder / "none" / "layers.svg").string(),

@@ -180,6 +180,29 @@ TEST_CASE("symbols: breakpoints are the cache lengths at which a window ends") {
   CHECK(points == std::vector<std::uint64_t>{4, 9});
 }
 
+TEST_CASE("symbols: what a run finds is what is expected until then, and never above its most") {
+  Symbols s;
+  const Symbol most_only = s.found_by_run(prompt, "a");
+  const Symbol expected = s.found_by_run(prompt, "b", s.minimum(prompt, 4));
+  const Count rest = s.minimum(prompt - expected, 3);
+  const auto at = [&](const SymbolValues& v) {
+    return std::vector<std::uint64_t>{v[most_only.id], v[expected.id], rest.at(v)};
+  };
+  using Values = std::vector<std::uint64_t>;
+  CHECK(at(s.resolve({2, 6, 5})) == Values{6, 4, 2});
+  CHECK(at(s.resolve_most({2, 6, 5})) == Values{6, 6, 0});
+  const std::vector<FoundCount> found{{expected, 5}};
+  CHECK(at(s.resolve({2, 6, 5}, found)) == Values{6, 5, 1});
+  CHECK(at(s.resolve_most({2, 6, 5}, found)) == Values{6, 5, 1});
+}
+
+TEST_CASE("symbols: a model of many layers may give each of them sizes of its own") {
+  Symbols s;
+  Count sum;
+  for (std::uint64_t layer = 1; layer <= 600; ++layer) sum += s.minimum(prompt, layer);
+  CHECK(sum.at(s.resolve({1, 600, 1})) == 600 * 601 / 2);
+}
+
 TEST_CASE("symbols: to_string writes the highest powers first, as a person does") {
   const Symbols s;
   CHECK(s.to_string(0) == "0");

@@ -120,8 +120,33 @@ TEST_CASE("pruning: the cache holds the kept tokens and what follows") {
     return static_cast<double>(r.kv_cache_bytes.at(r.symbols.resolve({1, 1000, kv_len})));
   };
   CHECK(cache("static-prune:keep=0.3", 305) == row * 10 * 305);
-  // Retention 1, 1, 1, then 0.5 in seven layers, each with the 5 tokens decoded since.
-  CHECK(cache("lazyllm:begin=0.5,end=0.5", 1005) == row * (3 * 1005 + 7 * 505));
+  // Retention 1, 1, 1, then 0.5 in seven layers, each with the 5 tokens decoded since; one list of
+  // their tokens, 4 bytes each, and the Aux Cache of 500 states of 48 numbers and as many tokens.
+  const double aux = 500 * (2 * 48 + 4);
+  CHECK(cache("lazyllm:begin=0.5,end=0.5", 1005) == row * (3 * 1005 + 7 * 505) + 4 * 505 + aux);
+  // A tenth of the 500 comes back in each of the 4 steps before, and in this one.
+  CHECK(cache("lazyllm:begin=0.5,end=0.5,revive=0.1", 1005) ==
+        row * (3 * 1005 + 7 * 755) + 4 * 755 + aux);
+  // All are back after 10 steps, and the cache is whole.
+  CHECK(cache("lazyllm:begin=0.5,end=0.5,revive=0.1", 1020) == row * 10 * 1020 + 4 * 1020 + aux);
+}
+
+// Each of the seven pruned layers takes 50 tokens through its projections and MLP beside the step's
+// own: 2·(48·(6 + 3 + 3)·8 + 48·48 + 3·48·20) FLOPs a token.
+TEST_CASE("pruning: a decode step pays for the tokens that it is expected to revive") {
+  const auto products = [&](const std::string& methods, std::uint64_t kv_len) {
+    const Recording r = record_with(llama(10), methods);
+    std::uint64_t sum = 0;
+    for (const Node& node : r.decode.nodes()) {
+      if (!std::holds_alternative<Linear>(node.op) || node.phase == "head") continue;
+      sum += work(r.decode, node).flops.at(r.symbols.resolve({1, 1000, kv_len}));
+    }
+    return sum;
+  };
+  const std::uint64_t token = 2 * (48 * 12 * 8 + 48 * 48 + 3 * 48 * 20);
+  CHECK(products("lazyllm:begin=0.5,end=0.5", 1005) == 10 * token);
+  CHECK(products("lazyllm:begin=0.5,end=0.5,revive=0.1", 1005) == (3 + 7 * 51) * token);
+  CHECK(products("lazyllm:begin=0.5,end=0.5,revive=0.1", 1020) == 10 * token);
 }
 
 TEST_CASE("pruning: what does not fit is refused in one line") {
@@ -144,6 +169,7 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("specprefill:keep=0.5,speculator=other-words", "a vocabulary of 5000");
   says("specprefill:keep=0.5+streaming:sinks=2,window=6", "do not compose");
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
+  says("lazyllm:begin=0.5,end=0.2,revive=2", "option revive");
   says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "behind from");
   says("static-prune:keep=0.5,probe=2", "option probe");
   Architecture windows = a;

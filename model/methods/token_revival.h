@@ -1,0 +1,29 @@
+/// Layers that see fewer and fewer tokens, and take dropped ones back in decode steps.
+///
+/// Prefill drops tokens between layers. A dropped token's hidden state, the output of the last
+/// layer that saw it, goes to the Aux Cache (tensors "aux.states" and "aux.tokens", a row for each
+/// prompt token that some layer has not seen). A decode step starts from all tokens, and keeps from
+/// layer to layer the same share of them as prefill did of the prompt, those that its own token
+/// attends to most in the layer below. Kept tokens without keys and values in the next layer are
+/// revived: they go through the layer from their state in the Aux Cache, beside the step's own
+/// token, at their own positions, so that each layer sees each token once in all.
+/// Source: Fu et al. 2024 (LazyLLM, arXiv:2407.14057), sections 3.2 and 4, figure 4.
+///
+/// Where the paper leaves it open, we read:
+/// - A decode step's share is of all tokens so far, its own included, which is always kept.
+/// - A revived token attends to the step's kept tokens that are not behind it.
+/// - A revived token's state is written back when the next layer chooses anew, dropped or not.
+#pragma once
+
+#include <vector>
+
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+/// `shares` says for each layer which share of the tokens it sees; the first sees all, none more
+/// than the one below. `revived`: estimates expect that a decode step takes back this share of what
+/// prefill has dropped before a layer, until all is back; runs find what they take. 0: nothing.
+TokenFlow progressive_pruning(const std::vector<double>& shares, double revived, Symbols& symbols);
+
+}  // namespace kvcast

@@ -1,0 +1,156 @@
+// Progressive pruning whose decode steps take dropped tokens back.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/execute/batch_order.h"
+#include "tests/execute/oracle.h"
+
+namespace kvcast::execute {
+namespace {
+
+using Steps = std::vector<std::vector<std::uint64_t>>;
+
+struct LazyCase {
+  std::string method;
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> generated;
+  std::vector<std::uint64_t> cached;  ///< tokens with keys and values at the end, by layer
+  Steps revived;                      ///< by step, by layer from the second on
+};
+
+// tests/oracle/make_lazyllm.py computes them in numpy and float64.
+std::vector<LazyCase> lazy_cases() {
+  std::vector<LazyCase> cases;
+  for (const nlohmann::json& c : read_json_file(oracle_folder() / "lazyllm" / "results.json")) {
+    cases.push_back({"lazyllm:begin=" + c["begin"].dump() + ",end=" + c["end"].dump() +
+                         ",from=" + c["from"].dump() + ",to=" + c["to"].dump(),
+                     c["prompt"].get<std::vector<TokenId>>(),
+                     c["generated"].get<std::vector<TokenId>>(),
+                     c["cached"].get<std::vector<std::uint64_t>>(), c["revived"].get<Steps>()});
+  }
+  REQUIRE(cases.size() == 4);
+  return cases;
+}
+
+const Checkpoint& lazy_checkpoint() {
+  static const Checkpoint checkpoint(oracle_folder() / "lazyllm");
+  return checkpoint;
+}
+
+Session session_of(const std::string& method, SessionOptions o = {}) {
+  o.methods = parse_methods(method);
+  return {lazy_checkpoint(), o};
+}
+
+Request request_of(const LazyCase& c, std::uint64_t output_len) {
+  Request r;
+  r.tokens = {c.prompt};
+  r.output_len = output_len;
+  return r;
+}
+
+TEST_CASE("lazyllm: output and revived tokens are those of an independent program") {
+  for (const LazyCase& c : lazy_cases()) {
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      for (const DType dtype : {DType::FP32, DType::FP64}) {
+        CAPTURE(c.method);
+        const Session session =
+            session_of(c.method, {.attention = kernels, .elementwise = kernels, .dtype = dtype});
+        const Generation g = session.run(request_of(c, c.generated.size()));
+        CHECK(g.tokens[0] == c.generated);
+        REQUIRE(g.revived.size() == c.revived.size());
+        const auto& groups = session.recording().revived;
+        CHECK(groups.size() >= 1);
+        for (std::size_t step = 0; step < c.revived.size(); ++step) {
+          REQUIRE(g.revived[step].size() == groups.size());
+          for (std::size_t i = 0; i < groups.size(); ++i) {
+            CAPTURE(step);
+            CHECK(g.revived[step][i] == c.revived[step][groups[i].first_layer - 1]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Keys and values [16] of each cached token and of the last one, a number that names the token once
+// in each group of layers, and an Aux Cache of states [16] and names, 4 bytes each.
+TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the Aux Cache") {
+  for (const LazyCase& c : lazy_cases()) {
+    CAPTURE(c.method);
+    const Session session = session_of(c.method);
+    const Generation g = session.run(request_of(c, c.generated.size()));
+    std::uint64_t numbers = 0;
+    for (const std::uint64_t cached : c.cached) numbers += 2 * 16 * (cached + 1);
+    for (const RevivedTokens& r : session.recording().revived) {
+      numbers += c.cached[r.first_layer] + 1;
+    }
+    const std::size_t last = c.cached.size() - 1;
+    std::uint64_t revived = 0;
+    std::uint64_t dropped = c.prompt.size() + c.generated.size() - 1 - c.cached[last];
+    for (const auto& step : c.revived) revived += step[last - 1];
+    dropped += revived;
+    CHECK(g.kv_cache_bytes == 4 * (numbers + dropped * (16 + 1)));
+  }
+}
+
+TEST_CASE("lazyllm: decode steps do the work that the recorder says, revived tokens included") {
+  for (const LazyCase& c : lazy_cases()) {
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(c.method);
+      const SessionOptions o{
+          .attention = kernels, .elementwise = kernels, .loops = Loops::Counting};
+      const Generation g = session_of(c.method, o).run(request_of(c, c.generated.size()));
+      CHECK(g.tokens[0] == c.generated);
+      CHECK(g.counted.flops == g.analytic_flops);
+      CHECK(g.counted.bytes() == g.analytic_bytes);
+    }
+  }
+}
+
+TEST_CASE("lazyllm: a layer sees no token twice, and what it revives it has not seen before") {
+  for (const LazyCase& c : lazy_cases()) {
+    CAPTURE(c.method);
+    const Session session = session_of(c.method);
+    std::map<int, std::set<std::uint64_t>> seen;  // by first layer of a group
+    Request request = request_of(c, c.generated.size());
+    std::size_t appended = 0;
+    request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+      const Node& node = graph.nodes()[run.node];
+      if (node.label != "cache_tokens") return;
+      const Operand& rows = run.call->inputs[1];
+      for (std::size_t i = 0; i < rows.shape[1]; ++i) {
+        CHECK(seen[node.layer].insert(static_cast<std::uint64_t>(rows.data[i])).second);
+        ++appended;
+      }
+    };
+    session.run(request);
+    std::uint64_t expected = 0;
+    for (const RevivedTokens& r : session.recording().revived) expected += c.cached[r.first_layer];
+    CHECK(appended == expected);
+  }
+}
+
+TEST_CASE("lazyllm: sequences revive differently many tokens and run one after another") {
+  const LazyCase c = lazy_cases()[3];
+  const Session session = session_of(c.method);
+  Request request = request_of(c, c.generated.size());
+  request.tokens.push_back(lazy_cases()[1].prompt);
+  CHECK(runs_one_by_one(session, request));
+  const Generation together = session.run(request);
+  CHECK(together.tokens[0] == c.generated);
+  request.tokens.erase(request.tokens.begin());
+  CHECK(together.tokens[1] == session.run(request).tokens[0]);
+  // The first token needs no decode step.
+  request.output_len = 1;
+  request.tokens.push_back(c.prompt);
+  CHECK_FALSE(runs_one_by_one(session, request));
+  CHECK(session.run(request).tokens[1][0] == c.generated[0]);
+}
+
+}  // namespace
+}  // namespace kvcast::execute
