@@ -1,15 +1,21 @@
 #include "search/partition_bound.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
 
 #include "model/error.h"
 
 namespace kvcast::search {
 namespace {
 
+constexpr double never = std::numeric_limits<double>::infinity();
+
 /// The largest value in [low, high] that `holds`, which is true up to it; low - 1 if none.
 template <typename Holds>
 std::uint64_t last_that(std::uint64_t low, std::uint64_t high, const Holds& holds) {
+  if (low <= high && holds(high)) return high;
   std::uint64_t below = low - 1;
   while (below < high) {
     const std::uint64_t middle = below + (high - below + 1) / 2;
@@ -22,118 +28,222 @@ std::uint64_t last_that(std::uint64_t low, std::uint64_t high, const Holds& hold
   return below;
 }
 
+/// Cuts off what leaves no token for another part.
+void leave_room(BoundaryRanges& r) {
+  for (std::size_t i = 1; i < r.lowest.size(); ++i) {
+    r.lowest[i] = std::max(r.lowest[i], r.lowest[i - 1] + 1);
+  }
+  for (std::size_t i = r.highest.size() - 1; i > 0; --i) {
+    r.highest[i - 1] = std::min(r.highest[i - 1], r.highest[i] - 1);
+  }
+  for (std::size_t i = 0; i < r.lowest.size(); ++i) r.feasible &= r.lowest[i] <= r.highest[i];
+}
+
+Partition parts_of(const std::vector<std::uint64_t>& ends) {
+  Partition parts{ends.front()};
+  for (std::size_t i = 1; i < ends.size(); ++i) parts.push_back(ends[i] - ends[i - 1]);
+  return parts;
+}
+
+std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t process, std::uint64_t end) {
+  const std::uint64_t begin = process == 0 ? 0 : r.highest[process - 1];
+  return end > begin ? end - begin : 1;
+}
+
 }  // namespace
 
 PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t context,
                                std::size_t processes)
-    : runahead_(runahead), context_(context), processes_(processes) {
+    : runahead_(runahead),
+      context_(context),
+      processes_(processes),
+      kinds_(runahead.times().kinds()) {
   even_partition(context, processes);  // throws
-  const simulate::LayerTimes& t = runahead.times();
-  const auto exchanges = [&](std::size_t l) { return t.bytes_per_token(t.kinds()[l]) > 0; };
-  while (first_ + 1 < t.num_layers() && !exchanges(first_)) ++first_;
-  last_ = t.num_layers() - 1;
-  while (last_ > first_ && !exchanges(last_)) --last_;
-  const std::size_t kinds = *std::max_element(t.kinds().begin(), t.kinds().end()) + 1;
-  before_.assign(kinds, 0);
-  after_.assign(kinds, 0);
-  for (std::size_t l = first_; l < last_; ++l) {
-    after_[t.kinds()[l]] += 1;
-    before_[t.kinds()[l + 1]] += 1;
-    message_bytes_per_token_ += static_cast<double>(t.bytes_per_token(t.kinds()[l]));
-    messages_ += exchanges(l) ? 1 : 0;
+  const std::size_t kinds = *std::max_element(kinds_.begin(), kinds_.end()) + 1;
+  for (std::size_t k = 0; k < kinds; ++k) {
+    bytes_per_token_.push_back(static_cast<double>(runahead.times().bytes_per_token(k)));
+  }
+  arrivals_.resize(processes * kinds_.size());
+  deadlines_.resize(processes * kinds_.size());
+  latest_ready_.resize(processes * kinds_.size());
+  for (auto* of_layers :
+       {&ready_, &sent_, &latest_, &latest_arrivals_, &earliest_, &bytes_, &ends_}) {
+    of_layers->resize(kinds_.size());
   }
 }
 
-PartitionBound::Row PartitionBound::row(std::size_t process, std::uint64_t tokens,
-                                        std::uint64_t keys) {
-  const simulate::LayerTimes& t = runahead_.times();
-  t.evaluate(tokens, keys, process + 1 == processes_, runahead_.host_pace(process, processes_),
-             times_);
-  Row row;
-  row.start_s = times_.embedding_s;
-  for (std::size_t l = 0; l <= first_; ++l) {
-    row.start_s += times_.kinds[t.kinds()[l]].before_exchange_s;
-    if (l < first_) row.start_s += times_.kinds[t.kinds()[l]].after_exchange_s;
-  }
-  for (std::size_t k = 0; k < times_.kinds.size(); ++k) {
-    row.layers_s += before_[k] * times_.kinds[k].before_exchange_s +
-                    after_[k] * times_.kinds[k].after_exchange_s;
-  }
+double PartitionBound::message_s(std::size_t kind, std::uint64_t keys) const {
+  const double bytes = static_cast<double>(keys) * bytes_per_token_[kind];
+  return bytes / runahead_.link().bytes_per_s;
+}
+
+void PartitionBound::evaluate(std::size_t process, std::uint64_t tokens, std::uint64_t keys) {
+  runahead_.times().evaluate(tokens, keys, process + 1 == processes_,
+                             runahead_.host_pace(process, processes_), times_);
+}
+
+void PartitionBound::set_deadlines(std::size_t process, std::uint64_t keys, double ttft_s,
+                                   std::span<double> deadlines) {
   const ChainLink& link = runahead_.link();
-  if (link.order == SendOrder::Block && process + 1 < processes_) {
-    row.layers_s += messages_ * link.latency_s +
-                    static_cast<double>(keys) * message_bytes_per_token_ / link.bytes_per_s;
-  }
-  row.end_s = times_.head_s + times_.kinds[t.kinds()[last_]].after_exchange_s;
-  for (std::size_t l = last_ + 1; l < t.num_layers(); ++l) {
-    const simulate::LayerTime& layer = times_.kinds[t.kinds()[l]];
-    row.end_s += layer.before_exchange_s + layer.after_exchange_s;
-  }
-  return row;
-}
-
-double PartitionBound::message_s(std::size_t layer, std::uint64_t tokens) const {
-  const simulate::LayerTimes& t = runahead_.times();
-  const auto per_token = static_cast<double>(t.bytes_per_token(t.kinds()[layer]));
-  if (per_token == 0) return 0;
-  return runahead_.link().latency_s +
-         static_cast<double>(tokens) * per_token / runahead_.link().bytes_per_s;
-}
-
-double PartitionBound::link_layers_s(std::uint64_t tokens) const {
-  const ChainLink& link = runahead_.link();
-  // Messages that share the link wait for their latencies at the same time.
-  const double latency = link.order == SendOrder::Async ? 0 : messages_ * link.latency_s;
-  return latency + static_cast<double>(tokens) * message_bytes_per_token_ / link.bytes_per_s;
-}
-
-bool PartitionBound::tighten(double ttft_s, BoundaryRanges& r) {
-  const std::size_t last = processes_ - 1;
-  const auto begin_highest = [&](std::size_t i) { return i == 0 ? 0 : r.highest[i - 1]; };
-  bool moved = false;
-  // What a path pays outside of its row: the first process's way to its first exchange, messages
-  // down the chain, and the last process's way from its last exchange.
-  const Row front = row(0, r.lowest[0], r.lowest[0]);
-  const double end_s = row(last, context_ - begin_highest(last), context_).end_s;
-  std::vector<double> outside(processes_, front.start_s + end_s);
-  for (std::size_t i = 0; i < processes_; ++i) {
-    for (std::size_t k = 0; k < last; ++k) {
-      outside[i] += message_s(k < i ? first_ : last_, r.lowest[k]);
+  const bool last = process + 1 == processes_;
+  const double* needed = last ? nullptr : &deadlines_[(process + 1) * kinds_.size()];
+  double end = last ? ttft_s - times_.head_s : never;  // of the layer
+  // Messages end in the order in which they start, or all that started by then have ended.
+  double link_end = never;
+  for (std::size_t l = kinds_.size(); l-- > 0;) {
+    const simulate::LayerTime& time = times_.kinds[kinds_[l]];
+    double latest = end - time.after_exchange_s;
+    if (!last && exchanges(l)) {
+      const double moving_s = message_s(kinds_[l], keys);
+      if (link.order == SendOrder::Block) {
+        latest = std::min(latest, needed[l]) - link.latency_s - moving_s;
+      } else {
+        const double start = std::min(link_end, needed[l]) - moving_s;
+        latest = std::min(latest, start - link.latency_s);
+        // Messages that share the link wait for their latencies at the same time.
+        link_end = link.order == SendOrder::Async ? start : start - link.latency_s;
+      }
     }
+    deadlines[l] = latest;
+    end = latest - time.before_exchange_s;
   }
+}
+
+double PartitionBound::play(std::size_t process, std::uint64_t keys,
+                            std::span<const double> received) {
+  const ChainLink& link = runahead_.link();
+  const bool last = process + 1 == processes_;
+  double now = times_.embedding_s;
+  double link_free = 0;
+  for (std::size_t l = 0; l < kinds_.size(); ++l) {
+    const simulate::LayerTime& time = times_.kinds[kinds_[l]];
+    now = std::max(now + time.before_exchange_s, received[l]);
+    ready_[l] = now;
+    sent_[l] = 0;
+    if (!last && exchanges(l)) {
+      // Messages that share the link wait for their latencies at the same time.
+      link_free = link.order == SendOrder::Async
+                      ? std::max(link_free, now + link.latency_s) + message_s(kinds_[l], keys)
+                      : std::max(link_free, now) + link.latency_s + message_s(kinds_[l], keys);
+      sent_[l] = link_free;
+      if (link.order == SendOrder::Block) now = link_free;
+    }
+    now += time.after_exchange_s;
+  }
+  return now + times_.head_s;
+}
+
+bool PartitionBound::in_time(std::size_t process, std::uint64_t keys, double ttft_s) {
+  const double end = play(process, keys, row(arrivals_, process));
+  if (process + 1 == processes_) return end <= ttft_s;
+  const std::span<const double> needed = row(deadlines_, process + 1);
+  const auto sent_in_time = [&] {
+    return std::equal(sent_.begin(), sent_.end(), needed.begin(), std::less_equal<>());
+  };
+  if (!sent_in_time() || runahead_.link().order != SendOrder::Async) return sent_in_time();
+  set_deadlines(process, keys, ttft_s, latest_);
+  const std::span<const double> latest = row(latest_ready_, process);
+  for (std::size_t l = 0; l < kinds_.size(); ++l) latest_[l] = std::min(latest_[l], latest[l]);
+  share_link(End::Earliest, keys);
+  return sent_in_time();
+}
+
+void PartitionBound::play_latest(const BoundaryRanges& r) {
+  std::fill(latest_arrivals_.begin(), latest_arrivals_.end(), 0.0);
+  for (std::size_t i = 0; i + 1 < processes_; ++i) {
+    evaluate(i, r.highest[i] - (i == 0 ? 0 : r.lowest[i - 1]), r.highest[i]);
+    play(i, r.highest[i], latest_arrivals_);
+    std::copy(ready_.begin(), ready_.end(), row(latest_ready_, i).begin());
+    latest_ = ready_;
+    evaluate(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i]);
+    play(i, r.lowest[i], row(arrivals_, i));
+    share_link(End::Latest, r.highest[i]);
+    latest_arrivals_ = sent_;
+  }
+}
+
+void PartitionBound::share_link(End bound, std::uint64_t keys) {
+  const ChainLink& link = runahead_.link();
+  std::size_t messages = 0;
+  for (std::size_t l = 0; l < kinds_.size(); ++l) {
+    if (!exchanges(l)) continue;
+    earliest_[messages] = ready_[l] + link.latency_s;
+    latest_[messages] = std::max(ready_[l], latest_[l]) + link.latency_s;
+    bytes_[messages++] = static_cast<double>(keys) * bytes_per_token_[kinds_[l]];
+  }
+  const auto first = [&](std::vector<double>& v) { return std::span(v.data(), messages); };
+  if (bound == End::Earliest) {
+    shared_link_.earliest_ends(first(earliest_), first(latest_), first(bytes_), link.bytes_per_s,
+                               first(ends_));
+  } else {
+    shared_link_.latest_ends(first(earliest_), first(latest_), first(bytes_), link.bytes_per_s,
+                             first(ends_));
+  }
+  messages = 0;
+  for (std::size_t l = 0; l < kinds_.size(); ++l) {
+    if (!exchanges(l)) continue;
+    // What a layer receives is of use when all before it has come too.
+    sent_[l] = bound == End::Earliest ? std::max(sent_[l], ends_[messages]) : ends_[messages];
+    ++messages;
+  }
+}
+
+bool PartitionBound::narrow_forward(double ttft_s, BoundaryRanges& r) {
+  bool moved = false;
   for (std::size_t i = 0; i < processes_; ++i) {
-    const double budget = ttft_s - outside[i];
     // Its end is highest when its begin is.
-    const std::uint64_t begin = begin_highest(i);
     const std::uint64_t end = last_that(r.lowest[i], r.highest[i], [&](std::uint64_t candidate) {
-      // Up to the highest begin it would be done in no time: that is no bound.
-      if (candidate <= begin) return true;
-      const bool sent = i == last || ttft_s - outside[i] >= link_layers_s(candidate);
-      return sent && row(i, candidate - begin, candidate).layers_s <= budget;
+      evaluate(i, fewest_tokens(r, i, candidate), candidate);
+      return in_time(i, candidate, ttft_s);
     });
     if (end < r.lowest[i]) return r.feasible = false;
     moved |= end < r.highest[i];
     r.highest[i] = end;
+    if (i + 1 == processes_) break;
+    evaluate(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i]);
+    if (!in_time(i, r.lowest[i], ttft_s)) return r.feasible = false;
+    std::copy(sent_.begin(), sent_.end(), row(arrivals_, i + 1).begin());
   }
-  for (std::size_t i = last; i > 0; --i) {
-    const double budget = ttft_s - outside[i];
-    const std::uint64_t end = r.lowest[i];
-    const std::uint64_t most = end - r.lowest[i - 1];
-    const std::uint64_t tokens = last_that(1, most, [&](std::uint64_t candidate) {
-      return row(i, candidate, end).layers_s <= budget;
-    });
-    if (tokens == 0 || end - tokens > r.highest[i - 1]) return r.feasible = false;
-    moved |= end - tokens > r.lowest[i - 1];
-    r.lowest[i - 1] = end - tokens;
-  }
-  // The last process alone, its own start included: where the host sets its pace, nothing less.
-  const std::uint64_t fewest = context_ - begin_highest(last);
-  const Row alone = row(last, fewest, context_);
-  if (alone.start_s + alone.layers_s + alone.end_s > ttft_s) return r.feasible = false;
   return moved;
 }
 
-BoundaryRanges PartitionBound::ranges(double ttft_s) {
+bool PartitionBound::narrow_backward(double ttft_s, BoundaryRanges& r) {
+  bool moved = false;
+  for (std::size_t i = processes_; i-- > 0;) {
+    const std::uint64_t end = r.lowest[i];
+    if (i > 0) {
+      const std::uint64_t most = end - r.lowest[i - 1];
+      const std::uint64_t tokens = last_that(1, most, [&](std::uint64_t candidate) {
+        evaluate(i, candidate, end);
+        return in_time(i, end, ttft_s);
+      });
+      if (tokens == 0 || end - tokens > r.highest[i - 1]) return r.feasible = false;
+      moved |= end - tokens > r.lowest[i - 1];
+      r.lowest[i - 1] = end - tokens;
+    }
+    evaluate(i, fewest_tokens(r, i, end), end);
+    set_deadlines(i, end, ttft_s, row(deadlines_, i));
+  }
+  return moved;
+}
+
+void PartitionBound::narrow(double ttft_s, BoundaryRanges& r) {
+  leave_room(r);
+  std::fill(latest_ready_.begin(), latest_ready_.end(), never);
+  std::fill(arrivals_.begin(), arrivals_.end(), 0.0);
+  std::fill(deadlines_.begin(), deadlines_.end(), never);
+  // Each pass sharpens the next one's windows; the first few do nearly all of it.
+  constexpr int most_passes = 12;
+  bool moved = true;
+  for (int pass = 0; pass < most_passes && moved && r.feasible; ++pass) {
+    moved = narrow_backward(ttft_s, r);
+    if (r.feasible) moved |= narrow_forward(ttft_s, r);
+    if (r.feasible && runahead_.link().order == SendOrder::Async) play_latest(r);
+    moved |= pass == 0;
+  }
+}
+
+BoundaryRanges PartitionBound::all() const {
   BoundaryRanges r;
   r.feasible = true;
   for (std::size_t i = 0; i < processes_; ++i) {
@@ -141,26 +251,67 @@ BoundaryRanges PartitionBound::ranges(double ttft_s) {
     r.lowest.push_back(last ? context_ : i + 1);
     r.highest.push_back(context_ - (processes_ - 1 - i));
   }
-  // Each pass sharpens the next one's budgets; the first few do nearly all of it.
-  constexpr int most_passes = 12;
-  for (int pass = 0; pass < most_passes && tighten(ttft_s, r); ++pass) {
-  }
   return r;
+}
+
+BoundaryRanges PartitionBound::ranges(double ttft_s) {
+  BoundaryRanges r = all();
+  narrow(ttft_s, r);
+  return r;
+}
+
+bool PartitionBound::refuted(double ttft_s, BoundaryRanges r, int& halvings) {
+  narrow(ttft_s, r);
+  if (!r.feasible) return true;
+  if (r.lowest == r.highest) return runahead_.ttft_s(parts_of(r.lowest)) > ttft_s;
+  if (halvings == 0) return false;
+  const auto width = [&](std::size_t i) {
+    return static_cast<double>(r.highest[i] - r.lowest[i]) / static_cast<double>(r.highest[i]);
+  };
+  std::size_t widest = 0;
+  for (std::size_t i = 1; i < processes_; ++i) {
+    if (width(i) > width(widest)) widest = i;
+  }
+  --halvings;
+  const std::uint64_t middle = r.lowest[widest] + (r.highest[widest] - r.lowest[widest]) / 2;
+  BoundaryRanges upper = r;
+  upper.lowest[widest] = middle + 1;
+  r.highest[widest] = middle;
+  return refuted(ttft_s, std::move(r), halvings) && refuted(ttft_s, std::move(upper), halvings);
 }
 
 double PartitionBound::lower_bound_s(double reached) {
   constexpr double precision = 1e-6;
-  double infeasible = 0;
-  double open = reached;
-  if (!ranges(reached).feasible) {
+  const BoundaryRanges within = ranges(reached);
+  if (!within.feasible) {
     KVCAST_ASSERT(ranges(reached * (1 + bound_rounding)).feasible);
     return reached;
   }
-  while (open - infeasible > precision * reached) {
-    const double middle = (infeasible + open) / 2;
-    (ranges(middle).feasible ? open : infeasible) = middle;
+  BoundaryRanges left = within;
+  double refuted_s = 0;
+  double open_s = reached;
+  while (open_s - refuted_s > precision * reached) {
+    const double middle = (refuted_s + open_s) / 2;
+    // Whatever reaches less than `open_s` lies in its ranges.
+    BoundaryRanges r = left;
+    narrow(middle, r);
+    (r.feasible ? open_s : refuted_s) = middle;
+    if (r.feasible) left = std::move(r);
   }
-  return infeasible;
+  // A gap that is left comes from ranges that stay wide.
+  constexpr double small_gap = 1e-3;
+  // Half a second of work for 8 processes, and less for fewer; more of them gain little from it.
+  int all_halvings = 2048 / static_cast<int>(processes_);
+  const int most_halvings = all_halvings / 4;
+  open_s = reached;
+  while (open_s - refuted_s > small_gap * reached && all_halvings > 0) {
+    const double middle = (refuted_s + open_s) / 2;
+    const int allowed = std::min(most_halvings, all_halvings);
+    int halvings = allowed;
+    (refuted(middle, within, halvings) ? refuted_s : open_s) = middle;
+    all_halvings -= allowed - halvings;
+  }
+  return refuted_s;
 }
 
 }  // namespace kvcast::search

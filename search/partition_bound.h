@@ -1,15 +1,23 @@
 /// A certificate for a partition search: a TTFT that no partition can beat.
 ///
-/// TTFT is the longest path through the grid of processes (and links) by layers. For a given T the
-/// paths that stay in one process, or one link, from the first layer to the last bound each
-/// boundary of the partition from both sides, because a process's times grow with its tokens and
-/// with its keys. Where the bounds cross, no partition reaches T.
+/// Boundaries of the partition lie in ranges; the smallest parts and the shortest messages that the
+/// ranges leave give the earliest moment of everything that happens on the chain, and what must
+/// follow it the latest one at which a TTFT of T can still be met. A boundary at which the two
+/// cross is cut off, which narrows the windows of the others. Where nothing is left, no partition
+/// reaches T. Ranges that stay wide are halved, and each half has to be refuted.
+///
+/// This holds because a process's times grow with its tokens and with its keys, and because a
+/// message cannot arrive sooner when those before it start later. Messages that share a link are
+/// the exception (see shared_link.h): their earliest ends count those behind them from the latest
+/// moments at which these may start.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "search/runahead.h"
+#include "search/shared_link.h"
 
 namespace kvcast::search {
 
@@ -30,35 +38,60 @@ class PartitionBound {
   PartitionBound(const Runahead& runahead, std::uint64_t context, std::size_t processes);
 
   BoundaryRanges ranges(double ttft_s);
-  /// The largest T found infeasible, to within a relative 1e-6; `reached`: of some partition.
-  /// With SendOrder::Block and Async up to 20 % below the best partition where links are slow: a
-  /// path may change its process or link halfway, which is left out.
+  /// The largest T found infeasible, to within a relative 1e-6, or where ranges are halved to
+  /// within the work allowed for that; `reached`: of some partition.
   double lower_bound_s(double reached);
 
  private:
-  struct Row {
-    double start_s = 0;   ///< to the first exchange
-    double layers_s = 0;  ///< from the first exchange to the last
-    double end_s = 0;     ///< behind the last exchange
-  };
-  Row row(std::size_t process, std::uint64_t tokens, std::uint64_t keys);
-  double message_s(std::size_t layer, std::uint64_t tokens) const;
-  double link_layers_s(std::uint64_t tokens) const;
-  /// Whether any bound moved.
-  bool tighten(double ttft_s, BoundaryRanges& r);
+  enum class End { Earliest, Latest };
+
+  BoundaryRanges all() const;
+  void narrow(double ttft_s, BoundaryRanges& r);
+  /// Both return whether any bound moved, and clear `feasible`.
+  bool narrow_forward(double ttft_s, BoundaryRanges& r);
+  bool narrow_backward(double ttft_s, BoundaryRanges& r);
+  /// Whether no partition in the ranges reaches T; false also when `halvings` run out.
+  bool refuted(double ttft_s, BoundaryRanges r, int& halvings);
+
+  void evaluate(std::size_t process, std::uint64_t tokens, std::uint64_t keys);
+  /// The process evaluated last, its part ending at `keys`: sets `ready_` and `sent_`, for messages
+  /// that share a link the moment by which all up to this one can have ended. Returns its end.
+  double play(std::size_t process, std::uint64_t keys, std::span<const double> received);
+  /// Likewise, at the earliest: whether it and its messages are in time.
+  bool in_time(std::size_t process, std::uint64_t keys, double ttft_s);
+  /// The latest moments for its keys and values to be ready.
+  void set_deadlines(std::size_t process, std::uint64_t keys, double ttft_s,
+                     std::span<double> deadlines);
+  /// When keys and values are ready at the latest, whatever the partition in these ranges.
+  void play_latest(const BoundaryRanges& r);
+  /// Bounds `sent_` for messages that start between `ready_` and `latest_`, which is not kept.
+  void share_link(End bound, std::uint64_t keys);
+  double message_s(std::size_t kind, std::uint64_t keys) const;
+  bool exchanges(std::size_t layer) const { return bytes_per_token_[kinds_[layer]] > 0; }
+  std::span<double> row(std::vector<double>& of_all, std::size_t process) const {
+    return {of_all.data() + process * kinds_.size(), kinds_.size()};
+  }
 
   const Runahead& runahead_;
   std::uint64_t context_;
   std::size_t processes_;
-  std::size_t first_ = 0;  ///< the first layer that exchanges
-  std::size_t last_ = 0;
-  std::vector<double> before_;  ///< how often each kind's parts lie between first and last
-  std::vector<double> after_;
-  /// Messages from the first layer's to the last one's, that excluded: they follow one another on a
-  /// link, and a process waits for them with SendOrder::Block.
-  double messages_ = 0;
-  double message_bytes_per_token_ = 0;
+  std::span<const std::size_t> kinds_;   ///< of each layer
+  std::vector<double> bytes_per_token_;  ///< of each kind
   simulate::ProcessTimes times_;
+  // By process and layer.
+  std::vector<double> arrivals_;      ///< earliest, of what a process receives
+  std::vector<double> deadlines_;     ///< latest for keys and values to be ready, or T is missed
+  std::vector<double> latest_ready_;  ///< latest whatever the partition in the ranges
+  // By layer.
+  std::vector<double> ready_;
+  std::vector<double> sent_;
+  std::vector<double> latest_;
+  std::vector<double> latest_arrivals_;
+  // By message.
+  std::vector<double> earliest_;
+  std::vector<double> bytes_;
+  std::vector<double> ends_;
+  SharedLinkBounds shared_link_;
 };
 
 }  // namespace kvcast::search

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <numeric>
-#include <queue>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "search/shared_link.h"
 
 namespace kvcast::search {
 namespace {
@@ -26,37 +24,6 @@ void check_link(const ChainLink& link) {
       throw Error("link latency", fmt::format("{:g} s", latency), "at least 0");
     }
   }
-}
-
-/// Flows that share one link equally: one ends when the link has moved as many bytes for each flow
-/// as it had when the flow joined, and the flow's own. `starts` ascend; so do the ends of flows of
-/// equal size, but not of others.
-void share_link(std::span<const double> starts, std::span<const double> bytes, double bytes_per_s,
-                std::span<double> ends) {
-  using Flow = std::pair<double, std::size_t>;  // level of bytes at which it ends, index
-  std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flowing;
-  double now = 0;
-  double level = 0;
-  const auto advance = [&](double until) {
-    while (!flowing.empty()) {
-      const double share = bytes_per_s / static_cast<double>(flowing.size());
-      const double end = now + (flowing.top().first - level) / share;
-      if (end > until) {
-        level += (until - now) * share;
-        break;
-      }
-      now = end;
-      level = flowing.top().first;
-      ends[flowing.top().second] = end;
-      flowing.pop();
-    }
-    now = until;
-  };
-  for (std::size_t i = 0; i < starts.size(); ++i) {
-    advance(starts[i]);
-    flowing.emplace(level + bytes[i], i);
-  }
-  advance(std::numeric_limits<double>::infinity());
 }
 
 /// From the moments at which a process has its messages ready to those at which they arrive.

@@ -33,6 +33,7 @@ struct PrefillBounds {
   /// KV-Runahead (arXiv:2405.05329), equations 2 and 3.
   double star_s = 0;
 };
+/// `work`: of prefill_work.
 PrefillBounds prefill_bounds(const LayerTimes& times, const PrefillWork& work);
 
 }  // namespace kvcast::simulate

@@ -52,6 +52,12 @@ void check(const PrefillWork& work) {
   }
 }
 
+/// Layers are mostly alike. The programs of a thousand processes are gigabytes, which growing would
+/// copy again and again.
+void reserve_layers(std::size_t layers, Programs& programs) {
+  for (Program& program : programs.processes) program.reserve(layers * program.size() + 1);
+}
+
 void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
   const LayerWork& layer = work.kinds[work.layers[l]];
   const std::size_t processes = programs.processes.size();
@@ -182,6 +188,7 @@ Programs prefill_programs(const PrefillWork& work) {
   append_once(work.before_layers_s, before_layers);
   std::uint32_t tag = 0;
   for (std::uint32_t l = 0; l < work.layers.size(); ++l) {
+    if (l == 1) reserve_layers(work.layers.size(), programs);
     if (work.schedule == Schedule::Kvr) {
       append_kvr_layer(work, l, programs);
       continue;

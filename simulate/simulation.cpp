@@ -64,12 +64,19 @@ Simulation::Simulation(Platform platform, const Programs& programs)
 void Simulation::compile(const Programs& programs) {
   const std::size_t processes = programs.processes.size();
   std::size_t steps = 0;
-  for (const Program& program : programs.processes) steps += program.size();
+  std::size_t sends = 0;
+  for (const Program& program : programs.processes) {
+    steps += program.size();
+    sends += static_cast<std::size_t>(std::count_if(
+        program.begin(), program.end(),
+        [](const Instruction& instruction) { return std::holds_alternative<Send>(instruction); }));
+  }
   if (steps > max_steps) {
     throw Error("programs", fmt::format("{} instructions", steps),
                 fmt::format("at most {}", max_steps));
   }
   steps_.reserve(steps);
+  messages_.reserve(sends);
   for (std::size_t p = 0; p < processes; ++p) {
     first_step_.push_back(static_cast<std::uint32_t>(steps_.size()));
     first_message_.push_back(static_cast<std::uint32_t>(messages_.size()));
