@@ -1,6 +1,8 @@
 #include "reports/benchmark_import.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -123,6 +125,26 @@ TEST_CASE("import: the file that is written reads back, with its provenance") {
   CHECK(hw.batched_matrix_rate.at(DType::FP16).value == doctest::Approx(0.2667));
   CHECK(hw.links.at("nvlink").latency.value == doctest::Approx(5e-6));
   CHECK(hw.operator_latency.value == doctest::Approx(3e-6));
+}
+
+TEST_CASE("import: the script writes the columns and benchmarks that are read") {
+  std::ifstream file(KVCAST_SOURCE_DIR "/tools/gpu_microbenchmarks.py");
+  const std::string script{std::istreambuf_iterator<char>(file), {}};
+  std::string columns = header;
+  std::erase(columns, '\n');
+  for (std::size_t begin = 0; begin < columns.size();) {
+    const std::size_t end = std::min(columns.find(',', begin), columns.size());
+    const std::string quoted = '"' + columns.substr(begin, end - begin) + '"';
+    CAPTURE(quoted);
+    CHECK(script.find(quoted) != std::string::npos);
+    begin = end + 1;
+  }
+  for (const char* benchmark :
+       {"matmul", "batched_matmul", "attention", "copy", "elementwise", "softmax", "small_kernel",
+        "host_operator", "memory_capacity", "on_chip_memory"}) {
+    CAPTURE(benchmark);
+    CHECK(script.find('"' + std::string(benchmark) + '"') != std::string::npos);
+  }
 }
 
 TEST_CASE("import: the noisiest row is the one whose times spread most") {
