@@ -3,6 +3,7 @@
 #include "cli/validate_kvp.h"
 #include "cli/validate_measure.h"
 #include "cli/validate_measurements.h"
+#include "cli/validate_quality.h"
 #include "model/error.h"
 
 namespace kvcast::cli {
@@ -36,6 +37,7 @@ void add_validate(CLI::App& app, const Globals& globals) {
     if (command->get_subcommands().empty()) run(*o, globals);
   });
   add_validate_kvp(*command, globals);
+  add_validate_quality(*command, globals);
 }
 
 }  // namespace kvcast::cli

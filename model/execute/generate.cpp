@@ -122,6 +122,20 @@ void check_ids(const std::vector<std::vector<TokenId>>& sequences, const Archite
   }
 }
 
+void check_continuation(const Request& request, const Architecture& a) {
+  const auto& continuation = request.continuation;
+  if (continuation.empty()) return;
+  const std::uint64_t steps = request.output_len - 1;
+  if (continuation.size() != request.tokens.size() || continuation.front().size() != steps) {
+    throw Error(
+        "continuation",
+        fmt::format("{} sequences, the first of {} tokens", continuation.size(),
+                    continuation.front().size()),
+        fmt::format("{} of {} tokens, one less than the output", request.tokens.size(), steps));
+  }
+  if (steps > 0) check_ids(continuation, a, "continuation");
+}
+
 void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
   const std::uint64_t limit = stack.rope ? stack.rope->max_positions : 0;
   if (limit > 0 && tokens > limit) {
@@ -234,6 +248,7 @@ void Session::check(const Request& request) const {
                 "the last position's logits: it reads no other token");
   }
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
+  check_continuation(request, a);
   // The last generated token is not fed back.
   check_positions(a.decoder, length + request.output_len - 1,
                   a.encoder_decoder ? "decoder tokens and output" : "prompt and output");

@@ -50,10 +50,15 @@ struct Request {
   /// Models with mel input: [batch, frames, num_mel_bins].
   std::vector<float> features;
   std::uint64_t output_len = 1;
+  /// For each sequence output_len - 1 tokens that the decode steps read instead of what the model
+  /// would say; empty: its own tokens. Nothing then ends decoding early.
+  std::vector<std::vector<TokenId>> continuation = {};
   /// A sequence that produces one of them is done; decoding ends when all are.
   std::vector<TokenId> stop_tokens;
   /// The next token of each sequence, as soon as it is known.
   std::function<void(std::span<const TokenId>)> on_token;
+  /// What each of these tokens is read from, at its last position: [batch, positions, vocab_size].
+  std::function<void(const Output&)> on_logits = nullptr;
   /// Called before each prefill chunk and decode step with the passes done and to do; for progress.
   std::function<void(std::uint64_t done, std::uint64_t all)> on_pass;
   /// Each node as it ends: the pass's graph, what happened, the values of the symbols.
@@ -111,7 +116,7 @@ class Session {
   const OpenedModels& opened() const { return opened_; }
   std::uint64_t weight_bytes() const { return weights_.bytes(); }
   double load_s() const { return load_s_; }
-  /// Throws Error for wrong token ids, lengths or features.
+  /// Throws Error for wrong token ids, lengths, continuations or features.
   Generation run(const Request& request) const;
 
  private:

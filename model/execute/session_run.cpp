@@ -75,6 +75,13 @@ std::vector<float> positions(const Stack& stack, std::size_t first, std::size_t 
   return position_ids(stack, rows);
 }
 
+/// Token `i` of each sequence.
+std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, std::size_t i) {
+  std::vector<float> ids;
+  for (const auto& sequence : sequences) ids.push_back(static_cast<float>(sequence[i]));
+  return ids;
+}
+
 }  // namespace
 
 /// One pass of a request: which tokens go in, and what came before them.
@@ -254,7 +261,10 @@ Generation Session::run_together(const Request& request) const {
     logits =
         run_pass(prefill, recording_.prefill, prefill_work, std::move(pass), g.profile.prefill_s);
     const bool last = first + past + n == part_end;
-    if (last && decodes) next = greedy(logits, dtype);
+    if (last && decodes) {
+      next = greedy(logits, dtype);
+      if (request.on_logits) request.on_logits(logits);
+    }
     if (kept > 1 || last) keep_logits(logits, kept > 1 ? first - part_begin : 0);
   }
   const std::size_t num_logits = g.logits_shape.elements();
@@ -267,12 +277,13 @@ Generation Session::run_together(const Request& request) const {
   g.ttft_s = watch.seconds();
   if (!decodes) return g;
   std::vector<bool> stopped(batch, false);
+  const bool given = !request.continuation.empty();
   const auto accept = [&] {
     for (std::size_t b = 0; b < batch; ++b) {
       if (stopped[b]) continue;
       g.tokens[b].push_back(next[b]);
       const auto& stops = request.stop_tokens;
-      stopped[b] = std::find(stops.begin(), stops.end(), next[b]) != stops.end();
+      stopped[b] = !given && std::find(stops.begin(), stops.end(), next[b]) != stops.end();
     }
     if (request.on_token) request.on_token(next);
     return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
@@ -283,7 +294,8 @@ Generation Session::run_together(const Request& request) const {
   const Stopwatch decode_watch;
   bool going = accept();
   for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
-    std::vector<float> ids(next.begin(), next.end());
+    std::vector<float> ids = given ? column(request.continuation, step - 1)
+                                   : std::vector<float>(next.begin(), next.end());
     std::vector<float> places = positions(a.decoder, length + step - 1, 1);
     if (recording_.given_positions) places.resize(batch, places[0]);
     logits = run_pass(decode, recording_.decode, decode_work,
@@ -295,6 +307,7 @@ Generation Session::run_together(const Request& request) const {
       g.revived.back().push_back(late.values[recording_.revived[i].now.id]);
       found.counts[first_revived + i].value += g.revived.back().back();
     }
+    if (request.on_logits) request.on_logits(logits);
     ++g.decode_steps;
     going = accept();
   }
@@ -310,9 +323,10 @@ Generation Session::run_together(const Request& request) const {
 
 Generation Session::run_one_by_one(const Request& request) const {
   Generation all;
-  for (const std::vector<TokenId>& sequence : request.tokens) {
+  for (std::size_t b = 0; b < request.tokens.size(); ++b) {
     Request one = request;
-    one.tokens = {sequence};
+    one.tokens = {request.tokens[b]};
+    if (!request.continuation.empty()) one.continuation = {request.continuation[b]};
     Generation g = run_together(one);
     if (all.tokens.empty()) {
       all = std::move(g);

@@ -1,0 +1,56 @@
+/// Measures what methods do to a model's next tokens, and their TTFT: every method on every sample,
+/// into a CSV that grows row by row and goes on where it was interrupted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/weights/checkpoint.h"
+#include "reports/quality_task.h"
+
+namespace kvcast::reports {
+
+struct QualityMethod {
+  std::string method;  ///< as parse_methods takes it
+  std::string family;  ///< without the options that the keep rate is in: "specprefill:lookahead=4"
+  std::string keep;    ///< the keep rate that it was made with; empty: none
+};
+
+/// Methods as the user names them, with plain before all: "{keep}" in one stands for each of the
+/// rates in turn. A method that takes an option keep and is not given it gets "keep={keep}",
+/// lazyllm without its options "begin={keep},end={keep}". Throws Error as parse_methods does, and
+/// for rates that are no fractions above 0 and up to 1.
+std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
+                                           std::span<const std::string> rates);
+
+struct QualityOptions {
+  std::filesystem::path csv;
+  std::vector<execute::TokenId> stop_tokens = {};  ///< end a speculator's look-ahead
+  bool restart = false;                            ///< discard what an earlier run left
+  const std::atomic<bool>* stop = nullptr;         ///< set it to end early, between two passes
+  /// With the rows in the file, those of an earlier run, and all.
+  std::function<void(std::uint64_t, std::uint64_t, std::uint64_t)> on_progress = nullptr;
+};
+
+struct QualityResult {
+  std::uint64_t num_rows = 0;
+  std::uint64_t rows_written = 0;  ///< in the file now
+  std::uint64_t rows_resumed = 0;  ///< of them, by earlier runs
+  bool stopped = false;
+  std::filesystem::path file;  ///< the CSV, or what there is of it
+};
+
+/// The base model reads each sample's prompt and then the continuation, token by token; so does
+/// the model under each method, and where both say what comes next they are compared. Each method
+/// runs once before the first timed run. Throws Error before anything runs when a method does not
+/// fit the model or its files are wrong, and as SweepFile does.
+QualityResult measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
+                              std::span<const QualitySample> samples,
+                              const QualityOptions& options);
+
+}  // namespace kvcast::reports

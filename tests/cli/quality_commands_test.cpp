@@ -1,0 +1,81 @@
+// `validate quality`.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const std::string model =
+    "--model " + std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/llama_gqa_llama3_rope ";
+
+std::string write_ids(const reports::TestFolder& folder) {
+  json ids = json::array();
+  for (int i = 0; i < 80; ++i) ids.push_back((i * i * 7 + 11 * i + 3) % 41);
+  const fs::path file = folder / "ids.json";
+  std::ofstream(file) << ids;
+  return file.string();
+}
+
+TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the base itself") {
+  const reports::TestFolder folder;
+  const std::string arguments = "validate quality --quiet --json --threads 1 " + model + "--text " +
+                                write_ids(folder) +
+                                " --samples 3 --prompt-len 12 --continuation 4 "
+                                "--method \"specprefill:lookahead=2;random-prune\" --keep 0.5,1 ";
+  const std::string csv = (folder / "q.csv").string();
+  const json j = run_json(arguments + "--csv " + csv + " --plot " + (folder / "q.svg").string());
+  REQUIRE(j["rows"].size() == 5);
+  check_keys(j["rows"][0],
+             {"task", "method", "keep", "samples", "positions", "agreement", "kl_nats",
+              "perplexity", "perplexity_ratio", "answered", "ttft_s", "ttft_speedup", "on_front"});
+  for (const json& row : j["rows"]) {
+    CAPTURE(row["method"]);
+    CHECK(row["positions"] == 12);
+    CHECK(row["ttft_s"].get<double>() > 0);
+    if (row["keep"] == 0.5) {
+      CHECK(row["kl_nats"]["mean"].get<double>() > 1e-4);
+      continue;
+    }
+    CHECK(row["agreement"]["mean"] == 1);
+    CHECK(row["kl_nats"]["mean"].get<double>() == doctest::Approx(0).epsilon(1e-6));
+    CHECK(row["perplexity_ratio"]["mean"].get<double>() == doctest::Approx(1).epsilon(1e-6));
+  }
+  for (const char* file : {"q.csv", "q.svg", "q-agreement.svg", "q-keep.svg"}) {
+    CAPTURE(file);
+    CHECK(fs::exists(folder / file));
+  }
+  // Times of an earlier run in the place of this one's.
+  const json timed =
+      run_json(arguments + "--csv " + (folder / "again.csv").string() + " --times " + csv);
+  CHECK(timed["rows"][1]["ttft_s"] == j["rows"][1]["ttft_s"]);
+}
+
+TEST_CASE("validate quality: wrong requests") {
+  const reports::TestFolder folder;
+  const std::string ids = write_ids(folder);
+  const std::string csv = " --csv " + (folder / "q.csv").string();
+  const std::string command = "validate quality --quiet " + model;
+  check_refused(command + csv, "--text FILE, --needles N, or both");
+  check_refused(command + csv + " --text " + ids, "expected at least 4608");
+  const std::string small = csv + " --prompt-len 8 --continuation 2 --samples 2 --text " + ids;
+  check_refused(command + small + " --keep 2", "--keep: got '2'");
+  check_refused(command + small + " --method lazylm", "did you mean 'lazyllm'?");
+  check_refused(command + small + " --method kvp:auxiliary=lp-0.50,predictor=/no/maps", "/no/maps");
+  check_refused(command + small + " --plot q.gif", "q.gif");
+  check_refused(command + csv + " --needles 3", "--needles: ");
+  check_refused(command + small + " --times /no/file.csv", "/no/file.csv");
+  CHECK(folder.num_files() == 1);  // the ids
+}
+
+}  // namespace
+}  // namespace kvcast::cli
