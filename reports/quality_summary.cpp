@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -34,6 +35,13 @@ double median(std::vector<double> values) {
 
 Interval exponential(const Interval& i) {
   return {std::exp(i.mean), std::exp(i.low), std::exp(i.high)};
+}
+
+/// The part of it that the quantity can have.
+Interval within(Interval i, double lowest, double highest) {
+  i.low = std::max(i.low, lowest);
+  i.high = std::min(i.high, highest);
+  return i;
 }
 
 struct Samples {
@@ -81,6 +89,7 @@ Plot plot_over_ttft(std::span<const QualityRow> rows, const std::string& task, s
   std::vector<Series> families;
   for (const QualityRow& r : rows) {
     if (r.task != task) continue;
+    if (y.scale == Scale::Log10 && value(r) <= 0) continue;  // the base's distance from itself
     auto known = std::find_if(families.begin(), families.end(),
                               [&](const Series& s) { return s.label == r.family; });
     if (known == families.end()) {
@@ -179,8 +188,8 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
     QualityRow& r = rows[i];
     const Samples& s = samples[i];
     r.samples = s.loss.size();
-    r.agreement = mean_interval(s.agreement);
-    r.kl_nats = mean_interval(s.kl);
+    r.agreement = within(mean_interval(s.agreement), 0, 1);
+    r.kl_nats = within(mean_interval(s.kl), 0, std::numeric_limits<double>::infinity());
     r.perplexity = exponential(mean_interval(s.loss));
     r.perplexity_ratio = exponential(mean_interval(s.excess_loss));
     r.answered = share_interval(s.answered, static_cast<double>(r.samples));

@@ -26,17 +26,17 @@ Interval share_interval(double hits, double samples);
 struct QualityRow {
   std::string task;
   std::string method;
-  std::string family;
+  std::string family = {};
   double keep = no_value;
   std::size_t samples = 0;
   std::size_t positions = 0;  ///< of all samples
-  Interval agreement;         ///< share of positions with the base's most likely token
-  Interval kl_nats;           ///< per token
-  Interval perplexity;        ///< of the continuations
+  Interval agreement = {};    ///< share of positions with the base's most likely token
+  Interval kl_nats = {};      ///< per token
+  Interval perplexity = {};   ///< of the continuations
   /// Over the base model's: exp of the mean difference of cross-entropies, sample by sample.
-  Interval perplexity_ratio;
-  Interval answered;  ///< share of samples whose every token is the most likely one
-  double ttft_s = 0;  ///< median
+  Interval perplexity_ratio = {};
+  Interval answered = {};  ///< share of samples whose every token is the most likely one
+  double ttft_s = 0;       ///< median
   double ttft_speedup = 1;
   /// No other method on the task is as fast and as good, better in one: by KL divergence, for
   /// needles by the share answered.

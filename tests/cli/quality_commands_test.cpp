@@ -33,7 +33,7 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
                                 " --samples 3 --prompt-len 12 --continuation 4 "
                                 "--method \"specprefill:lookahead=2;random-prune\" --keep 0.5,1 ";
   const std::string csv = (folder / "q.csv").string();
-  const json j = run_json(arguments + "--csv " + csv + " --plot " + (folder / "q.svg").string());
+  const json j = run_json(arguments + "--csv " + csv + " --plot " + (folder / "p.svg").string());
   REQUIRE(j["rows"].size() == 5);
   check_keys(j["rows"][0],
              {"task", "method", "keep", "samples", "positions", "agreement", "kl_nats",
@@ -50,7 +50,7 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
     CHECK(row["kl_nats"]["mean"].get<double>() == doctest::Approx(0).epsilon(1e-6));
     CHECK(row["perplexity_ratio"]["mean"].get<double>() == doctest::Approx(1).epsilon(1e-6));
   }
-  for (const char* file : {"q.csv", "q.svg", "q-agreement.svg", "q-keep.svg"}) {
+  for (const char* file : {"q.csv", "p.svg", "p-agreement.svg", "p-keep.svg"}) {
     CAPTURE(file);
     CHECK(fs::exists(folder / file));
   }
@@ -72,6 +72,7 @@ TEST_CASE("validate quality: wrong requests") {
   check_refused(command + small + " --method lazylm", "did you mean 'lazyllm'?");
   check_refused(command + small + " --method kvp:auxiliary=lp-0.50,predictor=/no/maps", "/no/maps");
   check_refused(command + small + " --plot q.gif", "q.gif");
+  check_refused(command + small + " --plot " + (folder / "q.svg").string(), "another stem");
   check_refused(command + csv + " --needles 3", "--needles: ");
   check_refused(command + small + " --times /no/file.csv", "/no/file.csv");
   CHECK(folder.num_files() == 1);  // the ids
