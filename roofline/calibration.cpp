@@ -149,9 +149,8 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   hw.tiled_attention_rate[DType::FP32] =
       measured(share(tiled.flops_per_second, peak), how,
                fmt::format("{} tokens, 24 heads of 64", large_rows));
-  hw.tiled_attention_bandwidth =
-      measured(share(tiled.bytes_per_second, read), how,
-               fmt::format("{} tokens, 24 heads of 64", short_prompt));
+  hw.tiled_attention_bandwidth = measured(share(tiled.bytes_per_second, read), how,
+                                          fmt::format("{} tokens, 24 heads of 64", short_prompt));
   hw.decode_attention_rate[DType::FP32] =
       measured(share(decode.flops_per_second, peak), how, "a Slim K-cache of 24 heads of 64");
   hw.decode_attention_bandwidth = measured(share(decode.bytes_per_second, read), how,

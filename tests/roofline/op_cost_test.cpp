@@ -91,7 +91,8 @@ TEST_CASE("op_cost: each engine and each stream has its own rate") {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},
                         FlopsPerSecond{8}};
-  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}, BytesPerSecond{8}};
+  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}, BytesPerSecond{8},
+                        BytesPerSecond{16}};
   r.on_chip_bytes = 1e18;
   CHECK(time_of(group(16, 8, Engine::Matrix), r, values).compute == Seconds{16});
   CHECK(time_of(group(16, 8, Engine::BatchedMatrix), r, values).compute == Seconds{8});
@@ -99,6 +100,8 @@ TEST_CASE("op_cost: each engine and each stream has its own rate") {
   CHECK(time_of(group(16, 8, Engine::DecodeAttention), r, values).compute == Seconds{1});
   CHECK(time_of(group(16, 8, Engine::DecodeAttention, Stream::Decode), r, values).memory ==
         Seconds{1});
+  CHECK(time_of(group(16, 8, Engine::TiledAttention, Stream::Attention), r, values).memory ==
+        Seconds{0.5});
   CHECK(time_of(group(16, 8, Engine::Vector), r, values).compute == Seconds{2});
   CHECK(time_of(group(16, 8, Engine::Vector, Stream::Elementwise), r, values).memory == Seconds{4});
   CHECK(time_of(group(16, 8, Engine::Vector, Stream::Softmax), r, values).memory == Seconds{2});

@@ -45,7 +45,7 @@ Rates rates(double on_chip) {
   r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
                         FlopsPerSecond{97}, FlopsPerSecond{17}};
   r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{70}, BytesPerSecond{50},
-                        BytesPerSecond{40}};
+                        BytesPerSecond{40}, BytesPerSecond{30}};
   r.exposed = 0.25;
   r.operator_latency = {3};
   r.on_chip_bytes = on_chip;
