@@ -44,6 +44,7 @@ struct MeasuredRow {
   std::string method = "plain";
   Lowering lowering;
   roofline::DesignPoint size;
+  std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as many as the method says
   std::vector<MeasuredTime> times;
   std::string unusable;  ///< why no forecast can be held against it; empty: one can
 };
@@ -65,7 +66,8 @@ struct Measurements {
 };
 
 /// Throws Error: no known format, an unknown or missing column of our own format, a unit that does
-/// not belong to its metric, a time or size that is zero or negative, two rows of one run.
+/// not belong to its metric, a time that is not from 1 ns to 1e9 s, a size that is zero or
+/// negative, two rows of one run.
 Measurements read_measurements(const std::filesystem::path& path,
                                const MeasurementDefaults& defaults = {});
 /// The same from a text; `name` stands for the file in errors.

@@ -11,17 +11,35 @@
 #include "reports/csv_writer.h"
 #include "reports/model_match.h"
 #include "roofline/forecast.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::reports {
 namespace {
 
 using roofline::Hardware;
 
-/// Models, recordings and devices of the rows seen so far.
+/// What a row's forecast is made of: one of the two.
+struct Subject {
+  std::shared_ptr<const Recording> recording;
+  std::shared_ptr<const roofline::Configuration> placed;
+};
+
+/// Throws Error when a row ran on more or fewer devices than its method places a prompt on.
+bool is_placed(const MeasuredRow& row, const std::vector<MethodSpec>& methods) {
+  const std::optional<Placement> placement = find_placement(methods);
+  const std::uint64_t ranks = placement ? placement->ranks : 1;
+  if (row.num_devices != 0 && row.num_devices != ranks) {
+    throw Error(fmt::format("it ran on {} devices, and {} on {}", row.num_devices, row.method,
+                            ranks == 1 ? "one" : std::to_string(ranks)));
+  }
+  return ranks > 1;
+}
+
+/// Models, subjects and devices of the rows seen so far.
 class Matcher {
  public:
   Matcher(const Catalog& catalog, const DeviceChoice& choice)
-      : catalog_(catalog), choice_(choice), models_(catalog) {
+      : catalog_(catalog), choice_(choice), hardware_(catalog.names("hardware")), models_(catalog) {
     if (choice.hardware.empty()) return;
     chosen_ = roofline::load_hardware(catalog, choice.hardware);
     if (choice_.name.empty()) choice_.name = chosen_->name;
@@ -30,7 +48,7 @@ class Matcher {
   Devices devices;
 
   /// Names the row's model and device as kvcast does. Throws Error.
-  std::shared_ptr<const Recording> match(MeasuredRow& row) {
+  Subject match(MeasuredRow& row) {
     if (!row.unusable.empty()) throw Error(row.unusable);
     row.hardware = device(row.hardware);
     row.model = models_.find(row.model, row.parameters);
@@ -41,13 +59,23 @@ class Matcher {
         fmt::format("{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
                     static_cast<int>(l.elementwise), kvcast::name(l.weights),
                     kvcast::name(l.activations), kvcast::name(l.cache));
-    std::shared_ptr<const Recording>& recording = recordings_[key];
-    if (recording == nullptr) {
-      const auto find = [this](const std::string& name) { return load_model(catalog_, name); };
-      recording = std::make_shared<const Recording>(
+    Subject& subject = subjects_[key];
+    const bool placed = is_placed(row, methods);
+    if (subject.recording != nullptr || subject.placed != nullptr) return subject;
+    // A copy: forecasts are made again when the catalog's user may be gone.
+    const auto find = [c = catalog_](const std::string& name) { return load_model(c, name); };
+    if (placed) {
+      subject.placed = std::make_shared<const roofline::Configuration>(
+          roofline::Configuration{.architecture = load_model(catalog_, row.model),
+                                  .methods = methods,
+                                  .lowering = l,
+                                  .hardware = {},
+                                  .find_model = find});
+    } else {
+      subject.recording = std::make_shared<const Recording>(
           record(load_model(catalog_, row.model), methods, l, {.find_model = find}));
     }
-    return recording;
+    return subject;
   }
 
  private:
@@ -61,9 +89,8 @@ class Matcher {
     }
     if (name.empty()) throw Error("its file names no hardware; expected --hardware");
     if (!devices.contains(name)) {
-      const std::vector<std::string> known = catalog_.names("hardware");
-      if (std::find(known.begin(), known.end(), name) == known.end()) {
-        throw Error(not_in_catalog("hardware", name, known));
+      if (std::find(hardware_.begin(), hardware_.end(), name) == hardware_.end()) {
+        throw Error(not_in_catalog("hardware", name, hardware_));
       }
       devices.emplace(name, roofline::load_hardware(catalog_, name));
     }
@@ -72,9 +99,10 @@ class Matcher {
 
   const Catalog& catalog_;
   DeviceChoice choice_;
+  std::vector<std::string> hardware_;  ///< the catalog's
   std::optional<Hardware> chosen_;
   ModelMatch models_;
-  std::map<std::string, std::shared_ptr<const Recording>> recordings_;
+  std::map<std::string, Subject> subjects_;
 };
 
 double time_of(Metric metric, const roofline::DesignPoint& size, const roofline::Forecast& f) {
@@ -102,9 +130,9 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
   for (MeasuredRow row : measurements.rows) {
     try {
       std::vector<ValidationCase> cases;
-      const auto recording = matcher.match(row);
+      const Subject subject = matcher.match(row);
       for (const MeasuredTime& time : row.times) {
-        cases.push_back({row, time.metric, time.seconds, 0, recording});
+        cases.push_back({row, time.metric, time.seconds, 0, subject.recording, subject.placed});
       }
       predict(cases, matcher.devices);  // throws for dtypes that the device does not have
       std::move(cases.begin(), cases.end(), std::back_inserter(v.cases));
@@ -119,8 +147,21 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
 
 void predict(std::span<ValidationCase> cases, const Devices& devices) {
   std::map<std::pair<const Recording*, std::string>, roofline::Forecaster> forecasters;
+  using PlacedKey = std::pair<const roofline::Configuration*, std::string>;
+  std::map<PlacedKey, search::PlacedEstimator> placed;
   for (ValidationCase& c : cases) {
     const Hardware& hardware = devices.at(c.row.hardware);
+    if (c.placed != nullptr) {
+      const PlacedKey key(c.placed.get(), hardware.name);
+      auto found = placed.find(key);
+      if (found == placed.end()) {
+        roofline::Configuration configuration = *c.placed;
+        configuration.hardware = hardware;
+        found = placed.try_emplace(key, configuration).first;
+      }
+      c.predicted = time_of(c.metric, c.row.size, found->second.at(c.row.size));
+      continue;
+    }
     const auto key = std::pair(c.recording.get(), hardware.name);
     auto found = forecasters.find(key);
     if (found == forecasters.end()) {

@@ -13,6 +13,7 @@
 #include "model/recording.h"
 #include "reports/measurements.h"
 #include "reports/plot.h"
+#include "roofline/estimator.h"
 #include "roofline/hardware.h"
 
 namespace kvcast::reports {
@@ -29,9 +30,10 @@ DeviceChoice parse_device_choice(std::string_view text);
 struct ValidationCase {
   MeasuredRow row;  ///< model and hardware as kvcast names them
   Metric metric = Metric::Ttft;
-  double measured = 0;   ///< seconds
-  double predicted = 0;  ///< seconds
-  std::shared_ptr<const Recording> recording;
+  double measured = 0;                                    ///< seconds
+  double predicted = 0;                                   ///< seconds
+  std::shared_ptr<const Recording> recording;             ///< of a prompt on one device
+  std::shared_ptr<const roofline::Configuration> placed;  ///< on several; whatever its hardware
 
   /// predicted / measured - 1
   double relative_error() const { return predicted / measured - 1; }

@@ -11,6 +11,7 @@
 #include "reports/model_match.h"
 #include "reports/row_filter.h"
 #include "roofline/estimator.h"
+#include "search/placed_estimator.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -40,6 +41,29 @@ TEST_CASE("validation: a row's prediction is what estimate says of the same poin
   CHECK(v.cases[2].predicted == doctest::Approx(e.ttft_s + 8 * e.tpot_s));
   CHECK(v.cases[0].relative_error() == doctest::Approx(e.ttft_s / 0.5 - 1));
   CHECK(v.unmatched.empty());
+}
+
+TEST_CASE("validation: prompts on several devices are forecast as estimate forecasts them") {
+  const std::string placed_header =
+      "model,hardware,method,num_devices,batch,prompt_len,output_len,ttft_s,tpot_s\n";
+  const Validation v = validated(placed_header +
+                                 "pythia-160m,a100-80gb,kvr:p=2,2,1,384,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,tsp:p=2,,1,384,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,kvr:p=2,3,1,400,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,plain,2,1,384,9,0.5,0.25\n");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  REQUIRE(v.cases.size() == 4);
+  c.methods = parse_methods("kvr:p=2");
+  const roofline::Estimate kvr = search::PlacedEstimator(c).at({1, 384, 9});
+  CHECK(v.cases[0].predicted == kvr.ttft_s);
+  CHECK(v.cases[1].predicted == kvr.tpot_s);
+  c.methods = parse_methods("tsp:p=2");
+  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({1, 384, 9}).ttft_s);
+  REQUIRE(v.unmatched.size() == 2);
+  CHECK(v.unmatched[0].reason == "it ran on 3 devices, and kvr:p=2 on 2");
+  CHECK(v.unmatched[1].reason == "it ran on 2 devices, and plain on one");
 }
 
 TEST_CASE("validation: rows that nothing can be said about are listed with the reason") {
