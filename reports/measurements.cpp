@@ -1,5 +1,6 @@
 #include "reports/measurements.h"
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -15,8 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uintmax_t max_file_bytes = 64u << 20;
+constexpr std::size_t max_file_bytes = 64u << 20;
 constexpr std::string_view blanks = " \t\r\n";
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+/// Outside them a number is no time of a run, and its quotient with a forecast may be none at all.
+constexpr double shortest_s = 1e-9;
+constexpr double longest_s = 1e9;
 constexpr std::string_view known_formats =
     "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM latency or serve JSON";
 
@@ -122,9 +127,26 @@ std::string label_of(const MeasuredRow& r) {
                      r.size.output_len);
 }
 
+void check_times(const std::vector<MeasuredRow>& rows) {
+  for (const MeasuredRow& row : rows) {
+    for (const MeasuredTime& time : row.times) {
+      if (time.seconds >= shortest_s && time.seconds <= longest_s) continue;
+      throw Error(row.place, fmt::format("{} of {:.4g} s", name(time.metric), time.seconds),
+                  "a time from 1 ns to 1e9 s");
+    }
+  }
+}
+
+/// An id is one line of a table, whatever its file holds.
+void make_printable(std::string& id) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+  std::replace_if(id.begin(), id.end(), is_control, ' ');
+}
+
 void reject_duplicates(std::vector<MeasuredRow>& rows) {
   std::map<std::string, const MeasuredRow*, std::less<>> seen;
   for (MeasuredRow& row : rows) {
+    make_printable(row.id);
     const std::string key = key_of(row);
     const auto [found, inserted] = seen.emplace(key, &row);
     if (!inserted) {
@@ -159,12 +181,14 @@ std::string_view elementwise_name(Kernels elementwise) {
 
 Measurements parse_measurements(std::string_view text, const std::string& name,
                                 const MeasurementDefaults& defaults) {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   const std::size_t begin = text.find_first_not_of(blanks);
   if (begin == std::string_view::npos) throw Error(name, "an empty file", known_formats);
   const bool is_json = text[begin] == '{' || text[begin] == '[';
   Measurements m = is_json ? parse_json_rows(text.substr(begin), name, defaults)
                            : parse_csv_rows(text, name, defaults);
   if (m.rows.empty()) throw Error(name, "no rows", "at least one measured run");
+  check_times(m.rows);
   reject_duplicates(m.rows);
   return m;
 }
@@ -176,11 +200,15 @@ Measurements read_measurements(const std::filesystem::path& path,
   if (!file || std::filesystem::is_directory(path, ec)) {
     throw Error(path.string() + ": cannot be read; expected a file with measurements");
   }
-  const auto size = std::filesystem::file_size(path, ec);
-  if (!ec && size > max_file_bytes) {
-    throw Error(path.string(), std::to_string(size) + " bytes", "at most 64 MiB of measurements");
+  // Read rather than asked for its size, which a pipe or a device does not have.
+  std::string text;
+  std::string part(1u << 20, '\0');
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {
+    text.append(part, 0, static_cast<std::size_t>(file.gcount()));
+    if (text.size() > max_file_bytes) {
+      throw Error(path.string(), "more than 64 MiB", "at most 64 MiB of measurements");
+    }
   }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
   return parse_measurements(text, path.string(), defaults);
 }
 

@@ -75,12 +75,12 @@ MeasuredRow llama_bench_row(const MeasurementFields& f, const MeasurementDefault
   const std::uint64_t depth = f.whole_or("n_depth", 0, 0);
   if (prompt == 0 && output == 0) f.fail("n_gen", "a prompt or an output that was timed");
   const double seconds = f.positive("avg_ns") / 1e9;
-  row.id =
-      fmt::format("{} pp{} tg{} d{} fa{} t{} b{} ub{} {} {}",
-                  std::filesystem::path(f.text_or("model_filename", "model")).filename().string(),
-                  prompt, output, depth, f.text_or("flash_attn", "?"), f.text_or("n_threads", "?"),
-                  f.text_or("n_batch", "?"), f.text_or("n_ubatch", "?"),
-                  f.text_or("n_gpu_layers", "?"), f.text_or("test_time", ""));
+  row.id = fmt::format(
+      "{} pp{} tg{} d{} fa{} ctk {} ctv {} t{} b{} ub{} ngl{} {}",
+      std::filesystem::path(f.text_or("model_filename", "model")).filename().string(), prompt,
+      output, depth, f.text_or("flash_attn", "?"), f.text_or("type_k", "?"),
+      f.text_or("type_v", "?"), f.text_or("n_threads", "?"), f.text_or("n_batch", "?"),
+      f.text_or("n_ubatch", "?"), f.text_or("n_gpu_layers", "?"), f.text_or("test_time", ""));
   if (output == 0) {
     row.size = {1, prompt, 1};
     row.times.push_back({Metric::Ttft, seconds});

@@ -57,24 +57,30 @@ std::string plain_model_name(std::string name) {
 
 const std::vector<ModelMatch::Counted>& ModelMatch::counted() {
   if (!counted_.empty()) return counted_;
-  for (const std::string& name : catalog_.names("models")) {
+  for (const std::string& name : names_) {
     counted_.push_back({name, count_parameters(load_model(catalog_, name))});
   }
   return counted_;
 }
 
 std::string ModelMatch::find(const std::string& name, std::uint64_t parameters) {
+  const std::pair key(name, parameters);
+  auto found = found_.find(key);
+  if (found == found_.end()) found = found_.emplace(key, search(name, parameters)).first;
+  return found->second;
+}
+
+std::string ModelMatch::search(const std::string& name, std::uint64_t parameters) {
   if (!name.empty()) {
-    const std::vector<std::string> names = catalog_.names("models");
     const auto known = [&](const std::string& n) {
-      return std::find(names.begin(), names.end(), n) != names.end();
+      return std::find(names_.begin(), names_.end(), n) != names_.end();
     };
     if (known(name)) return name;
     std::error_code ec;
     if (std::filesystem::exists(name, ec)) return name;
     const std::string plain = plain_model_name(name);
     if (known(plain)) return plain;
-    throw Error(not_in_catalog("model", plain, names));
+    throw Error(not_in_catalog("model", plain, names_));
   }
   if (parameters == 0) throw Error("its file names no model; expected --model");
   std::vector<std::string> matches;

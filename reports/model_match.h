@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/catalog.h"
@@ -14,7 +16,8 @@ namespace kvcast::reports {
 
 class ModelMatch {
  public:
-  explicit ModelMatch(const Catalog& catalog) : catalog_(catalog) {}
+  explicit ModelMatch(const Catalog& catalog)
+      : catalog_(catalog), names_(catalog.names("models")) {}
 
   /// A name that load_model takes. `parameters`: 0 when unknown. Throws Error when none fits, or
   /// several models of different shapes do.
@@ -26,9 +29,13 @@ class ModelMatch {
     std::uint64_t parameters;
   };
   const std::vector<Counted>& counted();
+  std::string search(const std::string& name, std::uint64_t parameters);
 
   Catalog catalog_;
+  std::vector<std::string> names_;
   std::vector<Counted> counted_;
+  std::map<std::pair<std::string, std::uint64_t>, std::string>
+      found_;  ///< a file repeats its models
 };
 
 /// "meta-llama/Llama-3.1-8B-Instruct" -> "llama-3.1-8b": without the owner and the endings that do

@@ -107,9 +107,20 @@ TEST_CASE("own CSV: what is wrong is said in one line with its place") {
   check_error(with_unit + "a,llama-7b,1,8,1,ttft_s,1,us\n", "'unit': got 'us', expected s or ms");
   check_error(with_unit + "a,llama-7b,1,8,1,decode_tokens_per_s,1,ms\n", "expected tokens/s");
   check_error(with_unit + "a,llama-7b,1,8,1,ttft,1,s\n", "did you mean 'ttft_s'?");
+  // A quotient with 1e-320 would be no number, in the summary and in a plot's axis.
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1e-320,\n", "expected a time from 1 ns");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1,1e300\n", "m:2: got tpot_s of 1e+300 s");
+  check_error(with_unit + "a,llama-7b,1,8,1,decode_tokens_per_s,1e-300,tokens/s\n",
+              "expected a time from 1 ns");
   check_error("model,ttft_s,metric,value,unit\n", "one way to write a time");
   check_error("model,attention,batch,prompt_len,output_len,ttft_s\nllama-7b,tilde,1,1,1,1\n",
               "m:2: 'attention'");
+}
+
+TEST_CASE("own CSV: an id is one line, whatever it holds") {
+  const Measurements m = parse_measurements(
+      "id,model,batch,prompt_len,output_len,ttft_s\n\"a\nb\x1B[31m\",llama-7b,1,8,1,1\n", "m");
+  CHECK(m.rows.at(0).id == "a b [31m");
 }
 
 /// llama-bench with the fields that are read, and one of those that come and go.
@@ -184,6 +195,18 @@ TEST_CASE("llama-bench: CSV with every value quoted and JSONL say the same as JS
   REQUIRE(lines.rows.size() == 2);
   CHECK(lines.rows[1].place == "m:3");
   CHECK(lines.rows[1].size.prompt_len == 1024);
+}
+
+TEST_CASE("llama-bench: caches of two types are two runs, and a byte-order mark is skipped") {
+  // Timed within one second, as tests of a small model are.
+  const auto line = [](const std::string& type) {
+    return R"({"model_type":"llama 1B all F32","type_k":")" + type + R"(","type_v":")" + type +
+           R"(","n_prompt":8,"n_gen":0,"avg_ns":5000,"test_time":"2026-01-01T00:00:00Z"})" + "\n";
+  };
+  const Measurements m = parse_measurements("\xEF\xBB\xBF" + line("f16") + line("f32"), "m");
+  CHECK(m.format == "llama-bench JSON");
+  REQUIRE(m.rows.size() == 2);
+  CHECK(m.rows[1].lowering.cache == DType::FP32);
 }
 
 TEST_CASE("llama-bench: quantised weights are multiplied in 16 bits, unknown ones are asked for") {
