@@ -15,7 +15,7 @@
 #include "model/stopwatch.h"
 #include "reports/atomic_file.h"
 #include "reports/measure_matrix.h"
-#include "reports/plot.h"
+#include "reports/output_check.h"
 #include "reports/sweep_spec.h"
 #include "reports/validation_store.h"
 
@@ -85,7 +85,13 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   options.rounds = o.quick ? 1 : 3;
   options.restart = o.restart;
   options.stop = &InterruptGuard::interrupted;
-  if (!o.plot.empty()) reports::plot_files(o.plot);
+  // Said before minutes of measuring, not behind them.
+  if (!o.plot.empty()) {
+    reports::check_plot_writable(o.plot);
+    reports::check_plot_writable(reports::error_plot_file(o.plot));
+  }
+  const std::filesystem::path store = store_file(o, catalog);
+  if (!store.empty()) reports::check_writable(store);
   const auto points = reports::measure_matrix(parse_axes(o), catalog);
   execute::use_threads(o.threads);
   MeasureResult result;
@@ -103,7 +109,6 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   const auto measurements = reports::read_measurements(o.csv);
   const reports::Validation v = reports::validate(measurements, catalog, {"", o.hardware});
   write_validation_files(v, "", o.plot);
-  const std::filesystem::path store = store_file(o, catalog);
   if (!store.empty() && !v.cases.empty()) {
     reports::write_file(
         store, reports::validation_document(v, std::filesystem::path(o.csv).filename().string()));

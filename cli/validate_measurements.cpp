@@ -38,10 +38,14 @@ reports::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
   return d;
 }
 
+/// Throws Error when there were rows and none is left.
 void keep(Validation& v, const reports::RowFilter& filter) {
   std::vector<reports::ValidationCase> kept;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
     if (filter.takes(v.cases[i], i)) kept.push_back(v.cases[i]);
+  }
+  if (kept.empty() && !v.cases.empty()) {
+    throw Error("--rows", "a filter that takes no row", "some");
   }
   v.cases = std::move(kept);
 }
@@ -152,8 +156,13 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   std::optional<CheckedFit> fitted;
   if (!o.fit.empty()) fitted = fit(v, o, fit_filter);
   if (!o.output.empty()) write_hardware(*fitted, o, globals.catalog());
-  write_validation_files(v, o.csv, o.plot);
-  if (!o.store.empty()) {
+  // A store or a picture of nothing would replace an earlier one.
+  const bool any = !v.cases.empty();
+  if (!any && !(o.store.empty() && o.plot.empty())) {
+    globals.warn("no row has a forecast: --store and --plot write nothing");
+  }
+  write_validation_files(v, o.csv, any ? o.plot : "");
+  if (any && !o.store.empty()) {
     const std::string source = std::filesystem::path(o.measurements).filename().string();
     reports::write_file(o.store, reports::validation_document(v, source));
   }

@@ -132,7 +132,8 @@ std::string validation_text(const Validation& v) {
     text += groups.text();
   }
   if (!v.unmatched.empty()) {
-    text += fmt::format("\n{} rows without a forecast:\n", v.unmatched.size());
+    const std::size_t n = v.unmatched.size();
+    text += fmt::format("\n{} {} without a forecast:\n", n, n == 1 ? "row" : "rows");
     for (const reports::UnmatchedRow& u : v.unmatched) {
       text += fmt::format("  {}: {}\n", u.id.empty() ? u.place : u.id, u.reason);
     }

@@ -85,6 +85,25 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   check_refused("validate --measurements " + file + " --method nomethod", "--method");
 }
 
+TEST_CASE("validate: a store of no rows does not replace an earlier one") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string store = (folder / "s.json").string();
+  write(file, header + "no-model,h200,1,8,1,1,\n");
+  write(store, "earlier");
+  const ProgramResult result = run_program("validate --measurements " + file + " --store " + store);
+  CHECK(result.status == 0);
+  CHECK(result.errors.find("no row has a forecast") != std::string::npos);
+  CHECK(result.output.find("1 row without a forecast:") != std::string::npos);
+  CHECK(contents(store) == "earlier");
+  write(file, header + "pythia-160m,h200,1,8,1,1,\n");
+  check_refused("validate --measurements " + file + " --rows batch=2", "takes no row");
+}
+
+TEST_CASE("validate --measurements: a file without end is refused") {
+  check_refused("validate --measurements /dev/zero", "more than 64 MiB");
+}
+
 TEST_CASE("validate --fit: the other rows' error is reported, and the device written") {
   const TestFolder folder;
   const std::string file = (folder / "m.csv").string();
@@ -173,6 +192,15 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const json again = run_json("validate --json --measurements " + csv + " --hardware " + hw);
   CHECK(again["rows"].size() == 32);
   CHECK(again["summary"]["worst"] == j["summary"]["worst"]);
+}
+
+TEST_CASE("validate --measure: where results cannot go is said before anything is measured") {
+  const TestFolder folder;
+  const std::string csv = (folder / "v.csv").string();
+  const std::string command = "validate --measure --quick --hardware x86-server-cpu --csv " + csv;
+  check_refused(command + " --store " + (folder / "none/s.json").string(), "does not exist");
+  check_refused(command + " --plot " + (folder / "none/p.svg").string(), "does not exist");
+  CHECK(folder.num_files() == 0);
 }
 
 TEST_CASE("validate --measure: what cannot run is a row with the reason") {
