@@ -131,7 +131,7 @@ std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
     const std::string verdict = cell_of(table, i, "verdict");
     if (verdict == "measured") {
       const std::string text = cell_of(table, i, "relative_error");
-      const double error = is_number(text) ? std::abs(std::stod(text)) : 0;
+      const double error = std::abs(number_of(text).value_or(0));
       ++t.measured;
       t.sum += error;
       t.worst = std::max(t.worst, error);

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -43,10 +42,10 @@ std::size_t character_length(std::string_view text) {
   return overlong || surrogate || code > 0x10FFFF ? 0 : length;
 }
 
-std::optional<double> number_of(std::string_view text) {
-  double value = 0;
-  if (!parse_number(text, value) || !std::isfinite(value)) return {};
-  return value;
+/// Errors, which people read as percentages.
+bool is_share(std::string_view name) {
+  return name.ends_with("relative_error") || name.ends_with("error_bound") || name == "mape" ||
+         name == "worst" || name == "bias" || name == "bound";
 }
 
 bool is_whole(std::string_view text) {
@@ -132,6 +131,12 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  if (!parse_number(text, value) || !std::isfinite(value)) return {};
+  return value;
+}
+
 bool is_number(std::string_view text) { return number_of(text).has_value(); }
 
 std::string shown_number(std::string_view text) {
@@ -166,6 +171,7 @@ std::string shown_quantity(std::string_view name, std::string_view text) {
     return format_count(*value) + "FLOP";
   }
   if (name.ends_with("_s") || name == "seconds") return format_quantity(*value, Dimension::Seconds);
+  if (is_share(name)) return fmt::format("{:.3g} %", 100 * *value);
   return shown_number(text);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,8 @@ std::string html_id(std::string_view text);
 /// RFC 4648.
 std::string base64(std::string_view bytes);
 
-/// True if all of `text` is a finite decimal number.
+/// All of `text` as a finite decimal number, however small; empty if it is none.
+std::optional<double> number_of(std::string_view text);
 bool is_number(std::string_view text);
 
 /// A number for a person: four significant digits of a fraction, all digits of a whole number, in
@@ -29,7 +31,7 @@ bool is_number(std::string_view text);
 std::string shown_number(std::string_view text);
 
 /// The same with the unit that a column or key name ends in: ttft_s, kv_cache_bytes, prefill_flops,
-/// ..._bytes_per_s. Other names: as `shown_number`.
+/// ..._bytes_per_s; errors (relative_error, mape, ...) in percent. Other names: as `shown_number`.
 std::string shown_quantity(std::string_view name, std::string_view text);
 
 /// "kv cache bytes" for kv_cache_bytes; "ttft" for ttft_s, whose value is shown with its unit.

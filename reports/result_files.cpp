@@ -63,7 +63,8 @@ std::string csv_command(const std::vector<std::string>& columns) {
   static const std::vector<Signature> signatures{
       {"reproduce", {"table", "cell", "published", "ours", "verdict"}},
       {"sweep", {"model", "hardware", "prompt_len", "ttft_s", "tpot_s"}},
-      {"validate", {"predicted", "measured", "relative_error"}},
+      {"validate", {"predicted_s", "measured_s", "relative_error"}},
+      {"validate --measure", {"predicted_ttft_s", "ttft_relative_error"}},
       {"choose", {"rank", "method"}},
   };
   return command_of(signatures, {columns.begin(), columns.end()});

@@ -179,6 +179,25 @@ TEST_CASE("html: reproduced tables are summed up, their errata and differences s
   CHECK(html.find("all-csv-summary") < html.find("all-csv-rows"));
 }
 
+TEST_CASE("html: both CSV files of validate are known by their columns") {
+  const Results results;
+  results.write("rows.csv",
+                "id,metric,predicted_s,measured_s,relative_error\nr,ttft_s,1.5,1.0,0.5\n");
+  results.write("matrix.csv",
+                "model,method,ttft_s,predicted_ttft_s,ttft_relative_error\nm,plain,1,1.5,0.5\n");
+  const std::string html = results.report().html;
+  CHECK(contains(html, "rows.csv: validate</h2>"));
+  CHECK(contains(html, "matrix.csv: validate --measure</h2>"));
+}
+
+TEST_CASE("html: a number too small for a normal double is a number") {
+  const Results results;
+  results.write("all.csv",
+                "table,source,cell,published,ours,relative_error,verdict,erratum,file\n"
+                "t1,s,c1,2.0,2,1e-320,measured,,f\n");
+  CHECK(contains(results.report().html, "all-csv-summary"));
+}
+
 TEST_CASE("html: what cannot be read is named, and the rest is shown") {
   const Results results;
   results.write("estimate.json", estimate);
@@ -228,6 +247,9 @@ TEST_CASE("html: numbers are shown for people") {
   CHECK(shown_quantity("link_bytes_per_s", "10000000000") == "10 GB/s");
   CHECK(shown_quantity("prompt_len", "1024") == "1024");
   CHECK(shown_quantity("ttft_s", "") == "");
+  CHECK(shown_quantity("relative_error", "-0.0668051") == "-6.68 %");
+  CHECK(shown_quantity("ttft_error_bound", "0.2") == "20 %");
+  CHECK(shown_quantity("mape", "0.0398914") == "3.99 %");
 }
 
 TEST_CASE("html: escaping leaves UTF-8 and replaces what is none") {
