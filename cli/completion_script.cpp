@@ -55,6 +55,8 @@ std::string joined(const std::set<std::string>& names) {
 constexpr const char* list_models = "kvcast model list --quiet 2>/dev/null | cut -d' ' -f1";
 constexpr const char* list_hardware = "kvcast hardware list --quiet 2>/dev/null | cut -d' ' -f1";
 
+/// For zsh too, through bashcompinit: there `path` and `words` are parameters of the shell's own,
+/// and a local `path` leaves a function without its PATH.
 std::string bash_script(const CommandInfo& program) {
   std::vector<const CommandInfo*> all;
   flatten(program, all);
@@ -68,7 +70,7 @@ std::string bash_script(const CommandInfo& program) {
       paths += (paths.empty() ? "" : "|") +
                ("\"" + command->path.substr(0, cut) + " " + last_word(command->path) + "\"");
     }
-    words += "    \"" + command->path + "\") words=\"" + words_of(*command, program) + "\" ;;\n";
+    words += "    \"" + command->path + "\") choices=\"" + words_of(*command, program) + "\" ;;\n";
     for (const OptionInfo& option : command->options) {
       if (option.names.empty()) {
         arguments[values_of(option)].insert("\"" + command->path + "\"");
@@ -88,11 +90,13 @@ std::string bash_script(const CommandInfo& program) {
       "# bash completion for kvcast; made by `kvcast completion bash`\n"
       "_kvcast() {\n"
       "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-      "  local path=kvcast words= i\n"
+      "  local chain=kvcast choices= i\n"
+      "  [[ $prev == = ]] && prev=${COMP_WORDS[COMP_CWORD-2]}\n"  // --model=NAME is three words
+      "  [[ $cur == = ]] && cur=\n"
       "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-      "    case \"$path ${COMP_WORDS[i]}\" in\n      " +
+      "    case \"$chain ${COMP_WORDS[i]}\" in\n      " +
       paths +
-      ")\n        path+=\" ${COMP_WORDS[i]}\" ;;\n    esac\n  done\n"
+      ")\n        chain+=\" ${COMP_WORDS[i]}\" ;;\n    esac\n  done\n"
       "  COMPREPLY=()\n"
       "  case \"$prev\" in\n";
   for (const auto& [values, names] : options) {
@@ -105,9 +109,9 @@ std::string bash_script(const CommandInfo& program) {
     if (values == Values::Files) out += "COMPREPLY=($(compgen -f -- \"$cur\"))";
     out += std::string(values == Values::None ? "" : "\n      ") + "return ;;\n";
   }
-  out += "  esac\n  case \"$path\" in\n" + words + "  esac\n";
-  out += "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n";
-  out += "  [[ $cur == -* ]] && return\n  case \"$path\" in\n";
+  out += "  esac\n  case \"$chain\" in\n" + words + "  esac\n";
+  out += "  COMPREPLY=($(compgen -W \"$choices\" -- \"$cur\"))\n";
+  out += "  [[ $cur == -* ]] && return\n  case \"$chain\" in\n";
   for (const auto& [values, commands] : arguments) {
     if (values == Values::None) continue;
     out += "    " + joined(commands) + ") ";
@@ -174,7 +178,10 @@ std::string completion_script(const CommandInfo& program, const std::string& she
   if (shell == "bash") return bash_script(program);
   if (shell == "fish") return fish_script(program);
   if (shell == "zsh") {
-    return "#compdef kvcast\nautoload -U +X bashcompinit && bashcompinit\n" + bash_script(program);
+    // Found in fpath, the file is the body of the function _kvcast until it has run once.
+    return "#compdef kvcast\nautoload -U +X bashcompinit && bashcompinit\n" + bash_script(program) +
+           "if [[ ${funcstack[1]} == _kvcast ]]; then\n"
+           "  _bash_complete -o filenames -F _kvcast\nfi\n";
   }
   throw unknown_name("shell", shell, {"bash", "zsh", "fish"});
 }

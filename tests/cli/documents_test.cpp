@@ -74,10 +74,14 @@ TEST_CASE("documents: bash completes commands, flags, models and hardware") {
   CHECK(completions("kvcast estimate --hardware h2").find(" h200 ") != std::string::npos);
   CHECK(completions("kvcast model show llama-7").find(" llama-7b ") != std::string::npos);
   CHECK(completions("kvcast estimate --prompt-len 4") == "  \n");
+  CHECK(completions("kvcast estimate --model = llama-7").find(" llama-7b ") != std::string::npos);
 }
 
 TEST_CASE("documents: other shells get a script, unknown ones an error") {
-  CHECK(run_program("completion zsh").output.starts_with("#compdef kvcast"));
+  const std::string zsh = run_program("completion zsh").output;
+  CHECK(zsh.starts_with("#compdef kvcast"));
+  // zsh ties `path` to PATH: a local one left the lists of models and hardware empty.
+  for (const char* own : {" path=", " words="}) CHECK(zsh.find(own) == std::string::npos);
   CHECK(run_program("completion fish").output.find("-a estimate ") != std::string::npos);
   check_refused("completion bsah", "did you mean 'bash'?");
 }
