@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -149,6 +150,9 @@ void limit_spinning(char** argv) {
 
 int main(int argc, char** argv) {
   kvcast::cli::limit_spinning(argv);
+  // Beyond `ulimit -f` a write fails, as on a full disk, and says so; by default it ends the
+  // program.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return kvcast::cli::run(argc, argv);
   } catch (const kvcast::Error& e) {

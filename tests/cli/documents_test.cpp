@@ -95,6 +95,21 @@ struct Folder {
   std::string path;
 };
 
+TEST_CASE("report: a page that does not fit the disk is one line, and the earlier page stays") {
+  const Folder results;
+  const std::string estimate = "estimate --json --model llama-7b --hardware a100-80gb ";
+  REQUIRE(run_program(estimate + ">" + results.path + "/estimate.json").status == 0);
+  std::ofstream(results.path + "/report.html") << "earlier";
+  // 4 blocks of 1024 bytes; beyond them the system sends a signal, which used to end the program.
+  const std::string said = shell_output("bash -c 'ulimit -f 4; \"" KVCAST_PROGRAM "\" report " +
+                                        results.path + " 2>&1; echo status $?'");
+  CHECK(said ==
+        "kvcast: " + results.path + "/report.html: cannot be written: File too large\nstatus 1\n");
+  std::ostringstream kept;
+  kept << std::ifstream(results.path + "/report.html").rdbuf();
+  CHECK(kept.str() == "earlier");
+}
+
 TEST_CASE("report: a folder of results becomes one page") {
   const Folder results;
   const std::string point = "--model llama-7b --hardware a100-80gb --prompt-len 1k";
