@@ -115,6 +115,50 @@ double time_of(Metric metric, const roofline::DesignPoint& size, const roofline:
   return 0;
 }
 
+/// Forecasts that differ in sizes alone share what is costly to make.
+class Predictor {
+ public:
+  /// `devices` must outlive it, and may grow.
+  explicit Predictor(const Devices& devices) : devices_(devices) {}
+
+  double seconds(const ValidationCase& c) {
+    const Hardware& hardware = devices_.at(c.row.hardware);
+    if (c.placed != nullptr) {
+      return time_of(c.metric, c.row.size, estimator(c, hardware).at(c.row.size));
+    }
+    return time_of(c.metric, c.row.size, forecaster(c, hardware).at(c.row.size));
+  }
+
+ private:
+  using Key = std::pair<const void*, std::string>;
+
+  const roofline::Forecaster& forecaster(const ValidationCase& c, const Hardware& hardware) {
+    const Key key(c.recording.get(), hardware.name);
+    auto found = forecasters_.find(key);
+    if (found == forecasters_.end()) {
+      const Lowering& l = c.row.lowering;
+      const auto rates = roofline::make_rates(hardware, l, roofline::Mode::Calibrated);
+      found = forecasters_.try_emplace(key, *c.recording, l, rates).first;
+    }
+    return found->second;
+  }
+
+  const search::PlacedEstimator& estimator(const ValidationCase& c, const Hardware& hardware) {
+    const Key key(c.placed.get(), hardware.name);
+    auto found = estimators_.find(key);
+    if (found == estimators_.end()) {
+      roofline::Configuration configuration = *c.placed;
+      configuration.hardware = hardware;
+      found = estimators_.try_emplace(key, configuration).first;
+    }
+    return found->second;
+  }
+
+  const Devices& devices_;
+  std::map<Key, roofline::Forecaster> forecasters_;
+  std::map<Key, search::PlacedEstimator> estimators_;
+};
+
 }  // namespace
 
 DeviceChoice parse_device_choice(std::string_view text) {
@@ -127,6 +171,7 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
                     const DeviceChoice& choice) {
   Validation v;
   Matcher matcher(catalog, choice);
+  Predictor predictor(matcher.devices);
   for (MeasuredRow row : measurements.rows) {
     try {
       std::vector<ValidationCase> cases;
@@ -134,7 +179,8 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
       for (const MeasuredTime& time : row.times) {
         cases.push_back({row, time.metric, time.seconds, 0, subject.recording, subject.placed});
       }
-      predict(cases, matcher.devices);  // throws for dtypes that the device does not have
+      // Throws for dtypes that the device does not have.
+      for (ValidationCase& c : cases) c.predicted = predictor.seconds(c);
       std::move(cases.begin(), cases.end(), std::back_inserter(v.cases));
     } catch (const Error& e) {
       if (e.fault() == Fault::Run) throw;
@@ -146,33 +192,8 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
 }
 
 void predict(std::span<ValidationCase> cases, const Devices& devices) {
-  std::map<std::pair<const Recording*, std::string>, roofline::Forecaster> forecasters;
-  using PlacedKey = std::pair<const roofline::Configuration*, std::string>;
-  std::map<PlacedKey, search::PlacedEstimator> placed;
-  for (ValidationCase& c : cases) {
-    const Hardware& hardware = devices.at(c.row.hardware);
-    if (c.placed != nullptr) {
-      const PlacedKey key(c.placed.get(), hardware.name);
-      auto found = placed.find(key);
-      if (found == placed.end()) {
-        roofline::Configuration configuration = *c.placed;
-        configuration.hardware = hardware;
-        found = placed.try_emplace(key, configuration).first;
-      }
-      c.predicted = time_of(c.metric, c.row.size, found->second.at(c.row.size));
-      continue;
-    }
-    const auto key = std::pair(c.recording.get(), hardware.name);
-    auto found = forecasters.find(key);
-    if (found == forecasters.end()) {
-      const Lowering& l = c.row.lowering;
-      found = forecasters
-                  .try_emplace(key, *c.recording, l,
-                               roofline::make_rates(hardware, l, roofline::Mode::Calibrated))
-                  .first;
-    }
-    c.predicted = time_of(c.metric, c.row.size, found->second.at(c.row.size));
-  }
+  Predictor predictor(devices);
+  for (ValidationCase& c : cases) c.predicted = predictor.seconds(c);
 }
 
 std::string method_names(std::string_view methods) {

@@ -49,7 +49,7 @@ TEST_CASE("validation: prompts on several devices are forecast as estimate forec
   const Validation v = validated(placed_header +
                                  "pythia-160m,a100-80gb,kvr:p=2,2,1,384,9,0.5,0.25\n"
                                  "pythia-160m,a100-80gb,tsp:p=2,,1,384,9,0.5,0.25\n"
-                                 "pythia-160m,a100-80gb,kvr:p=2,3,1,384,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,kvr:p=2,3,1,400,9,0.5,0.25\n"
                                  "pythia-160m,a100-80gb,plain,2,1,384,9,0.5,0.25\n");
   roofline::Configuration c;
   c.architecture = load_model(catalog(), "pythia-160m");
