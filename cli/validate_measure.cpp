@@ -1,18 +1,14 @@
 #include "cli/validate_measure.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/interrupt_guard.h"
-#include "cli/progress_bar.h"
+#include "cli/measured_rows_run.h"
 #include "model/error.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
-#include "model/stopwatch.h"
 #include "reports/atomic_file.h"
 #include "reports/measure_matrix.h"
 #include "reports/output_check.h"
@@ -23,7 +19,6 @@ namespace kvcast::cli {
 namespace {
 
 using reports::MeasureAxes;
-using reports::MeasureResult;
 
 MeasureAxes parse_axes(const ValidateOptions& o) {
   MeasureAxes axes;
@@ -65,15 +60,6 @@ std::filesystem::path store_file(const ValidateOptions& o, const Catalog& catalo
   return in_catalog ? std::filesystem::path() : reports::validation_beside(o.hardware);
 }
 
-[[noreturn]] void end_interrupted(const MeasureResult& r) {
-  std::fprintf(stderr,
-               "kvcast: interrupted after %llu of %llu rows; they are in %s, and the same command "
-               "goes on from there\n",
-               static_cast<unsigned long long>(r.rows_written),
-               static_cast<unsigned long long>(r.num_points), r.file.c_str());
-  std::exit(exit_interrupted);
-}
-
 }  // namespace
 
 void validate_measure(const ValidateOptions& o, const Globals& globals) {
@@ -84,7 +70,6 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   options.hardware = roofline::load_hardware(catalog, o.hardware);
   options.rounds = o.quick ? 1 : 3;
   options.restart = o.restart;
-  options.stop = &InterruptGuard::interrupted;
   // Said before minutes of measuring, not behind them.
   if (!o.plot.empty()) {
     reports::check_plot_writable(o.plot);
@@ -94,17 +79,8 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   if (!store.empty()) reports::check_writable(store);
   const auto points = reports::measure_matrix(parse_axes(o), catalog);
   execute::use_threads(o.threads);
-  MeasureResult result;
-  {
-    const InterruptGuard guard;
-    ProgressBar bar(globals.quiet);
-    const Stopwatch watch;
-    options.on_progress = [&](std::uint64_t done, std::uint64_t before, std::uint64_t all) {
-      bar.draw(done, before, all, watch.seconds());
-    };
-    result = reports::measure(points, catalog, options);
-  }
-  if (result.stopped) end_interrupted(result);
+  const reports::MeasuredRows result = run_measured_rows(
+      globals, options, [&] { return reports::measure(points, catalog, options); });
 
   const auto measurements = reports::read_measurements(o.csv);
   const reports::Validation v = reports::validate(measurements, catalog, {"", o.hardware});

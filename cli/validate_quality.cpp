@@ -2,22 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/interrupt_guard.h"
+#include "cli/measured_rows_run.h"
 #include "cli/pair_text.h"
-#include "cli/progress_bar.h"
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
-#include "model/stopwatch.h"
 #include "reports/csv_table.h"
 #include "reports/plot.h"
 #include "reports/quality_matrix.h"
@@ -132,15 +128,6 @@ std::string summary_text(const std::vector<QualityRow>& rows) {
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
-[[noreturn]] void end_interrupted(const reports::QualityResult& r) {
-  std::fprintf(stderr,
-               "kvcast: interrupted after %llu of %llu rows; they are in %s, and the same command "
-               "goes on from there\n",
-               static_cast<unsigned long long>(r.rows_written),
-               static_cast<unsigned long long>(r.num_rows), r.file.c_str());
-  std::exit(exit_interrupted);
-}
-
 /// A picture's points go to a CSV of its stem.
 void check_plot(const Options& o) {
   if (o.plot.empty()) return;
@@ -166,18 +153,9 @@ void validate_quality(const Options& o, const Globals& globals) {
   options.csv = o.csv;
   if (tokenizer) options.stop_tokens = tokenizer->end_of_text();
   options.restart = o.restart;
-  options.stop = &InterruptGuard::interrupted;
-  reports::QualityResult result;
-  {
-    const InterruptGuard guard;
-    ProgressBar bar(globals.quiet);
-    const Stopwatch watch;
-    options.on_progress = [&](std::uint64_t done, std::uint64_t before, std::uint64_t all) {
-      bar.draw(done, before, all, watch.seconds());
-    };
-    result = reports::measure_quality(checkpoint, methods, samples, options);
-  }
-  if (result.stopped) end_interrupted(result);
+  const reports::MeasuredRows result = run_measured_rows(globals, options, [&] {
+    return reports::measure_quality(checkpoint, methods, samples, options);
+  });
   const auto rows = reports::summarize_quality(o.csv, o.times);
   if (!o.plot.empty()) {
     for (const reports::QualityPlot& p : reports::quality_plots(rows, o.plot)) {

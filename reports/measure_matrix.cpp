@@ -11,7 +11,6 @@
 #include "model/execute/generate.h"
 #include "reports/csv_writer.h"
 #include "reports/fnv_hash.h"
-#include "reports/sweep_file.h"
 #include "reports/validation_store.h"
 #include "roofline/estimator.h"
 
@@ -98,9 +97,6 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
   return hash.text();
 }
 
-/// Thrown out of a run when the user wants an end.
-struct Stopped {};
-
 struct MeasuredTimes {
   double ttft_s = 0;
   double tpot_s = 0;
@@ -136,9 +132,7 @@ class Subject {
     request.tokens.assign(size.batch, execute::made_up_prompt(
                                           size.prompt_len, configuration_.architecture.vocab_size));
     request.output_len = size.output_len;
-    request.on_pass = [this](std::uint64_t, std::uint64_t) {
-      if (options_.stop != nullptr && *options_.stop) throw Stopped();
-    };
+    request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     std::vector<double> ttft;
     std::vector<double> tpot;
     // The first run compiles the products for these sizes and asks for memory.
@@ -251,45 +245,28 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
   return points;
 }
 
-MeasureResult measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
-                      const MeasureOptions& options) {
-  SweepFile file(options.csv,
-                 {std::string(header), fingerprint_of(points, options), 0, points.size()},
-                 options.restart);
-  MeasureResult result;
-  result.num_points = points.size();
-  result.rows_resumed = result.rows_written = file.rows_found();
-  result.file = file.can_resume() ? file.partial() : options.csv;
+MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
+                     const MeasureOptions& options) {
   std::unique_ptr<Subject> subject;
-  for (std::size_t i = file.rows_found(); i < points.size(); ++i) {
-    const MeasurePoint& p = points[i];
-    if (options.on_progress) options.on_progress(i, result.rows_resumed, points.size());
-    std::optional<MeasuredTimes> measured;
-    std::optional<roofline::Estimate> predicted;
-    std::string error;
-    try {
-      if (options.stop != nullptr && *options.stop) throw Stopped();
-      const bool same = subject != nullptr && i > 0 && same_subject(points[i - 1], p);
-      if (!same) {
-        subject.reset();  // its memory first
-        subject = std::make_unique<Subject>(p, catalog, options);
-      }
-      predicted = subject->predicted(p.size);
-      measured = subject->measured(p.size);
-    } catch (const Stopped&) {
-      result.stopped = true;
-      file.sync();
-      return result;
-    } catch (const Error& e) {
-      error = e.what();
-    }
-    file.append(row_text(p, options.hardware.name, measured, predicted, std::move(error)));
-    file.sync();
-    result.rows_written = i + 1;
-  }
-  file.finish();
-  result.file = options.csv;
-  return result;
+  return measure_rows(
+      options, header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
+        const MeasurePoint& p = points[i];
+        std::optional<MeasuredTimes> measured;
+        std::optional<roofline::Estimate> predicted;
+        std::string error;
+        try {
+          const bool same = subject != nullptr && i > 0 && same_subject(points[i - 1], p);
+          if (!same) {
+            subject.reset();  // its memory first
+            subject = std::make_unique<Subject>(p, catalog, options);
+          }
+          predicted = subject->predicted(p.size);
+          measured = subject->measured(p.size);
+        } catch (const Error& e) {
+          error = e.what();
+        }
+        return row_text(p, options.hardware.name, measured, predicted, std::move(error));
+      });
 }
 
 }  // namespace kvcast::reports

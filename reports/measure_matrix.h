@@ -2,15 +2,13 @@
 /// forecast, into a CSV that grows row by row and goes on where it was interrupted.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "model/catalog.h"
 #include "model/recorder.h"
+#include "reports/measured_rows.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
 
@@ -39,29 +37,16 @@ struct MeasureAxes {
 /// out. Throws Error when a model cannot be read or no combination exists.
 std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog);
 
-struct MeasureOptions {
-  std::filesystem::path csv;
+struct MeasureOptions : MeasuredRowsOptions {
   roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
   std::uint64_t seed = 1;       ///< of random weights
   unsigned rounds = 3;          ///< timed, behind one that is not; a row has their medians
-  bool restart = false;         ///< discard what an earlier run left
-  const std::atomic<bool>* stop = nullptr;  ///< set it to end early, between two passes
-  /// With the rows in the file, those of an earlier run, and all.
-  std::function<void(std::uint64_t, std::uint64_t, std::uint64_t)> on_progress = nullptr;
-};
-
-struct MeasureResult {
-  std::uint64_t num_points = 0;
-  std::uint64_t rows_written = 0;  ///< in the file now
-  std::uint64_t rows_resumed = 0;  ///< of them, by earlier runs
-  bool stopped = false;
-  std::filesystem::path file;  ///< the CSV, or what there is of it
 };
 
 /// Columns as kvcast's own measurement CSV has them, with the forecasts of the hardware. What
 /// cannot run is a row with the reason in `error`. Throws Error as SweepFile does, among others for
 /// rows of another matrix or hardware file.
-MeasureResult measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
-                      const MeasureOptions& options);
+MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
+                     const MeasureOptions& options);
 
 }  // namespace kvcast::reports

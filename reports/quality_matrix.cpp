@@ -11,7 +11,6 @@
 #include "model/methods/method.h"
 #include "reports/csv_writer.h"
 #include "reports/next_tokens.h"
-#include "reports/sweep_file.h"
 
 namespace kvcast::reports {
 namespace {
@@ -81,9 +80,6 @@ SessionOptions session_options(const QualityMethod& method) {
   return o;
 }
 
-/// Thrown out of a run when the user wants an end.
-struct Stopped {};
-
 using OnPosition = std::function<void(std::size_t position, std::span<const float> logits)>;
 
 /// A session, and the logits of each position of a sample's continuation.
@@ -118,9 +114,7 @@ class Reader {
     request.output_len = sample.continuation.size();
     request.continuation = {{sample.continuation.begin(), sample.continuation.end() - 1}};
     request.stop_tokens = options_.stop_tokens;
-    request.on_pass = [this](std::uint64_t, std::uint64_t) {
-      if (options_.stop != nullptr && *options_.stop) throw Stopped();
-    };
+    request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     return request;
   }
 
@@ -287,9 +281,9 @@ std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
   return all;
 }
 
-QualityResult measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
-                              std::span<const QualitySample> samples,
-                              const QualityOptions& options) {
+MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
+                             std::span<const QualitySample> samples,
+                             const QualityOptions& options) {
   if (checkpoint.architecture().encoder_decoder) {
     throw Error(checkpoint.path().string(), "an encoder-decoder model", "a decoder-only model");
   }
@@ -297,29 +291,9 @@ QualityResult measure_quality(const Checkpoint& checkpoint, std::span<const Qual
   KVCAST_ASSERT(!methods.empty() && methods[0].method == "plain");
   for (const QualityMethod& m : methods) execute::check_checkpoint(checkpoint, session_options(m));
   Rows rows(checkpoint, methods, samples, options);
-  QualityResult result;
-  result.num_rows = methods.size() * samples.size();
-  SweepFile file(
-      options.csv,
-      {std::string(header), fingerprint_of(checkpoint, methods, samples), 0, result.num_rows},
-      options.restart);
-  result.rows_resumed = result.rows_written = file.rows_found();
-  result.file = file.can_resume() ? file.partial() : options.csv;
-  try {
-    for (std::size_t i = file.rows_found(); i < result.num_rows; ++i) {
-      if (options.on_progress) options.on_progress(i, result.rows_resumed, result.num_rows);
-      if (options.stop != nullptr && *options.stop) throw Stopped();
-      file.append(rows.row(i));
-      file.sync();
-      result.rows_written = i + 1;
-    }
-  } catch (const Stopped&) {
-    result.stopped = true;
-    return result;
-  }
-  file.finish();
-  result.file = options.csv;
-  return result;
+  return measure_rows(options, header, fingerprint_of(checkpoint, methods, samples),
+                      methods.size() * samples.size(),
+                      [&](std::uint64_t i) { return rows.row(i); });
 }
 
 }  // namespace kvcast::reports

@@ -2,15 +2,12 @@
 /// into a CSV that grows row by row and goes on where it was interrupted.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/weights/checkpoint.h"
+#include "reports/measured_rows.h"
 #include "reports/quality_task.h"
 
 namespace kvcast::reports {
@@ -28,29 +25,15 @@ struct QualityMethod {
 std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
                                            std::span<const std::string> rates);
 
-struct QualityOptions {
-  std::filesystem::path csv;
+struct QualityOptions : MeasuredRowsOptions {
   std::vector<execute::TokenId> stop_tokens = {};  ///< end a speculator's look-ahead
-  bool restart = false;                            ///< discard what an earlier run left
-  const std::atomic<bool>* stop = nullptr;         ///< set it to end early, between two passes
-  /// With the rows in the file, those of an earlier run, and all.
-  std::function<void(std::uint64_t, std::uint64_t, std::uint64_t)> on_progress = nullptr;
-};
-
-struct QualityResult {
-  std::uint64_t num_rows = 0;
-  std::uint64_t rows_written = 0;  ///< in the file now
-  std::uint64_t rows_resumed = 0;  ///< of them, by earlier runs
-  bool stopped = false;
-  std::filesystem::path file;  ///< the CSV, or what there is of it
 };
 
 /// The base model reads each sample's prompt and then the continuation, token by token; so does
 /// the model under each method, and where both say what comes next they are compared. Each method
 /// runs once before the first timed run. Throws Error before anything runs when a method does not
 /// fit the model or its files are wrong, and as SweepFile does.
-QualityResult measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
-                              std::span<const QualitySample> samples,
-                              const QualityOptions& options);
+MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
+                             std::span<const QualitySample> samples, const QualityOptions& options);
 
 }  // namespace kvcast::reports

@@ -52,7 +52,7 @@ TEST_CASE("matrix: an interrupted one goes on, and its rows stay as they are") {
   MeasureOptions first = options(folder / "v.csv");
   first.stop = &stop;
   first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 2; };
-  const MeasureResult cut = measure(points, catalog(), first);
+  const MeasuredRows cut = measure(points, catalog(), first);
   CHECK(cut.stopped);
   CHECK(cut.rows_written == 2);
   CHECK(cut.file == folder / "v.csv.partial");
@@ -61,7 +61,7 @@ TEST_CASE("matrix: an interrupted one goes on, and its rows stay as they are") {
 
   // A torn row, as a kill leaves it, is cut off.
   std::ofstream(cut.file, std::ios::app) << "torn,row";
-  const MeasureResult rest = measure(points, catalog(), options(folder / "v.csv"));
+  const MeasuredRows rest = measure(points, catalog(), options(folder / "v.csv"));
   CHECK_FALSE(rest.stopped);
   CHECK(rest.rows_resumed == 2);
   CHECK(rest.rows_written == 4);

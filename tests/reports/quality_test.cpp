@@ -185,7 +185,7 @@ TEST_CASE("quality: a method that keeps everything is the base, and one that doe
   const auto list = methods({"random-prune:keep=1", "specprefill:keep=1", "static-prune:keep=1",
                              "lazyllm:begin=1,end=1", "random-prune:keep=0.5"},
                             {});
-  const QualityResult result = measure_quality(checkpoint, list, samples, {folder / "q.csv"});
+  const MeasuredRows result = measure_quality(checkpoint, list, samples, {folder / "q.csv"});
   CHECK_FALSE(result.stopped);
   CHECK(result.rows_written == 18);
   const auto rows = summarize_quality(folder / "q.csv");
@@ -264,7 +264,7 @@ TEST_CASE("quality: an interrupted run goes on, and its rows stay as they are") 
   QualityOptions first{folder / "q.csv"};
   first.stop = &stop;
   first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 3; };
-  const QualityResult cut = measure_quality(checkpoint, list, samples, first);
+  const MeasuredRows cut = measure_quality(checkpoint, list, samples, first);
   CHECK(cut.stopped);
   CHECK(cut.rows_written == 3);
   const auto contents = [](const std::filesystem::path& path) {
@@ -274,7 +274,7 @@ TEST_CASE("quality: an interrupted run goes on, and its rows stay as they are") 
   };
   const std::string three = contents(cut.file);
   CHECK_FALSE(std::filesystem::exists(folder / "q.csv"));
-  const QualityResult rest = measure_quality(checkpoint, list, samples, {folder / "q.csv"});
+  const MeasuredRows rest = measure_quality(checkpoint, list, samples, {folder / "q.csv"});
   CHECK(rest.rows_resumed == 3);
   CHECK(rest.rows_written == 6);
   CHECK(contents(folder / "q.csv").starts_with(three));
