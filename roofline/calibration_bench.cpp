@@ -27,6 +27,12 @@ constexpr const char* probe_config = R"({
 /// What the caches of one core hold (L2 of today's processors: 0.5 to 2 MiB).
 constexpr std::size_t cached_bytes_of_a_thread = std::size_t{256} << 10;
 
+/// Seconds of FMAs before and after each benchmark: about ten of the probe's samples.
+constexpr double fma_seconds = 0.01;
+
+/// Decode steps of attention in a round, which are short and noisy.
+constexpr int attention_repeats = 3;
+
 Architecture read_probe() {
   return read_config(nlohmann::json::parse(probe_config), "calibration-probe", "the probe model");
 }
@@ -63,6 +69,11 @@ bool is_attention_product(const Node& node) {
 
 double Samples::median_s() const { return Measurement{name, unit, seconds}.median(); }
 
+void Samples::scale_to(double fma_rate) {
+  for (std::size_t i = 0; i < fma_rates.size(); ++i) seconds[i] *= fma_rates[i] / fma_rate;
+  fma_rates.clear();
+}
+
 Measurement Samples::measurement() const {
   Measurement m{name, unit, seconds};
   const double amount = unit == "FLOP/s" ? work.flops : work.bytes;
@@ -87,11 +98,24 @@ void CalibrationBench::run(int rounds) {
   std::uint64_t done = 0;
   for (int r = 0; r < rounds; ++r) {
     if (options_.messenger != nullptr) execute::meet(*options_.messenger);
+    double before = execute::measure_fma_rate(fma_seconds);
     for (const std::function<void()>& step : round) {
       if (options_.on_step) options_.on_step(done, all);
       ++done;
       step();
+      const double after = execute::measure_fma_rate(fma_seconds);
+      note_fma_rate((before + after) / 2);
+      before = after;
     }
+  }
+  const double usual = get("FMA").median_s();
+  for (Samples& s : samples_) s.scale_to(usual);
+}
+
+/// For the samples that the last step has taken.
+void CalibrationBench::note_fma_rate(double rate) {
+  for (Samples& s : samples_) {
+    if (s.computing) s.fma_rates.resize(s.seconds.size(), rate);
   }
 }
 
@@ -113,19 +137,24 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
   }
   const PassSizes sizes{decode_batch, 1, decode_slots};
   list.push_back([this, sizes] {
-    add("decode attention", "FLOP/s", plain_.recording(), false, sizes,
-        plain_.decode(sizes, 1).front(), is_attention);
+    for (const PassSeconds& run : plain_.decode(sizes, attention_repeats)) {
+      add("decode attention", "FLOP/s", plain_.recording(), false, sizes, run, is_attention);
+    }
   });
   list.push_back([this, sizes] {
-    add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes,
-        slim_.decode(sizes, 1).front(), is_attention);
+    for (const PassSeconds& run : slim_.decode(sizes, attention_repeats)) {
+      add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes, run,
+          is_attention)
+          .computing = true;
+    }
   });
   list.push_back([this] {
     const PassSizes prompt{1, large_rows, large_rows};
     const PassSeconds run = eager_.prefill(prompt, 1).front();
     const Recording& r = eager_.recording();
     add(fmt::format("attention products {} tokens", large_rows), "FLOP/s", r, true, prompt, run,
-        is_attention_product);
+        is_attention_product)
+        .computing = true;
     add(fmt::format("softmax {} tokens", large_rows), "bytes/s", r, true, prompt, run, is_softmax);
     add(fmt::format("element-wise {} tokens", large_rows), "bytes/s", r, true, prompt, run,
         is_elementwise);
@@ -169,9 +198,10 @@ void CalibrationBench::time_prefill(std::uint64_t rows, int threads) {
   const PassSeconds run = plain_.prefill(sizes, 1).front();
   const Recording& r = plain_.recording();
   if (threads == threads_) {
-    add(fmt::format("linear {} rows", rows), "FLOP/s", r, true, sizes, run, is_linear);
-    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run,
-        is_attention);
+    add(fmt::format("linear {} rows", rows), "FLOP/s", r, true, sizes, run, is_linear).computing =
+        true;
+    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run, is_attention)
+        .computing = true;
   }
   add_products(r.prefill, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
                rows, threads);
@@ -189,20 +219,21 @@ Samples& CalibrationBench::at(std::vector<Samples>& list, const std::string& nam
   const auto found =
       std::find_if(list.begin(), list.end(), [&](const Samples& s) { return s.name == name; });
   if (found != list.end()) return *found;
-  list.push_back({name, unit, {}, {}});
+  list.push_back({name, unit, {}, {}, false, {}});
   return list.back();
 }
 
 template <typename Wanted>
-void CalibrationBench::add(const std::string& name, const char* unit, const Recording& recording,
-                           bool prefill, const PassSizes& sizes, const PassSeconds& run,
-                           Wanted wanted) {
+Samples& CalibrationBench::add(const std::string& name, const char* unit,
+                               const Recording& recording, bool prefill, const PassSizes& sizes,
+                               const PassSeconds& run, Wanted wanted) {
   const SymbolValues values =
       recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
   const Sample s = sum_of(prefill ? recording.prefill : recording.decode, values, run, wanted);
   Samples& samples = at(name, unit);
   samples.work = s;
   samples.seconds.push_back(s.seconds);
+  return samples;
 }
 
 /// The products with each shape of weight. A prefill's last one has one row and is left out.

@@ -37,8 +37,13 @@ struct Samples {
   std::string unit;  ///< "FLOP/s", "bytes/s", "s"
   Sample work;       ///< seconds unused; zero where `seconds` holds values in `unit`
   std::vector<double> seconds;
+  /// Of operators whose time is their arithmetic's: the FMA rate beside each of `seconds`.
+  bool computing = false;
+  std::vector<double> fma_rates = {};
 
   double median_s() const;
+  /// Turns the seconds that have an FMA rate beside them into what they were at this one.
+  void scale_to(double fma_rate);
   /// In `unit`.
   Measurement measurement() const;
 };
@@ -46,7 +51,9 @@ struct Samples {
 class CalibrationBench {
  public:
   explicit CalibrationBench(const CalibrationOptions& options);
-  /// All benchmarks once a round, so that a disturbance of seconds spoils one round of each.
+  /// All benchmarks once a round, so that a disturbance of seconds spoils one round of each. What
+  /// computes is held against the FMA rate right before and after it, since a machine that is lent
+  /// in part changes its clock within seconds: its times are as at the median FMA rate.
   void run(int rounds);
 
   /// Of a name that run() has measured.
@@ -58,14 +65,15 @@ class CalibrationBench {
 
  private:
   std::vector<std::function<void()>> steps();
+  void note_fma_rate(double rate);
   void add_fewer_threads(std::vector<std::function<void()>>& steps);
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
   template <typename Wanted>
-  void add(const std::string& name, const char* unit, const Recording& recording, bool prefill,
-           const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
+  Samples& add(const std::string& name, const char* unit, const Recording& recording, bool prefill,
+               const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
   void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
                     std::uint64_t rows, int threads);
   void add_latency(const execute::PassSizes& sizes, const execute::PassSeconds& run);

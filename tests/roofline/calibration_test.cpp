@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "roofline/calibration_bench.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::roofline {
@@ -72,6 +73,18 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   Calibration c = made_up();
   c.measurements = {still, drifting};
   CHECK(c.noisiest().name == "b");
+}
+
+TEST_CASE("calibration: times of arithmetic are as they were at one clock") {
+  // 6 FLOPs while the machine did 2, 1 and 4 FLOP/s: three, six and one and a half seconds are the
+  // same kernel, at 2 FLOP/s.
+  Samples s{"product", "FLOP/s", {6, 0, 0}, {3, 6, 1.5}, true, {2, 1, 4}};
+  s.scale_to(2);
+  CHECK(s.seconds == std::vector<double>{3, 3, 3});
+  CHECK(s.measurement().unrest() == 0);
+  CHECK(s.measurement().median() == 2);
+  s.scale_to(1);  // has been done
+  CHECK(s.seconds == std::vector<double>{3, 3, 3});
 }
 
 }  // namespace kvcast::roofline
