@@ -124,10 +124,13 @@ void run(const Options& o) {
   }
   take_turns(turns, o.uncounted);
   for (Turn& turn : turns) turn.seconds.clear();
-  take_turns(turns, o.repeats);
+  {
+    ClockMeter meter;
+    take_turns(turns, o.repeats, &meter);
+  }
   std::printf(
       "model,method,batch,prompt_len,measured_ttft_s,predicted_ttft_s,measured_speedup,"
-      "predicted_speedup,relative_error\n");
+      "predicted_speedup,relative_error,speedup_at_one_clock,relative_error_at_one_clock\n");
   print_speedups(turns, [&](const std::string& method) {
     // A method's options are separated by commas.
     const std::string cell = method.find(',') == std::string::npos ? method : '"' + method + '"';

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <ctime>
 #include <vector>
 
 #include <omp.h>
@@ -81,6 +82,20 @@ double measure_fma_rate(double seconds) {
     }
     return total;
   });
+}
+
+double measure_core_fma_rate() {
+  constexpr int repeats = 5;
+  volatile float sink = 0;
+  std::timespec begin{};
+  std::timespec end{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  for (int r = 0; r < repeats; ++r) sink = multiply_adds(0.999F, 0.001F);
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  static_cast<void>(sink);
+  const double seconds = static_cast<double>(end.tv_sec - begin.tv_sec) +
+                         1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
+  return 2.0 * chains * width * fma_steps * repeats / seconds;
 }
 
 double measure_read_bandwidth(double seconds, std::size_t block_bytes) {

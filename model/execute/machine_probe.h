@@ -7,6 +7,9 @@ namespace kvcast::execute {
 
 /// fp32 FLOP/s of multiply-adds in registers on all threads, a multiply-add as 2.
 double measure_fma_rate(double seconds = 0.05);
+/// Likewise of the core that runs the calling thread, by the thread's own processor time: in a
+/// third of a millisecond, also while other threads want the core.
+double measure_core_fma_rate();
 /// Bytes per second that all threads read, each its part of a block: by default one larger than the
 /// caches, so from memory.
 double measure_read_bandwidth(double seconds = 0.1,
