@@ -1,8 +1,8 @@
 #include "model/execute/messenger.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -64,7 +64,7 @@ class MailboxMessenger : public Messenger {
       throw wrong_length(rank_, from, message.size(), rows.all_bytes());
     }
     for (std::size_t b = 0; b < rows.sequences; ++b) {
-      std::memcpy(rows.data + b * rows.stride, message.data() + b * rows.bytes, rows.bytes);
+      std::copy_n(message.data() + b * rows.bytes, rows.bytes, rows.data + b * rows.stride);
     }
   }
 
