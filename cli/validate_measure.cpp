@@ -70,6 +70,7 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   options.hardware = roofline::load_hardware(catalog, o.hardware);
   options.rounds = o.quick ? 1 : 3;
   options.restart = o.restart;
+  check_plot(o);
   // Said before minutes of measuring, not behind them.
   if (!o.plot.empty()) {
     reports::check_plot_writable(o.plot);

@@ -7,7 +7,7 @@
 #include "model/error.h"
 #include "model/quantity.h"
 #include "reports/atomic_file.h"
-#include "reports/plot.h"
+#include "reports/output_check.h"
 #include "reports/row_filter.h"
 #include "reports/sweep_spec.h"
 #include "reports/validation_store.h"
@@ -90,6 +90,15 @@ void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog
 
 }  // namespace
 
+void check_plot(const ValidateOptions& o) {
+  if (o.plot.empty()) return;
+  for (const std::filesystem::path& picture :
+       {std::filesystem::path(o.plot), reports::error_plot_file(o.plot)}) {
+    reports::check_plot_spares(picture, o.csv, "--csv");
+    reports::check_plot_spares(picture, o.measurements, "--measurements");
+  }
+}
+
 void ValidateOptions::add_to(CLI::App& c) {
   c.add_option("--measurements", measurements,
                "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON")
@@ -148,7 +157,7 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
         "--store: rows that factors were fitted to say nothing of their error; expected --output "
         "HW.json, and then a validation of it on other rows");
   }
-  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong ending is said before the work
+  check_plot(o);
   const reports::Measurements measurements = reports::read_measurements(o.measurements, defaults);
   Validation v =
       reports::validate(measurements, globals.catalog(), reports::parse_device_choice(o.hardware));

@@ -100,6 +100,21 @@ TEST_CASE("validate: a store of no rows does not replace an earlier one") {
   check_refused("validate --measurements " + file + " --rows batch=2", "takes no row");
 }
 
+TEST_CASE("validate --plot: its points go neither over the measurements nor over the rows") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string rows = header + "pythia-160m,h200,1,8,1,1,\n";
+  write(file, rows);
+  const std::string command = "validate --measurements " + file + " --csv ";
+  check_refused(command + (folder / "rows.csv").string() + " --plot " + (folder / "m.svg").string(),
+                "the file of --measurements");
+  check_refused(
+      command + (folder / "rows.csv").string() + " --plot " + (folder / "rows.svg").string(),
+      "the file of --csv");
+  CHECK(contents(file) == rows);
+  CHECK(folder.num_files() == 1);
+}
+
 TEST_CASE("validate --measurements: a file without end is refused") {
   check_refused("validate --measurements /dev/zero", "more than 64 MiB");
 }
@@ -200,6 +215,14 @@ TEST_CASE("validate --measure: where results cannot go is said before anything i
   const std::string command = "validate --measure --quick --hardware x86-server-cpu --csv " + csv;
   check_refused(command + " --store " + (folder / "none/s.json").string(), "does not exist");
   check_refused(command + " --plot " + (folder / "none/p.svg").string(), "does not exist");
+  check_refused(command + " --plot " + (folder / "v.svg").string(), "the file of --csv");
+  // In other words the same file; then the points of the second picture.
+  check_refused(command + " --plot " + (folder / "../").string() +
+                    folder.path().filename().string() + "/v.png",
+                "another stem");
+  check_refused("validate --measure --quick --hardware x86-server-cpu --csv " +
+                    (folder / "p-errors.csv").string() + " --plot " + (folder / "p.svg").string(),
+                "p-errors.svg");
   CHECK(folder.num_files() == 0);
 }
 
