@@ -199,6 +199,12 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   REQUIRE(j["rows"].size() == 32);  // 2 methods, 2 kernels, 2 batches, 2 prompts; TTFT and TPOT
   CHECK(j["unmatched"].empty());
   CHECK(j["summary"]["methods"].size() == 2);
+  const json& speedups = j["summary"]["speedups"];
+  REQUIRE(speedups.size() == 2);  // random-prune's TTFT and TPOT, 8 rows each
+  CHECK(speedups[0]["method"] == "random-prune");
+  CHECK(speedups[0]["metric"] == "ttft_s");
+  CHECK(speedups[0]["rows"] == 8);
+  CHECK(speedups[1]["metric"] == "tpot_s");
   for (const json& row : j["rows"]) CHECK(row["measured"].get<double>() > 0);
   const std::string whole = contents(csv);
   CHECK(std::count(whole.begin(), whole.end(), '\n') == 17);
