@@ -16,6 +16,7 @@ namespace kvcast::cli {
 struct ValidateOptions {
   std::string measurements;
   std::string hardware;
+  std::string rank_hardware;
   std::string model;
   std::string method;     ///< empty: plain, or those of the matrix
   std::string attention;  ///< empty: tiled, or both
@@ -34,6 +35,7 @@ struct ValidateOptions {
   bool measure = false;
   bool quick = false;
   bool restart = false;
+  bool force = false;
   bool json = false;
 
   void add_to(CLI::App& command);

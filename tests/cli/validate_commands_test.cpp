@@ -79,6 +79,7 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   check_refused("validate --measurements " + file + " --rows color=1", "--rows");
   check_refused("validate --measurements " + file + " --output hw.json", "--fit");
   check_refused("validate --measurements " + file + " --quick", "--measure");
+  check_refused("validate --measurements " + file + " --force", "--measure");
   check_refused("validate --measure --quick", "--hardware");
   check_refused("validate --measurements " + file + " --fit matrix_rate --store " + store,
                 "--store");
@@ -190,8 +191,8 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const std::string csv = (folder / "v.csv").string();
   const std::string hw = (folder / "here.json").string();
   write(hw, contents(KVCAST_SOURCE_DIR "/data/hardware/x86-server-cpu.json"));
-  const std::string command = "validate --measure --quick --threads 1 --json --hardware " + hw +
-                              " --csv " + csv +
+  const std::string command = "validate --measure --quick --force --threads 1 --json --hardware " +
+                              hw + " --csv " + csv +
                               " --model " KVCAST_SOURCE_DIR
                               "/tests/oracle/llama_mha --method plain,random-prune:keep=0.5 "
                               "--batch 1,2 --prompt-len 5,9 --output-len 3";
@@ -232,11 +233,38 @@ TEST_CASE("validate --measure: where results cannot go is said before anything i
   CHECK(folder.num_files() == 0);
 }
 
+TEST_CASE("validate --measure: ranks need their calibration, of as many, and mpirun") {
+  const TestFolder folder;
+  const std::string two = (folder / "two.json").string();
+  write(two, contents(KVCAST_SOURCE_DIR "/reports/kvr-measured/hardware/memory-2.json"));
+  const std::string command =
+      "validate --measure --quick --hardware x86-server-cpu --csv " + (folder / "v.csv").string() +
+      " --model " KVCAST_SOURCE_DIR "/tests/oracle/llama_mha --prompt-len 8 --method ";
+  check_refused(command + "kvr:p=2", "mpirun -n 2 kvcast calibrate");
+  check_refused(command + "slim+tsp:p=2 --rank-hardware x86-server-cpu", "no link between ranks");
+  check_refused(command + "kvr:p=3 --rank-hardware " + two, "mpirun -n 3 kvcast calibrate");
+  check_refused("validate --measure --quick --hardware " + two + " --rank-hardware " + two +
+                    " --csv " + (folder / "v.csv").string(),
+                "names that differ");
+  const ProgramResult alone =
+      run_program(command + "plain,kvr:p=2 --rank-hardware " + two, "PATH=/nowhere; export PATH;");
+  CHECK(alone.status == 1);
+  CHECK(alone.errors.find("kvr:p=2 runs on ranks") != std::string::npos);
+  CHECK(alone.errors.find("expected Open MPI") != std::string::npos);
+  CHECK(std::count(alone.errors.begin(), alone.errors.end(), '\n') == 1);
+  std::string broken = contents(two);
+  broken.replace(broken.find("\"ranks\": 2"), 10, "\"ranks\": 0");
+  write(two, broken);
+  check_refused(command + "kvr:p=2 --rank-hardware " + two, "/calibration/ranks: got 0");
+  CHECK(folder.num_files() == 1);
+}
+
 TEST_CASE("validate --measure: what cannot run is a row with the reason") {
   const TestFolder folder;
   const std::string csv = (folder / "v.csv").string();
   const json j = run_json(
-      "validate --measure --quick --threads 1 --json --hardware x86-server-cpu --csv " + csv +
+      "validate --measure --quick --force --threads 1 --json --hardware x86-server-cpu --csv " +
+      csv +
       " --model " KVCAST_SOURCE_DIR
       "/tests/oracle/llama_mha --attention tiled "
       "--method plain,mlkv:layers=1,heads=1 --batch 1 --prompt-len 5 --output-len 1");
