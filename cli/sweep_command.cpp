@@ -19,6 +19,7 @@
 #include "cli/progress_bar.h"
 #include "model/error.h"
 #include "model/quantity.h"
+#include "reports/output_check.h"
 #include "reports/plot.h"
 #include "reports/sweep.h"
 #include "reports/sweep_plot.h"
@@ -173,13 +174,7 @@ Request parse_request(const Options& o, const Globals& globals) {
   if (request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
-  const reports::PlotFiles files = reports::plot_files(o.plot);
-  std::error_code ec;
-  if (std::filesystem::weakly_canonical(files.csv, ec) ==
-      std::filesystem::weakly_canonical(o.csv, ec)) {
-    throw Error("--plot: its points would be written to " + files.csv.string() +
-                ", as the rows; expected names that differ before their ending");
-  }
+  reports::check_plot_spares(o.plot, o.csv, "--csv");
   return request;
 }
 

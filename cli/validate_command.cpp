@@ -14,8 +14,9 @@ void run(const ValidateOptions& o, const Globals& globals) {
     throw Error("validate", o.measure ? "both" : "neither", "--measurements FILE or --measure");
   }
   if (o.measure) return validate_measure(o, globals);
-  if (o.quick || o.restart || o.threads != 0) {
-    throw Error("--quick, --restart and --threads belong to --measure; expected it beside them");
+  if (o.quick || o.restart || o.force || o.threads != 0) {
+    throw Error(
+        "--quick, --restart, --force and --threads belong to --measure; expected it beside them");
   }
   validate_measurements(o, globals);
 }
@@ -28,7 +29,9 @@ void add_validate(CLI::App& app, const Globals& globals) {
       "Hold what is predicted against what is.\n\nExamples:\n"
       "  kvcast validate --measurements data/measurements/public_llm_latency.csv\n"
       "  kvcast validate --measurements llama-bench.json --hardware rtx-4090 --json\n"
-      "  kvcast validate --measure --quick --hardware this-machine.json --csv validation.csv");
+      "  kvcast validate --measure --quick --hardware this-machine.json --csv validation.csv\n"
+      "  kvcast validate --measure --hardware this-machine.json --rank-hardware one-of-two.json "
+      "--csv validation.csv");
   command->require_subcommand(0, 1);
   const auto o = std::make_shared<ValidateOptions>();
   o->add_to(*command);

@@ -1,10 +1,12 @@
 #include "cli/validate_measure.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/measured_ranks.h"
 #include "cli/measured_rows_run.h"
 #include "model/error.h"
 #include "model/execute/machine_probe.h"
@@ -52,12 +54,24 @@ void check_flags(const ValidateOptions& o) {
   }
 }
 
-/// Where error bounds are looked for, if the device is a file; else where the user says.
-std::filesystem::path store_file(const ValidateOptions& o, const Catalog& catalog) {
-  if (!o.store.empty()) return o.store;
+/// Where the error bounds of a device are looked for, if it is a file.
+std::filesystem::path store_beside(const std::string& hardware, const Catalog& catalog) {
   const std::vector<std::string> names = catalog.names("hardware");
-  const bool in_catalog = std::find(names.begin(), names.end(), o.hardware) != names.end();
-  return in_catalog ? std::filesystem::path() : reports::validation_beside(o.hardware);
+  const bool in_catalog = std::find(names.begin(), names.end(), hardware) != names.end();
+  return in_catalog ? std::filesystem::path() : reports::validation_beside(hardware);
+}
+
+/// Of the rows of a device, or of all when none is named; nothing without rows or a file.
+void write_store(const std::filesystem::path& file, reports::Validation v,
+                 const std::string& device, const ValidateOptions& o, const Globals& globals) {
+  if (!device.empty()) {
+    std::erase_if(v.cases, [&](const auto& c) { return c.row.hardware != device; });
+    std::erase_if(v.devices, [&](const auto& d) { return d.first != device; });
+  }
+  if (file.empty() || v.cases.empty()) return;
+  reports::write_file(
+      file, reports::validation_document(v, std::filesystem::path(o.csv).filename().string()));
+  globals.say(file.string() + ": for the error bounds of estimate and sweep");
 }
 
 }  // namespace
@@ -68,31 +82,49 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   reports::MeasureOptions options;
   options.csv = o.csv;
   options.hardware = roofline::load_hardware(catalog, o.hardware);
-  options.rounds = o.quick ? 1 : 3;
   options.restart = o.restart;
+  MeasureAxes axes = parse_axes(o);
+  std::optional<RankHardware> rank_hardware;
+  if (!o.rank_hardware.empty()) {
+    rank_hardware = read_rank_hardware(catalog, o.rank_hardware);
+    axes.ranks = rank_hardware->ranks;
+    options.rank_hardware = rank_hardware->hardware;
+    options.run_ranks = rank_runner(*rank_hardware, options, globals);
+  }
+  std::vector<std::string> unsettled;
+  if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
+  check_plot(o);
   // Said before minutes of measuring, not behind them.
   if (!o.plot.empty()) {
     reports::check_plot_writable(o.plot);
     reports::check_plot_writable(reports::error_plot_file(o.plot));
   }
-  const std::filesystem::path store = store_file(o, catalog);
-  if (!store.empty()) reports::check_writable(store);
-  const auto points = reports::measure_matrix(parse_axes(o), catalog);
+  const bool one_store = !o.store.empty();
+  std::filesystem::path store = o.store;
+  if (!one_store) store = store_beside(o.hardware, catalog);
+  std::filesystem::path rank_store;
+  if (!one_store && rank_hardware) rank_store = store_beside(o.rank_hardware, catalog);
+  for (const std::filesystem::path& file : {store, rank_store}) {
+    if (!file.empty()) reports::check_writable(file);
+  }
+  const reports::DeviceChoice devices{"", o.hardware, o.rank_hardware};
+  reports::validate({}, catalog, devices);  // refuses two devices of one name
+  const auto points = reports::measure_matrix(axes, catalog);
+  check_rank_points(points, rank_hardware ? &*rank_hardware : nullptr);
   execute::use_threads(o.threads);
   const reports::MeasuredRows result = run_measured_rows(
       globals, options, [&] { return reports::measure(points, catalog, options); });
+  for (const std::string& row : unsettled) globals.warn(row);
 
   const auto measurements = reports::read_measurements(o.csv);
-  const reports::Validation v = reports::validate(measurements, catalog, {"", o.hardware});
+  const reports::Validation v = reports::validate(measurements, catalog, devices);
   write_validation_files(v, "", o.plot);
-  if (!store.empty() && !v.cases.empty()) {
-    reports::write_file(
-        store, reports::validation_document(v, std::filesystem::path(o.csv).filename().string()));
-    globals.say(store.string() + ": for the error bounds of estimate and sweep");
-  }
+  write_store(store, v, one_store ? "" : options.hardware.name, o, globals);
+  if (rank_hardware) write_store(rank_store, v, rank_hardware->hardware.name, o, globals);
   if (o.json) {
     nlohmann::ordered_json j{
         {"csv", o.csv}, {"store", store.string()}, {"rows_resumed", result.rows_resumed}};
+    if (!rank_store.empty()) j["rank_store"] = rank_store.string();
     j.update(validation_json(v));
     print_json(j);
     return;

@@ -7,7 +7,7 @@
 #include "model/error.h"
 #include "model/quantity.h"
 #include "reports/atomic_file.h"
-#include "reports/plot.h"
+#include "reports/output_check.h"
 #include "reports/row_filter.h"
 #include "reports/sweep_spec.h"
 #include "reports/validation_store.h"
@@ -88,7 +88,23 @@ void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog
   reports::write_file(o.output, reports::fitted_hardware_json(file, f.fit, name, f.rows));
 }
 
+/// Of --hardware and --rank-hardware.
+reports::DeviceChoice device_choice(const ValidateOptions& o) {
+  reports::DeviceChoice choice = reports::parse_device_choice(o.hardware);
+  choice.placed_hardware = o.rank_hardware;
+  return choice;
+}
+
 }  // namespace
+
+void check_plot(const ValidateOptions& o) {
+  if (o.plot.empty()) return;
+  for (const std::filesystem::path& picture :
+       {std::filesystem::path(o.plot), reports::error_plot_file(o.plot)}) {
+    reports::check_plot_spares(picture, o.csv, "--csv");
+    reports::check_plot_spares(picture, o.measurements, "--measurements");
+  }
+}
 
 void ValidateOptions::add_to(CLI::App& c) {
   c.add_option("--measurements", measurements,
@@ -98,12 +114,17 @@ void ValidateOptions::add_to(CLI::App& c) {
              "run models of random weights here: a matrix of models, methods, kernels and sizes");
   c.add_flag("--quick", quick, "--measure: a small matrix");
   c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
+  c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
   c.add_option("--threads,-t", threads, "--measure: 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->type_name("N");
   c.add_option("--hardware", hardware,
                "forecast for this device: of rows that name none, or that name it or NAME")
       ->type_name("[NAME=]HW");
+  c.add_option("--rank-hardware", rank_hardware,
+               "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
+               "on the device that mpirun -n 2 kvcast calibrate wrote")
+      ->type_name("HW");
   c.add_option("--model,-m", model, "of rows that name none; --measure: a list")
       ->type_name("MODEL");
   c.add_option("--method", method, "likewise [plain]")->type_name("METHOD");
@@ -148,10 +169,9 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
         "--store: rows that factors were fitted to say nothing of their error; expected --output "
         "HW.json, and then a validation of it on other rows");
   }
-  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong ending is said before the work
+  check_plot(o);
   const reports::Measurements measurements = reports::read_measurements(o.measurements, defaults);
-  Validation v =
-      reports::validate(measurements, globals.catalog(), reports::parse_device_choice(o.hardware));
+  Validation v = reports::validate(measurements, globals.catalog(), device_choice(o));
   keep(v, filter);
   std::optional<CheckedFit> fitted;
   if (!o.fit.empty()) fitted = fit(v, o, fit_filter);

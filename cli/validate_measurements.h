@@ -16,6 +16,7 @@ namespace kvcast::cli {
 struct ValidateOptions {
   std::string measurements;
   std::string hardware;
+  std::string rank_hardware;
   std::string model;
   std::string method;     ///< empty: plain, or those of the matrix
   std::string attention;  ///< empty: tiled, or both
@@ -34,6 +35,7 @@ struct ValidateOptions {
   bool measure = false;
   bool quick = false;
   bool restart = false;
+  bool force = false;
   bool json = false;
 
   void add_to(CLI::App& command);
@@ -55,6 +57,8 @@ struct CheckedFit {
 nlohmann::ordered_json fit_json(const CheckedFit& fit);
 std::string fit_text(const CheckedFit& fit);
 
+/// Throws Error when a plot has a wrong ending, or its points would replace rows.
+void check_plot(const ValidateOptions& o);
 /// Writes what `--csv` and `--plot` name.
 void write_validation_files(const reports::Validation& v, const std::string& csv,
                             const std::string& plot);

@@ -15,6 +15,7 @@
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
 #include "reports/csv_table.h"
+#include "reports/output_check.h"
 #include "reports/plot.h"
 #include "reports/quality_matrix.h"
 #include "reports/quality_summary.h"
@@ -128,21 +129,13 @@ std::string summary_text(const std::vector<QualityRow>& rows) {
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
-/// A picture's points go to a CSV of its stem.
-void check_plot(const Options& o) {
-  if (o.plot.empty()) return;
-  const std::filesystem::path points = reports::plot_files(o.plot).csv;
-  if (std::filesystem::absolute(points) != std::filesystem::absolute(o.csv)) return;
-  throw Error("--plot", o.plot + ", whose points go to the file of --csv", "another stem");
-}
-
 void validate_quality(const Options& o, const Globals& globals) {
   if (o.texts.empty() && parse_count(o.needles, "--needles") == 0) {
     throw Error("validate quality", "nothing to measure on", "--text FILE, --needles N, or both");
   }
   const auto methods = reports::quality_methods(reports::parse_method_words(o.methods, "--method"),
                                                 reports::parse_words(o.rates, "--keep"));
-  check_plot(o);
+  if (!o.plot.empty()) reports::check_plot_spares(o.plot, o.csv, "--csv");
   if (!o.times.empty()) reports::CsvTable::read(o.times);
   const Checkpoint checkpoint(o.model);
   std::string no_tokenizer;

@@ -3,6 +3,7 @@
 
 #include "cli/validate_measurements.h"
 #include "model/quantity.h"
+#include "reports/method_speedups.h"
 #include "reports/plot.h"
 
 namespace kvcast::cli {
@@ -74,6 +75,19 @@ std::vector<std::string> split(const std::string& text) {
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 std::string signed_percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
 
+/// Empty where no method has a plain row beside it.
+std::string speedups_text(const Validation& v) {
+  const std::vector<reports::MethodSpeedup> speedups = reports::speedups_over_plain(v.cases);
+  if (speedups.empty()) return "";
+  Table table({"speed-up over plain", "metric", "rows", "predicted", "measured", "MAPE", "worst"});
+  for (const reports::MethodSpeedup& s : speedups) {
+    table.add({s.method, std::string(reports::name(s.metric)), std::to_string(s.errors.rows),
+               fmt::format("{:.2f}", s.predicted), fmt::format("{:.2f}", s.measured),
+               percent(s.errors.mape), percent(s.errors.worst)});
+  }
+  return "\n" + table.text();
+}
+
 }  // namespace
 
 ordered_json validation_json(const Validation& v) {
@@ -103,6 +117,15 @@ ordered_json validation_json(const Validation& v) {
     add_summary(entry, s);
     summary["groups"].push_back(std::move(entry));
   }
+  summary["speedups"] = ordered_json::array();
+  for (const reports::MethodSpeedup& s : reports::speedups_over_plain(v.cases)) {
+    ordered_json entry{{"method", s.method},
+                       {"metric", reports::name(s.metric)},
+                       {"predicted", s.predicted},
+                       {"measured", s.measured}};
+    add_summary(entry, s.errors);
+    summary["speedups"].push_back(std::move(entry));
+  }
   return j;
 }
 
@@ -129,7 +152,7 @@ std::string validation_text(const Validation& v) {
       add({"all", method, "", ""}, s);
     }
     add({"all", "all", "", ""}, overall(v));
-    text += groups.text();
+    text += groups.text() + speedups_text(v);
   }
   if (!v.unmatched.empty()) {
     const std::size_t n = v.unmatched.size();

@@ -9,10 +9,12 @@
 
 #include "model/error.h"
 #include "model/execute/generate.h"
+#include "model/rank_recording.h"
 #include "reports/csv_writer.h"
 #include "reports/fnv_hash.h"
 #include "reports/validation_store.h"
-#include "roofline/estimator.h"
+#include "roofline/calibration.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::reports {
 namespace {
@@ -23,7 +25,8 @@ using roofline::DesignPoint;
 
 constexpr std::string_view header =
     "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
-    "predicted_ttft_s,predicted_tpot_s,ttft_relative_error,tpot_relative_error,error\n";
+    "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
+    "tpot_relative_error,error\n";
 
 /// No catalog model of the matrix has the shape that calibration probes with.
 const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
@@ -34,8 +37,9 @@ const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
 /// is half a minute on two cores.
 constexpr std::uint64_t most_default_tokens = 2048;
 
-/// The methods that need no files, those with a share at two values that matter.
-std::vector<std::string> default_methods(const std::string& model, const Architecture& a) {
+/// The methods that need no files, and those of several ranks.
+std::vector<std::string> default_methods(const std::string& model, const Architecture& a,
+                                         std::uint64_t ranks) {
   std::vector<std::string> methods{"plain",
                                    "slim",
                                    "kvp:auxiliary=lp-0.50",
@@ -50,6 +54,10 @@ std::vector<std::string> default_methods(const std::string& model, const Archite
   if (pythia || smollm2) {
     methods.push_back(fmt::format("specprefill:speculator={},keep=0.25",
                                   pythia ? "pythia-160m" : "smollm2-135m"));
+  }
+  if (ranks > 1) {
+    for (const char* method : {"kvr", "tsp"})
+      methods.push_back(fmt::format("{}:p={}", method, ranks));
   }
   return methods;
 }
@@ -74,7 +82,13 @@ roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& c
 
 bool exists(const roofline::Configuration& c) {
   try {
-    record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+    if (const std::optional<Placement> placement = find_placement(c.methods)) {
+      const std::vector<std::uint64_t> a_token_each(placement->ranks, 1);
+      record_rank(c.architecture, c.methods, c.lowering, {a_token_each, placement->ranks - 1},
+                  {.find_model = c.find_model});
+    } else {
+      record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+    }
     return true;
   } catch (const Error& e) {
     if (e.fault() == Fault::Run) throw;
@@ -87,35 +101,44 @@ std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) 
   return given.empty() ? std::move(fallback) : given;
 }
 
+/// With the links, which only ranks use.
+std::string rank_fingerprint(const roofline::Hardware& hardware) {
+  std::string text = hardware.name + "|" + fingerprint(hardware);
+  for (const auto& [name, link] : hardware.links) {
+    text += fmt::format("|{}={:.6g},{:.6g}", name, link.bandwidth.value, link.latency.value);
+  }
+  return text;
+}
+
 std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
   FnvHash hash;
+  bool any_ranks = false;
   for (const MeasurePoint& p : points) {
     hash.add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
                          p.size.batch, p.size.prompt_len, p.size.output_len));
+    any_ranks |= num_ranks(p) > 1;
   }
   hash.add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
+  if (any_ranks && o.rank_hardware) hash.add(rank_fingerprint(*o.rank_hardware));
   return hash.text();
 }
 
-struct MeasuredTimes {
-  double ttft_s = 0;
-  double tpot_s = 0;
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+const roofline::Hardware& hardware_of(const MeasurePoint& p, const MeasureOptions& o) {
+  if (num_ranks(p) == 1) return o.hardware;
+  KVCAST_ASSERT(o.rank_hardware && o.run_ranks);
+  return *o.rank_hardware;
 }
 
-/// A loaded model and its forecasts, for the points that differ in sizes alone.
+/// A model and its forecasts, for the points that differ in sizes alone.
 class Subject {
  public:
   Subject(const MeasurePoint& p, const Catalog& catalog, const MeasureOptions& o)
       : options_(o),
-        configuration_(configuration_of(p, catalog, o.hardware)),
-        estimator_(configuration_),
-        checkpoint_(open(p.model, catalog, o.seed)) {
+        on_ranks_(num_ranks(p) > 1),
+        configuration_(configuration_of(p, catalog, hardware_of(p, o))),
+        estimator_(configuration_) {
+    if (on_ranks_) return;
+    checkpoint_.emplace(open(p.model, catalog, o.seed));
     session_options_.methods = configuration_.methods;
     session_options_.attention = session_options_.elementwise = p.attention;
     session_options_.open = [catalog, seed = o.seed](const std::string& name) {
@@ -125,34 +148,40 @@ class Subject {
 
   roofline::Estimate predicted(const DesignPoint& size) const { return estimator_.at(size); }
 
-  MeasuredTimes measured(const DesignPoint& size) {
+  MeasuredRounds measured(const MeasurePoint& p) {
+    std::function<RunSeconds()> run;
+    if (on_ranks_) {
+      run = [this, &p] { return options_.run_ranks(p); };
+    } else {
+      run = in_process(p.size);
+    }
+    // The first run compiles the products for these sizes and asks for memory; of ranks, it reads
+    // the program.
+    run();
+    return measure_rounds(options_.rounds, [&] {
+      options_.check_stop();
+      return run();
+    });
+  }
+
+ private:
+  std::function<RunSeconds()> in_process(const DesignPoint& size) {
     check_memory(size);
-    if (session_ == nullptr) session_ = std::make_unique<Session>(checkpoint_, session_options_);
+    if (session_ == nullptr) session_ = std::make_unique<Session>(*checkpoint_, session_options_);
     execute::Request request;
     request.tokens.assign(size.batch, execute::made_up_prompt(
                                           size.prompt_len, configuration_.architecture.vocab_size));
     request.output_len = size.output_len;
     request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
-    std::vector<double> ttft;
-    std::vector<double> tpot;
-    // The first run compiles the products for these sizes and asks for memory.
-    session_->run(request);
-    for (unsigned round = 0; round < options_.rounds; ++round) {
+    return [this, request = std::move(request)]() -> RunSeconds {
       const execute::Generation g = session_->run(request);
-      ttft.push_back(g.ttft_s);
-      tpot.push_back(g.tpot_s);
-    }
-    return {median(ttft), median(tpot)};
+      return {g.ttft_s, g.tpot_s};
+    };
   }
 
- private:
   /// A folder's own weights, else random ones.
   static Checkpoint open(const std::string& model, const Catalog& catalog, std::uint64_t seed) {
-    const std::filesystem::path folder(model);
-    std::error_code ec;
-    for (const char* weights : {"model.safetensors", "model.safetensors.index.json"}) {
-      if (std::filesystem::exists(folder / weights, ec)) return Checkpoint(folder);
-    }
+    if (has_weights(model)) return Checkpoint(model);
     return {load_model(catalog, model), seed};
   }
 
@@ -165,16 +194,17 @@ class Subject {
   }
 
   const MeasureOptions& options_;
+  bool on_ranks_;
   roofline::Configuration configuration_;
-  roofline::Estimator estimator_;
-  Checkpoint checkpoint_;
+  search::PlacedEstimator estimator_;
+  std::optional<Checkpoint> checkpoint_;  ///< none of what ranks run
   SessionOptions session_options_;
   std::unique_ptr<Session> session_;
 };
 
 /// A row of the CSV; `error`: why there are no times.
 std::string row_text(const MeasurePoint& p, const std::string& device,
-                     const std::optional<MeasuredTimes>& measured,
+                     const std::optional<MeasuredRounds>& measured,
                      const std::optional<roofline::Estimate>& predicted, std::string error) {
   CsvText csv;
   csv.cell(p.model).cell(device).cell(p.method).cell(attention_name(p.attention));
@@ -188,16 +218,24 @@ std::string row_text(const MeasurePoint& p, const std::string& device,
       csv.missing_cell();
     }
   };
-  const MeasuredTimes m = measured.value_or(MeasuredTimes{});
   const double ttft = predicted ? predicted->ttft_s : 0;
   const double tpot = predicted ? predicted->tpot_s : 0;
-  const bool m_tpot = measured && decodes;
-  cell(measured.has_value(), m.ttft_s);
-  cell(m_tpot, m.tpot_s);
+  const bool m_tpot = measured && !measured->tpot.seconds.empty();
+  const double m_ttft_s = measured ? measured->ttft.median() : 0;
+  const double m_tpot_s = m_tpot ? measured->tpot.median() : 0;
+  cell(measured.has_value(), m_ttft_s);
+  cell(m_tpot, m_tpot_s);
+  cell(measured.has_value(), measured ? measured->ttft.spread() : 0);
+  cell(m_tpot, m_tpot ? measured->tpot.spread() : 0);
+  if (measured) {
+    csv.cell(measured->ttft.seconds.size());
+  } else {
+    csv.missing_cell();
+  }
   cell(predicted.has_value(), ttft);
   cell(predicted && decodes, tpot);
-  cell(measured && predicted, ttft / m.ttft_s - 1);
-  cell(m_tpot && predicted, tpot / m.tpot_s - 1);
+  cell(measured && predicted, ttft / m_ttft_s - 1);
+  cell(m_tpot && predicted, tpot / m_tpot_s - 1);
   // A row is a line, whatever a message holds.
   std::replace(error.begin(), error.end(), '\n', ' ');
   csv.cell(error);
@@ -205,11 +243,39 @@ std::string row_text(const MeasurePoint& p, const std::string& device,
   return csv.text();
 }
 
+/// Throws Error (Fault::Run), unless somebody is to be told.
+void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const MeasureOptions& o) {
+  const bool ttft = m.tpot.seconds.empty() || m.ttft.spread() >= m.tpot.spread();
+  const std::string what = fmt::format(
+      "{} {} {}, batch {}, prompt {}: the middle half of {} {}s spreads over {:.0f} % of their "
+      "median",
+      p.model, p.method, attention_name(p.attention), p.size.batch, p.size.prompt_len,
+      m.ttft.seconds.size(), ttft ? "TTFT" : "TPOT", 100 * m.spread());
+  if (o.on_unsettled) return o.on_unsettled(what);
+  throw Error(
+      fmt::format("the machine is too noisy: {}, more than {:.0f} %; the rows before it are "
+                  "kept: try again when the machine is idle, or keep such rows with --force",
+                  what, 100 * roofline::settled),
+      Fault::Run);
+}
+
 bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
   return a.model == b.model && a.method == b.method && a.attention == b.attention;
 }
 
 }  // namespace
+
+std::uint64_t num_ranks(const MeasurePoint& point) {
+  const std::optional<Placement> placement = find_placement(parse_methods(point.method));
+  return placement ? placement->ranks : 1;
+}
+
+bool has_weights(const std::string& model) {
+  const std::filesystem::path folder(model);
+  std::error_code ec;
+  return std::filesystem::exists(folder / "model.safetensors", ec) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ec);
+}
 
 std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog) {
   const bool default_sizes = axes.batch.empty() && axes.prompt_len.empty();
@@ -222,7 +288,8 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
   std::vector<MeasurePoint> points;
   for (const std::string& model : or_default(axes.models, axes.quick ? quick_models : all_models)) {
     const Architecture a = load_model(catalog, model);
-    for (const std::string& method : or_default(axes.methods, default_methods(model, a))) {
+    for (const std::string& method :
+         or_default(axes.methods, default_methods(model, a, axes.ranks))) {
       for (const Kernels attention : kernels) {
         MeasurePoint p{model, to_string(parse_methods(method)), attention, {}};
         if (!exists(configuration_of(p, catalog, {}))) continue;
@@ -251,7 +318,7 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
   return measure_rows(
       options, header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
         const MeasurePoint& p = points[i];
-        std::optional<MeasuredTimes> measured;
+        std::optional<MeasuredRounds> measured;
         std::optional<roofline::Estimate> predicted;
         std::string error;
         try {
@@ -261,11 +328,12 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
             subject = std::make_unique<Subject>(p, catalog, options);
           }
           predicted = subject->predicted(p.size);
-          measured = subject->measured(p.size);
+          measured = subject->measured(p);
         } catch (const Error& e) {
           error = e.what();
         }
-        return row_text(p, options.hardware.name, measured, predicted, std::move(error));
+        if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
+        return row_text(p, hardware_of(p, options).name, measured, predicted, std::move(error));
       });
 }
 

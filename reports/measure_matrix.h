@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/catalog.h"
 #include "model/recorder.h"
 #include "reports/measured_rows.h"
+#include "reports/settled_rounds.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
 
@@ -21,6 +24,12 @@ struct MeasurePoint {
   roofline::DesignPoint size;
 };
 
+/// Ranks that read the prompt: 1 for methods of one process.
+std::uint64_t num_ranks(const MeasurePoint& point);
+
+/// Whether a model is a folder with weights; others get random ones.
+bool has_weights(const std::string& model);
+
 /// What the matrix spans; an empty list stands for its default.
 struct MeasureAxes {
   std::vector<std::string> models = {};   ///< smollm2-135m ... tinyllama-1.1b
@@ -29,7 +38,8 @@ struct MeasureAxes {
   std::vector<std::uint64_t> batch = {};
   std::vector<std::uint64_t> prompt_len = {};
   std::uint64_t output_len = 16;
-  bool quick = false;  ///< the two smallest models, fewer sizes
+  std::uint64_t ranks = 1;  ///< of kvr and tsp among the default methods; 1: neither is
+  bool quick = false;       ///< the two smallest models, fewer sizes
 };
 
 /// All combinations that exist: a method must fit its model, and a prompt its positions. Models
@@ -40,12 +50,19 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
 struct MeasureOptions : MeasuredRowsOptions {
   roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
   std::uint64_t seed = 1;       ///< of random weights
-  unsigned rounds = 3;          ///< timed, behind one that is not; a row has their medians
+  unsigned rounds = 3;          ///< timed, behind one that is not; more where they do not settle
+  /// Of points that several ranks run: calibrated with all of them busy.
+  std::optional<roofline::Hardware> rank_hardware = {};
+  /// Runs such a point once, and may check_stop.
+  std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
+  /// Told of a row that does not settle, which is then kept; null: it ends the measuring.
+  std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 
-/// Columns as kvcast's own measurement CSV has them, with the forecasts of the hardware. What
-/// cannot run is a row with the reason in `error`. Throws Error as SweepFile does, among others for
-/// rows of another matrix or hardware file.
+/// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
+/// (Rounds::spread), with the forecasts of the hardware. What cannot run is a row with the reason
+/// in `error`. Throws Error as SweepFile does, among others for rows of another matrix or hardware
+/// file, and (Fault::Run) when a row does not settle; the rows before it are kept.
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options);
 

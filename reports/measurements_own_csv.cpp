@@ -37,7 +37,10 @@ constexpr std::array known_columns{"id",
                                    "predicted_ttft_s",
                                    "predicted_tpot_s",
                                    "ttft_relative_error",
-                                   "tpot_relative_error"};
+                                   "tpot_relative_error",
+                                   "ttft_spread",
+                                   "tpot_spread",
+                                   "rounds"};
 
 struct TimeColumn {
   const char* column;

@@ -2,6 +2,9 @@
 
 #include <system_error>
 
+#include <fmt/format.h>
+
+#include "model/error.h"
 #include "reports/atomic_file.h"
 #include "reports/plot.h"
 
@@ -20,6 +23,21 @@ void check_writable(const fs::path& path) {
 void check_plot_writable(const fs::path& picture) {
   const PlotFiles files = plot_files(picture);
   for (const fs::path& file : {files.csv, files.script, files.picture}) check_writable(file);
+}
+
+void check_plot_spares(const fs::path& picture, const fs::path& file, std::string_view flag) {
+  const fs::path points = plot_files(picture).csv;
+  // Made absolute first: of a file that is not there yet, weakly_canonical keeps a relative name.
+  const auto resolved = [](const fs::path& path) {
+    std::error_code ec;
+    const fs::path absolute = fs::absolute(path, ec);
+    const fs::path found = fs::weakly_canonical(absolute, ec);
+    return ec ? absolute : found;
+  };
+  if (file.empty() || resolved(points) != resolved(file)) return;
+  throw Error("--plot",
+              fmt::format("{}, whose points go to the file of {}", picture.string(), flag),
+              "another stem");
 }
 
 }  // namespace kvcast::reports

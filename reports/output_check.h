@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 namespace kvcast::reports {
 
@@ -11,5 +12,10 @@ void check_writable(const std::filesystem::path& path);
 
 /// The same for the files that write_plot writes; throws Error as plot_files does, too.
 void check_plot_writable(const std::filesystem::path& picture);
+
+/// A picture's points go to a CSV of its stem: throws Error when that is `file`, which `flag`
+/// names, and as plot_files does.
+void check_plot_spares(const std::filesystem::path& picture, const std::filesystem::path& file,
+                       std::string_view flag);
 
 }  // namespace kvcast::reports

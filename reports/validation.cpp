@@ -24,15 +24,17 @@ struct Subject {
   std::shared_ptr<const roofline::Configuration> placed;
 };
 
-/// Throws Error when a row ran on more or fewer devices than its method places a prompt on.
-bool is_placed(const MeasuredRow& row, const std::vector<MethodSpec>& methods) {
+/// That read a prompt.
+std::uint64_t num_devices(const std::vector<MethodSpec>& methods) {
   const std::optional<Placement> placement = find_placement(methods);
-  const std::uint64_t ranks = placement ? placement->ranks : 1;
-  if (row.num_devices != 0 && row.num_devices != ranks) {
-    throw Error(fmt::format("it ran on {} devices, and {} on {}", row.num_devices, row.method,
-                            ranks == 1 ? "one" : std::to_string(ranks)));
-  }
-  return ranks > 1;
+  return placement ? placement->ranks : 1;
+}
+
+/// Throws Error when a row ran on more or fewer devices than its method places a prompt on.
+void check_devices(const MeasuredRow& row, std::uint64_t placed) {
+  if (row.num_devices == 0 || row.num_devices == placed) return;
+  throw Error(fmt::format("it ran on {} devices, and {} on {}", row.num_devices, row.method,
+                          placed == 1 ? "one" : std::to_string(placed)));
 }
 
 /// Models, subjects and devices of the rows seen so far.
@@ -40,9 +42,17 @@ class Matcher {
  public:
   Matcher(const Catalog& catalog, const DeviceChoice& choice)
       : catalog_(catalog), choice_(choice), hardware_(catalog.names("hardware")), models_(catalog) {
+    if (!choice.placed_hardware.empty()) {
+      chosen_placed_ = roofline::load_hardware(catalog, choice.placed_hardware);
+    }
     if (choice.hardware.empty()) return;
     chosen_ = roofline::load_hardware(catalog, choice.hardware);
     if (choice_.name.empty()) choice_.name = chosen_->name;
+    if (chosen_placed_ && chosen_placed_->name == chosen_->name) {
+      throw Error(choice.placed_hardware,
+                  "the name '" + chosen_->name + "', which " + choice.hardware + " has too",
+                  "names that differ");
+    }
   }
 
   Devices devices;
@@ -50,9 +60,10 @@ class Matcher {
   /// Names the row's model and device as kvcast does. Throws Error.
   Subject match(MeasuredRow& row) {
     if (!row.unusable.empty()) throw Error(row.unusable);
-    row.hardware = device(row.hardware);
-    row.model = models_.find(row.model, row.parameters);
     const std::vector<MethodSpec> methods = parse_methods(row.method);
+    const bool placed = num_devices(methods) > 1;
+    row.hardware = placed && chosen_placed_ ? placed_device(row.hardware) : device(row.hardware);
+    row.model = models_.find(row.model, row.parameters);
     row.method = to_string(methods);
     const Lowering& l = row.lowering;
     const std::string key =
@@ -60,7 +71,7 @@ class Matcher {
                     static_cast<int>(l.elementwise), kvcast::name(l.weights),
                     kvcast::name(l.activations), kvcast::name(l.cache));
     Subject& subject = subjects_[key];
-    const bool placed = is_placed(row, methods);
+    check_devices(row, num_devices(methods));
     if (subject.recording != nullptr || subject.placed != nullptr) return subject;
     // A copy: forecasts are made again when the catalog's user may be gone.
     const auto find = [c = catalog_](const std::string& name) { return load_model(c, name); };
@@ -97,10 +108,19 @@ class Matcher {
     return name;
   }
 
+  std::string placed_device(const std::string& name) {
+    if (!name.empty() && name != chosen_placed_->name) {
+      throw Error("it ran on " + name + ", not on " + chosen_placed_->name);
+    }
+    devices.emplace(chosen_placed_->name, *chosen_placed_);
+    return chosen_placed_->name;
+  }
+
   const Catalog& catalog_;
   DeviceChoice choice_;
   std::vector<std::string> hardware_;  ///< the catalog's
   std::optional<Hardware> chosen_;
+  std::optional<Hardware> chosen_placed_;
   ModelMatch models_;
   std::map<std::string, Subject> subjects_;
 };

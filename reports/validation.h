@@ -22,6 +22,8 @@ namespace kvcast::reports {
 struct DeviceChoice {
   std::string name;      ///< in the file; empty: that of `hardware`
   std::string hardware;  ///< catalog name or file; empty: each row's own, from the catalog
+  /// Likewise of rows whose prompt several devices read; empty: as of the others.
+  std::string placed_hardware = {};
 };
 /// "HW" or "NAME=HW": rows that name NAME are forecast for the device HW.
 DeviceChoice parse_device_choice(std::string_view text);
@@ -55,7 +57,7 @@ struct Validation {
 };
 
 /// Finds each row's model and device and forecasts its times. A row for which that is impossible is
-/// listed as unmatched. Throws Error when the chosen device cannot be read.
+/// listed as unmatched. Throws Error when a chosen device cannot be read or two have one name.
 Validation validate(const Measurements& measurements, const Catalog& catalog,
                     const DeviceChoice& choice);
 

@@ -81,9 +81,9 @@ study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models
 study public-measurements data/measurements/public_llm_latency.csv data/measurements/published_ttft.csv \
   'data/models/*.json' 'data/hardware/*.json' -- \
   validate --measurements data/measurements/public_llm_latency.csv \
-  --csv reports/public-measurements/engines.csv --plot reports/public-measurements/engines.svg -- \
+  --csv reports/public-measurements/engine-rows.csv --plot reports/public-measurements/engines.svg -- \
   validate --measurements data/measurements/published_ttft.csv \
-  --csv reports/public-measurements/papers.csv --plot reports/public-measurements/papers.svg
+  --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
 (cd reports/slim-decode && gnuplot --default-settings speedups.gp)

@@ -79,6 +79,7 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   check_refused("validate --measurements " + file + " --rows color=1", "--rows");
   check_refused("validate --measurements " + file + " --output hw.json", "--fit");
   check_refused("validate --measurements " + file + " --quick", "--measure");
+  check_refused("validate --measurements " + file + " --force", "--measure");
   check_refused("validate --measure --quick", "--hardware");
   check_refused("validate --measurements " + file + " --fit matrix_rate --store " + store,
                 "--store");
@@ -98,6 +99,21 @@ TEST_CASE("validate: a store of no rows does not replace an earlier one") {
   CHECK(contents(store) == "earlier");
   write(file, header + "pythia-160m,h200,1,8,1,1,\n");
   check_refused("validate --measurements " + file + " --rows batch=2", "takes no row");
+}
+
+TEST_CASE("validate --plot: its points go neither over the measurements nor over the rows") {
+  const TestFolder folder;
+  const std::string file = (folder / "m.csv").string();
+  const std::string rows = header + "pythia-160m,h200,1,8,1,1,\n";
+  write(file, rows);
+  const std::string command = "validate --measurements " + file + " --csv ";
+  check_refused(command + (folder / "rows.csv").string() + " --plot " + (folder / "m.svg").string(),
+                "the file of --measurements");
+  check_refused(
+      command + (folder / "rows.csv").string() + " --plot " + (folder / "rows.svg").string(),
+      "the file of --csv");
+  CHECK(contents(file) == rows);
+  CHECK(folder.num_files() == 1);
 }
 
 TEST_CASE("validate --measurements: a file without end is refused") {
@@ -175,8 +191,8 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const std::string csv = (folder / "v.csv").string();
   const std::string hw = (folder / "here.json").string();
   write(hw, contents(KVCAST_SOURCE_DIR "/data/hardware/x86-server-cpu.json"));
-  const std::string command = "validate --measure --quick --threads 1 --json --hardware " + hw +
-                              " --csv " + csv +
+  const std::string command = "validate --measure --quick --force --threads 1 --json --hardware " +
+                              hw + " --csv " + csv +
                               " --model " KVCAST_SOURCE_DIR
                               "/tests/oracle/llama_mha --method plain,random-prune:keep=0.5 "
                               "--batch 1,2 --prompt-len 5,9 --output-len 3";
@@ -184,6 +200,12 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   REQUIRE(j["rows"].size() == 32);  // 2 methods, 2 kernels, 2 batches, 2 prompts; TTFT and TPOT
   CHECK(j["unmatched"].empty());
   CHECK(j["summary"]["methods"].size() == 2);
+  const json& speedups = j["summary"]["speedups"];
+  REQUIRE(speedups.size() == 2);  // random-prune's TTFT and TPOT, 8 rows each
+  CHECK(speedups[0]["method"] == "random-prune");
+  CHECK(speedups[0]["metric"] == "ttft_s");
+  CHECK(speedups[0]["rows"] == 8);
+  CHECK(speedups[1]["metric"] == "tpot_s");
   for (const json& row : j["rows"]) CHECK(row["measured"].get<double>() > 0);
   const std::string whole = contents(csv);
   CHECK(std::count(whole.begin(), whole.end(), '\n') == 17);
@@ -200,14 +222,49 @@ TEST_CASE("validate --measure: where results cannot go is said before anything i
   const std::string command = "validate --measure --quick --hardware x86-server-cpu --csv " + csv;
   check_refused(command + " --store " + (folder / "none/s.json").string(), "does not exist");
   check_refused(command + " --plot " + (folder / "none/p.svg").string(), "does not exist");
+  check_refused(command + " --plot " + (folder / "v.svg").string(), "the file of --csv");
+  // In other words the same file; then the points of the second picture.
+  check_refused(command + " --plot " + (folder / "../").string() +
+                    folder.path().filename().string() + "/v.png",
+                "another stem");
+  check_refused("validate --measure --quick --hardware x86-server-cpu --csv " +
+                    (folder / "p-errors.csv").string() + " --plot " + (folder / "p.svg").string(),
+                "p-errors.svg");
   CHECK(folder.num_files() == 0);
+}
+
+TEST_CASE("validate --measure: ranks need their calibration, of as many, and mpirun") {
+  const TestFolder folder;
+  const std::string two = (folder / "two.json").string();
+  write(two, contents(KVCAST_SOURCE_DIR "/reports/kvr-measured/hardware/memory-2.json"));
+  const std::string command =
+      "validate --measure --quick --hardware x86-server-cpu --csv " + (folder / "v.csv").string() +
+      " --model " KVCAST_SOURCE_DIR "/tests/oracle/llama_mha --prompt-len 8 --method ";
+  check_refused(command + "kvr:p=2", "mpirun -n 2 kvcast calibrate");
+  check_refused(command + "slim+tsp:p=2 --rank-hardware x86-server-cpu", "no link between ranks");
+  check_refused(command + "kvr:p=3 --rank-hardware " + two, "mpirun -n 3 kvcast calibrate");
+  check_refused("validate --measure --quick --hardware " + two + " --rank-hardware " + two +
+                    " --csv " + (folder / "v.csv").string(),
+                "names that differ");
+  const ProgramResult alone =
+      run_program(command + "plain,kvr:p=2 --rank-hardware " + two, "PATH=/nowhere; export PATH;");
+  CHECK(alone.status == 1);
+  CHECK(alone.errors.find("kvr:p=2 runs on ranks") != std::string::npos);
+  CHECK(alone.errors.find("expected Open MPI") != std::string::npos);
+  CHECK(std::count(alone.errors.begin(), alone.errors.end(), '\n') == 1);
+  std::string broken = contents(two);
+  broken.replace(broken.find("\"ranks\": 2"), 10, "\"ranks\": 0");
+  write(two, broken);
+  check_refused(command + "kvr:p=2 --rank-hardware " + two, "/calibration/ranks: got 0");
+  CHECK(folder.num_files() == 1);
 }
 
 TEST_CASE("validate --measure: what cannot run is a row with the reason") {
   const TestFolder folder;
   const std::string csv = (folder / "v.csv").string();
   const json j = run_json(
-      "validate --measure --quick --threads 1 --json --hardware x86-server-cpu --csv " + csv +
+      "validate --measure --quick --force --threads 1 --json --hardware x86-server-cpu --csv " +
+      csv +
       " --model " KVCAST_SOURCE_DIR
       "/tests/oracle/llama_mha --attention tiled "
       "--method plain,mlkv:layers=1,heads=1 --batch 1 --prompt-len 5 --output-len 1");

@@ -1,14 +1,19 @@
 #include "reports/measure_matrix.h"
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
 #include "model/error.h"
 #include "reports/csv_table.h"
+#include "search/placed_estimator.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -97,6 +102,120 @@ TEST_CASE("matrix: rows of another hardware file are kept, and the run refused")
   other.restart = true;
   other.stop = &stop;
   CHECK(measure(points, catalog(), other).rows_written == 0);
+}
+
+/// Ranks of this project's own calibration, whose runs take these times, over and over.
+MeasureOptions on_ranks(const std::filesystem::path& csv, std::vector<RunSeconds> times) {
+  MeasureOptions o = options(csv);
+  o.rounds = 3;
+  o.rank_hardware = roofline::load_hardware(
+      catalog(), KVCAST_SOURCE_DIR "/reports/kvr-measured/hardware/memory-2.json");
+  o.run_ranks = [times = std::move(times), next = std::size_t{0}](const MeasurePoint&) mutable {
+    return times[next++ % times.size()];
+  };
+  return o;
+}
+
+MeasureAxes rank_axes() {
+  MeasureAxes axes = tiny();
+  axes.methods = {"kvr:p=2"};
+  return axes;
+}
+
+TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware's forecast") {
+  const TestFolder folder;
+  MeasureAxes axes = rank_axes();
+  axes.prompt_len = {8};
+  const auto points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 1);
+  CHECK(num_ranks(points[0]) == 2);
+  // The first run is not timed.
+  const MeasureOptions o =
+      on_ranks(folder / "v.csv", {{99, 99}, {1.2, 0.5}, {1.0, 0.5}, {1.1, 0.5}});
+  measure(points, catalog(), o);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 1);
+  CHECK(table[0].text("hardware") == "memory-2");
+  CHECK(table[0].number("ttft_s") == 1.1);
+  CHECK(table[0].number("tpot_s") == 0.5);
+  CHECK(table[0].text("rounds") == "3");
+  // Quartiles 1.05 and 1.15.
+  CHECK(table[0].number("ttft_spread") == doctest::Approx(0.1 / 1.1));
+  CHECK(table[0].number("tpot_spread") == 0);
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), points[0].model);
+  c.methods = parse_methods("kvr:p=2");
+  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
+  c.hardware = *o.rank_hardware;
+  const roofline::Estimate e = search::PlacedEstimator(c).at(points[0].size);
+  CHECK(table[0].number("predicted_ttft_s") == doctest::Approx(e.ttft_s));
+  CHECK(table[0].number("predicted_tpot_s") == doctest::Approx(e.tpot_s));
+}
+
+TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where that is asked") {
+  const TestFolder folder;
+  const auto points = measure_matrix(rank_axes(), catalog());
+  REQUIRE(points.size() == 2);
+  // A warm-up and 3 rounds of the first row; then 1, 2, 3 seconds in turns.
+  std::vector<RunSeconds> times(4, {1, 0.5});
+  for (int round = 0; round < 5; ++round) {
+    for (const double seconds : {1.0, 2.0, 3.0}) times.push_back({seconds, 0.5});
+  }
+  try {
+    measure(points, catalog(), on_ranks(folder / "v.csv", times));
+    FAIL("it ended");
+  } catch (const Error& e) {
+    CHECK(e.fault() == Fault::Run);
+    const std::string line = e.what();
+    CHECK(line.find("too noisy: " + points[1].model +
+                    " kvr:p=2 tiled, batch 2, prompt 8: the "
+                    "middle half of 12 TTFTs spreads over 100 % of their median, more than 20 %") !=
+          std::string::npos);
+    CHECK(line.find("--force") != std::string::npos);
+  }
+  const std::string first = contents(folder / "v.csv.partial");
+  CHECK(std::count(first.begin(), first.end(), '\n') == 2);
+
+  // The same again goes on behind the first row. The warm-up and 12 rounds never settle.
+  std::vector<std::string> told;
+  MeasureOptions o = on_ranks(folder / "v.csv", {{1, 0.5}, {2, 0.5}, {3, 0.5}});
+  o.on_unsettled = [&](const std::string& row) { told.push_back(row); };
+  const MeasuredRows rows = measure(points, catalog(), o);
+  CHECK(rows.rows_resumed == 1);
+  CHECK(rows.rows_written == 2);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].find("prompt 8: the middle half of 12 TTFTs") != std::string::npos);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  CHECK(table[1].text("rounds") == "12");
+  CHECK(table[1].number("ttft_spread") == doctest::Approx(1));
+  CHECK(table[1].text("error").empty());
+}
+
+TEST_CASE("matrix: ranks are measured where there are some, with both of their methods") {
+  MeasureAxes axes;
+  axes.quick = true;
+  const auto one = measure_matrix(axes, catalog());
+  axes.ranks = 2;
+  std::map<std::string, int> placed;
+  for (const MeasurePoint& p : measure_matrix(axes, catalog())) {
+    if (num_ranks(p) > 1) ++placed[p.method];
+  }
+  // 2 models, 2 kernels, 2 prompts.
+  CHECK(placed == std::map<std::string, int>{{"kvr:p=2", 8}, {"tsp:p=2", 8}});
+  CHECK(measure_matrix(axes, catalog()).size() == one.size() + 16);
+}
+
+TEST_CASE("matrix: rows of other links between ranks are kept, and the run refused") {
+  const TestFolder folder;
+  const auto points = measure_matrix(rank_axes(), catalog());
+  std::atomic<bool> stop = false;
+  MeasureOptions first = on_ranks(folder / "v.csv", {{1, 0.5}});
+  first.stop = &stop;
+  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 1; };
+  CHECK(measure(points, catalog(), first).rows_written == 1);
+  MeasureOptions other = on_ranks(folder / "v.csv", {{1, 0.5}});
+  other.rank_hardware->links.at("mpi").latency.value *= 2;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), other), doctest::Contains("--restart"), Error);
 }
 
 TEST_CASE("matrix: the default has every kind of method, and only what can exist") {

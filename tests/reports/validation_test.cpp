@@ -66,6 +66,29 @@ TEST_CASE("validation: prompts on several devices are forecast as estimate forec
   CHECK(v.unmatched[1].reason == "it ran on 2 devices, and plain on one");
 }
 
+TEST_CASE("validation: prompts on several devices may have a hardware file of their own") {
+  const std::string rows =
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s,ttft_spread,rounds\n"
+      "pythia-160m,a100-80gb,plain,1,384,1,0.5,0.01,3\n"
+      "pythia-160m,h200,kvr:p=2,1,384,1,0.5,0.01,3\n"
+      "pythia-160m,a100-80gb,tsp:p=2,1,384,1,0.5,0.01,3\n";
+  const Measurements measurements = parse_measurements(rows, "m");
+  const Validation v = validate(measurements, catalog(), {"", "a100-80gb", "h200"});
+  REQUIRE(v.cases.size() == 2);
+  CHECK(v.cases[0].row.hardware == "a100-80gb");
+  CHECK(v.cases[1].row.hardware == "h200");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "h200");
+  c.methods = parse_methods("kvr:p=2");
+  CHECK(v.cases[1].predicted == search::PlacedEstimator(c).at({1, 384, 1}).ttft_s);
+  CHECK(v.devices.size() == 2);
+  REQUIRE(v.unmatched.size() == 1);
+  CHECK(v.unmatched[0].reason == "it ran on a100-80gb, not on h200");
+  CHECK_THROWS_WITH_AS(validate(measurements, catalog(), {"", "h200", "h200"}),
+                       doctest::Contains("names that differ"), Error);
+}
+
 TEST_CASE("validation: rows that nothing can be said about are listed with the reason") {
   const Validation v = validated(header +
                                  "pythia-160m,a100-80gb,1,8,1,1,,\n"

@@ -1,0 +1,34 @@
+/// Commands that this program starts and waits for.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+namespace kvcast::cli {
+
+struct ShellOptions {
+  double limit_s = 0;
+  bool keep_errors = false;                 ///< else they go where this program's go
+  const std::atomic<bool>* stop = nullptr;  ///< set by Ctrl-C, which then ends only the command
+};
+
+struct ShellRun {
+  int status = 0;  ///< as waitpid has it
+  bool late = false;
+  bool stopped = false;
+  std::string output;  ///< of both no more than the first MiB
+  std::string errors;
+
+  /// "exit status 3", "ended by signal 9"; empty when it did its work.
+  std::string failure() const;
+};
+
+/// Runs a line by sh, in a process group of its own. When it takes longer than the limit, on `stop`
+/// and when a signal ends this program, all of the group end. Throws Error (Fault::Run), beginning
+/// with `name`, when no process can be made.
+ShellRun run_shell(const std::string& line, const std::string& name, const ShellOptions& options);
+
+/// A word that sh takes as it is.
+std::string shell_quoted(const std::string& word);
+
+}  // namespace kvcast::cli
