@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "bench/guarded.h"
 #include "bench/turns.h"
 #include "model/catalog.h"
 #include "model/execute/machine_probe.h"
@@ -69,11 +71,11 @@ void report(const Graph& graph, const std::vector<std::uint64_t>& values,
 }
 
 /// What the roofline says that the pass takes.
-double forecast_s(const Options& o, const Catalog& catalog, const SessionOptions& options,
+double forecast_s(const roofline::Hardware& hardware, const SessionOptions& options,
                   const Graph& graph, const SymbolValues& values) {
   const Lowering lowering = session_lowering(options);
-  const roofline::Rates rates = roofline::make_rates(roofline::load_hardware(catalog, o.hardware),
-                                                     lowering, roofline::Mode::Calibrated);
+  const roofline::Rates rates =
+      roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
   double sum = 0;
   for (const roofline::OpGroup& group : roofline::fold(graph, lowering)) {
     sum += static_cast<double>(group.count) * roofline::time_of(group, rates, values).total.value;
@@ -82,7 +84,7 @@ double forecast_s(const Options& o, const Catalog& catalog, const SessionOptions
 }
 
 /// The methods' decode steps in turns, the median of three at a time.
-void compare(const Options& o, const Catalog& catalog, const Architecture& a) {
+void compare(const Options& o, const roofline::Hardware& hardware, const Architecture& a) {
   std::vector<std::unique_ptr<PassTimer>> timers;
   std::vector<Turn> turns;
   const Checkpoint checkpoint(a, 1);
@@ -93,7 +95,7 @@ void compare(const Options& o, const Catalog& catalog, const Architecture& a) {
     const PassTimer& timer = *timers.back();
     const Recording& r = timer.recording();
     turns.push_back({method,
-                     forecast_s(o, catalog, options, r.decode,
+                     forecast_s(hardware, options, r.decode,
                                 r.symbols.resolve({o.batch, o.prompt_len, o.kv_len})),
                      [&timer, sizes] {
                        std::vector<double> totals;
@@ -109,24 +111,27 @@ void compare(const Options& o, const Catalog& catalog, const Architecture& a) {
   });
 }
 
-int run(const Options& o) {
-  const int threads = use_threads(o.threads);
-  std::printf("%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads, measure_fma_rate() / 1e9,
-              measure_read_bandwidth() / 1e9);
+void run(const Options& o) {
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   std::vector<ConfigOverride> overrides;
   for (const std::string& s : o.set) {
     overrides.push_back({s.substr(0, s.find('=')), s.substr(s.find('=') + 1)});
   }
-  if (!o.hardware.empty()) {
+  const Architecture architecture = load_model(catalog, o.model, overrides);
+  std::optional<roofline::Hardware> hardware;
+  if (!o.hardware.empty()) hardware = roofline::load_hardware(catalog, o.hardware);
+  const int threads = use_threads(o.threads);
+  std::printf("%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads, measure_fma_rate() / 1e9,
+              measure_read_bandwidth() / 1e9);
+  if (hardware) {
     std::printf(
         "model,method,batch,kv_len,measured_tpot_s,predicted_tpot_s,measured_speedup,"
         "predicted_speedup,relative_error\n");
-    compare(o, catalog, load_model(catalog, o.model, overrides));
-    return 0;
+    compare(o, *hardware, architecture);
+    return;
   }
   for (const std::string& method : o.methods) {
-    const Checkpoint checkpoint(load_model(catalog, o.model, overrides), 1);
+    const Checkpoint checkpoint(architecture, 1);
     const PassTimer timer(checkpoint, {.methods = parse_methods(method)});
     std::printf("%s %s batch %lu kv_len %lu\n", o.model.c_str(), method.c_str(), o.batch, o.kv_len);
     const auto values = timer.recording().symbols.resolve({o.batch, o.prompt_len, o.kv_len});
@@ -138,7 +143,6 @@ int run(const Options& o) {
            timer.recording().symbols.resolve({o.batch, o.tokens, o.tokens}),
            timer.prefill({o.batch, o.tokens, o.tokens}, o.repeats));
   }
-  return 0;
 }
 
 }  // namespace
@@ -158,5 +162,5 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", o.repeats, "")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
-  return kvcast::execute::run(o);
+  return kvcast::run_guarded(argv[0], [&] { kvcast::execute::run(o); });
 }

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "bench/guarded.h"
 #include "bench/shapes.h"
 #include "model/catalog.h"
 #include "model/execute/machine_probe.h"
@@ -97,7 +98,7 @@ void measure(const Session& session, std::size_t prompt, std::size_t output_len,
   std::fflush(stdout);
 }
 
-int run(const Options& o) {
+void run(const Options& o) {
   std::printf("%d threads, median of %d runs, random fp32 weights\n", use_threads(o.threads),
               o.repeats);
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
@@ -113,7 +114,6 @@ int run(const Options& o) {
       measure(session, prompt, decodes ? shape.output_len : 1, o.repeats);
     }
   }
-  return 0;
 }
 
 }  // namespace
@@ -126,5 +126,5 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", o.repeats, "")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
-  return kvcast::execute::run(o);
+  return kvcast::run_guarded(argv[0], [&] { kvcast::execute::run(o); });
 }

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/guarded.h"
 #include "bench/shapes.h"
 #include "model/error.h"
 #include "model/execute/machine_probe.h"
@@ -172,12 +173,8 @@ int main(int argc, char** argv) {
     std::printf("peers: none given; see peers_bench --help\n");
     return 0;
   }
-  try {
+  return kvcast::run_guarded(argv[0], [&] {
     if (!o.model.empty()) compare_llama(o);
     if (!o.whisper.empty()) compare_whisper(o);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "peers_bench: %s\n", e.what());
-    return 1;
-  }
-  return 0;
+  });
 }

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "bench/guarded.h"
 #include "bench/turns.h"
 #include "model/catalog.h"
 #include "model/error.h"
@@ -110,12 +111,12 @@ class Prefill {
 };
 
 void run(const Options& o) {
-  const int threads = use_threads(o.threads);
-  std::fprintf(stderr, "%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads,
-               measure_fma_rate() / 1e9, measure_read_bandwidth() / 1e9);
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   const roofline::Hardware hardware = roofline::load_hardware(catalog, o.hardware);
   const Checkpoint checkpoint(load_model(catalog, o.model), 1);
+  const int threads = use_threads(o.threads);
+  std::fprintf(stderr, "%d threads, FMA %.1f GFLOP/s, read %.1f GB/s\n", threads,
+               measure_fma_rate() / 1e9, measure_read_bandwidth() / 1e9);
   std::vector<std::unique_ptr<Prefill>> prefills;
   std::vector<Turn> turns;
   for (const std::string& method : o.methods) {
@@ -157,11 +158,5 @@ int main(int argc, char** argv) {
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   app.add_flag("--operators", o.operators, "then one run of each by operator, on stderr");
   CLI11_PARSE(app, argc, argv);
-  try {
-    kvcast::execute::run(o);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "prefill_bench: %s\n", e.what());
-    return 1;
-  }
-  return 0;
+  return kvcast::run_guarded(argv[0], [&] { kvcast::execute::run(o); });
 }

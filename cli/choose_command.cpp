@@ -9,6 +9,7 @@
 #include "cli/choose_keep_rate.h"
 #include "cli/choose_slim.h"
 #include "cli/command.h"
+#include "cli/csv_output.h"
 #include "cli/request_options.h"
 #include "model/error.h"
 #include "model/quantity.h"
@@ -98,7 +99,7 @@ ordered_json candidate_json(const MlkvCandidate& c, const double* accuracy) {
 
 void write_mlkv_csv(const std::string& path, const std::vector<MlkvCandidate>& candidates,
                     const Accuracies& accuracies) {
-  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+  reports::CsvWriter csv(csv_target(path),
                          {"rank", "kv_layers", "kv_heads", "intermediate_size", "parameters",
                           "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes", "largest_batch",
                           "tpot_s", "published_accuracy_pct", "rejected"});
@@ -157,6 +158,7 @@ std::string mlkv_text(const std::vector<MlkvCandidate>& candidates, const Accura
 }
 
 void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
+  check_rows_alone(o.csv, {{"--json", o.json}});
   const Catalog catalog = globals.catalog();
   search::MlkvRequest request;
   request.configuration = parse_configuration(o.request, catalog);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/csv_output.h"
 #include "cli/request_options.h"
 #include "model/error.h"
 #include "model/quantity.h"
@@ -57,7 +58,7 @@ ordered_json rate_json(const KeepRate& r) {
 
 /// `chosen`: the first row is the answer; else there is none.
 void write_csv(const std::string& path, const std::vector<KeepRate>& rates, bool chosen) {
-  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+  reports::CsvWriter csv(csv_target(path),
                          {"chosen", "keep", "kept_tokens", "ttft_s", "ttft_speedup", "overhead_s",
                           "kv_cache_bytes", "fits"});
   for (const KeepRate& r : rates) {
@@ -86,6 +87,7 @@ void run(const Options& o, const Globals& globals) {
     throw Error("choose keep-rate", o.keep ? "both --target-speedup and --keep" : "neither",
                 "--target-speedup X, or --keep F for the speed-up of that share");
   }
+  check_rows_alone(o.csv, {{"--json", o.json}});
   search::KeepRateRequest request;
   request.configuration = parse_configuration(o.request, globals.catalog());
   request.method = method_of(o);

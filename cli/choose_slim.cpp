@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/csv_output.h"
 #include "cli/request_options.h"
 #include "model/quantity.h"
 #include "reports/csv_writer.h"
@@ -84,7 +85,7 @@ std::string table_text(const std::vector<SlimCandidate>& candidates) {
 
 void write_csv(const std::string& path, const std::vector<SlimCandidate>& candidates) {
   reports::CsvWriter csv(
-      path == "-" ? "/dev/stdout" : path,
+      csv_target(path),
       {"rank", "method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s", "kv_cache_bytes",
        "kv_cache_ratio", "peak_memory_bytes", "fits", "break_even_batch", "last_batch",
        "break_even_context", "last_context", "rejected"});
@@ -122,6 +123,7 @@ void write_csv(const std::string& path, const std::vector<SlimCandidate>& candid
 }
 
 void choose(const Options& o, const Globals& globals) {
+  check_rows_alone(o.csv, {{"--json", o.json}});
   const Catalog catalog = globals.catalog();
   const roofline::Configuration configuration = parse_configuration(o.request, catalog);
   const roofline::DesignPoint point = parse_sizes(o.request, configuration.architecture);

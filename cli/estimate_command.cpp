@@ -117,7 +117,7 @@ ErrorBars error_bars(const Options& o, const Configuration& c, const Catalog& ca
   }
   reports::ValidationStore store(catalog, o.request.hardware);
   if (!o.validation.empty()) store.add(o.validation);
-  return store.bars(c.hardware, to_string(c.methods), c.lowering.attention);
+  return store.bars(c.hardware, to_string(c.methods), c.lowering);
 }
 
 ordered_json bound_json(const std::optional<double>& bound) {
@@ -217,7 +217,9 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
   const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
-    return bound ? fmt::format("+-{:.0f} %, {} stored rows", 100 * *bound, rows) : std::string();
+    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", 100 * *bound, rows,
+                               rows == 1 ? "" : "s")
+                 : std::string();
   };
   Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/csv_output.h"
 #include "cli/objective_command.h"
 #include "cli/parallel_options.h"
 #include "cli/partition_choice.h"
@@ -165,7 +166,7 @@ void write_table_csv(const std::string& path, const PartitionTable& table) {
                                  "ttft_s",         "lower_bound_s", "even_ttft_s"};
   for (const auto& [key, value] : table.settings) names.push_back(key);
   const std::vector<std::string_view> columns(names.begin(), names.end());
-  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path, columns);
+  reports::CsvWriter csv(csv_target(path), columns);
   for (const search::TableEntry& e : table.entries) {
     csv.cell(e.context).cell(e.found.tokens.size());
     csv.cell(fmt::format("{}", fmt::join(e.found.tokens, " ")));
@@ -177,6 +178,7 @@ void write_table_csv(const std::string& path, const PartitionTable& table) {
 }
 
 void make_table(const TableOptions& o, const Globals& globals) {
+  check_rows_alone(o.csv, {{"--json", o.json}, {"--verify", o.verify}});
   const std::vector<std::uint64_t> contexts = reports::parse_numbers(o.prompt_len, "--prompt-len");
   std::vector<std::size_t> devices;
   for (const std::string& word : reports::parse_words(o.devices, "--devices")) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/csv_output.h"
 #include "model/error.h"
 #include "reports/csv_writer.h"
 #include "reports/published_gaps.h"
@@ -100,7 +101,7 @@ ordered_json result_json(const std::vector<Result>& results) {
 
 /// "-" is standard output, as under sweep.
 void write_csv(const std::string& path, const std::vector<Result>& results) {
-  reports::CsvWriter csv(path == "-" ? "/dev/stdout" : path,
+  reports::CsvWriter csv(csv_target(path),
                          {"table", "source", "cell", "published", "ours", "relative_error",
                           "verdict", "erratum", "file"});
   for (const Result& result : results) {
@@ -203,6 +204,7 @@ void run(const Options& o, const Globals& globals) {
   if (o.errata && (o.json || o.summary)) {
     throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
   }
+  check_rows_alone(o.csv, {{"--json", o.json}, {"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
   std::vector<Result> results;
   for (const PublishedTable* table : reports::select_tables(o.tables)) {

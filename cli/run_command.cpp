@@ -12,19 +12,16 @@
 #include "cli/request_options.h"
 #include "cli/run_importance.h"
 #include "cli/run_inputs.h"
+#include "cli/run_job.h"
 #include "cli/run_profile.h"
 #include "cli/run_ranks.h"
 #include "cli/token_printer.h"
 #include "model/error.h"
 #include "model/execute/batch_order.h"
-#include "model/execute/machine_probe.h"
 #include "model/quantity.h"
 #include "model/stopwatch.h"
 #include "model/weights/safetensors.h"
 #include "reports/atomic_file.h"
-#include "reports/output_check.h"
-#include "roofline/estimator.h"
-#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
@@ -32,30 +29,6 @@ namespace {
 using execute::Generation;
 using execute::TokenId;
 using nlohmann::ordered_json;
-
-struct Options {
-  std::string model;
-  std::string method = "plain";
-  std::string semantics;
-  std::string attention = "tiled";
-  std::string elementwise;
-  bool skip_unread_rows = false;
-  std::string dtype = "fp32";
-  RunInputs inputs;
-  std::string output_len = "16";
-  std::string chunk;
-  std::string logits;
-  std::string hardware;
-  std::string random_weights;  ///< a seed
-  std::string dump_importance;
-  std::string plot_importance;
-  int threads = 0;
-  double wait_limit_s = 600;
-  bool count = false;
-  bool profile = false;
-  bool ignore_eos = false;
-  bool json = false;
-};
 
 /// Highest resident memory of this process so far, bytes; 0 where the system does not say.
 std::uint64_t peak_resident_bytes() {
@@ -71,7 +44,6 @@ ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
   return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
 }
 
-/// How many, of one sequence or of each of a batch.
 /// The mean over decode steps, for each run of layers that share their tokens.
 ordered_json revived_json(const Recording& recording,
                           const std::vector<std::vector<std::uint64_t>>& revived) {
@@ -86,6 +58,7 @@ ordered_json revived_json(const Recording& recording,
   return rows;
 }
 
+/// How many, of one sequence or of each of a batch.
 ordered_json kept_json(const std::vector<std::vector<std::uint64_t>>& kept) {
   if (kept.size() == 1) return kept[0].size();
   ordered_json counts = ordered_json::array();
@@ -111,41 +84,7 @@ void write_logits(reports::AtomicFile& file, const Generation& g) {
   file.commit();
 }
 
-DType parse_run_dtype(const std::string& text) {
-  for (const DType dtype : {DType::FP32, DType::FP64}) {
-    if (text == name(dtype)) return dtype;
-  }
-  throw Error("--dtype", text, "fp32 or fp64, which are what a run computes in");
-}
-
-execute::SessionOptions session_options(const Options& o, const Architecture& a,
-                                        std::size_t decoder_tokens, const Catalog& catalog) {
-  execute::SessionOptions s;
-  s.methods = parse_methods(o.method);
-  apply_semantics(o.semantics, a, s.methods);
-  RequestOptions kernels;
-  kernels.attention = o.attention;
-  kernels.elementwise = o.elementwise;
-  kernels.skip_unread_rows = o.skip_unread_rows;
-  const Lowering lowering = parse_lowering(kernels);
-  s.attention = lowering.attention;
-  s.elementwise = lowering.elementwise;
-  s.skip_unread_rows = lowering.skip_unread_rows;
-  s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
-  s.dtype = parse_run_dtype(o.dtype);
-  s.logits = o.logits.empty() ? Logits::Last : Logits::All;
-  s.decoder_tokens = decoder_tokens;
-  if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
-  if (!o.random_weights.empty()) {
-    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
-    s.open = [catalog, seed](const std::string& name) {
-      return Checkpoint(load_model(catalog, name), seed + 1);
-    };
-  }
-  return s;
-}
-
-ordered_json run_json(const Options& o, const Checkpoint& checkpoint,
+ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                       const std::vector<MethodSpec>& methods, const execute::Session& session,
                       const Generation& g, std::size_t prompt_len, int threads) {
   ordered_json j{{"model", checkpoint.architecture().name},
@@ -205,147 +144,7 @@ std::string summary(const execute::Session& session, const Generation& g, std::s
                      format_quantity(static_cast<double>(peak_resident_bytes()), Dimension::Bytes));
 }
 
-/// Else the system would end the process without a word once its memory is used up.
-void check_memory(const Architecture& a, const execute::SessionOptions& options,
-                  const roofline::DesignPoint& point) {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return;
-  const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
-  // Ranks on one machine share its memory.
-  const double needed =
-      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len) *
-      ranks_on_this_machine();
-  if (needed <= memory) return;
-  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  const std::string what =
-      fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype));
-  throw Error(
-      Error(what, bytes(needed), "at most this machine's memory of " + bytes(memory)).what(),
-      Fault::Run);
-}
-
-/// A request with all that it needs, checked.
-struct Job {
-  int threads = 0;
-  Checkpoint checkpoint;
-  std::optional<text::Tokenizer> tokenizer;
-  execute::Request request;
-  execute::SessionOptions options;
-  roofline::DesignPoint point;
-  std::optional<roofline::Hardware> hardware;
-  std::optional<reports::AtomicFile> logits;
-};
-
-Checkpoint open_checkpoint(const Options& o, const Globals& globals) {
-  if (o.random_weights.empty()) return Checkpoint(o.model);
-  return Checkpoint(load_model(globals.catalog(), o.model),
-                    parse_token_count(o.random_weights, "--random-weights"));
-}
-
-/// The partition that is the fastest on devices and links of --hardware.
-search::Partition search_partition(const Options& o, const Globals& globals, const Job& job) {
-  if (o.hardware.empty()) {
-    throw Error("--method", o.method, "--hardware beside it, for which the partition is searched");
-  }
-  roofline::Configuration c;
-  c.architecture = job.checkpoint.architecture();
-  c.methods = job.options.methods;
-  c.lowering = execute::session_lowering(job.options);
-  c.logits = job.options.logits;
-  c.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
-  if (c.hardware.links.empty()) {
-    throw Error("hardware " + c.hardware.name, "no links",
-                "one, as mpirun -n 2 kvcast calibrate measures it");
-  }
-  const search::PlacedEstimator estimator(c);
-  const std::uint64_t prompt_len = job.point.prompt_len;
-  return estimator.is_placed() ? estimator.prefill(job.point).tokens
-                               : search::Partition{prompt_len};
-}
-
-/// `ranks` of a placement; null: this process runs it all.
-Job prepare(const Options& o, const Globals& globals, const RunRanks* ranks) {
-  Job job{execute::use_threads(rank_threads(o.threads)),
-          open_checkpoint(o, globals),
-          {},
-          {},
-          {},
-          {},
-          {},
-          {}};
-  const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
-  const Checkpoint& checkpoint = job.checkpoint;
-  const Architecture& a = checkpoint.architecture();
-  std::string no_tokenizer;
-  const bool sound_given = a.num_mel_bins > 0 && o.inputs.tokens.empty();
-  const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
-  if ((text_given || !o.json) && !checkpoint.is_random()) {
-    job.tokenizer = find_tokenizer(checkpoint, no_tokenizer);
-  } else {
-    no_tokenizer = "random weights have no tokenizer";
-  }
-  execute::Request& request = job.request;
-  request = read_request(o.inputs, checkpoint, job.tokenizer, no_tokenizer,
-                         [&](const std::string& line) { globals.warn(line); });
-  request.output_len = output_len;
-  // Token ids ask for so many tokens; a text ends where the model ends it.
-  if (text_given && job.tokenizer && !o.ignore_eos) {
-    request.stop_tokens = job.tokenizer->end_of_text();
-  }
-
-  execute::SessionOptions& options = job.options;
-  options = session_options(o, a, request.tokens.front().size(), globals.catalog());
-  const std::size_t prompt_len =
-      a.encoder_decoder
-          ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
-          : request.tokens[0].size();
-  job.point = {request.tokens.size(), prompt_len, output_len};
-  const bool searches = ranks != nullptr && ranks->searches();
-  if (!o.hardware.empty() && !o.profile && !searches) {
-    throw Error("--hardware", "neither --profile nor partition=search", "one of them");
-  }
-  if (ranks != nullptr) {
-    options.share = ranks->share(prompt_len, [&] { return search_partition(o, globals, job); });
-  }
-  // Beyond a position table the run is refused; any other context is only a warning.
-  if (a.decoder.position_rows == 0) {
-    for (const std::string& line : roofline::context_warnings(a, job.point)) globals.warn(line);
-  }
-  if (o.profile) {
-    if (options.dtype != DType::FP32) {
-      throw Error("--profile", "--dtype " + o.dtype, "fp32, which the fast loops compute in");
-    }
-    if (ranks != nullptr) {
-      throw Error("--profile", "--method " + o.method, "a method of one process");
-    }
-    if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
-  }
-  if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
-  if (ranks == nullptr || ranks->speaks()) {
-    if (!o.dump_importance.empty()) reports::check_writable(o.dump_importance);
-    if (!o.plot_importance.empty()) reports::check_plot_writable(o.plot_importance);
-  }
-  execute::check_checkpoint(checkpoint, options);
-  check_memory(a, options, job.point);
-  return job;
-}
-
-/// What all ranks of a job must have in common.
-std::string common_text(const Options& o, const Job& job, const Globals& globals) {
-  std::string random;
-  if (job.checkpoint.is_random()) {
-    const auto config = globals.catalog().find("models", "model", o.model);
-    random = o.random_weights + " " + file_fingerprint(config);
-  }
-  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {}", KVCAST_VERSION,
-                     fingerprint(job.checkpoint), fingerprint(job.request.tokens),
-                     to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
-                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows,
-                     fmt::join(job.options.share->partition, "/"));
-}
-
-void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks) {
+void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks* ranks) {
   execute::Request& request = job.request;
   std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
   const std::size_t prompt_len = job.point.prompt_len;
@@ -431,19 +230,19 @@ void run_job(const Options& o, const Globals& globals, Job& job, RunRanks* ranks
   globals.say(summary(session, g, prompt_len));
 }
 
-void run(const Options& o, const Globals& globals) {
+void run(const RunOptions& o, const Globals& globals) {
   const std::vector<MethodSpec> methods = parse_methods(o.method);
   if (is_idle_rank(methods)) return;
   const auto ranks = RunRanks::start(methods, o.wait_limit_s);
   if (ranks == nullptr) {
-    Job job = prepare(o, globals, nullptr);
+    RunJob job = prepare_run(o, globals, nullptr);
     return run_job(o, globals, job, nullptr);
   }
   Globals mine = globals;
   mine.quiet = globals.quiet || !ranks->speaks();
-  std::optional<Job> job;
+  std::optional<RunJob> job;
   const bool agreed = ranks->prepare([&] {
-    job.emplace(prepare(o, mine, ranks.get()));
+    job.emplace(prepare_run(o, mine, ranks.get()));
     return common_text(o, *job, globals);
   });
   if (agreed) ranks->work([&] { run_job(o, mine, *job, ranks.get()); });
@@ -462,7 +261,7 @@ void add_run(CLI::App& app, const Globals& globals) {
       "  mpirun -quiet -n 4 kvcast run --model weights/smollm2-135m-instruct.gguf --method kvr:p=4 "
       "--prompt-len 1k\n"
       "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<RunOptions>();
   c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
       ->required()
       ->type_name("PATH");

@@ -43,7 +43,7 @@ endfunction()
 
 # kvcast_bench(roofline SOURCES cost_bench.cpp LINK kvcast::roofline)
 # Makes the Google Benchmark program <build>/bench/forecast_bench, which `./run bench` runs. It is told
-# where the source tree (KVCAST_SOURCE_DIR) and the program (KVCAST_PROGRAM) are.
+# where the source tree (KVCAST_SOURCE_DIR) and the program (KVCAST_PROGRAM) are; SOURCES have its main.
 function(kvcast_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
   set(target ${name}_bench)
@@ -51,6 +51,6 @@ function(kvcast_bench name)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE KVCAST_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                KVCAST_PROGRAM="$<TARGET_FILE:kvcast_cli>")
-  target_link_libraries(${target} PRIVATE kvcast_warnings benchmark::benchmark_main ${arg_LINK})
+  target_link_libraries(${target} PRIVATE kvcast_warnings benchmark::benchmark kvcast::model ${arg_LINK})
   add_dependencies(${target} kvcast_cli)
 endfunction()

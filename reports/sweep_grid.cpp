@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -212,9 +213,11 @@ std::string SweepGrid::make_fingerprint() const {
   for (const std::string& name : spec_.hardware) {
     add_file(hash, catalog_.find("hardware", "hardware", name));
   }
-  for (const ErrorBars& bars : error_bars_) {
-    for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
-      hash.add(bound ? fmt::format("{}", *bound) : "none");
+  for (const auto& by_dtypes : error_bars_) {
+    for (const auto& [dtypes, bars] : by_dtypes) {
+      for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
+        hash.add(bound ? fmt::format("{}", *bound) : "none");
+      }
     }
   }
   return fmt::format("{:016x}", hash.value());
@@ -262,12 +265,36 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   return c;
 }
 
+std::vector<Lowering> SweepGrid::dtype_choices() const {
+  std::map<std::string, Lowering> choices;
+  Digits d(radix_.size());
+  for (d[dtype_axis] = 0; d[dtype_axis] < dtype_.size(); ++d[dtype_axis]) {
+    for (d[weight_axis] = 0; d[weight_axis] < weight_dtype_.size(); ++d[weight_axis]) {
+      for (d[activation_axis] = 0; d[activation_axis] < activation_dtype_.size();
+           ++d[activation_axis]) {
+        for (d[cache_axis] = 0; d[cache_axis] < cache_dtype_.size(); ++d[cache_axis]) {
+          const Lowering l = lowering(d);
+          choices.emplace(dtypes_text(l), l);
+        }
+      }
+    }
+  }
+  std::vector<Lowering> list;
+  for (const auto& [text, l] : choices) list.push_back(l);
+  return list;
+}
+
 void SweepGrid::look_up_error_bars() {
+  std::vector<Lowering> choices = dtype_choices();
   for (std::size_t i = 0; i < hardware_.size(); ++i) {
     const ValidationStore store(catalog_, spec_.hardware[i]);
     for (const std::vector<MethodSpec>& methods : methods_) {
       for (const Kernels attention : attention_) {
-        error_bars_.push_back(store.bars(hardware_[i], to_string(methods), attention));
+        auto& by_dtypes = error_bars_.emplace_back();
+        for (Lowering& l : choices) {
+          l.attention = attention;
+          by_dtypes.emplace(dtypes_text(l), store.bars(hardware_[i], to_string(methods), l));
+        }
       }
     }
   }
@@ -277,7 +304,7 @@ const ErrorBars& SweepGrid::error_bars(std::uint64_t index) const {
   const Digits d = digits(index);
   if (mode_[d[mode_axis]] == Mode::SpeedOfLight) return speed_of_light_bars_;
   const std::size_t method = d[hardware_axis] * methods_.size() + d[method_axis];
-  return error_bars_[method * attention_.size() + d[attention_axis]];
+  return error_bars_[method * attention_.size() + d[attention_axis]].at(dtypes_text(lowering(d)));
 }
 
 std::string SweepGrid::cells(std::uint64_t index) const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +69,8 @@ class SweepGrid {
   std::vector<std::string> words(const Digits& d) const;
   void check_set() const;
   void count_points();
+  /// One of each dtypes_text that the axes have.
+  std::vector<Lowering> dtype_choices() const;
   void look_up_error_bars();
   std::string make_fingerprint() const;
 
@@ -82,7 +85,8 @@ class SweepGrid {
   std::vector<std::optional<DType>> activation_dtype_;
   std::vector<std::optional<DType>> cache_dtype_;
   std::vector<roofline::Mode> mode_;
-  std::vector<ErrorBars> error_bars_;  ///< by device, method and attention, the last fastest
+  /// By device, method and attention, the last fastest; of each by dtypes_text.
+  std::vector<std::map<std::string, ErrorBars>> error_bars_;
   ErrorBars speed_of_light_bars_{.note = std::string(speed_of_light_note)};
   std::vector<std::size_t> radix_;  ///< the lengths of the configuration axes
   std::uint64_t num_configurations_ = 0;

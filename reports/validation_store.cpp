@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
@@ -18,7 +20,7 @@ using roofline::Hardware;
 using roofline::Sourced;
 
 constexpr const char* what = "kvcast validation";
-constexpr std::uint64_t version = 1;
+constexpr std::uint64_t version = 2;  // 1 did not tell dtypes apart
 
 /// A hash of the numbers as they are printed, so that a file and its copy agree.
 class Fingerprint {
@@ -46,7 +48,19 @@ std::string missing_text(const ErrorBars& bars) {
   return bars.tpot ? "TTFT" : "TTFT and TPOT";
 }
 
+std::string_view dtype_text(DType dtype) {
+  return dtype == DType::FP16 || dtype == DType::BF16 ? "fp16/bf16" : name(dtype);
+}
+
 }  // namespace
+
+std::string dtypes_text(const Lowering& l) {
+  const std::string_view weights = dtype_text(l.weights);
+  const std::string_view activations = dtype_text(l.activations);
+  const std::string_view cache = dtype_text(l.cache);
+  if (weights == activations && weights == cache) return std::string(weights);
+  return fmt::format("{} weights, {} activations, {} cache", weights, activations, cache);
+}
 
 std::filesystem::path validation_beside(const std::filesystem::path& hardware_file) {
   std::filesystem::path file = hardware_file;
@@ -92,6 +106,9 @@ std::string validation_document(const Validation& v, std::string_view source) {
                      {"hardware", r.hardware},
                      {"method", method_names(r.method)},
                      {"attention", attention_name(r.lowering.attention)},
+                     {"weight_dtype", name(r.lowering.weights)},
+                     {"activation_dtype", name(r.lowering.activations)},
+                     {"cache_dtype", name(r.lowering.cache)},
                      {"batch", r.size.batch},
                      {"prompt_len", r.size.prompt_len},
                      {"output_len", r.size.output_len},
@@ -140,18 +157,29 @@ void ValidationStore::add(const std::filesystem::path& path) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const JsonObject row(rows[i], fmt::format("{}: /rows/{}", path.string(), i));
     const std::string device = row.text("hardware");
+    const std::string factors = devices.text(device);
     const double error = row.positive("predicted") / row.positive("measured") - 1;
     if (!std::isfinite(error)) row.fail("measured", "a time");
-    errors_[{device, devices.text(device), row.text("method"), row.text("attention"),
+    const auto dtype = [&row](const char* key) {
+      const std::string word = row.text(key);
+      const std::vector<std::string> names = dtype_names();
+      if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
+      return parse_dtype(word);
+    };
+    const Lowering dtypes{.weights = dtype("weight_dtype"),
+                          .activations = dtype("activation_dtype"),
+                          .cache = dtype("cache_dtype")};
+    errors_[{device, factors, row.text("method"), row.text("attention"), dtypes_text(dtypes),
              row.text("metric")}]
         .push_back(error);
   }
 }
 
 ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view methods,
-                                Kernels attention) const {
-  Group group{hardware.name, fingerprint(hardware), method_names(methods),
-              std::string(attention_name(attention)), ""};
+                                const Lowering& lowering) const {
+  Group group{hardware.name,         fingerprint(hardware),
+              method_names(methods), std::string(attention_name(lowering.attention)),
+              dtypes_text(lowering), ""};
   const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
     group.metric = name(metric);
     const auto found = errors_.find(group);
@@ -163,15 +191,25 @@ ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view metho
   bars.ttft = bound(Metric::Ttft, bars.ttft_rows);
   bars.tpot = bound(Metric::Tpot, bars.tpot_rows);
   if (bars.ttft && bars.tpot) return bars;
-  const bool changed = std::any_of(errors_.begin(), errors_.end(), [&](const auto& entry) {
-    const Group& g = entry.first;
-    return g.device == group.device && g.method == group.method && g.attention == group.attention &&
-           g.fingerprint != group.fingerprint;
-  });
-  bars.note =
-      fmt::format("no stored validation of {} with {}, {} attention on {}{}: no error bound",
-                  missing_text(bars), group.method, group.attention, group.device,
-                  changed ? " with these factors" : "");
+  bool changed = false;
+  std::set<std::string> other_dtypes;
+  for (const auto& [g, errors] : errors_) {
+    const bool missing = (g.metric == name(Metric::Ttft) && !bars.ttft) ||
+                         (g.metric == name(Metric::Tpot) && !bars.tpot);
+    if (!missing) continue;
+    if (g.device != group.device || g.method != group.method || g.attention != group.attention) {
+      continue;
+    }
+    const bool same_dtypes = g.dtypes == group.dtypes;
+    const bool same_factors = g.fingerprint == group.fingerprint;
+    changed |= same_dtypes && !same_factors;
+    if (same_factors && !same_dtypes) other_dtypes.insert(g.dtypes);
+  }
+  bars.note = fmt::format(
+      "no stored validation of {} with {}, {} attention, {} on {}{}{}: no error bound",
+      missing_text(bars), group.method, group.attention, group.dtypes, group.device,
+      changed ? " with these factors" : "",
+      other_dtypes.empty() ? "" : fmt::format(", only of {}", fmt::join(other_dtypes, "; ")));
   return bars;
 }
 

@@ -18,15 +18,20 @@ namespace kvcast::reports {
 inline constexpr std::string_view validation_folder = "validation";
 std::filesystem::path validation_beside(const std::filesystem::path& hardware_file);
 
-/// The JSON that a store holds: each case's inputs, predicted, measured and relative_error, and a
-/// fingerprint of each device's factors. `source` says where the measurements are from.
+/// The JSON that a store holds: each case's inputs and dtypes, predicted, measured and
+/// relative_error, and a fingerprint of each device's factors. `source` says where the measurements
+/// are from.
 std::string validation_document(const Validation& validation, std::string_view source);
 
 /// Changes with every number of a device that forecasts depend on.
 std::string fingerprint(const roofline::Hardware& hardware);
 
+/// "fp16/bf16", or "fp8 weights, fp32 activations, fp8 cache" where they differ: the dtypes that a
+/// stored error is of. fp16 and bf16 are one: equally wide, and each other's rates in hardware.h.
+std::string dtypes_text(const Lowering& lowering);
+
 /// Bounds on |predicted / measured - 1|, as error_bound has them, from the stored rows of the same
-/// device, method (its parts, whatever their options) and attention.
+/// device, method (its parts, whatever their options), attention and dtypes_text.
 struct ErrorBars {
   std::optional<double> ttft = {};
   std::optional<double> tpot = {};
@@ -47,9 +52,9 @@ class ValidationStore {
   /// A stored file, or all .json of a folder. Throws Error when one is no stored validation.
   void add(const std::filesystem::path& path);
 
-  /// `methods` as parse_methods takes them.
+  /// `methods` as parse_methods takes them; of `lowering` the attention and the dtypes.
   ErrorBars bars(const roofline::Hardware& hardware, std::string_view methods,
-                 Kernels attention) const;
+                 const Lowering& lowering) const;
 
  private:
   struct Group {
@@ -57,6 +62,7 @@ class ValidationStore {
     std::string fingerprint;
     std::string method;
     std::string attention;
+    std::string dtypes;
     std::string metric;
     auto operator<=>(const Group&) const = default;
   };

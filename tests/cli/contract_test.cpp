@@ -64,6 +64,23 @@ TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing el
   CHECK(std::count(result.output.begin(), result.output.end(), '\n') == 25);
 }
 
+// The rows have standard output to themselves: the other answer was dropped without a word.
+TEST_CASE("contract: --csv - beside another answer on stdout is refused") {
+  const std::string device = "--model pythia-160m --hardware a100-80gb ";
+  for (const std::string request :
+       {"reproduce slim-table1 --json", "reproduce slim-table1 --summary",
+        "reproduce slim-table1 --errata"}) {
+    check_refused(request + " --csv -", request.substr(request.find("--")) + ": what it prints");
+  }
+  check_refused("choose mlkv " + device + "--json --csv -", "expected --csv FILE");
+  check_refused("choose slim " + device + "--json --csv -", "expected --csv FILE");
+  check_refused("choose keep-rate " + device + "--keep 0.5 --json --csv -", "expected --csv FILE");
+  const std::string table = "partition table " + device + "--devices 2 --prompt-len 1k --csv - ";
+  check_refused(table + "--json", "--json: what it prints");
+  check_refused(table + "--verify", "--verify: what it prints");
+  check_refused("sweep " + device + "--json --csv -", "expected --csv FILE");
+}
+
 TEST_CASE("contract: a sweep warns once for each model beyond its context") {
   const ProgramResult result = run_program(
       "sweep --model gpt2,llama-3.1-8b --hardware a100-80gb --prompt-len 512,8k --csv -");

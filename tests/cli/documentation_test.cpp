@@ -1,8 +1,6 @@
 // Every ```console block of the documentation is run: "$ kvcast ..." lines are commands, what
 // follows them is what they print. With KVCAST_REGENERATE set the blocks are rewritten instead
 // (`./run docs`).
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -11,6 +9,8 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+
+#include "tests/cli/shell.h"
 
 namespace kvcast::cli {
 namespace {
@@ -30,18 +30,8 @@ std::string read_text(const std::string& path) {
 std::string output_of(const std::string& command) {
   const std::string program_folder =
       std::string(KVCAST_PROGRAM).substr(0, std::string(KVCAST_PROGRAM).rfind('/'));
-  const std::string line = "cd '" KVCAST_SOURCE_DIR "' && PATH='" + program_folder + "':$PATH " +
-                           "LC_ALL=C sh -c '" + command + "' 2>/dev/null";
-  FILE* pipe = popen(line.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
-  CHECK_MESSAGE(status == 0, command);
-  return output;
+  return shell_output("cd '" KVCAST_SOURCE_DIR "' && PATH='" + program_folder + "':$PATH " +
+                      "LC_ALL=C sh -c '" + command + "' 2>/dev/null");
 }
 
 struct Regenerated {

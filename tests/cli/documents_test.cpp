@@ -5,23 +5,12 @@
 #include <doctest/doctest.h>
 
 #include "tests/cli/program.h"
+#include "tests/cli/shell.h"
 
 namespace kvcast::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shell_output(const std::string& command) {
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), n);
-  }
-  CHECK(::pclose(pipe) == 0);
-  return output;
-}
 
 /// What bash offers for the last of `words`.
 std::string completions(const std::string& words) {

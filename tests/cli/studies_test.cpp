@@ -14,6 +14,7 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/cli/shell.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -30,15 +31,7 @@ nlohmann::json manifest_of(const fs::path& study) {
 
 /// What a shell prints in the root of the repository, without its line's end.
 std::string shell(const std::string& command) {
-  FILE* pipe = ::popen(("cd '" KVCAST_SOURCE_DIR "' && LC_ALL=C && " + command).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), n);
-  }
-  REQUIRE(::pclose(pipe) == 0);
-  return output;
+  return shell_output("cd '" KVCAST_SOURCE_DIR "' && LC_ALL=C && " + command);
 }
 
 /// As tools/reports.sh has it.

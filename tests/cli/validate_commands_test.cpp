@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include "reports/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/reports/test_folder.h"
 
@@ -171,6 +172,24 @@ TEST_CASE("validate --store: estimate and sweep print the bounds, or that there 
         doctest::Approx(std::abs(v["rows"][1]["relative_error"].get<double>())).epsilon(1e-4));
   CHECK(some["error_bound_note"] == "");
   CHECK(run_json(estimate + " --mode speed-of-light")["ttft_error_bound"].is_null());
+  // The measurements were of fp16.
+  CHECK(run_json(estimate + " --dtype bf16")["ttft_error_bound"] == some["ttft_error_bound"]);
+  const json narrow = run_json(estimate + " --cache-dtype int8");
+  CHECK(narrow["ttft_error_bound"].is_null());
+  CHECK(narrow["ttft_error_rows"] == 0);
+  CHECK(narrow["error_bound_note"].get<std::string>().find("only of fp16/bf16") !=
+        std::string::npos);
+  const std::string rows = (folder / "rows.csv").string();
+  REQUIRE(run_program("sweep --quiet --model pythia-160m --dtype fp16,bf16 --cache-dtype "
+                      "fp16,int8 --hardware " +
+                      hw + " --csv " + rows)
+              .status == 0);
+  const reports::CsvTable table = reports::CsvTable::read(rows);
+  REQUIRE(table.size() == 4);
+  for (const reports::CsvRow& row : table.rows()) {
+    CAPTURE(row.text("cache_dtype"));
+    CHECK(row.text("ttft_error_bound").empty() == (row.text("cache_dtype") == "int8"));
+  }
 
   const ProgramResult sweep =
       run_program("sweep --model pythia-160m --attention tiled,eager --hardware " + hw);

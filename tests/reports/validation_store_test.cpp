@@ -43,25 +43,66 @@ TEST_CASE("store: bounds are the worst of few rows of the same device, method an
   ValidationStore store = empty_store();
   store.add(folder.path());
   const roofline::Hardware hw = v.devices.at("tpu-v4");
-  const ErrorBars tiled = store.bars(hw, "plain", Kernels::Fused);
+  const ErrorBars tiled = store.bars(hw, "plain", {});
   REQUIRE(tiled.ttft);
   CHECK(*tiled.ttft == doctest::Approx(0.3).epsilon(1e-4));  // of -0.2 and 0.3
   CHECK(*tiled.tpot == doctest::Approx(0.1).epsilon(1e-4));  // of 0.1 and 0.05
   CHECK(tiled.ttft_rows == 2);
   CHECK(tiled.note.empty());
-  CHECK(*store.bars(hw, "plain", Kernels::Eager).ttft == doctest::Approx(0.7).epsilon(1e-4));
+  CHECK(*store.bars(hw, "plain", {.attention = Kernels::Eager}).ttft ==
+        doctest::Approx(0.7).epsilon(1e-4));
 
-  const ErrorBars slim = store.bars(hw, "slim", Kernels::Fused);
+  const ErrorBars slim = store.bars(hw, "slim", {});
   CHECK_FALSE(slim.ttft);
   CHECK(slim.note ==
-        "no stored validation of TTFT and TPOT with slim, tiled attention on tpu-v4: no error "
-        "bound");
+        "no stored validation of TTFT and TPOT with slim, tiled attention, fp16/bf16 on tpu-v4: no "
+        "error bound");
   // Other factors of the same device were never validated.
   roofline::Hardware changed = hw;
   changed.memory_bandwidth.value *= 1.01;
-  const ErrorBars other = store.bars(changed, "plain", Kernels::Fused);
+  const ErrorBars other = store.bars(changed, "plain", {});
   CHECK_FALSE(other.ttft);
   CHECK(other.note.find("with these factors") != std::string::npos);
+}
+
+// Errors of one width say nothing of another: other rates and other bytes are at work.
+TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are one") {
+  Validation v =
+      validate(parse_measurements("model,hardware,dtype,batch,prompt_len,output_len,ttft_s,tpot_s\n"
+                                  "pythia-160m,tpu-v4,fp16,1,512,9,1,1\n"
+                                  "pythia-160m,tpu-v4,int8,1,512,9,1,1\n",
+                                  "m"),
+               catalog(), {});
+  const double errors[] = {0.1, 0.2, 0.3, 0.4};
+  REQUIRE(v.cases.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder.path());
+  const auto bars = [&](DType weights, DType activations, DType cache) {
+    return store.bars(v.devices.at("tpu-v4"), "plain",
+                      {.weights = weights, .activations = activations, .cache = cache});
+  };
+  for (const DType half : {DType::FP16, DType::BF16}) {
+    const ErrorBars b = bars(half, half, half);
+    REQUIRE(b.ttft);
+    CHECK(*b.ttft == doctest::Approx(0.1).epsilon(1e-4));
+    CHECK(*b.tpot == doctest::Approx(0.2).epsilon(1e-4));
+    CHECK(b.ttft_rows == 1);
+  }
+  CHECK(*bars(DType::INT8, DType::INT8, DType::INT8).ttft == doctest::Approx(0.3).epsilon(1e-4));
+  const ErrorBars wide = bars(DType::FP32, DType::FP32, DType::FP32);
+  CHECK_FALSE(wide.ttft);
+  CHECK_FALSE(wide.tpot);
+  CHECK(wide.ttft_rows == 0);
+  CHECK(wide.note ==
+        "no stored validation of TTFT and TPOT with plain, tiled attention, fp32 on tpu-v4, only "
+        "of fp16/bf16; int8: no error bound");
+  const ErrorBars mixed = bars(DType::INT8, DType::FP16, DType::BF16);
+  CHECK_FALSE(mixed.ttft);
+  CHECK(mixed.note.find("int8 weights, fp16/bf16 activations, fp16/bf16 cache on tpu-v4") !=
+        std::string::npos);
 }
 
 TEST_CASE("store: options of a method are one method, and a missing metric is named") {
@@ -74,8 +115,7 @@ TEST_CASE("store: options of a method are one method, and a missing metric is na
   write(folder / "v.json", validation_document(v, "m"));
   ValidationStore store = empty_store();
   store.add(folder / "v.json");
-  const ErrorBars bars =
-      store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", Kernels::Fused);
+  const ErrorBars bars = store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", {});
   CHECK(bars.ttft);
   CHECK_FALSE(bars.tpot);
   CHECK(bars.note.find("validation of TPOT with random-prune") != std::string::npos);
@@ -92,14 +132,16 @@ TEST_CASE("store: a file that is none is refused in one line") {
   refused("{", "not valid JSON");
   refused("[]", "an object");
   refused(R"({"what":"else"})", "kvcast validation");
-  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":[]})", "version");
-  refused(R"({"what":"kvcast validation","version":1,"devices":{},"rows":{}})", "a list");
+  refused(R"({"what":"kvcast validation","version":1,"devices":{},"rows":[]})", "version");
+  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":{}})", "a list");
   const std::string start =
-      R"({"what":"kvcast validation","version":1,"devices":{"d":"f"},"rows":[)";
+      R"({"what":"kvcast validation","version":2,"devices":{"d":"f"},"rows":[)";
   refused(start + "3]}", "/rows/0");
   refused(start + R"({"hardware":"e","predicted":1,"measured":1}]})", "/devices");
   refused(start + R"({"hardware":"d","predicted":1,"measured":0}]})", "/rows/0/measured");
   refused(start + R"({"hardware":"d","predicted":-1,"measured":1}]})", "/rows/0/predicted");
+  refused(start + R"({"hardware":"d","predicted":1,"measured":1,"weight_dtype":"fp17"}]})",
+          "/rows/0/weight_dtype");
 }
 
 TEST_CASE("store: the catalog's holds what validate says now") {

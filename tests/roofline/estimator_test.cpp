@@ -6,22 +6,13 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
 #include "model/error.h"
+#include "tests/roofline/a100_configuration.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
 
 namespace {
-
-Configuration configuration(const std::string& model, const std::string& methods) {
-  static const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
-  Configuration c;
-  c.architecture = load_model(catalog, model);
-  c.methods = parse_methods(methods);
-  c.hardware = load_hardware(catalog, "a100-80gb");
-  return c;
-}
 
 bool mentions(const std::vector<std::string>& lines, const std::string& word) {
   for (const std::string& line : lines) {
@@ -33,8 +24,8 @@ bool mentions(const std::vector<std::string>& lines, const std::string& word) {
 }  // namespace
 
 TEST_CASE("estimator: a method is measured against plain at the same point") {
-  const Estimator plain(configuration("pythia-160m", "plain"));
-  const Estimator pruned(configuration("pythia-160m", "random-prune:keep=0.25"));
+  const Estimator plain(a100_configuration("pythia-160m", "plain"));
+  const Estimator pruned(a100_configuration("pythia-160m", "random-prune:keep=0.25"));
   const DesignPoint p{4, 1024, 64};
   const Estimate base = plain.at(p);
   const Estimate e = pruned.at(p);
@@ -48,7 +39,8 @@ TEST_CASE("estimator: a method is measured against plain at the same point") {
 }
 
 TEST_CASE("estimator: keeping every token gains nothing, exactly") {
-  const Estimate e = Estimator(configuration("pythia-160m", "random-prune:keep=1")).at({4, 99, 9});
+  const Estimate e =
+      Estimator(a100_configuration("pythia-160m", "random-prune:keep=1")).at({4, 99, 9});
   CHECK(e.ttft_speedup == 1);
   CHECK(e.tpot_speedup == 1);
   CHECK(e.kv_cache_ratio == 1);
@@ -56,7 +48,7 @@ TEST_CASE("estimator: keeping every token gains nothing, exactly") {
 
 TEST_CASE("estimator: a sweep gives each point what it gets alone") {
   for (const std::string methods : {"plain", "random-prune:keep=0.25"}) {
-    const Estimator estimator(configuration("pythia-160m", methods));
+    const Estimator estimator(a100_configuration("pythia-160m", methods));
     std::vector<DesignPoint> points;
     for (std::uint64_t i = 0; i < 100; ++i) points.push_back({1 + i % 4, 1 + 13 * i, 1 + i});
     std::vector<Estimate> rows(points.size());
@@ -72,17 +64,17 @@ TEST_CASE("estimator: a sweep gives each point what it gets alone") {
 }
 
 TEST_CASE("estimator: a request longer than the model's context is answered with a warning") {
-  const Estimator pythia(configuration("pythia-160m", "plain"));  // 2048 positions
+  const Estimator pythia(a100_configuration("pythia-160m", "plain"));  // 2048 positions
   CHECK_FALSE(mentions(pythia.warnings({1, 2000, 48}), "longer than the context"));
   CHECK(mentions(pythia.warnings({1, 2000, 49}), "2049 tokens is longer than the context"));
-  const Estimator whisper(configuration("whisper-tiny", "plain"));  // 1500 frames, 448 tokens
+  const Estimator whisper(a100_configuration("whisper-tiny", "plain"));  // 1500 frames, 448 tokens
   CHECK_FALSE(mentions(whisper.warnings({1, 1500, 447}), "longer"));
   CHECK(mentions(whisper.warnings({1, 1501, 100}), "encoder length of 1501"));
   CHECK(mentions(whisper.warnings({1, 1500, 448}), "output of 449"));
 }
 
 TEST_CASE("estimator: a factor that nobody measured is a warning; the speed of light needs none") {
-  Configuration c = configuration("pythia-160m", "plain");
+  Configuration c = a100_configuration("pythia-160m", "plain");
   CHECK(Estimator(c).warnings({1, 10, 10}).empty());
   c.hardware.memory_bandwidth_factor.reset();
   CHECK(mentions(Estimator(c).warnings({1, 10, 10}), "memory_bandwidth"));
@@ -91,8 +83,8 @@ TEST_CASE("estimator: a factor that nobody measured is a warning; the speed of l
 }
 
 TEST_CASE("estimator: methods that do not fit the model, or dtypes the device, are refused") {
-  CHECK_THROWS_AS(Estimator(configuration("t5-small", "random-prune:keep=0.5")), Error);
-  Configuration c = configuration("pythia-160m", "plain");
+  CHECK_THROWS_AS(Estimator(a100_configuration("t5-small", "random-prune:keep=0.5")), Error);
+  Configuration c = a100_configuration("pythia-160m", "plain");
   c.hardware.peak_flops_per_second.clear();
   CHECK_THROWS_AS(Estimator{c}, Error);
 }
@@ -101,7 +93,7 @@ TEST_CASE("estimator: methods that do not fit the model, or dtypes the device, a
 // charged a sixth of it as long as it stays in the A100's 40 MB.
 TEST_CASE(
     "estimator: a cache that all layers read is read from memory once while it fits on chip") {
-  const Estimator e(configuration("whisper-base", "slim:option=encdec2"));
+  const Estimator e(a100_configuration("whisper-base", "slim:option=encdec2"));
   const std::uint64_t states = std::uint64_t{1500} * 512 * 2;
   const auto spared = [&](std::uint64_t batch) {
     std::uint64_t largest = 0;
@@ -116,7 +108,7 @@ TEST_CASE(
 }
 
 TEST_CASE("estimator: of a shared cache no more is spared than a window lets a layer read") {
-  const Estimator e(configuration("mistral-7b", "mlkv:layers=1,heads=1"));
+  const Estimator e(a100_configuration("mistral-7b", "mlkv:layers=1,heads=1"));
   const DesignPoint p{1, 32000, 1};
   double decode = 0;
   for (const BreakdownRow& row : e.breakdown(p)) {
@@ -132,8 +124,10 @@ TEST_CASE("estimator: of a shared cache no more is spared than a window lets a l
 namespace {
 
 Configuration speculative(const std::string& methods) {
-  Configuration c = configuration("llama-2-7b", methods);
-  c.find_model = [](const std::string& name) { return configuration(name, "plain").architecture; };
+  Configuration c = a100_configuration("llama-2-7b", methods);
+  c.find_model = [](const std::string& name) {
+    return a100_configuration(name, "plain").architecture;
+  };
   return c;
 }
 
@@ -145,8 +139,9 @@ TEST_CASE("estimator: passes before the prefill add their time, work and memory"
   const std::string method = "specprefill:keep=0.25,speculator=tinyllama-1.1b,lookahead=4";
   const Estimator estimator(speculative(method));
   const Estimate e = estimator.at(p);
-  const Estimate speculator = Estimator(configuration("tinyllama-1.1b", "plain")).at({1, 2000, 4});
-  const Estimate base = Estimator(configuration("llama-2-7b", "plain")).at({1, 500, 10});
+  const Estimate speculator =
+      Estimator(a100_configuration("tinyllama-1.1b", "plain")).at({1, 2000, 4});
+  const Estimate base = Estimator(a100_configuration("llama-2-7b", "plain")).at({1, 500, 10});
   // 3 later tokens of the speculator; scores of 4 queries are less than a hundredth of that.
   const double flops =
       speculator.prefill_flops + 3 * speculator.decode_flops_per_token + base.prefill_flops;

@@ -167,6 +167,22 @@ TEST_CASE("op_cost: identical layers fold to one group an operator, different on
         std::vector<std::uint64_t>{3, 2});
 }
 
+TEST_CASE("op_cost: tiled attention of one query is decoding's, of several prefill's") {
+  const Recording r = record(tiny(), {}, {});
+  const auto check = [](const Graph& graph, Engine engine, Stream stream) {
+    std::size_t found = 0;
+    for (const OpGroup& g : fold(graph, {})) {
+      if (g.op != "tiled_attention") continue;
+      ++found;
+      CHECK(g.engine == engine);
+      CHECK(g.stream == stream);
+    }
+    CHECK(found > 0);
+  };
+  check(r.prefill, Engine::TiledAttention, Stream::Attention);
+  check(r.decode, Engine::DecodeAttention, Stream::Decode);
+}
+
 TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own bandwidths") {
   const Recording r = record(tiny(), {}, eager);
   for (const OpGroup& g : fold(r.prefill, eager)) {

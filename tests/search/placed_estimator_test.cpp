@@ -6,9 +6,9 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
 #include "model/rank_recording.h"
 #include "tests/model/message_of.h"
+#include "tests/roofline/a100_configuration.h"
 
 namespace kvcast::search {
 namespace {
@@ -21,14 +21,7 @@ using roofline::Estimate;
 
 Configuration configuration(const std::string& methods, const std::string& model = "llama-7b",
                             Kernels kernels = Kernels::Fused) {
-  const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
-  Configuration c;
-  c.architecture = load_model(catalog, model);
-  c.methods = parse_methods(methods);
-  c.lowering.attention = c.lowering.elementwise = kernels;
-  c.hardware = roofline::load_hardware(catalog, "a100-80gb");
-  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
-  return c;
+  return roofline::a100_configuration(model, methods, kernels);
 }
 
 HardwareLink link_of(double bytes_per_s) {

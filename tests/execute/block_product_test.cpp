@@ -1,0 +1,46 @@
+#include "model/execute/block_product.h"
+
+#include <cstdint>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace kvcast::execute {
+namespace {
+
+/// Small whole numbers, all sums of which are exact in fp32.
+std::vector<float> numbers(std::size_t count, std::uint32_t seed) {
+  std::vector<float> list(count);
+  for (float& x : list) {
+    seed = seed * 1664525 + 1013904223;  // Numerical Recipes' generator
+    x = static_cast<float>(seed >> 28) - 7;
+  }
+  return list;
+}
+
+TEST_CASE("block product: C = A Bt of all sizes about a tile and a vector, and nothing beside it") {
+  for (std::size_t m = 1; m <= 2 * block_rows + 1; ++m) {
+    for (const std::size_t n : {1u, 3u, 4u, 7u, 9u}) {
+      for (const std::size_t k : {1u, 15u, 16u, 17u, 40u}) {
+        const std::size_t lda = k + 2;
+        const std::size_t ldb = k + 3;
+        const std::size_t ldc = n + 1;
+        const std::vector<float> a = numbers(m * lda, 1);
+        const std::vector<float> b = numbers(n * ldb, 2);
+        std::vector<float> c(m * ldc, 0.5F);
+        multiply_block_transposed({m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc});
+        for (std::size_t row = 0; row < m; ++row) {
+          for (std::size_t column = 0; column < n; ++column) {
+            float sum = 0;
+            for (std::size_t i = 0; i < k; ++i) sum += a[row * lda + i] * b[column * ldb + i];
+            CHECK(c[row * ldc + column] == sum);
+          }
+          CHECK(c[row * ldc + n] == 0.5F);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute
