@@ -130,12 +130,12 @@ void run(const Options& o) {
     take_turns(turns, o.repeats, &meter);
   }
   std::printf(
-      "model,method,batch,prompt_len,measured_ttft_s,predicted_ttft_s,measured_speedup,"
+      "model,method,batch,prompt_len,rounds,measured_ttft_s,predicted_ttft_s,measured_speedup,"
       "predicted_speedup,relative_error,speedup_at_one_clock,relative_error_at_one_clock\n");
   print_speedups(turns, [&](const std::string& method) {
     // A method's options are separated by commas.
     const std::string cell = method.find(',') == std::string::npos ? method : '"' + method + '"';
-    return fmt::format("{},{},{},{}", o.model, cell, o.batch, o.prompt_len);
+    return fmt::format("{},{},{},{},{}", o.model, cell, o.batch, o.prompt_len, o.repeats);
   });
   if (!o.operators) return;
   for (const auto& prefill : prefills) prefill->print_profile();

@@ -86,7 +86,9 @@ study public-measurements data/measurements/public_llm_latency.csv data/measurem
   --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
-(cd reports/slim-decode && gnuplot --default-settings speedups.gp)
-inputs=(reports/slim-decode/speedups.csv)
-commands=("cd reports/slim-decode && gnuplot --default-settings speedups.gp")
-manifest reports/slim-decode
+for study in slim-decode kvp-prefill; do
+  (cd "reports/$study" && gnuplot --default-settings speedups.gp)
+  inputs=("reports/$study/speedups.csv")
+  commands=("cd reports/$study && gnuplot --default-settings speedups.gp")
+  manifest "reports/$study"
+done
