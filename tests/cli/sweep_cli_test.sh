@@ -57,7 +57,7 @@ expect 2 "--shard" "${base[@]}" --shard 0/2
 expect 2 "--json" "${base[@]}" --json
 expect 2 "a folder" "${base[@]}" --csv folder
 expect 2 "one prompt length" "${base[@]}" --plot a.svg
-expect 2 "as the rows" "${base[@]}" --prompt-len 1,2 --plot a.svg --csv a.csv
+expect 2 "another stem" "${base[@]}" --prompt-len 1,2 --plot a.svg --csv a.csv
 expect 1 "No space left" "${base[@]}" --csv /dev/full
 expect 1 "No such file or directory" "${base[@]}" --csv missing/a.csv
 "$program" sweep "${base[@]}" >/dev/full 2>err.txt
