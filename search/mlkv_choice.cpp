@@ -109,7 +109,8 @@ std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request) {
   }
   const auto rank = [&](const MlkvCandidate& c) {
     const std::uint64_t batch = request.goal == MlkvGoal::MaxBatch ? c.largest_batch : 0;
-    return std::tuple(c.rejected.empty(), batch, c.layers * c.heads, c.layers);
+    const bool by_rule = c.layers == a.decoder.layers.size() || c.heads == 1;
+    return std::tuple(c.rejected.empty(), batch, by_rule, c.layers * c.heads, c.layers);
   };
   std::sort(candidates.begin(), candidates.end(),
             [&](const auto& x, const auto& y) { return rank(x) > rank(y); });

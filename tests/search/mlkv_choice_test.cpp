@@ -61,9 +61,12 @@ TEST_CASE("mlkv choice: with room for all the model stays, then heads go within 
   const auto shapes = accepted(choose_mlkv(r));
   REQUIRE(shapes.size() == 36);
   CHECK(shapes[0] == Shape{12, 12});
-  CHECK(shapes[1] == Shape{12, 6});  // 72 heads; so has {6, 12}
-  CHECK(shapes[2] == Shape{6, 12});
-  CHECK(shapes.back() == Shape{1, 1});
+  CHECK(shapes[1] == Shape{12, 6});
+  CHECK(shapes[5] == Shape{12, 1});
+  CHECK(shapes[6] == Shape{6, 1});  // one head a layer is left: now across layers
+  CHECK(shapes[10] == Shape{1, 1});
+  CHECK(shapes[11] == Shape{6, 12});  // 72 heads, but shared across layers that have 12
+  CHECK(shapes.back() == Shape{1, 2});
 }
 
 TEST_CASE("mlkv choice: a budget rejects what does not fit, and says what it would need") {
