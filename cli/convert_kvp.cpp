@@ -11,6 +11,7 @@
 #include "model/convert/kvp_fit.h"
 #include "model/quantity.h"
 #include "reports/output_check.h"
+#include "reports/plot.h"
 #include "reports/prediction_errors.h"
 
 namespace kvcast::cli {
@@ -97,6 +98,13 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     if (plot.empty()) continue;
     reports::check_plot_writable(plot);
     reports::check_plot_writable(reports::r2_picture(plot));
+    reports::check_plot_spares(plot, o.csv, "--csv");
+    reports::check_plot_spares(reports::r2_picture(plot), o.csv, "--csv");
+  }
+  if (!o.plot.empty() && !o.plot_positions.empty()) {
+    const auto points = reports::plot_files(o.plot_positions).csv;
+    reports::check_plot_spares(o.plot, points, "--plot-positions");
+    reports::check_plot_spares(reports::r2_picture(o.plot), points, "--plot-positions");
   }
   KvpFitReport report;
   if (o.identity) {

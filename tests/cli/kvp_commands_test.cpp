@@ -151,6 +151,11 @@ TEST_CASE("convert kvp: an output that cannot be written is seen before anything
   const auto files = folder.num_files();
   check_refused(command + "--plot " + (folder / "layers.txt").string(), "layers.txt");
   check_refused(command + "--plot-positions " + (folder / "positions").string(), "positions");
+  const std::string plot = "--plot " + (folder / "a.svg").string();
+  check_refused(command + plot + " --csv " + (folder / "a.csv").string(), "another stem");
+  check_refused(command + plot + " --csv " + (folder / "a-r2.csv").string(), "another stem");
+  check_refused(command + plot + " --plot-positions " + (folder / "a.png").string(),
+                "another stem");
   fs::create_directory(folder / "wide-r2.svg");
   check_refused(command + "--plot " + (folder / "wide.svg").string(), "wide-r2.svg");
   fs::remove(folder / "wide-r2.svg");

@@ -111,6 +111,9 @@ TEST_CASE("run: files of importance that cannot be written are seen before the r
   const auto files = folder.num_files();
   check_refused(weighs + "--plot-importance " + (folder / "a.txt").string(), "a.txt");
   check_refused(weighs + "--dump-importance " + (folder / "none" / "a.csv").string(), "a.csv");
+  check_refused(weighs + "--dump-importance " + (folder / "a.csv").string() +
+                    " --plot-importance " + (folder / "a.svg").string(),
+                "another stem");  // the picture's points go to a.csv
   const std::string plot = " --plot-importance " + (folder / "a.svg").string();
   check_refused(run + "random-prune:keep=0.5" + plot, "tokens drawn by lot");
   check_refused(run + "lazyllm:begin=0.8,end=0.4" + plot,
