@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <set>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 #include "cli/measured_rows_run.h"
 #include "cli/pair_text.h"
 #include "cli/request_options.h"
+#include "cli/run_importance.h"
 #include "cli/run_inputs.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
@@ -129,6 +132,25 @@ std::string summary_text(const std::vector<QualityRow>& rows) {
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
+/// The models that the methods name read the samples as the base model does.
+void check_helpers(std::span<const reports::QualityMethod> methods,
+                   std::span<const QualitySample> samples, const text::Tokenizer& tokenizer) {
+  std::vector<std::vector<execute::TokenId>> prompts;
+  for (const QualitySample& s : samples) prompts.push_back(s.prompt);
+  std::set<std::string> seen;
+  for (const reports::QualityMethod& method : methods) {
+    for (const MethodSpec& spec : parse_methods(method.method)) {
+      for (const auto& [option, value] : spec.options) {
+        const bool is_model = option == "speculator" || option == "auxiliary";
+        std::error_code ec;
+        if (!is_model || !std::filesystem::exists(value, ec) || !seen.insert(value).second)
+          continue;
+        check_tokenizer(value, Checkpoint(value), prompts, tokenizer);
+      }
+    }
+  }
+}
+
 void validate_quality(const Options& o, const Globals& globals) {
   if (o.texts.empty() && parse_count(o.needles, "--needles") == 0) {
     throw Error("validate quality", "nothing to measure on", "--text FILE, --needles N, or both");
@@ -141,6 +163,7 @@ void validate_quality(const Options& o, const Globals& globals) {
   std::string no_tokenizer;
   const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   const auto samples = read_samples(o, checkpoint, tokenizer, no_tokenizer, globals);
+  if (tokenizer) check_helpers(methods, samples, *tokenizer);
   execute::use_threads(o.threads);
   reports::QualityOptions options;
   options.csv = o.csv;

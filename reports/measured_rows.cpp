@@ -1,5 +1,6 @@
 #include "reports/measured_rows.h"
 
+#include "model/error.h"
 #include "reports/sweep_file.h"
 
 namespace kvcast::reports {
@@ -32,6 +33,9 @@ MeasuredRows measure_rows(const MeasuredRowsOptions& options, std::string_view h
   } catch (const Stopped&) {
     result.stopped = true;
     return result;
+  } catch (const Error&) {
+    if (result.rows_written == 0) file.discard();
+    throw;
   }
   file.finish();
   result.file = options.csv;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -289,7 +290,11 @@ MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const Quali
   }
   if (samples.empty()) throw Error("samples", "none", "a text or needles");
   KVCAST_ASSERT(!methods.empty() && methods[0].method == "plain");
-  for (const QualityMethod& m : methods) execute::check_checkpoint(checkpoint, session_options(m));
+  std::set<std::uint64_t> prompt_lens;
+  for (const QualitySample& s : samples) prompt_lens.insert(s.prompt.size());
+  for (const QualityMethod& m : methods) {
+    execute::check_checkpoint(checkpoint, session_options(m), prompt_lens);
+  }
   Rows rows(checkpoint, methods, samples, options);
   return measure_rows(options, header, fingerprint_of(checkpoint, methods, samples),
                       methods.size() * samples.size(),

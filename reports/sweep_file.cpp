@@ -206,4 +206,10 @@ void SweepFile::finish() {
   sync_folder_of(file_);
 }
 
+void SweepFile::discard() {
+  if (!can_resume()) return;
+  ::unlink(partial_.c_str());
+  ::unlink(journal_.c_str());
+}
+
 }  // namespace kvcast::reports

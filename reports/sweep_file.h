@@ -46,6 +46,8 @@ class SweepFile {
   void sync();
   /// Gives the file its name.
   void finish();
+  /// Takes away what there is of it: for a request that turns out to be wrong before its first row.
+  void discard();
 
  private:
   void open_partial();

@@ -75,7 +75,30 @@ TEST_CASE("validate quality: wrong requests") {
   check_refused(command + small + " --plot " + (folder / "q.svg").string(), "another stem");
   check_refused(command + csv + " --needles 3", "--needles: ");
   check_refused(command + small + " --times /no/file.csv", "/no/file.csv");
+  check_refused(command + small + " --method specprefill:keep=0.5,chunk=32", "chunk");
   CHECK(folder.num_files() == 1);  // the ids
+}
+
+TEST_CASE("validate quality: a speculator whose words are others") {
+  const std::string source(KVCAST_SOURCE_DIR);
+  const reports::TestFolder folder;
+  for (const char* name : {"base", "same", "other"}) {
+    fs::copy(source + "/tests/oracle/llama_mha", folder / name, fs::copy_options::recursive);
+  }
+  const std::string tokenizers = source + "/tests/text/data/";
+  fs::copy(tokenizers + "llama2.json", folder / "base" / "tokenizer.json");
+  fs::copy(tokenizers + "llama2.json", folder / "same" / "tokenizer.json");
+  fs::copy(tokenizers + "gpt2.json", folder / "other" / "tokenizer.json");
+  const std::string csv = (folder / "q.csv").string();
+  const std::string command = "validate quality --quiet --json --model " +
+                              (folder / "base").string() + " --prompt-len 8 --continuation 2 " +
+                              "--samples 2 --text " + write_ids(folder) + " --csv " + csv +
+                              " --method specprefill:keep=0.5,lookahead=2,speculator=";
+  const auto files = folder.num_files();
+  check_refused(command + (folder / "other").string(),
+                "a tokenizer that reads the prompt's ids as another text");
+  CHECK(folder.num_files() == files);
+  CHECK(run_json(command + (folder / "same").string())["rows"].size() == 2);
 }
 
 }  // namespace
