@@ -112,8 +112,8 @@ void search_one(const SearchOptions& o, const Globals& globals) {
     print_found(search_partition(objective, context, devices, algorithm), context, o.json);
     return;
   }
-  for (const auto& [flag, value] :
-       {std::pair{"--model", &o.parallel.request.model}, std::pair{"--hardware", &o.parallel.request.hardware}}) {
+  for (const auto& [flag, value] : {std::pair{"--model", &o.parallel.request.model},
+                                    std::pair{"--hardware", &o.parallel.request.hardware}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
   }
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());

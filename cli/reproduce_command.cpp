@@ -101,9 +101,8 @@ ordered_json result_json(const std::vector<Result>& results) {
 
 /// "-" is standard output, as under sweep.
 void write_csv(const std::string& path, const std::vector<Result>& results) {
-  reports::CsvWriter csv(csv_target(path),
-                         {"table", "source", "cell", "published", "ours", "relative_error",
-                          "verdict", "erratum", "file"});
+  reports::CsvWriter csv(csv_target(path), {"table", "source", "cell", "published", "ours",
+                                            "relative_error", "verdict", "erratum", "file"});
   for (const Result& result : results) {
     for (const ReproducedRow& r : result.rows) {
       csv.cell(result.table->name).cell(r.source).cell(r.cell).cell(r.published).cell(r.ours);
@@ -137,8 +136,8 @@ std::string summary_text(const std::vector<Result>& results) {
 }
 
 std::string papers_text(const std::vector<Result>& results) {
-  Table table({"paper", "tables", "exact", "agree", "fitted", "measured", "mean |error|", "worst", "errata",
-               "left out"});
+  Table table({"paper", "tables", "exact", "agree", "fitted", "measured", "mean |error|", "worst",
+               "errata", "left out"});
   for (const PaperSummary& p : paper_summaries(results)) {
     const bool measured = p.sums.measured() > 0;
     table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),

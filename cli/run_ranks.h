@@ -44,7 +44,7 @@ class RunRanks {
   /// Within a handler of the exception: tells it and ends all ranks.
   [[noreturn]] void fail(const std::exception& e);
   Placement placement_;
-  bool searches_ = false;  ///< its partition
+  bool searches_ = false;                       ///< its partition
   std::unique_ptr<execute::MpiMessenger> mpi_;  ///< null: one rank, this process
   execute::Mailboxes mailboxes_;
   std::unique_ptr<execute::Messenger> local_;

@@ -150,12 +150,11 @@ std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
     errata.rows.push_back({name, cell_of(table, i, "cell"), cell_of(table, i, "published"),
                            cell_of(table, i, "ours"), verdict, erratum});
   }
-  HtmlTable summary{
-      place.id + "-summary",
-      "Published tables: exact cells and measured ones",
-      {"table", "cells", "exact", "differ", "fitted", "measured", "mean error %", "worst error %",
-       "errata"},
-      {}};
+  HtmlTable summary{place.id + "-summary",
+                    "Published tables: exact cells and measured ones",
+                    {"table", "cells", "exact", "differ", "fitted", "measured", "mean error %",
+                     "worst error %", "errata"},
+                    {}};
   for (const std::string& name : order) {
     const Tally& t = tallies[name];
     const bool measured = t.measured > 0;

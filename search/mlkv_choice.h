@@ -44,11 +44,11 @@ struct MlkvCandidate {
 /// the best first, the rejected ones last.
 ///
 /// Order: with MaxBatch, larger batches first. Then the forms of the paper's rule, fewer heads in
-/// every layer down to one, and only then fewer layers: sharing within layers costs less quality than
-/// sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3: GQA-48 above MLKV-48, MQA-12
-/// above MLKV-12). Behind them the forms that share across layers which still have several heads.
-/// Among either, more heads in all first, and of equally many more layers.
-/// Throws Error as to_mlkv and Estimator do, and for a context below 2 tokens or a batch of 0.
+/// every layer down to one, and only then fewer layers: sharing within layers costs less quality
+/// than sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3: GQA-48 above MLKV-48,
+/// MQA-12 above MLKV-12). Behind them the forms that share across layers which still have several
+/// heads. Among either, more heads in all first, and of equally many more layers. Throws Error as
+/// to_mlkv and Estimator do, and for a context below 2 tokens or a batch of 0.
 std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request);
 
 }  // namespace kvcast::search

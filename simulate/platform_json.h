@@ -15,8 +15,9 @@ namespace kvcast::simulate {
 ///      "links": [{"from": "gpu0", "to": "spine", "bandwidth": "25 GB/s", "latency": "5 us",
 ///                 "both_directions": true}]}
 /// or a built-in: {"topology": "ring", "devices": 8, "bandwidth": "300 GB/s", "latency": "2 us"}.
-/// `description` and `reference` are for people; data/platforms has one of each topology. Throws Error, naming the file and the place in it:
-/// unknown keys and nodes, names used twice, quantities without a unit, what Platform refuses.
+/// `description` and `reference` are for people; data/platforms has one of each topology. Throws
+/// Error, naming the file and the place in it: unknown keys and nodes, names used twice, quantities
+/// without a unit, what Platform refuses.
 Platform read_platform(const std::filesystem::path& path);
 
 /// The same, from a document; `place` starts the errors.
