@@ -153,7 +153,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     std::string no_tokenizer;
     tokenizer = find_tokenizer(job.checkpoint, no_tokenizer);
   }
-  check_tokenizers(session, request, tokenizer);
+  if (tokenizer) check_tokenizers(session.opened(), request.tokens, *tokenizer);
   check_importance(o.dump_importance, o.plot_importance, session);
   if (o.profile && execute::runs_one_by_one(session, request)) {
     throw Error("--profile",

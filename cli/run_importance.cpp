@@ -69,25 +69,19 @@ void write_importance_plot(const std::string& path, const std::string& title,
   reports::write_plot(plot, path);
 }
 
-void check_tokenizer(const std::string& name, const Checkpoint& checkpoint,
-                     std::span<const std::vector<execute::TokenId>> prompts,
-                     const text::Tokenizer& tokenizer) {
-  std::string none;
-  const auto other = find_tokenizer(checkpoint, none);
-  if (!other) return;
-  for (const std::vector<execute::TokenId>& ids : prompts) {
-    if (read_alike(*other, tokenizer, ids)) continue;
-    throw Error("model " + name + " of the method",
-                "a tokenizer that reads the prompt's ids as another text",
-                "the base model's tokenizer");
-  }
-}
-
-void check_tokenizers(const execute::Session& session, const execute::Request& request,
-                      const std::optional<text::Tokenizer>& tokenizer) {
-  if (!tokenizer) return;
-  for (const auto& [name, checkpoint] : session.opened()) {
-    check_tokenizer(name, checkpoint, request.tokens, *tokenizer);
+void check_tokenizers(const execute::OpenedModels& models,
+                      std::span<const std::vector<execute::TokenId>> prompts,
+                      const text::Tokenizer& tokenizer) {
+  for (const auto& [name, checkpoint] : models) {
+    std::string none;
+    const auto other = find_tokenizer(checkpoint, none);
+    if (!other) continue;
+    for (const std::vector<execute::TokenId>& ids : prompts) {
+      if (read_alike(*other, tokenizer, ids)) continue;
+      throw Error("model " + name + " of the method",
+                  "a tokenizer that reads the prompt's ids as another text",
+                  "the base model's tokenizer");
+    }
   }
 }
 

@@ -26,14 +26,10 @@ void write_importance_csv(const std::string& path, const execute::Request& reque
 void write_importance_plot(const std::string& path, const std::string& title,
                            const execute::Generation& run);
 
-/// Throws Error unless a method's model reads the prompts' ids as the same text; one that has no
-/// tokenizer is believed.
-void check_tokenizer(const std::string& name, const Checkpoint& checkpoint,
-                     std::span<const std::vector<execute::TokenId>> prompts,
-                     const text::Tokenizer& tokenizer);
-
-/// The same for all models of the methods.
-void check_tokenizers(const execute::Session& session, const execute::Request& request,
-                      const std::optional<text::Tokenizer>& tokenizer);
+/// Throws Error unless the methods' models read the prompts' ids as the same text; those that have
+/// no tokenizer are believed.
+void check_tokenizers(const execute::OpenedModels& models,
+                      std::span<const std::vector<execute::TokenId>> prompts,
+                      const text::Tokenizer& tokenizer);
 
 }  // namespace kvcast::cli

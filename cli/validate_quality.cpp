@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -132,23 +131,16 @@ std::string summary_text(const std::vector<QualityRow>& rows) {
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
-/// The models that the methods name read the samples as the base model does.
-void check_helpers(std::span<const reports::QualityMethod> methods,
+/// The methods' models read the samples as the base model does.
+void check_helpers(const Checkpoint& base, std::span<const reports::QualityMethod> methods,
                    std::span<const QualitySample> samples, const text::Tokenizer& tokenizer) {
   std::vector<std::vector<execute::TokenId>> prompts;
   for (const QualitySample& s : samples) prompts.push_back(s.prompt);
-  std::set<std::string> seen;
-  for (const reports::QualityMethod& method : methods) {
-    for (const MethodSpec& spec : parse_methods(method.method)) {
-      for (const auto& [option, value] : spec.options) {
-        const bool is_model = option == "speculator" || option == "auxiliary";
-        std::error_code ec;
-        if (!is_model || !std::filesystem::exists(value, ec) || !seen.insert(value).second)
-          continue;
-        check_tokenizer(value, Checkpoint(value), prompts, tokenizer);
-      }
-    }
+  execute::OpenedModels models;
+  for (const reports::QualityMethod& m : methods) {
+    models.merge(execute::check_checkpoint(base, {.methods = parse_methods(m.method)}));
   }
+  check_tokenizers(models, prompts, tokenizer);
 }
 
 void validate_quality(const Options& o, const Globals& globals) {
@@ -163,7 +155,7 @@ void validate_quality(const Options& o, const Globals& globals) {
   std::string no_tokenizer;
   const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   const auto samples = read_samples(o, checkpoint, tokenizer, no_tokenizer, globals);
-  if (tokenizer) check_helpers(methods, samples, *tokenizer);
+  if (tokenizer) check_helpers(checkpoint, methods, samples, *tokenizer);
   execute::use_threads(o.threads);
   reports::QualityOptions options;
   options.csv = o.csv;

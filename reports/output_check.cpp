@@ -35,8 +35,7 @@ void check_plot_spares(const fs::path& picture, const fs::path& file, std::strin
     return ec ? absolute : found;
   };
   if (file.empty() || resolved(points) != resolved(file)) return;
-  throw Error("--plot",
-              fmt::format("{}, whose points go to the file of {}", picture.string(), flag),
+  throw Error("plot " + picture.string(), fmt::format("points that go to the file of {}", flag),
               "another stem");
 }
 

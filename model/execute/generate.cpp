@@ -160,13 +160,14 @@ Lowering session_lowering(const SessionOptions& options) {
   return l;
 }
 
-void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options,
-                      const std::set<std::uint64_t>& prompt_lens) {
+OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options,
+                              const std::set<std::uint64_t>& prompt_lens) {
   OpenedModels opened;
   const Recording r = record_session(checkpoint.architecture(), options, opened);
   check_converted(checkpoint, r, options);
   check_weights(weights_of(checkpoint, r, opened), graphs_of(r));
   for (const std::uint64_t length : prompt_lens) check_prompt_length(r, length);
+  return opened;
 }
 
 double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,

@@ -138,9 +138,9 @@ class Session {
 Lowering session_lowering(const SessionOptions& options);
 
 /// Throws Error when the checkpoint does not hold what a session needs; reads headers only.
-/// Likewise when the methods do not take prompts of these lengths.
-void check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options,
-                      const std::set<std::uint64_t>& prompt_lens = {});
+/// Likewise when the methods do not take prompts of these lengths. Returns the methods' models.
+OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options,
+                              const std::set<std::uint64_t>& prompt_lens = {});
 
 /// Bytes that a session and one run of it will need: weights, cache and the larger peak of
 /// activations. `prompt_len` as in estimates (encoder-decoder models: the encoder's). Throws Error

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,14 @@ Validation validated(const std::string& rows) {
       catalog(), {});
 }
 
+/// As if the cases had been measured with these relative errors.
+void set_errors(Validation& v, const std::vector<double>& errors) {
+  REQUIRE(v.cases.size() == errors.size());
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  }
+}
+
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path) << text;
 }
@@ -35,9 +44,7 @@ TEST_CASE("store: bounds are the worst of few rows of the same device, method an
   Validation v = validated(
       "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
       "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
-  const double errors[] = {-0.2, 0.1, 0.3, 0.05, 0.7, 0.8};
-  REQUIRE(v.cases.size() == 6);
-  for (std::size_t i = 0; i < 6; ++i) v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  set_errors(v, {-0.2, 0.1, 0.3, 0.05, 0.7, 0.8});
   const TestFolder folder;
   write(folder / "v.json", validation_document(v, "m"));
   ValidationStore store = empty_store();
@@ -73,9 +80,7 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
                                   "pythia-160m,tpu-v4,int8,1,512,9,1,1\n",
                                   "m"),
                catalog(), {});
-  const double errors[] = {0.1, 0.2, 0.3, 0.4};
-  REQUIRE(v.cases.size() == 4);
-  for (std::size_t i = 0; i < 4; ++i) v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  set_errors(v, {0.1, 0.2, 0.3, 0.4});
   const TestFolder folder;
   write(folder / "v.json", validation_document(v, "m"));
   ValidationStore store = empty_store();
