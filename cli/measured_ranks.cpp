@@ -112,7 +112,8 @@ std::function<reports::RunSeconds(const MeasurePoint&)> rank_runner(
     line += " run --quiet --json --model " + shell_quoted(p.model);
     if (!reports::has_weights(p.model)) line += fmt::format(" --random-weights {}", options.seed);
     line += fmt::format(
-        " --method {} --attention {} --batch {} --prompt-len {} --output-len {} --threads {}",
+        " --method {} --attention {} --batch {} --prompt-len {} --output-len {} --threads {} "
+        "--rounds 1",
         shell_quoted(p.method), reports::attention_name(p.attention), p.size.batch,
         p.size.prompt_len, p.size.output_len, file.threads);
     if (search::searches_partition(parse_methods(p.method))) {

@@ -15,6 +15,7 @@
 #include "cli/run_job.h"
 #include "cli/run_profile.h"
 #include "cli/run_ranks.h"
+#include "cli/timed_runs.h"
 #include "cli/token_printer.h"
 #include "model/error.h"
 #include "model/execute/batch_order.h"
@@ -110,7 +111,10 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
     j["skipped_bytes"] = g.skipped.bytes;
   }
   if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
-  if (!g.revived.empty()) j["revived_tokens"] = revived_json(session.recording(), g.revived);
+  if (!g.revived.empty()) {
+    j["revived_tokens"] = revived_json(session.recording(), g.revived);
+    j["revived_share"] = execute::revived_share(session.recording(), g, prompt_len);
+  }
   if (o.count) {
     j["counted_flops"] = g.counted.flops;
     j["counted_bytes"] = g.counted.bytes();
@@ -164,20 +168,19 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();
-  const bool stream = speaks && !o.json && request.tokens.size() == 1;
+  const bool stream = speaks && !o.json && request.tokens.size() == 1 && o.rounds == 0;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
   ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
   const Stopwatch watch;
   request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
     bar.draw(done, 0, all, watch.seconds());
   };
-  execute::RankRun done;
-  if (ranks == nullptr) {
-    done.generation = session.run(request);
-  } else {
-    done = run_rank(session, request, ranks->messenger());
-  }
+  const TimedRuns timed = time_runs(o.rounds, [&]() -> execute::RankRun {
+    if (ranks == nullptr) return {session.run(request), {}};
+    return run_rank(session, request, ranks->messenger());
+  });
   if (!speaks) return;
+  const execute::RankRun& done = timed.run;
   const Generation& g = done.generation;
   if (stream) printer.finish();
 
@@ -189,6 +192,10 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   }
   ordered_json j =
       run_json(o, job.checkpoint, job.options.methods, session, g, prompt_len, job.threads);
+  if (o.rounds > 0) {
+    j["ttft_rounds_s"] = timed.rounds.ttft.seconds;
+    j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
+  }
   if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
   if (tokenizer) {
     ordered_json texts = ordered_json::array();
@@ -299,6 +306,11 @@ void add_run(CLI::App& app, const Globals& globals) {
       ->check(CLI::PositiveNumber)
       ->type_name("SECONDS")
       ->capture_default_str();
+  c->add_option("--rounds", o->rounds,
+                "run N times behind a run that does not count, which compiles and asks for memory; "
+                "times are medians")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
   c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
       ->type_name("FILE.safetensors");

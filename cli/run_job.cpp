@@ -172,11 +172,11 @@ std::string common_text(const RunOptions& o, const RunJob& job, const Globals& g
     const auto config = globals.catalog().find("models", "model", o.model);
     random = o.random_weights + " " + file_fingerprint(config);
   }
-  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {}", KVCAST_VERSION,
+  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} {}", KVCAST_VERSION,
                      fingerprint(job.checkpoint), fingerprint(job.request.tokens),
                      to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
                      o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows,
-                     fmt::join(job.options.share->partition, "/"));
+                     o.rounds, fmt::join(job.options.share->partition, "/"));
 }
 
 }  // namespace kvcast::cli

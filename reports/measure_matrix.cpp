@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "model/error.h"
+#include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
+#include "model/methods/method.h"
 #include "model/rank_recording.h"
 #include "reports/csv_writer.h"
 #include "reports/fnv_hash.h"
@@ -80,19 +82,25 @@ roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& c
   return c;
 }
 
-bool exists(const roofline::Configuration& c) {
+execute::Request made_up_request(const DesignPoint& size, const Architecture& a) {
+  execute::Request request;
+  request.tokens.assign(size.batch, execute::made_up_prompt(size.prompt_len, a.vocab_size));
+  request.output_len = size.output_len;
+  return request;
+}
+
+/// Nothing when the methods do not fit the model.
+std::optional<Recording> find_recording(const roofline::Configuration& c) {
   try {
     if (const std::optional<Placement> placement = find_placement(c.methods)) {
       const std::vector<std::uint64_t> a_token_each(placement->ranks, 1);
-      record_rank(c.architecture, c.methods, c.lowering, {a_token_each, placement->ranks - 1},
-                  {.find_model = c.find_model});
-    } else {
-      record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+      return record_rank(c.architecture, c.methods, c.lowering,
+                         {a_token_each, placement->ranks - 1}, {.find_model = c.find_model});
     }
-    return true;
+    return record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
   } catch (const Error& e) {
     if (e.fault() == Fault::Run) throw;
-    return false;
+    return {};
   }
 }
 
@@ -135,8 +143,7 @@ class Subject {
   Subject(const MeasurePoint& p, const Catalog& catalog, const MeasureOptions& o)
       : options_(o),
         on_ranks_(num_ranks(p) > 1),
-        configuration_(configuration_of(p, catalog, hardware_of(p, o))),
-        estimator_(configuration_) {
+        configuration_(configuration_of(p, catalog, hardware_of(p, o))) {
     if (on_ranks_) return;
     checkpoint_.emplace(open(p.model, catalog, o.seed));
     session_options_.methods = configuration_.methods;
@@ -146,9 +153,26 @@ class Subject {
     };
   }
 
-  roofline::Estimate predicted(const DesignPoint& size) const { return estimator_.at(size); }
+  /// Once measured, with the share of dropped tokens that decode steps took back, which depends on
+  /// the data and which estimates are told.
+  std::vector<MethodSpec> methods() const {
+    std::vector<MethodSpec> methods = configuration_.methods;
+    for (MethodSpec& spec : methods) {
+      if (revived_ > 0 && spec.name == "lazyllm" && text_option(spec, "revive", "").empty()) {
+        spec.options.emplace_back("revive", fmt::format("{:.4f}", revived_));
+      }
+    }
+    return methods;
+  }
+
+  roofline::Estimate predicted(const DesignPoint& size) const {
+    roofline::Configuration c = configuration_;
+    c.methods = methods();
+    return search::PlacedEstimator(c).at(size);
+  }
 
   MeasuredRounds measured(const MeasurePoint& p) {
+    revived_ = 0;
     std::function<RunSeconds()> run;
     if (on_ranks_) {
       run = [this, &p] { return options_.run_ranks(p); };
@@ -168,13 +192,11 @@ class Subject {
   std::function<RunSeconds()> in_process(const DesignPoint& size) {
     check_memory(size);
     if (session_ == nullptr) session_ = std::make_unique<Session>(*checkpoint_, session_options_);
-    execute::Request request;
-    request.tokens.assign(size.batch, execute::made_up_prompt(
-                                          size.prompt_len, configuration_.architecture.vocab_size));
-    request.output_len = size.output_len;
+    execute::Request request = made_up_request(size, configuration_.architecture);
     request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     return [this, request = std::move(request)]() -> RunSeconds {
       const execute::Generation g = session_->run(request);
+      revived_ = execute::revived_share(session_->recording(), g, request.tokens[0].size());
       return {g.ttft_s, g.tpot_s};
     };
   }
@@ -196,18 +218,18 @@ class Subject {
   const MeasureOptions& options_;
   bool on_ranks_;
   roofline::Configuration configuration_;
-  search::PlacedEstimator estimator_;
   std::optional<Checkpoint> checkpoint_;  ///< none of what ranks run
   SessionOptions session_options_;
   std::unique_ptr<Session> session_;
+  double revived_ = 0;
 };
 
 /// A row of the CSV; `error`: why there are no times.
-std::string row_text(const MeasurePoint& p, const std::string& device,
+std::string row_text(const MeasurePoint& p, const std::string& method, const std::string& device,
                      const std::optional<MeasuredRounds>& measured,
                      const std::optional<roofline::Estimate>& predicted, std::string error) {
   CsvText csv;
-  csv.cell(p.model).cell(device).cell(p.method).cell(attention_name(p.attention));
+  csv.cell(p.model).cell(device).cell(method).cell(attention_name(p.attention));
   csv.cell(elementwise_name(p.attention)).cell("fp32");
   csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
   const bool decodes = p.size.output_len > 1;
@@ -292,13 +314,15 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
          or_default(axes.methods, default_methods(model, a, axes.ranks))) {
       for (const Kernels attention : kernels) {
         MeasurePoint p{model, to_string(parse_methods(method)), attention, {}};
-        if (!exists(configuration_of(p, catalog, {}))) continue;
+        const auto recording = find_recording(configuration_of(p, catalog, {}));
+        if (!recording) continue;
         for (const std::uint64_t batch : batches) {
           for (const std::uint64_t prompt_len : prompts) {
             p.size = {batch, prompt_len, axes.output_len};
             const std::uint64_t positions = a.decoder.position_rows;
             if (positions > 0 && prompt_len + axes.output_len > positions) continue;
             if (default_sizes && batch * prompt_len > most_default_tokens) continue;
+            if (execute::runs_one_by_one(*recording, made_up_request(p.size, a))) continue;
             points.push_back(p);
           }
         }
@@ -329,11 +353,14 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
           }
           predicted = subject->predicted(p.size);
           measured = subject->measured(p);
+          predicted = subject->predicted(p.size);  // a run finds out more
         } catch (const Error& e) {
           error = e.what();
         }
         if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
-        return row_text(p, hardware_of(p, options).name, measured, predicted, std::move(error));
+        const std::string method = measured ? to_string(subject->methods()) : p.method;
+        return row_text(p, method, hardware_of(p, options).name, measured, predicted,
+                        std::move(error));
       });
 }
 

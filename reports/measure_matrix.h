@@ -42,9 +42,10 @@ struct MeasureAxes {
   bool quick = false;       ///< the two smallest models, fewer sizes
 };
 
-/// All combinations that exist: a method must fit its model, and a prompt its positions. Models
-/// slowest, so that each is loaded once for a method. Of the default sizes the largest are left
-/// out. Throws Error when a model cannot be read or no combination exists.
+/// All combinations that exist: a method must fit its model and run a batch together, and a prompt
+/// fit its positions. Models slowest, so that each is loaded once for a method. Of the default
+/// sizes the largest are left out. Throws Error when a model cannot be read or no combination
+/// exists.
 std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog);
 
 struct MeasureOptions : MeasuredRowsOptions {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -150,6 +151,19 @@ void check_positions(const Stack& stack, std::uint64_t tokens, const std::string
 }
 
 }  // namespace
+
+double revived_share(const Recording& recording, const Generation& run, std::uint64_t prompt_len) {
+  // Before a step at most all dropped tokens are back.
+  const SymbolValues most = recording.symbols.resolve_most({1, prompt_len, prompt_len + 1});
+  std::uint64_t dropped = 0;
+  for (const RevivedTokens& r : recording.revived) dropped += most[r.before.id];
+  std::uint64_t revived = 0;
+  for (const std::vector<std::uint64_t>& step : run.revived) {
+    revived = std::accumulate(step.begin(), step.end(), revived);
+  }
+  if (revived == 0) return 0;
+  return static_cast<double>(revived) / static_cast<double>(dropped * run.revived.size());
+}
 
 Lowering session_lowering(const SessionOptions& options) {
   Lowering l;

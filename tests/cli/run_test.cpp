@@ -100,6 +100,23 @@ TEST_CASE("run: --json has every key of the contract, in base units") {
   CHECK_FALSE(run_json(Case("llama_mha").run("--tokens 1 --json")).contains("counted_flops"));
 }
 
+TEST_CASE("run: --rounds gives every round's times and their medians, and the same tokens") {
+  const Case c("llama_mha");
+  const json once = run_json(c.run("--tokens 1,2,3 --output-len 5 --json"));
+  CHECK_FALSE(once.contains("ttft_rounds_s"));
+  const json j = run_json(c.run("--tokens 1,2,3 --output-len 5 --rounds 3 --json"));
+  CHECK(j["generated_tokens"] == once["generated_tokens"]);
+  CHECK(j["analytic_flops"] == once["analytic_flops"]);
+  for (const auto& [rounds, median] :
+       {std::pair{"ttft_rounds_s", "ttft_s"}, std::pair{"tpot_rounds_s", "tpot_s"}}) {
+    auto seconds = j[rounds].get<std::vector<double>>();
+    REQUIRE(seconds.size() == 3);
+    std::sort(seconds.begin(), seconds.end());
+    CHECK(seconds[0] > 0);
+    CHECK(j[median] == seconds[1]);
+  }
+}
+
 TEST_CASE("run: --logits writes the prompt's logits, those of transformers") {
   const reports::TestFolder folder;
   const fs::path file = folder / "logits.safetensors";

@@ -98,6 +98,26 @@ TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the
   }
 }
 
+TEST_CASE("lazyllm: the revived share is of the tokens that prefill dropped, by group and step") {
+  for (const LazyCase& c : lazy_cases()) {
+    CAPTURE(c.method);
+    const Session session = session_of(c.method);
+    const Generation g = session.run(request_of(c, c.generated.size()));
+    const std::size_t steps = c.generated.size() - 1;
+    double revived = 0;
+    double dropped = 0;  // before each step, were none revived
+    for (const RevivedTokens& r : session.recording().revived) {
+      double here = 0;
+      for (const auto& step : c.revived) here += static_cast<double>(step[r.first_layer - 1]);
+      const double kept = static_cast<double>(c.cached[r.first_layer] - steps) - here;
+      dropped += static_cast<double>(steps) * (static_cast<double>(c.prompt.size()) - kept);
+      revived += here;
+    }
+    CHECK(revived_share(session.recording(), g, c.prompt.size()) ==
+          doctest::Approx(revived / dropped));
+  }
+}
+
 TEST_CASE("lazyllm: decode steps do the work that the recorder says, revived tokens included") {
   for (const LazyCase& c : lazy_cases()) {
     for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {

@@ -152,6 +152,33 @@ TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware
   CHECK(table[0].number("predicted_tpot_s") == doctest::Approx(e.tpot_s));
 }
 
+TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast with it") {
+  const TestFolder folder;
+  MeasureAxes axes = tiny();
+  axes.methods = {"lazyllm:begin=0.8,end=0.3,from=0.1"};
+  axes.prompt_len = {40};
+  CHECK_THROWS_WITH_AS(measure_matrix(axes, catalog()), doctest::Contains("no combination"), Error);
+  axes.batch = {1, 2};  // the sequences of a batch run one after another
+  const auto points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 1);
+  const MeasureOptions o = options(folder / "v.csv");
+  measure(points, catalog(), o);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 1);
+  const std::string method = table[0].text("method");
+  REQUIRE(method.starts_with(axes.methods[0] + ",revive=0."));
+
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), points[0].model);
+  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
+  c.hardware = o.hardware;
+  c.methods = parse_methods(method);
+  const double told = roofline::Estimator(c).at(points[0].size).tpot_s;
+  CHECK(table[0].number("predicted_tpot_s") == doctest::Approx(told));
+  c.methods = parse_methods(axes.methods[0]);
+  CHECK(roofline::Estimator(c).at(points[0].size).tpot_s < told);
+}
+
 TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where that is asked") {
   const TestFolder folder;
   const auto points = measure_matrix(rank_axes(), catalog());
