@@ -143,6 +143,8 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
       measured(on_chip_memory(), "the operating system", "the last-level cache");
   hw.operator_latency = measured(b.get("operator").median_s(), how,
                                  "norms, rotations and sums of one token, and the loop around");
+  hw.elementwise_latency = measured(b.get("element-wise operator").median_s(), how,
+                                    "eager operators of one token, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));

@@ -56,7 +56,8 @@ bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op
 bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
 bool is_small(const Node& node) {
   return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
-         std::holds_alternative<Rope>(node.op);
+         std::holds_alternative<Rope>(node.op) || std::holds_alternative<RowMean>(node.op) ||
+         std::holds_alternative<RotateHalf>(node.op);
 }
 bool is_elementwise(const Node& node) { return std::holds_alternative<Elementwise>(node.op); }
 bool is_softmax(const Node& node) { return std::holds_alternative<Softmax>(node.op); }
@@ -187,7 +188,11 @@ void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
   const Recording& r = plain_.recording();
   if (threads == threads_) {
     add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
-    if (rows == 1) add_latency(sizes, run);
+    if (rows == 1) {
+      add_latency("operator", r, sizes, run);
+      add_latency("element-wise operator", eager_.recording(), sizes,
+                  eager_.decode(sizes, 1).front());
+    }
   }
   add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
                rows, threads);
@@ -273,18 +278,16 @@ void CalibrationBench::add_products(const Graph& graph, const SymbolValues& valu
   }
 }
 
-/// Constant seconds of an operator: of the smallest ones, and of the loop around all.
-void CalibrationBench::add_latency(const PassSizes& sizes, const PassSeconds& run) {
-  const Graph& graph = plain_.recording().decode;
+/// Constant seconds of an operator: of the smallest ones of a decode step, and of the loop around
+/// all.
+void CalibrationBench::add_latency(const char* name, const Recording& recording,
+                                   const PassSizes& sizes, const PassSeconds& run) {
   const SymbolValues values =
-      plain_.recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const Sample small = sum_of(graph, values, run, is_small);
-  const auto count =
-      static_cast<double>(std::count_if(graph.nodes().begin(), graph.nodes().end(), is_small));
-  double nodes = 0;
-  for (const double s : run.nodes) nodes += s;
-  const double around = (run.total - nodes) / static_cast<double>(graph.nodes().size());
-  at("operator", "s").seconds.push_back(small.seconds / count + around);
+      recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const auto nodes = recording.decode.nodes();
+  const auto count = static_cast<double>(std::count_if(nodes.begin(), nodes.end(), is_small));
+  const Sample small = sum_of(recording.decode, values, run, is_small);
+  at(name, "s").seconds.push_back(small.seconds / count + run.between);
 }
 
 }  // namespace kvcast::roofline

@@ -76,7 +76,8 @@ class CalibrationBench {
                const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
   void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
                     std::uint64_t rows, int threads);
-  void add_latency(const execute::PassSizes& sizes, const execute::PassSeconds& run);
+  void add_latency(const char* name, const Recording& recording, const execute::PassSizes& sizes,
+                   const execute::PassSeconds& run);
 
   const CalibrationOptions& options_;
   int threads_;

@@ -171,6 +171,9 @@ Hardware read_hardware(const std::filesystem::path& path) {
   const JsonObject latency = o.object("latency");
   hw.operator_latency = read_quantity(latency, "operator", Dimension::Seconds);
   hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
+  if (latency.has("elementwise")) {
+    hw.elementwise_latency = read_quantity(latency, "elementwise", Dimension::Seconds);
+  }
   if (latency.has("host_message")) {
     hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
   }

@@ -72,6 +72,9 @@ ordered_json hardware_entries(const Hardware& hw) {
                        {"latency", quantity(link.latency, 1e-6, "us")}};
   }
   j["latency"]["operator"] = quantity(hw.operator_latency, 1e-6, "us");
+  if (hw.elementwise_latency) {
+    j["latency"]["elementwise"] = quantity(*hw.elementwise_latency, 1e-6, "us");
+  }
   j["latency"]["host_operator"] = quantity(hw.host_operator_latency, 1e-6, "us");
   if (hw.host_message_latency) {
     j["latency"]["host_message"] = quantity(*hw.host_message_latency, 1e-6, "us");

@@ -81,7 +81,6 @@ struct KernelInput {
   const Lanes* first;
   const Lanes* last;  ///< null: one pass at `first`, else the mean over `steps`
   const Lanes* steps;
-  double latency;
   double on_chip_bytes;
   double exposed;
 };
@@ -121,7 +120,7 @@ void run_entries(const KernelInput& in, PassTime& sum) {
         }
       }
     }
-    const double latency = in.latency;
+    const double latency = e.latency_s;
     const double count = e.count;
     for (std::size_t i = 0; i < lanes; ++i) {
       const double longer = c.v[i] > m.v[i] ? c.v[i] : m.v[i];
@@ -198,6 +197,7 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
       e.times = polynomials_.add(times);
     }
     e.seconds_per_byte = 1 / bandwidth;
+    e.latency_s = rates.latency(stream).value;
     if (!shared_bytes.is_zero()) {
       e.shared_bytes = polynomials_.add(shared_bytes);
       e.shared_part = static_cast<double>(layers - 1) / static_cast<double>(layers);
@@ -213,7 +213,7 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
 PassTime PassProgram::time(const ProgramPoint& point) const {
   PassTime sum{};
   run_entries({entries_, polynomials_.terms(), point.monomials.data(), nullptr, nullptr,
-               rates_.operator_latency.value, rates_.on_chip_bytes, rates_.exposed},
+               rates_.on_chip_bytes, rates_.exposed},
               sum);
   return sum;
 }
@@ -222,7 +222,7 @@ PassTime PassProgram::mean_time(const ProgramPoint& first, const ProgramPoint& l
                                 const Lanes& steps) const {
   PassTime sum{};
   run_entries({entries_, polynomials_.terms(), first.monomials.data(), last.monomials.data(),
-               &steps, rates_.operator_latency.value, rates_.on_chip_bytes, rates_.exposed},
+               &steps, rates_.on_chip_bytes, rates_.exposed},
               sum);
   return sum;
 }

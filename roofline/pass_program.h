@@ -60,6 +60,7 @@ struct ProgramEntry {
   Polynomial operand_bytes;
   Polynomial times;
   double seconds_per_byte = 0;
+  double latency_s = 0;
   double shared_part = 0;  ///< of shared_bytes that others have read, see Sharing; 0: none
   Polynomial shared_bytes;
 };

@@ -149,6 +149,9 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   if (hw.overlap) b.rates.exposed = b.exposed(*hw.overlap);
 
   b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
+  if ((eager_elementwise || eager_attention) && hw.elementwise_latency) {
+    b.rates.elementwise_latency = {b.latency("elementwise_latency", *hw.elementwise_latency)};
+  }
   if (eager_elementwise) {
     b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }

@@ -46,12 +46,19 @@ struct Rates {
   /// not hide.
   double exposed = 0;
   Seconds operator_latency;
+  std::optional<Seconds> elementwise_latency;  ///< where Stream::Elementwise has its own
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
   /// One line for each factor that nobody measured for this device and dtype.
   std::vector<std::string> missing_factors;
+
+  /// Constant cost of an operator.
+  Seconds latency(Stream stream) const {
+    return stream == Stream::Elementwise ? elementwise_latency.value_or(operator_latency)
+                                         : operator_latency;
+  }
 };
 
 /// Throws Error when the device cannot multiply the dtypes of `lowering`.

@@ -144,6 +144,7 @@ LayerTimes::Part LayerTimes::compile(const std::vector<roofline::OpGroup>& group
     e.seconds_per_byte = 1 / rates_.bytes_per_second[static_cast<std::size_t>(stream)].value;
     e.compute_s = add(flops, flops.is_zero() ? 0 : 1 / rate);
     e.memory_s = add(bytes, e.seconds_per_byte);
+    e.latency_s = rates_.latency(stream).value;
     e.count = static_cast<double>(count);
     e.repeats = !operand.is_zero();
     if (e.repeats) {
@@ -170,7 +171,6 @@ double LayerTimes::sum(Range range, std::span<const double> monomials) const {
 }
 
 double LayerTimes::device_seconds(const Part& part, std::span<const double> monomials) const {
-  const double latency = rates_.operator_latency.value;
   double total = 0;
   for (const Entry& e : part.entries) {
     const double compute = sum(e.compute_s, monomials);
@@ -186,7 +186,7 @@ double LayerTimes::device_seconds(const Part& part, std::span<const double> mono
       if (between > rates_.on_chip_bytes) memory += operand * (times - 1) * e.seconds_per_byte;
     }
     const double busy = std::max(compute, memory) + rates_.exposed * std::min(compute, memory);
-    total += e.count * (busy + latency);
+    total += e.count * (busy + e.latency_s);
   }
   return total;
 }
@@ -268,7 +268,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     if (joins && k.bytes_per_token > 0) {
       time.after_exchange_s +=
           join_bytes * static_cast<double>(k.bytes_per_token) / join_bandwidth +
-          join_operators * rates_.operator_latency.value;
+          join_operators * rates_.latency(roofline::Stream::Elementwise).value;
     }
     device_total += k.layers * (time.before_exchange_s + time.after_exchange_s);
     host_total += k.layers * host * (k.before.operators + after_operators(k));

@@ -105,6 +105,7 @@ class LayerTimes {
     Range operand_bytes;
     Range times;
     double seconds_per_byte = 0;
+    double latency_s = 0;
     double shared_part = 0;  ///< see roofline::Sharing
     Range shared_bytes;
   };

@@ -50,9 +50,21 @@ std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& si
   for (PassSeconds& run : runs) {
     run.nodes.resize(graph.nodes().size());
     const Stopwatch watch;
-    executor.run(values, inputs, cache, arena,
-                 [&](const NodeRun& node) { run.nodes[node.node] += node.seconds; });
+    double first_end = 0;
+    double last_end = 0;
+    double behind_first = 0;
+    executor.run(values, inputs, cache, arena, [&](const NodeRun& node) {
+      run.nodes[node.node] += node.seconds;
+      last_end = watch.seconds();
+      if (first_end == 0) {
+        first_end = last_end;
+      } else {
+        behind_first += node.seconds;
+      }
+    });
     run.total = watch.seconds();
+    const std::size_t gaps = run.nodes.size() - 1;
+    if (gaps > 0) run.between = (last_end - first_end - behind_first) / static_cast<double>(gaps);
   }
   return runs;
 }

@@ -19,6 +19,7 @@ struct PassSizes {
 struct PassSeconds {
   double total = 0;
   std::vector<double> nodes;  ///< by node of the graph
+  double between = 0;         ///< from one node's end to the next one's begin, mean
 };
 
 class PassTimer {

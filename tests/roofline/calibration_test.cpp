@@ -27,6 +27,7 @@ Calibration made_up() {
   hw.memory_capacity = measured(25e9);
   hw.on_chip_memory_capacity = measured(32 << 20);
   hw.operator_latency = measured(2.5e-6);
+  hw.elementwise_latency = measured(1.5e-6);
   hw.host_operator_latency = measured(0);
   hw.matrix_rate[DType::FP32] = measured(0.91);
   hw.tiled_attention_rate[DType::FP32] = measured(0.62);
@@ -53,6 +54,7 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.memory_capacity.value == doctest::Approx(25e9));
   CHECK(hw.on_chip_memory_capacity.value == doctest::Approx(32 << 20));
   CHECK(hw.operator_latency.value == doctest::Approx(2.5e-6));
+  CHECK(hw.elementwise_latency->value == doctest::Approx(1.5e-6));
   CHECK(hw.host_operator_latency.value == 0);
   CHECK(hw.matrix_rate.at(DType::FP32).value == 0.91);
   CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);

@@ -72,6 +72,15 @@ TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exc
   CHECK(time_of(group(10, 10), rates(2, 2), values).bound == Bound::Memory);       // a tie
 }
 
+TEST_CASE("op_cost: an eager element-wise operator has its own latency where there is one") {
+  Rates r = rates(4, 2, 0.5);
+  r.elementwise_latency = {Seconds{6}};
+  CHECK(time_of(group(12, 10), r, values).total == Seconds{5.5});
+  const OpTime t = time_of(group(12, 10, Engine::Vector, Stream::Elementwise), r, values);
+  CHECK(t.total == Seconds{11});
+  CHECK(t.bound == Bound::Latency);
+}
+
 TEST_CASE("op_cost: the exposed part of the shorter time is added to the longer one") {
   Rates r = rates(4, 2);
   r.exposed = 0.5;

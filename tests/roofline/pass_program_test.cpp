@@ -48,6 +48,7 @@ Rates rates(double on_chip) {
                         BytesPerSecond{40}, BytesPerSecond{30}};
   r.exposed = 0.25;
   r.operator_latency = {3};
+  r.elementwise_latency = {Seconds{2}};
   r.on_chip_bytes = on_chip;
   return r;
 }
