@@ -98,6 +98,7 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   const std::string how =
       fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
                   c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
+  const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
   const double peak = b.get("FMA").median_s();
   const double read = b.get("streaming read").median_s();
 
@@ -132,6 +133,12 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   const double elementwise =
       b.get(fmt::format("element-wise {} tokens", large_rows)).measurement().median();
 
+  // Formulas charge an operator's bytes beside its latency.
+  const auto latency = [&](const char* name, double bytes_per_second) {
+    const Samples& s = b.get(name);
+    return std::max(0.0, s.median_s() - s.work.bytes / bytes_per_second);
+  };
+
   Hardware hw;
   hw.description = fmt::format("{}, {} threads, as measured", c.processor, c.threads);
   hw.kind = "cpu";
@@ -141,10 +148,10 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   hw.memory_capacity = measured(physical_memory(), "the operating system");
   hw.on_chip_memory_capacity =
       measured(on_chip_memory(), "the operating system", "the last-level cache");
-  hw.operator_latency = measured(b.get("operator").median_s(), how,
+  hw.operator_latency = measured(latency("operator", read), how,
                                  "norms, rotations and sums of one token, and the loop around");
-  hw.elementwise_latency = measured(b.get("element-wise operator").median_s(), how,
-                                    "eager operators of one token, and the loop around");
+  hw.elementwise_latency = measured(latency("element-wise operator", std::min(elementwise, read)),
+                                    how, "eager operators of one token, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));
@@ -153,12 +160,13 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
                fmt::format("{} tokens, 24 heads of 64", large_rows));
   hw.tiled_attention_bandwidth = measured(share(tiled.bytes_per_second, read), how,
                                           fmt::format("{} tokens, 24 heads of 64", short_prompt));
-  hw.decode_attention_rate[DType::FP32] =
-      measured(share(decode.flops_per_second, peak), how, "a Slim K-cache of 24 heads of 64");
-  hw.decode_attention_bandwidth = measured(share(decode.bytes_per_second, read), how,
-                                           fmt::format("{} slots, 24 heads of 64", decode_slots));
+  hw.decode_attention_rate[DType::FP32] = measured(share(decode.flops_per_second, peak), how,
+                                                   "a Slim K-cache of 24 heads of 64" + alone);
+  hw.decode_attention_bandwidth =
+      measured(share(decode.bytes_per_second, read), how,
+               fmt::format("{} slots, 24 heads of 64{}", decode_slots, alone));
   hw.memory_bandwidth_factor =
-      measured(share(product.bytes_per_second, read), how, "products of one row");
+      measured(share(product.bytes_per_second, read), how, "products of one row" + alone);
   hw.batched_matrix_rate[DType::FP32] =
       measured(share(batched_rate, peak), how,
                fmt::format("scores and values of {} tokens, 24 heads of 64", large_rows));

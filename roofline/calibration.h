@@ -22,8 +22,8 @@ namespace kvcast::roofline {
 struct CalibrationOptions {
   bool quick = false;  ///< fewer rounds and sizes: seconds instead of a minute
   int threads = 0;     ///< 0: as OpenMP has them
-  /// Not null: every rank calibrates at the same time, as in a run on several ranks, and the link
-  /// between ranks 0 and 1 is measured too.
+  /// Not null: every rank calibrates at the same time, as in a run on several ranks, but decode
+  /// steps one rank after the other; and the link between ranks 0 and 1 is measured too.
   execute::Messenger* messenger = nullptr;
   /// Called before each measurement with those done and all; for progress.
   std::function<void(std::uint64_t done, std::uint64_t all)> on_step;

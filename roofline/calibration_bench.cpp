@@ -77,6 +77,7 @@ void Samples::scale_to(double fma_rate) {
 
 Measurement Samples::measurement() const {
   Measurement m{name, unit, seconds};
+  if (unit == "s") return m;
   const double amount = unit == "FLOP/s" ? work.flops : work.bytes;
   if (amount > 0) {
     for (double& x : m.rounds) x = amount / x;
@@ -113,6 +114,17 @@ void CalibrationBench::run(int rounds) {
   for (Samples& s : samples_) s.scale_to(usual);
 }
 
+/// On one rank after the other, as decode steps run: the last rank has the memory to itself.
+void CalibrationBench::in_turns(const std::function<void()>& step) const {
+  if (options_.messenger == nullptr) return step();
+  execute::Messenger& messenger = *options_.messenger;
+  for (std::size_t rank = 0; rank < messenger.ranks(); ++rank) {
+    execute::meet(messenger);
+    if (rank == messenger.rank()) step();
+  }
+  execute::meet(messenger);
+}
+
 /// For the samples that the last step has taken.
 void CalibrationBench::note_fma_rate(double rate) {
   for (Samples& s : samples_) {
@@ -131,24 +143,33 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
     at("read in cache", "bytes/s").seconds.push_back(execute::measure_read_bandwidth(0.02, block));
   });
   for (const std::uint64_t rows : rows_of_decode) {
-    list.push_back([this, rows] { time_decode(rows, threads_); });
+    list.push_back([this, rows] {
+      const auto step = [this, rows] { time_decode(rows, threads_); };
+      if (rows == 1) {
+        in_turns(step);
+      } else {
+        step();
+      }
+    });
   }
   for (const std::uint64_t rows : rows_of_prefill) {
     list.push_back([this, rows] { time_prefill(rows, threads_); });
   }
   const PassSizes sizes{decode_batch, 1, decode_slots};
-  list.push_back([this, sizes] {
+  const auto attention_step = [this, sizes] {
     for (const PassSeconds& run : plain_.decode(sizes, attention_repeats)) {
       add("decode attention", "FLOP/s", plain_.recording(), false, sizes, run, is_attention);
     }
-  });
-  list.push_back([this, sizes] {
+  };
+  const auto slim_attention_step = [this, sizes] {
     for (const PassSeconds& run : slim_.decode(sizes, attention_repeats)) {
       add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes, run,
           is_attention)
           .computing = true;
     }
-  });
+  };
+  list.push_back([=, this] { in_turns(attention_step); });
+  list.push_back([=, this] { in_turns(slim_attention_step); });
   list.push_back([this] {
     const PassSizes prompt{1, large_rows, large_rows};
     const PassSeconds run = eager_.prefill(prompt, 1).front();
@@ -287,7 +308,9 @@ void CalibrationBench::add_latency(const char* name, const Recording& recording,
   const auto nodes = recording.decode.nodes();
   const auto count = static_cast<double>(std::count_if(nodes.begin(), nodes.end(), is_small));
   const Sample small = sum_of(recording.decode, values, run, is_small);
-  at(name, "s").seconds.push_back(small.seconds / count + run.between);
+  Samples& samples = at(name, "s");
+  samples.work.bytes = small.bytes / count;
+  samples.seconds.push_back(small.seconds / count + run.between);
 }
 
 }  // namespace kvcast::roofline

@@ -35,7 +35,7 @@ struct Sample {
 struct Samples {
   std::string name;
   std::string unit;  ///< "FLOP/s", "bytes/s", "s"
-  Sample work;       ///< seconds unused; zero where `seconds` holds values in `unit`
+  Sample work;       ///< seconds unused; zero where `seconds` holds rates
   std::vector<double> seconds;
   /// Of operators whose time is their arithmetic's: the FMA rate beside each of `seconds`.
   bool computing = false;
@@ -65,6 +65,7 @@ class CalibrationBench {
 
  private:
   std::vector<std::function<void()>> steps();
+  void in_turns(const std::function<void()>& step) const;
   void note_fma_rate(double rate);
   void add_fewer_threads(std::vector<std::function<void()>>& steps);
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
