@@ -160,10 +160,7 @@ std::vector<SlimKind> wanted_forms(const Architecture& a, std::size_t layer, Sli
     const SlimLayer forms = slim_layers(a, option)[layer];
     return {site == SlimSite::Self ? forms.self : forms.cross};
   }
-  const bool turns_values_into_keys = !(site == SlimSite::Self && a.decoder.rope);
-  std::vector<SlimKind> forms{SlimKind::KeyCache};
-  // With rotary positions all keys would have to be computed anew for every token.
-  if (turns_values_into_keys) forms.push_back(SlimKind::ValueCache);
+  std::vector<SlimKind> forms{SlimKind::KeyCache, SlimKind::ValueCache};
   const bool wide = kv_features(a.decoder.layers[layer].heads) > a.hidden_size;
   forms.insert(wide ? forms.begin() : forms.end(), SlimKind::InputCache);
   return forms;
@@ -180,8 +177,18 @@ std::string limit_text(const SlimLayerReport& r, SlimKind kind, DType storage, d
                      condition, max_error);
 }
 
+/// What a form costs that keys alone would not: with rotary positions or norms between values and
+/// scores no query can be turned to read values as they lie (appendix C has neither).
+std::string price(const Architecture& a, SlimSite site, SlimKind kind) {
+  const bool between =
+      site == SlimSite::Self && (a.decoder.position == Position::Rope || a.decoder.query_key_norm);
+  if (kind != SlimKind::ValueCache || !between) return {};
+  return "vcache: every step computes the keys of all tokens anew";
+}
+
 void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerReport& r) {
   std::vector<std::string> reasons;
+  const auto join = [&] { return fmt::format("{}", fmt::join(reasons, "; ")); };
   for (const SlimKind kind : wanted_forms(a, r.layer, r.site, conversion.option)) {
     const std::string shape = why_not(a, r.layer, r.site, kind);
     if (!shape.empty()) {
@@ -203,11 +210,14 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
     const double error = r.errors.at(kind).at(storage);
     if (error <= conversion.max_error) {
       r.chosen = kind;
+      const std::string cost = price(a, r.site, kind);
+      if (!cost.empty()) reasons.push_back(cost);
+      r.reason = join();
       return;
     }
     reasons.push_back(limit_text(r, kind, storage, error, conversion.max_error));
   }
-  r.reason = fmt::format("{}", fmt::join(reasons, "; "));
+  r.reason = join();
 }
 
 /// The numbers of the weights that the converted model reads.

@@ -37,7 +37,9 @@ struct SlimLayerReport {
   std::map<SlimKind, std::map<DType, double>> errors;
   std::map<SlimKind, double> largest_weight;  ///< of the computed weights, its magnitude
   SlimKind chosen = SlimKind::Plain;
-  std::string reason;  ///< why no wanted form was taken; empty: one was
+  /// Why the forms before the chosen one were passed over, and what that one costs; empty: the
+  /// first one was taken, at no price.
+  std::string reason;
 };
 
 struct SlimReport : ConversionReport {

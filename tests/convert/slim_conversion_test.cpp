@@ -378,8 +378,10 @@ json small_llama() {
           {"max_position_embeddings", 64}};
 }
 
-/// The case with the first layer's keys changed in its file.
-Case with_keys(const std::string& name, const std::function<void(std::vector<float>&)>& change) {
+using Change = std::function<void(std::vector<float>&)>;
+
+/// A case with projections of the first layer changed in its file.
+Case with_weights(const std::string& name, const std::map<std::string, Change>& changes) {
   const Case c = random_case(name, small_llama());
   const std::filesystem::path file = c.checkpoint.path() / "model.safetensors";
   const StoredTensors stored = read_safetensors(MappedFile::open(file));
@@ -388,7 +390,9 @@ Case with_keys(const std::string& name, const std::function<void(std::vector<flo
   for (const StoredTensor& t : stored.tensors) {
     numbers.emplace_back(t.elements());
     read_elements(t, 0, std::span(numbers.back()));
-    if (t.name.ends_with("layers.0.self_attn.k_proj.weight")) change(numbers.back());
+    for (const auto& [projection, change] : changes) {
+      if (t.name.ends_with("layers.0.self_attn." + projection + ".weight")) change(numbers.back());
+    }
   }
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const StoredTensor& t = stored.tensors[i];
@@ -400,10 +404,10 @@ Case with_keys(const std::string& name, const std::function<void(std::vector<flo
   return {name, Checkpoint(c.checkpoint.path()), c.request};
 }
 
+void two_equal_rows(std::vector<float>& w) { std::copy_n(w.begin(), 16, w.begin() + 16); }
+
 TEST_CASE("slim: a singular layer stays plain and says so, and runs beside converted ones") {
-  const Case c = with_keys("singular", [](std::vector<float>& w) {
-    std::copy_n(w.begin(), 16, w.begin() + 16);  // two equal rows
-  });
+  const Case c = with_weights("singular", {{"k_proj", two_equal_rows}});
   const std::filesystem::path folder = test_folder() / "singular_slim";
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "kcache"));
   CHECK(report.layers[0].chosen == SlimKind::Plain);
@@ -415,14 +419,49 @@ TEST_CASE("slim: a singular layer stays plain and says so, and runs beside conve
   CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
 }
 
-TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
-  const Case c = with_keys("small_keys", [](std::vector<float>& w) {
-    for (float& x : w) x *= 0x1p-20F;  // W_KV grows by 2^20
-  });
-  SlimConversion conversion = conversion_of(c, "kcache");
+TEST_CASE("slim: with rotary positions too values serve where keys do not, and the price is said") {
+  const Case c = with_weights("singular_keys", {{"k_proj", two_equal_rows}});
+  const std::filesystem::path folder = test_folder() / "singular_keys_slim";
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CHECK(report.layers[0].reason.find("kcache: error inf") == 0);
+  CHECK(report.layers[0].reason.find("vcache: every step computes the keys of all tokens anew") !=
+        std::string::npos);
+  CHECK(report.layers[1].chosen == SlimKind::KeyCache);
+  CHECK(report.layers[1].reason.empty());
+  const Outcome vanilla = run(c.checkpoint, c.request, {});
+  const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
+  CHECK(slim.tokens == vanilla.tokens);
+  CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
+  CHECK(slim.kept_bytes * 2 == vanilla.kept_bytes);
+}
+
+TEST_CASE("slim: a layer that stays plain names every form that it could not take") {
+  const Case c =
+      with_weights("singular_both", {{"k_proj", two_equal_rows}, {"v_proj", two_equal_rows}});
+  const std::filesystem::path folder = test_folder() / "singular_both_slim";
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::Plain);
+  for (const char* form : {"kcache: error inf", "vcache: error inf", "xcache: rotary positions"}) {
+    CAPTURE(report.layers[0].reason);
+    CHECK(report.layers[0].reason.find(form) != std::string::npos);
+  }
+}
+
+/// Keys of a 2^20th: W_KV grows by that.
+void tiny(std::vector<float>& w) {
+  for (float& x : w) x *= 0x1p-20F;
+}
+
+SlimConversion in_fp16(const Case& c, const std::string& option) {
+  SlimConversion conversion = conversion_of(c, option);
   conversion.dtype = DType::FP16;
-  conversion.max_error = 1e9;
-  const std::string line = error_of(c, conversion, "refused");
+  return conversion;
+}
+
+TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
+  const Case c = with_weights("small_keys", {{"k_proj", tiny}});
+  const std::string line = error_of(c, in_fp16(c, "kcache"), "refused");
   CAPTURE(line);
   CHECK(line.find("layer 0, kcache in fp16: got weights of up to") != std::string::npos);
   CHECK(line.find("65504") != std::string::npos);
