@@ -164,6 +164,8 @@ execute::Request calibration_request(const SlimOptions& o, const Checkpoint& che
                                      const Globals& globals, std::string& source) {
   const Architecture& a = checkpoint.architecture();
   RunInputs in = o.calibration;
+  in.audio_name = "--calibration-audio";
+  in.fewest_positions = fewest_calibration_tokens;
   std::string no_tokenizer;
   const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   const bool given = !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() &&

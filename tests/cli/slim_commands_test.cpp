@@ -1,6 +1,8 @@
 // `convert slim` and `choose slim`.
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -63,6 +65,21 @@ TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from
   CHECK(!fs::exists(folder / "again"));
 }
 
+/// A WAV file of so many 16-bit samples at 16 kHz.
+void write_sound(const std::string& path, std::uint32_t samples) {
+  const auto number = [](std::uint32_t x, int bytes) {
+    std::string s;
+    for (int i = 0; i < bytes; ++i) s += static_cast<char>(x >> (8 * i) & 255);
+    return s;
+  };
+  std::string data;
+  for (std::uint32_t i = 0; i < samples; ++i) data += number(i * 7919 % 4096, 2);
+  std::ofstream(path, std::ios::binary)
+      << "RIFF" << number(36 + 2 * samples, 4) << "WAVEfmt " << number(16, 4) << number(1, 2)
+      << number(1, 2) << number(16000, 4) << number(32000, 4) << number(2, 2) << number(16, 2)
+      << "data" << number(2 * samples, 4) << data;
+}
+
 TEST_CASE("convert slim: bad input is one line, and nothing is written") {
   const reports::TestFolder folder;
   const std::string out = (folder / "out").string();
@@ -82,6 +99,17 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
   refused("opt", "--calibration-prompt words", "--calibration-tokens");
   refused("mlkv_llama", tokens, "share keys and values");
   refused("opt", "--calibration-tokens 1,2,3,4,5,6,7,999999", "999999");
+  // 8 positions of 20 ms are 160 ms, 2560 samples at 16 kHz.
+  const std::string sound = (folder / "short.wav").string();
+  write_sound(sound, 160);
+  refused("whisper", "--calibration-audio " + sound,
+          "short.wav: got 0.01 s of sound, expected at least 0.16 s");
+  write_sound(sound, 2559);
+  refused("whisper", "--calibration-audio " + sound, "expected at least 0.16 s");
+  write_sound(sound, 2560);
+  CHECK(run_program("convert slim -q --max-error 0.5 " + oracle + "whisper " + out +
+                    " --calibration-audio " + sound)
+            .status == 0);
 }
 
 TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reason") {

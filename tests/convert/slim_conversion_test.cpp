@@ -467,5 +467,34 @@ TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
   CHECK(line.find("65504") != std::string::npos);
 }
 
+TEST_CASE("slim: beyond fp16 another form is taken, and a layer with none is refused, not kept") {
+  const Case small = with_weights("small_keys_auto", {{"k_proj", tiny}});
+  const SlimReport report =
+      convert_to_slim(small.checkpoint, test_folder() / "small_keys_slim", in_fp16(small, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CAPTURE(report.layers[0].reason);
+  CHECK(report.layers[0].reason.find("beyond fp16's 65504; vcache:") != std::string::npos);
+
+  const Case neither =
+      with_weights("small_keys_only", {{"k_proj", tiny}, {"v_proj", two_equal_rows}});
+  const std::string line = error_of(neither, in_fp16(neither, "auto"), "refused");
+  CAPTURE(line);
+  CHECK(line.find("layer 0, kcache in fp16: got weights of up to") != std::string::npos);
+  CHECK(line.find("--dtype bf16 or fp32") != std::string::npos);
+
+  // Where fp32 fails too, the condition is what is wrong, and the layer stays plain.
+  const auto nearly_equal_rows = [](std::vector<float>& w) {
+    for (std::size_t i = 0; i < 16; ++i) w[16 + i] = w[i] * (1 + (i % 2 == 0 ? 0x1p-22F : 0));
+  };
+  const Case bad =
+      with_weights("bad_keys", {{"k_proj", nearly_equal_rows}, {"v_proj", two_equal_rows}});
+  const SlimReport kept =
+      convert_to_slim(bad.checkpoint, test_folder() / "bad_keys_slim", in_fp16(bad, "auto"));
+  CHECK(kept.layers[0].errors.at(SlimKind::KeyCache).at(DType::FP32) > 0.5);
+  CHECK(kept.layers[0].largest_weight.at(SlimKind::KeyCache) > 65504);
+  CHECK(kept.layers[0].chosen == SlimKind::Plain);
+  CHECK(kept.layers[0].reason.find("beyond fp16's 65504") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvcast
