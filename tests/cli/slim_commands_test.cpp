@@ -132,6 +132,38 @@ TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reas
   CHECK(j["rejected"][0]["reason"].get<std::string>().find("rotary") != std::string::npos);
 }
 
+// 64 tokens of 16 sequences, 768 fp32 numbers each, are the 3 MiB that an RTX 3060 has on chip:
+// behind them T5-base's shared cache is read once a layer, and pays off from a longer context on.
+TEST_CASE("choose slim: all stretches of sizes are said, each as the estimates have it") {
+  const std::string sizes = " --model t5-base --hardware rtx-3060-12gb --batch 16 --dtype fp32 ";
+  const json j = run_json("choose slim --json" + sizes);
+  const auto speedup = [&](const json& row, const json& context) {
+    return run_json("estimate --json -q" + sizes + "--prompt-len " + context.dump() + " --method " +
+                    row["method"].get<std::string>())["tpot_speedup"]
+        .get<double>();
+  };
+  bool some_have_two = false;
+  for (const json& row : j["rows"]) {
+    if (row["method"] == "plain") continue;
+    CAPTURE(row.dump());
+    const json& all = row["faster_contexts"];
+    CHECK(row["break_even_context"] == (all.empty() ? json() : all[0]));
+    if (all.size() < 2) continue;
+    some_have_two = true;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CHECK(speedup(row, all[i]["from"]) > 1);
+      if (i + 1 < all.size()) CHECK(!all[i]["to"].is_null());
+      if (all[i]["from"] > 1) CHECK(speedup(row, all[i]["from"].get<int>() - 1) <= 1);
+      if (all[i]["to"].is_null()) continue;
+      CHECK(speedup(row, all[i]["to"]) > 1);
+      CHECK(speedup(row, all[i]["to"].get<int>() + 1) <= 1);
+    }
+  }
+  CHECK(some_have_two);
+  const ProgramResult text = run_program("choose slim -q" + sizes);
+  CHECK(text.output.find(" to ") != std::string::npos);
+}
+
 // The encoder's 1500 states of 512 fp16 numbers are 1,536,000 bytes a sequence; an H100 has 50 MiB
 // on chip, which hold 34 of them.
 TEST_CASE("choose slim: the shared cache is on chip as long as it fits") {
