@@ -90,7 +90,7 @@ ordered_json candidate_json(const MlkvCandidate& c, const double* accuracy) {
     j["kv_cache_ratio"] = c.kv_cache_ratio;
     j["peak_memory_bytes"] = c.peak_memory_bytes;
     j["largest_batch"] = c.largest_batch;
-    j["tpot_s"] = c.tpot_s;
+    j["tpot_s"] = c.tpot_s ? ordered_json(*c.tpot_s) : nullptr;
   }
   if (accuracy != nullptr) j["published_accuracy_pct"] = *accuracy;
   if (!c.rejected.empty()) j["reason"] = c.rejected;
@@ -112,7 +112,12 @@ void write_mlkv_csv(const std::string& path, const std::vector<MlkvCandidate>& c
     }
     csv.cell(c.layers).cell(c.heads).cell(c.intermediate_size).cell(c.parameters);
     csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
-    csv.cell(c.largest_batch).cell(c.tpot_s);
+    csv.cell(c.largest_batch);
+    if (c.tpot_s) {
+      csv.cell(*c.tpot_s);
+    } else {
+      csv.missing_cell();
+    }
     if (const double* accuracy = accuracy_of(accuracies, c)) {
       csv.cell(*accuracy);
     } else {
@@ -144,7 +149,7 @@ std::string mlkv_text(const std::vector<MlkvCandidate>& candidates, const Accura
                                  format_quantity(c.kv_cache_bytes, Dimension::Bytes),
                                  fmt::format("{:.3g}", c.kv_cache_ratio),
                                  std::to_string(c.largest_batch),
-                                 format_quantity(c.tpot_s, Dimension::Seconds),
+                                 c.tpot_s ? format_quantity(*c.tpot_s, Dimension::Seconds) : "-",
                                  format_quantity(c.peak_memory_bytes, Dimension::Bytes),
                                  std::to_string(c.intermediate_size)};
     if (!accuracies.empty()) {
@@ -162,6 +167,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   const Catalog catalog = globals.catalog();
   search::MlkvRequest request;
   request.configuration = parse_configuration(o.request, catalog);
+  request.has_hardware = !o.request.hardware.empty();
   request.widening = parse_flag("--widen", o.widen, parse_mlp_widening);
   request.batch = parse_token_count(o.request.batch, "--batch");
   request.context = parse_token_count(o.context, "--context");
@@ -180,7 +186,8 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   if (!o.csv.empty()) write_mlkv_csv(o.csv, candidates, accuracies);
   if (o.csv == "-") return;
   if (!o.json) {
-    print_text(mlkv_text(candidates, accuracies));
+    print_text(mlkv_text(candidates, accuracies) +
+               (request.has_hardware ? "" : "how fast a token is decoded takes a --hardware\n"));
     return;
   }
   ordered_json rows = ordered_json::array();
@@ -189,7 +196,8 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
     (c.rejected.empty() ? rows : rejected).push_back(candidate_json(c, accuracy_of(accuracies, c)));
   }
   print_json({{"model", a.name},
-              {"hardware", request.configuration.hardware.name},
+              {"hardware",
+               request.has_hardware ? ordered_json(request.configuration.hardware.name) : nullptr},
               {"batch", request.batch},
               {"context", request.context},
               {"memory_bytes", request.memory_budget.value_or(
@@ -205,18 +213,21 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
       "How many layers should own keys and values, with how many heads.\n\nExamples:\n"
       "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
       "--context 2k\n"
-      "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch");
+      "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch\n"
+      "  kvcast choose mlkv --model llama-2-7b --memory-budget '40 GB' --batch 16 --context 4k");
   c->footer(
       "Of the forms that fit, more heads come first; of equally many, fewer in a layer and "
-      "more layers.");
+      "more layers.\nWithout --hardware the budget has to be given, and nothing is said of speed.");
   const auto o = std::make_shared<MlkvOptions>();
   o->request.add_choice_flags_to(*c);
+  o->request.needs_hardware = false;
+  c->get_option("--hardware")->required(false);
   c->add_option("--context", o->context, "tokens in the cache of each sequence")
       ->type_name("TOKENS")
       ->capture_default_str();
   CLI::Option* budget = c->add_option("--memory-budget", o->memory_budget,
                                       "for weights, cache and activations, \"8 GB\" or in bytes; "
-                                      "default: the device's memory");
+                                      "default: the memory of --hardware");
   budget->type_name("BYTES");
   c->add_flag("--max-batch", o->max_batch, "the form for the largest batch first");
   c->add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")

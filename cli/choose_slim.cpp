@@ -1,6 +1,9 @@
 #include "cli/choose_slim.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,11 +27,20 @@ struct Options {
   bool json = false;
 };
 
-ordered_json range_json(const std::optional<PaysOff>& range) {
-  if (!range) return nullptr;
+ordered_json range_json(const PaysOff& range) {
   ordered_json to = nullptr;
-  if (range->to) to = *range->to;
-  return {{"from", range->from}, {"to", to}};
+  if (range.to) to = *range.to;
+  return {{"from", range.from}, {"to", to}};
+}
+
+ordered_json all_json(const std::vector<PaysOff>& ranges) {
+  ordered_json all = ordered_json::array();
+  for (const PaysOff& range : ranges) all.push_back(range_json(range));
+  return all;
+}
+
+ordered_json first_json(const std::vector<PaysOff>& ranges) {
+  return ranges.empty() ? ordered_json() : range_json(ranges.front());
 }
 
 ordered_json candidate_json(const SlimCandidate& c) {
@@ -44,17 +56,37 @@ ordered_json candidate_json(const SlimCandidate& c) {
                  {"fits", c.fits}};
   if (c.shared_cache_on_chip) j["shared_cache_on_chip"] = *c.shared_cache_on_chip;
   if (c.method != "plain") {
-    j["break_even_batch"] = range_json(c.batches);
-    j["break_even_context"] = range_json(c.contexts);
+    // Where it pays off first, and all stretches: near the break-even there may be several.
+    j["break_even_batch"] = first_json(c.batches);
+    j["break_even_context"] = first_json(c.contexts);
+    j["faster_batches"] = all_json(c.batches);
+    j["faster_contexts"] = all_json(c.contexts);
   }
   return j;
 }
 
-std::string range_text(const SlimCandidate& c, const std::optional<PaysOff>& range) {
+std::string ranges_text(const SlimCandidate& c, const std::vector<PaysOff>& ranges) {
+  constexpr std::size_t most_shown = 3;
   if (c.method == "plain") return "";
-  if (!range) return "never";
-  return range->to ? fmt::format("{} to {}", range->from, *range->to)
-                   : fmt::format("from {}", range->from);
+  if (ranges.empty()) return "never";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranges.size(), most_shown); ++i) {
+    if (i > 0) text += ", ";
+    text += ranges[i].to ? fmt::format("{} to {}", ranges[i].from, *ranges[i].to)
+                         : fmt::format("from {}", ranges[i].from);
+  }
+  if (ranges.size() > most_shown) text += fmt::format(", {} more", ranges.size() - most_shown);
+  return text;
+}
+
+/// "1-15;40-" of two stretches, the second without an end.
+std::string ranges_cell(const std::vector<PaysOff>& ranges) {
+  std::string text;
+  for (const PaysOff& r : ranges) {
+    if (!text.empty()) text += ';';
+    text += fmt::format("{}-{}", r.from, r.to ? std::to_string(*r.to) : "");
+  }
+  return text;
 }
 
 std::string table_text(const std::vector<SlimCandidate>& candidates) {
@@ -77,8 +109,8 @@ std::string table_text(const std::vector<SlimCandidate>& candidates) {
                c.cross_phase_s > 0 ? format_quantity(c.cross_phase_s, Dimension::Seconds) : "",
                format_quantity(c.kv_cache_bytes, Dimension::Bytes),
                fmt::format("{:.3g}", c.kv_cache_ratio),
-               format_quantity(c.peak_memory_bytes, Dimension::Bytes), range_text(c, c.batches),
-               range_text(c, c.contexts), note});
+               format_quantity(c.peak_memory_bytes, Dimension::Bytes), ranges_text(c, c.batches),
+               ranges_text(c, c.contexts), note});
   }
   return table.text() + rejected;
 }
@@ -88,7 +120,7 @@ void write_csv(const std::string& path, const std::vector<SlimCandidate>& candid
       csv_target(path),
       {"rank", "method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s", "kv_cache_bytes",
        "kv_cache_ratio", "peak_memory_bytes", "fits", "break_even_batch", "last_batch",
-       "break_even_context", "last_context", "rejected"});
+       "break_even_context", "last_context", "faster_batches", "faster_contexts", "rejected"});
   std::uint64_t rank = 0;
   for (const SlimCandidate& c : candidates) {
     if (c.rejected.empty()) {
@@ -104,18 +136,19 @@ void write_csv(const std::string& path, const std::vector<SlimCandidate>& candid
     } else {
       for (int i = 0; i < 8; ++i) csv.missing_cell();
     }
-    for (const std::optional<PaysOff>& range : {c.batches, c.contexts}) {
-      if (range) {
-        csv.cell(range->from);
+    for (const auto* ranges : {&c.batches, &c.contexts}) {
+      if (!ranges->empty()) {
+        csv.cell(ranges->front().from);
       } else {
         csv.missing_cell();
       }
-      if (range && range->to) {
-        csv.cell(*range->to);
+      if (!ranges->empty() && ranges->front().to) {
+        csv.cell(*ranges->front().to);
       } else {
         csv.missing_cell();
       }
     }
+    csv.cell(ranges_cell(c.batches)).cell(ranges_cell(c.contexts));
     csv.cell(c.rejected);
     csv.end_row();
   }

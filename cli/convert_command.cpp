@@ -164,6 +164,8 @@ execute::Request calibration_request(const SlimOptions& o, const Checkpoint& che
                                      const Globals& globals, std::string& source) {
   const Architecture& a = checkpoint.architecture();
   RunInputs in = o.calibration;
+  in.audio_name = "--calibration-audio";
+  in.fewest_positions = fewest_calibration_tokens;
   std::string no_tokenizer;
   const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   const bool given = !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() &&
@@ -255,7 +257,10 @@ std::string slim_text(const SlimReport& r) {
     row.emplace_back(name(l.chosen));
     table.add(std::move(row));
     if (!l.reason.empty()) {
-      reasons += fmt::format("layer {}, {}-attention stays plain: {}\n", l.layer, site_name(l.site),
+      const std::string takes = l.chosen == SlimKind::Plain
+                                    ? std::string("stays plain")
+                                    : fmt::format("takes {}", name(l.chosen));
+      reasons += fmt::format("layer {}, {}-attention {}: {}\n", l.layer, site_name(l.site), takes,
                              l.reason);
     }
   }
@@ -295,6 +300,10 @@ void add_slim(CLI::App& command, const Globals& globals) {
       "values come out within --max-error, and stays plain when none does.\n\nExamples:\n"
       "  kvcast convert slim weights/whisper-base whisper-slim --calibration-audio speech.wav\n"
       "  kvcast run --model whisper-slim --method slim --audio speech.wav");
+  c->footer(
+      "auto tries keys, values, then the input, the input first where it is the narrowest; with "
+      "rotary positions\nvalues halve the cache at the price of computing all keys at every step. "
+      "--option kcache takes keys or nothing.");
   const auto o = std::make_shared<SlimOptions>();
   add_convert_options(*c, o->common);
   c->add_option(

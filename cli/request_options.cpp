@@ -164,7 +164,9 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   roofline::Configuration c;
   c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
   c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
-  c.hardware = roofline::load_hardware(catalog, o.hardware);
+  if (o.needs_hardware || !o.hardware.empty()) {
+    c.hardware = roofline::load_hardware(catalog, o.hardware);
+  }
   c.methods = parse_methods(o.method);
   apply_semantics(o.semantics, c.architecture, c.methods);
   c.lowering = parse_lowering(o);

@@ -17,6 +17,7 @@ namespace kvcast::cli {
 struct RequestOptions {
   std::string model;
   std::string hardware;
+  bool needs_hardware = true;  ///< false: an empty `hardware` is none
   std::string method = "plain";
   std::string attention = "tiled";
   std::string elementwise;  ///< empty: as attention

@@ -147,6 +147,12 @@ Sequences transcription_start(const text::Tokenizer& tokenizer, const std::strin
   return {start};
 }
 
+/// How much sound so many positions of the encoder are: two frames each, for its second
+/// convolution takes every other one.
+double seconds_of(std::uint64_t positions) {
+  return static_cast<double>(positions * 2 * audio::whisper_hop) / audio::whisper_sample_rate;
+}
+
 /// Ids that a decoder starts from when the user gives none.
 Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
                                 const std::optional<text::Tokenizer>& tokenizer) {
@@ -295,6 +301,11 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     if (!in.audio.empty()) {
       const audio::Recording sound = audio::read_wav_file(in.audio);
       const double seconds = static_cast<double>(sound.samples.size()) / sound.sample_rate;
+      if (seconds < seconds_of(in.fewest_positions)) {
+        throw Error(in.audio_name + " " + in.audio, fmt::format("{:.3g} s of sound", seconds),
+                    fmt::format("at least {:.3g} s, {} positions of the encoder",
+                                seconds_of(in.fewest_positions), in.fewest_positions));
+      }
       if (seconds > whisper_seconds) {
         warn(fmt::format("{}: {:.1f} s of sound; only the first {} s are heard", in.audio, seconds,
                          whisper_seconds));

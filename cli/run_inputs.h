@@ -22,6 +22,8 @@ struct RunInputs {
   std::string encoder_tokens;
   std::string features;
   std::string audio;
+  std::string audio_name = "--audio";  ///< what errors call it
+  std::uint64_t fewest_positions = 0;  ///< of the encoder that the audio has to fill
   std::string language = "en";
   std::string prompt_len;  ///< of a prompt made up: for measuring
   std::string batch = "1";

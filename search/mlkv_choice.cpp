@@ -19,6 +19,16 @@ constexpr std::uint64_t most_heads =
     4096;  ///< in a layer; no model is near it, a file may claim it
 constexpr std::uint64_t most_sequences = std::uint64_t{1} << 30;
 
+/// For memory alone, which is the same on every device: one that runs every dtype.
+roofline::Hardware any_device(double memory_bytes) {
+  roofline::Hardware hw;
+  hw.name = "any device";
+  for (const DType dtype : {DType::FP32, DType::FP64}) hw.peak_flops_per_second[dtype].value = 1;
+  hw.vector_flops_per_second.value = hw.memory_bandwidth.value = 1;
+  hw.memory_capacity.value = memory_bytes;
+  return hw;
+}
+
 /// `batch` sequences whose last token makes the context full.
 DesignPoint point_of(std::uint64_t batch, std::uint64_t context) { return {batch, context - 1, 1}; }
 
@@ -69,7 +79,7 @@ MlkvCandidate evaluate(const MlkvRequest& request, const MlkvShape& shape, doubl
   c.kv_cache_bytes = e.kv_cache_bytes;
   c.kv_cache_ratio = e.kv_cache_bytes / plain_cache_bytes;
   c.peak_memory_bytes = e.peak_memory_bytes;
-  c.tpot_s = e.tpot_s;
+  if (request.has_hardware) c.tpot_s = e.tpot_s;
   c.largest_batch = largest_batch(estimator, request.context, budget);
   const std::uint64_t wanted = request.goal == MlkvGoal::Fit ? request.batch : 1;
   if (c.largest_batch < wanted) {
@@ -83,7 +93,15 @@ MlkvCandidate evaluate(const MlkvRequest& request, const MlkvShape& shape, doubl
 
 }  // namespace
 
-std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request) {
+std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& given) {
+  MlkvRequest request = given;
+  if (!request.has_hardware) {
+    if (!request.memory_budget) {
+      throw Error("MLKV forms", "neither a device nor a memory budget",
+                  "--memory-budget, or --hardware, whose memory is the budget");
+    }
+    request.configuration.hardware = any_device(*request.memory_budget);
+  }
   const Architecture& a = request.configuration.architecture;
   if (request.context < 2) throw Error("context", "1 token", "at least 2: a prompt and a token");
   if (request.batch == 0) throw Error("batch", "0", "at least 1");

@@ -18,6 +18,8 @@ enum class MlkvGoal {
 
 struct MlkvRequest {
   roofline::Configuration configuration;  ///< of the unchanged model; its methods are not used
+  /// False: the configuration's device is not used; the budget is needed, and there are no times.
+  bool has_hardware = true;
   MlpWidening widening = MlpWidening::Preserve;
   std::uint64_t batch = 1;
   std::uint64_t context = 2;  ///< tokens in the cache of each sequence, the prompt's and later ones
@@ -35,8 +37,8 @@ struct MlkvCandidate {
   double kv_cache_bytes = 0;  ///< of the batch at the full context
   double kv_cache_ratio = 1;  ///< of the unchanged model's
   double peak_memory_bytes = 0;
-  std::uint64_t largest_batch = 0;  ///< that fits the memory at the full context; 0: none
-  double tpot_s = 0;                ///< a decode step of the batch at the full context
+  std::uint64_t largest_batch = 0;    ///< that fits the memory at the full context; 0: none
+  std::optional<double> tpot_s = {};  ///< a decode step of the batch at the full context
   std::string rejected = {};
 };
 
@@ -48,7 +50,8 @@ struct MlkvCandidate {
 /// than sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3: GQA-48 above MLKV-48,
 /// MQA-12 above MLKV-12). Behind them the forms that share across layers which still have several
 /// heads. Among either, more heads in all first, and of equally many more layers. Throws Error as
-/// to_mlkv and Estimator do, and for a context below 2 tokens or a batch of 0.
+/// to_mlkv and Estimator do, for a context below 2 tokens or a batch of 0, and with neither a
+/// device nor a budget.
 std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request);
 
 }  // namespace kvcast::search

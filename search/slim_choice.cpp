@@ -20,28 +20,27 @@ const std::vector<std::string>& forms(bool encoder_decoder) {
   return encoder_decoder ? both : decoder_only;
 }
 
-/// Where `is_faster` holds among ascending sizes, taken as one stretch: its first and last.
-std::optional<PaysOff> stretch(const std::vector<std::uint64_t>& sizes,
+/// Where `is_faster` holds among ascending sizes.
+std::vector<PaysOff> stretches(const std::vector<std::uint64_t>& sizes,
                                const std::vector<bool>& is_faster) {
-  const auto first = std::find(is_faster.begin(), is_faster.end(), true);
-  if (first == is_faster.end()) return {};
-  const auto last = std::find(first, is_faster.end(), false);
-  PaysOff p{sizes[static_cast<std::size_t>(first - is_faster.begin())], {}};
-  if (last != is_faster.end()) {
-    p.to = sizes[static_cast<std::size_t>(last - is_faster.begin()) - 1];
+  std::vector<PaysOff> all;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (!is_faster[i]) continue;
+    if (i == 0 || !is_faster[i - 1]) all.push_back({sizes[i], {}});
+    if (i + 1 < sizes.size() && !is_faster[i + 1]) all.back().to = sizes[i];
   }
-  return p;
+  return all;
 }
 
-std::optional<PaysOff> pays_off(const Estimator& estimator, const std::vector<std::uint64_t>& sizes,
-                                const std::function<DesignPoint(std::uint64_t)>& point_of) {
+std::vector<PaysOff> pays_off(const Estimator& estimator, const std::vector<std::uint64_t>& sizes,
+                              const std::function<DesignPoint(std::uint64_t)>& point_of) {
   std::vector<DesignPoint> points;
   for (const std::uint64_t size : sizes) points.push_back(point_of(size));
   std::vector<Estimate> rows(points.size());
   estimator.sweep(points, rows);
   std::vector<bool> is_faster;
   for (const Estimate& e : rows) is_faster.push_back(e.tpot_speedup > 1);
-  return stretch(sizes, is_faster);
+  return stretches(sizes, is_faster);
 }
 
 std::vector<std::uint64_t> counted_to(std::uint64_t last) {

@@ -11,8 +11,8 @@
 
 namespace kvcast::search {
 
-/// Where a form decodes faster than plain attention: from the first size to the last, both
-/// included; no last: up to the largest size tried.
+/// A stretch of sizes at which a form decodes faster than plain attention, first and last included;
+/// no last: up to the largest size tried.
 struct PaysOff {
   std::uint64_t from = 0;
   std::optional<std::uint64_t> to;
@@ -31,9 +31,10 @@ struct SlimCandidate {
   bool fits = false;
   /// Encoder-decoder forms with one cache for all layers: true if it stays on chip.
   std::optional<bool> shared_cache_on_chip = {};
-  std::optional<PaysOff> batches = {};  ///< at the request's context; none: never, or plain itself
-  std::optional<PaysOff> contexts =
-      {};                     ///< at the request's batch: prompt tokens; Whisper: output tokens
+  /// Every stretch, ascending; none: never, or plain itself. Of batches at the request's context,
+  /// of contexts (prompt tokens; Whisper: output tokens) at its batch.
+  std::vector<PaysOff> batches = {};
+  std::vector<PaysOff> contexts = {};
   std::string rejected = {};  ///< why it cannot be had; empty: it can
 };
 

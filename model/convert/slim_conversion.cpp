@@ -20,8 +20,6 @@ namespace {
 
 /// Inputs beyond these say nothing new about a layer.
 constexpr std::size_t most_rows = 1024;
-/// Of fewer tokens an error would be luck.
-constexpr std::size_t fewest_tokens = 8;
 
 constexpr double largest_half = 65504;  // of fp16's finite numbers
 
@@ -160,10 +158,7 @@ std::vector<SlimKind> wanted_forms(const Architecture& a, std::size_t layer, Sli
     const SlimLayer forms = slim_layers(a, option)[layer];
     return {site == SlimSite::Self ? forms.self : forms.cross};
   }
-  const bool turns_values_into_keys = !(site == SlimSite::Self && a.decoder.rope);
-  std::vector<SlimKind> forms{SlimKind::KeyCache};
-  // With rotary positions all keys would have to be computed anew for every token.
-  if (turns_values_into_keys) forms.push_back(SlimKind::ValueCache);
+  std::vector<SlimKind> forms{SlimKind::KeyCache, SlimKind::ValueCache};
   const bool wide = kv_features(a.decoder.layers[layer].heads) > a.hidden_size;
   forms.insert(wide ? forms.begin() : forms.end(), SlimKind::InputCache);
   return forms;
@@ -180,8 +175,19 @@ std::string limit_text(const SlimLayerReport& r, SlimKind kind, DType storage, d
                      condition, max_error);
 }
 
+/// What a form costs that keys alone would not: with rotary positions or norms between values and
+/// scores no query can be turned to read values as they lie (appendix C has neither).
+std::string price(const Architecture& a, SlimSite site, SlimKind kind) {
+  const bool between =
+      site == SlimSite::Self && (a.decoder.position == Position::Rope || a.decoder.query_key_norm);
+  if (kind != SlimKind::ValueCache || !between) return {};
+  return "vcache: every step computes the keys of all tokens anew";
+}
+
 void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerReport& r) {
   std::vector<std::string> reasons;
+  std::optional<Error> beyond_range;
+  const auto join = [&] { return fmt::format("{}", fmt::join(reasons, "; ")); };
   for (const SlimKind kind : wanted_forms(a, r.layer, r.site, conversion.option)) {
     const std::string shape = why_not(a, r.layer, r.site, kind);
     if (!shape.empty()) {
@@ -192,9 +198,13 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
     if (conversion.dtype == DType::FP16 && largest != r.largest_weight.end() &&
         std::isfinite(largest->second) && largest->second > largest_half) {
       const std::string found = fmt::format("weights of up to {:.3g}", largest->second);
-      if (conversion.option != "auto") {
-        throw Error(fmt::format("layer {}, {} in fp16", r.layer, name(kind)), found,
-                    fmt::format("at most {}; --dtype bf16 or fp32", largest_half));
+      const Error refusal(fmt::format("layer {}, {} in fp16", r.layer, name(kind)), found,
+                          fmt::format("at most {}; --dtype bf16 or fp32", largest_half));
+      if (conversion.option != "auto") throw refusal;
+      // Another form may fit. If not, and the range is all that is wrong with this one, the layer
+      // is not one to be kept plain.
+      if (!beyond_range && r.errors.at(kind).at(DType::FP32) <= conversion.max_error) {
+        beyond_range = refusal;
       }
       reasons.push_back(fmt::format("{}: {}, beyond fp16's {}", name(kind), found, largest_half));
       continue;
@@ -203,11 +213,15 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
     const double error = r.errors.at(kind).at(storage);
     if (error <= conversion.max_error) {
       r.chosen = kind;
+      const std::string cost = price(a, r.site, kind);
+      if (!cost.empty()) reasons.push_back(cost);
+      r.reason = join();
       return;
     }
     reasons.push_back(limit_text(r, kind, storage, error, conversion.max_error));
   }
-  r.reason = fmt::format("{}", fmt::join(reasons, "; "));
+  if (beyond_range) throw Error(*beyond_range);
+  r.reason = join();
 }
 
 /// The numbers of the weights that the converted model reads.
@@ -337,9 +351,9 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
   if (a.num_mel_bins > 0) return;
   const std::size_t tokens =
       a.encoder_decoder ? r.encoder_tokens.front().size() : r.tokens.front().size();
-  if (tokens < fewest_tokens) {
+  if (tokens < fewest_calibration_tokens) {
     throw Error("calibration prompt", fmt::format("{} tokens", tokens),
-                fmt::format("at least {}", fewest_tokens));
+                fmt::format("at least {}", fewest_calibration_tokens));
   }
 }
 
@@ -379,6 +393,11 @@ SlimReport convert_to_slim(
 
   const AttentionInputs inputs = collect_inputs(checkpoint, conversion.calibration);
   report.calibration_rows = inputs.self.front().rows();
+  if (report.calibration_rows < fewest_calibration_tokens) {
+    throw Error("calibration of " + a.name,
+                fmt::format("{} tokens of the decoder", report.calibration_rows),
+                fmt::format("at least {}", fewest_calibration_tokens));
+  }
   const Weights weights(checkpoint);
   std::vector<SlimLayer> layers(num_layers);
   for (std::size_t i = 0; i < num_layers; ++i) {

@@ -20,6 +20,9 @@
 
 namespace kvcast {
 
+/// Of fewer an error would be luck. Of sounds: positions of the encoder.
+inline constexpr std::size_t fewest_calibration_tokens = 8;
+
 struct SlimConversion {
   std::string option = "auto";  ///< auto, or the only form wanted: see slim_layers()
   double max_error = 0.01;      ///< of keys or values computed, relative; above it: the next form
@@ -37,7 +40,9 @@ struct SlimLayerReport {
   std::map<SlimKind, std::map<DType, double>> errors;
   std::map<SlimKind, double> largest_weight;  ///< of the computed weights, its magnitude
   SlimKind chosen = SlimKind::Plain;
-  std::string reason;  ///< why no wanted form was taken; empty: one was
+  /// Why the forms before the chosen one were passed over, and what that one costs; empty: the
+  /// first one was taken, at no price.
+  std::string reason;
 };
 
 struct SlimReport : ConversionReport {
@@ -47,8 +52,9 @@ struct SlimReport : ConversionReport {
 };
 
 /// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a
-/// checkpoint converted already, a model that no wanted form fits, weights beyond the range of the
-/// element type, a calibration shorter than 8 tokens, and as Checkpoint and CheckpointWriter do.
+/// checkpoint converted already, a model that no wanted form fits, weights beyond the range of
+/// fp16 (with "auto": where no other form serves the layer), a calibration that is too short, and
+/// as Checkpoint and CheckpointWriter do.
 SlimReport convert_to_slim(
     const Checkpoint& checkpoint, const std::filesystem::path& output,
     const SlimConversion& conversion,

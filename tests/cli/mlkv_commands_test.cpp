@@ -151,5 +151,37 @@ TEST_CASE("choose mlkv: ranked rows, rejected ones with a reason, published accu
   check_refused("choose mlkv --model falcon-7b --hardware a100-80gb", "a model of the type falcon");
 }
 
+TEST_CASE("choose mlkv: a budget is enough, and without a device nothing is said of speed") {
+  const std::string choose =
+      "choose mlkv --model pythia-160m --memory-budget 6000000000 --batch 100 --context 2k ";
+  const json j = run_json(choose + "--json");
+  CHECK(j["hardware"].is_null());
+  CHECK(j["memory_bytes"] == 6e9);
+  // Memory is the same on every device.
+  const json device = run_json(choose + "--json --hardware rtx-3060-12gb");
+  REQUIRE(j["rows"].size() == device["rows"].size());
+  REQUIRE(!j["rows"].empty());
+  for (const char* part : {"rows", "rejected"}) {
+    for (std::size_t i = 0; i < j[part].size(); ++i) {
+      CHECK(j[part][i]["tpot_s"].is_null());
+      json row = device[part][i];
+      row["tpot_s"] = nullptr;
+      CHECK(j[part][i] == row);
+    }
+  }
+  CHECK(run_program(choose).output.find("takes a --hardware") != std::string::npos);
+  CHECK(run_program(choose + "--hardware rtx-3060-12gb").output.find("takes a --hardware") ==
+        std::string::npos);
+  for (const char* dtype : {"fp32", "bf16", "fp8"}) {
+    CHECK(run_program(choose + "--dtype " + dtype).status == 0);
+  }
+  const ProgramResult csv = run_program(choose + "--csv -");
+  CHECK(csv.output.find(",,") != std::string::npos);
+  check_refused("choose mlkv --model pythia-160m --batch 100 --context 2k",
+                "expected --memory-budget, or --hardware");
+  check_refused("choose mlkv --model pythia-160m --memory-budget 6GB --hardware nothing",
+                "nothing");
+}
+
 }  // namespace
 }  // namespace kvcast::cli

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "model/config_reader.h"
 #include "model/convert/checkpoint_writer.h"
 #include "model/convert/conversion_source.h"
+#include "model/weights/mapped_file.h"
+#include "model/weights/safetensors.h"
 #include "model/weights/weight_map.h"
 
 namespace kvcast {
@@ -48,6 +52,26 @@ inline void write_random_checkpoint(const nlohmann::json& config,
     writer.write(numbers);
   }
   writer.commit();
+}
+
+/// Changes the fp32 tensors of a folder's model.safetensors by `change(name, numbers)`.
+template <typename Change>
+void change_tensors(const std::filesystem::path& folder, Change change) {
+  const std::filesystem::path file = folder / "model.safetensors";
+  const StoredTensors stored = read_safetensors(MappedFile::open(file));
+  std::vector<std::vector<float>> numbers;
+  for (const StoredTensor& t : stored.tensors) {
+    read_elements(t, 0, std::span(numbers.emplace_back(t.elements())));
+    change(t.name, numbers.back());
+  }
+  std::vector<TensorToWrite> tensors;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const StoredTensor& t = stored.tensors[i];
+    tensors.push_back({t.name, t.shape, std::span<const float>(numbers[i]), DType::FP32});
+  }
+  const std::string bytes = safetensors_bytes(tensors);
+  std::filesystem::remove(file);
+  std::ofstream(file, std::ios::binary) << bytes;
 }
 
 }  // namespace kvcast

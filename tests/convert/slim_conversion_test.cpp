@@ -2,169 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 
 #include <doctest/doctest.h>
 
-#include "model/work.h"
-#include "tests/convert/random_checkpoint.h"
-#include "tests/execute/oracle.h"
-#include "tests/reports/test_folder.h"
+#include "tests/convert/slim_cases.h"
 
-namespace kvcast {
+namespace kvcast::slim_cases {
 namespace {
-
-using execute::Generation;
-using execute::OracleCase;
-using execute::Request;
-using execute::Session;
-using execute::SessionOptions;
-using execute::TokenId;
-using nlohmann::json;
-
-/// Where the converted checkpoints of this program's tests lie.
-const std::filesystem::path& test_folder() {
-  static const reports::TestFolder folder;
-  return folder.path();
-}
-
-/// Every logit of a request, prompt and decode steps, and what its cache held at the end.
-struct Outcome {
-  std::vector<double> logits;
-  std::vector<double> prompt_logits;  ///< [batch, positions, vocab_size]
-  std::vector<std::vector<TokenId>> tokens;
-  std::uint64_t kept_bytes = 0;  ///< of all cache tensors, as the run left them
-  std::uint64_t estimated_bytes = 0;
-  execute::Skipped skipped;
-};
-
-/// Runs in fp64 and holds every operator's counts against the recorder's on the way.
-Outcome run(const Checkpoint& checkpoint, Request request, SessionOptions o) {
-  o.dtype = DType::FP64;
-  o.logits = Logits::All;
-  o.decoder_tokens = request.tokens.front().size();
-  Outcome outcome;
-  std::map<std::string, std::uint64_t> kept;
-  request.on_node = [&](const Graph& graph, const execute::NodeRun& node_run,
-                        std::span<const std::uint64_t> symbols) {
-    const Node& node = graph.nodes()[node_run.node];
-    const execute::Operand& out = node_run.call->output;
-    if (node.label == "head") {
-      const double* numbers = out.numbers<double>();
-      outcome.logits.insert(outcome.logits.end(), numbers, numbers + out.shape.elements());
-    }
-    if (std::holds_alternative<CacheAppend>(node.op)) {
-      kept[graph.tensor(node.inputs[0]).name] = out.shape.elements() * sizeof(double);
-    }
-    const Work expected = work(graph, node);
-    CAPTURE(node.label);
-    const execute::Skipped& skipped = node_run.skipped;
-    CHECK(node_run.counted->flops == expected.flops.at(symbols) - skipped.flops);
-    CHECK(node_run.counted->bytes() == expected.bytes().at(symbols) - skipped.bytes);
-  };
-  const Session session(checkpoint, o);
-  const Generation g = session.run(request);
-  outcome.tokens = g.tokens;
-  outcome.prompt_logits.assign(g.logits64.begin(), g.logits64.end());
-  // The last token is not fed back, so its row is in the estimate and not in the cache.
-  for (const auto& [name, bytes] : kept) outcome.kept_bytes += bytes;
-  outcome.estimated_bytes = g.kv_cache_bytes;
-  outcome.skipped = g.skipped;
-  return outcome;
-}
-
-double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
-  const auto [low, high] = std::minmax_element(b.begin(), b.end());
-  return largest / (*high - *low);
-}
-
-SessionOptions slim_session(const std::string& method, Kernels kernels) {
-  return {.methods = parse_methods(method), .attention = kernels, .elementwise = kernels};
-}
-
-struct Case {
-  std::string name;
-  Checkpoint checkpoint;
-  Request request;
-};
-
-Case oracle_case(const std::string& name) {
-  const OracleCase c(name);
-  return {name, c.checkpoint, c.request(c.prompt, 6)};
-}
-
-Case random_case(const std::string& name, const json& config) {
-  const std::filesystem::path folder = test_folder() / name;
-  std::filesystem::remove_all(folder);
-  write_random_checkpoint(config, folder, 7);
-  Request request;
-  request.tokens = {{3, 1, 4, 1, 5, 9, 2, 6}, {2, 7, 1, 8, 2, 8, 1, 8}};
-  request.output_len = 6;
-  return {name, Checkpoint(folder), request};
-}
-
-/// Shapes that the oracle's cases do not have.
-std::vector<Case> random_cases() {
-  const json gemma2{{"model_type", "gemma2"},         {"hidden_size", 24},
-                    {"num_hidden_layers", 2},         {"num_attention_heads", 4},
-                    {"num_key_value_heads", 2},       {"head_dim", 8},
-                    {"intermediate_size", 40},        {"vocab_size", 61},
-                    {"query_pre_attn_scalar", 8},     {"sliding_window", 4},
-                    {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0},
-                    {"max_position_embeddings", 64}};
-  const json codegemma{
-      {"model_type", "gemma"},    {"hidden_size", 24},        {"num_hidden_layers", 2},
-      {"num_attention_heads", 4}, {"num_key_value_heads", 4}, {"head_dim", 8},
-      {"intermediate_size", 40},  {"vocab_size", 61},         {"max_position_embeddings", 64}};
-  const json openelm{{"model_type", "openelm"},
-                     {"model_dim", 24},
-                     {"num_transformer_layers", 2},
-                     {"num_query_heads", {4, 4}},
-                     {"num_kv_heads", {4, 4}},
-                     {"head_dim", 8},
-                     {"ffn_multipliers", {1.5, 2.0}},
-                     {"ffn_dim_divisor", 8},
-                     {"vocab_size", 61},
-                     {"max_context_length", 64},
-                     {"normalize_qk_projections", true},
-                     {"share_input_output_layers", true},
-                     {"ffn_with_glu", true}};
-  const json phi3{{"model_type", "phi3"},
-                  {"hidden_size", 24},
-                  {"num_hidden_layers", 2},
-                  {"num_attention_heads", 3},
-                  {"num_key_value_heads", 3},
-                  {"intermediate_size", 40},
-                  {"vocab_size", 61},
-                  {"max_position_embeddings", 64},
-                  {"original_max_position_embeddings", 64}};
-  return {random_case("gemma2_wide", gemma2), random_case("codegemma", codegemma),
-          random_case("openelm_mha", openelm), random_case("phi3_mha", phi3)};
-}
-
-SlimConversion conversion_of(const Case& c, const std::string& option) {
-  SlimConversion conversion;
-  conversion.option = option;
-  conversion.max_error = 0.5;  // small random matrices; what matters here is equality in fp64
-  conversion.dtype = DType::FP64;
-  conversion.calibration = c.request;
-  return conversion;
-}
-
-Checkpoint converted(const Case& c, const std::string& option) {
-  const std::filesystem::path folder = test_folder() / (c.name + "_" + option);
-  std::filesystem::remove_all(folder);
-  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, option));
-  for (const SlimLayerReport& layer : report.layers) {
-    CAPTURE(layer.reason);
-    CHECK(layer.chosen != SlimKind::Plain);
-  }
-  return Checkpoint(folder);
-}
 
 struct Variant {
   std::string option;
@@ -378,32 +223,23 @@ json small_llama() {
           {"max_position_embeddings", 64}};
 }
 
-/// The case with the first layer's keys changed in its file.
-Case with_keys(const std::string& name, const std::function<void(std::vector<float>&)>& change) {
+using Change = std::function<void(std::vector<float>&)>;
+
+/// A case with projections of the first layer changed in its file.
+Case with_weights(const std::string& name, const std::map<std::string, Change>& changes) {
   const Case c = random_case(name, small_llama());
-  const std::filesystem::path file = c.checkpoint.path() / "model.safetensors";
-  const StoredTensors stored = read_safetensors(MappedFile::open(file));
-  std::vector<std::vector<float>> numbers;
-  std::vector<TensorToWrite> tensors;
-  for (const StoredTensor& t : stored.tensors) {
-    numbers.emplace_back(t.elements());
-    read_elements(t, 0, std::span(numbers.back()));
-    if (t.name.ends_with("layers.0.self_attn.k_proj.weight")) change(numbers.back());
-  }
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const StoredTensor& t = stored.tensors[i];
-    tensors.push_back({t.name, t.shape, std::span<const float>(numbers[i]), DType::FP32});
-  }
-  const std::string bytes = safetensors_bytes(tensors);
-  std::filesystem::remove(file);
-  std::ofstream(file, std::ios::binary) << bytes;
+  change_tensors(c.checkpoint.path(), [&](const std::string& tensor, std::vector<float>& w) {
+    for (const auto& [projection, change] : changes) {
+      if (tensor.ends_with("layers.0.self_attn." + projection + ".weight")) change(w);
+    }
+  });
   return {name, Checkpoint(c.checkpoint.path()), c.request};
 }
 
+void two_equal_rows(std::vector<float>& w) { std::copy_n(w.begin(), 16, w.begin() + 16); }
+
 TEST_CASE("slim: a singular layer stays plain and says so, and runs beside converted ones") {
-  const Case c = with_keys("singular", [](std::vector<float>& w) {
-    std::copy_n(w.begin(), 16, w.begin() + 16);  // two equal rows
-  });
+  const Case c = with_weights("singular", {{"k_proj", two_equal_rows}});
   const std::filesystem::path folder = test_folder() / "singular_slim";
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "kcache"));
   CHECK(report.layers[0].chosen == SlimKind::Plain);
@@ -415,18 +251,82 @@ TEST_CASE("slim: a singular layer stays plain and says so, and runs beside conve
   CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
 }
 
-TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
-  const Case c = with_keys("small_keys", [](std::vector<float>& w) {
-    for (float& x : w) x *= 0x1p-20F;  // W_KV grows by 2^20
-  });
-  SlimConversion conversion = conversion_of(c, "kcache");
+TEST_CASE("slim: with rotary positions too values serve where keys do not, and the price is said") {
+  const Case c = with_weights("singular_keys", {{"k_proj", two_equal_rows}});
+  const std::filesystem::path folder = test_folder() / "singular_keys_slim";
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CHECK(report.layers[0].reason.find("kcache: error inf") == 0);
+  CHECK(report.layers[0].reason.find("vcache: every step computes the keys of all tokens anew") !=
+        std::string::npos);
+  CHECK(report.layers[1].chosen == SlimKind::KeyCache);
+  CHECK(report.layers[1].reason.empty());
+  const Outcome vanilla = run(c.checkpoint, c.request, {});
+  const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
+  CHECK(slim.tokens == vanilla.tokens);
+  CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
+  CHECK(slim.kept_bytes * 2 == vanilla.kept_bytes);
+}
+
+TEST_CASE("slim: a layer that stays plain names every form that it could not take") {
+  const Case c =
+      with_weights("singular_both", {{"k_proj", two_equal_rows}, {"v_proj", two_equal_rows}});
+  const std::filesystem::path folder = test_folder() / "singular_both_slim";
+  const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::Plain);
+  for (const char* form : {"kcache: error inf", "vcache: error inf", "xcache: rotary positions"}) {
+    CAPTURE(report.layers[0].reason);
+    CHECK(report.layers[0].reason.find(form) != std::string::npos);
+  }
+}
+
+/// Keys of a 2^20th: W_KV grows by that.
+void tiny(std::vector<float>& w) {
+  for (float& x : w) x *= 0x1p-20F;
+}
+
+SlimConversion in_fp16(const Case& c, const std::string& option) {
+  SlimConversion conversion = conversion_of(c, option);
   conversion.dtype = DType::FP16;
-  conversion.max_error = 1e9;
-  const std::string line = error_of(c, conversion, "refused");
+  return conversion;
+}
+
+TEST_CASE("slim: weights beyond fp16 are refused, and nothing is written") {
+  const Case c = with_weights("small_keys", {{"k_proj", tiny}});
+  const std::string line = error_of(c, in_fp16(c, "kcache"), "refused");
   CAPTURE(line);
   CHECK(line.find("layer 0, kcache in fp16: got weights of up to") != std::string::npos);
   CHECK(line.find("65504") != std::string::npos);
 }
 
+TEST_CASE("slim: beyond fp16 another form is taken, and a layer with none is refused, not kept") {
+  const Case small = with_weights("small_keys_auto", {{"k_proj", tiny}});
+  const SlimReport report =
+      convert_to_slim(small.checkpoint, test_folder() / "small_keys_slim", in_fp16(small, "auto"));
+  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CAPTURE(report.layers[0].reason);
+  CHECK(report.layers[0].reason.find("beyond fp16's 65504; vcache:") != std::string::npos);
+
+  const Case neither =
+      with_weights("small_keys_only", {{"k_proj", tiny}, {"v_proj", two_equal_rows}});
+  const std::string line = error_of(neither, in_fp16(neither, "auto"), "refused");
+  CAPTURE(line);
+  CHECK(line.find("layer 0, kcache in fp16: got weights of up to") != std::string::npos);
+  CHECK(line.find("--dtype bf16 or fp32") != std::string::npos);
+
+  // Where fp32 fails too, the condition is what is wrong, and the layer stays plain.
+  const auto nearly_equal_rows = [](std::vector<float>& w) {
+    for (std::size_t i = 0; i < 16; ++i) w[16 + i] = w[i] * (1 + (i % 2 == 0 ? 0x1p-22F : 0));
+  };
+  const Case bad =
+      with_weights("bad_keys", {{"k_proj", nearly_equal_rows}, {"v_proj", two_equal_rows}});
+  const SlimReport kept =
+      convert_to_slim(bad.checkpoint, test_folder() / "bad_keys_slim", in_fp16(bad, "auto"));
+  CHECK(kept.layers[0].errors.at(SlimKind::KeyCache).at(DType::FP32) > 0.5);
+  CHECK(kept.layers[0].largest_weight.at(SlimKind::KeyCache) > 65504);
+  CHECK(kept.layers[0].chosen == SlimKind::Plain);
+  CHECK(kept.layers[0].reason.find("beyond fp16's 65504") != std::string::npos);
+}
+
 }  // namespace
-}  // namespace kvcast
+}  // namespace kvcast::slim_cases

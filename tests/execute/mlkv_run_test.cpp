@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <map>
+#include <string>
+
 #include <doctest/doctest.h>
 
 #include "model/convert/mlkv_conversion.h"
+#include "tests/convert/random_checkpoint.h"
 #include "tests/execute/oracle.h"
 #include "tests/reports/test_folder.h"
 
@@ -92,6 +97,38 @@ TEST_CASE("mlkv run: the cache holds 2·b·s·m·g·hd numbers") {
   CHECK(session.run(c.request(c.prompt, 6)).kv_cache_bytes == 2 * 2 * (17 + 6) * 2 * 2 * 8 * 4);
 }
 
+// A run of P tokens and N generated ones leaves P + N - 1 rows of each sequence: the last token is
+// not read back. The estimate, by the recorder's formula, is for all P + N.
+TEST_CASE("mlkv run: only owners append, and what they hold is the estimate to the byte") {
+  for (const char* name : names) {
+    const OracleCase c(name);
+    CAPTURE(name);
+    const Stack& s = c.checkpoint.architecture().decoder;
+    const Heads& heads = s.layers[0].heads;
+    const std::uint64_t batch = c.prompt.size();
+    const std::uint64_t tokens = c.prompt[0].size() + 6;
+    const auto bytes = [&](std::uint64_t slots) {
+      return 2 * batch * slots * s.num_key_value_layers * heads.num_key_value_heads *
+             heads.head_dim * sizeof(float);
+    };
+    Request request = c.request(c.prompt, 6);
+    std::map<std::string, std::uint64_t> kept;
+    request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+      const Node& node = graph.nodes()[run.node];
+      if (!std::holds_alternative<CacheAppend>(node.op)) return;
+      kept[graph.tensor(node.inputs[0]).name] = run.call->output.shape.elements() * sizeof(float);
+    };
+    const Session session(c.checkpoint, {});
+    CHECK(session.run(request).kv_cache_bytes == bytes(tokens));
+    CHECK(kept.size() == 2 * s.num_key_value_layers);
+    std::uint64_t all = 0;
+    for (const auto& [tensor, size] : kept) all += size;
+    CHECK(all == bytes(tokens - 1));
+    const Recording& r = session.recording();
+    CHECK(all == r.kv_cache_bytes.at(r.symbols.resolve({batch, c.prompt[0].size(), tokens - 1})));
+  }
+}
+
 /// A checkpoint of the case, converted.
 struct Converted {
   Converted(const OracleCase& c, const MlkvConversion& conversion)
@@ -113,6 +150,70 @@ TEST_CASE("mlkv run: all layers and heads kept, the converted model has the orig
       CHECK(m.checkpoint.architecture().decoder.num_key_value_layers == 2);
       CHECK(m.report.parameters_after == m.report.parameters_before);
       CHECK(difference(m.checkpoint, c, {}, c.tensors.at("logits")) < 1e-4);
+    }
+  }
+}
+
+/// Random weights of 2 layers of 4 heads, in each of which `equal` heads in a row have the same
+/// keys and values.
+Checkpoint with_equal_heads(const nlohmann::json& config, const std::filesystem::path& folder,
+                            std::size_t equal) {
+  write_random_checkpoint(config, folder, 5);
+  change_tensors(folder, [&](const std::string& name, std::vector<float>& w) {
+    const bool fused = name.find("query_key_value") != std::string::npos;  // [head, part, row]
+    const bool alone = name.find("k_proj") != std::string::npos ||
+                       name.find("v_proj") != std::string::npos;  // [head, row]
+    if (!fused && !alone) return;
+    const std::size_t head = w.size() / 4;
+    const std::size_t query = fused ? head / 3 : 0;
+    for (std::size_t h = 0; h < 4; ++h) {
+      const auto first = w.begin() + static_cast<std::ptrdiff_t>(h / equal * equal * head);
+      std::copy(first + static_cast<std::ptrdiff_t>(query),
+                first + static_cast<std::ptrdiff_t>(head),
+                w.begin() + static_cast<std::ptrdiff_t>(h * head + query));
+    }
+  });
+  return Checkpoint(folder);
+}
+
+std::vector<double> logits64_of(const Checkpoint& checkpoint) {
+  Request request;
+  request.tokens = {{3, 1, 4, 1, 5, 9, 2}, {2, 7, 1, 8, 2, 8, 1}};
+  request.output_len = 4;
+  std::vector<double> logits;
+  request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+    if (graph.nodes()[run.node].label != "head") return;
+    const Operand& out = run.call->output;
+    const double* numbers = out.numbers<double>();
+    logits.insert(logits.end(), numbers, numbers + out.shape.elements());
+  };
+  const Session session(checkpoint, {.logits = Logits::All, .dtype = DType::FP64});
+  session.run(request);
+  return logits;
+}
+
+TEST_CASE("mlkv run: merging equal heads changes no logit, merging different ones does") {
+  const nlohmann::json neox{{"model_type", "gpt_neox"}, {"hidden_size", 24},
+                            {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+                            {"intermediate_size", 40},  {"vocab_size", 61},
+                            {"rotary_pct", 0.34},       {"max_position_embeddings", 64}};
+  const nlohmann::json llama{{"model_type", "llama"},   {"hidden_size", 24},
+                             {"num_hidden_layers", 2},  {"num_attention_heads", 4},
+                             {"intermediate_size", 40}, {"vocab_size", 61},
+                             {"attention_bias", true},  {"max_position_embeddings", 64}};
+  for (const nlohmann::json& config : {neox, llama}) {
+    CAPTURE(config.dump());
+    for (const std::size_t equal : {2U, 4U}) {
+      const reports::TestFolder folder;
+      const Checkpoint whole = with_equal_heads(config, folder / "in", equal);
+      const std::vector<double> expected = logits64_of(whole);
+      const auto merged = [&](const char* name, std::uint64_t heads) {
+        convert_to_mlkv(whole, folder / name,
+                        {{2, heads, MlpWidening::None}, LayerMerge::Mean, DType::FP64});
+        return logits64_of(Checkpoint(folder / name));
+      };
+      CHECK(relative_difference_of<double>(merged("merged", 4 / equal), expected) < 1e-12);
+      if (equal == 2) CHECK(relative_difference_of<double>(merged("more", 1), expected) > 1e-2);
     }
   }
 }

@@ -118,7 +118,27 @@ TEST_CASE("mlkv choice: grouped heads are divided, not the queries' heads") {
   const auto all = choose_mlkv(r);
   CHECK(all.size() == 6 * 4);
   // A decode step reads less with a smaller cache.
-  CHECK(find(all, {16, 1}).tpot_s < find(all, {32, 8}).tpot_s * 1.2);
+  CHECK(find(all, {16, 1}).tpot_s.value() < find(all, {32, 8}).tpot_s.value() * 1.2);
+}
+
+TEST_CASE("mlkv choice: without a device a budget says all but the time") {
+  MlkvRequest r = request("pythia-160m");
+  r.memory_budget = 6e9;
+  const auto device = choose_mlkv(r);
+  r.has_hardware = false;
+  r.configuration.hardware = {};
+  const auto none = choose_mlkv(r);
+  REQUIRE(none.size() == device.size());
+  for (std::size_t i = 0; i < none.size(); ++i) {
+    CHECK(Shape(none[i].layers, none[i].heads) == Shape(device[i].layers, device[i].heads));
+    CHECK(none[i].peak_memory_bytes == device[i].peak_memory_bytes);
+    CHECK(none[i].largest_batch == device[i].largest_batch);
+    CHECK(none[i].rejected == device[i].rejected);
+    CHECK(device[i].tpot_s.has_value());
+    CHECK_FALSE(none[i].tpot_s.has_value());
+  }
+  r.memory_budget.reset();
+  CHECK_THROWS_AS(choose_mlkv(r), Error);
 }
 
 TEST_CASE("mlkv choice: models without an MLKV form, and no context, are refused") {

@@ -1,0 +1,204 @@
+// Slim attention's forms over the families and ways of running that its other tests leave out.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/error.h"
+#include "model/slim_forms.h"
+#include "tests/convert/slim_cases.h"
+
+namespace kvcast::slim_cases {
+namespace {
+
+/// Of [outer, inner, vocab_size] the same as [inner, outer, vocab_size].
+std::vector<double> swapped(const std::vector<double>& x, std::size_t outer, std::size_t inner) {
+  const std::size_t row = x.size() / outer / inner;
+  std::vector<double> y;
+  for (std::size_t i = 0; i < inner; ++i) {
+    for (std::size_t o = 0; o < outer; ++o) {
+      const auto first = x.begin() + static_cast<std::ptrdiff_t>((o * inner + i) * row);
+      y.insert(y.end(), first, first + static_cast<std::ptrdiff_t>(row));
+    }
+  }
+  return y;
+}
+
+/// All tokens in one pass, against the first in one pass and every other in a decode step.
+void check_steps(const Case& c, const std::string& option) {
+  const Checkpoint checkpoint = converted(c, option);
+  Request whole = c.request;
+  whole.output_len = 1;
+  const std::size_t batch = whole.tokens.size();
+  const std::size_t length = whole.tokens.front().size();
+  REQUIRE(length > 2);
+  Request steps = whole;
+  steps.output_len = length;
+  for (std::vector<TokenId>& sequence : steps.tokens) {
+    steps.continuation.emplace_back(sequence.begin() + 1, sequence.end());
+    sequence.resize(1);
+  }
+  const Outcome vanilla = run(c.checkpoint, whole, {});
+  for (const char* method : {"slim", "slim:order=unoptimized"}) {
+    CAPTURE(c.name);
+    CAPTURE(option);
+    CAPTURE(method);
+    const SessionOptions o = slim_session(method, Kernels::Fused);
+    const Outcome once = run(checkpoint, whole, o);
+    const Outcome stepped = run(checkpoint, steps, o);
+    CHECK(relative_difference(once.logits, vanilla.logits) < 1e-10);
+    CHECK(relative_difference(swapped(stepped.logits, length, batch), once.logits) < 1e-10);
+  }
+}
+
+TEST_CASE("slim: decode steps give the logits of one pass over all tokens, decoder-only") {
+  const std::vector<Case> cases = random_cases();
+  check_steps(cases[0], "kcache");  // d/2 < e < d
+  check_steps(cases[1], "vcache");  // e > d
+  check_steps(cases[2], "kcache");  // normalised keys
+  check_steps(cases[2], "vcache");
+  check_steps(oracle_case("llama_mha"), "kcache");
+  check_steps(oracle_case("gpt_neox"), "vcache");
+  for (const char* option : {"kcache", "vcache", "xcache"}) check_steps(oracle_case("opt"), option);
+}
+
+TEST_CASE("slim: decode steps give the logits of one pass over all tokens, encoder-decoder") {
+  for (const char* name : {"t5", "whisper"}) {
+    for (const char* option : {"encdec1", "encdec2", "hybrid", "vcache", "xcache"}) {
+      check_steps(oracle_case(name), option);
+    }
+  }
+}
+
+/// Every logit of a request in fp32.
+std::vector<double> fast_logits(const Checkpoint& checkpoint, Request request, SessionOptions o) {
+  o.logits = Logits::All;
+  o.decoder_tokens = request.tokens.front().size();
+  std::vector<double> logits;
+  request.on_node = [&](const Graph& graph, const execute::NodeRun& node_run,
+                        std::span<const std::uint64_t>) {
+    if (graph.nodes()[node_run.node].label != "head") return;
+    const execute::Operand& out = node_run.call->output;
+    logits.insert(logits.end(), out.data, out.data + out.shape.elements());
+  };
+  Session(checkpoint, o).run(request);
+  return logits;
+}
+
+TEST_CASE("slim: fp32 of OLMo, Phi-3, CodeGemma, OpenELM and grouped heads, 1e-4 of the range") {
+  std::vector<Case> cases = random_cases();
+  cases.push_back(oracle_case("olmo"));
+  for (Case& c : cases) {
+    CAPTURE(c.name);
+    const Outcome vanilla = run(c.checkpoint, c.request, {});
+    const Checkpoint checkpoint = converted(c, "kcache");
+    Request request = c.request;
+    for (std::vector<TokenId> tokens : vanilla.tokens) {
+      tokens.pop_back();
+      request.continuation.push_back(tokens);
+    }
+    for (const char* method : {"slim", "slim:order=unoptimized"}) {
+      for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+        CAPTURE(method);
+        const std::vector<double> logits =
+            fast_logits(checkpoint, request, slim_session(method, kernels));
+        CHECK(relative_difference(logits, vanilla.logits) < 1e-4);
+      }
+    }
+  }
+}
+
+TEST_CASE("slim: normalised keys are kept as they were before, and never turned back or skipped") {
+  const Case c = random_cases()[2];
+  const auto line = [](const auto& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "(no Error was thrown)";
+  };
+  const auto method = [&](const char* text) {
+    return line([&] { record(c.checkpoint.architecture(), parse_methods(text), {}); });
+  };
+  CHECK(method("slim:option=kcache,rope=unrotate").find("a normalised key has lost its length") !=
+        std::string::npos);
+  CHECK(method("slim:option=vcache,threshold=0.1").find("sums whole rows of one cache") !=
+        std::string::npos);
+  const std::string inputs = line([&] {
+    convert_to_slim(c.checkpoint, test_folder() / "normalised_inputs", conversion_of(c, "xcache"));
+  });
+  CHECK(inputs.find("rotary positions") != std::string::npos);
+  CHECK(!std::filesystem::exists(test_folder() / "normalised_inputs"));
+  // Without rotary positions the norm alone stands between inputs and scores.
+  Architecture a = oracle_case("opt").checkpoint.architecture();
+  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::InputCache).empty());
+  a.decoder.query_key_norm = true;
+  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::InputCache) == "its keys are normalised");
+  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::KeyCache).empty());
+
+  // What lies in the cache are keys before their norm: the norm comes behind the append.
+  const Recording slim =
+      record(c.checkpoint.architecture(), parse_methods("slim:option=kcache"), {});
+  bool is_appended = false;
+  std::size_t norms = 0;
+  for (const Node& node : slim.decode.nodes()) {
+    if (node.layer != 0) continue;
+    if (std::holds_alternative<CacheAppend>(node.op)) is_appended = true;
+    if (node.label == "key_norm") {
+      CHECK(is_appended);
+      ++norms;
+    }
+  }
+  CHECK(norms == 1);
+}
+
+// run() holds each node's skipped pairs, rows and FLOPs against the probabilities that it read, and
+// its counted work against the analytic work less that.
+TEST_CASE("slim: a threshold skips pairs in every form that sums rows of one cache") {
+  struct Sparse {
+    const char* name;
+    const char* option;
+  };
+  for (const Sparse& s : {Sparse{"opt", "vcache"},
+                          {"opt", "xcache"},
+                          {"gpt2", "vcache"},
+                          {"t5", "xcache"},
+                          {"t5", "encdec2"},
+                          {"whisper", "vcache"},
+                          {"whisper", "xcache"},
+                          {"whisper", "encdec2"},
+                          {"whisper", "hybrid"}}) {
+    CAPTURE(s.name);
+    CAPTURE(s.option);
+    const Case c = oracle_case(s.name);
+    const Checkpoint checkpoint = converted(c, s.option);
+    const Outcome vanilla = run(c.checkpoint, c.request, {});
+    const auto sparse = [&](const char* method) {
+      return run(checkpoint, c.request, slim_session(method, Kernels::Fused));
+    };
+    const Outcome all = sparse("slim:threshold=1e-300");
+    CHECK(all.skipped.all_pairs > 0);
+    CHECK(all.skipped.pairs == 0);
+    CHECK(all.skipped.flops == 0);
+    CHECK(relative_difference(all.logits, vanilla.logits) < 1e-10);
+
+    const Outcome few = sparse("slim:threshold=0.02");
+    CHECK(few.skipped.all_pairs == all.skipped.all_pairs);
+    CHECK(few.skipped.pairs > 0);
+    CHECK(few.skipped.pairs < few.skipped.all_pairs);
+    CHECK(few.skipped.flops > 0);
+    CHECK(relative_difference(few.logits, vanilla.logits) > 1e-10);
+
+    SessionOptions o = slim_session("slim:threshold=0.02", Kernels::Fused);
+    o.decoder_tokens = c.request.tokens.front().size();
+    const Generation fast = Session(checkpoint, o).run(c.request);
+    CHECK(fast.tokens == few.tokens);
+    CHECK(fast.skipped.pairs == few.skipped.pairs);
+    CHECK(fast.skipped.all_pairs == few.skipped.all_pairs);
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::slim_cases
