@@ -121,6 +121,36 @@ TEST_CASE("composed: speculator, look-ahead and base each cost what they cost al
   CHECK(own["weight_bytes"] == base["weight_bytes"]);
 }
 
+TEST_CASE("composed: kept tokens are predicted as a prompt of so many is") {
+  const std::string kvp = "kvp:auxiliary=lp-0.50";
+  const json predicted = estimate("pythia-160m", kvp, 250);
+  const std::string spec = "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4";
+  const json pruned = estimate("pythia-160m", spec);
+  for (const std::string& both : {spec + "+" + kvp, kvp + "+" + spec}) {
+    CAPTURE(both);
+    const json e = estimate("pythia-160m", both);
+    for (const char* pass : {"speculator prefill", "look-ahead", "score"}) {
+      CHECK(flops(e, pass) == flops(pruned, pass));
+    }
+    CHECK(flops(e, "auxiliary") == flops(predicted, "auxiliary"));
+    CHECK(flops(e, "prefill") == flops(predicted, "prefill"));
+    CHECK(e["prefill_flops"] == flops(e, "speculator prefill") + flops(e, "look-ahead") +
+                                    flops(e, "score") +
+                                    predicted["prefill_flops"].get<std::uint64_t>());
+    for (const char* key : {"decode_flops_per_token", "kv_cache_bytes"}) {
+      CHECK(e[key] == predicted[key]);
+    }
+    CHECK(e["weight_bytes"] ==
+          predicted["weight_bytes"].get<std::uint64_t>() +
+              estimate("pythia-70m", "plain")["weight_bytes"].get<std::uint64_t>());
+    CHECK(e["ttft_speedup"].get<double>() ==
+          doctest::Approx(estimate("pythia-160m", "plain")["ttft_s"].get<double>() /
+                          e["ttft_s"].get<double>()));
+  }
+  const json random = estimate("pythia-160m", "random-prune:keep=0.25+" + kvp);
+  CHECK(random["prefill_flops"] == predicted["prefill_flops"]);
+}
+
 TEST_CASE("composed: Slim attention reads the kept keys once for each head") {
   const json e = estimate("opt-1.3b", "random-prune:keep=0.5+slim:option=kcache");
   const json whole = estimate("opt-1.3b", "slim:option=kcache");
@@ -180,7 +210,9 @@ TEST_CASE("composed: a neutral method changes nothing, on either side of another
 const std::vector<std::pair<std::string, std::string>> refusals{
     {"kvp:auxiliary=lp-0.50+mlkv:layers=4,heads=2", "does not compose with a method of the kind"},
     {"mlkv:layers=4,heads=2+kvp:auxiliary=lp-0.50", "got an MLKV model"},
-    {"kvp:auxiliary=lp-0.50+random-prune:keep=0.5", "do not compose"},
+    {"kvp:auxiliary=lp-0.50+lazyllm:begin=0.8,end=0.4", "leaves its layers no tokens to drop"},
+    {"specprefill:keep=0.5,reuse=kept+kvp:auxiliary=lp-0.50", "both fill the base's cache"},
+    {"kvp:auxiliary=lp-0.50,mode=likelihood+random-prune:keep=0.5", "have no likelihood"},
     {"kvp:auxiliary=lp-0.50+slim", "does not compose with a method of the kind"},
     {"kvp:auxiliary=lp-0.50+kvr:p=2", "got method kvp beside it"},
     {"random-prune:keep=0.5+kvr:p=2", "got method random-prune beside it"},
