@@ -153,6 +153,7 @@ Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
                                  const PlacedPrefill& placed) const {
   const double plain_ttft_s = e.ttft_speedup * e.ttft_s;
   e.ttft_s = placed.run.ttft_s;
+  e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = e.ttft_s;
   e.ttft_speedup = plain_ttft_s / e.ttft_s;
   if (e.ttft_s > 2 * placed.without_links_s) e.ttft_bound = roofline::Bound::Link;
   const double later_s = static_cast<double>(p.output_len - 1) * e.tpot_s;

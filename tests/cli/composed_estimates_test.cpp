@@ -1,4 +1,5 @@
 // `estimate` and `sweep` of methods joined by '+'.
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,6 +152,45 @@ TEST_CASE("composed: kept tokens are predicted as a prompt of so many is") {
   CHECK(random["prefill_flops"] == predicted["prefill_flops"]);
 }
 
+TEST_CASE("composed: the parts of TTFT are what each pass takes alone") {
+  const auto seconds = [](const json& e, const char* part) {
+    return e["ttft_parts_s"][part].get<double>();
+  };
+  const auto sum = [](const json& e) {
+    double s = 0;
+    for (const auto& [part, value] : e["ttft_parts_s"].items()) s += value.get<double>();
+    return s;
+  };
+  const json plain = estimate("pythia-160m", "plain");
+  CHECK(plain["ttft_parts_s"].size() == 1);
+  CHECK(plain["ttft_parts_s"]["base"] == plain["ttft_s"]);
+  const json e = estimate(
+      "pythia-160m",
+      "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+kvp:auxiliary=lp-0.50", 30000);
+  CHECK(e["ttft_parts_s"].size() == 6);
+  CHECK(sum(e) == doctest::Approx(e["ttft_s"].get<double>()).epsilon(1e-12));
+  // The speculator keeps its last query besides.
+  CHECK(seconds(e, "speculator") ==
+        doctest::Approx(estimate("pythia-70m", "plain", 30000)["ttft_s"].get<double>())
+            .epsilon(1e-2));
+  std::map<std::string, double> rows;
+  for (const json& row : e["breakdown"]) {
+    const std::string pass = row["pass"];
+    rows[row["phase"] == "predictor" ? "predictor" : pass] += row["seconds"].get<double>();
+  }
+  for (const auto& [pass, part] :
+       std::map<std::string, const char*>{{"auxiliary", "auxiliary"},
+                                          {"predictor", "predictor"},
+                                          {"score", "score"},
+                                          {"speculator prefill", "speculator"}}) {
+    CAPTURE(pass);
+    CHECK(rows.at(pass) == doctest::Approx(seconds(e, part)).epsilon(1e-9));
+  }
+  const json probe = estimate("pythia-160m", "static-prune:keep=0.25,probe=0.5");
+  CHECK(probe["ttft_parts_s"].size() == 3);
+  CHECK(seconds(probe, "probe") > 0);
+}
+
 TEST_CASE("composed: Slim attention reads the kept keys once for each head") {
   const json e = estimate("opt-1.3b", "random-prune:keep=0.5+slim:option=kcache");
   const json whole = estimate("opt-1.3b", "slim:option=kcache");
@@ -256,10 +296,13 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
       "random-prune:keep=0.25+mlkv:layers=4,heads=2",
       "mlkv:layers=4,heads=2+kvr:p=2",
       "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+mlkv:layers=4,heads=2",
+      "static-prune:keep=0.25+kvp:auxiliary=lp-0.50",
   };
+  std::string list;
+  for (const std::string& method : methods) list += (list.empty() ? "" : ";") + method;
   REQUIRE(run_program("sweep " + device +
-                      "--model pythia-160m --output-len 8 --prompt-len 1000 --method '" +
-                      methods[0] + ";" + methods[1] + ";" + methods[2] + "' --csv " + file)
+                      "--model pythia-160m --output-len 8 --prompt-len 1000 --method '" + list +
+                      "' --csv " + file)
               .status == 0);
   const reports::CsvTable table = reports::CsvTable::read(file);
   REQUIRE(table.size() == methods.size());
@@ -272,6 +315,15 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
           "weight_bytes", "peak_memory_bytes", "ttft_speedup", "kv_cache_ratio"}) {
       CAPTURE(key);
       CHECK(row.number(key) == doctest::Approx(e[key].get<double>()).epsilon(1e-9));
+    }
+    const json& parts = e["ttft_parts_s"];
+    for (const char* part :
+         {"speculator", "look_ahead", "score", "probe", "auxiliary", "predictor", "base"}) {
+      const std::string cell = row.text("ttft_" + std::string(part) + "_s");
+      CAPTURE(part);
+      REQUIRE(cell.empty() == (parts.size() == 1 || !parts.contains(part)));
+      if (cell.empty()) continue;
+      CHECK(std::stod(cell) == doctest::Approx(parts[part].get<double>()).epsilon(1e-9));
     }
   }
 }
