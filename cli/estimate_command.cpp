@@ -1,5 +1,9 @@
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -61,6 +65,17 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"batch", p.batch},
           {"prompt_len", p.prompt_len},
           {"output_len", p.output_len}};
+}
+
+/// The parts of a TTFT that there are, in the order in which they run.
+std::vector<std::pair<std::string, double>> parts_of(const Estimate& e) {
+  std::vector<std::pair<std::string, double>> parts;
+  for (std::size_t i = 0; i < num_ttft_parts; ++i) {
+    if (e.ttft_parts_s[i] > 0) {
+      parts.emplace_back(name(static_cast<TtftPart>(i)), e.ttft_parts_s[i]);
+    }
+  }
+  return parts;
 }
 
 ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
@@ -129,6 +144,7 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
   j["ttft_s"] = e.ttft_s;
+  for (const auto& [part, s] : parts_of(e)) j["ttft_parts_s"][part] = s;
   j["tpot_s"] = e.tpot_s;
   j["prefill_flops"] = count_json(e.prefill_flops);
   j["prefill_bytes"] = count_json(e.prefill_bytes);
@@ -179,10 +195,10 @@ ordered_json devices_json(const PlacedPrefill& placed) {
     const simulate::ProcessUsage& usage = placed.run.processes[i];
     list.push_back({{"device", i},
                     {"tokens", placed.tokens[i]},
-                    {"compute_s", usage.compute_s},
+                    {"compute_s", placed.helpers_s + usage.compute_s},
                     {"waiting_s", usage.waiting_s},
                     {"transfer_s", usage.transfer_s},
-                    {"finish_s", placed.run.finish_s[i]}});
+                    {"finish_s", placed.helpers_s + placed.run.finish_s[i]}});
   }
   return list;
 }
@@ -192,18 +208,19 @@ std::string devices_text(const PlacedPrefill& placed) {
   Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
   for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
     const simulate::ProcessUsage& usage = placed.run.processes[i];
-    table.add({std::to_string(i), std::to_string(placed.tokens[i]), seconds(usage.compute_s),
-               seconds(usage.waiting_s), seconds(usage.transfer_s),
-               seconds(placed.run.finish_s[i])});
+    table.add({std::to_string(i), std::to_string(placed.tokens[i]),
+               seconds(placed.helpers_s + usage.compute_s), seconds(usage.waiting_s),
+               seconds(usage.transfer_s), seconds(placed.helpers_s + placed.run.finish_s[i])});
   }
   return table.text();
 }
 
-/// One device's operators; where several read the prompt, only those of a decode step.
+/// One device's operators; where several read the prompt, those of its helper passes and of a
+/// decode step.
 std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const DesignPoint& p) {
   std::vector<BreakdownRow> rows = estimator.one_device().breakdown(p);
   if (estimator.is_placed()) {
-    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass != "decode"; });
+    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass == "prefill"; });
   }
   return rows;
 }
@@ -227,6 +244,13 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
   };
   table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
              gain(e.ttft_speedup), bar(bars.ttft, bars.ttft_rows)});
+  const auto parts = parts_of(e);
+  for (const auto& [part, s] : parts) {
+    if (parts.size() < 2) break;  // all of it is the base's
+    std::string label = "  " + part;
+    std::replace(label.begin(), label.end(), '_', '-');
+    table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
+  }
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
              gain(e.tpot_speedup), bar(bars.tpot, bars.tpot_rows)});
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),

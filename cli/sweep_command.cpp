@@ -165,13 +165,13 @@ Request parse_request(const Options& o, const Globals& globals) {
   }
   Request request{reports::parse_shard(o.shard, "--shard"),
                   SweepGrid(parse_spec(o), globals.catalog())};
-  if (o.plot_kind != "ttft" && o.plot_kind != "memory") {
-    throw Error("--plot-kind: " +
-                std::string(unknown_name("kind", o.plot_kind, {"ttft", "memory"}).what()));
+  const std::vector<std::string> kinds{"ttft", "memory", "parts"};
+  if (std::find(kinds.begin(), kinds.end(), o.plot_kind) == kinds.end()) {
+    throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
   }
   if (o.plot.empty()) return request;
   // Found now and not after the sweep.
-  if (request.grid.spec().prompt_len.size() < 2) {
+  if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
   reports::check_plot_spares(o.plot, o.csv, "--csv");
@@ -273,13 +273,17 @@ void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
 void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
   if (o.plot.empty()) return;
   const bool memory = o.plot_kind == "memory";
-  const reports::SweepPlot drawn =
-      memory ? reports::sweep_memory_plot(grid) : reports::sweep_ttft_plot(grid);
+  const bool parts = o.plot_kind == "parts";
+  const reports::SweepPlot drawn = parts    ? reports::sweep_parts_plot(grid)
+                                   : memory ? reports::sweep_memory_plot(grid)
+                                            : reports::sweep_ttft_plot(grid);
   reports::write_plot(drawn.plot, o.plot);
-  std::string line = fmt::format("{}: {} over prompt length", o.plot, memory ? "memory" : "TTFT");
+  std::string line =
+      parts ? o.plot + ": the parts of TTFT"
+            : fmt::format("{}: {} over prompt length", o.plot, memory ? "memory" : "TTFT");
   if (drawn.num_lines < drawn.num_possible_lines) {
-    line += fmt::format(", {} of {} configurations and batches", drawn.num_lines,
-                        drawn.num_possible_lines);
+    line += fmt::format(", {} of {} configurations{}", drawn.num_lines, drawn.num_possible_lines,
+                        parts ? "" : " and batches");
   }
   globals.say(line);
 }
@@ -362,11 +366,14 @@ void add_sweep(CLI::App& app, const Globals& globals) {
   command->add_option("--spec", o->spec, "JSON file with axes")->type_name("FILE");
   command->add_option("--csv", o->csv, "file to write; - or none: standard output")
       ->type_name("FILE");
-  command->add_option("--plot", o->plot, "picture over the prompt length, .svg or .png")
+  command
+      ->add_option("--plot", o->plot,
+                   "picture over the prompt length or, of parts, the methods; .svg or .png")
       ->type_name("FILE");
   command
       ->add_option("--plot-kind", o->plot_kind,
-                   "ttft: a line for each configuration; memory: what fills it")
+                   "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
+                   "each configuration, of what TTFT is made")
       ->type_name("KIND")
       ->capture_default_str();
   command->add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")

@@ -2,8 +2,10 @@
 /// a part of the base model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "model/architecture.h"
 #include "model/count.h"
@@ -33,6 +35,7 @@ struct HelperModel {
 enum class HelperTokens {
   None,
   Prompt,  ///< the prompt's first ones
+  Kept,    ///< the first of those that the selection keeps, at their own positions
   Next,    ///< one, the most likely after the last pass with HelperResult::Logits
 };
 
@@ -43,8 +46,17 @@ enum class HelperResult {
   Importance,  ///< of the prompt's tokens, [batch, prompt_len, 1]
 };
 
+/// A part of the time to the first token.
+enum class TtftPart { Speculator, LookAhead, Score, Probe, Auxiliary, Predictor, Base };
+inline constexpr std::size_t num_ttft_parts = 7;
+/// Of the nodes of an auxiliary's pass that are the predictor's part.
+inline constexpr std::string_view predictor_phase = "predictor";
+/// "look_ahead"
+std::string_view name(TtftPart part);
+
 struct HelperPass {
   std::string name = {};  ///< "speculator prefill", "look-ahead"; in breakdowns and profiles
+  TtftPart part = TtftPart::Auxiliary;
   NamePrefixes prefixes = {};
   HelperTokens reads = HelperTokens::None;
   HelperResult result = HelperResult::Nothing;

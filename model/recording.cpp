@@ -95,11 +95,6 @@ bool is_plain(const AttentionMethod& attention) {
 
 /// Rotation and masks of other attentions go by places in the cache.
 void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
-  const bool reused = plan.selection && plan.selection->reused;
-  if (!plan.prompt_past.is_zero() && !reused) {
-    throw Error("methods " + to_string(methods) +
-                " do not compose: one fills the cache of the whole prompt, the other drops tokens");
-  }
   const Stack& s = plan.model.decoder;
   if (plan.model.encoder_decoder || s.position == Position::Alibi) {
     throw Error(
@@ -141,7 +136,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   Recording recording;
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
-  for (const MethodSpec& spec : methods) {
+  for (const MethodSpec& spec : in_order_of_work(methods)) {
     find_method(spec.name).apply(spec, plan);
     if (options.chunked && plan.whole_prompt) {
       throw Error("method " + spec.name + " reads the prompt in one piece; got a prompt in chunks");
@@ -215,6 +210,20 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
     recording.kv_cache_bytes += per_token * rows.at(t.name) * symbol::batch;
   }
   return recording;
+}
+
+std::string_view name(TtftPart part) {
+  switch (part) {
+    case TtftPart::Speculator: return "speculator";
+    case TtftPart::LookAhead: return "look_ahead";
+    case TtftPart::Score: return "score";
+    case TtftPart::Probe: return "probe";
+    case TtftPart::Auxiliary: return "auxiliary";
+    case TtftPart::Predictor: return "predictor";
+    case TtftPart::Base: return "base";
+  }
+  KVCAST_ASSERT(false);
+  return {};
 }
 
 Architecture Plan::named_model(const std::string& name) const {

@@ -21,15 +21,22 @@ std::string column(int index, double unit) {
   return unit == 1 ? std::to_string(index) : fmt::format("(${}/{:g})", index, unit);
 }
 
+/// gnuplot takes a tick's label for a format of its number.
+std::string tick_label(const std::string& name) {
+  constexpr std::size_t columns = 10;  // beside the axis
+  std::string label;
+  for (const char c : shortened(printable(name), columns))
+    label += c == '%' ? "%%" : std::string(1, c);
+  return literal(label);
+}
+
 /// Of the names that fit, each at its place: "('device0' 0, 'device1' 1)".
 std::string named_ticks(const std::vector<std::string>& names) {
   constexpr std::size_t most = 32;
-  constexpr std::size_t columns = 10;  // beside the axis
   const std::size_t stride = (names.size() + most - 1) / most;
   std::string list;
   for (std::size_t i = 0; i < names.size(); i += stride) {
-    list += fmt::format("{}{} {}", i == 0 ? "" : ", ",
-                        literal(shortened(printable(names[i]), columns)), i);
+    list += fmt::format("{}{} {}", i == 0 ? "" : ", ", tick_label(names[i]), i);
   }
   return "(" + list + ")";
 }

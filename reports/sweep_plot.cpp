@@ -1,5 +1,6 @@
 #include "reports/sweep_plot.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "model/methods/method.h"
 #include "reports/study_plots.h"
 #include "reports/sweep_rows.h"
 
@@ -41,6 +43,64 @@ std::vector<LinePoint> line_points(const SweepGrid& grid, ConfigurationRows& row
     }
   }
   return points;
+}
+
+std::string_view title_of(TtftPart part) {
+  switch (part) {
+    case TtftPart::Speculator: return "speculator's prefill";
+    case TtftPart::LookAhead: return "look-ahead";
+    case TtftPart::Score: return "score";
+    case TtftPart::Probe: return "probe";
+    case TtftPart::Auxiliary: return "auxiliary model";
+    case TtftPart::Predictor: return "predictor";
+    case TtftPart::Base: return "base model's prefill";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+/// One bar: "10" of the group "llama-3.1-70b, specprefill".
+struct Bar {
+  std::string name;
+  std::string group;
+  roofline::Estimate estimate;
+};
+
+std::string names_of(const std::vector<MethodSpec>& methods) {
+  std::string names;
+  for (const MethodSpec& spec : methods) names += (names.empty() ? "" : "+") + spec.name;
+  return names;
+}
+
+/// The share of the prompt that one of the methods keeps, in percent; empty: none does.
+std::string kept_share(const std::vector<MethodSpec>& methods) {
+  for (const MethodSpec& spec : methods) {
+    const std::string keep = text_option(spec, "keep", "");
+    if (!keep.empty()) return fmt::format("{:g}", 100 * fraction_option(spec, "keep"));
+  }
+  return {};
+}
+
+std::vector<Bar> bars_of(const SweepGrid& grid, std::size_t max_bars) {
+  std::vector<Bar> bars;
+  RowScratch scratch;
+  for (std::uint64_t c = 0; c < grid.num_configurations() && bars.size() < max_bars; ++c) {
+    ConfigurationRows rows(grid, c);
+    try {
+      rows.evaluate(0, 1, scratch);
+    } catch (const Error& e) {
+      if (e.fault() == Fault::Run) throw;
+      continue;
+    }
+    const std::vector<MethodSpec> methods = grid.configuration(c).methods;
+    const std::string share = kept_share(methods);
+    std::string group = grid.label(c);
+    const std::string spelled = to_string(methods);
+    const std::size_t at = group.rfind(spelled);
+    if (at != std::string::npos) group.replace(at, spelled.size(), names_of(methods));
+    bars.push_back({share.empty() ? names_of(methods) : share, group, scratch.estimates[0]});
+  }
+  return bars;
 }
 
 }  // namespace
@@ -97,6 +157,43 @@ SweepPlot sweep_memory_plot(const SweepGrid& grid) {
     return result;
   }
   throw Error("the plot: every configuration of the grid is impossible");
+}
+
+SweepPlot sweep_parts_plot(const SweepGrid& grid, std::size_t max_bars) {
+  SweepPlot result;
+  result.num_possible_lines = grid.num_configurations();
+  const std::vector<Bar> bars = bars_of(grid, max_bars);
+  if (bars.empty()) throw Error("the plot: every configuration of the grid is impossible");
+  result.num_lines = bars.size();
+  Plot& plot = result.plot;
+  plot.title = "Parts of the time to first token";
+  if (grid.spec().hardware.size() == 1) plot.title += " on " + grid.spec().hardware[0];
+  plot.x = {"Share of the prompt that is kept (%)", "bar"};
+  plot.y = {"Share of the time to first token (%)", "share", Scale::Linear, 0.01};
+  for (std::size_t part = 0; part < num_ttft_parts; ++part) {
+    plot.series.push_back({std::string(title_of(static_cast<TtftPart>(part))),
+                           {},
+                           Style::StackedBars,
+                           static_cast<int>(part)});
+  }
+  std::string group;
+  for (const Bar& bar : bars) {
+    if (bar.group != group) {
+      if (!group.empty()) plot.x.names.emplace_back();  // a gap
+      plot.note += (group.empty() ? "From the left: " : "; ") + bar.group;
+      group = bar.group;
+    }
+    const auto x = static_cast<double>(plot.x.names.size());
+    plot.x.names.push_back(bar.name);
+    for (std::size_t part = 0; part < num_ttft_parts; ++part) {
+      const double share = bar.estimate.ttft_parts_s[part] / bar.estimate.ttft_s;
+      plot.series[part].points.push_back({x, share, group + ", " + bar.name});
+    }
+  }
+  std::erase_if(plot.series, [](const Series& s) {
+    return std::all_of(s.points.begin(), s.points.end(), [](const Point& p) { return p.y == 0; });
+  });
+  return result;
 }
 
 }  // namespace kvcast::reports

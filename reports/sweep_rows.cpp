@@ -137,7 +137,7 @@ void ConfigurationRows::append_inputs(const DesignPoint& p, std::string& text) c
 void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
                                    std::string& text) const {
   append_inputs(p, text);
-  constexpr std::size_t num_cells = 17;
+  constexpr std::size_t num_cells = 17 + num_ttft_parts;
   extend(text, num_cells * (longest_number + 1) + error_bounds_.size(), [&](char* out) {
     for (const double value :
          {e.ttft_s, e.tpot_s, e.prefill_flops, e.prefill_bytes, e.decode_flops_per_token,
@@ -154,6 +154,11 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
     for (const double value : {e.ttft_speedup, e.tpot_speedup, e.kv_cache_ratio}) {
       *out++ = ',';
       out = write(out, value);
+    }
+    const bool divided = e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] != e.ttft_s;
+    for (const double seconds : e.ttft_parts_s) {
+      *out++ = ',';
+      if (divided && seconds > 0) out = write(out, seconds);
     }
     return write(out, ",\n");
   });

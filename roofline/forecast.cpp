@@ -2,15 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "model/error.h"
 
 namespace kvcast::roofline {
 namespace {
 
+constexpr std::size_t index(TtftPart part) { return static_cast<std::size_t>(part); }
+
 Bound largest(const std::array<double, num_bounds>& seconds) {
   const auto it = std::max_element(seconds.begin(), seconds.end());
   return static_cast<Bound>(it - seconds.begin());
+}
+
+std::optional<PassProgram> predictor_of(const std::vector<OpGroup>& groups, const Rates& rates) {
+  std::vector<OpGroup> predictor;
+  std::copy_if(groups.begin(), groups.end(), std::back_inserter(predictor),
+               [](const OpGroup& g) { return g.phase == predictor_phase; });
+  if (predictor.empty()) return {};
+  return PassProgram(predictor, rates);
 }
 
 std::uint64_t decode_steps(const DesignPoint& p) {
@@ -38,9 +49,12 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
     if (pass.steps == 0) continue;
     std::vector<OpGroup> groups = fold(pass.graph, lowering);
     PassProgram program(groups, rates);
+    std::optional<PassProgram> predictor = predictor_of(groups, rates);
     Helper helper{pass.name,
+                  pass.part,
                   std::move(groups),
                   std::move(program),
+                  std::move(predictor),
                   pass.tokens,
                   pass.first_kv_len,
                   pass.steps,
@@ -107,7 +121,9 @@ struct Forecaster::Scratch {
   KvLens last_kv_len{};
   MeanStep decode;
   MeanStep helper;
+  MeanStep predictor;
   MeanStep helpers;  ///< sums over all of them
+  std::array<Lanes, num_ttft_parts> parts;
   Lanes helper_caches;
   Lanes cache;
   Lanes activations;
@@ -163,6 +179,7 @@ void Forecaster::mean_step(const PassProgram& program, std::span<const DesignPoi
 /// Sums of all passes before the prefill, and the memory that they need.
 void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) const {
   s.helpers = {};
+  s.parts = {};
   s.helper_caches = s.activations = {};
   const double host = rates().host_operator_latency.value;
   for (const Helper& helper : helpers_) {
@@ -175,6 +192,7 @@ void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) co
       steps[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
     }
     mean_step(helper.program, points, s, s.helper);
+    if (helper.predictor) mean_step(*helper.predictor, points, s, s.predictor);
     s.set(s.end, points, last);
     memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
     const Lanes cache = memory_.evaluate(helper.cache_bytes, s.end.monomials);
@@ -188,7 +206,12 @@ void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) co
       s.helpers.flops.v[i] += steps[i] * s.helper.flops.v[i];
       s.helpers.bytes.v[i] += steps[i] * s.helper.bytes.v[i];
       const bool host_sets = host_pass > s.helper.total.v[i];
-      s.helpers.total.v[i] += steps[i] * (host_sets ? host_pass : s.helper.total.v[i]);
+      const double seconds = steps[i] * (host_sets ? host_pass : s.helper.total.v[i]);
+      const double predictor =
+          helper.predictor ? seconds * s.predictor.total.v[i] / s.helper.total.v[i] : 0;
+      s.helpers.total.v[i] += seconds;
+      s.parts[index(helper.part)].v[i] += seconds - predictor;
+      s.parts[index(TtftPart::Predictor)].v[i] += predictor;
       for (std::size_t b = 0; b < num_bounds; ++b) {
         const double of_host = static_cast<Bound>(b) == Bound::Latency ? host_pass : 0;
         s.helpers.by_bound[b].v[i] += steps[i] * (host_sets ? of_host : s.helper.by_bound[b].v[i]);
@@ -247,7 +270,12 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
     // The host issues operators ahead of the device; the slower of the two sets the pace.
     const bool host_sets_prefill = host_prefill > prefill_time.total.v[i];
     const bool host_sets_decode = host_decode > s.decode.total.v[i];
-    f.ttft_s = s.helpers.total.v[i] + (host_sets_prefill ? host_prefill : prefill_time.total.v[i]);
+    const double base_s = host_sets_prefill ? host_prefill : prefill_time.total.v[i];
+    f.ttft_s = s.helpers.total.v[i] + base_s;
+    for (std::size_t part = 0; part < num_ttft_parts; ++part) {
+      f.ttft_parts_s[part] = s.parts[part].v[i];
+    }
+    f.ttft_parts_s[index(TtftPart::Base)] = base_s;
     f.tpot_s = host_sets_decode ? host_decode : s.decode.total.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {

@@ -1,7 +1,9 @@
 /// From a recording and a device to TTFT, TPOT, cache and memory: one point or millions.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +24,8 @@ struct DesignPoint {
 /// What the model says about one design point. Counts are exact up to 2^53.
 struct Forecast {
   double ttft_s = 0;
+  /// Its parts by TtftPart; without helper passes all of it is the base's.
+  std::array<double, num_ttft_parts> ttft_parts_s{};
   double tpot_s = 0;  ///< mean over the decode steps of the output; one step when output_len is 1
   double prefill_flops = 0;
   double prefill_bytes = 0;           ///< algorithmic: weights, cache and activations
@@ -65,8 +69,10 @@ class Forecaster {
   /// A pass before the prefill; its time, work and memory are the prefill's too.
   struct Helper {
     std::string name;
+    TtftPart part;
     std::vector<OpGroup> groups;
     PassProgram program;
+    std::optional<PassProgram> predictor;  ///< the groups that are its part
     Count tokens;
     Count first_kv_len;
     std::uint64_t steps = 1;

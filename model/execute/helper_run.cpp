@@ -102,6 +102,21 @@ void HelperRun::prepare(CacheStore& cache, std::size_t batch, std::uint64_t prom
   }
 }
 
+void HelperRun::select(const std::vector<std::vector<TokenId>>& prompt,
+                       HelperFindings& found) const {
+  if (!recording_.selection || !found.kept.empty()) return;
+  const TokenSelection& selection = *recording_.selection;
+  for (std::size_t b = 0; b < prompt.size(); ++b) {
+    found.kept.push_back(
+        select_tokens(selection.seed ? random_importance(prompt[b].size(), *selection.seed + b)
+                                     : found.importance[b],
+                      selection));
+  }
+  if (selection.kept_tokens) {
+    found.counts.push_back({*selection.kept_tokens, found.kept[0].size()});
+  }
+}
+
 HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
                               const std::vector<TokenId>& stop_tokens,
                               const RunPass& run_pass) const {
@@ -116,6 +131,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
     const Stack& stack = stack_of(recording_, pass);
     for (std::uint64_t step = 0; step < pass.steps; ++step) {
       if (pass.reads == HelperTokens::Next && stopped) break;
+      if (pass.reads == HelperTokens::Kept) select(prompt, found);
       const SymbolValues at = values(pass, batch, prompt_len, step, found.counts);
       const std::uint64_t tokens = pass.tokens.at(at);
       if (tokens == 0) break;
@@ -124,14 +140,23 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
       if (pass.reads == HelperTokens::Prompt) {
         ids = flatten(prompt, 0, tokens);
         std::iota(places.begin(), places.end(), 0);
+      } else if (pass.reads == HelperTokens::Kept) {
+        places.clear();
+        for (std::size_t b = 0; b < batch; ++b) {
+          const auto first = std::span(found.kept[b]).first(tokens);
+          places.insert(places.end(), first.begin(), first.end());
+          for (const std::uint64_t p : first) ids.push_back(static_cast<float>(prompt[b][p]));
+        }
       } else if (pass.reads == HelperTokens::Next) {
         ids.assign(next.begin(), next.end());
         places = {at[symbol::kv_len.id] - 1};
       }
       const std::vector<float> positions = position_ids(stack, places);
+      const std::vector<float> base_positions = position_ids(recording_.model.decoder, places);
       const Output out = run_pass(i, executors_[i], at,
                                   {{pass.prefixes.tensors + "tokens", ids},
-                                   {pass.prefixes.tensors + "positions", positions}});
+                                   {pass.prefixes.tensors + "positions", positions},
+                                   {"positions", base_positions}});
       if (pass.result == HelperResult::Importance) {
         found.importance =
             dtype_ == DType::FP64 ? by_sequence<double>(out) : by_sequence<float>(out);
@@ -149,6 +174,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
       found.counts.push_back({*recording_.selection->queries, seen});
     }
   }
+  select(prompt, found);
   return found;
 }
 

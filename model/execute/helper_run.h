@@ -18,6 +18,8 @@ struct HelperFindings {
   std::vector<FoundCount> counts;
   /// Of the prompt's tokens, by sequence; empty when no pass has looked for it.
   std::vector<std::vector<double>> importance;
+  /// Where a method selects the prompt's tokens: ascending positions, by sequence.
+  std::vector<std::vector<std::uint64_t>> kept;
 };
 
 class HelperRun {
@@ -33,11 +35,13 @@ class HelperRun {
   /// Runs pass `index` once with its inputs by name.
   using RunPass =
       std::function<Output(std::size_t index, const Executor&, const SymbolValues&, const Inputs&)>;
-  /// A token of `stop_tokens` ends a look-ahead of one sequence.
+  /// A token of `stop_tokens` ends a look-ahead of one sequence. Tokens are selected as soon as a
+  /// pass reads the kept ones, at the latest behind the last pass.
   HelperFindings run(const std::vector<std::vector<TokenId>>& prompt,
                      const std::vector<TokenId>& stop_tokens, const RunPass& run_pass) const;
 
  private:
+  void select(const std::vector<std::vector<TokenId>>& prompt, HelperFindings& found) const;
   SymbolValues values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
                       std::uint64_t step, std::span<const FoundCount> found = {}) const;
 

@@ -1,6 +1,10 @@
 #include <algorithm>
 #include <numeric>
+#include <string>
 
+#include <fmt/ranges.h>
+
+#include "model/error.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
 #include "model/execute/messenger.h"
@@ -56,19 +60,6 @@ void append(Generation& all, const Generation& g, std::size_t batch) {
   add(all.profile.decode_s, g.profile.decode_s);
 }
 
-/// The positions that each sequence keeps.
-std::vector<std::vector<std::uint64_t>> kept_positions(
-    const TokenSelection& selection, const std::vector<std::vector<double>>& importance,
-    std::size_t batch, std::size_t length) {
-  std::vector<std::vector<std::uint64_t>> kept;
-  for (std::size_t b = 0; b < batch; ++b) {
-    kept.push_back(select_tokens(
-        selection.seed ? random_importance(length, *selection.seed + b) : importance[b],
-        selection));
-  }
-  return kept;
-}
-
 std::vector<float> positions(const Stack& stack, std::size_t first, std::size_t count) {
   std::vector<std::uint64_t> rows(count);
   std::iota(rows.begin(), rows.end(), first);
@@ -80,6 +71,15 @@ std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, st
   std::vector<float> ids;
   for (const auto& sequence : sequences) ids.push_back(static_cast<float>(sequence[i]));
   return ids;
+}
+
+/// Ranks choose for themselves, from the same numbers if they compute alike.
+void check_same_kept(const std::vector<std::vector<std::uint64_t>>& kept, Messenger& messenger) {
+  if (kept.empty()) return;
+  std::string positions;
+  for (const auto& sequence : kept) positions += fmt::format("[{}]", fmt::join(sequence, ","));
+  const std::string problem = first_error(messenger, "", positions);
+  if (!problem.empty()) throw Error("kept tokens: " + problem, Fault::Run);
 }
 
 }  // namespace
@@ -132,10 +132,11 @@ Generation Session::run_together(const Request& request) const {
   g.profile.prefill_s.resize(recording_.prefill.nodes().size());
   g.profile.decode_s.resize(recording_.decode.nodes().size());
 
-  // The tokens of prefill: the whole prompt or this rank's part.
+  // The tokens of prefill: the whole prompt or this rank's part, of the kept tokens if it is
+  // pruned.
   const std::size_t part_begin = options_.share ? options_.share->first() : 0;
   const std::size_t part_end = options_.share ? options_.share->end() : length;
-  const bool decodes = part_end == length;
+  const bool decodes = !options_.share || options_.share->is_last();
   const std::size_t chunk = options_.chunk > 0 ? options_.chunk : part_end - part_begin;
   const std::uint64_t chunks = a.encoder_decoder ? 1 : (part_end - part_begin + chunk - 1) / chunk;
   const std::uint64_t passes =
@@ -198,18 +199,12 @@ Generation Session::run_together(const Request& request) const {
   const Stopwatch watch;
   found = helpers.run(request.tokens, request.stop_tokens, run_helper);
   g.importance = std::move(found.importance);
-  if (recording_.selection) {
-    g.kept = kept_positions(*recording_.selection, g.importance, batch, length);
-    if (const auto& kept_tokens = recording_.selection->kept_tokens) {
-      found.counts.push_back({*kept_tokens, g.kept[0].size()});
-    }
-  }
+  g.kept = std::move(found.kept);
+  if (request.messenger != nullptr) check_same_kept(g.kept, *request.messenger);
   const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, length));
 
-  const bool reused = recording_.selection && recording_.selection->reused;
-  const std::size_t first_read = reused ? past : 0;  // of the kept tokens
-  const std::size_t read =
-      g.kept.empty() ? part_end - part_begin - past : g.kept[0].size() - first_read;
+  const bool reads_all_kept = !g.kept.empty() && !options_.share;
+  const std::size_t read = (reads_all_kept ? g.kept[0].size() : part_end - part_begin) - past;
   const std::size_t kept = options_.logits == Logits::All ? read : decodes ? 1 : 0;
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
@@ -247,14 +242,15 @@ Generation Session::run_together(const Request& request) const {
       }
     } else {
       for (std::size_t b = 0; b < batch; ++b) {
-        const std::span all_kept(g.kept[b]);
-        for (const std::uint64_t p : all_kept.first(first_read)) {
+        const auto own = std::span(g.kept[b]).subspan(part_begin);
+        for (const std::uint64_t p : own.first(past)) {
           pass.kept.push_back(static_cast<float>(p));
         }
-        for (const std::uint64_t p : all_kept.subspan(first_read)) {
+        const auto tokens = own.subspan(past, read);
+        for (const std::uint64_t p : tokens) {
           pass.tokens.push_back(static_cast<float>(request.tokens[b][p]));
         }
-        const std::vector<float> places = position_ids(a.decoder, all_kept.subspan(first_read));
+        const std::vector<float> places = position_ids(a.decoder, tokens);
         pass.positions.insert(pass.positions.end(), places.begin(), places.end());
       }
     }

@@ -15,6 +15,7 @@
 #include "model/kv_predictor.h"
 #include "model/layer_pruning.h"
 #include "model/methods/method.h"
+#include "model/methods/prompt_scores.h"
 
 namespace kvcast {
 namespace {
@@ -73,16 +74,18 @@ struct Prediction {
   Architecture auxiliary;  ///< its needed layers
   LayerMap map;
   Count tokens;
+  bool selected = false;  ///< they have positions of their own
 };
 
-/// One base layer's cache from its auxiliary layer's keys and values, as projected.
+/// One base layer's cache from its auxiliary layer's keys and values, as projected, of tokens at
+/// these positions or, without any, the first ones.
 void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Value keys,
-                   Value values) {
+                   Value values, const std::optional<Value>& positions) {
   const Stack& stack = base.decoder;
   const Heads& heads = stack.layers[index].heads;
   const std::string name = "layers." + std::to_string(index);
   const std::uint64_t features = kv_features(heads);
-  r.enter("predictor", static_cast<int>(index));
+  r.enter(std::string(predictor_phase), static_cast<int>(index));
   r.use(predictor_names);
   const auto map = [&](const std::string& part, Value x) {
     const std::string weights = name + "." + part;
@@ -96,7 +99,8 @@ void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Val
     k = r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
   }
   if (stack.position == Position::Rope) {
-    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, 0);
+    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, 0, false,
+               positions);
   }
   const auto store = [&](const std::string& part, Value rows) {
     const Value empty = r.cache(name + "." + part, {r.info(rows).shape[0], 0, features});
@@ -113,12 +117,19 @@ void record_prediction(Recorder& r, const Architecture& base, const Prediction& 
   pass.batch = symbol::batch;
   pass.tokens = p.tokens;
   pass.logits = Logits::None;
+  pass.given_positions = p.selected;
+  std::optional<Value> base_positions;
+  if (p.selected && base.decoder.position == Position::Rope) {
+    r.use({});
+    base_positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
+    r.use(auxiliary_names);
+  }
   pass.attention = [&](const AttentionSite& s) {
     const Value q = s.rotate_query(s.query(), 0);
     const Value keys = s.projected_key();
     const Value values = s.value();
     for (std::size_t i = 0; i < p.map.size(); ++i) {
-      if (p.map[i] == s.index) predict_layer(r, base, i, keys, values);
+      if (p.map[i] == s.index) predict_layer(r, base, i, keys, values, base_positions);
     }
     r.use(auxiliary_names);
     r.enter("layers", static_cast<int>(s.index));
@@ -141,19 +152,40 @@ bool is_plain(const AttentionMethod& attention) {
   return function != nullptr && *function == plain_attention;
 }
 
+Error refused_cache_method() {
+  return Error(
+      "method kvp does not compose with a method of the kind 'cache': it predicts each layer's own "
+      "keys, rotated, and its values, and such a method keeps something else");
+}
+
 /// Methods after this one may have changed the plan.
-void check_alone(const Plan& plan, bool likelihood, const Count& tokens) {
-  const Count expected = likelihood ? Count(symbol::prompt_len) : Count(1);
-  if (plan.selection || plan.prompt_tokens != expected ||
-      plan.prompt_past + plan.prompt_tokens != Count(symbol::prompt_len) || tokens.is_zero()) {
-    throw Error("method kvp does not compose with a method that prunes the prompt");
-  }
+void check_cache(const Plan& plan, bool likelihood) {
   if (!plan.model.slim.empty() || plan.model.decoder.num_key_value_layers > 0 ||
       (!likelihood && !is_plain(plan.attention))) {
-    throw Error(
-        "method kvp does not compose with a method of the kind 'cache': it predicts each "
-        "layer's keys and values");
+    throw refused_cache_method();
   }
+}
+
+/// The method that chooses the prompt's tokens has been applied before.
+void check_prompt_method(const Plan& plan, const Architecture& auxiliary, bool likelihood) {
+  if (plan.selection && plan.selection->reused) {
+    throw Error(
+        "method kvp does not compose with specprefill's reuse=kept: both fill the base's cache of "
+        "the kept tokens, one with predictions, the other with the speculator's own");
+  }
+  if (plan.token_flow) {
+    throw Error(
+        "method kvp does not compose with lazyllm: of a predicted prompt the base reads the last "
+        "token alone, which leaves its layers no tokens to drop");
+  }
+  if (!plan.selection) return;
+  if (likelihood) {
+    throw Error(
+        "method kvp: mode=likelihood does not compose with a method that prunes the prompt: "
+        "dropped tokens have no likelihood");
+  }
+  check_prunable("kvp", auxiliary);
+  check_windows("kvp", auxiliary, plan.selection->keep);
 }
 
 void apply(const MethodSpec& spec, Plan& plan) {
@@ -166,12 +198,11 @@ void apply(const MethodSpec& spec, Plan& plan) {
     throw unknown_name("mode", mode, {"prompt", "likelihood"});
   }
   const bool likelihood = mode == "likelihood";
-  if (!(plan.prompt_tokens == Count(symbol::prompt_len)) || !is_plain(plan.attention)) {
-    throw Error("method kvp does not compose with other methods before it");
-  }
+  if (!is_plain(plan.attention)) throw refused_cache_method();
+  check_prompt_method(plan, auxiliary, likelihood);
 
   plan.whole_prompt = true;
-  const Count read = likelihood ? Count(symbol::prompt_len) : Count(symbol::prompt_len) - 1;
+  const Count read = likelihood ? plan.prompt_tokens : plan.prompt_tokens - 1;
   if (likelihood) {
     plan.attention = attend_to_predicted;
   } else {
@@ -188,16 +219,18 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.helper_models.push_back({std::string(kvp_predictor_prefix),
                                 text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
 
-  Prediction prediction{std::move(auxiliary), map, read};
+  const bool selected = plan.selection.has_value();
+  Prediction prediction{std::move(auxiliary), map, read, selected};
   // Layers above those that a base layer needs are not run: nobody reads what they compute.
   prediction.auxiliary.decoder.layers.resize(needed_layers(map));
   PlannedPass planned;
   planned.pass.name = "auxiliary";
+  planned.pass.part = TtftPart::Auxiliary;
   planned.pass.prefixes = auxiliary_names;
-  planned.pass.reads = HelperTokens::Prompt;
+  planned.pass.reads = selected ? HelperTokens::Kept : HelperTokens::Prompt;
   planned.pass.tokens = read;
   planned.record = [prediction, likelihood](Recorder& r, const Plan& whole) {
-    check_alone(whole, likelihood, prediction.tokens);
+    check_cache(whole, likelihood);
     record_prediction(r, whole.model, prediction);
   };
   plan.helpers.push_back(std::move(planned));
@@ -207,6 +240,10 @@ void apply(const MethodSpec& spec, Plan& plan) {
 
 bool is_pruned_auxiliary(std::string_view name) { return find_pruned(name) != nullptr; }
 
+/// KV Prediction: the base's cache of all tokens but the last comes from an auxiliary model that
+/// reads them. Where a method has chosen the prompt's tokens, those are all there are: the
+/// auxiliary reads the kept ones at their own positions, and the base the last of them. Source:
+/// Horton et al. 2024 (arXiv:2410.08391), section 3; apple/corenet, kv_prediction.py.
 Method kvp() {
   return {"kvp",
           MethodKind::Source,

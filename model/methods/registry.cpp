@@ -109,6 +109,18 @@ std::vector<MethodSpec> parse_methods(std::string_view text) {
   return specs;
 }
 
+std::vector<MethodSpec> in_order_of_work(std::vector<MethodSpec> methods) {
+  const auto of_kind = [&](MethodKind kind) {
+    return std::find_if(methods.begin(), methods.end(), [&](const MethodSpec& spec) {
+      return find_method(spec.name).kind == kind;
+    });
+  };
+  const auto source = of_kind(MethodKind::Source);
+  const auto prompt = of_kind(MethodKind::Prompt);
+  if (prompt != methods.end() && source < prompt) std::rotate(source, prompt, prompt + 1);
+  return methods;
+}
+
 std::string to_string(const std::vector<MethodSpec>& methods) {
   std::string text;
   for (const MethodSpec& spec : methods) {

@@ -119,6 +119,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
     plan.token_flow = reusing_flow(plan.prompt_past);
   }
   plan.helpers.push_back({{.name = "speculator prefill",
+                           .part = TtftPart::Speculator,
                            .prefixes = prefixes,
                            .reads = HelperTokens::Prompt,
                            .result = HelperResult::Logits,
@@ -131,6 +132,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
     plan.selection->queries = plan.symbols.found_by_run(lookahead, "queries");
     queries = *plan.selection->queries;
     plan.helpers.push_back({{.name = "look-ahead",
+                             .part = TtftPart::LookAhead,
                              .prefixes = prefixes,
                              .reads = HelperTokens::Next,
                              .result = HelperResult::Logits,
@@ -143,6 +145,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   }
   plan.helpers.push_back(
       {{.name = "score",
+        .part = TtftPart::Score,
         .prefixes = prefixes,
         .result = HelperResult::Importance,
         .tokens = symbol::prompt_len},

@@ -26,6 +26,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.selection = {.keep = fraction_option(spec, "keep")};
   plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
   plan.helpers.push_back({{.name = "probe",
+                           .part = TtftPart::Probe,
                            .prefixes = prefixes,
                            .reads = HelperTokens::Prompt,
                            .tokens = symbol::prompt_len},
@@ -38,6 +39,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                             record_decoder(r, first_layers(p.model, probe), pass);
                           }});
   plan.helpers.push_back({{.name = "score",
+                           .part = TtftPart::Score,
                            .prefixes = prefixes,
                            .result = HelperResult::Importance,
                            .tokens = symbol::prompt_len},

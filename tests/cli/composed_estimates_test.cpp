@@ -1,4 +1,5 @@
 // `estimate` and `sweep` of methods joined by '+'.
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,6 +122,104 @@ TEST_CASE("composed: speculator, look-ahead and base each cost what they cost al
   CHECK(own["weight_bytes"] == base["weight_bytes"]);
 }
 
+TEST_CASE("composed: kept tokens are predicted as a prompt of so many is") {
+  const std::string kvp = "kvp:auxiliary=lp-0.50";
+  const json predicted = estimate("pythia-160m", kvp, 250);
+  const std::string spec = "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4";
+  const json pruned = estimate("pythia-160m", spec);
+  for (const std::string& both : {spec + "+" + kvp, kvp + "+" + spec}) {
+    CAPTURE(both);
+    const json e = estimate("pythia-160m", both);
+    for (const char* pass : {"speculator prefill", "look-ahead", "score"}) {
+      CHECK(flops(e, pass) == flops(pruned, pass));
+    }
+    CHECK(flops(e, "auxiliary") == flops(predicted, "auxiliary"));
+    CHECK(flops(e, "prefill") == flops(predicted, "prefill"));
+    CHECK(e["prefill_flops"] == flops(e, "speculator prefill") + flops(e, "look-ahead") +
+                                    flops(e, "score") +
+                                    predicted["prefill_flops"].get<std::uint64_t>());
+    for (const char* key : {"decode_flops_per_token", "kv_cache_bytes"}) {
+      CHECK(e[key] == predicted[key]);
+    }
+    CHECK(e["weight_bytes"] ==
+          predicted["weight_bytes"].get<std::uint64_t>() +
+              estimate("pythia-70m", "plain")["weight_bytes"].get<std::uint64_t>());
+    CHECK(e["ttft_speedup"].get<double>() ==
+          doctest::Approx(estimate("pythia-160m", "plain")["ttft_s"].get<double>() /
+                          e["ttft_s"].get<double>()));
+  }
+  const json random = estimate("pythia-160m", "random-prune:keep=0.25+" + kvp);
+  CHECK(random["prefill_flops"] == predicted["prefill_flops"]);
+}
+
+TEST_CASE("composed: devices share the kept tokens, and each chooses them") {
+  const std::string kvr = "kvr:p=2,partition=150/100";
+  const json chain = estimate("pythia-160m", kvr, 250);
+  const json random = estimate("pythia-160m", "random-prune:keep=0.25+" + kvr);
+  const std::string spec = "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4";
+  const json one = estimate("pythia-160m", spec);
+  const json both = estimate("pythia-160m", spec + "+" + kvr);
+  const std::uint64_t chosen =
+      flops(one, "speculator prefill") + flops(one, "look-ahead") + flops(one, "score");
+  for (const json* e : {&random, &both}) {
+    for (const char* key : {"message_bytes", "messages", "partition_tokens", "kv_cache_bytes",
+                            "decode_flops_per_token"}) {
+      CAPTURE(key);
+      CHECK((*e)[key] == chain[key]);
+    }
+  }
+  CHECK(random["ttft_s"] == chain["ttft_s"]);
+  CHECK(random["prefill_flops"] == chain["prefill_flops"]);
+  CHECK(both["prefill_flops"] == chain["prefill_flops"].get<std::uint64_t>() + 2 * chosen);
+  const double before = one["ttft_s"].get<double>() - one["ttft_parts_s"]["base"].get<double>();
+  CHECK(both["ttft_s"].get<double>() ==
+        doctest::Approx(before + chain["ttft_s"].get<double>()).epsilon(1e-12));
+  CHECK(both["ttft_parts_s"]["speculator"] == one["ttft_parts_s"]["speculator"]);
+  CHECK(both["ttft_parts_s"]["base"] == chain["ttft_s"]);
+  // The speculator's weights and cache are on both devices.
+  CHECK(both["peak_memory_bytes"].get<std::uint64_t>() >
+        both["weight_bytes"].get<std::uint64_t>() + 2 * 1000 * 6 * 2 * 512 * 2);
+}
+
+TEST_CASE("composed: the parts of TTFT are what each pass takes alone") {
+  const auto seconds = [](const json& e, const char* part) {
+    return e["ttft_parts_s"][part].get<double>();
+  };
+  const auto sum = [](const json& e) {
+    double s = 0;
+    for (const auto& [part, value] : e["ttft_parts_s"].items()) s += value.get<double>();
+    return s;
+  };
+  const json plain = estimate("pythia-160m", "plain");
+  CHECK(plain["ttft_parts_s"].size() == 1);
+  CHECK(plain["ttft_parts_s"]["base"] == plain["ttft_s"]);
+  const json e = estimate(
+      "pythia-160m",
+      "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+kvp:auxiliary=lp-0.50", 30000);
+  CHECK(e["ttft_parts_s"].size() == 6);
+  CHECK(sum(e) == doctest::Approx(e["ttft_s"].get<double>()).epsilon(1e-12));
+  // The speculator keeps its last query besides.
+  CHECK(seconds(e, "speculator") ==
+        doctest::Approx(estimate("pythia-70m", "plain", 30000)["ttft_s"].get<double>())
+            .epsilon(1e-2));
+  std::map<std::string, double> rows;
+  for (const json& row : e["breakdown"]) {
+    const std::string pass = row["pass"];
+    rows[row["phase"] == "predictor" ? "predictor" : pass] += row["seconds"].get<double>();
+  }
+  for (const auto& [pass, part] :
+       std::map<std::string, const char*>{{"auxiliary", "auxiliary"},
+                                          {"predictor", "predictor"},
+                                          {"score", "score"},
+                                          {"speculator prefill", "speculator"}}) {
+    CAPTURE(pass);
+    CHECK(rows.at(pass) == doctest::Approx(seconds(e, part)).epsilon(1e-9));
+  }
+  const json probe = estimate("pythia-160m", "static-prune:keep=0.25,probe=0.5");
+  CHECK(probe["ttft_parts_s"].size() == 3);
+  CHECK(seconds(probe, "probe") > 0);
+}
+
 TEST_CASE("composed: Slim attention reads the kept keys once for each head") {
   const json e = estimate("opt-1.3b", "random-prune:keep=0.5+slim:option=kcache");
   const json whole = estimate("opt-1.3b", "slim:option=kcache");
@@ -180,11 +279,14 @@ TEST_CASE("composed: a neutral method changes nothing, on either side of another
 const std::vector<std::pair<std::string, std::string>> refusals{
     {"kvp:auxiliary=lp-0.50+mlkv:layers=4,heads=2", "does not compose with a method of the kind"},
     {"mlkv:layers=4,heads=2+kvp:auxiliary=lp-0.50", "got an MLKV model"},
-    {"kvp:auxiliary=lp-0.50+random-prune:keep=0.5", "do not compose"},
+    {"kvp:auxiliary=lp-0.50+lazyllm:begin=0.8,end=0.4", "leaves its layers no tokens to drop"},
+    {"specprefill:keep=0.5,reuse=kept+kvp:auxiliary=lp-0.50", "both fill the base's cache"},
+    {"kvp:auxiliary=lp-0.50,mode=likelihood+random-prune:keep=0.5", "have no likelihood"},
     {"kvp:auxiliary=lp-0.50+slim", "does not compose with a method of the kind"},
     {"kvp:auxiliary=lp-0.50+kvr:p=2", "got method kvp beside it"},
-    {"random-prune:keep=0.5+kvr:p=2", "got method random-prune beside it"},
-    {"random-prune:keep=0.5+mlkv:layers=4,heads=2+tsp:p=2", "got method random-prune beside it"},
+    {"lazyllm:begin=0.8,end=0.4+kvr:p=2", "got method lazyllm beside it"},
+    {"specprefill:keep=0.5,reuse=kept+tsp:p=2", "the base reads one token"},
+    {"random-prune:keep=0.5+kvp:auxiliary=lp-0.50+kvr:p=2", "got method kvp beside it"},
     {"random-prune:keep=0.5+slim:option=kcache", "rotates by places in the cache"},
     {"lazyllm:begin=0.8,end=0.4+mlkv:layers=4,heads=2", "the MLKV model pythia-160m"},
     {"specprefill:keep=0.5,reuse=kept+mlkv:layers=4,heads=2", "MLKV"},
@@ -224,10 +326,14 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
       "random-prune:keep=0.25+mlkv:layers=4,heads=2",
       "mlkv:layers=4,heads=2+kvr:p=2",
       "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+mlkv:layers=4,heads=2",
+      "static-prune:keep=0.25+kvp:auxiliary=lp-0.50",
+      "specprefill:speculator=pythia-70m,keep=0.25+kvr:p=3",
   };
+  std::string list;
+  for (const std::string& method : methods) list += (list.empty() ? "" : ";") + method;
   REQUIRE(run_program("sweep " + device +
-                      "--model pythia-160m --output-len 8 --prompt-len 1000 --method '" +
-                      methods[0] + ";" + methods[1] + ";" + methods[2] + "' --csv " + file)
+                      "--model pythia-160m --output-len 8 --prompt-len 1000 --method '" + list +
+                      "' --csv " + file)
               .status == 0);
   const reports::CsvTable table = reports::CsvTable::read(file);
   REQUIRE(table.size() == methods.size());
@@ -240,6 +346,15 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
           "weight_bytes", "peak_memory_bytes", "ttft_speedup", "kv_cache_ratio"}) {
       CAPTURE(key);
       CHECK(row.number(key) == doctest::Approx(e[key].get<double>()).epsilon(1e-9));
+    }
+    const json& parts = e["ttft_parts_s"];
+    for (const char* part :
+         {"speculator", "look_ahead", "score", "probe", "auxiliary", "predictor", "base"}) {
+      const std::string cell = row.text("ttft_" + std::string(part) + "_s");
+      CAPTURE(part);
+      REQUIRE(cell.empty() == (parts.size() == 1 || !parts.contains(part)));
+      if (cell.empty()) continue;
+      CHECK(std::stod(cell) == doctest::Approx(parts[part].get<double>()).epsilon(1e-9));
     }
   }
 }

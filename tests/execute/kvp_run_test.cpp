@@ -350,8 +350,6 @@ TEST_CASE("kvp: what does not fit is refused in one line") {
   refused(base, of(both + ",mode=training"), "unknown mode 'training'");
   refused(base, of(both + "+streaming:sinks=1,window=4"), "does not compose");
   refused(base, of("streaming:sinks=1,window=4+" + both), "does not compose");
-  refused(base, of(both + "+random-prune:keep=0.5"), "do not compose");
-  refused(base, of("random-prune:keep=0.5+" + both), "does not compose");
   SessionOptions chunks = of(both);
   chunks.chunk = 2;
   refused(base, chunks, "in one piece");

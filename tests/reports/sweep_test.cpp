@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -345,8 +346,9 @@ TEST_CASE("sweep: does not go on behind a row that it would write differently") 
   write(grid, w / "whole.csv");
   std::string rows = contents(w / "whole.csv").substr(0, 900);
   rows.resize(rows.rfind('\n') + 1);
-  REQUIRE(rows.ends_with(",1,1,1,\n"));
-  rows[rows.size() - 3] = '2';  // another kv_cache_ratio
+  const std::string end = ",1,1,1,,,,,,,,\n";  // speed-ups, ratio, no parts of TTFT, no error
+  REQUIRE(rows.ends_with(end));
+  rows[rows.size() - end.size() + 5] = '2';  // another kv_cache_ratio
   leave_partial(grid, w / "a.csv", rows);
   CHECK_THROWS_AS(write(grid, w / "a.csv"), Error);
   CHECK(contents((w / "a.csv").string() + ".partial") == rows);
@@ -425,6 +427,37 @@ TEST_CASE("sweep: the plot has a line for each configuration and batch, up to a 
   CHECK(all.plot.series.size() == 6);
   CHECK(all.plot.series[4].label.find("random-prune:keep=0.5, batch 8") != std::string::npos);
   CHECK(sweep_ttft_plot(grid, 4).num_lines == 4);
+}
+
+TEST_CASE("sweep: the parts of TTFT are stacked to the whole, a group of bars for each method") {
+  const Workplace w;
+  SweepSpec s = w.spec();
+  s.prompt_len = {40};
+  s.method = {"plain", "specprefill:keep=0.25,lookahead=3", "specprefill:keep=0.5,lookahead=3",
+              "mlkv:layers=7,heads=3",  // of 2 layers: impossible
+              "static-prune:keep=0.5,probe=0.5+kvp:auxiliary=lp-0.50"};
+  const SweepPlot drawn = sweep_parts_plot(grid_of(s));
+  CHECK(drawn.num_lines == 4);
+  CHECK(drawn.num_possible_lines == 5);
+  CHECK(drawn.plot.x.names == std::vector<std::string>{"plain", "", "25", "50", "", "50"});
+  std::vector<std::string> labels;
+  std::map<double, double> sums;
+  for (const Series& series : drawn.plot.series) {
+    CHECK(series.style == Style::StackedBars);
+    labels.push_back(series.label);
+    for (const Point& p : series.points) sums[p.x] += p.y;
+  }
+  CHECK(labels == std::vector<std::string>{"speculator's prefill", "look-ahead", "score", "probe",
+                                           "auxiliary model", "predictor", "base model's prefill"});
+  CHECK(sums.size() == 4);
+  for (const auto& [x, sum] : sums) CHECK(sum == doctest::Approx(1).epsilon(1e-12));
+  const std::vector<Point>& base = drawn.plot.series.back().points;
+  CHECK(base[0].y == 1);  // plain
+  CHECK(base[1].y < base[2].y);
+  CHECK(base[1].name.ends_with("specprefill, 25"));
+  CHECK(drawn.plot.note.ends_with("static-prune+kvp"));
+  s.method = {"mlkv:layers=7,heads=3"};
+  CHECK_THROWS_AS(sweep_parts_plot(grid_of(s)), Error);
 }
 
 }  // namespace
