@@ -71,7 +71,8 @@ paper() {
 
 paper kv-prediction kvp 'data/hardware/*.json'
 paper slim-attention slim 'data/hardware/*.json'
-paper speculative-prefill specprefill
+seeds="1: weights and prompts of specprefill-example, which positions do not depend on" \
+  paper speculative-prefill specprefill
 paper mlkv mlkv data/measurements/mlkv_rtx3060.csv
 paper kv-runahead kvr 'data/hardware/*.json' -- \
   reproduce kvr-table1 kvr-table2 kvr-table3-base kvr-table3-10gbs --plot reports/kv-runahead/ttft.svg
