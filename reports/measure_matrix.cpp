@@ -169,14 +169,23 @@ class Subject {
     check_memory(size);
     if (session_ == nullptr) session_ = std::make_unique<Session>(*checkpoint_, session_options_);
     execute::Request request;
-    request.tokens.assign(size.batch, execute::made_up_prompt(
-                                          size.prompt_len, configuration_.architecture.vocab_size));
+    request.tokens.assign(size.batch, execute::made_up_prompt(size.prompt_len, vocab_size()));
     request.output_len = size.output_len;
     request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     return [this, request = std::move(request)]() -> RunSeconds {
       const execute::Generation g = session_->run(request);
       return {g.ttft_s, g.tpot_s};
     };
+  }
+
+  /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
+  /// not be the base model's.
+  std::uint64_t vocab_size() const {
+    std::uint64_t least = configuration_.architecture.vocab_size;
+    for (const HelperModel& model : session_->recording().helper_models) {
+      least = std::min(least, model.architecture.vocab_size);
+    }
+    return least;
   }
 
   /// A folder's own weights, else random ones.
