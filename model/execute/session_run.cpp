@@ -56,14 +56,14 @@ void append(Generation& all, const Generation& g, std::size_t batch) {
   add(all.profile.decode_s, g.profile.decode_s);
 }
 
-/// The positions that each sequence keeps.
+/// The positions that each sequence keeps, the first of them number `index` of its batch.
 std::vector<std::vector<std::uint64_t>> kept_positions(
     const TokenSelection& selection, const std::vector<std::vector<double>>& importance,
-    std::size_t batch, std::size_t length) {
+    std::size_t batch, std::size_t length, std::size_t index) {
   std::vector<std::vector<std::uint64_t>> kept;
   for (std::size_t b = 0; b < batch; ++b) {
     kept.push_back(select_tokens(
-        selection.seed ? random_importance(length, *selection.seed + b) : importance[b],
+        selection.seed ? random_importance(length, *selection.seed + index + b) : importance[b],
         selection));
   }
   return kept;
@@ -94,11 +94,15 @@ struct Session::Pass {
 };
 
 Generation Session::run(const Request& request) const {
-  check(request);
+  if (have_different_lengths(request.tokens)) {
+    check_apart(request);
+  } else {
+    check(request);
+  }
   return runs_one_by_one(*this, request) ? run_one_by_one(request) : run_together(request);
 }
 
-Generation Session::run_together(const Request& request) const {
+Generation Session::run_together(const Request& request, std::size_t index) const {
   const Architecture& a = architecture();
   const std::string prefix = a.encoder_decoder ? "decoder." : "";
   const std::size_t batch = request.tokens.size();
@@ -199,7 +203,7 @@ Generation Session::run_together(const Request& request) const {
   found = helpers.run(request.tokens, request.stop_tokens, run_helper);
   g.importance = std::move(found.importance);
   if (recording_.selection) {
-    g.kept = kept_positions(*recording_.selection, g.importance, batch, length);
+    g.kept = kept_positions(*recording_.selection, g.importance, batch, length, index);
     if (const auto& kept_tokens = recording_.selection->kept_tokens) {
       found.counts.push_back({*kept_tokens, g.kept[0].size()});
     }
@@ -324,10 +328,7 @@ Generation Session::run_together(const Request& request) const {
 Generation Session::run_one_by_one(const Request& request) const {
   Generation all;
   for (std::size_t b = 0; b < request.tokens.size(); ++b) {
-    Request one = request;
-    one.tokens = {request.tokens[b]};
-    if (!request.continuation.empty()) one.continuation = {request.continuation[b]};
-    Generation g = run_together(one);
+    Generation g = run_together(only_sequence(request, b), b);
     if (all.tokens.empty()) {
       all = std::move(g);
     } else {
