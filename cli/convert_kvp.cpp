@@ -108,9 +108,11 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   }
   KvpFitReport report;
   if (o.identity) {
+    check_pair_tokenizers(base, auxiliary);
     report = write_identity_predictor(base, auxiliary, o.common.out, fit);
   } else {
     const auto text = read_pair_text("--fit", o.text, base, auxiliary, globals);
+    check_pair_tokenizers(base, auxiliary);
     ConvertProgress progress(globals.quiet);
     report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
   }

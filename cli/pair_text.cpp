@@ -1,6 +1,7 @@
 #include "cli/pair_text.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -38,6 +39,21 @@ bool read_alike(const text::Tokenizer& a, const text::Tokenizer& b,
   std::erase_if(shared, [&](TokenId id) { return id >= a.vocab_size(); });
   return known &&
          a.decode(shared, text::SpecialTokens::Keep) == b.decode(shared, text::SpecialTokens::Keep);
+}
+
+void check_pair_tokenizers(const Checkpoint& base, const Checkpoint& auxiliary) {
+  std::string why;
+  const auto a = find_tokenizer(base, why);
+  const auto b = find_tokenizer(auxiliary, why);
+  if (!a || !b) return;
+  const std::size_t shared = std::min(a->vocab_size(), b->vocab_size());
+  for (TokenId id = 0; id < shared; ++id) {
+    const std::array one{id};
+    if (a->decode(one) == b->decode(one)) continue;
+    throw Error("model " + auxiliary.architecture().name,
+                fmt::format("a tokenizer that reads token id {} as another text", id),
+                "the tokenizer of the base model " + base.architecture().name);
+  }
 }
 
 std::vector<TokenId> read_pair_text(const char* flag, const std::string& file,

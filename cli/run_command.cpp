@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -85,9 +86,17 @@ void write_logits(reports::AtomicFile& file, const Generation& g) {
   file.commit();
 }
 
+/// Of a decoder's prompts, or of the encoder's input; of each where they differ.
+ordered_json prompt_len_json(const execute::Request& request, std::size_t prompt_len) {
+  if (!execute::have_different_lengths(request.tokens)) return prompt_len;
+  ordered_json lengths = ordered_json::array();
+  for (const std::vector<TokenId>& prompt : request.tokens) lengths.push_back(prompt.size());
+  return lengths;
+}
+
 ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                       const std::vector<MethodSpec>& methods, const execute::Session& session,
-                      const Generation& g, std::size_t prompt_len, int threads) {
+                      const Generation& g, const ordered_json& prompt_len, int threads) {
   ordered_json j{{"model", checkpoint.architecture().name},
                  {"method", to_string(methods)},
                  {"attention", o.attention},
@@ -136,12 +145,20 @@ void add_ranks(ordered_json& j, const std::vector<std::uint64_t>& partition,
   j["ranks"] = ranks_json(ranks);
 }
 
-std::string summary(const execute::Session& session, const Generation& g, std::size_t prompt_len) {
+std::string summary(const execute::Session& session, const Generation& g,
+                    const ordered_json& prompt_len, bool one_by_one) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
-  std::string line = fmt::format("prompt {} tokens, TTFT {}", prompt_len, seconds(g.ttft_s));
+  std::string line = fmt::format("prompt {} tokens", prompt_len.dump());
+  if (prompt_len.is_array()) {
+    const auto [least, most] = std::minmax_element(prompt_len.begin(), prompt_len.end());
+    line = fmt::format("prompts of {} to {} tokens", least->dump(), most->dump());
+  }
+  line += fmt::format(", TTFT {}", seconds(g.ttft_s));
   if (g.decode_steps > 0) {
     line += fmt::format(", then {} tokens at {} each", g.decode_steps, seconds(g.tpot_s));
   }
+  if (one_by_one)
+    line += fmt::format(", times summed over {} sequences that ran one by one", g.tokens.size());
   return line +
          fmt::format("; loaded in {}, cache {}, peak memory {}", seconds(session.load_s()),
                      format_quantity(static_cast<double>(g.kv_cache_bytes), Dimension::Bytes),
@@ -159,7 +176,8 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   }
   if (tokenizer) check_tokenizers(session.opened(), request.tokens, *tokenizer);
   check_importance(o.dump_importance, o.plot_importance, session);
-  if (o.profile && execute::runs_one_by_one(session, request)) {
+  const bool one_by_one = execute::runs_one_by_one(session, request);
+  if (o.profile && one_by_one) {
     throw Error("--profile",
                 "a batch whose sequences may keep or look ahead differently far and so run one "
                 "after another",
@@ -190,8 +208,11 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     write_importance_plot(o.plot_importance,
                           session.architecture().name + ", " + to_string(job.options.methods), g);
   }
+  const ordered_json lengths = prompt_len_json(request, prompt_len);
   ordered_json j =
-      run_json(o, job.checkpoint, job.options.methods, session, g, prompt_len, job.threads);
+      run_json(o, job.checkpoint, job.options.methods, session, g, lengths, job.threads);
+  // Times and the cache are then sums over all sequences.
+  if (one_by_one) j["one_by_one"] = true;
   if (o.rounds > 0) {
     j["ttft_rounds_s"] = timed.rounds.ttft.seconds;
     j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
@@ -234,7 +255,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   }
   if (o.profile) print_text(profile_text(rows));
   for (const std::string& line : ranks_text(done.ranks)) globals.say(line);
-  globals.say(summary(session, g, prompt_len));
+  globals.say(summary(session, g, lengths, one_by_one));
 }
 
 void run(const RunOptions& o, const Globals& globals) {

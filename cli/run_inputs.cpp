@@ -177,8 +177,8 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
 
 void RunInputs::add_to(CLI::App& c) {
   c.add_option("--tokens", tokens,
-               "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5,6); of encoder-decoder models the "
-               "decoder's")
+               "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
+               "encoder-decoder models the decoder's")
       ->type_name("IDS");
   c.add_option("--prompt", prompt, "prompt as text; of encoder-decoder models the encoder's")
       ->type_name("TEXT");
@@ -328,8 +328,10 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
   if (copies > max_copies) {
     throw Error("--batch", in.batch, fmt::format("at most {} sequences", max_copies));
   }
-  const std::size_t numbers = r.features.size() + (r.tokens.empty() ? 0 : r.tokens[0].size()) +
-                              (r.encoder_tokens.empty() ? 0 : r.encoder_tokens[0].size());
+  std::size_t numbers = r.features.size();
+  for (const Sequences* sequences : {&r.tokens, &r.encoder_tokens}) {
+    for (const std::vector<TokenId>& sequence : *sequences) numbers += sequence.size();
+  }
   if (numbers * copies > max_numbers) {
     throw Error("--batch", fmt::format("{} times an input of {} numbers", copies, numbers),
                 fmt::format("at most {} numbers", max_numbers));

@@ -1,11 +1,14 @@
 #include "cli/run_job.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "cli/request_options.h"
 #include "model/error.h"
+#include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
 #include "model/rank_recording.h"
@@ -96,6 +99,16 @@ search::Partition search_partition(const RunOptions& o, const Globals& globals, 
                                : search::Partition{prompt_len};
 }
 
+/// Of prompts whose lengths differ, which run one after another.
+void check_lengths(const RunOptions& o, const RunRanks* ranks) {
+  const auto refuse = [](const char* flag, const std::string& reason) {
+    throw Error(flag, "prompts of different lengths, " + reason, "prompts of one length");
+  };
+  if (ranks != nullptr) refuse("--method", "of which " + o.method + " would spread each otherwise");
+  if (!o.logits.empty()) refuse("--logits", "whose rows make no rectangle");
+  if (o.profile) refuse("--profile", "whose operators take times of their own each");
+}
+
 }  // namespace
 
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks) {
@@ -129,10 +142,14 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
 
   execute::SessionOptions& options = job.options;
   options = session_options(o, a, request.tokens.front().size(), globals.catalog());
-  const std::size_t prompt_len =
+  std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
           : request.tokens[0].size();
+  if (!a.encoder_decoder && execute::have_different_lengths(request.tokens)) {
+    check_lengths(o, ranks);
+    for (const auto& prompt : request.tokens) prompt_len = std::max(prompt_len, prompt.size());
+  }
   job.point = {request.tokens.size(), prompt_len, output_len};
   const bool searches = ranks != nullptr && ranks->searches();
   if (!o.hardware.empty() && !o.profile && !searches) {

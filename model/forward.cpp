@@ -321,6 +321,20 @@ Value plain_attention(const AttentionSite& s) {
   return s.attend(rotated, k, v, s.past);
 }
 
+Value keys_cached_attention(const AttentionSite& s) {
+  KVCAST_ASSERT(s.past.is_zero());
+  if (s.layer.kv_layer) return attend_to_owner(s);
+  const Value q = s.query();
+  const Value new_keys = s.key();
+  const Value v = s.value();
+  const Value rotated = s.rotate_query(q, 0);
+  const Value empty = s.cache("keys", 0);
+  const Value k = s.r.append(empty, s.rotate_key(new_keys, 0), "cache_keys");
+  s.r.output(k);
+  s.shared = {empty, new_keys, k, v, rotated};
+  return s.attend(rotated, k, v, 0);
+}
+
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      const std::vector<CrossCache>& cross) {
   const std::string prefix = a.encoder_decoder ? "decoder." : "";

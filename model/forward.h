@@ -67,6 +67,9 @@ using AttentionMethod = std::function<Value(const AttentionSite&)>;
 /// layer with a kv_layer has neither keys nor values and reads those of that layer.
 Value plain_attention(const AttentionSite& site);
 
+/// The same over a prompt read in one pass that is never continued: its values are not kept.
+Value keys_cached_attention(const AttentionSite& site);
+
 /// A layer's cross-attention cache; layers may share one.
 struct CrossCache {
   Value keys;

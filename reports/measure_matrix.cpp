@@ -82,9 +82,9 @@ roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& c
   return c;
 }
 
-execute::Request made_up_request(const DesignPoint& size, const Architecture& a) {
+execute::Request made_up_request(const DesignPoint& size, std::uint64_t vocab_size) {
   execute::Request request;
-  request.tokens.assign(size.batch, execute::made_up_prompt(size.prompt_len, a.vocab_size));
+  request.tokens.assign(size.batch, execute::made_up_prompt(size.prompt_len, vocab_size));
   request.output_len = size.output_len;
   return request;
 }
@@ -192,13 +192,23 @@ class Subject {
   std::function<RunSeconds()> in_process(const DesignPoint& size) {
     check_memory(size);
     if (session_ == nullptr) session_ = std::make_unique<Session>(*checkpoint_, session_options_);
-    execute::Request request = made_up_request(size, configuration_.architecture);
+    execute::Request request = made_up_request(size, vocab_size());
     request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     return [this, request = std::move(request)]() -> RunSeconds {
       const execute::Generation g = session_->run(request);
       revived_ = execute::revived_share(session_->recording(), g, request.tokens[0].size());
       return {g.ttft_s, g.tpot_s};
     };
+  }
+
+  /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
+  /// not be the base model's.
+  std::uint64_t vocab_size() const {
+    std::uint64_t least = configuration_.architecture.vocab_size;
+    for (const HelperModel& model : session_->recording().helper_models) {
+      least = std::min(least, model.architecture.vocab_size);
+    }
+    return least;
   }
 
   /// A folder's own weights, else random ones.
@@ -322,7 +332,8 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
             const std::uint64_t positions = a.decoder.position_rows;
             if (positions > 0 && prompt_len + axes.output_len > positions) continue;
             if (default_sizes && batch * prompt_len > most_default_tokens) continue;
-            if (execute::runs_one_by_one(*recording, made_up_request(p.size, a))) continue;
+            if (execute::runs_one_by_one(*recording, made_up_request(p.size, a.vocab_size)))
+              continue;
             points.push_back(p);
           }
         }

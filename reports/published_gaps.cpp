@@ -75,8 +75,6 @@ const std::vector<PublishedGap>& published_gaps() {
       {"slim_prose.csv", "slim_p37", "measured on a notebook that is not described"},
       {"specprefill_equations.csv", "",
        "definitions; spec_p02 and specprefill_overhead.csv are computed from them"},
-      {"specprefill_position_id_example.csv", "",
-       "an example of positions; the executor's tests hold kept tokens and answers to the rule"},
       {"specprefill_prose.csv", "spec_p03", "queries per second of a server"},
       {"specprefill_prose.csv", "spec_p04", accuracy},
       {"specprefill_prose.csv", "spec_p05", accuracy},

@@ -194,6 +194,9 @@ std::vector<PublishedTable> specprefill_tables() {
            specprefill_averages},
           {"specprefill-prose", "specprefill", "SpecPrefill, text: what is arithmetic",
            TableKind::Exact, specprefill_prose},
+          {"specprefill-example", "specprefill",
+           "SpecPrefill, Section 3.2.4: positions of kept and decoded tokens", TableKind::Exact,
+           specprefill_positions},
           specprefill_ttft_table()};
 }
 

@@ -43,6 +43,7 @@ class SpeculatorShares {
 std::vector<ReproducedRow> specprefill_overhead(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_averages(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_prose(const Catalog& catalog);
+std::vector<ReproducedRow> specprefill_positions(const Catalog& catalog);
 PublishedTable specprefill_ttft_table();
 
 }  // namespace kvcast::reports

@@ -77,7 +77,8 @@ for rest in '' +kvp:auxiliary=lp-0.50; do
     parts+=("--method" "specprefill:speculator=llama-3.1-8b,keep=$keep,lookahead=8,chunk=32,pool=13$rest")
   done
 done
-paper speculative-prefill specprefill 'data/hardware/*.json' -- \
+seeds="1: weights and prompts of specprefill-example, which positions do not depend on" \
+  paper speculative-prefill specprefill 'data/hardware/*.json' -- \
   sweep --model llama-3.1-70b,llama-3.1-405b --hardware h200 --dtype bf16 --batch 16 --prompt-len 32k \
   --output-len 1 "${parts[@]}" --csv reports/speculative-prefill/parts-rows.csv \
   --plot reports/speculative-prefill/parts.svg --plot-kind parts

@@ -255,6 +255,17 @@ Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
       recording_(record_session(checkpoint.architecture(), options, opened_)),
       weights_(load_weights(checkpoint, recording_, options, opened_, load_s_)) {}
 
+void Session::check_apart(const Request& request) const {
+  const auto refuse = [](const std::string& what) {
+    throw Error(what, "prompts of different lengths in a batch", "prompts of one length");
+  };
+  if (options_.share) refuse("a prompt that ranks share");
+  if (architecture().encoder_decoder) refuse("an encoder-decoder model");
+  if (options_.logits == Logits::All) refuse("logits of all positions");
+  check_continuation(request, architecture());
+  for (std::size_t b = 0; b < request.tokens.size(); ++b) check(only_sequence(request, b));
+}
+
 void Session::check(const Request& request) const {
   const Architecture& a = architecture();
   check_ids(request.tokens, a, a.encoder_decoder ? "decoder tokens" : "prompt");

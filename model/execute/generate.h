@@ -43,8 +43,9 @@ struct SessionOptions {
 using OpenedModels = std::map<std::string, Checkpoint>;
 
 struct Request {
-  /// One sequence of token ids for each of the batch, all of one length: the prompt, or what an
-  /// encoder-decoder model's decoder starts from.
+  /// One sequence of token ids for each of the batch: the prompt, or what an encoder-decoder
+  /// model's decoder starts from. Prompts of different lengths run one after another
+  /// (runs_one_by_one).
   std::vector<std::vector<TokenId>> tokens;
   /// Encoder-decoder models with token input: the encoder's.
   std::vector<std::vector<TokenId>> encoder_tokens;
@@ -127,7 +128,10 @@ class Session {
  private:
   struct Pass;
   void check(const Request& request) const;
-  Generation run_together(const Request& request) const;
+  /// The same of each sequence by itself, for a batch whose lengths differ.
+  void check_apart(const Request& request) const;
+  /// `index` of the request's first sequence in a batch whose sequences run one by one.
+  Generation run_together(const Request& request, std::size_t index = 0) const;
   Generation run_one_by_one(const Request& request) const;
 
   const Checkpoint& checkpoint_;

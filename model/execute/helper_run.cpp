@@ -102,15 +102,15 @@ void HelperRun::prepare(CacheStore& cache, std::size_t batch, std::uint64_t prom
   }
 }
 
-void HelperRun::select(const std::vector<std::vector<TokenId>>& prompt,
+void HelperRun::select(const std::vector<std::vector<TokenId>>& prompt, std::size_t index,
                        HelperFindings& found) const {
   if (!recording_.selection || !found.kept.empty()) return;
   const TokenSelection& selection = *recording_.selection;
   for (std::size_t b = 0; b < prompt.size(); ++b) {
-    found.kept.push_back(
-        select_tokens(selection.seed ? random_importance(prompt[b].size(), *selection.seed + b)
-                                     : found.importance[b],
-                      selection));
+    found.kept.push_back(select_tokens(
+        selection.seed ? random_importance(prompt[b].size(), *selection.seed + index + b)
+                       : found.importance[b],
+        selection));
   }
   if (selection.kept_tokens) {
     found.counts.push_back({*selection.kept_tokens, found.kept[0].size()});
@@ -118,7 +118,7 @@ void HelperRun::select(const std::vector<std::vector<TokenId>>& prompt,
 }
 
 HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
-                              const std::vector<TokenId>& stop_tokens,
+                              const std::vector<TokenId>& stop_tokens, std::size_t index,
                               const RunPass& run_pass) const {
   const std::size_t batch = prompt.size();
   const std::uint64_t prompt_len = prompt[0].size();
@@ -131,7 +131,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
     const Stack& stack = stack_of(recording_, pass);
     for (std::uint64_t step = 0; step < pass.steps; ++step) {
       if (pass.reads == HelperTokens::Next && stopped) break;
-      if (pass.reads == HelperTokens::Kept) select(prompt, found);
+      if (pass.reads == HelperTokens::Kept) select(prompt, index, found);
       const SymbolValues at = values(pass, batch, prompt_len, step, found.counts);
       const std::uint64_t tokens = pass.tokens.at(at);
       if (tokens == 0) break;
@@ -174,7 +174,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
       found.counts.push_back({*recording_.selection->queries, seen});
     }
   }
-  select(prompt, found);
+  select(prompt, index, found);
   return found;
 }
 

@@ -35,13 +35,16 @@ class HelperRun {
   /// Runs pass `index` once with its inputs by name.
   using RunPass =
       std::function<Output(std::size_t index, const Executor&, const SymbolValues&, const Inputs&)>;
-  /// A token of `stop_tokens` ends a look-ahead of one sequence. Tokens are selected as soon as a
+  /// The first prompt is sequence `index` of its batch, which random selection depends on. A token
+  /// of `stop_tokens` ends a look-ahead of one sequence. Tokens are selected as soon as a
   /// pass reads the kept ones, at the latest behind the last pass.
   HelperFindings run(const std::vector<std::vector<TokenId>>& prompt,
-                     const std::vector<TokenId>& stop_tokens, const RunPass& run_pass) const;
+                     const std::vector<TokenId>& stop_tokens, std::size_t index,
+                     const RunPass& run_pass) const;
 
  private:
-  void select(const std::vector<std::vector<TokenId>>& prompt, HelperFindings& found) const;
+  void select(const std::vector<std::vector<TokenId>>& prompt, std::size_t index,
+              HelperFindings& found) const;
   SymbolValues values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
                       std::uint64_t step, std::span<const FoundCount> found = {}) const;
 

@@ -94,11 +94,15 @@ struct Session::Pass {
 };
 
 Generation Session::run(const Request& request) const {
-  check(request);
+  if (have_different_lengths(request.tokens)) {
+    check_apart(request);
+  } else {
+    check(request);
+  }
   return runs_one_by_one(*this, request) ? run_one_by_one(request) : run_together(request);
 }
 
-Generation Session::run_together(const Request& request) const {
+Generation Session::run_together(const Request& request, std::size_t index) const {
   const Architecture& a = architecture();
   const std::string prefix = a.encoder_decoder ? "decoder." : "";
   const std::size_t batch = request.tokens.size();
@@ -197,7 +201,7 @@ Generation Session::run_together(const Request& request) const {
 
   if (request.messenger != nullptr) meet(*request.messenger);
   const Stopwatch watch;
-  found = helpers.run(request.tokens, request.stop_tokens, run_helper);
+  found = helpers.run(request.tokens, request.stop_tokens, index, run_helper);
   g.importance = std::move(found.importance);
   g.kept = std::move(found.kept);
   if (request.messenger != nullptr) check_same_kept(g.kept, *request.messenger);
@@ -320,10 +324,7 @@ Generation Session::run_together(const Request& request) const {
 Generation Session::run_one_by_one(const Request& request) const {
   Generation all;
   for (std::size_t b = 0; b < request.tokens.size(); ++b) {
-    Request one = request;
-    one.tokens = {request.tokens[b]};
-    if (!request.continuation.empty()) one.continuation = {request.continuation[b]};
-    Generation g = run_together(one);
+    Generation g = run_together(only_sequence(request, b), b);
     if (all.tokens.empty()) {
       all = std::move(g);
     } else {

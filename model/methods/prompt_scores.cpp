@@ -6,8 +6,9 @@
 
 namespace kvcast {
 
-Value attend_and_keep_query(const AttentionSite& s, const Count& earlier) {
-  const Value o = plain_attention(s);
+Value attend_and_keep_query(const AttentionSite& s, const AttentionMethod& attend,
+                            const Count& earlier) {
+  const Value o = attend(s);
   const Value query = s.r.last_token(s.shared.queries);
   const Value kept =
       s.r.cache(s.name + ".queries", {s.batch(), earlier, query_features(s.layer.heads)});

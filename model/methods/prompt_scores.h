@@ -11,9 +11,10 @@
 
 namespace kvcast {
 
-/// Plain attention that also appends the last token's rotated query to the layer's cache "queries",
-/// behind `earlier` rows. Causal stacks.
-Value attend_and_keep_query(const AttentionSite& site, const Count& earlier);
+/// `attend` (plain_attention or keys_cached_attention), which also appends the last token's rotated
+/// query to the layer's cache "queries", behind `earlier` rows. Causal stacks.
+Value attend_and_keep_query(const AttentionSite& site, const AttentionMethod& attend,
+                            const Count& earlier);
 
 /// The importance of each of prompt_len tokens, [batch, prompt_len, 1], the graph's output: of the
 /// probabilities that `queries` kept queries give the prompt's keys, averaged over `pool`

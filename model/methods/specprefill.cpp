@@ -35,10 +35,13 @@ std::uint64_t pool_option(const MethodSpec& spec) {
   return pool == 1 ? 0 : pool;
 }
 
-void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, const Count& past) {
+void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, const Count& past,
+                       const AttentionMethod& attend) {
   Pass pass{symbol::batch, tokens, past};
   const Count earlier = past.is_zero() ? Count() : Count(symbol::kv_len) - symbol::prompt_len;
-  pass.attention = [earlier](const AttentionSite& s) { return attend_and_keep_query(s, earlier); };
+  pass.attention = [=](const AttentionSite& s) {
+    return attend_and_keep_query(s, attend, earlier);
+  };
   record_decoder(r, a, pass);
 }
 
@@ -118,6 +121,9 @@ void apply(const MethodSpec& spec, Plan& plan) {
     plan.prompt_tokens = 1;
     plan.token_flow = reusing_flow(plan.prompt_past);
   }
+  // Scores take keys; values are for the look-ahead and for the base.
+  const bool values_are_read = lookahead > 1 || plan.selection->reused;
+  const AttentionMethod attend = values_are_read ? plain_attention : keys_cached_attention;
   plan.helpers.push_back({{.name = "speculator prefill",
                            .part = TtftPart::Speculator,
                            .prefixes = prefixes,
@@ -125,7 +131,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                            .result = HelperResult::Logits,
                            .tokens = symbol::prompt_len},
                           [=](Recorder& r, const Plan& p) {
-                            record_speculator(r, speculator(p), symbol::prompt_len, 0);
+                            record_speculator(r, speculator(p), symbol::prompt_len, 0, attend);
                           }});
   Count queries = 1;
   if (lookahead > 1) {
@@ -140,7 +146,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
                              .steps = lookahead - 1,
                              .first_kv_len = Count(symbol::prompt_len) + 1},
                             [=](Recorder& r, const Plan& p) {
-                              record_speculator(r, speculator(p), 1, Count(symbol::kv_len) - 1);
+                              record_speculator(r, speculator(p), 1, Count(symbol::kv_len) - 1,
+                                                plain_attention);
                             }});
   }
   plan.helpers.push_back(

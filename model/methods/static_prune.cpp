@@ -34,7 +34,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                             Pass pass{symbol::batch, symbol::prompt_len};
                             pass.logits = Logits::None;
                             pass.attention = [](const AttentionSite& s) {
-                              return attend_and_keep_query(s, 0);
+                              return attend_and_keep_query(s, keys_cached_attention, 0);
                             };
                             record_decoder(r, first_layers(p.model, probe), pass);
                           }});

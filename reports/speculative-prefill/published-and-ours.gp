@@ -20,12 +20,12 @@ set xlabel 'published (in the cell''s unit)' offset 0,0.55
 set label 'ours (in the cell''s unit)' at screen 0.01771, screen 0.47917 center rotate by 90
 set logscale x 10
 set xtics ('1' 1, '' 10 1, '100' 100, '' 1000 1, '10000' 10000, '' 100000 1, '1e6' 1e+06, '' 1e+07 1, '1e8' 1e+08, '' 1e+09 1, '1e10' 1e+10, '' 1e+11 1, '1e12' 1e+12, '' 1e+13 1, '1e14' 1e+14, '' 1e+15 1, '1e16' 1e+16, '' 1e+17 1)
-set xrange [0.481396:1.08607e+17]
+set xrange [0.154045:1.14663e+17]
 set logscale y 10
 set ytics ('1' 1, '' 10 1, '100' 100, '' 1000 1, '10000' 10000, '' 100000 1, '1e6' 1e+06, '' 1e+07 1, '1e8' 1e+08, '' 1e+09 1, '1e10' 1e+10, '' 1e+11 1, '1e12' 1e+12, '' 1e+13 1, '1e14' 1e+14, '' 1e+15 1, '1e16' 1e+16, '' 1e+17 1)
-set yrange [0.48126:1.08609e+17]
+set yrange [0.154045:1.14663e+17]
 
 plot 'published-and-ours.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
-     'published-and-ours.csv' skip 1 every ::2::59 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'exact cells', \
-     'published-and-ours.csv' skip 1 every ::60::75 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
-     'published-and-ours.csv' skip 1 every ::76::84 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-ttft, measured'
+     'published-and-ours.csv' skip 1 every ::2::79 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'exact cells', \
+     'published-and-ours.csv' skip 1 every ::80::91 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
+     'published-and-ours.csv' skip 1 every ::92::100 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-ttft, measured'

@@ -221,7 +221,19 @@ TEST_CASE("convert kvp: tokenizers that differ are seen") {
   check_refused(
       "convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() + " --fit " + given,
       "tokenizers that differ: a and b read the ids as different texts");
+  // Without a text, and with one whose letters both have in the same places, all tokens count.
+  const std::string two = " --base " + a.string() + " --auxiliary " + b.string();
+  const std::string differ =
+      "model b: got a tokenizer that reads token id 0 as another text, expected the tokenizer of "
+      "the base model a";
+  check_refused("convert kvp --quiet --identity" + two + " " + (folder / "maps").string(), differ);
+  std::ofstream(folder / "common") << "cdcdcdcdcdcdcdcdcdcdcdcd";
+  check_refused("convert kvp --quiet" + two + " --fit " + (folder / "common").string() + " " +
+                    (folder / "maps").string(),
+                differ);
   CHECK_FALSE(fs::exists(folder / "maps"));
+  run_json("convert kvp --quiet --json --identity --base " + a.string() + " --auxiliary " +
+           a.string() + " " + (folder / "same").string());
   CHECK(run_json("convert kvp --quiet --json --base " + a.string() + " --auxiliary " + a.string() +
                  " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 12);
 }

@@ -134,6 +134,29 @@ TEST_CASE(
   CHECK(run_json(chunks + "--profile --hardware m2-pro-cpu")["profile"].size() > 0);
 }
 
+TEST_CASE("run: prompts of different lengths run one by one, and the answer says so") {
+  const reports::TestFolder folder;
+  const std::string csv = (folder / "importance.csv").string();
+  const std::string run = "run --quiet --json --model " + oracle +
+                          "llama_mha --output-len 4 --method specprefill:keep=0.5,lookahead=2 ";
+  const json both = run_json(run + "--tokens '5,9,2,7,1,8;3,4,3' --dump-importance " + csv);
+  CHECK(both["one_by_one"] == true);
+  CHECK(both["prompt_len"] == json({6, 3}));
+  CHECK(both["kept_tokens"] == json({3, 2}));
+  const json first = run_json(run + "--tokens 5,9,2,7,1,8");
+  const json second = run_json(run + "--tokens 3,4,3");
+  CHECK_FALSE(first.contains("one_by_one"));
+  CHECK(both["generated_tokens"] == json({first["generated_tokens"], second["generated_tokens"]}));
+  CHECK(both["analytic_flops"].get<std::uint64_t>() ==
+        first["analytic_flops"].get<std::uint64_t>() +
+            second["analytic_flops"].get<std::uint64_t>());
+  CHECK(reports::CsvTable::read(csv).size() == 6 + 3);
+  const ProgramResult text = run_program("run --model " + oracle +
+                                         "llama_mha --output-len 4 --tokens '5,9,2,7,1,8;3,4,3'");
+  CHECK(text.errors.find("prompts of 3 to 6 tokens") != std::string::npos);
+  CHECK(text.errors.find("2 sequences that ran one by one") != std::string::npos);
+}
+
 TEST_CASE("estimate and choose keep-rate: chunks or pools beyond the prompt are refused") {
   const std::string model = " --json --quiet --model llama-3.1-8b --hardware h200 --prompt-len 64 ";
   const std::string estimate = "estimate" + model + "--method specprefill:keep=0.5,";

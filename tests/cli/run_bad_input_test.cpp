@@ -144,7 +144,12 @@ TEST_CASE("bad input: run names the flag that is wrong") {
       {llama + "--tokens -1", "--tokens: got '-1'"},
       {llama + "--tokens 1.5", "--tokens: got '.' behind a token id"},
       {llama + "--tokens 4294967296", "--tokens: got '4294967296'"},
-      {llama + "--tokens '1,2;3'", "sequences of 2 and 1 tokens"},
+      {llama + "--tokens '1,2;3' --logits /tmp/none.safetensors",
+       "--logits: got prompts of different lengths"},
+      {llama + "--tokens '1,2;3' --profile", "--profile: got prompts of different lengths"},
+      {t5 + "--encoder-tokens '1,2;3' --tokens '0;0'", "sequences of 2 and 1 tokens"},
+      {t5 + "--encoder-tokens '1;3' --tokens '0;0,1'",
+       "an encoder-decoder model: got prompts of different lengths"},
       {llama + "--tokens 1,61",
        "--tokens: got token id 61 at position 1, expected ids below the "
        "vocabulary size 61 of llama_mha"},

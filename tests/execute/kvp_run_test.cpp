@@ -186,15 +186,16 @@ TEST_CASE("kvp: a prompt of one token is the base model's alone") {
   };
   const Generation b = predicting.run(request);
   CHECK(helper_nodes == 0);
+  CHECK(a.kv_cache_bytes == b.kv_cache_bytes);
   CHECK(std::equal(a.logits.begin(), a.logits.end(), b.logits.begin(), b.logits.end()));
   CHECK(a.tokens == b.tokens);
   CHECK(a.analytic_flops == b.analytic_flops);
 }
 
-/// Rows of the base's caches as nodes leave them, and the predicted keys of its layers.
+/// Rows of the base's caches as nodes leave them, and the predicted keys and values of its layers.
 struct Seen {
   std::map<std::string, std::size_t> cache_rows;
-  std::map<int, std::vector<float>> predicted;
+  std::map<std::pair<std::string, int>, std::vector<float>> predicted;
 };
 
 Seen watch(const Session& session, Request request) {
@@ -205,8 +206,8 @@ Seen watch(const Session& session, Request request) {
     if (std::holds_alternative<CacheAppend>(node.op)) {
       seen.cache_rows[graph.tensor(node.inputs[0]).name] = out.shape[1];
     }
-    if (node.label == "predict_key") {
-      seen.predicted[node.layer].assign(out.data, out.data + out.shape.elements());
+    if (node.label == "predict_key" || node.label == "predict_value") {
+      seen.predicted[{node.label, node.layer}].assign(out.data, out.data + out.shape.elements());
     }
   };
   session.run(request);
@@ -220,9 +221,10 @@ TEST_CASE("kvp: the cache has a row for each token, in the base's shapes") {
     const Seen seen = watch(session, request_of({{5, 9, 2, 7, 1}}, output));
     CHECK(seen.cache_rows.size() == 6);  // keys and values of 3 layers, none of the auxiliary
     for (const auto& [name, rows] : seen.cache_rows) CHECK(rows == 5 + output - 1);
-    for (const auto& [layer, numbers] : seen.predicted) {
+    CHECK(seen.predicted.size() == 6);
+    for (const auto& [place, numbers] : seen.predicted) {
       const Heads& heads =
-          base.architecture().decoder.layers[static_cast<std::size_t>(layer)].heads;
+          base.architecture().decoder.layers[static_cast<std::size_t>(place.second)].heads;
       CHECK(numbers.size() == 4 * heads.num_key_value_heads * heads.head_dim);
     }
   }
@@ -234,11 +236,40 @@ TEST_CASE("kvp: what is predicted for a token does not depend on later tokens") 
       base, {.methods = kvp(auxiliary_folder, predictor_folder), .loops = Loops::Counting});
   const Seen shorter = watch(session, request_of({{5, 9, 2, 7, 1}}));
   const Seen longer = watch(session, request_of({{5, 9, 2, 7, 60, 3, 8}}));
-  REQUIRE(shorter.predicted.size() == 3);
-  for (const auto& [layer, numbers] : shorter.predicted) {
-    const std::vector<float>& more = longer.predicted.at(layer);
+  REQUIRE(shorter.predicted.size() == 6);
+  for (const auto& [place, numbers] : shorter.predicted) {
+    CAPTURE(place.first);
+    const std::vector<float>& more = longer.predicted.at(place);
     REQUIRE(more.size() > numbers.size());
     CHECK(std::equal(numbers.begin(), numbers.end(), more.begin()));
+  }
+}
+
+// The auxiliary's first layer projects embeddings alone, without positions: what the maps make of
+// it moves with the tokens. Of its second layer, which has attended to others, it does not.
+TEST_CASE("kvp: the predictor commutes with the order of the tokens") {
+  const Checkpoint base(oracle_folder() / "openelm");
+  const PredictorConfig config =
+      read_predictor_config(read_json_file(predictor_folder / "config.json"), "config.json");
+  REQUIRE(config.map == LayerMap{0, 0, 1});
+  const Session session(
+      base, {.methods = kvp(auxiliary_folder, predictor_folder), .loops = Loops::Counting});
+  const std::vector<std::size_t> order{3, 0, 4, 2, 1};
+  std::vector<TokenId> prompt{5, 9, 2, 7, 60, 8}, moved = prompt;  // the last one is the base's
+  for (std::size_t i = 0; i < order.size(); ++i) moved[i] = prompt[order[i]];
+  const Seen one = watch(session, request_of({prompt}));
+  const Seen other = watch(session, request_of({moved}));
+  REQUIRE(one.predicted.size() == 6);
+  for (const auto& [place, numbers] : one.predicted) {
+    CAPTURE(place.first);
+    CAPTURE(place.second);
+    const std::size_t features = numbers.size() / order.size();
+    std::vector<float> expected;
+    for (const std::size_t i : order) {
+      const auto row = std::span(numbers).subspan(i * features, features);
+      expected.insert(expected.end(), row.begin(), row.end());
+    }
+    CHECK((other.predicted.at(place) == expected) == (place.second < 2));
   }
 }
 

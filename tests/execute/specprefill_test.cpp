@@ -85,6 +85,32 @@ TEST_CASE("specprefill: a look-ahead of 1 is the prompt's own query and runs no 
   CHECK(steps("4") == Steps{{"speculator prefill", 1}, {"look-ahead", 3}, {"score", 1}});
 }
 
+// methods.md, section 3: without a look-ahead the keys are all that is kept of the speculator's
+// prompt; its values have no reader behind their own layer's attention.
+TEST_CASE("specprefill: a look-ahead of 1 caches the speculator's keys and no values") {
+  const OracleCase c("llama_gqa_llama3_rope");
+  const auto cached = [&](const std::string& method) {
+    const Session session = session_of(c, method);
+    std::map<std::string, std::size_t> layers;  // by label of what is appended
+    Request request = c.request(c.prompt, 2);
+    request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
+      const Node& node = graph.nodes()[run.node];
+      if (&graph != &session.recording().helpers[0].graph) return;
+      if (std::holds_alternative<CacheAppend>(node.op)) ++layers[node.label];
+    };
+    session.run(request);
+    return layers;
+  };
+  using Layers = std::map<std::string, std::size_t>;
+  const std::size_t n = c.checkpoint.architecture().num_hidden_layers();
+  const Layers keys{{"cache_keys", n}, {"cache_query", n}};
+  const Layers all{{"cache_keys", n}, {"cache_query", n}, {"cache_values", n}};
+  CHECK(cached("specprefill:keep=0.5,lookahead=1") == keys);
+  CHECK(cached("static-prune:keep=0.5,probe=1") == keys);
+  CHECK(cached("specprefill:keep=0.5,lookahead=2") == all);
+  CHECK(cached("specprefill:keep=0.5,lookahead=1,reuse=kept") == all);
+}
+
 TEST_CASE("specprefill: with stop tokens a batch runs apart, each sequence as it would alone") {
   const OracleCase c("llama_gqa_llama3_rope");
   const Session session = session_of(c, "specprefill:keep=0.5,lookahead=6");

@@ -131,6 +131,20 @@ TEST_CASE("pruning: the cache holds the kept tokens and what follows") {
   CHECK(cache("lazyllm:begin=0.5,end=0.5,revive=0.1", 1020) == row * 10 * 1020 + 4 * 1020 + aux);
 }
 
+// fp16: the speculator's 3 layers keep 1000 rows of 3 heads of 8 numbers, and queries of 6 heads.
+TEST_CASE("pruning: the speculator's cache is its keys and queries, with a look-ahead its values") {
+  const auto bytes = [&](const std::string& options) {
+    const Recording r = record_with(llama(10), "specprefill:keep=0.3,speculator=small," + options);
+    double sum = 0;
+    for (const HelperPass& pass : r.helpers) {
+      sum += static_cast<double>(pass.cache_bytes.at(r.symbols.resolve({1, 1000, 1003})));
+    }
+    return sum;
+  };
+  CHECK(bytes("lookahead=1") == 2 * 3 * (1000 * 3 * 8 + 6 * 8));
+  CHECK(bytes("lookahead=4") == 2 * 3 * (2 * 1003 * 3 * 8 + 4 * 6 * 8));
+}
+
 // Each of the seven pruned layers takes 50 tokens through its projections and MLP beside the step's
 // own: 2·(48·(6 + 3 + 3)·8 + 48·48 + 3·48·20) FLOPs a token.
 TEST_CASE("pruning: a decode step pays for the tokens that it is expected to revive") {
