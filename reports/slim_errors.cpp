@@ -1,7 +1,9 @@
 #include "reports/slim_errors.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
