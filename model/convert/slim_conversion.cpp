@@ -375,6 +375,15 @@ void check_shapes(const Architecture& a, const std::string& option) {
 
 }  // namespace
 
+std::size_t layers_under(const SlimReport& report, SlimSite site, SlimKind kind, DType storage,
+                         double error) {
+  return static_cast<std::size_t>(
+      std::count_if(report.layers.begin(), report.layers.end(), [&](const SlimLayerReport& l) {
+        const auto found = l.errors.find(kind);
+        return l.site == site && found != l.errors.end() && found->second.at(storage) < error;
+      }));
+}
+
 SlimReport convert_to_slim(
     const Checkpoint& checkpoint, const std::filesystem::path& output,
     const SlimConversion& conversion,

@@ -51,6 +51,10 @@ struct SlimReport : ConversionReport {
   std::optional<double> cross_cache_ratio;  ///< of the cross-attention cache
 };
 
+/// Layers of which some attention's computed keys and values are off by less than `error`.
+std::size_t layers_under(const SlimReport& report, SlimSite site, SlimKind kind, DType storage,
+                         double error);
+
 /// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a
 /// checkpoint converted already, a model that no wanted form fits, weights beyond the range of
 /// fp16 (with "auto": where no other form serves the layer), a calibration that is too short, and

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "reports/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/reports/test_folder.h"
 
@@ -110,6 +111,46 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
   CHECK(run_program("convert slim -q --max-error 0.5 " + oracle + "whisper " + out +
                     " --calibration-audio " + sound)
             .status == 0);
+}
+
+TEST_CASE("convert slim: errors as rows and as a picture, and what they do to the logits") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  const std::string csv = (folder / "errors.csv").string();
+  const std::string plot = (folder / "picture.svg").string();
+  const std::string convert = "convert slim -q --max-error 0.1 --dtype bf16 " + oracle + "opt ";
+  const json j = run_json(convert + out + tokens + "--json --csv " + csv + " --plot " + plot);
+  check_keys(j,
+             {"logit_error", "same_next_tokens", "compared_positions", "layers_under_5_percent"});
+  CHECK(j["logit_error"].get<double>() > 1e-4);  // bf16 has 8 bits
+  CHECK(j["logit_error"].get<double>() < 0.1);
+  CHECK(j["compared_positions"] == 10 + 15);  // the prompt, and what follows its last token
+  const reports::CsvTable rows = reports::CsvTable::read(csv);
+  std::size_t row = 0;
+  for (const json& layer : j["layers"]) {
+    const json& errors = layer["relative_error"];
+    for (const char* form : {"kcache", "vcache", "xcache"}) {
+      for (const char* storage : {"fp32", "fp16", "bf16"}) {
+        CHECK(rows[row].whole("layer") == layer["layer"]);
+        CHECK(rows[row].text("form") == form);
+        CHECK(rows[row].text("storage") == storage);
+        CHECK(rows[row].number("relative_error") == errors[form][storage]);
+        CHECK((rows[row].text("chosen") == "true") == (layer["chosen"] == form));
+        CHECK(rows[row].number("logit_error") == j["logit_error"]);
+        ++row;
+      }
+    }
+  }
+  CHECK(rows.size() == row);
+  const json& counts = j["layers_under_5_percent"]["self"];
+  CHECK(counts["xcache"]["fp32"] == j["layers"].size());
+  CHECK(!j["layers_under_5_percent"].contains("cross"));
+  CHECK(fs::exists(plot));
+  CHECK(fs::exists(folder / "picture.csv"));
+  check_refused(convert + (folder / "b").string() + tokens + "--csv " +
+                    (folder / "p.csv").string() + " --plot " + (folder / "p.svg").string(),
+                "--csv");
+  CHECK(!fs::exists(folder / "b"));
 }
 
 TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reason") {

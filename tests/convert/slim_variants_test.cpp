@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "model/convert/slim_check.h"
 #include "model/error.h"
 #include "model/slim_forms.h"
 #include "tests/convert/slim_cases.h"
@@ -197,6 +198,37 @@ TEST_CASE("slim: a threshold skips pairs in every form that sums rows of one cac
     CHECK(fast.tokens == few.tokens);
     CHECK(fast.skipped.pairs == few.skipped.pairs);
     CHECK(fast.skipped.all_pairs == few.skipped.all_pairs);
+  }
+}
+
+/// What a conversion does to the logits.
+LogitComparison logits_after(const Case& c, const std::string& option, DType dtype,
+                             double max_error) {
+  const std::filesystem::path folder = test_folder() / (c.name + "_logits");
+  std::filesystem::remove_all(folder);
+  SlimConversion conversion = conversion_of(c, option);
+  conversion.dtype = dtype;
+  conversion.max_error = max_error;
+  convert_to_slim(c.checkpoint, folder, conversion);
+  return compare_logits(c.checkpoint, Checkpoint(folder), c.request);
+}
+
+TEST_CASE("slim: the automatic choice keeps the logits within its limit, keys alone do not") {
+  const double limit = 0.05;
+  for (const char* name : {"gpt_neox", "opt", "whisper", "t5"}) {
+    const Case c = oracle_case(name);
+    for (const DType dtype : {DType::FP32, DType::FP16, DType::BF16}) {
+      CAPTURE(c.name);
+      CAPTURE(kvcast::name(dtype));
+      const LogitComparison logits = logits_after(c, "auto", dtype, limit);
+      // The prompt's positions, the last of which gives the first of 16 tokens.
+      CHECK(logits.positions == c.request.tokens.size() * (c.request.tokens.front().size() + 15));
+      CHECK(logits.same > logits.positions * 3 / 4);
+      CHECK(logits.relative_error > 0);
+      CHECK(logits.relative_error < (dtype == DType::FP32 ? 1e-4 : limit));
+      if (dtype != DType::BF16) continue;
+      CHECK(logits_after(c, "kcache", dtype, 1e9).relative_error > logits.relative_error);
+    }
   }
 }
 
