@@ -195,10 +195,10 @@ ordered_json devices_json(const PlacedPrefill& placed) {
     const simulate::ProcessUsage& usage = placed.run.processes[i];
     list.push_back({{"device", i},
                     {"tokens", placed.tokens[i]},
-                    {"compute_s", usage.compute_s},
+                    {"compute_s", placed.helpers_s + usage.compute_s},
                     {"waiting_s", usage.waiting_s},
                     {"transfer_s", usage.transfer_s},
-                    {"finish_s", placed.run.finish_s[i]}});
+                    {"finish_s", placed.helpers_s + placed.run.finish_s[i]}});
   }
   return list;
 }
@@ -208,18 +208,19 @@ std::string devices_text(const PlacedPrefill& placed) {
   Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
   for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
     const simulate::ProcessUsage& usage = placed.run.processes[i];
-    table.add({std::to_string(i), std::to_string(placed.tokens[i]), seconds(usage.compute_s),
-               seconds(usage.waiting_s), seconds(usage.transfer_s),
-               seconds(placed.run.finish_s[i])});
+    table.add({std::to_string(i), std::to_string(placed.tokens[i]),
+               seconds(placed.helpers_s + usage.compute_s), seconds(usage.waiting_s),
+               seconds(usage.transfer_s), seconds(placed.helpers_s + placed.run.finish_s[i])});
   }
   return table.text();
 }
 
-/// One device's operators; where several read the prompt, only those of a decode step.
+/// One device's operators; where several read the prompt, those of its helper passes and of a
+/// decode step.
 std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const DesignPoint& p) {
   std::vector<BreakdownRow> rows = estimator.one_device().breakdown(p);
   if (estimator.is_placed()) {
-    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass != "decode"; });
+    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass == "prefill"; });
   }
   return rows;
 }

@@ -1,5 +1,6 @@
 #include "model/rank_recording.h"
 
+#include <algorithm>
 #include <string>
 
 #include "model/error.h"
@@ -13,6 +14,20 @@ std::vector<MethodSpec> without_placement(const std::vector<MethodSpec>& methods
     if (find_method(spec.name).kind != MethodKind::Placement) rest.push_back(spec);
   }
   return rest;
+}
+
+/// Empty where ranks can share what the method leaves to read.
+std::string why_not_spread(const Plan& plan, const MethodSpec& spec) {
+  const MethodKind kind = find_method(spec.name).kind;
+  if (kind == MethodKind::Source) {
+    return "none that predicts the cache: the base then reads one token, which cannot be spread";
+  }
+  if (kind != MethodKind::Prompt || !plan.token_flow) return {};
+  if (plan.selection) {
+    return "reuse=none: with a reused cache the base reads one token, which cannot be spread";
+  }
+  return "one that drops the same tokens in all layers: which of its tokens a layer drops depends "
+         "on the prompt's last one, which another rank reads";
 }
 
 void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share) {
@@ -29,15 +44,11 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
     throw Error(where, "the encoder-decoder model " + plan.model.name, "a decoder-only model");
   }
   for (const MethodSpec& spec : methods) {
-    const MethodKind kind = find_method(spec.name).kind;
-    const bool changes_prompt = kind == MethodKind::Prompt || kind == MethodKind::Source;
-    if (changes_prompt && spec.name != "plain") {
-      throw Error(where, "method " + spec.name + " beside it",
-                  "none but of the kind '" + std::string(name(MethodKind::Cache)) + "'");
-    }
+    const std::string reason = why_not_spread(plan, spec);
+    if (!reason.empty()) throw Error(where, "method " + spec.name + " beside it", reason);
   }
   if (share.ranks() == 1) return;
-  if (plan.whole_prompt) {
+  if (plan.whole_prompt && !plan.selection) {
     throw Error(where, "methods " + to_string(methods) + " that read the prompt in one piece",
                 "one rank");
   }
@@ -54,7 +65,9 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
   Recording recording = record(configured, without_placement(methods), lowering, options);
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
-  for (const MethodSpec& spec : methods) find_method(spec.name).apply(spec, plan);
+  for (const MethodSpec& spec : in_order_of_work(methods)) {
+    find_method(spec.name).apply(spec, plan);
+  }
   check(plan, methods, share);
 
   if (!share.is_last() && options.logits == Logits::Last) options.logits = Logits::None;
@@ -69,10 +82,27 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
                   .logits = options.logits,
                   .attention = plan.attention,
                   .cross = plan.cross,
+                  .given_positions = recording.given_positions,
                   .later = exchange.later});
   recording.prefill = r.take();
-  recording.prompt_slots = past + symbol::prompt_len + exchange.later;
+  // Of kept tokens as many, whatever the part of the rank that goes on with them.
+  if (!plan.selection) recording.prompt_slots = past + symbol::prompt_len + exchange.later;
   return recording;
+}
+
+std::uint64_t shared_tokens(const std::vector<MethodSpec>& methods, std::uint64_t prompt_len) {
+  for (const MethodSpec& spec : methods) {
+    const Method& method = find_method(spec.name);
+    const bool keeps =
+        std::find(method.options.begin(), method.options.end(), "keep") != method.options.end();
+    if (method.kind != MethodKind::Prompt || !keeps) continue;
+    TokenSelection selection{.keep = fraction_option(spec, "keep"),
+                             .chunk = whole_option(spec, "chunk", 0, 0)};
+    Symbols symbols;
+    const Count kept = kept_tokens(symbols, symbol::prompt_len, selection);
+    return kept.at(symbols.resolve({1, prompt_len, prompt_len}));
+  }
+  return prompt_len;
 }
 
 }  // namespace kvcast

@@ -19,14 +19,22 @@ namespace kvcast {
 /// of the other ranks' parts in `share`. The n-th Send to a rank is for its n-th Receive from the
 /// sender.
 ///
+/// Where a method chooses the prompt's tokens, every rank runs its helper passes on the whole
+/// prompt and knows the kept tokens, which the ranks then share: nothing but the cache is sent.
+///
 /// The last rank has the prompt's logits and, with the whole cache, goes on decoding. The others
 /// end with the hidden states of their tokens, or their logits with Logits::All. Everything else of
 /// the recording is as without the placement.
 ///
 /// Throws Error when there is no placement for so many ranks among the methods, when they do not
-/// fit the model, and for what no placement spreads: encoder-decoder models, methods that choose or
-/// make prompt tokens, methods that read the prompt in one piece, MLKV's released semantics.
+/// fit the model, and for what no placement spreads: encoder-decoder models, methods after which
+/// the base reads one token or other tokens in each layer, methods that read the prompt in one
+/// piece, MLKV's released semantics.
 Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
                       const Lowering& lowering, const RankShare& share, RecordOptions options = {});
+
+/// Tokens of a prompt that the ranks share: all, or those that a method among these keeps. Where
+/// their number depends on which chunks are kept, the most.
+std::uint64_t shared_tokens(const std::vector<MethodSpec>& methods, std::uint64_t prompt_len);
 
 }  // namespace kvcast

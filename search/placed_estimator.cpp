@@ -23,6 +23,10 @@ bool is_placement(const MethodSpec& spec) {
   return find_method(spec.name).kind == MethodKind::Placement;
 }
 
+bool is_prompt_method(const MethodSpec& spec) {
+  return find_method(spec.name).kind == MethodKind::Prompt;
+}
+
 Configuration without_placement(Configuration c) {
   std::erase_if(c.methods, is_placement);
   return c;
@@ -68,7 +72,10 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   link_ = link ? *link : hardware_link(c.hardware, c.mode);
   std::vector<MethodSpec> others = c.methods;
   std::erase_if(others, is_placement);
-  times_ = std::make_unique<simulate::LayerTimes>(c.architecture, others, c.lowering,
+  // Of the kept tokens as of any others: their positions are 4 bytes a token.
+  std::vector<MethodSpec> of_layers = others;
+  std::erase_if(of_layers, is_prompt_method);
+  times_ = std::make_unique<simulate::LayerTimes>(c.architecture, of_layers, c.lowering,
                                                   one_device_.rates(), c.logits);
   // A chain's passes hold for every partition. A device of TSP computes what one of a chain does
   // that reads as many keys.
@@ -76,6 +83,12 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   middle_ = record_pass(c, others, 1);
   last_ = record_pass(c, others, 2);
   decode_peaks_ = activation_peaks(one_device_.recording().decode);
+  const Work base = total_work(roofline::fold(one_device_.recording().prefill, c.lowering));
+  base_flops_ = base.flops;
+  base_bytes_ = base.bytes();
+  for (const HelperPass& pass : one_device_.recording().helpers) {
+    helper_peaks_.push_back(activation_peaks(pass.graph));
+  }
 }
 
 PlacedEstimator::DevicePass PlacedEstimator::record_pass(const Configuration& c,
@@ -90,11 +103,16 @@ PlacedEstimator::DevicePass PlacedEstimator::record_pass(const Configuration& c,
 PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
   KVCAST_ASSERT(is_placed());
   PlacedPrefill placed;
-  placed.tokens = partition_tokens(*placement_, p.prompt_len);
+  const std::uint64_t read = read_tokens(p);
+  placed.tokens = partition_tokens(*placement_, read);
+  if (!helper_peaks_.empty()) {
+    const Estimate e = one_device_.at(p);
+    placed.helpers_s = e.ttft_s - e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
+  }
   const simulate::LayerTimes times = times_->for_batch(p.batch);
   const ChainLink& link = link_.link;
   if (searches_) {
-    placed.found = search_partition(Runahead(times, link), p.prompt_len, placed.tokens.size(),
+    placed.found = search_partition(Runahead(times, link), read, placed.tokens.size(),
                                     PartitionAlgorithm::Balance);
     placed.tokens = placed.found->tokens;
   }
@@ -114,14 +132,37 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
   placed.without_links_s = schedule_ == simulate::Schedule::Tsp
                                ? tsp_ttft_s(times, free, placed.tokens)
                                : Runahead(times, free).ttft_s(placed.tokens);
+  placed.without_links_s += placed.helpers_s;
   return placed;
+}
+
+std::uint64_t PlacedEstimator::read_tokens(const DesignPoint& p) const {
+  const Recording& r = one_device_.recording();
+  if (!r.selection) return p.prompt_len;
+  return r.prompt_slots.at(r.symbols.resolve({p.batch, p.prompt_len, 1}));
+}
+
+PlacedEstimator::HelperMemory PlacedEstimator::helper_memory(const DesignPoint& p) const {
+  const Recording& r = one_device_.recording();
+  HelperMemory memory;
+  for (std::size_t i = 0; i < helper_peaks_.size(); ++i) {
+    const HelperPass& pass = r.helpers[i];
+    const std::uint64_t first = pass.first_kv_len.at(r.symbols.resolve({p.batch, p.prompt_len, 1}));
+    const SymbolValues last =
+        r.symbols.resolve({p.batch, p.prompt_len, checked_add(first, pass.steps) - 1});
+    memory.cache = checked_add(memory.cache, pass.cache_bytes.at(last));
+    memory.activations = std::max(memory.activations, largest(helper_peaks_[i], last));
+  }
+  return memory;
 }
 
 void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
                                   Estimate& e) const {
   const Recording& whole = one_device_.recording();
+  const std::uint64_t read = read_tokens(p);
   const SymbolValues at_end =
-      whole.symbols.resolve({p.batch, p.prompt_len, checked_add(p.prompt_len, p.output_len)});
+      whole.symbols.resolve({p.batch, p.prompt_len, checked_add(read, p.output_len)});
+  const HelperMemory helpers = helper_memory(p);
   const bool gathers = schedule_ == simulate::Schedule::Tsp;
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
@@ -130,21 +171,30 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     boundary += tokens[i];
     const bool is_last = i + 1 == tokens.size();
-    const std::uint64_t keys = gathers ? times_->tsp_keys(boundary, p.prompt_len) : boundary;
+    const std::uint64_t keys = gathers ? times_->tsp_keys(boundary, read) : boundary;
     const DevicePass& pass = is_last ? last_ : middle_;
     const SymbolValues values = pass.symbols.resolve({p.batch, tokens[i], keys});
     flops = checked_add(flops, pass.flops.at(values));
     bytes = checked_add(bytes, pass.bytes.at(values));
-    const std::uint64_t cached = gathers ? p.prompt_len : boundary;
-    std::uint64_t activations = largest(pass.activation_peaks, values);
+    const std::uint64_t cached = gathers ? read : boundary;
+    std::uint64_t activations =
+        std::max(largest(pass.activation_peaks, values), helpers.activations);
     if (is_last) activations = std::max(activations, largest(decode_peaks_, at_end));
     const std::uint64_t cache =
         is_last ? whole.kv_cache_bytes.at(at_end)
                 : whole.kv_cache_bytes.at(whole.symbols.resolve({p.batch, p.prompt_len, cached}));
-    most = std::max(most, checked_add(cache, activations));
+    most = std::max(most, checked_add(checked_add(cache, helpers.cache), activations));
   }
-  e.prefill_flops = static_cast<double>(flops);
-  e.prefill_bytes = static_cast<double>(bytes);
+  double helper_flops = 0;
+  double helper_bytes = 0;
+  if (!whole.helpers.empty()) {  // what one device computes before the base's prefill, each does
+    const SymbolValues prefill = whole.symbols.resolve({p.batch, p.prompt_len, read});
+    const auto devices = static_cast<double>(tokens.size());
+    helper_flops = devices * (e.prefill_flops - static_cast<double>(base_flops_.at(prefill)));
+    helper_bytes = devices * (e.prefill_bytes - static_cast<double>(base_bytes_.at(prefill)));
+  }
+  e.prefill_flops = static_cast<double>(flops) + helper_flops;
+  e.prefill_bytes = static_cast<double>(bytes) + helper_bytes;
   e.peak_memory_bytes = e.weight_bytes + static_cast<double>(most);
   e.fits = e.peak_memory_bytes <= one_device_.rates().memory_capacity_bytes;
 }
@@ -152,8 +202,8 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
 Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
                                  const PlacedPrefill& placed) const {
   const double plain_ttft_s = e.ttft_speedup * e.ttft_s;
-  e.ttft_s = placed.run.ttft_s;
-  e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = e.ttft_s;
+  e.ttft_s = placed.helpers_s + placed.run.ttft_s;
+  e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = placed.run.ttft_s;
   e.ttft_speedup = plain_ttft_s / e.ttft_s;
   if (e.ttft_s > 2 * placed.without_links_s) e.ttft_bound = roofline::Bound::Link;
   const double later_s = static_cast<double>(p.output_len - 1) * e.tpot_s;
@@ -165,7 +215,7 @@ Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
 Estimate PlacedEstimator::at(const DesignPoint& p) const {
   const Estimate e = one_device_.at(p);
   if (is_placed()) return spread(e, p, prefill(p));
-  if (placement_) partition_tokens(*placement_, p.prompt_len);  // throws
+  if (placement_) partition_tokens(*placement_, read_tokens(p));  // throws
   return e;
 }
 
@@ -173,7 +223,7 @@ void PlacedEstimator::sweep(std::span<const DesignPoint> points, std::span<Estim
   KVCAST_ASSERT(points.size() == rows.size());
   if (!is_placed()) {
     if (placement_) {
-      for (const DesignPoint& p : points) partition_tokens(*placement_, p.prompt_len);
+      for (const DesignPoint& p : points) partition_tokens(*placement_, read_tokens(p));
     }
     return one_device_.sweep(points, rows);
   }

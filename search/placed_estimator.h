@@ -3,7 +3,8 @@
 /// Devices stand in a ring, each with a link of its own to the next, and send their messages one at
 /// a time (fifo). The last of them makes the first token and goes on decoding alone, with the whole
 /// cache, so that a decode step and the cache are those of one device. FLOPs and bytes of the
-/// prefill are summed over the devices; messages are not among these bytes.
+/// prefill are summed over the devices; messages are not among these bytes. Where a method chooses
+/// the prompt's tokens, every device runs its helper passes, and they share the kept tokens.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,9 @@ namespace kvcast::search {
 struct PlacedPrefill {
   Partition tokens;                       ///< of each device
   std::optional<PartitionFound> found{};  ///< where the partition was searched
-  simulate::RunResult run;
-  double without_links_s = 0;  ///< TTFT if messages took no time
+  double helpers_s = 0;                   ///< of the passes that each device runs before
+  simulate::RunResult run;                ///< begins behind them
+  double without_links_s = 0;             ///< TTFT if messages took no time
 };
 
 /// Whether a placement's partition is to be searched for the devices: kvr:p=P,partition=search.
@@ -69,6 +71,14 @@ class PlacedEstimator {
   /// From one device's estimate to that of several.
   roofline::Estimate spread(roofline::Estimate e, const roofline::DesignPoint& point,
                             const PlacedPrefill& prefill) const;
+  /// Of the prompt's tokens, those that the base reads.
+  std::uint64_t read_tokens(const roofline::DesignPoint& point) const;
+  /// Of one device's helper passes: what they leave in its memory, and their peak beside that.
+  struct HelperMemory {
+    std::uint64_t cache = 0;
+    std::uint64_t activations = 0;
+  };
+  HelperMemory helper_memory(const roofline::DesignPoint& point) const;
   void add_devices(const roofline::DesignPoint& point, const Partition& tokens,
                    roofline::Estimate& e) const;
 
@@ -81,6 +91,9 @@ class PlacedEstimator {
   DevicePass middle_;                            ///< of all devices but the last
   DevicePass last_;
   std::vector<Count> decode_peaks_;
+  Count base_flops_;  ///< of one device's prefill behind its helper passes
+  Count base_bytes_;
+  std::vector<std::vector<Count>> helper_peaks_;  ///< by helper pass
 };
 
 }  // namespace kvcast::search

@@ -136,6 +136,23 @@ void check_continuation(const Request& request, const Architecture& a) {
   if (steps > 0) check_ids(continuation, a, "continuation");
 }
 
+void check_share(const Recording& recording, const RankShare& share, std::uint64_t batch,
+                 std::uint64_t length) {
+  if (keeps_differently_many(recording, length)) {
+    throw Error("prompt",
+                fmt::format("{} tokens in chunks of {}, the last one shorter", length,
+                            recording.selection->chunk),
+                "full chunks: ranks share out a number of kept tokens that they know beforehand");
+  }
+  const std::uint64_t read =
+      recording.selection
+          ? recording.prompt_slots.at(recording.symbols.resolve({batch, length, length}))
+          : length;
+  if (share.prompt_len() == read) return;
+  throw Error("prompt", fmt::format("{} tokens{}", read, recording.selection ? " kept" : ""),
+              fmt::format("the {} of the session's partition", share.prompt_len()));
+}
+
 void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
   const std::uint64_t limit = stack.rope ? stack.rope->max_positions : 0;
   if (limit > 0 && tokens > limit) {
@@ -198,7 +215,8 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
     }
   };
   for (const HelperPass& pass : r.helpers) {
-    const std::uint64_t kv_len = pass.first_kv_len.at(prefill) + pass.steps;
+    const std::uint64_t kv_len =
+        pass.first_kv_len.at(r.symbols.resolve({batch, start, start})) + pass.steps;
     add(pass.graph, r.symbols.resolve({batch, start, kv_len - 1}));
   }
   add(r.prefill, prefill);
@@ -228,10 +246,7 @@ void Session::check(const Request& request) const {
   check_ids(request.tokens, a, a.encoder_decoder ? "decoder tokens" : "prompt");
   const std::size_t batch = request.tokens.size();
   const std::uint64_t length = request.tokens.front().size();
-  if (options_.share && options_.share->prompt_len() != length) {
-    throw Error("prompt", fmt::format("{} tokens", length),
-                fmt::format("the {} of the session's partition", options_.share->prompt_len()));
-  }
+  if (options_.share) check_share(recording_, *options_.share, batch, length);
   for (const HelperModel& model : recording_.helper_models) {
     check_ids(request.tokens, model.architecture, "prompt, read by " + model.name);
   }

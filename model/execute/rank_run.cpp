@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <type_traits>
 
@@ -21,6 +22,9 @@ void complete(RankReport& report, const Session& session, const Generation& g) {
   const auto nodes = session.recording().prefill.nodes();
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (!is_message(nodes[n])) report.compute_s += g.profile.prefill_s[n];
+  }
+  for (const std::vector<double>& helper : g.profile.helpers_s) {
+    report.compute_s += std::accumulate(helper.begin(), helper.end(), 0.0);
   }
   report.wait_s = std::max(0.0, g.ttft_s - report.compute_s);
   report.analytic_flops = g.analytic_flops;

@@ -17,9 +17,9 @@ Method random_prune() {
               throw Error("method random-prune", "the encoder-decoder model " + plan.model.name,
                           "a decoder-only model: an encoder's tokens are no prompt");
             }
-            plan.whole_prompt = true;
             const double keep = fraction_option(spec, "keep");
             if (keep == 1) return;
+            plan.whole_prompt = true;
             check_windows(spec.name, plan.model, keep);
             plan.selection = {.keep = keep, .seed = whole_option(spec, "seed", 0, 0)};
             plan.prompt_tokens = kept_tokens(plan.symbols, plan.prompt_tokens, *plan.selection);

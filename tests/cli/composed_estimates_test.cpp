@@ -152,6 +152,35 @@ TEST_CASE("composed: kept tokens are predicted as a prompt of so many is") {
   CHECK(random["prefill_flops"] == predicted["prefill_flops"]);
 }
 
+TEST_CASE("composed: devices share the kept tokens, and each chooses them") {
+  const std::string kvr = "kvr:p=2,partition=150/100";
+  const json chain = estimate("pythia-160m", kvr, 250);
+  const json random = estimate("pythia-160m", "random-prune:keep=0.25+" + kvr);
+  const std::string spec = "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4";
+  const json one = estimate("pythia-160m", spec);
+  const json both = estimate("pythia-160m", spec + "+" + kvr);
+  const std::uint64_t chosen =
+      flops(one, "speculator prefill") + flops(one, "look-ahead") + flops(one, "score");
+  for (const json* e : {&random, &both}) {
+    for (const char* key : {"message_bytes", "messages", "partition_tokens", "kv_cache_bytes",
+                            "decode_flops_per_token"}) {
+      CAPTURE(key);
+      CHECK((*e)[key] == chain[key]);
+    }
+  }
+  CHECK(random["ttft_s"] == chain["ttft_s"]);
+  CHECK(random["prefill_flops"] == chain["prefill_flops"]);
+  CHECK(both["prefill_flops"] == chain["prefill_flops"].get<std::uint64_t>() + 2 * chosen);
+  const double before = one["ttft_s"].get<double>() - one["ttft_parts_s"]["base"].get<double>();
+  CHECK(both["ttft_s"].get<double>() ==
+        doctest::Approx(before + chain["ttft_s"].get<double>()).epsilon(1e-12));
+  CHECK(both["ttft_parts_s"]["speculator"] == one["ttft_parts_s"]["speculator"]);
+  CHECK(both["ttft_parts_s"]["base"] == chain["ttft_s"]);
+  // The speculator's weights and cache are on both devices.
+  CHECK(both["peak_memory_bytes"].get<std::uint64_t>() >
+        both["weight_bytes"].get<std::uint64_t>() + 2 * 1000 * 6 * 2 * 512 * 2);
+}
+
 TEST_CASE("composed: the parts of TTFT are what each pass takes alone") {
   const auto seconds = [](const json& e, const char* part) {
     return e["ttft_parts_s"][part].get<double>();
@@ -255,8 +284,9 @@ const std::vector<std::pair<std::string, std::string>> refusals{
     {"kvp:auxiliary=lp-0.50,mode=likelihood+random-prune:keep=0.5", "have no likelihood"},
     {"kvp:auxiliary=lp-0.50+slim", "does not compose with a method of the kind"},
     {"kvp:auxiliary=lp-0.50+kvr:p=2", "got method kvp beside it"},
-    {"random-prune:keep=0.5+kvr:p=2", "got method random-prune beside it"},
-    {"random-prune:keep=0.5+mlkv:layers=4,heads=2+tsp:p=2", "got method random-prune beside it"},
+    {"lazyllm:begin=0.8,end=0.4+kvr:p=2", "got method lazyllm beside it"},
+    {"specprefill:keep=0.5,reuse=kept+tsp:p=2", "the base reads one token"},
+    {"random-prune:keep=0.5+kvp:auxiliary=lp-0.50+kvr:p=2", "got method kvp beside it"},
     {"random-prune:keep=0.5+slim:option=kcache", "rotates by places in the cache"},
     {"lazyllm:begin=0.8,end=0.4+mlkv:layers=4,heads=2", "the MLKV model pythia-160m"},
     {"specprefill:keep=0.5,reuse=kept+mlkv:layers=4,heads=2", "MLKV"},
@@ -297,6 +327,7 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
       "mlkv:layers=4,heads=2+kvr:p=2",
       "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+mlkv:layers=4,heads=2",
       "static-prune:keep=0.25+kvp:auxiliary=lp-0.50",
+      "specprefill:speculator=pythia-70m,keep=0.25+kvr:p=3",
   };
   std::string list;
   for (const std::string& method : methods) list += (list.empty() ? "" : ";") + method;

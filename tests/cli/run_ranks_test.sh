@@ -55,6 +55,16 @@ else
     [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
   done
 
+  # Every rank chooses the same tokens, and the ranks share those.
+  whole=("$program" run --model "$oracle/llama_mha" --tokens $tokens --output-len 9 --threads 1)
+  for method in random-prune:keep=0.5 specprefill:keep=0.5,lookahead=3; do
+    one=$("${whole[@]}" --quiet --method $method) || fail "$method: one process"
+    for ranks in kvr:p=3 kvr:p=3,partition=3/2/1 tsp:p=3; do
+      got=$("${mpi[@]}" 3 "${whole[@]}" --quiet --method $method+$ranks) || fail "$method+$ranks"
+      [ "$got" = "$one" ] || fail "$method+$ranks: $got, expected $one"
+    done
+  done
+
   # Table 4 of the paper: 11 tokens in parts of 5, 3, 2, 1. Keys and values of 2 or more layers;
   # what is counted is what the formulas say.
   "${mpi[@]}" 4 "${run[@]}" --method kvr:p=4,partition=5/3/2/1 --count --json >kvr.json 2>err.txt ||

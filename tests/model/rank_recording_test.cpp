@@ -276,7 +276,7 @@ TEST_CASE("placement: wrong partitions and models are refused in one line") {
   says(line_of("tsp:p=100000", 9), "at most 65536 ranks");
   says(line_of("tsp:p=2,partition=even", 9), "unknown option 'partition'");
   says(line_of("streaming:sinks=1,window=4+kvr:p=2", 9), "read the prompt in one piece");
-  says(line_of("random-prune:keep=0.5+tsp:p=2", 9), "random-prune beside it");
+  says(line_of("lazyllm:begin=0.8,end=0.4+tsp:p=2", 9), "lazyllm beside it");
   const Architecture t5 =
       read_config(nlohmann::json::parse(R"({"model_type": "t5", "d_model": 42, "vocab_size": 51,
         "num_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})"),

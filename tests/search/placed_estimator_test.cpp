@@ -89,7 +89,8 @@ TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
   const DesignPoint p{2, 23, 5};
   for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
     for (const char* model : {"pythia-160m", "mistral-7b"}) {
-      for (const char* method : {"kvr:p=3,partition=11/8/4", "tsp:p=3", "kvr:p=2,partition=20/3"}) {
+      for (const char* method : {"kvr:p=3,partition=11/8/4", "tsp:p=3", "kvr:p=2,partition=20/3",
+                                 "random-prune:keep=1+kvr:p=3"}) {
         CAPTURE(method);
         CAPTURE(model);
         const Configuration c = configuration(method, model, kernels);
@@ -171,8 +172,7 @@ TEST_CASE("placement: what cannot be estimated is refused in one line") {
   const auto reason = [](const std::string& methods, const std::string& model = "llama-7b") {
     return message_of([&] { PlacedEstimator(configuration(methods, model)).at({1, 100, 2}); });
   };
-  CHECK(reason("random-prune:keep=0.5+kvr:p=2").find("method random-prune beside it") !=
-        std::string::npos);
+  CHECK(reason("kvp:auxiliary=lp-0.50+kvr:p=2").find("method kvp beside it") != std::string::npos);
   CHECK(reason("kvr:p=2", "whisper-base").find("encoder-decoder") != std::string::npos);
   CHECK(reason("kvr:p=2,partition=60/50") ==
         "method kvr:p=2,partition=60/50: got a prompt of 100 tokens, expected 110, the sum of "
