@@ -71,7 +71,16 @@ paper() {
 
 paper kv-prediction kvp 'data/hardware/*.json'
 paper slim-attention slim 'data/hardware/*.json'
-paper speculative-prefill specprefill
+parts=()
+for rest in '' +kvp:auxiliary=lp-0.50; do
+  for keep in 0.1 0.3 0.5 0.7 0.9; do # section 4.4 of the paper
+    parts+=("--method" "specprefill:speculator=llama-3.1-8b,keep=$keep,lookahead=8,chunk=32,pool=13$rest")
+  done
+done
+paper speculative-prefill specprefill 'data/hardware/*.json' -- \
+  sweep --model llama-3.1-70b,llama-3.1-405b --hardware h200 --dtype bf16 --batch 16 --prompt-len 32k \
+  --output-len 1 "${parts[@]}" --csv reports/speculative-prefill/parts-rows.csv \
+  --plot reports/speculative-prefill/parts.svg --plot-kind parts
 paper mlkv mlkv data/measurements/mlkv_rtx3060.csv
 paper kv-runahead kvr 'data/hardware/*.json' -- \
   reproduce kvr-table1 kvr-table2 kvr-table3-base kvr-table3-10gbs --plot reports/kv-runahead/ttft.svg
