@@ -62,6 +62,18 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+/// What two methods of a kind would both decide.
+std::string_view question(MethodKind kind) {
+  switch (kind) {
+    case MethodKind::Prompt: return "which of the whole prompt's tokens the base reads";
+    case MethodKind::Source: return "where the prompt's cache comes from";
+    case MethodKind::Cache: return "what is cached of a token";
+    case MethodKind::Placement: return "which rank reads which tokens";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
 MethodSpec parse_method(std::string_view text) {
   const std::size_t colon = text.find(':');
   MethodSpec spec{std::string(text.substr(0, colon)), {}};
@@ -102,7 +114,7 @@ std::vector<MethodSpec> parse_methods(std::string_view text) {
     if (!fresh) {
       throw Error("methods '" + other->second + "' and '" + spec.name +
                   "' do not compose: both are of the kind '" + std::string(name(kind)) +
-                  "'; expected at most one of a kind");
+                  "' and say " + std::string(question(kind)) + "; expected at most one of a kind");
     }
     specs.push_back(std::move(spec));
   }

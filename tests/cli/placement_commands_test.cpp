@@ -107,7 +107,7 @@ TEST_CASE("estimate: kvr and tsp that cannot be are refused in one line") {
   check_refused(kvr + "tsp:p=1001", "a token at least for each rank");
   check_refused(kvr + "kvr:p=1025", "at most 1024");
   check_refused(kvr + "kvr:p=2+tsp:p=2", "placement");
-  check_refused(kvr + "random-prune:keep=0.5+kvr:p=2", "method random-prune beside it");
+  check_refused(kvr + "lazyllm:begin=0.8,end=0.4+kvr:p=2", "method lazyllm beside it");
   check_refused(kvr + "kvr:p=2 --link nvlnk", "did you mean 'nvlink'?");
   check_refused(kvr + "kvr:p=2 --link-gb-per-s 0", "--link-gb-per-s: got '0'");
   check_refused(kvr + "kvr:p=2 --link-latency-s -1", "--link-latency-s: got '-1'");
