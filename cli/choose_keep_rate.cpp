@@ -29,6 +29,8 @@ struct Options {
   std::string prompt_len = "4k";  // the shortest of the authors' efficiency grid
   std::string lookahead;
   std::string chunk;
+  std::string pool;
+  std::string reuse;
   std::optional<double> target_speedup;
   std::optional<double> keep;
   std::string csv;
@@ -43,6 +45,8 @@ MethodSpec method_of(const Options& o) {
   add("speculator", o.speculator);
   add("lookahead", o.lookahead);
   add("chunk", o.chunk);
+  add("pool", o.pool);
+  add("reuse", o.reuse);
   return spec;
 }
 
@@ -151,6 +155,11 @@ void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
   c->add_option("--lookahead", o->lookahead, "queries to choose by, see specprefill")
       ->type_name("N");
   c->add_option("--chunk", o->chunk, "tokens that are kept together")->type_name("TOKENS");
+  c->add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
+      ->type_name("TOKENS");
+  c->add_option("--reuse", o->reuse,
+                "kept: without a speculator, take the kept tokens' cache from its prefill")
+      ->type_name("none|kept");
   c->add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base")
       ->type_name("X");
   c->add_option("--keep", o->keep, "share of the tokens")->type_name("F");

@@ -149,7 +149,12 @@ void validate_quality(const Options& o, const Globals& globals) {
   }
   const auto methods = reports::quality_methods(reports::parse_method_words(o.methods, "--method"),
                                                 reports::parse_words(o.rates, "--keep"));
-  if (!o.plot.empty()) reports::check_plot_spares(o.plot, o.csv, "--csv");
+  for (const auto& picture :
+       o.plot.empty() ? std::vector<std::filesystem::path>() : reports::quality_pictures(o.plot)) {
+    reports::check_plot_writable(picture);
+    reports::check_plot_spares(picture, o.csv, "--csv");
+    reports::check_plot_spares(picture, o.times, "--times");
+  }
   if (!o.times.empty()) reports::CsvTable::read(o.times);
   const Checkpoint checkpoint(o.model);
   std::string no_tokenizer;

@@ -22,7 +22,7 @@ void check_prompt_length(const Recording& recording, std::uint64_t prompt_len) {
       // As many before as behind: from 2n - 1 on, every mean is over all n tokens.
       if (op == nullptr || op->pool / 2 <= prompt_len) continue;
       throw Error("importance pooled over neighbours", fmt::format("{} tokens", op->pool),
-                  fmt::format("at most twice the prompt's {}", prompt_len));
+                  fmt::format("at most twice the prompt's {} and one", prompt_len));
     }
   }
 }

@@ -128,6 +128,10 @@ Plot plot_over_keep(std::span<const QualityRow> rows) {
   return plot;
 }
 
+constexpr const char* agreement_suffix = "-agreement";
+constexpr const char* needle_suffix = "-needle";
+constexpr const char* keep_suffix = "-keep";
+
 std::filesystem::path beside(std::filesystem::path picture, const char* suffix) {
   return picture.replace_filename(picture.stem().string() + suffix + picture.extension().string());
 }
@@ -206,6 +210,11 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
   return rows;
 }
 
+std::vector<std::filesystem::path> quality_pictures(const std::filesystem::path& picture) {
+  return {picture, beside(picture, agreement_suffix), beside(picture, needle_suffix),
+          beside(picture, keep_suffix)};
+}
+
 std::vector<QualityPlot> quality_plots(std::span<const QualityRow> rows,
                                        const std::filesystem::path& picture) {
   const auto has = [&](std::string_view task) {
@@ -222,19 +231,19 @@ std::vector<QualityPlot> quality_plots(std::span<const QualityRow> rows,
         {picture, plot_over_ttft(rows, "text", "Texts: distance from the base model",
                                  {"KL(base || method) per token (nats)", "kl_nats", Scale::Log10},
                                  kl, true)});
-    plots.push_back({beside(picture, "-agreement"),
+    plots.push_back({beside(picture, agreement_suffix),
                      plot_over_ttft(rows, "text", "Texts: same next token as the base model",
                                     {"share of positions", "agreement"}, agreement, false)});
   }
   if (has("needle")) {
-    plots.push_back({text ? beside(picture, "-needle") : picture,
+    plots.push_back({text ? beside(picture, needle_suffix) : picture,
                      plot_over_ttft(rows, "needle", "Needles found in the haystack",
                                     {"share answered", "answered"}, answered, true)});
   }
   const bool rates = std::any_of(rows.begin(), rows.end(), [](const QualityRow& r) {
     return r.task == "text" && !std::isnan(r.keep);
   });
-  if (rates) plots.push_back({beside(picture, "-keep"), plot_over_keep(rows)});
+  if (rates) plots.push_back({beside(picture, keep_suffix), plot_over_keep(rows)});
   return plots;
 }
 

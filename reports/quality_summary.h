@@ -54,6 +54,9 @@ struct QualityPlot {
   Plot plot;
 };
 
+/// All that quality_plots may draw: `picture` and those beside it.
+std::vector<std::filesystem::path> quality_pictures(const std::filesystem::path& picture);
+
 /// `picture`: KL divergence over TTFT, for needles alone the share answered; beside it, by a suffix
 /// of its stem, "-agreement" and "-needle" over TTFT and "-keep", KL divergence over the keep rate.
 std::vector<QualityPlot> quality_plots(std::span<const QualityRow> rows,

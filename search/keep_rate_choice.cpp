@@ -1,5 +1,7 @@
 #include "search/keep_rate_choice.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "model/error.h"
@@ -36,8 +38,8 @@ KeepRate keep_rate(const KeepRateRequest& request, double keep) {
 }
 
 std::optional<KeepRate> largest_keep_rate(const KeepRateRequest& request, double target_speedup) {
-  if (!(target_speedup > 0)) {
-    throw Error("a target speed-up", fmt::format("{}", target_speedup), "a number above 0");
+  if (!(target_speedup > 0) || std::isinf(target_speedup)) {
+    throw Error("a target speed-up", fmt::format("{}", target_speedup), "a finite number above 0");
   }
   std::uint64_t low = 1;  // enough, once it is known to be
   KeepRate best = keep_rate(request, share(low));

@@ -9,6 +9,8 @@ namespace {
 
 /// The authors' config.py: look_ahead_cnt 8, no pooling, no chunks.
 constexpr std::uint64_t default_lookahead = 8;
+/// Ours: beyond any context of the catalog. Estimates add up the look-ahead's steps one by one.
+constexpr std::uint64_t most_lookahead = std::uint64_t{1} << 20;
 /// Vocabularies of one tokenizer are padded differently: Qwen2.5's 0.5B has 151,936 rows, its 72B
 /// 152,064. Ours: twice that difference.
 constexpr std::uint64_t vocabulary_padding = 256;
@@ -24,6 +26,13 @@ void check_speculator(const Architecture& speculator, const Architecture& base) 
         "method specprefill: speculator " + speculator.name, "a vocabulary of " + std::to_string(a),
         "that of " + base.name + ", " + std::to_string(b) + ": both read the same token ids");
   }
+}
+
+std::uint64_t lookahead_option(const MethodSpec& spec) {
+  const std::uint64_t lookahead = whole_option(spec, "lookahead", 1, default_lookahead);
+  if (lookahead <= most_lookahead) return lookahead;
+  throw Error("method specprefill: option lookahead", "'" + std::to_string(lookahead) + "'",
+              "at most " + std::to_string(most_lookahead));
 }
 
 std::uint64_t pool_option(const MethodSpec& spec) {
@@ -108,7 +117,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const auto speculator = [own](const Plan& p) -> const Architecture& {
     return own ? *own : p.model;
   };
-  const std::uint64_t lookahead = whole_option(spec, "lookahead", 1, default_lookahead);
+  const std::uint64_t lookahead = lookahead_option(spec);
   const std::uint64_t pool = pool_option(spec);
 
   plan.whole_prompt = true;

@@ -83,13 +83,33 @@ TEST_CASE("choose keep-rate: a target gives a share, and the share gives the spe
   CHECK(estimate["ttft_speedup"] == choice["ttft_speedup"]);
   CHECK(estimate["ttft_s"] == choice["ttft_s"]);
 
+  // Every option of the method that costs something.
+  const auto same = [&](const std::string& flags, const std::string& options) {
+    CAPTURE(options);
+    const std::string model = "--json --model llama-3.1-70b --hardware h200 --prompt-len 16k ";
+    const json chosen = run_json("choose keep-rate --keep 0.3 " + model + flags)["choice"];
+    const json costed =
+        run_json("estimate --output-len 1 " + model + "--method specprefill:keep=0.3," + options);
+    CHECK(costed["ttft_s"] == chosen["ttft_s"]);
+    return chosen["ttft_s"].get<double>();
+  };
+  const std::string small = "--speculator llama-3.1-8b --lookahead 4 --chunk 32";
+  const std::string names = "speculator=llama-3.1-8b,lookahead=4,chunk=32";
+  same(small + " --pool 13", names + ",pool=13");
+  CHECK(same("--reuse kept", "reuse=kept") < same("", "lookahead=8"));
+  check_refused(choose + "--keep 0.5 --pool 4", "an odd number");
+  check_refused(choose + "--keep 0.5 --pool 32771", "at most twice the prompt's 16384");
+  check_refused(choose + "--keep 0.5 --reuse kept", "the base is its own");
+  check_refused(choose + "--keep 0.5 --reuse all", "unknown option reuse 'all'");
+
   const json none = run_json(choose + "--target-speedup 1000");
   CHECK(none["choice"].is_null());
   CHECK(none["reason"].get<std::string>().find("no keep rate reaches") != std::string::npos);
   check_refused(choose, "--target-speedup X, or --keep F");
   check_refused(choose + "--keep 0.5 --target-speedup 2", "both");
   check_refused(choose + "--keep 0", "a fraction above 0");
-  check_refused(choose + "--target-speedup 0", "a number above 0");
+  check_refused(choose + "--target-speedup 0", "a finite number above 0");
+  check_refused(choose + "--target-speedup inf", "a finite number above 0");
 }
 
 TEST_CASE("run specprefill: the importance is drawn over the prompt, with what was kept") {

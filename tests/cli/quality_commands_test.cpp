@@ -73,6 +73,13 @@ TEST_CASE("validate quality: wrong requests") {
   check_refused(command + small + " --method kvp:auxiliary=lp-0.50,predictor=/no/maps", "/no/maps");
   check_refused(command + small + " --plot q.gif", "q.gif");
   check_refused(command + small + " --plot " + (folder / "q.svg").string(), "another stem");
+  for (const char* suffix : {"-agreement", "-needle", "-keep"}) {
+    const std::string stem = (folder / "p").string();
+    check_refused(command + " --prompt-len 8 --continuation 2 --samples 2 --text " + ids +
+                      " --csv " + stem + suffix + ".csv --plot " + stem + ".svg",
+                  "points that go to the file of --csv");
+  }
+  check_refused(command + small + " --plot /nowhere/p.svg", "/nowhere/p");
   check_refused(command + csv + " --needles 3", "--needles: ");
   check_refused(command + small + " --times /no/file.csv", "/no/file.csv");
   check_refused(command + small + " --method specprefill:keep=0.5,chunk=32", "chunk");

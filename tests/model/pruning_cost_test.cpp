@@ -180,6 +180,7 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("specprefill:keep=0.5,pool=4", "an odd number");
   says("specprefill:keep=0.5,pool=0", "a whole number from 1");
   says("specprefill:keep=0.5,lookahead=0", "a whole number from 1");
+  says("specprefill:keep=0.5,lookahead=1048577", "at most 1048576");
   says("specprefill:keep=0.5,speculator=other-words", "a vocabulary of 5000");
   says("specprefill:keep=0.5+streaming:sinks=2,window=6", "do not compose");
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
