@@ -74,7 +74,7 @@ const std::vector<PublishedGap>& published_gaps() {
       {"slim_prose.csv", "slim_p36", "measured on a notebook that is not described"},
       {"slim_prose.csv", "slim_p37", "measured on a notebook that is not described"},
       {"specprefill_equations.csv", "",
-       "definitions; spec_p02 and specprefill_overhead.csv are computed from them"},
+       "definitions; spec_p02 is computed from them, and the parts of a TTFT in sweep"},
       {"specprefill_prose.csv", "spec_p03", "queries per second of a server"},
       {"specprefill_prose.csv", "spec_p04", accuracy},
       {"specprefill_prose.csv", "spec_p05", accuracy},

@@ -156,29 +156,6 @@ double SpeculatorShares::kept(const std::string& model, std::uint64_t batch, std
   return total(model, batch, few, printed) / total(model, batch, tokens, printed);
 }
 
-std::vector<ReproducedRow> specprefill_overhead(const Catalog& catalog) {
-  const Published published(catalog);
-  const CsvTable table = published.read("specprefill_overhead.csv");
-  const auto tokens =
-      static_cast<std::uint64_t>(published.claim("specprefill_prose.csv", "spec_p12"));
-  const SpeculatorReading readings[]{speculator_readings().front(),
-                                     {"Table 5 as printed, at S = 32000", true, 32000}};
-  SpeculatorShares shares(catalog);
-  std::vector<ReproducedRow> rows;
-  for (const CsvRow& row : table.rows()) {
-    const double keep = row.number("keep_rate");
-    for (const SpeculatorReading& reading : readings) {
-      const double share = shares.of(row.text("spec_model"), row.text("base_model"),
-                                     row.whole("batch_size"), tokens, reading);
-      const std::string cell = row.text("spec_model") + " / " + row.text("base_model") +
-                               " at a tenth of the prompt, percent (" + std::string(reading.name) +
-                               ")";
-      rows.push_back(published.compare(row, "overhead_pct", cell, 100 * share / (share + keep)));
-    }
-  }
-  return rows;
-}
-
 std::vector<PublishedTable> specprefill_tables() {
   return {{"specprefill-table5", "specprefill",
            "SpecPrefill, Table 5: multiply-adds of a prefill, formula by formula", TableKind::Exact,
@@ -186,9 +163,6 @@ std::vector<PublishedTable> specprefill_tables() {
           {"specprefill-table6", "specprefill",
            "SpecPrefill, Table 6: the speculator's share of the base model's prefill",
            TableKind::Exact, table6},
-          {"specprefill-overhead", "specprefill",
-           "SpecPrefill, Figure 9 and Appendix E: the speculator's share of all FLOPs",
-           TableKind::Exact, specprefill_overhead},
           {"specprefill-averages", "specprefill",
            "SpecPrefill, Tables 1 and 2: averages of the printed scores", TableKind::Exact,
            specprefill_averages},

@@ -38,9 +38,6 @@ class SpeculatorShares {
   std::map<std::string, Recording> recordings_;
 };
 
-/// Readings of Figure 9, the speculator's share of all FLOPs where the base's are the kept share of
-/// its prefill's: as printed, and of 32K tokens as 32,000.
-std::vector<ReproducedRow> specprefill_overhead(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_averages(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_prose(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_positions(const Catalog& catalog);

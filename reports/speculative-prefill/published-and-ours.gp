@@ -27,5 +27,5 @@ set yrange [0.154045:1.14663e+17]
 
 plot 'published-and-ours.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'published-and-ours.csv' skip 1 every ::2::79 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'exact cells', \
-     'published-and-ours.csv' skip 1 every ::80::95 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
-     'published-and-ours.csv' skip 1 every ::96::104 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-ttft, measured'
+     'published-and-ours.csv' skip 1 every ::80::91 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
+     'published-and-ours.csv' skip 1 every ::92::100 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-ttft, measured'

@@ -20,8 +20,8 @@ set xlabel 'measured (s)' offset 0,0.55
 set label 'predicted / measured - 1' at screen 0.01771, screen 0.41498 center rotate by 90
 set logscale x 10
 set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1)
-set xrange [0.0133837:1.01168]
-set yrange [-0.461687:0.264737]
+set xrange [0.0141676:1.04394]
+set yrange [-0.25707:0.340534]
 
 plot 'forecast-errors.csv' skip 1 every ::0::7 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp, tpot', \
      'forecast-errors.csv' skip 1 every ::8::15 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, ttft', \
@@ -43,4 +43,4 @@ plot 'forecast-errors.csv' skip 1 every ::0::7 using 2:3 with points pt 7 ps 0.7
      'forecast-errors.csv' skip 1 every ::128::135 using 2:3 with points pt 9 ps 0.75 lc rgb '#CC79A7' title 'static-prune, ttft', \
      'forecast-errors.csv' skip 1 every ::136::143 using 2:3 with points pt 13 ps 0.75 lc rgb '#E69F00' title 'tsp, tpot', \
      'forecast-errors.csv' skip 1 every ::144::151 using 2:3 with points pt 11 ps 0.75 lc rgb '#56B4E9' title 'tsp, ttft', \
-     'forecast-errors.csv' skip 1 every ::152::152 using (0.0133837):3:(0.998292):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'forecast-errors.csv' skip 1 every ::152::152 using (0.0141676):3:(1.02977):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
