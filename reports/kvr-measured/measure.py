@@ -5,8 +5,8 @@ Usage: measure.py KVCAST NETWORK RANKS ROUNDS CASE...
 NETWORK   memory, or a rate that tc knows (1gbit, 10gbit; root): two shaped network namespaces
 CASE      MODEL:PROMPT_LEN, a catalog name with random weights, or CHECKPOINT=MODEL:PROMPT_LEN
 
-Calibrates first, with all ranks busy, then runs every method in turns, ROUNDS times, one thread a
-rank. Appends to measurements.csv beside this file and leaves the hardware file in hardware/.
+Calibrates first, with all ranks busy, then runs every method in turns, ROUNDS times, each time
+behind a run that does not count, one thread a rank. Appends to measurements.csv beside this file and leaves the hardware file in hardware/.
 """
 import csv, json, os, statistics, subprocess, sys
 
@@ -61,7 +61,7 @@ def measure(kvcast, network, ranks, rounds, shaped, namespaces):
         for _ in range(rounds):
             for method in methods:
                 which = ["--model", checkpoint or model, "--method", method, "--threads", "1",
-                         "--output-len", "1", "--dtype", "fp32"]
+                         "--output-len", "1", "--dtype", "fp32", "--rounds", "1"]
                 which += [] if checkpoint else ["--random-weights", "1"]
                 which += ["--hardware", hardware] if method == search else []
                 runs[method].append(run(["run", *request, *which], method != "plain"))
