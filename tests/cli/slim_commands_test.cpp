@@ -205,6 +205,14 @@ TEST_CASE("choose slim: all stretches of sizes are said, each as the estimates h
   CHECK(text.output.find(" to ") != std::string::npos);
 }
 
+TEST_CASE("choose slim: a stretch without an end says where the search ended") {
+  const ProgramResult text =
+      run_program("choose slim -q --model codellama-7b --hardware a100-80gb --prompt-len 16000");
+  CHECK(text.output.find("from 1 ") != std::string::npos);
+  CHECK(text.output.find("to the end of the search, batch 4096 and context 131072\n") !=
+        std::string::npos);
+}
+
 // The encoder's 1500 states of 512 fp16 numbers are 1,536,000 bytes a sequence; an H100 has 50 MiB
 // on chip, which hold 34 of them.
 TEST_CASE("choose slim: the shared cache is on chip as long as it fits") {
