@@ -113,6 +113,24 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
             .status == 0);
 }
 
+// Prompts of 9 and 2 tokens, 15 decode steps behind each.
+TEST_CASE("convert slim: calibration prompts of different lengths are compared each for itself") {
+  const reports::TestFolder folder;
+  const auto convert = [&](const std::string& out, const std::string& ids) {
+    return run_json("convert slim -q --json --max-error 0.1 --dtype bf16 " + oracle + "opt " +
+                    (folder.path() / out).string() + " --calibration-tokens '" + ids + "'");
+  };
+  const json j = convert("a", "1,2,3,4,5,6,7,8,9;1,2");
+  CHECK(j["calibration_rows"] == 9 + 2);
+  CHECK(j["compared_positions"] == 9 + 15 + 2 + 15);
+  CHECK(j["logit_error"].get<double>() > 1e-4);  // bf16 has 8 bits
+  CHECK(j["logit_error"].get<double>() < 0.1);
+  const json turned = convert("b", "1,2;1,2,3,4,5,6,7,8,9");
+  CHECK(turned["logit_error"].get<double>() ==
+        doctest::Approx(j["logit_error"].get<double>()).epsilon(1e-6));
+  CHECK(turned["same_next_tokens"] == j["same_next_tokens"]);
+}
+
 TEST_CASE("convert slim: errors as rows and as a picture, and what they do to the logits") {
   const reports::TestFolder folder;
   const std::string out = (folder / "out").string();
