@@ -1,6 +1,6 @@
+#include <array>
 #include <map>
 #include <memory>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -34,10 +34,11 @@ struct MlkvOptions {
   bool json = false;
 };
 
-/// Published accuracies by layers and heads.
-using Accuracies = std::map<std::pair<std::uint64_t, std::uint64_t>, double>;
+/// Published accuracies by layers, heads and parameters.
+using Accuracies = std::map<std::array<std::uint64_t, 3>, double>;
 
 /// Table 3 of the paper, the averages over four tasks; nothing for models that it does not have.
+/// Its models are widened: others of their layers and heads are not those that were measured.
 Accuracies published_accuracies(const Catalog& catalog, const Architecture& a) {
   Accuracies by_shape;
   // The model that was uptrained, whatever a folder of it is called; not a changed one of its name.
@@ -56,18 +57,20 @@ Accuracies published_accuracies(const Catalog& catalog, const Architecture& a) {
   for (const reports::CsvRow& row : variants.rows()) {
     const auto score = by_model.find(row.text("model"));
     if (score == by_model.end()) continue;
-    by_shape[{row.whole("n_layers_with_kv_m"), row.whole("n_kv_groups_g")}] = score->second;
+    by_shape[{row.whole("n_layers_with_kv_m"), row.whole("n_kv_groups_g"), row.whole("n_params")}] =
+        score->second;
   }
   return by_shape;
 }
 
 const double* accuracy_of(const Accuracies& accuracies, const MlkvCandidate& c) {
-  const auto found = accuracies.find({c.layers, c.heads});
+  const auto found = accuracies.find({c.layers, c.heads, c.parameters});
   return found == accuracies.end() ? nullptr : &found->second;
 }
 
-std::string method_of(const MlkvCandidate& c) {
-  return fmt::format("mlkv:layers={},heads={}", c.layers, c.heads);
+std::string method_of(const MlkvCandidate& c, const std::string& widen) {
+  return fmt::format("mlkv:layers={},heads={}{}", c.layers, c.heads,
+                     widen == "preserve" ? "" : ",widen=" + widen);
 }
 
 /// "8 GB" or bytes.
@@ -78,8 +81,9 @@ double parse_bytes(const std::string& text, const char* flag) {
   return bytes;
 }
 
-ordered_json candidate_json(const MlkvCandidate& c, const double* accuracy) {
-  ordered_json j{{"method", method_of(c)},
+ordered_json candidate_json(const MlkvCandidate& c, const std::string& widen,
+                            const double* accuracy) {
+  ordered_json j{{"method", method_of(c, widen)},
                  {"kv_layers", c.layers},
                  {"kv_heads", c.heads},
                  {"total_kv_heads", c.layers * c.heads}};
@@ -193,7 +197,8 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   ordered_json rows = ordered_json::array();
   ordered_json rejected = ordered_json::array();
   for (const MlkvCandidate& c : candidates) {
-    (c.rejected.empty() ? rows : rejected).push_back(candidate_json(c, accuracy_of(accuracies, c)));
+    (c.rejected.empty() ? rows : rejected)
+        .push_back(candidate_json(c, o.widen, accuracy_of(accuracies, c)));
   }
   print_json({{"model", a.name},
               {"hardware",
@@ -216,8 +221,10 @@ void add_mlkv(CLI::App& command, const Globals& globals) {
       "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch\n"
       "  kvcast choose mlkv --model llama-2-7b --memory-budget '40 GB' --batch 16 --context 4k");
   c->footer(
-      "Of the forms that fit, more heads come first; of equally many, fewer in a layer and "
-      "more layers.\nWithout --hardware the budget has to be given, and nothing is said of speed.");
+      "Of the forms that fit, those that keep all layers or one head a layer come first: sharing "
+      "within\nlayers costs less quality than across them. Among either, more heads in all first, "
+      "then more layers.\n--max-batch: larger batches before all that.\nWithout --hardware the "
+      "budget has to be given, and nothing is said of speed.");
   const auto o = std::make_shared<MlkvOptions>();
   o->request.add_choice_flags_to(*c);
   o->request.needs_hardware = false;

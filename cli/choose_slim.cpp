@@ -112,7 +112,17 @@ std::string table_text(const std::vector<SlimCandidate>& candidates) {
                format_quantity(c.peak_memory_bytes, Dimension::Bytes), ranges_text(c, c.batches),
                ranges_text(c, c.contexts), note});
   }
-  return table.text() + rejected;
+  const auto is_open = [](const SlimCandidate& c) {
+    const auto open = [](const PaysOff& r) { return !r.to; };
+    return std::any_of(c.batches.begin(), c.batches.end(), open) ||
+           std::any_of(c.contexts.begin(), c.contexts.end(), open);
+  };
+  std::string end;
+  if (std::any_of(candidates.begin(), candidates.end(), is_open)) {
+    end = fmt::format("\"from\": to the end of the search, batch {} and context {}\n",
+                      search::most_batches, search::most_context);
+  }
+  return table.text() + rejected + end;
 }
 
 void write_csv(const std::string& path, const std::vector<SlimCandidate>& candidates) {

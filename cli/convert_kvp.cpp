@@ -6,6 +6,7 @@
 
 #include "cli/convert_options.h"
 #include "cli/convert_parts.h"
+#include "cli/csv_output.h"
 #include "cli/pair_text.h"
 #include "cli/request_options.h"
 #include "model/convert/kvp_fit.h"
@@ -93,13 +94,16 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     throw Error("convert kvp", o.identity ? "--identity beside others" : "no text",
                 "--fit TEXT, or --identity without --fit, --csv, --plot and --plot-positions");
   }
-  if (!o.csv.empty()) reports::check_writable(o.csv);
+  check_rows_alone(o.csv, {{"--json", o.common.json}});
+  const std::string csv = csv_target(o.csv);
+  if (!csv.empty()) reports::check_writable(csv);
+  reports::check_spares_folder(csv, o.common.out, "--csv");
   for (const std::string& plot : {o.plot, o.plot_positions}) {
     if (plot.empty()) continue;
     reports::check_plot_writable(plot);
     reports::check_plot_writable(reports::r2_picture(plot));
-    reports::check_plot_spares(plot, o.csv, "--csv");
-    reports::check_plot_spares(reports::r2_picture(plot), o.csv, "--csv");
+    reports::check_plot_spares(plot, csv, "--csv");
+    reports::check_plot_spares(reports::r2_picture(plot), csv, "--csv");
   }
   if (!o.plot.empty() && !o.plot_positions.empty()) {
     const auto points = reports::plot_files(o.plot_positions).csv;
@@ -116,7 +120,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     ConvertProgress progress(globals.quiet);
     report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
   }
-  if (!o.csv.empty()) reports::write_prediction_csv(report, o.csv);
+  if (!csv.empty()) reports::write_prediction_csv(report, csv);
   const auto draw = [&](auto plot_of, const std::string& picture) {
     if (picture.empty()) return;
     reports::write_plot(plot_of(report, reports::ErrorMeasure::L1), picture);
@@ -124,6 +128,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   };
   draw(reports::prediction_layer_plot, o.plot);
   draw(reports::prediction_position_plot, o.plot_positions);
+  if (o.csv == "-") return;
   if (o.common.json) {
     print_json(kvp_json(o, report));
   } else {
@@ -170,7 +175,8 @@ void add_convert_kvp(CLI::App& convert, const Globals& globals) {
   c->add_option("--held-out", o->held_out, "share of the text that errors are measured on")
       ->type_name("F")
       ->capture_default_str();
-  c->add_option("--csv", o->csv, "errors over layers and positions")->type_name("FILE");
+  c->add_option("--csv", o->csv, "errors over layers and positions; - is stdout")
+      ->type_name("FILE");
   c->add_option("--plot", o->plot,
                 "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
       ->type_name("FILE");

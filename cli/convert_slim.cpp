@@ -12,12 +12,14 @@
 
 #include "cli/convert_options.h"
 #include "cli/convert_parts.h"
+#include "cli/csv_output.h"
 #include "cli/request_options.h"
 #include "cli/run_inputs.h"
 #include "model/convert/slim_check.h"
 #include "model/convert/slim_conversion.h"
 #include "model/error.h"
 #include "reports/output_check.h"
+#include "reports/plot.h"
 #include "reports/slim_errors.h"
 
 namespace kvcast::cli {
@@ -28,6 +30,7 @@ using nlohmann::ordered_json;
 struct SlimOptions {
   ConvertOptions common;
   RunInputs calibration;
+  std::vector<const CLI::Option*> inputs;  ///< the flags of `calibration`
   std::string option = "auto";
   double max_error = 0.01;
   std::string csv;
@@ -62,43 +65,71 @@ std::vector<float> noise(std::size_t count) {
   return numbers;
 }
 
-execute::Request calibration_request(const SlimOptions& o, const Checkpoint& checkpoint,
-                                     const Globals& globals, std::string& source) {
+/// At most one input is given, and it says something.
+void check_inputs(const std::vector<const CLI::Option*>& inputs) {
+  std::size_t given = 0;
+  std::vector<std::string> names;
+  for (const CLI::Option* input : inputs) {
+    names.push_back(input->get_name());
+    if (input->count() == 0) continue;
+    ++given;
+    if (!input->as<std::string>().empty()) continue;
+    throw Error(input->get_name(), "an empty text",
+                input->get_type_name().starts_with("FILE")
+                    ? "a file"
+                    : fmt::format("at least {} tokens", fewest_calibration_tokens));
+  }
+  if (given > 1) {
+    throw Error("calibration", fmt::format("{} inputs", given),
+                fmt::format("one of {}", fmt::join(names, ", ")));
+  }
+}
+
+struct Calibration {
+  execute::Request request;
+  std::string source;
+  std::vector<std::string> warnings;  ///< for a conversion that comes about
+};
+
+Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint) {
   const Architecture& a = checkpoint.architecture();
   RunInputs in = o.calibration;
+  in.tokens_name = in.encoder_tokens_name = "--calibration-tokens";
+  in.prompt_name = "--calibration-prompt";
+  in.file_name = "--calibration-prompt-file";
   in.audio_name = "--calibration-audio";
   in.fewest_positions = fewest_calibration_tokens;
   std::string no_tokenizer;
   const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
-  const bool given = !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() &&
-                       in.audio.empty() && in.encoder_tokens.empty());
+  const bool given =
+      !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() && in.audio.empty());
   const bool reads_sound = a.num_mel_bins > 0;
-  source = given ? "given" : tokenizer && !reads_sound ? "built-in text" : "made-up input";
+  Calibration c;
+  c.source = given ? "given" : tokenizer && !reads_sound ? "built-in text" : "made-up input";
   if (reads_sound && !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty())) {
     throw Error("calibration of " + a.name, "text", "--calibration-audio: it reads sound");
   }
   if (a.encoder_decoder && !in.tokens.empty()) in.encoder_tokens = std::exchange(in.tokens, "");
-  if (!tokenizer && !(in.prompt.empty() && in.prompt_file.empty())) {
-    throw Error("--calibration-prompt: " + no_tokenizer + "; expected --calibration-tokens");
-  }
   if (!given && tokenizer && !reads_sound) {
     in.prompt = calibration_text;
   } else if (!given) {
-    globals.warn("errors are measured on made-up input, on which they may be too small; expected " +
-                 std::string(reads_sound ? "--calibration-audio" : "--calibration-prompt"));
+    c.warnings.push_back(
+        "errors are measured on made-up input, on which they may be too small; expected " +
+        std::string(reads_sound ? "--calibration-audio" : "--calibration-prompt"));
     std::uint64_t length = made_up_tokens;
     if (a.decoder.position_rows > 0) length = std::min(length, a.decoder.position_rows);
     in.prompt_len = std::to_string(length);
   }
-  execute::Request request = read_request(in, checkpoint, tokenizer, no_tokenizer,
-                                          [&](const std::string& line) { globals.warn(line); });
+  c.request = read_request(in, checkpoint, tokenizer, no_tokenizer,
+                           [&](const std::string& line) { c.warnings.push_back(line); });
+  execute::Request& request = c.request;
   if (!given && reads_sound) request.features = noise(request.features.size());
   if (a.encoder_decoder) {
     const std::uint64_t start = request.tokens.front().size();
     const std::uint64_t rows = a.decoder.position_rows;
     request.output_len = rows > 0 ? std::min(decoder_tokens, rows - start + 1) : decoder_tokens;
   }
-  return request;
+  return c;
 }
 
 constexpr std::array forms{SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache};
@@ -114,11 +145,18 @@ ordered_json number_json(const std::optional<double>& number) {
   return std::isfinite(*number) ? ordered_json(*number) : ordered_json("infinity");
 }
 
-/// Of each attention and form, the layers under the published limit by storage.
+bool was_tried(const SlimReport& r, SlimSite site, SlimKind kind) {
+  return std::any_of(r.layers.begin(), r.layers.end(), [&](const SlimLayerReport& l) {
+    return l.site == site && l.errors.contains(kind);
+  });
+}
+
+/// Of each attention and form tried, the layers under the published limit by storage.
 ordered_json counts_json(const SlimReport& r) {
   ordered_json counts = ordered_json::object();
   for (const SlimSite site : sites_of(r)) {
     for (const SlimKind kind : forms) {
+      if (!was_tried(r, site, kind)) continue;
       for (const DType storage : storages) {
         counts[reports::site_name(site)][std::string(name(kind))][std::string(name(storage))] =
             layers_under(r, site, kind, storage, published_limit);
@@ -133,6 +171,7 @@ std::string counts_text(const SlimReport& r) {
   for (const SlimSite site : sites_of(r)) {
     std::vector<std::string> parts;
     for (const SlimKind kind : forms) {
+      if (!was_tried(r, site, kind)) continue;
       std::vector<std::string> numbers;
       for (const DType storage : storages) {
         numbers.push_back(std::to_string(layers_under(r, site, kind, storage, published_limit)));
@@ -223,33 +262,43 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
   conversion.option = o.option;
   conversion.max_error = o.max_error;
   conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
-  if (!o.csv.empty()) reports::check_writable(o.csv);
+  check_rows_alone(o.csv, {{"--json", o.common.json}});
+  const std::string csv = csv_target(o.csv);
+  if (!csv.empty()) reports::check_writable(csv);
+  reports::check_spares_folder(csv, o.common.out, "--csv");
   if (!o.plot.empty()) {
     reports::check_plot_writable(o.plot);
-    reports::check_plot_spares(o.plot, o.csv, "--csv");
+    const reports::PlotFiles files = reports::plot_files(o.plot);
+    for (const auto& file : {files.picture, files.csv, files.script}) {
+      reports::check_spares_folder(file, o.common.out, "--plot");
+    }
+    reports::check_plot_spares(o.plot, csv, "--csv");
   }
+  check_inputs(o.inputs);
   const Checkpoint checkpoint(o.common.in);
-  std::string source;
-  conversion.calibration = calibration_request(o, checkpoint, globals, source);
+  const Calibration calibration = read_calibration(o, checkpoint);
+  conversion.calibration = calibration.request;
   SlimReport report;
   {
     ConvertProgress progress(globals.quiet);
     report = convert_to_slim(checkpoint, o.common.out, conversion, std::ref(progress));
   }
+  for (const std::string& line : calibration.warnings) globals.warn(line);
   std::string no_tokenizer;
   const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
   // Behind its end a text says nothing about the model.
   if (tokenizer) conversion.calibration.stop_tokens = tokenizer->end_of_text();
   const LogitComparison logits =
       compare_logits(checkpoint, Checkpoint(o.common.out), conversion.calibration);
-  if (!o.csv.empty()) {
-    reports::write_slim_csv(report, conversion.dtype, logits.relative_error, o.csv);
+  if (!csv.empty()) {
+    reports::write_slim_csv(report, conversion.dtype, logits.relative_error, csv);
   }
   if (!o.plot.empty()) {
     reports::write_plot(reports::slim_error_plot(report, conversion.dtype, o.max_error), o.plot);
   }
+  if (o.csv == "-") return;
   if (o.common.json) {
-    print_json(slim_json(o, report, source, logits));
+    print_json(slim_json(o, report, calibration.source, logits));
   } else {
     print_text(slim_text(report, logits));
   }
@@ -281,13 +330,16 @@ void add_convert_slim(CLI::App& command, const Globals& globals) {
       ->type_name("F")
       ->capture_default_str();
   RunInputs& in = o->calibration;
-  c->add_option("--calibration-prompt", in.prompt, "text to try the layers on")->type_name("TEXT");
-  c->add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
+  o->inputs = {
+      c->add_option("--calibration-prompt", in.prompt, "text to try the layers on")
+          ->type_name("TEXT"),
+      c->add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
+          ->type_name("FILE"),
+      c->add_option("--calibration-tokens", in.tokens, "the same as token ids")->type_name("IDS"),
+      c->add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
+          ->type_name("FILE.wav")};
+  c->add_option("--csv", o->csv, "errors by attention, form and storage; - is stdout")
       ->type_name("FILE");
-  c->add_option("--calibration-tokens", in.tokens, "the same as token ids")->type_name("IDS");
-  c->add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
-      ->type_name("FILE.wav");
-  c->add_option("--csv", o->csv, "errors by attention, form and storage")->type_name("FILE");
   c->add_option("--plot", o->plot, "errors in the written storage, .svg or .png")
       ->type_name("FILE");
   c->callback([o, &globals] { convert_slim(*o, globals); });

@@ -33,7 +33,7 @@ constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB o
 constexpr std::uint64_t max_copies = 4096;
 
 /// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
-Sequences parse_ids(const std::string& text, const char* flag) {
+Sequences parse_ids(const std::string& text, const std::string& flag) {
   Sequences sequences(1);
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -230,7 +230,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
   const auto encode = [&](const std::string& text, const std::string& flag) -> Sequences {
     if (!tokenizer) {
       throw Error(flag + ": " + no_tokenizer + "; expected " +
-                  (flag == in.file_name ? "token ids in a .json" : "--tokens"));
+                  (flag == in.file_name ? "token ids in a .json" : in.tokens_name));
     }
     if (text.empty()) throw Error(flag, "an empty text", "a prompt");
     std::vector<TokenId> ids = tokenizer->encode(text);
@@ -244,7 +244,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     prompt = std::move(sequences);
     ++given;
   };
-  if (!in.prompt.empty()) take(encode(in.prompt, "--prompt"), "--prompt");
+  if (!in.prompt.empty()) take(encode(in.prompt, in.prompt_name), in.prompt_name);
   if (!in.prompt_file.empty()) {
     auto ids = ids_of_file(in.prompt_file, in.file_name);
     take(ids ? std::move(*ids)
@@ -262,14 +262,15 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
 
   execute::Request r;
   if (!a.encoder_decoder) {
+    const std::string features_name = "--features";
     for (const auto& [flag, value] :
-         {std::pair{"--encoder-tokens", &in.encoder_tokens}, std::pair{"--features", &in.features},
-          std::pair{"--audio", &in.audio}}) {
+         {std::pair{&in.encoder_tokens_name, &in.encoder_tokens},
+          std::pair{&features_name, &in.features}, std::pair{&in.audio_name, &in.audio}}) {
       if (!value->empty()) {
-        throw Error(std::string(flag) + ": " + a.name + " has no encoder; expected --tokens");
+        throw Error(*flag + ": " + a.name + " has no encoder; expected " + in.tokens_name);
       }
     }
-    if (!in.tokens.empty()) take(parse_ids(in.tokens, "--tokens"), "--tokens");
+    if (!in.tokens.empty()) take(parse_ids(in.tokens, in.tokens_name), in.tokens_name);
     if (given != 1) {
       throw Error(given == 0 ? "no prompt given" : "several prompts given",
                   std::to_string(given) + " of them",
@@ -284,14 +285,14 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
       ++given;
     }
     if (!mel && !(in.features.empty() && in.audio.empty())) {
-      throw Error(in.features.empty() ? "--audio" : "--features", a.name + ", which reads tokens",
-                  "--encoder-tokens, --prompt or --prompt-file");
+      throw Error(in.features.empty() ? in.audio_name : "--features",
+                  a.name + ", which reads tokens", "--encoder-tokens, --prompt or --prompt-file");
     }
     r.tokens = in.tokens.empty() ? default_decoder_start(in, checkpoint, tokenizer)
-                                 : parse_ids(in.tokens, "--tokens");
-    check_vocabulary(r.tokens, a, "--tokens");
+                                 : parse_ids(in.tokens, in.tokens_name);
+    check_vocabulary(r.tokens, a, in.tokens_name);
     if (!in.encoder_tokens.empty()) {
-      take(parse_ids(in.encoder_tokens, "--encoder-tokens"), "--encoder-tokens");
+      take(parse_ids(in.encoder_tokens, in.encoder_tokens_name), in.encoder_tokens_name);
     }
     r.encoder_tokens = std::move(prompt);
     if (!in.features.empty()) {

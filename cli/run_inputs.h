@@ -16,10 +16,13 @@ namespace kvcast::cli {
 /// As the user typed them.
 struct RunInputs {
   std::string tokens;
+  std::string tokens_name = "--tokens";  ///< what errors call it
   std::string prompt;
+  std::string prompt_name = "--prompt";  ///< what errors call it
   std::string prompt_file;
   std::string file_name = "--prompt-file";  ///< what errors call it
   std::string encoder_tokens;
+  std::string encoder_tokens_name = "--encoder-tokens";  ///< what errors call it
   std::string features;
   std::string audio;
   std::string audio_name = "--audio";  ///< what errors call it

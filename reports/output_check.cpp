@@ -12,6 +12,19 @@ namespace kvcast::reports {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+fs::path resolved(const fs::path& path) {
+  std::error_code ec;
+  // Made absolute first: of a file that is not there yet, weakly_canonical keeps a relative name.
+  const fs::path absolute = fs::absolute(path, ec);
+  fs::path found = fs::weakly_canonical(absolute, ec);
+  if (ec) found = absolute;
+  return found.has_filename() ? found : found.parent_path();
+}
+
+}  // namespace
+
 void check_writable(const fs::path& path) {
   std::error_code ec;
   const fs::file_status status = fs::status(path, ec);
@@ -27,16 +40,15 @@ void check_plot_writable(const fs::path& picture) {
 
 void check_plot_spares(const fs::path& picture, const fs::path& file, std::string_view flag) {
   const fs::path points = plot_files(picture).csv;
-  // Made absolute first: of a file that is not there yet, weakly_canonical keeps a relative name.
-  const auto resolved = [](const fs::path& path) {
-    std::error_code ec;
-    const fs::path absolute = fs::absolute(path, ec);
-    const fs::path found = fs::weakly_canonical(absolute, ec);
-    return ec ? absolute : found;
-  };
   if (file.empty() || resolved(points) != resolved(file)) return;
   throw Error("plot " + picture.string(), fmt::format("points that go to the file of {}", flag),
               "another stem");
+}
+
+void check_spares_folder(const fs::path& file, const fs::path& folder, std::string_view flag) {
+  if (file.empty() || resolved(file) != resolved(folder)) return;
+  throw Error(std::string(flag) + " " + file.string(), "the name of the new folder",
+              "another name");
 }
 
 }  // namespace kvcast::reports

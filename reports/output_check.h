@@ -18,4 +18,8 @@ void check_plot_writable(const std::filesystem::path& picture);
 void check_plot_spares(const std::filesystem::path& picture, const std::filesystem::path& file,
                        std::string_view flag);
 
+/// Throws Error when `file`, which `flag` names, is the folder that a command is about to make.
+void check_spares_folder(const std::filesystem::path& file, const std::filesystem::path& folder,
+                         std::string_view flag);
+
 }  // namespace kvcast::reports

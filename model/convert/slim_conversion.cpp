@@ -349,8 +349,10 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
   if (conversion.option != "auto") slim_layers(a, conversion.option);
   const execute::Request& r = conversion.calibration;
   if (a.num_mel_bins > 0) return;
-  const std::size_t tokens =
-      a.encoder_decoder ? r.encoder_tokens.front().size() : r.tokens.front().size();
+  std::size_t tokens = 0;
+  for (const auto& prompt : a.encoder_decoder ? r.encoder_tokens : r.tokens) {
+    tokens += prompt.size();
+  }
   if (tokens < fewest_calibration_tokens) {
     throw Error("calibration prompt", fmt::format("{} tokens", tokens),
                 fmt::format("at least {}", fewest_calibration_tokens));

@@ -151,6 +151,25 @@ TEST_CASE("choose mlkv: ranked rows, rejected ones with a reason, published accu
   check_refused("choose mlkv --model falcon-7b --hardware a100-80gb", "a model of the type falcon");
 }
 
+// Table 2's models are widened to about as many parameters; all heads kept, nothing is widened.
+TEST_CASE("choose mlkv: accuracies stand beside the published models alone, methods mean the row") {
+  const std::string choose = "choose mlkv --model pythia-160m --json --hardware a100-80gb --widen ";
+  const auto method_of = [](const json& row) { return row["method"].get<std::string>(); };
+  for (const std::string widen : {"none", "copy", "preserve"}) {
+    const json j = run_json(choose + widen);
+    std::size_t published = 0;
+    for (const json& row : j["rows"]) {
+      if (row.contains("published_accuracy_pct")) ++published;
+      if (row["kv_layers"] != 4) continue;
+      const json e = run_json("estimate --json --model pythia-160m --hardware a100-80gb --method " +
+                              method_of(row));
+      CHECK(e["parameters"] == row["parameters"]);
+    }
+    CHECK(published == (widen == "none" ? 1 : 9));
+  }
+  CHECK(method_of(run_json(choose + "none")["rows"][0]) == "mlkv:layers=12,heads=12,widen=none");
+}
+
 TEST_CASE("choose mlkv: a budget is enough, and without a device nothing is said of speed") {
   const std::string choose =
       "choose mlkv --model pythia-160m --memory-budget 6000000000 --batch 100 --context 2k ";

@@ -113,6 +113,39 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
             .status == 0);
 }
 
+// Prompts of 9 and 2 tokens, 15 decode steps behind each.
+TEST_CASE("convert slim: calibration prompts of different lengths are compared each for itself") {
+  const reports::TestFolder folder;
+  const auto convert = [&](const std::string& out, const std::string& ids) {
+    return run_json("convert slim -q --json --max-error 0.1 --dtype bf16 " + oracle + "opt " +
+                    (folder.path() / out).string() + " --calibration-tokens '" + ids + "'");
+  };
+  const json j = convert("a", "1,2,3,4,5,6,7,8,9;1,2");
+  CHECK(j["calibration_rows"] == 9 + 2);
+  CHECK(j["compared_positions"] == 9 + 15 + 2 + 15);
+  CHECK(j["logit_error"].get<double>() > 1e-4);  // bf16 has 8 bits
+  CHECK(j["logit_error"].get<double>() < 0.1);
+  const json turned = convert("b", "1,2;1,2,3,4,5,6,7,8,9");
+  CHECK(turned["logit_error"].get<double>() ==
+        doctest::Approx(j["logit_error"].get<double>()).epsilon(1e-6));
+  CHECK(turned["same_next_tokens"] == j["same_next_tokens"]);
+}
+
+TEST_CASE("convert slim: results that cannot be written are refused before the checkpoint is") {
+  const reports::TestFolder folder;
+  const auto refused = [&](const std::string& out, const std::string& flags) {
+    check_refused(
+        "convert slim -q " + oracle + "opt " + (folder.path() / out).string() + tokens + flags,
+        flags.substr(0, flags.find(' ')).substr(2));
+    CHECK(folder.num_files() == 0);
+  };
+  refused("out", "--csv " + (folder / "nowhere/csv").string());
+  refused("out", "--plot " + (folder / "nowhere/plot.svg").string());
+  refused("out", "--csv " + (folder / "out").string());
+  refused("out/", "--csv " + (folder / "out").string());
+  refused("plot.csv", "--plot " + (folder / "plot.svg").string());
+}
+
 TEST_CASE("convert slim: errors as rows and as a picture, and what they do to the logits") {
   const reports::TestFolder folder;
   const std::string out = (folder / "out").string();
@@ -151,6 +184,64 @@ TEST_CASE("convert slim: errors as rows and as a picture, and what they do to th
                     (folder / "p.csv").string() + " --plot " + (folder / "p.svg").string(),
                 "--csv");
   CHECK(!fs::exists(folder / "b"));
+}
+
+TEST_CASE("convert slim: refusals name the flag that was typed, and count an empty one as given") {
+  const reports::TestFolder folder;
+  const std::string out = (folder / "out").string();
+  const std::string empty = (folder / "empty.txt").string();
+  std::ofstream(empty).close();
+  const auto refused = [&](const std::string& model, const std::string& flags,
+                           const std::string& part) {
+    check_refused("convert slim " + oracle + model + " " + out + " " + flags, part);
+    CHECK(!fs::exists(out));
+  };
+  refused("opt", "--calibration-tokens ''", "--calibration-tokens: got an empty text");
+  refused("opt", "--calibration-prompt ''", "--calibration-prompt: got an empty text");
+  refused("opt", "--calibration-prompt-file ''", "--calibration-prompt-file: got an empty text");
+  refused("opt", "--calibration-tokens 1,2,x", "--calibration-tokens: got");
+  refused("t5", "--calibration-tokens 1,2,x", "--calibration-tokens: got");
+  refused("opt", "--calibration-prompt-file " + empty, "--calibration-prompt-file");
+  refused("opt", "--calibration-audio a.wav", "--calibration-audio: ");
+  refused("opt", tokens + "--calibration-prompt a", "2 inputs, expected one of --calibration-");
+}
+
+TEST_CASE("convert slim: made-up input is warned of once the request is accepted, not before") {
+  const reports::TestFolder folder;
+  const std::string convert = "convert slim " + oracle + "opt " + (folder / "out").string();
+  check_refused(convert + " --max-error 1e-12 --option kcache", "--max-error");
+  check_refused(convert + " --dtype int8", "int8");
+  const ProgramResult accepted = run_program(convert + " --max-error 0.1");
+  CHECK(accepted.status == 0);
+  CHECK(accepted.errors.find("made-up input") != std::string::npos);
+  CHECK(std::count(accepted.errors.begin(), accepted.errors.end(), '\n') == 1);
+}
+
+TEST_CASE("convert slim: --csv - writes the rows to standard output, and nothing else") {
+  const reports::TestFolder folder;
+  const std::string convert = "convert slim -q --max-error 0.1 " + oracle + "opt ";
+  const std::string csv = (folder / "errors.csv").string();
+  CHECK(run_program(convert + (folder / "a").string() + tokens + "--csv " + csv).status == 0);
+  const ProgramResult rows = run_program(convert + (folder / "b").string() + tokens + "--csv -");
+  CHECK(rows.status == 0);
+  std::ifstream file(csv);
+  CHECK(rows.output == std::string(std::istreambuf_iterator<char>(file), {}));
+  CHECK(!fs::exists("-"));
+  check_refused(convert + (folder / "c").string() + tokens + "--json --csv -", "--json");
+  CHECK(!fs::exists(folder / "c"));
+}
+
+// With rotary positions inputs cannot be kept.
+TEST_CASE("convert slim: forms that no layer could take are not counted") {
+  const reports::TestFolder folder;
+  const std::string convert = "convert slim -q --max-error 0.1 " + oracle + "llama_mha ";
+  const json j = run_json(convert + (folder / "a").string() + tokens + "--json");
+  const json& counts = j["layers_under_5_percent"]["self"];
+  CHECK(counts.contains("kcache"));
+  CHECK(!counts.contains("xcache"));
+  const ProgramResult text = run_program(convert + (folder / "b").string() + tokens);
+  CHECK(text.output.find("vcache ") != std::string::npos);
+  CHECK(text.output.find("xcache 0/0/0") == std::string::npos);
 }
 
 TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reason") {
@@ -203,6 +294,14 @@ TEST_CASE("choose slim: all stretches of sizes are said, each as the estimates h
   CHECK(some_have_two);
   const ProgramResult text = run_program("choose slim -q" + sizes);
   CHECK(text.output.find(" to ") != std::string::npos);
+}
+
+TEST_CASE("choose slim: a stretch without an end says where the search ended") {
+  const ProgramResult text =
+      run_program("choose slim -q --model codellama-7b --hardware a100-80gb --prompt-len 16000");
+  CHECK(text.output.find("from 1 ") != std::string::npos);
+  CHECK(text.output.find("to the end of the search, batch 4096 and context 131072\n") !=
+        std::string::npos);
 }
 
 // The encoder's 1500 states of 512 fp16 numbers are 1,536,000 bytes a sequence; an H100 has 50 MiB
