@@ -209,7 +209,7 @@ TEST_CASE("kvp fit: bad input is refused and nothing is written") {
   const reports::TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
-  write_random_checkpoint(llama_config(2, 8, 2, 1, 54), folder / "other", 2);
+  write_random_checkpoint(llama_config(2, 8, 2, 1, 53 + 257), folder / "other", 2);
   const Checkpoint base(folder / "base"), small(folder / "small"), other(folder / "other");
   KvpFit fit;
   fit.map = {0, 0, 1};
@@ -225,7 +225,7 @@ TEST_CASE("kvp fit: bad input is refused and nothing is written") {
     CHECK(folder.num_files() == files);
   };
   refused(small, fit, 15, "text: got 15 tokens, expected at least 16");
-  refused(other, fit, 60, "a vocabulary of 54, expected the 53");
+  refused(other, fit, 60, "a vocabulary of 310, expected the 53");
   KvpFit wrong = fit;
   wrong.map = {0, 1};
   refused(small, wrong, 60, "got 2 indices, expected 3");
