@@ -12,8 +12,8 @@ namespace kvcast {
 /// 152,064. Ours: twice that difference.
 inline constexpr std::uint64_t vocabulary_padding = 256;
 
-/// Whether the vocabularies differ by padding at most, rows of ids that no text has. What tokenizers
-/// make of the ids is not seen here.
+/// Whether the vocabularies differ by padding at most, rows of ids that no text has. What
+/// tokenizers make of the ids is not seen here.
 inline bool may_share_tokens(const Architecture& a, const Architecture& b) {
   const auto [fewer, more] = std::minmax(a.vocab_size, b.vocab_size);
   return more - fewer <= vocabulary_padding;
