@@ -130,6 +130,22 @@ TEST_CASE("kvp fit: a known linear map between two models is found again") {
   CHECK(r.value_positions.size() == 16);
 }
 
+// 8 inputs and the bias: 9 unknowns of each output. Half of so short a text is held out.
+TEST_CASE("kvp fit: as many tokens as unknowns are asked for") {
+  KnownPair pair;
+  const Checkpoint base(pair.folder / "base"), auxiliary(pair.folder / "auxiliary");
+  KvpFit fit;
+  fit.map = {0};
+  const std::string line =
+      message_of([&] { fit_predictor(base, auxiliary, text_of(17), pair.folder / "few", fit); });
+  CAPTURE(line);
+  CHECK(line.find("got 8 tokens to fit") != std::string::npos);
+  CHECK(line.find("at least 9") != std::string::npos);
+  CHECK_FALSE(fs::exists(pair.folder / "few"));
+  const KvpFitReport r = fit_predictor(base, auxiliary, text_of(18), pair.folder / "out", fit);
+  CHECK(r.fitted_tokens == 9);
+}
+
 // 2 windows of 16 and one of 8: with the last one held out, nothing would measure positions 8
 // to 15.
 TEST_CASE("kvp fit: a short last window is never all that is held out") {
