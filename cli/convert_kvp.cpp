@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -77,6 +78,23 @@ std::string kvp_text(const KvpFitReport& r) {
   return text + fmt::format("predictor of {} parameters\n", r.parameters);
 }
 
+/// One line where maps predict held-out tokens worse than a constant would.
+void warn_of_misfits(const KvpFitReport& r, const Globals& globals) {
+  std::size_t misfits = 0;
+  double worst = 0;
+  for (const auto* errors : {&r.key_layers, &r.value_layers}) {
+    for (const PredictionError& e : *errors) {
+      if (e.r2 < 0) ++misfits;
+      worst = std::min(worst, e.r2);
+    }
+  }
+  if (misfits == 0) return;
+  globals.warn(fmt::format(
+      "{} of {} maps predict the held-out tokens worse than the fitted tokens' mean does (R2 down "
+      "to {:.3g}): {} tokens are too few, or the auxiliary model tells too little",
+      misfits, r.key_layers.size() + r.value_layers.size(), worst, r.fitted_tokens));
+}
+
 void convert_kvp(const KvpOptions& o, const Globals& globals) {
   const Checkpoint base(o.common.in);
   const Checkpoint auxiliary(o.auxiliary);
@@ -120,6 +138,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     ConvertProgress progress(globals.quiet);
     report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
   }
+  warn_of_misfits(report, globals);
   if (!csv.empty()) reports::write_prediction_csv(report, csv);
   const auto draw = [&](auto plot_of, const std::string& picture) {
     if (picture.empty()) return;
@@ -148,7 +167,9 @@ void add_convert_kvp(CLI::App& convert, const Globals& globals) {
       "predictor");
   c->footer(
       "Errors are of keys before the base's norm and rotation, and of values, on windows that were "
-      "not fitted.");
+      "not fitted. At least as many tokens are fitted as a map's output has unknowns: the "
+      "auxiliary\n"
+      "layer's features (key-value heads times head size) and a bias.");
   const auto o = std::make_shared<KvpOptions>();
   c->add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
       ->required();

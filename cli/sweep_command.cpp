@@ -152,6 +152,13 @@ unsigned num_threads(const Options& o, const MpiRanks* ranks) {
   return std::max(1u, num_cores() / sharing);
 }
 
+/// Its first `most` lines or bars.
+reports::SweepPlot plot_of(const Options& o, const SweepGrid& grid, std::size_t most) {
+  if (o.plot_kind == "parts") return reports::sweep_parts_plot(grid, most);
+  if (o.plot_kind == "memory") return reports::sweep_memory_plot(grid);
+  return reports::sweep_ttft_plot(grid, most);
+}
+
 struct Request {
   reports::Shard shard;
   SweepGrid grid;
@@ -169,12 +176,16 @@ Request parse_request(const Options& o, const Globals& globals) {
   if (std::find(kinds.begin(), kinds.end(), o.plot_kind) == kinds.end()) {
     throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
   }
+  // All of this is found now and not after the sweep.
+  if (!o.dry_run) reports::check_any_possible(request.grid);
   if (o.plot.empty()) return request;
-  // Found now and not after the sweep.
   if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
   reports::check_plot_spares(o.plot, o.csv, "--csv");
+  if (o.dry_run) return request;
+  reports::check_plot_writable(o.plot);
+  plot_of(o, request.grid, 1);
   return request;
 }
 
@@ -274,9 +285,7 @@ void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
   if (o.plot.empty()) return;
   const bool memory = o.plot_kind == "memory";
   const bool parts = o.plot_kind == "parts";
-  const reports::SweepPlot drawn = parts    ? reports::sweep_parts_plot(grid)
-                                   : memory ? reports::sweep_memory_plot(grid)
-                                            : reports::sweep_ttft_plot(grid);
+  const reports::SweepPlot drawn = plot_of(o, grid, parts ? reports::max_bars : reports::max_lines);
   reports::write_plot(drawn.plot, o.plot);
   std::string line =
       parts ? o.plot + ": the parts of TTFT"

@@ -5,6 +5,7 @@
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/shared_vocabulary.h"
 
 namespace kvcast {
 namespace {
@@ -122,7 +123,7 @@ std::string predictor_weight(std::size_t layer, std::string_view part, std::stri
 void check_pair(const Architecture& base, const Architecture& auxiliary) {
   check_model(base, "base");
   check_model(auxiliary, "auxiliary");
-  if (base.vocab_size == auxiliary.vocab_size) return;
+  if (may_share_tokens(base, auxiliary)) return;
   throw Error("KV prediction, the auxiliary model " + auxiliary.name,
               fmt::format("a vocabulary of {}", auxiliary.vocab_size),
               fmt::format("the {} of {}: both read the same tokens", base.vocab_size, base.name));

@@ -50,8 +50,8 @@ void check_predictor(const PredictorConfig& config, const std::string& place,
 std::string predictor_weight(std::size_t layer, std::string_view part, std::string_view kind);
 
 /// Throws Error unless the base's cache can be predicted and the auxiliary can predict it:
-/// decoder-only models of one vocabulary whose layers all have keys and values of their own, not
-/// converted for slim attention.
+/// decoder-only models of one vocabulary (as may_share_tokens has it) whose layers all have keys
+/// and values of their own, not converted for slim attention.
 void check_pair(const Architecture& base, const Architecture& auxiliary);
 
 /// Σ_i 2·(auxiliary features + 1)·base features, biases included.

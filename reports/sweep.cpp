@@ -10,6 +10,7 @@
 
 #include "model/error.h"
 #include "reports/sweep_file.h"
+#include "reports/sweep_rows.h"
 
 namespace kvcast::reports {
 namespace {
@@ -224,6 +225,20 @@ Shard parse_shard(std::string_view text, std::string_view place) {
     throw Error(place, "'" + std::string(text) + "'", "I/N with 1 <= I <= N, such as 2/3");
   }
   return shard;
+}
+
+void check_any_possible(const SweepGrid& grid) {
+  std::string first;
+  for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
+    ConfigurationRows rows(grid, c);
+    for (std::uint64_t size = 0; size < grid.num_sizes(); ++size) {
+      const std::optional<std::string> problem = rows.problem(size);
+      if (!problem) return;
+      if (first.empty()) first = *problem;
+      if (!rows.is_possible()) break;
+    }
+  }
+  throw Error(first);
 }
 
 SweepResult run_sweep(const SweepGrid& grid, const SweepOptions& o, const MpiRanks* ranks) {

@@ -53,6 +53,10 @@ struct SweepResult {
   std::string partial;   ///< where the rows are if so; empty: a stream
 };
 
+/// Throws Error with the first row's reason when every row of the grid has one: nothing is worth
+/// writing then.
+void check_any_possible(const SweepGrid& grid);
+
 /// With `ranks`, all ranks call it with equal arguments; rank 0 writes and returns the result, the
 /// others return an empty one. Throws Error as SweepFile does.
 SweepResult run_sweep(const SweepGrid& grid, const SweepOptions& options,

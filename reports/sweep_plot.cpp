@@ -66,25 +66,46 @@ struct Bar {
   roofline::Estimate estimate;
 };
 
-std::string names_of(const std::vector<MethodSpec>& methods) {
+/// The method that keeps a share of the prompt; null: none does.
+const MethodSpec* keeper(const std::vector<MethodSpec>& methods) {
+  const auto found = std::find_if(methods.begin(), methods.end(), [](const MethodSpec& spec) {
+    return !text_option(spec, "keep", "").empty();
+  });
+  return found == methods.end() ? nullptr : &*found;
+}
+
+/// Whether another use of the method in the grid has another value of the option, or none.
+bool option_differs(const SweepGrid& grid, const MethodSpec& spec, const std::string& key,
+                    const std::string& value) {
+  for (const std::string& text : grid.spec().method) {
+    for (const MethodSpec& other : parse_methods(text)) {
+      if (other.name == spec.name && text_option(other, key, "") != value) return true;
+    }
+  }
+  return false;
+}
+
+/// "static-prune+kvp:auxiliary=lp-0.25": options only where the grid has others, and not the share
+/// that the bar has as its name.
+std::string names_of(const SweepGrid& grid, const std::vector<MethodSpec>& methods) {
+  const MethodSpec* const shared = keeper(methods);
   std::string names;
-  for (const MethodSpec& spec : methods) names += (names.empty() ? "" : "+") + spec.name;
+  for (const MethodSpec& spec : methods) {
+    names += (names.empty() ? "" : "+") + spec.name;
+    char before = ':';
+    for (const auto& [key, value] : spec.options) {
+      if ((key == "keep" && &spec == shared) || !option_differs(grid, spec, key, value)) continue;
+      names += before + key + "=" + value;
+      before = ',';
+    }
+  }
   return names;
 }
 
-/// The share of the prompt that one of the methods keeps, in percent; empty: none does.
-std::string kept_share(const std::vector<MethodSpec>& methods) {
-  for (const MethodSpec& spec : methods) {
-    const std::string keep = text_option(spec, "keep", "");
-    if (!keep.empty()) return fmt::format("{:g}", 100 * fraction_option(spec, "keep"));
-  }
-  return {};
-}
-
-std::vector<Bar> bars_of(const SweepGrid& grid, std::size_t max_bars) {
+std::vector<Bar> bars_of(const SweepGrid& grid, std::size_t most) {
   std::vector<Bar> bars;
   RowScratch scratch;
-  for (std::uint64_t c = 0; c < grid.num_configurations() && bars.size() < max_bars; ++c) {
+  for (std::uint64_t c = 0; c < grid.num_configurations() && bars.size() < most; ++c) {
     ConfigurationRows rows(grid, c);
     try {
       rows.evaluate(0, 1, scratch);
@@ -93,19 +114,22 @@ std::vector<Bar> bars_of(const SweepGrid& grid, std::size_t max_bars) {
       continue;
     }
     const std::vector<MethodSpec> methods = grid.configuration(c).methods;
-    const std::string share = kept_share(methods);
+    const std::string names = names_of(grid, methods);
+    const MethodSpec* const kept = keeper(methods);
     std::string group = grid.label(c);
     const std::string spelled = to_string(methods);
     const std::size_t at = group.rfind(spelled);
-    if (at != std::string::npos) group.replace(at, spelled.size(), names_of(methods));
-    bars.push_back({share.empty() ? names_of(methods) : share, group, scratch.estimates[0]});
+    if (at != std::string::npos) group.replace(at, spelled.size(), names);
+    bars.push_back(
+        {kept == nullptr ? names : fmt::format("{:g}", 100 * fraction_option(*kept, "keep")), group,
+         scratch.estimates[0]});
   }
   return bars;
 }
 
 }  // namespace
 
-SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t max_lines) {
+SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t most) {
   const std::vector<std::uint64_t>& batches = grid.spec().batch;
   KVCAST_ASSERT(grid.spec().prompt_len.size() > 1);
   SweepPlot result;
@@ -113,7 +137,7 @@ SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t max_lines) {
   std::vector<TtftPoint> points;
   for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
     ConfigurationRows rows(grid, c);
-    for (std::size_t b = 0; b < batches.size() && result.num_lines < max_lines; ++b) {
+    for (std::size_t b = 0; b < batches.size() && result.num_lines < most; ++b) {
       std::string label = grid.label(c);
       if (batches.size() > 1) label += fmt::format(", batch {}", batches[b]);
       const std::vector<LinePoint> line = line_points(grid, rows, b);
@@ -123,7 +147,7 @@ SweepPlot sweep_ttft_plot(const SweepGrid& grid, std::size_t max_lines) {
       }
       ++result.num_lines;
     }
-    if (result.num_lines == max_lines) break;
+    if (result.num_lines == most) break;
   }
   if (points.empty()) throw Error("the plot: every configuration of the grid is impossible");
   std::string title = "Time to first token";
@@ -159,10 +183,10 @@ SweepPlot sweep_memory_plot(const SweepGrid& grid) {
   throw Error("the plot: every configuration of the grid is impossible");
 }
 
-SweepPlot sweep_parts_plot(const SweepGrid& grid, std::size_t max_bars) {
+SweepPlot sweep_parts_plot(const SweepGrid& grid, std::size_t most) {
   SweepPlot result;
   result.num_possible_lines = grid.num_configurations();
-  const std::vector<Bar> bars = bars_of(grid, max_bars);
+  const std::vector<Bar> bars = bars_of(grid, most);
   if (bars.empty()) throw Error("the plot: every configuration of the grid is impossible");
   result.num_lines = bars.size();
   Plot& plot = result.plot;

@@ -88,6 +88,20 @@ void ConfigurationRows::evaluate(std::uint64_t first, std::uint64_t last, RowScr
   estimator_->sweep(scratch.points, scratch.estimates);
 }
 
+std::optional<std::string> ConfigurationRows::problem(std::uint64_t size) {
+  std::call_once(recorded_, [this] { record(); });
+  if (!estimator_) return impossible_;
+  std::array<DesignPoint, 1> point;
+  grid_.sizes(size, own_prompt_len_, point);
+  try {
+    estimator_->at(point[0]);
+    return {};
+  } catch (const Error& e) {
+    if (e.fault() == Fault::Run) throw;
+    return e.what();
+  }
+}
+
 std::uint64_t ConfigurationRows::append(std::uint64_t first, std::uint64_t last,
                                         RowScratch& scratch, std::string& text) {
   bool block_overflows = false;

@@ -38,12 +38,16 @@ class ConfigurationRows {
   ConfigurationRows(const SweepGrid& grid, std::uint64_t index) : grid_(grid), index_(index) {}
 
   std::uint64_t index() const { return index_; }
+  /// Whether any size can be; once one was asked for.
+  bool is_possible() const { return estimator_.has_value(); }
   /// Appends the rows of sizes `first` to `last` (excluded). Returns how many of them are errors.
   std::uint64_t append(std::uint64_t first, std::uint64_t last, RowScratch& scratch,
                        std::string& text);
   /// Estimates at sizes `first` to `last`, into scratch, without text. Throws Error when
   /// impossible.
   void evaluate(std::uint64_t first, std::uint64_t last, RowScratch& scratch);
+  /// The reason that the row of this size has in place of results, if it has one.
+  std::optional<std::string> problem(std::uint64_t size);
 
  private:
   void record();

@@ -26,7 +26,7 @@ KeepRate keep_rate(const KeepRateRequest& request, double keep) {
   const Recording& r = estimator.recording();
   const roofline::DesignPoint& p = request.point;
   KeepRate rate{.keep = keep,
-                .kept_tokens = r.prompt_tokens.at(r.symbols.resolve({p.batch, p.prompt_len, 1})),
+                .kept_tokens = r.prompt_slots.at(r.symbols.resolve({p.batch, p.prompt_len, 1})),
                 .ttft_s = e.ttft_s,
                 .ttft_speedup = e.ttft_speedup,
                 .kv_cache_bytes = e.kv_cache_bytes,

@@ -229,6 +229,17 @@ KvpFitReport begin_report(const Checkpoint& base, const Checkpoint& auxiliary, c
   return report;
 }
 
+/// With fewer tokens than an output has unknowns, a weight for each input and a bias, only the
+/// penalty chooses among the maps that fit them all.
+void check_fitted_tokens(std::size_t tokens, const Architecture& auxiliary, const LayerMap& map) {
+  std::size_t widest = 0;
+  for (const std::size_t source : map) widest = std::max(widest, features(auxiliary, source));
+  if (tokens > widest) return;
+  throw Error("text", fmt::format("{} tokens to fit, beside those held out", tokens),
+              fmt::format("at least {}: a map from {} features of {} has as many unknowns",
+                          widest + 1, widest, auxiliary.name));
+}
+
 }  // namespace
 
 std::size_t longest_prompt(const Architecture& a) {
@@ -300,6 +311,9 @@ KvpFitReport fit_predictor(
   const std::size_t every =
       std::min(whole, static_cast<std::size_t>(std::llround(1 / fit.held_out)));
   const auto is_held_out = [&](std::size_t w) { return w % every == every - 1; };
+  std::size_t to_fit = 0;
+  for (std::size_t w = 0; w < windows.size(); ++w) to_fit += is_held_out(w) ? 0 : windows[w].size();
+  check_fitted_tokens(to_fit, auxiliary.architecture(), fit.map);
   const execute::Session base_session(base, {});
   const execute::Session auxiliary_session(auxiliary, {});
   std::uint64_t done = 0;

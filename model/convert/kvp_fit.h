@@ -50,8 +50,9 @@ struct KvpFitReport {
 };
 
 /// `on_window` is called with the windows done and to do. Throws Error: a pair or a map that does
-/// not fit, a text too short, weights that the text leaves undetermined, and as CheckpointWriter
-/// does; then nothing is written.
+/// not fit, a text too short (fewer tokens to fit than an output of the widest map has unknowns),
+/// weights that the text leaves undetermined, and as CheckpointWriter does; then nothing is
+/// written.
 KvpFitReport fit_predictor(
     const Checkpoint& base, const Checkpoint& auxiliary, std::span<const execute::TokenId> text,
     const std::filesystem::path& output, const KvpFit& fit,

@@ -3,6 +3,7 @@
 
 #include "model/error.h"
 #include "model/methods/prompt_scores.h"
+#include "model/shared_vocabulary.h"
 
 namespace kvcast {
 namespace {
@@ -11,21 +12,16 @@ namespace {
 constexpr std::uint64_t default_lookahead = 8;
 /// Ours: beyond any context of the catalog. Estimates add up the look-ahead's steps one by one.
 constexpr std::uint64_t most_lookahead = std::uint64_t{1} << 20;
-/// Vocabularies of one tokenizer are padded differently: Qwen2.5's 0.5B has 151,936 rows, its 72B
-/// 152,064. Ours: twice that difference.
-constexpr std::uint64_t vocabulary_padding = 256;
 
 const NamePrefixes own_weights{"speculator.", "speculator."};
 const NamePrefixes base_weights{"", "speculator."};
 
 void check_speculator(const Architecture& speculator, const Architecture& base) {
-  const std::uint64_t a = speculator.vocab_size;
-  const std::uint64_t b = base.vocab_size;
-  if ((a > b ? a - b : b - a) > vocabulary_padding) {
-    throw Error(
-        "method specprefill: speculator " + speculator.name, "a vocabulary of " + std::to_string(a),
-        "that of " + base.name + ", " + std::to_string(b) + ": both read the same token ids");
-  }
+  if (may_share_tokens(speculator, base)) return;
+  throw Error("method specprefill: speculator " + speculator.name,
+              "a vocabulary of " + std::to_string(speculator.vocab_size),
+              "that of " + base.name + ", " + std::to_string(base.vocab_size) +
+                  ": both read the same token ids");
 }
 
 std::uint64_t lookahead_option(const MethodSpec& spec) {

@@ -92,6 +92,9 @@ TEST_CASE("convert kvp: bad input is refused in one line and nothing is written"
   check_refused(command + "--identity --fit x", "--identity beside others");
   check_refused(command + "--fit " + (folder / "none").string(), "--fit: ");
   check_refused(command + "--fit " + write_ids(folder, 12), "got 12 tokens, expected at least 16");
+  // Half of them; 2 heads of 4 inputs and a bias.
+  check_refused(command + "--fit " + write_ids(folder, 16), "got 8 tokens to fit");
+  check_refused(command + "--fit " + write_ids(folder, 16), "expected at least 9");
   check_refused(command + "--identity",
                 "got 6 key features in layer 0 of openelm and 8 in layer 0");
   check_refused(command + "--identity --map paper", "--map: layer map paper");
@@ -114,6 +117,29 @@ TEST_CASE("convert kvp: bad input is refused in one line and nothing is written"
     CHECK(r.errors.find("--tokens") == std::string::npos);
   }
   CHECK_FALSE(fs::exists(out));
+}
+
+// 9 tokens to fit 9 unknowns of each output, and 9 others, none of them seen, to predict.
+TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line") {
+  const reports::TestFolder folder;
+  const fs::path ids = folder / "ids.json";
+  std::ofstream(ids) << "[0,1,2,3,4,5,6,7,8,40,41,42,43,44,45,46,47,48]";
+  const ProgramResult r = run_program("convert kvp --json " + pair + (folder / "maps").string() +
+                                      " --fit " + ids.string());
+  REQUIRE(r.status == 0);
+  std::size_t misfits = 0;
+  const json j = json::parse(r.output);
+  for (const json& layer : j["layers"]) {
+    for (const char* part : {"key_r2", "value_r2"}) {
+      if (layer[part].get<double>() < 0) ++misfits;
+    }
+  }
+  REQUIRE(misfits > 0);
+  const std::string said = "warning: " + std::to_string(misfits) + " of 6 maps predict";
+  const std::size_t at = r.errors.find(said);
+  CAPTURE(r.errors);
+  REQUIRE(at != std::string::npos);
+  CHECK(r.errors.find("warning:", at + 1) == std::string::npos);
 }
 
 TEST_CASE("convert kvp: plots of errors over layers and positions beside their points") {
@@ -208,7 +234,7 @@ TEST_CASE("convert kvp: tokenizers that differ are seen") {
   };
   std::ofstream(a / "tokenizer.json") << tokenizer("a", "b");
   std::ofstream(b / "tokenizer.json") << tokenizer("b", "a");
-  std::ofstream(folder / "text") << "abcdabcdabcdabcdabcdabcd";
+  std::ofstream(folder / "text") << "abcdabcdabcdabcdabcdabcdabcdabcd";
   const std::string text = (folder / "text").string();
   check_refused("convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() +
                     " --fit " + text + " " + (folder / "maps").string(),
@@ -235,7 +261,7 @@ TEST_CASE("convert kvp: tokenizers that differ are seen") {
   run_json("convert kvp --quiet --json --identity --base " + a.string() + " --auxiliary " +
            a.string() + " " + (folder / "same").string());
   CHECK(run_json("convert kvp --quiet --json --base " + a.string() + " --auxiliary " + a.string() +
-                 " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 12);
+                 " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 16);
 }
 
 TEST_CASE("estimate: kvp is costed with catalog names and with pruned layers") {
@@ -260,6 +286,18 @@ TEST_CASE("estimate: kvp is costed with catalog names and with pruned layers") {
   CHECK(pruned["weight_bytes"].get<std::uint64_t>() - plain["weight_bytes"].get<std::uint64_t>() ==
         4 * (559476480u - 2048 + 8672384));
   CHECK(kvp["ttft_speedup"].get<double>() > pruned["ttft_speedup"].get<double>());
+}
+
+// Rows that no token of theirs has: 151,936 and 152,064 of one tokenizer.
+TEST_CASE("estimate: kvp and specprefill take a helper of a vocabulary padded otherwise") {
+  const std::string command =
+      "estimate --quiet --json --model qwen2.5-7b --hardware h200 --prompt-len 1k --method ";
+  for (const std::string method :
+       {"kvp:auxiliary=qwen2.5-0.5b", "specprefill:speculator=qwen2.5-0.5b,keep=0.3"}) {
+    CHECK(run_json(command + method)["ttft_speedup"].get<double>() > 1);
+  }
+  check_refused(command + "kvp:auxiliary=llama-3.2-1b",
+                "a vocabulary of 128256, expected the 152064 of qwen2.5-7b");
 }
 
 }  // namespace

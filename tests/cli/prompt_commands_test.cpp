@@ -84,19 +84,22 @@ TEST_CASE("choose keep-rate: a target gives a share, and the share gives the spe
   CHECK(estimate["ttft_s"] == choice["ttft_s"]);
 
   // Every option of the method that costs something.
-  const auto same = [&](const std::string& flags, const std::string& options) {
+  const auto same = [&](const std::string& flags, const std::string& options, int kept) {
     CAPTURE(options);
     const std::string model = "--json --model llama-3.1-70b --hardware h200 --prompt-len 16k ";
     const json chosen = run_json("choose keep-rate --keep 0.3 " + model + flags)["choice"];
     const json costed =
         run_json("estimate --output-len 1 " + model + "--method specprefill:keep=0.3," + options);
     CHECK(costed["ttft_s"] == chosen["ttft_s"]);
+    CHECK(chosen["kept_tokens"] == kept);
     return chosen["ttft_s"].get<double>();
   };
   const std::string small = "--speculator llama-3.1-8b --lookahead 4 --chunk 32";
   const std::string names = "speculator=llama-3.1-8b,lookahead=4,chunk=32";
-  same(small + " --pool 13", names + ",pool=13");
-  CHECK(same("--reuse kept", "reuse=kept") < same("", "lookahead=8"));
+  same(small + " --pool 13", names + ",pool=13", 32 * 154);  // ceil(0.3 * 512 chunks)
+  // ceil(0.3 * 16384), although the base reads one token of a prompt that the cache has.
+  const int kept = 4916;
+  CHECK(same("--reuse kept", "reuse=kept", kept) < same("", "lookahead=8", kept));
   check_refused(choose + "--keep 0.5 --pool 4", "an odd number");
   check_refused(choose + "--keep 0.5 --pool 32771", "at most twice the prompt's 16384");
   check_refused(choose + "--keep 0.5 --reuse kept", "the base is its own");

@@ -58,6 +58,15 @@ expect 2 "--json" "${base[@]}" --json
 expect 2 "a folder" "${base[@]}" --csv folder
 expect 2 "one prompt length" "${base[@]}" --plot a.svg
 expect 2 "another stem" "${base[@]}" --prompt-len 1,2 --plot a.svg --csv a.csv
+# No row of the grid is possible, or the picture has none.
+csv=(--csv rows.csv)
+expect 2 "a fraction above 0" "${base[@]}" "${csv[@]}" --method random-prune:keep=1.1
+expect 2 "got 'abc'" "${base[@]}" "${csv[@]}" --method "specprefill:keep=abc;random-prune:keep=2"
+expect 2 "an odd number" "${base[@]}" "${csv[@]}" --method specprefill:keep=0.5,pool=4
+expect 2 "nosuch" "${base[@]}" "${csv[@]}" --method specprefill:keep=0.5,speculator=nosuch
+expect 2 "the plot" "${base[@]}" "${csv[@]}" --prompt-len 16,1k --plot a.svg \
+  --plot-kind parts --method specprefill:keep=0.5,pool=101
+expect 2 "missing" "${base[@]}" "${csv[@]}" --prompt-len 16,32 --plot missing/a.svg
 expect 1 "No space left" "${base[@]}" --csv /dev/full
 expect 1 "No such file or directory" "${base[@]}" --csv missing/a.csv
 "$program" sweep "${base[@]}" >/dev/full 2>err.txt

@@ -130,6 +130,22 @@ TEST_CASE("kvp fit: a known linear map between two models is found again") {
   CHECK(r.value_positions.size() == 16);
 }
 
+// 8 inputs and the bias: 9 unknowns of each output. Half of so short a text is held out.
+TEST_CASE("kvp fit: as many tokens as unknowns are asked for") {
+  KnownPair pair;
+  const Checkpoint base(pair.folder / "base"), auxiliary(pair.folder / "auxiliary");
+  KvpFit fit;
+  fit.map = {0};
+  const std::string line =
+      message_of([&] { fit_predictor(base, auxiliary, text_of(17), pair.folder / "few", fit); });
+  CAPTURE(line);
+  CHECK(line.find("got 8 tokens to fit") != std::string::npos);
+  CHECK(line.find("at least 9") != std::string::npos);
+  CHECK_FALSE(fs::exists(pair.folder / "few"));
+  const KvpFitReport r = fit_predictor(base, auxiliary, text_of(18), pair.folder / "out", fit);
+  CHECK(r.fitted_tokens == 9);
+}
+
 // 2 windows of 16 and one of 8: with the last one held out, nothing would measure positions 8
 // to 15.
 TEST_CASE("kvp fit: a short last window is never all that is held out") {
@@ -209,7 +225,7 @@ TEST_CASE("kvp fit: bad input is refused and nothing is written") {
   const reports::TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
-  write_random_checkpoint(llama_config(2, 8, 2, 1, 54), folder / "other", 2);
+  write_random_checkpoint(llama_config(2, 8, 2, 1, 53 + 257), folder / "other", 2);
   const Checkpoint base(folder / "base"), small(folder / "small"), other(folder / "other");
   KvpFit fit;
   fit.map = {0, 0, 1};
@@ -225,7 +241,7 @@ TEST_CASE("kvp fit: bad input is refused and nothing is written") {
     CHECK(folder.num_files() == files);
   };
   refused(small, fit, 15, "text: got 15 tokens, expected at least 16");
-  refused(other, fit, 60, "a vocabulary of 54, expected the 53");
+  refused(other, fit, 60, "a vocabulary of 310, expected the 53");
   KvpFit wrong = fit;
   wrong.map = {0, 1};
   refused(small, wrong, 60, "got 2 indices, expected 3");

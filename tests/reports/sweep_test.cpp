@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -458,6 +459,15 @@ TEST_CASE("sweep: the parts of TTFT are stacked to the whole, a group of bars fo
   CHECK(drawn.plot.note.ends_with("static-prune+kvp"));
   s.method = {"mlkv:layers=7,heads=3"};
   CHECK_THROWS_AS(sweep_parts_plot(grid_of(s)), Error);
+
+  s.method = {"kvp:auxiliary=lp-0.25", "kvp:auxiliary=lp-0.50", "static-prune:keep=0.5,probe=0.5",
+              "static-prune:keep=0.5"};
+  const Plot helpers = sweep_parts_plot(grid_of(s)).plot;
+  CHECK(helpers.x.names == std::vector<std::string>{"kvp:auxiliary=lp-0.25", "",
+                                                    "kvp:auxiliary=lp-0.50", "", "50", "", "50"});
+  std::set<std::string> names;
+  for (const Point& p : helpers.series.back().points) names.insert(p.name);
+  CHECK(names.size() == 4);
 }
 
 }  // namespace
