@@ -122,7 +122,9 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
   if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
   if (!g.revived.empty()) {
     j["revived_tokens"] = revived_json(session.recording(), g.revived);
-    j["revived_share"] = execute::revived_share(session.recording(), g, prompt_len);
+    // As the tokens, of the first sequence.
+    const std::uint64_t length = prompt_len.is_array() ? prompt_len.front() : prompt_len;
+    j["revived_share"] = execute::revived_share(session.recording(), g, length);
   }
   if (o.count) {
     j["counted_flops"] = g.counted.flops;

@@ -180,6 +180,16 @@ TEST_CASE("run: prompts of different lengths run one by one, and the answer says
   CHECK(text.errors.find("2 sequences that ran one by one") != std::string::npos);
 }
 
+TEST_CASE("run: of prompts of different lengths lazyllm's revived share is the first one's") {
+  const std::string run = "run --quiet --json --model " + oracle +
+                          "llama_mha --output-len 4 --method lazyllm:begin=0.8,end=0.3,from=0.1 ";
+  const json first = run_json(run + "--tokens 1,2,3,4,5,6,7,8");
+  CHECK(first["revived_share"] > 0);
+  const json both = run_json(run + "--tokens '1,2,3,4,5,6,7,8;1,2,3,4,5,6'");
+  CHECK(both["revived_share"] == first["revived_share"]);
+  CHECK(both["revived_tokens"] == first["revived_tokens"]);
+}
+
 TEST_CASE("estimate and choose keep-rate: chunks or pools beyond the prompt are refused") {
   const std::string model = " --json --quiet --model llama-3.1-8b --hardware h200 --prompt-len 64 ";
   const std::string estimate = "estimate" + model + "--method specprefill:keep=0.5,";
