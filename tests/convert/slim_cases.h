@@ -122,6 +122,12 @@ inline SessionOptions slim_session(const std::string& method, Kernels kernels) {
   return {.methods = parse_methods(method), .attention = kernels, .elementwise = kernels};
 }
 
+/// A model of a table of cases and the form that it is converted to.
+struct FormOf {
+  const char* name;
+  const char* option;
+};
+
 struct Case {
   std::string name;
   Checkpoint checkpoint;

@@ -151,17 +151,13 @@ TEST_CASE("slim: the encoder's states are kept once, and nothing of each layer")
 }
 
 TEST_CASE("slim: fp32 kernels give the reference's logits, 1e-4 of their range") {
-  struct Fast {
-    const char* name;
-    const char* option;
-  };
-  for (const Fast& f : {Fast{"llama_mha", "kcache"},
-                        {"gpt_neox", "kcache"},
-                        {"opt", "xcache"},
-                        {"gpt2", "vcache"},
-                        {"t5", "encdec2"},
-                        {"whisper", "encdec1"},
-                        {"whisper", "hybrid"}}) {
+  for (const FormOf& f : {FormOf{"llama_mha", "kcache"},
+                          {"gpt_neox", "kcache"},
+                          {"opt", "xcache"},
+                          {"gpt2", "vcache"},
+                          {"t5", "encdec2"},
+                          {"whisper", "encdec1"},
+                          {"whisper", "hybrid"}}) {
     CAPTURE(f.name);
     const OracleCase oracle(f.name);
     const Case c = oracle_case(f.name);

@@ -158,11 +158,7 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
 // run() holds each node's skipped pairs, rows and FLOPs against the probabilities that it read, and
 // its counted work against the analytic work less that.
 TEST_CASE("slim: a threshold skips pairs in every form that sums rows of one cache") {
-  struct Sparse {
-    const char* name;
-    const char* option;
-  };
-  for (const Sparse& s : {Sparse{"opt", "vcache"},
+  for (const FormOf& s : {FormOf{"opt", "vcache"},
                           {"opt", "xcache"},
                           {"gpt2", "vcache"},
                           {"t5", "xcache"},
