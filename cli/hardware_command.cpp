@@ -53,6 +53,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("memory_bandwidth_bytes_per_s", hw.memory_bandwidth);
   sheet.add("memory_capacity_bytes", hw.memory_capacity);
   sheet.add("on_chip_memory_capacity_bytes", hw.on_chip_memory_capacity);
+  sheet.add("on_chip_memory_bandwidth_bytes_per_s", hw.on_chip_memory_bandwidth);
   sheet.add("operator_latency_s", hw.operator_latency);
   if (hw.elementwise_latency) sheet.add("elementwise_latency_s", *hw.elementwise_latency);
   sheet.add("host_operator_latency_s", hw.host_operator_latency);

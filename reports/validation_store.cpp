@@ -73,6 +73,7 @@ std::string fingerprint(const Hardware& hw) {
   f.add("vector_flops_per_second", hw.vector_flops_per_second.value);
   f.add("memory_bandwidth", hw.memory_bandwidth.value);
   f.add("on_chip_memory_capacity", hw.on_chip_memory_capacity.value);
+  f.add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
   f.add("operator_latency", hw.operator_latency.value);
   f.add("elementwise_latency", hw.elementwise_latency);
   f.add("host_operator_latency", hw.host_operator_latency.value);

@@ -15,6 +15,7 @@
 #include "model/execute/machine_probe.h"
 #include "roofline/calibration_bench.h"
 #include "roofline/hardware_writer.h"
+#include "roofline/op_cost.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -124,14 +125,22 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
               b.get(fmt::format("tiled attention {} tokens", short_prompt)));
 
   const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
+  const auto elementwise_rate = [&](const char* what) {
+    return b.get(fmt::format("element-wise {} tokens, {}", large_rows, what))
+        .measurement()
+        .median();
+  };
+  const double elementwise = elementwise_rate("scores");
+  const double on_chip = std::max(elementwise_rate("states"), product.bytes_per_second);
   // Eager attention's products write their scores, and read them again.
   const Samples& batched = b.get(fmt::format("attention products {} tokens", large_rows));
-  const double loading = product.exposed * batched.work.bytes / product.bytes_per_second;
+  const bool on_the_chip =
+      batched.work.bytes / batched.work.operators <= most_intermediate_bytes(on_chip_memory());
+  const double loading = product.exposed * batched.work.bytes /
+                         (on_the_chip ? on_chip : product.bytes_per_second);
   const double batched_rate =
       batched.work.flops / std::max(batched.median_s() - loading, batched.median_s() / 2);
   const double softmax = b.get(fmt::format("softmax {} tokens", large_rows)).measurement().median();
-  const double elementwise =
-      b.get(fmt::format("element-wise {} tokens", large_rows)).measurement().median();
 
   // Formulas charge an operator's bytes beside its latency.
   const auto latency = [&](const char* name, double bytes_per_second) {
@@ -148,10 +157,12 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   hw.memory_capacity = measured(physical_memory(), "the operating system");
   hw.on_chip_memory_capacity =
       measured(on_chip_memory(), "the operating system", "the last-level cache");
+  hw.on_chip_memory_bandwidth = measured(
+      on_chip, how, fmt::format("sums and products of the states of {} tokens", large_rows));
   hw.operator_latency = measured(latency("operator", read), how,
                                  "norms, rotations and sums of one token, and the loop around");
-  hw.elementwise_latency = measured(latency("element-wise operator", std::min(elementwise, read)),
-                                    how, "eager operators of one token, and the loop around");
+  hw.elementwise_latency = measured(latency("element-wise operator", on_chip), how,
+                                    "eager operators of one token, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));
@@ -174,7 +185,7 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
       measured(share(softmax, read), how, fmt::format("rows of {} scores, 24 heads", large_rows));
   hw.elementwise_bandwidth =
       measured(share(elementwise, read), how,
-               fmt::format("scores and hidden states of {} tokens", large_rows));
+               fmt::format("sums and products of the scores of {} tokens", large_rows));
   hw.overlap = measured(1 - product.exposed, how, "products of 16 and 32 rows");
   return hw;
 }

@@ -24,6 +24,14 @@ constexpr const char* probe_config = R"({
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
   "tie_word_embeddings": false, "hidden_act": "silu"})";
 
+/// Narrow layers, whose operators are as small as any, and products between them that push them out
+/// of the caches of a core, as a model's do.
+constexpr const char* narrow_config = R"({
+  "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "intermediate_size": 16384, "vocab_size": 1024,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu"})";
+
 /// What the caches of one core hold (L2 of today's processors: 0.5 to 2 MiB).
 constexpr std::size_t cached_bytes_of_a_thread = std::size_t{256} << 10;
 
@@ -33,8 +41,8 @@ constexpr double fma_seconds = 0.01;
 /// Decode steps of attention in a round, which are short and noisy.
 constexpr int attention_repeats = 3;
 
-Architecture read_probe() {
-  return read_config(nlohmann::json::parse(probe_config), "calibration-probe", "the probe model");
+Architecture read_probe(const char* config) {
+  return read_config(nlohmann::json::parse(config), "calibration-probe", "the probe model");
 }
 
 template <typename Wanted>
@@ -48,18 +56,26 @@ Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds&
     s.flops += static_cast<double>(w.flops.at(values));
     s.bytes += static_cast<double>(w.bytes().at(values));
     s.seconds += run.nodes[n];
+    ++s.operators;
   }
   return s;
 }
 
 bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
 bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
+/// Whose latency is measured.
 bool is_small(const Node& node) {
   return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
          std::holds_alternative<Rope>(node.op) || std::holds_alternative<RowMean>(node.op) ||
          std::holds_alternative<RotateHalf>(node.op);
 }
-bool is_elementwise(const Node& node) { return std::holds_alternative<Elementwise>(node.op); }
+/// Adds and scales: the attention's are those of its scores, [batch, heads, tokens, keys].
+bool is_sum_or_product(const Graph& graph, const Node& node, bool of_scores) {
+  const auto* op = std::get_if<Elementwise>(&node.op);
+  if (op == nullptr || (graph.tensor(node.output).shape.size() == 4) != of_scores) return false;
+  return op->function == Function::Add || op->function == Function::Multiply ||
+         op->function == Function::Scale;
+}
 bool is_softmax(const Node& node) { return std::holds_alternative<Softmax>(node.op); }
 bool is_attention_product(const Node& node) {
   return std::holds_alternative<AttentionScores>(node.op) ||
@@ -88,11 +104,14 @@ Measurement Samples::measurement() const {
 CalibrationBench::CalibrationBench(const CalibrationOptions& options)
     : options_(options),
       threads_(execute::use_threads(options.threads)),
-      model_(read_probe()),
-      checkpoint_(model_, 1),
+      checkpoint_(read_probe(probe_config), 1),
       plain_(checkpoint_, {}),
       slim_(checkpoint_, {.methods = parse_methods("slim:option=kcache")}),
-      eager_(checkpoint_, {.attention = Kernels::Eager}) {}
+      eager_(checkpoint_, {.attention = Kernels::Eager, .elementwise = Kernels::Eager}),
+      narrow_checkpoint_(read_probe(narrow_config), 1),
+      narrow_plain_(narrow_checkpoint_, {}),
+      narrow_eager_(narrow_checkpoint_,
+                    {.attention = Kernels::Eager, .elementwise = Kernels::Eager}) {}
 
 void CalibrationBench::run(int rounds) {
   const std::vector<std::function<void()>> round = steps();
@@ -178,8 +197,11 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
         is_attention_product)
         .computing = true;
     add(fmt::format("softmax {} tokens", large_rows), "bytes/s", r, true, prompt, run, is_softmax);
-    add(fmt::format("element-wise {} tokens", large_rows), "bytes/s", r, true, prompt, run,
-        is_elementwise);
+    for (const bool of_scores : {true, false}) {
+      add(fmt::format("element-wise {} tokens, {}", large_rows, of_scores ? "scores" : "states"),
+          "bytes/s", r, true, prompt, run,
+          [&](const Node& node) { return is_sum_or_product(r.prefill, node, of_scores); });
+    }
   });
   add_fewer_threads(list);
   return list;
@@ -210,9 +232,8 @@ void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
   if (threads == threads_) {
     add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
     if (rows == 1) {
-      add_latency("operator", r, sizes, run);
-      add_latency("element-wise operator", eager_.recording(), sizes,
-                  eager_.decode(sizes, 1).front());
+      add_latency("operator", narrow_plain_, sizes);
+      add_latency("element-wise operator", narrow_eager_, sizes);
     }
   }
   add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
@@ -301,16 +322,20 @@ void CalibrationBench::add_products(const Graph& graph, const SymbolValues& valu
 
 /// Constant seconds of an operator: of the smallest ones of a decode step, and of the loop around
 /// all.
-void CalibrationBench::add_latency(const char* name, const Recording& recording,
-                                   const PassSizes& sizes, const PassSeconds& run) {
+void CalibrationBench::add_latency(const char* name, const execute::PassTimer& timer,
+                                   const PassSizes& sizes) {
+  const PassSeconds run = timer.decode(sizes, 1).front();
+  const Recording& recording = timer.recording();
   const SymbolValues values =
       recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const auto nodes = recording.decode.nodes();
-  const auto count = static_cast<double>(std::count_if(nodes.begin(), nodes.end(), is_small));
-  const Sample small = sum_of(recording.decode, values, run, is_small);
+  const Graph& graph = recording.decode;
+  const std::uint64_t hidden_size = recording.model.hidden_size;
+  const Sample small = sum_of(graph, values, run, [&](const Node& node) {
+    return is_small(node) && graph.tensor(node.output).elements().at(values) <= hidden_size;
+  });
   Samples& samples = at(name, "s");
-  samples.work.bytes = small.bytes / count;
-  samples.seconds.push_back(small.seconds / count + run.between);
+  samples.work.bytes = small.bytes / small.operators;
+  samples.seconds.push_back(small.seconds / small.operators + run.between);
 }
 
 }  // namespace kvcast::roofline

@@ -29,6 +29,7 @@ struct Sample {
   double flops = 0;
   double bytes = 0;
   double seconds = 0;
+  double operators = 0;
 };
 
 /// One kind of operator at one size, over the rounds.
@@ -77,16 +78,18 @@ class CalibrationBench {
                const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
   void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
                     std::uint64_t rows, int threads);
-  void add_latency(const char* name, const Recording& recording, const execute::PassSizes& sizes,
-                   const execute::PassSeconds& run);
+  void add_latency(const char* name, const execute::PassTimer& timer,
+                   const execute::PassSizes& sizes);
 
   const CalibrationOptions& options_;
   int threads_;
-  Architecture model_;
   Checkpoint checkpoint_;
   execute::PassTimer plain_;
   execute::PassTimer slim_;
   execute::PassTimer eager_;
+  Checkpoint narrow_checkpoint_;
+  execute::PassTimer narrow_plain_;
+  execute::PassTimer narrow_eager_;
   std::vector<Samples> samples_;
   std::vector<Samples> by_threads_;
   std::vector<MatrixRate> grid_;

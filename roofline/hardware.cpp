@@ -159,6 +159,10 @@ Hardware read_hardware(const std::filesystem::path& path) {
   hw.memory_bandwidth = read_quantity(o, "memory_bandwidth", Dimension::BytesPerSecond);
   hw.memory_capacity = read_quantity(o, "memory_capacity", Dimension::Bytes);
   hw.on_chip_memory_capacity = read_quantity(o, "on_chip_memory_capacity", Dimension::Bytes);
+  if (o.has("on_chip_memory_bandwidth")) {
+    hw.on_chip_memory_bandwidth =
+        read_quantity(o, "on_chip_memory_bandwidth", Dimension::BytesPerSecond);
+  }
   if (o.has("links")) {
     const JsonObject links = o.object("links");
     for (const std::string& key : links.keys()) {

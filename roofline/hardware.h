@@ -41,6 +41,8 @@ struct Hardware {
   Sourced memory_bandwidth;                        ///< bytes per second
   Sourced memory_capacity;                         ///< bytes
   Sourced on_chip_memory_capacity;                 ///< bytes; the last level
+  /// Bytes per second of what fits there; none: nobody measured it, and estimates do without.
+  std::optional<Sourced> on_chip_memory_bandwidth;
   std::map<std::string, Link> links;
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework

@@ -66,6 +66,9 @@ ordered_json hardware_entries(const Hardware& hw) {
   j["memory_bandwidth"] = quantity(hw.memory_bandwidth, 1e9, "GB/s");
   j["memory_capacity"] = quantity(hw.memory_capacity, 1e9, "GB");
   j["on_chip_memory_capacity"] = quantity(hw.on_chip_memory_capacity, 1 << 20, "MiB");
+  if (hw.on_chip_memory_bandwidth) {
+    j["on_chip_memory_bandwidth"] = quantity(*hw.on_chip_memory_bandwidth, 1e9, "GB/s");
+  }
   j["links"] = ordered_json::object();
   for (const auto& [key, link] : hw.links) {
     j["links"][key] = {{"bandwidth", quantity(link.bandwidth, 1e9, "GB/s")},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "model/error.h"
 
@@ -58,6 +59,23 @@ Sharing sharing_of(const Node& node, const Work& work,
   return {work.read[static_cast<std::size_t>(Storage::KvCache)], layers};
 }
 
+/// Functions whose time is their exponential's, wherever their operands lie.
+bool has_exponential(Function f) {
+  return f == Function::SoftCap || f == Function::Silu || f == Function::Gelu ||
+         f == Function::GeluTanh;
+}
+
+/// The operators that have OpCost::intermediate_bytes, whose time is that of moving numbers.
+bool moves_intermediates(const Node& node, Stream stream, const Lowering& lowering) {
+  if (std::holds_alternative<AttentionScores>(node.op) ||
+      std::holds_alternative<AttentionValues>(node.op)) {
+    return lowering.attention == Kernels::Eager;
+  }
+  const auto* elementwise = std::get_if<Elementwise>(&node.op);
+  return stream == Stream::Elementwise &&
+         (elementwise == nullptr || !has_exponential(elementwise->function));
+}
+
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
   const auto same_tensor = [&](TensorId i, TensorId j) {
     const TensorInfo& x = graph.tensor(i);
@@ -102,11 +120,42 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
       continue;
     }
     known.push_back({&node, groups.size()});
+    const Stream stream = stream_of(graph, node, lowering);
+    Count intermediates;
+    if (moves_intermediates(node, stream, lowering)) {
+      constexpr auto activations = static_cast<std::size_t>(Storage::Activations);
+      intermediates = node_work.read[activations] + node_work.written[activations];
+    }
     groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(graph, node),
-                      stream_of(graph, node, lowering), std::move(node_work),
-                      repetition_of(graph, node), sharing, 1});
+                      stream, std::move(node_work), repetition_of(graph, node), sharing,
+                      std::move(intermediates), 1});
   }
   return groups;
+}
+
+bool operator<(const OpCost& a, const OpCost& b) {
+  const auto fields = [](const OpCost& c) {
+    return std::tie(c.flops, c.bytes, c.engine, c.stream, c.repetition.operand_bytes,
+                    c.repetition.times, c.sharing.operand_bytes, c.sharing.layers,
+                    c.intermediate_bytes);
+  };
+  return fields(a) < fields(b);
+}
+
+std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates) {
+  const BytesPerSecond bandwidth = rates.bytes_per_second[static_cast<std::size_t>(cost.stream)];
+  std::vector<SparedBytes> spared;
+  if (!cost.sharing.operand_bytes.is_zero()) {
+    const auto layers = static_cast<double>(cost.sharing.layers);
+    spared.push_back(
+        {cost.sharing.operand_bytes, rates.on_chip_bytes, (layers - 1) / layers / bandwidth.value});
+  }
+  if (!cost.intermediate_bytes.is_zero() && rates.on_chip_bytes_per_second &&
+      *rates.on_chip_bytes_per_second > bandwidth) {
+    spared.push_back({cost.intermediate_bytes, most_intermediate_bytes(rates.on_chip_bytes),
+                      1 / bandwidth.value - 1 / rates.on_chip_bytes_per_second->value});
+  }
+  return spared;
 }
 
 Work total_work(const std::vector<OpGroup>& groups) {
@@ -142,8 +191,18 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
     }
   }
   t.compute = t.flops / rates.flops_per_second[static_cast<std::size_t>(group.engine)];
-  const Bytes moved{(t.bytes + t.bytes_again).count - t.bytes_spared.count};
-  t.memory = moved / rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
+  const BytesPerSecond bandwidth = rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
+  if (rates.on_chip_bytes_per_second && *rates.on_chip_bytes_per_second > bandwidth) {
+    const std::uint64_t intermediates = group.intermediate_bytes.at(values);
+    if (static_cast<double>(intermediates) <= most_intermediate_bytes(rates.on_chip_bytes)) {
+      t.bytes_on_chip = {intermediates};
+    }
+  }
+  const Bytes moved{(t.bytes + t.bytes_again).count - t.bytes_spared.count - t.bytes_on_chip.count};
+  t.memory = moved / bandwidth;
+  if (t.bytes_on_chip.count > 0) {
+    t.memory = t.memory + t.bytes_on_chip / *rates.on_chip_bytes_per_second;
+  }
   if (t.flops.count == 0) t.compute = {0};
   const Seconds busy{std::max(t.compute, t.memory).value +
                      rates.exposed * std::min(t.compute, t.memory).value};

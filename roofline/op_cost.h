@@ -32,6 +32,34 @@ struct Sharing {
   bool operator==(const Sharing&) const = default;
 };
 
+/// What decides the time of an operator.
+struct OpCost {
+  Count flops;
+  Count bytes;  ///< algorithmic
+  Engine engine = Engine::Vector;
+  Stream stream = Stream::Memory;
+  Repetition repetition;
+  Sharing sharing;
+  /// Of an eager operator that does little else than move numbers: what it takes from the operators
+  /// before it and leaves to those behind it. What fits the on-chip memory never leaves it.
+  Count intermediate_bytes;
+  friend bool operator<(const OpCost& a, const OpCost& b);
+};
+
+/// Bytes that take less time than others of their stream, up to a size.
+struct SparedBytes {
+  Count bytes;
+  double most_bytes = 0;        ///< none are spared above
+  double seconds_per_byte = 0;  ///< what each of them takes less
+};
+
+/// Results take the place of what they are made of, so half of the bytes that an operator moves lie
+/// on the chip at once.
+inline double most_intermediate_bytes(double on_chip_bytes) { return 2 * on_chip_bytes; }
+
+/// At most one of each kind: of a cache tensor that another layer has read, and of intermediates.
+std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates);
+
 /// Operators of one pass that are alike in every respect, and how many there are.
 struct OpGroup {
   std::string phase;
@@ -42,7 +70,12 @@ struct OpGroup {
   Work work;  ///< of one of them
   Repetition repetition;
   Sharing sharing;
+  Count intermediate_bytes;
   std::uint64_t count = 0;
+
+  OpCost cost() const {
+    return {work.flops, work.bytes(), engine, stream, repetition, sharing, intermediate_bytes};
+  }
 };
 
 /// Folds identical operators (mostly those of identical layers) into groups, in order of their
@@ -54,9 +87,10 @@ Work total_work(const std::vector<OpGroup>& groups);
 /// One operator of a group at given sizes.
 struct OpTime {
   Flops flops;
-  Bytes bytes;         ///< algorithmic
-  Bytes bytes_again;   ///< read again because a repeated operand left the on-chip memory
-  Bytes bytes_spared;  ///< found in the on-chip memory, where another layer had read them
+  Bytes bytes;          ///< algorithmic
+  Bytes bytes_again;    ///< read again because a repeated operand left the on-chip memory
+  Bytes bytes_spared;   ///< found in the on-chip memory, where another layer had read them
+  Bytes bytes_on_chip;  ///< moved at the on-chip memory's rate
   Seconds compute;
   Seconds memory;
   Seconds total;  ///< the longer of both, the exposed part of the shorter, and the latency

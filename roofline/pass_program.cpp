@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 // The inner loops below run over `lanes` points; on x86 they are compiled for several vector widths
 // and the widest that the processor has is taken. Fused multiply-add contraction is off for the
@@ -53,12 +53,11 @@ KVCAST_INLINE void entry_times(const ProgramEntry& e, const Polynomials::Term* t
                                double* memory) {
   evaluate_into(compute, terms, e.compute_s, monomials);
   evaluate_into(memory, terms, e.memory_s, monomials);
-  if (e.shared_part > 0) {
-    Lanes shared;
-    evaluate_into(shared.v.data(), terms, e.shared_bytes, monomials);
+  for (const Spared& s : e.spared) {
+    Lanes bytes;
+    evaluate_into(bytes.v.data(), terms, s.bytes, monomials);
     for (std::size_t i = 0; i < lanes; ++i) {
-      const double spared = shared.v[i] * e.shared_part * e.seconds_per_byte;
-      memory[i] -= shared.v[i] <= on_chip_bytes ? spared : 0.0;
+      memory[i] -= bytes.v[i] <= s.most_bytes ? bytes.v[i] * s.seconds_per_byte : 0.0;
     }
   }
   if (!e.repeats) return;
@@ -176,34 +175,28 @@ Lanes Polynomials::evaluate(Polynomial p, std::span<const Lanes> monomials) cons
 
 PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates) : rates_(rates) {
   // Groups that differ in their labels only cost the same.
-  using Key = std::tuple<Count, Count, Engine, Stream, Count, Count, Count, std::uint64_t>;
-  std::map<Key, std::uint64_t> merged;
-  for (const OpGroup& g : groups) {
-    merged[{g.work.flops, g.work.bytes(), g.engine, g.stream, g.repetition.operand_bytes,
-            g.repetition.times, g.sharing.operand_bytes, g.sharing.layers}] += g.count;
-  }
-  for (const auto& [key, count] : merged) {
-    const auto& [flops, bytes, engine, stream, operand_bytes, times, shared_bytes, layers] = key;
-    const double rate = rates.flops_per_second[static_cast<std::size_t>(engine)].value;
-    const double bandwidth = rates.bytes_per_second[static_cast<std::size_t>(stream)].value;
+  std::map<OpCost, std::uint64_t> merged;
+  for (const OpGroup& g : groups) merged[g.cost()] += g.count;
+  for (const auto& [cost, count] : merged) {
+    const double rate = rates.flops_per_second[static_cast<std::size_t>(cost.engine)].value;
+    const double bandwidth = rates.bytes_per_second[static_cast<std::size_t>(cost.stream)].value;
     ProgramEntry e;
-    e.compute_s = polynomials_.add(flops, flops.is_zero() ? 0 : 1 / rate);
-    e.memory_s = polynomials_.add(bytes, 1 / bandwidth);
+    e.compute_s = polynomials_.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
+    e.memory_s = polynomials_.add(cost.bytes, 1 / bandwidth);
     e.count = static_cast<double>(count);
-    e.repeats = !operand_bytes.is_zero();
+    e.repeats = !cost.repetition.operand_bytes.is_zero();
     if (e.repeats) {
-      e.bytes = polynomials_.add(bytes);
-      e.operand_bytes = polynomials_.add(operand_bytes);
-      e.times = polynomials_.add(times);
+      e.bytes = polynomials_.add(cost.bytes);
+      e.operand_bytes = polynomials_.add(cost.repetition.operand_bytes);
+      e.times = polynomials_.add(cost.repetition.times);
     }
     e.seconds_per_byte = 1 / bandwidth;
-    e.latency_s = rates.latency(stream).value;
-    if (!shared_bytes.is_zero()) {
-      e.shared_bytes = polynomials_.add(shared_bytes);
-      e.shared_part = static_cast<double>(layers - 1) / static_cast<double>(layers);
+    e.latency_s = rates.latency(cost.stream).value;
+    for (const SparedBytes& s : spared_bytes(cost, rates)) {
+      e.spared.push_back({polynomials_.add(s.bytes), s.most_bytes, s.seconds_per_byte});
     }
-    entries_.push_back(e);
     num_operators_ += e.count;
+    entries_.push_back(std::move(e));
   }
   const Work total = total_work(groups);
   total_flops_ = polynomials_.add(total.flops);

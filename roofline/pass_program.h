@@ -50,6 +50,13 @@ struct PassTime {
   std::array<Lanes, num_bounds> by_bound;
 };
 
+/// SparedBytes as the inner loop sees them.
+struct Spared {
+  Polynomial bytes;
+  double most_bytes = 0;
+  double seconds_per_byte = 0;
+};
+
 /// An operator group as the inner loop sees it.
 struct ProgramEntry {
   Polynomial compute_s;
@@ -61,8 +68,7 @@ struct ProgramEntry {
   Polynomial times;
   double seconds_per_byte = 0;
   double latency_s = 0;
-  double shared_part = 0;  ///< of shared_bytes that others have read, see Sharing; 0: none
-  Polynomial shared_bytes;
+  std::vector<Spared> spared;
 };
 
 /// Symbol values of a block of points and the monomials made of them.

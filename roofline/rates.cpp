@@ -41,7 +41,9 @@ class RateBuilder {
     return hw_.memory_bandwidth.value * apply(name, hw_.memory_bandwidth, factor);
   }
   double latency(const std::string& name, const Sourced& value) {
-    if (mode_ == Mode::SpeedOfLight) return 0;
+    return mode_ == Mode::SpeedOfLight ? 0 : as_measured(name, value);
+  }
+  double as_measured(const std::string& name, const Sourced& value) {
     rates.factors.push_back(
         {name, value.value, 1, std::string(kvcast::roofline::name(value.source)), value.reference});
     return value.value;
@@ -156,6 +158,11 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }
   b.rates.on_chip_bytes = hw.on_chip_memory_capacity.value;
+  if ((eager_elementwise || eager_attention) && hw.on_chip_memory_bandwidth &&
+      mode == Mode::Calibrated) {
+    b.rates.on_chip_bytes_per_second = {
+        b.as_measured("on_chip_memory_bandwidth", *hw.on_chip_memory_bandwidth)};
+  }
   b.rates.memory_capacity_bytes = hw.memory_capacity.value;
   return b.rates;
 }

@@ -49,6 +49,8 @@ struct Rates {
   std::optional<Seconds> elementwise_latency;  ///< where Stream::Elementwise has its own
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
+  /// Of intermediate results that fit there; none: they move as all else of their stream.
+  std::optional<BytesPerSecond> on_chip_bytes_per_second;
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
   /// One line for each factor that nobody measured for this device and dtype.

@@ -55,19 +55,12 @@ Graph split_by_layer(const Graph& graph) {
   return split;
 }
 
-/// What decides the time of an operator group.
-auto cost_of(const roofline::OpGroup& g) {
-  return std::make_tuple(g.work.flops, g.work.bytes(), g.engine, g.stream,
-                         g.repetition.operand_bytes, g.repetition.times, g.sharing.operand_bytes,
-                         g.sharing.layers);
-}
-using Cost = decltype(cost_of(std::declval<roofline::OpGroup>()));
 /// Operator groups that cost the same under one entry.
-using Costs = std::map<Cost, std::uint64_t>;
+using Costs = std::map<roofline::OpCost, std::uint64_t>;
 
 Costs merge(const std::vector<roofline::OpGroup>& groups) {
   Costs merged;
-  for (const roofline::OpGroup& g : groups) merged[cost_of(g)] += g.count;
+  for (const roofline::OpGroup& g : groups) merged[g.cost()] += g.count;
   return merged;
 }
 
@@ -138,26 +131,24 @@ LayerTimes::Range LayerTimes::add(const Count& count, double scale) {
 LayerTimes::Part LayerTimes::compile(const std::vector<roofline::OpGroup>& groups) {
   Part part;
   for (const auto& [cost, count] : merge(groups)) {
-    const auto& [flops, bytes, engine, stream, operand, times, shared, layers] = cost;
-    const double rate = rates_.flops_per_second[static_cast<std::size_t>(engine)].value;
+    const double rate = rates_.flops_per_second[static_cast<std::size_t>(cost.engine)].value;
     Entry e;
-    e.seconds_per_byte = 1 / rates_.bytes_per_second[static_cast<std::size_t>(stream)].value;
-    e.compute_s = add(flops, flops.is_zero() ? 0 : 1 / rate);
-    e.memory_s = add(bytes, e.seconds_per_byte);
-    e.latency_s = rates_.latency(stream).value;
+    e.seconds_per_byte = 1 / rates_.bytes_per_second[static_cast<std::size_t>(cost.stream)].value;
+    e.compute_s = add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
+    e.memory_s = add(cost.bytes, e.seconds_per_byte);
+    e.latency_s = rates_.latency(cost.stream).value;
     e.count = static_cast<double>(count);
-    e.repeats = !operand.is_zero();
+    e.repeats = !cost.repetition.operand_bytes.is_zero();
     if (e.repeats) {
-      e.bytes = add(bytes, 1);
-      e.operand_bytes = add(operand, 1);
-      e.times = add(times, 1);
+      e.bytes = add(cost.bytes, 1);
+      e.operand_bytes = add(cost.repetition.operand_bytes, 1);
+      e.times = add(cost.repetition.times, 1);
     }
-    if (!shared.is_zero()) {
-      e.shared_bytes = add(shared, 1);
-      e.shared_part = static_cast<double>(layers - 1) / static_cast<double>(layers);
+    for (const roofline::SparedBytes& s : roofline::spared_bytes(cost, rates_)) {
+      e.spared.push_back({add(s.bytes, 1), s.most_bytes, s.seconds_per_byte});
     }
-    part.entries.push_back(e);
     part.operators += e.count;
+    part.entries.push_back(std::move(e));
   }
   return part;
 }
@@ -175,9 +166,9 @@ double LayerTimes::device_seconds(const Part& part, std::span<const double> mono
   for (const Entry& e : part.entries) {
     const double compute = sum(e.compute_s, monomials);
     double memory = sum(e.memory_s, monomials);
-    if (e.shared_part > 0) {
-      const double shared = sum(e.shared_bytes, monomials);
-      if (shared <= rates_.on_chip_bytes) memory -= shared * e.shared_part * e.seconds_per_byte;
+    for (const Spared& s : e.spared) {
+      const double bytes = sum(s.bytes, monomials);
+      if (bytes <= s.most_bytes) memory -= bytes * s.seconds_per_byte;
     }
     if (e.repeats) {
       const double operand = sum(e.operand_bytes, monomials);

@@ -95,6 +95,11 @@ class LayerTimes {
     std::uint32_t begin = 0;
     std::uint32_t end = 0;
   };
+  struct Spared {  ///< see roofline::SparedBytes
+    Range bytes;
+    double most_bytes = 0;
+    double seconds_per_byte = 0;
+  };
   /// An operator group: count · (max(compute, memory) + latency).
   struct Entry {
     Range compute_s;
@@ -106,8 +111,7 @@ class LayerTimes {
     Range times;
     double seconds_per_byte = 0;
     double latency_s = 0;
-    double shared_part = 0;  ///< see roofline::Sharing
-    Range shared_bytes;
+    std::vector<Spared> spared;
   };
   struct Part {
     std::vector<Entry> entries;

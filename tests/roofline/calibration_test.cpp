@@ -26,6 +26,7 @@ Calibration made_up() {
   hw.memory_bandwidth = measured(33e9);
   hw.memory_capacity = measured(25e9);
   hw.on_chip_memory_capacity = measured(32 << 20);
+  hw.on_chip_memory_bandwidth = measured(101e9);
   hw.operator_latency = measured(2.5e-6);
   hw.elementwise_latency = measured(1.5e-6);
   hw.host_operator_latency = measured(0);
@@ -53,6 +54,7 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.memory_bandwidth.value == doctest::Approx(33e9));
   CHECK(hw.memory_capacity.value == doctest::Approx(25e9));
   CHECK(hw.on_chip_memory_capacity.value == doctest::Approx(32 << 20));
+  CHECK(hw.on_chip_memory_bandwidth->value == doctest::Approx(101e9));
   CHECK(hw.operator_latency.value == doctest::Approx(2.5e-6));
   CHECK(hw.elementwise_latency->value == doctest::Approx(1.5e-6));
   CHECK(hw.host_operator_latency.value == 0);

@@ -42,6 +42,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     same(a.memory_bandwidth, b.memory_bandwidth);
     same(a.memory_capacity, b.memory_capacity);
     same(a.on_chip_memory_capacity, b.on_chip_memory_capacity);
+    same_optional(a.on_chip_memory_bandwidth, b.on_chip_memory_bandwidth);
     REQUIRE(a.links.size() == b.links.size());
     for (const auto& [key, link] : a.links) {
       same(link.bandwidth, b.links.at(key).bandwidth);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,50 @@ TEST_CASE("op_cost: a repeated operand is read again once the chip cannot hold i
   CHECK(lost.bytes == Bytes{170});
   CHECK(lost.bytes_again == Bytes{30});  // 3 more times
   CHECK(lost.memory == Seconds{100});
+}
+
+TEST_CASE("op_cost: intermediates that fit the chip move at its rate") {
+  // 8 of 10 bytes are intermediates, in place: 4 bytes of the chip.
+  OpGroup g = group(0, 2, Engine::Vector, Stream::Elementwise);
+  g.work.read[static_cast<std::size_t>(Storage::Activations)] = 4;
+  g.work.written[static_cast<std::size_t>(Storage::Activations)] = 4;
+  g.intermediate_bytes = 8;
+  Rates r = rates(1, 2, 0, 4);
+  CHECK(time_of(g, r, values).memory == Seconds{5});  // nobody measured the chip's rate
+  r.on_chip_bytes_per_second = {BytesPerSecond{4}};
+  const OpTime held = time_of(g, r, values);
+  CHECK(held.bytes == Bytes{10});
+  CHECK(held.bytes_on_chip == Bytes{8});
+  CHECK(held.memory == Seconds{1 + 2});
+  r.on_chip_bytes = 3.9;
+  CHECK(time_of(g, r, values).memory == Seconds{5});
+  r = rates(1, 8, 0, 4);
+  r.on_chip_bytes_per_second = {BytesPerSecond{4}};  // no chip is slower than its memory
+  CHECK(time_of(g, r, values).memory == Seconds{1.25});
+}
+
+TEST_CASE("op_cost: intermediates are those of eager operators that only move numbers") {
+  std::set<std::string> with;
+  std::set<std::string> without;
+  for (const OpGroup& g : fold(record(tiny(), {}, eager).prefill, eager)) {
+    (g.intermediate_bytes.is_zero() ? without : with).insert(g.op);
+    if (g.op != "attention_scores") continue;
+    // A token: 6 heads of 8 query and, repeated, key numbers; 6 scores; two bytes each.
+    CHECK(g.intermediate_bytes.at(std::vector<std::uint64_t>{1, 1, 1}) == 2 * (48 + 48 + 6));
+  }
+  for (const char* op : {"add", "multiply", "scale", "copy", "row_mean", "rotate_half",
+                         "attention_scores", "attention_values"}) {
+    CHECK_MESSAGE(with.contains(op), op);
+    CHECK_MESSAGE(!without.contains(op), op);
+  }
+  for (const char* op : {"linear", "softmax", "silu", "repeat_heads", "cache_append"}) {
+    CHECK_MESSAGE(without.contains(op), op);
+    CHECK_MESSAGE(!with.contains(op), op);
+  }
+  const Lowering fused{Kernels::Fused, Kernels::Fused, DType::FP16, DType::FP16, DType::FP16};
+  for (const OpGroup& g : fold(record(tiny(), {}, fused).prefill, fused)) {
+    CHECK(g.intermediate_bytes.is_zero());
+  }
 }
 
 TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {

@@ -88,11 +88,12 @@ TEST_CASE("pass_program: a polynomial's lanes are the count's values at each poi
 }
 
 TEST_CASE("pass_program: the time of a pass is the sum of its operators' times") {
-  // A chip of 1 GB keeps every repeated operand, one of 500 bytes loses some: both paths.
+  // A chip of 1 GB keeps every repeated operand and intermediate, one of 500 bytes loses some.
   for (const Lowering& lowering : {eager, Lowering{}}) {
     for (const double on_chip : {1e9, 500.0}) {
       const Recording r = tiny(lowering);
-      const Rates rate = rates(on_chip);
+      Rates rate = rates(on_chip);
+      rate.on_chip_bytes_per_second = {BytesPerSecond{1000}};
       for (const Graph* graph : {&r.prefill, &r.decode}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         const PassProgram program(groups, rate);

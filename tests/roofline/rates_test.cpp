@@ -103,6 +103,21 @@ TEST_CASE("rates: eager element-wise operators have a latency of their own where
   }
 }
 
+TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it was measured") {
+  Hardware hw = toy();
+  CHECK_FALSE(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated).on_chip_bytes_per_second);
+  hw.on_chip_memory_bandwidth = measured(900);
+  const Rates r = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(r.on_chip_bytes_per_second == BytesPerSecond{900});
+  CHECK(std::any_of(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
+    return f.name == "on_chip_memory_bandwidth" && f.peak == 900 && f.source == "measured";
+  }));
+  // Fused kernels were measured with what they find on the chip.
+  CHECK_FALSE(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated).on_chip_bytes_per_second);
+  CHECK_FALSE(
+      make_rates(hw, lowering(Kernels::Eager), Mode::SpeedOfLight).on_chip_bytes_per_second);
+}
+
 TEST_CASE("rates: speed of light is the datasheet without factors and latencies") {
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(toy(), lowering(kernels), Mode::SpeedOfLight);

@@ -59,6 +59,7 @@ TEST_CASE("simulate: one process that reads the whole prompt takes the forecaste
       roofline::Rates rates = rates_of("a100-80gb", lowering);
       rates.elementwise_latency = {Seconds{1e-6}};  // where it was measured apart
       rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
+      rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
       const LayerTimes times(a, {}, lowering, rates);
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
       for (const std::uint64_t prompt : {1u, 37u, 1000u, 9000u}) {
