@@ -1,6 +1,7 @@
 #include "cli/validate_measurements.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/request_options.h"
@@ -38,6 +39,15 @@ reports::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
   return d;
 }
 
+/// Of --measurements, without folders.
+std::string file_names(const ValidateOptions& o) {
+  std::vector<std::string> names;
+  for (const std::string& file : o.measurements) {
+    names.push_back(std::filesystem::path(file).filename().string());
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 /// Throws Error when there were rows and none is left.
 void keep(Validation& v, const reports::RowFilter& filter) {
   std::vector<reports::ValidationCase> kept;
@@ -69,8 +79,7 @@ CheckedFit fit(Validation& v, const ValidateOptions& o, const reports::RowFilter
     if (f.chosen[i]) to_fit.push_back(v.cases[i]);
   }
   if (to_fit.empty()) throw Error("--fit-rows", "a filter that takes no row", "some");
-  f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(),
-                       std::filesystem::path(o.measurements).filename().string());
+  f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(), file_names(o));
   if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
   f.fit = reports::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));
   f.others_before = errors_of_others(v, f);
@@ -102,14 +111,18 @@ void check_plot(const ValidateOptions& o) {
   for (const std::filesystem::path& picture :
        {std::filesystem::path(o.plot), reports::error_plot_file(o.plot)}) {
     reports::check_plot_spares(picture, o.csv, "--csv");
-    reports::check_plot_spares(picture, o.measurements, "--measurements");
+    for (const std::string& file : o.measurements) {
+      reports::check_plot_spares(picture, file, "--measurements");
+    }
   }
 }
 
 void ValidateOptions::add_to(CLI::App& c) {
-  c.add_option("--measurements", measurements,
-               "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON")
-      ->type_name("FILE");
+  c.add_option(
+       "--measurements", measurements,
+       "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
+       "files are runs of the same rows, whose medians are taken")
+      ->type_name("FILE ...");
   c.add_flag("--measure", measure,
              "run models of random weights here: a matrix of models, methods, kernels and sizes");
   c.add_flag("--quick", quick, "--measure: a small matrix");
@@ -170,7 +183,8 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
         "HW.json, and then a validation of it on other rows");
   }
   check_plot(o);
-  const reports::Measurements measurements = reports::read_measurements(o.measurements, defaults);
+  const reports::Measurements measurements =
+      reports::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);
   Validation v = reports::validate(measurements, globals.catalog(), device_choice(o));
   keep(v, filter);
   std::optional<CheckedFit> fitted;
@@ -183,11 +197,13 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   }
   write_validation_files(v, o.csv, any ? o.plot : "");
   if (any && !o.store.empty()) {
-    const std::string source = std::filesystem::path(o.measurements).filename().string();
-    reports::write_file(o.store, reports::validation_document(v, source));
+    reports::write_file(o.store, reports::validation_document(v, file_names(o)));
   }
   if (o.json) {
-    nlohmann::ordered_json j{{"measurements", o.measurements}, {"format", measurements.format}};
+    nlohmann::ordered_json j;
+    j["measurements"] = o.measurements.front();
+    if (o.measurements.size() > 1) j["measurements"] = o.measurements;
+    j["format"] = measurements.format;
     j.update(validation_json(v));
     if (fitted) {
       for (std::size_t i = 0; i < v.cases.size(); ++i) {

@@ -14,7 +14,7 @@ namespace kvcast::cli {
 
 /// As the user typed them.
 struct ValidateOptions {
-  std::string measurements;
+  std::vector<std::string> measurements;
   std::string hardware;
   std::string rank_hardware;
   std::string model;

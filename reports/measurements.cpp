@@ -10,6 +10,7 @@
 #include "model/error.h"
 #include "model/json_file.h"
 #include "reports/measurement_fields.h"
+#include "reports/settled_rounds.h"
 
 namespace kvcast::reports {
 namespace {
@@ -108,17 +109,19 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
   return m;
 }
 
-/// What makes two rows one run: the id, or all that is known of it.
-std::string key_of(const MeasuredRow& r) {
-  if (!r.id.empty()) return r.id;
+/// All that is known of what was run, and which times were taken.
+std::string run_of(const MeasuredRow& r) {
   const Lowering& l = r.lowering;
-  std::string key = fmt::format(
+  std::string text = fmt::format(
       "{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model, r.hardware,
       r.method, attention_name(l.attention), kvcast::name(l.weights), kvcast::name(l.activations),
       kvcast::name(l.cache), r.size.batch, r.size.prompt_len, r.size.output_len);
-  for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
-  return key;
+  for (const MeasuredTime& time : r.times) text += fmt::format(" {}", name(time.metric));
+  return text;
 }
+
+/// What makes two rows of a file one run: the id, or all that is known of it.
+std::string key_of(const MeasuredRow& r) { return r.id.empty() ? run_of(r) : r.id; }
 
 /// What people read of a row that its file gives no id.
 std::string label_of(const MeasuredRow& r) {
@@ -210,6 +213,53 @@ Measurements read_measurements(const std::filesystem::path& path,
     }
   }
   return parse_measurements(text, path.string(), defaults);
+}
+
+Measurements read_runs(const std::vector<std::filesystem::path>& paths,
+                       const MeasurementDefaults& defaults) {
+  KVCAST_ASSERT(!paths.empty());
+  Measurements all = read_measurements(paths.front(), defaults);
+  if (paths.size() == 1) return all;
+  struct Runs {
+    std::map<Metric, Rounds> times;
+    std::size_t others = 0;  // files behind the row's own
+  };
+  std::map<std::string, std::size_t> index;
+  std::vector<Runs> runs;
+  const auto add = [&](const MeasuredRow& row, Runs& r) {
+    for (const MeasuredTime& t : row.times) r.times[t.metric].seconds.push_back(t.seconds);
+  };
+  for (std::size_t i = 0; i < all.rows.size(); ++i) {
+    index.emplace(run_of(all.rows[i]), i);
+    add(all.rows[i], runs.emplace_back());
+  }
+  for (auto path = paths.begin() + 1; path != paths.end(); ++path) {
+    if (std::find(paths.begin(), path, *path) != path) {
+      throw Error(path->string(), "a file named twice", "a file for each run");
+    }
+    Measurements one = read_measurements(*path, defaults);
+    if (one.format != all.format)
+      throw Error(path->string(), one.format, all.format + " as before");
+    for (MeasuredRow& row : one.rows) {
+      const auto [found, is_new] = index.emplace(run_of(row), all.rows.size());
+      if (is_new) {
+        add(row, runs.emplace_back());
+        all.rows.push_back(std::move(row));
+        continue;
+      }
+      add(row, runs[found->second]);
+      ++runs[found->second].others;
+    }
+  }
+  for (std::size_t i = 0; i < all.rows.size(); ++i) {
+    MeasuredRow& row = all.rows[i];
+    row.times.clear();
+    for (const auto& [metric, rounds] : runs[i].times) {
+      row.times.push_back({metric, rounds.median()});
+    }
+    if (runs[i].others > 0) row.place += fmt::format(" and {} more", runs[i].others);
+  }
+  return all;
 }
 
 }  // namespace kvcast::reports

@@ -73,5 +73,10 @@ Measurements read_measurements(const std::filesystem::path& path,
 /// The same from a text; `name` stands for the file in errors.
 Measurements parse_measurements(std::string_view text, const std::string& name,
                                 const MeasurementDefaults& defaults = {});
+/// Runs of the same rows, each in a file of its own: every row's times are the medians over the
+/// files that have it. Throws Error as above, and for files of different formats or a file named
+/// twice.
+Measurements read_runs(const std::vector<std::filesystem::path>& paths,
+                       const MeasurementDefaults& defaults = {});
 
 }  // namespace kvcast::reports

@@ -1,11 +1,14 @@
 // The texts are written by hand from the documented formats, with round numbers.
 #include "reports/measurements.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
 namespace {
@@ -50,6 +53,36 @@ TEST_CASE("own CSV: a row holds the times of one run, and empty cells are no tim
   CHECK(r.times[1].seconds == 0.02);
   REQUIRE(m.rows[1].times.size() == 1);
   CHECK(m.rows[1].times[0].metric == Metric::Tpot);
+}
+
+TEST_CASE("runs: every time is the median over the files that have its row") {
+  const TestFolder folder;
+  const auto file = [&](const char* name, const std::string& rows) {
+    const std::filesystem::path path = folder / name;
+    std::ofstream(path) << own_header << rows;
+    return path;
+  };
+  const auto a = file("a.csv", "llama-7b,x,1,512,64,3,0.2\nllama-7b,x,1,512,32,7,\n");
+  const auto b = file("b.csv", "llama-7b,x,1,512,64,1,0.4\nllama-7b,x,2,512,64,5,\n");
+  const auto c = file("c.csv", "llama-7b,x,2,512,64,6,\nllama-7b,x,1,512,64,2,0.9\n");
+  const Measurements m = read_runs({a, b, c});
+  REQUIRE(m.rows.size() == 3);
+  CHECK(m.rows[0].place == a.string() + ":2 and 2 more");
+  REQUIRE(m.rows[0].times.size() == 2);
+  CHECK(m.rows[0].times[0].seconds == 2);    // of 3, 1, 2
+  CHECK(m.rows[0].times[1].seconds == 0.4);  // of 0.2, 0.4, 0.9
+  CHECK(m.rows[1].place == a.string() + ":3");
+  CHECK(m.rows[1].times[0].seconds == 7);
+  CHECK(m.rows[2].size.batch == 2);
+  CHECK(m.rows[2].times[0].seconds == 5.5);  // between two
+  CHECK_THROWS_WITH_AS(
+      read_runs({a, b, a}),
+      (a.string() + ": found a file named twice; expected a file for each run").c_str(), Error);
+  const std::filesystem::path other = folder / "d.json";
+  std::ofstream(other) << R"({"avg_latency": 2.5})";
+  CHECK_THROWS_WITH_AS(
+      read_runs({a, other}),
+      (other.string() + ": found vLLM latency JSON; expected kvcast CSV as before").c_str(), Error);
 }
 
 TEST_CASE("own CSV: kernels and dtypes are the row's") {
