@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "model/execute/block_product.h"
@@ -243,10 +244,18 @@ struct FastKernels {
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable<float> angles = angles_of(op, 1, tokens);
-    const std::size_t positions = call.inputs.size() > 1 ? out.rows() : tokens;
+    const bool given = call.inputs.size() > 1;
+    // A prompt's layers all turn by the same angles.
+    const bool shared = tokens > 1 && !op.inverse;
+    std::optional<RopeAngleTable<float>> own;
+    if (!shared) own = angles_of(op, 1, tokens);
+    const RopeAngleTable<float>& angles =
+        shared ? rope_angles(op.table, last_position(op) + 1) : *own;
+    const std::size_t positions = given ? out.rows() : tokens;
+    const std::size_t first = given ? 0 : first_position(op);
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      const std::size_t t = r % positions;
+      std::size_t t = r % positions;
+      if (shared) t = given ? static_cast<std::size_t>(in(1).data[t]) : first + t;
       const float* x = in(0).sequence(r / tokens) + r % tokens * features();
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
@@ -382,6 +391,14 @@ struct FastKernels {
   }
 
  private:
+  std::size_t first_position(const Rope& op) const {
+    return static_cast<std::size_t>(call.value(op.first_position));
+  }
+  std::size_t last_position(const Rope& op) const {
+    if (call.inputs.size() == 1) return first_position(op) + out.shape[1] - 1;
+    const float* given = in(1).data;
+    return static_cast<std::size_t>(*std::max_element(given, given + in(1).shape.elements()));
+  }
   /// Of the given positions, if the node has that input, or of so many consecutive ones.
   template <typename RopeOp>
   RopeAngleTable<float> angles_of(const RopeOp& op, std::size_t input, std::size_t tokens) const {
