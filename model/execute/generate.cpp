@@ -23,6 +23,15 @@ const Checkpoint& open_model(const std::string& name, const SessionOptions& o,
   return opened.emplace(name, o.open ? o.open(name) : Checkpoint(name)).first->second;
 }
 
+/// A method may name the base itself, which is open already.
+void forget_base(OpenedModels& opened, const Recording& recording) {
+  const auto& helpers = recording.helper_models;
+  std::erase_if(opened, [&](const auto& model) {
+    return std::none_of(helpers.begin(), helpers.end(),
+                        [&](const HelperModel& h) { return h.name == model.first; });
+  });
+}
+
 /// `opened` takes what the methods name.
 Recording record_session(const Architecture& a, const SessionOptions& o, OpenedModels& opened) {
   if (o.chunk > 0 && a.encoder_decoder) {
@@ -42,12 +51,14 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
                               .find_model = [&](const std::string& name) -> Architecture {
                                 return open_model(name, o, opened).architecture();
                               }};
-  if (!o.share) return record(a, o.methods, session_lowering(o), options);
-  if (o.chunk > 0) {
+  if (o.share && o.chunk > 0) {
     throw Error("methods " + to_string(o.methods), "a prefill in chunks",
                 "each rank's part in one piece");
   }
-  return record_rank(a, o.methods, session_lowering(o), *o.share, options);
+  Recording recording = o.share ? record_rank(a, o.methods, session_lowering(o), *o.share, options)
+                                : record(a, o.methods, session_lowering(o), options);
+  forget_base(opened, recording);
+  return recording;
 }
 
 /// What helper models have besides checkpoints of their names.
