@@ -41,6 +41,7 @@ struct Result {
 const char* verdict(const ReproducedRow& row) {
   if (row.fitted) return "fitted";
   if (!row.exact) return "measured";
+  if (row.corrected) return "erratum";
   return row.agrees ? "exact" : "DIFFERS";
 }
 
@@ -74,6 +75,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                          {"cells", s.cells},
                          {"exact", s.exact},
                          {"exact_agree", s.exact_agree},
+                         {"corrected", s.corrected},
                          {"errata", s.errata},
                          {"fitted", s.fitted},
                          {"mape", s.mape},
@@ -86,6 +88,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                       {"tables", p.tables},
                       {"exact", p.sums.exact},
                       {"exact_agree", p.sums.exact_agree},
+                      {"corrected", p.sums.corrected},
                       {"measured", p.sums.measured()},
                       {"fitted", p.sums.fitted},
                       {"mape", p.sums.mape},
@@ -123,26 +126,27 @@ std::string rows_text(const Result& result) {
 }
 
 std::string summary_text(const std::vector<Result>& results) {
-  Table table({"table", "cells", "exact", "agree", "fitted", "errata", "mean |error|", "worst"});
+  Table table({"table", "cells", "exact", "agree", "corrected", "fitted", "errata", "mean |error|",
+               "worst"});
   for (const Result& result : results) {
     const ReproductionSummary& s = result.summary;
     const bool measured = result.table->kind == TableKind::Measured;
     table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
-               std::to_string(s.exact_agree), std::to_string(s.fitted), std::to_string(s.errata),
-               measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
+               std::to_string(s.exact_agree), std::to_string(s.corrected), std::to_string(s.fitted),
+               std::to_string(s.errata), measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * s.worst) : ""});
   }
   return table.text();
 }
 
 std::string papers_text(const std::vector<Result>& results) {
-  Table table({"paper", "tables", "exact", "agree", "fitted", "measured", "mean |error|", "worst",
-               "errata", "left out"});
+  Table table({"paper", "tables", "exact", "agree", "corrected", "fitted", "measured",
+               "mean |error|", "worst", "errata", "left out"});
   for (const PaperSummary& p : paper_summaries(results)) {
     const bool measured = p.sums.measured() > 0;
     table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
-               std::to_string(p.sums.exact_agree), std::to_string(p.sums.fitted),
-               std::to_string(p.sums.measured()),
+               std::to_string(p.sums.exact_agree), std::to_string(p.sums.corrected),
+               std::to_string(p.sums.fitted), std::to_string(p.sums.measured()),
                measured ? fmt::format("{:.1f} %", 100 * p.sums.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * p.sums.worst) : "",
                std::to_string(p.sums.errata), std::to_string(p.gaps)});

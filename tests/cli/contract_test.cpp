@@ -57,6 +57,31 @@ TEST_CASE("contract: reproduce --json has rows and a summary") {
   check_keys(j["rows"][0], {"source", "cell", "published", "ours", "relative_error"});
 }
 
+TEST_CASE("contract: reproduce shows a cell that an erratum corrects as an erratum, not as exact") {
+  const json j = run_json("reproduce --json kvp-table3");
+  REQUIRE(j["rows"].size() == 11);
+  std::size_t errata = 0;
+  for (const json& row : j["rows"]) {
+    CAPTURE(row["cell"]);
+    // E10: LP-0.25, with KVP and without, is 3.5974 and printed as 3.59.
+    const bool misprint = row["published"] == "3.59";
+    CHECK(row["verdict"] == (misprint ? "erratum" : "exact"));
+    CHECK(row["erratum"].get<std::string>().starts_with("E10: ") == misprint);
+    if (misprint) ++errata;
+  }
+  CHECK(errata == 2);
+  const json& sums = j["summary"][0];
+  CHECK(sums["cells"] == 11);
+  CHECK(sums["exact"] == 9);
+  CHECK(sums["exact_agree"] == 9);
+  CHECK(sums["corrected"] == 2);
+  CHECK(sums["errata"] == 2);
+  CHECK(j["papers"][0]["exact"] == 9);
+  CHECK(j["papers"][0]["corrected"] == 2);
+  const std::string text = run_program("reproduce kvp-table3").output;
+  CHECK(text.find("  erratum  E10: parameter ratio") != std::string::npos);
+}
+
 TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing else") {
   const ProgramResult result = run_program("reproduce --csv - slim-table1");
   CHECK(result.status == 0);
