@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "cli/csv_output.h"
 #include "model/error.h"
 #include "reports/csv_writer.h"
+#include "reports/output_check.h"
 #include "reports/published_gaps.h"
 #include "reports/reproduce.h"
 #include "reports/reproduced_plots.h"
@@ -16,6 +18,7 @@
 namespace kvcast::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using reports::PaperSummary;
 using reports::PublishedTable;
@@ -203,24 +206,31 @@ void write_plots(const std::string& path, const std::vector<Result>& results) {
   if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
 }
 
+/// The points of a picture go neither over the rows nor over a published table.
+void check_plot(const Options& o, const Catalog& catalog) {
+  for (const fs::path& picture : {fs::path(o.plot), reports::error_plot_file(o.plot)}) {
+    reports::check_plot_writable(picture);
+    reports::check_plot_spares(picture, csv_target(o.csv), "--csv");
+    for (const auto& entry : fs::directory_iterator(catalog.root() / "published")) {
+      reports::check_plot_spares(picture, entry.path(), "a published table");
+    }
+  }
+}
+
 void run(const Options& o, const Globals& globals) {
   if (o.errata && (o.json || o.summary)) {
     throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
   }
   check_rows_alone(o.csv, {{"--json", o.json}, {"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
+  if (!o.plot.empty()) check_plot(o, catalog);
   std::vector<Result> results;
   for (const PublishedTable* table : reports::select_tables(o.tables)) {
     std::vector<ReproducedRow> rows = table->rows(catalog);
     const ReproductionSummary summary = reports::summarize(*table, rows);
     results.push_back({table, std::move(rows), summary});
   }
-  if (!o.plot.empty()) {
-    if (reports::plot_files(o.plot).csv == o.csv) {
-      throw Error("--csv " + o.csv + ": the plot's own points go there; expected another name");
-    }
-    write_plots(o.plot, results);
-  }
+  if (!o.plot.empty()) write_plots(o.plot, results);
   if (!o.csv.empty()) write_csv(o.csv, results);
   if (o.csv == "-") return;
   if (o.json) {
