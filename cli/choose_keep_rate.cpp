@@ -157,8 +157,9 @@ void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
   c->add_option("--chunk", o->chunk, "tokens that are kept together")->type_name("TOKENS");
   c->add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
       ->type_name("TOKENS");
-  c->add_option("--reuse", o->reuse,
-                "kept: without a speculator, take the kept tokens' cache from its prefill")
+  c->add_option(
+       "--reuse", o->reuse,
+       "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill")
       ->type_name("none|kept");
   c->add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base")
       ->type_name("X");

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -128,13 +129,14 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
     reports::check_plot_spares(o.plot, points, "--plot-positions");
     reports::check_plot_spares(reports::r2_picture(o.plot), points, "--plot-positions");
   }
+  // What the text shows of the tokenizers says more.
+  const auto text = o.identity ? std::vector<execute::TokenId>()
+                               : read_pair_text("--fit", o.text, base, auxiliary, globals);
+  check_pair_tokenizers(base, auxiliary);
   KvpFitReport report;
   if (o.identity) {
-    check_pair_tokenizers(base, auxiliary);
     report = write_identity_predictor(base, auxiliary, o.common.out, fit);
   } else {
-    const auto text = read_pair_text("--fit", o.text, base, auxiliary, globals);
-    check_pair_tokenizers(base, auxiliary);
     ConvertProgress progress(globals.quiet);
     report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "cli/csv_output.h"
 #include "model/error.h"
 #include "reports/csv_writer.h"
+#include "reports/output_check.h"
 #include "reports/published_gaps.h"
 #include "reports/reproduce.h"
 #include "reports/reproduced_plots.h"
@@ -16,6 +18,7 @@
 namespace kvcast::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using reports::PaperSummary;
 using reports::PublishedTable;
@@ -41,6 +44,7 @@ struct Result {
 const char* verdict(const ReproducedRow& row) {
   if (row.fitted) return "fitted";
   if (!row.exact) return "measured";
+  if (row.corrected) return "erratum";
   return row.agrees ? "exact" : "DIFFERS";
 }
 
@@ -74,6 +78,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                          {"cells", s.cells},
                          {"exact", s.exact},
                          {"exact_agree", s.exact_agree},
+                         {"corrected", s.corrected},
                          {"errata", s.errata},
                          {"fitted", s.fitted},
                          {"mape", s.mape},
@@ -86,6 +91,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                       {"tables", p.tables},
                       {"exact", p.sums.exact},
                       {"exact_agree", p.sums.exact_agree},
+                      {"corrected", p.sums.corrected},
                       {"measured", p.sums.measured()},
                       {"fitted", p.sums.fitted},
                       {"mape", p.sums.mape},
@@ -123,26 +129,27 @@ std::string rows_text(const Result& result) {
 }
 
 std::string summary_text(const std::vector<Result>& results) {
-  Table table({"table", "cells", "exact", "agree", "fitted", "errata", "mean |error|", "worst"});
+  Table table({"table", "cells", "exact", "agree", "corrected", "fitted", "errata", "mean |error|",
+               "worst"});
   for (const Result& result : results) {
     const ReproductionSummary& s = result.summary;
     const bool measured = result.table->kind == TableKind::Measured;
     table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
-               std::to_string(s.exact_agree), std::to_string(s.fitted), std::to_string(s.errata),
-               measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
+               std::to_string(s.exact_agree), std::to_string(s.corrected), std::to_string(s.fitted),
+               std::to_string(s.errata), measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * s.worst) : ""});
   }
   return table.text();
 }
 
 std::string papers_text(const std::vector<Result>& results) {
-  Table table({"paper", "tables", "exact", "agree", "fitted", "measured", "mean |error|", "worst",
-               "errata", "left out"});
+  Table table({"paper", "tables", "exact", "agree", "corrected", "fitted", "measured",
+               "mean |error|", "worst", "errata", "left out"});
   for (const PaperSummary& p : paper_summaries(results)) {
     const bool measured = p.sums.measured() > 0;
     table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
-               std::to_string(p.sums.exact_agree), std::to_string(p.sums.fitted),
-               std::to_string(p.sums.measured()),
+               std::to_string(p.sums.exact_agree), std::to_string(p.sums.corrected),
+               std::to_string(p.sums.fitted), std::to_string(p.sums.measured()),
                measured ? fmt::format("{:.1f} %", 100 * p.sums.mape) : "",
                measured ? fmt::format("{:.1f} %", 100 * p.sums.worst) : "",
                std::to_string(p.sums.errata), std::to_string(p.gaps)});
@@ -199,24 +206,31 @@ void write_plots(const std::string& path, const std::vector<Result>& results) {
   if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
 }
 
+/// The points of a picture go neither over the rows nor over a published table.
+void check_plot(const Options& o, const Catalog& catalog) {
+  for (const fs::path& picture : {fs::path(o.plot), reports::error_plot_file(o.plot)}) {
+    reports::check_plot_writable(picture);
+    reports::check_plot_spares(picture, csv_target(o.csv), "--csv");
+    for (const auto& entry : fs::directory_iterator(catalog.root() / "published")) {
+      reports::check_plot_spares(picture, entry.path(), "a published table");
+    }
+  }
+}
+
 void run(const Options& o, const Globals& globals) {
   if (o.errata && (o.json || o.summary)) {
     throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
   }
   check_rows_alone(o.csv, {{"--json", o.json}, {"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
+  if (!o.plot.empty()) check_plot(o, catalog);
   std::vector<Result> results;
   for (const PublishedTable* table : reports::select_tables(o.tables)) {
     std::vector<ReproducedRow> rows = table->rows(catalog);
     const ReproductionSummary summary = reports::summarize(*table, rows);
     results.push_back({table, std::move(rows), summary});
   }
-  if (!o.plot.empty()) {
-    if (reports::plot_files(o.plot).csv == o.csv) {
-      throw Error("--csv " + o.csv + ": the plot's own points go there; expected another name");
-    }
-    write_plots(o.plot, results);
-  }
+  if (!o.plot.empty()) write_plots(o.plot, results);
   if (!o.csv.empty()) write_csv(o.csv, results);
   if (o.csv == "-") return;
   if (o.json) {

@@ -11,7 +11,6 @@
 #include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
 #include "model/quantity.h"
-#include "model/rank_recording.h"
 #include "reports/output_check.h"
 #include "search/placed_estimator.h"
 
@@ -156,7 +155,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
     throw Error("--hardware", "neither --profile nor partition=search", "one of them");
   }
   if (ranks != nullptr) {
-    options.share = ranks->share(shared_tokens(options.methods, prompt_len),
+    options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),
                                  [&] { return search_partition(o, globals, job); });
   }
   // Beyond a position table the run is refused; any other context is only a warning.

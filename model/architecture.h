@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "model/op.h"
@@ -121,6 +123,9 @@ struct KeptLayers {
 /// A whole model.
 struct Architecture {
   std::string name;
+  /// The folder or file that it was read from; models of one origin have the same weights. Empty:
+  /// made up, or changed since.
+  std::filesystem::path origin;
   std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
   std::uint64_t hidden_size = 0;
   std::uint64_t vocab_size = 0;
@@ -144,6 +149,12 @@ struct Architecture {
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };
+
+/// Both were read from the same folder or file, whatever it was called, and not changed since.
+inline bool same_origin(const Architecture& a, const Architecture& b) {
+  std::error_code missing;
+  return !a.origin.empty() && std::filesystem::equivalent(a.origin, b.origin, missing);
+}
 
 /// Gives the keys and values of the stack to `owners` of its layers, 0, n, 2n, ... with n the
 /// number of layers in a group, which `owners` divides: the layers behind an owner read what it

@@ -55,15 +55,20 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
                         const std::vector<ConfigOverride>& overrides) {
   const fs::path path = catalog.find("models", "model", name_or_path);
   std::string name = path.stem().string();
+  fs::path origin = path;
+  nlohmann::json config;
   if (path.extension() == ".gguf") {
-    const GgufFile file = read_gguf(MappedFile::open(path));
-    return read_config(gguf_config(file), name, path.string(), overrides);
+    config = gguf_config(read_gguf(MappedFile::open(path)));
+  } else {
+    config = read_json_file(path);
+    if (name == "config") {
+      origin = fs::absolute(path).parent_path();
+      if (origin.has_filename()) name = origin.filename().string();
+    }
   }
-  if (name == "config") {
-    const fs::path folder = fs::absolute(path).parent_path().filename();
-    if (!folder.empty()) name = folder.string();
-  }
-  return read_config(read_json_file(path), name, path.string(), overrides);
+  Architecture a = read_config(config, name, path.string(), overrides);
+  if (overrides.empty()) a.origin = origin;
+  return a;
 }
 
 }  // namespace kvcast

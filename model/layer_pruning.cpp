@@ -21,6 +21,7 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
 
   Architecture pruned = a;
   pruned.name = fmt::format("{} ({} of {} layers)", a.name, kept.size(), num_layers);
+  pruned.origin.clear();
   pruned.decoder.layers.clear();
   for (std::size_t i = 0; i < kept.size(); ++i) {
     if (kept[i] >= num_layers) {

@@ -90,19 +90,9 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
   return recording;
 }
 
-std::uint64_t shared_tokens(const std::vector<MethodSpec>& methods, std::uint64_t prompt_len) {
-  for (const MethodSpec& spec : methods) {
-    const Method& method = find_method(spec.name);
-    const bool keeps =
-        std::find(method.options.begin(), method.options.end(), "keep") != method.options.end();
-    if (method.kind != MethodKind::Prompt || !keeps) continue;
-    TokenSelection selection{.keep = fraction_option(spec, "keep"),
-                             .chunk = whole_option(spec, "chunk", 0, 0)};
-    Symbols symbols;
-    const Count kept = kept_tokens(symbols, symbol::prompt_len, selection);
-    return kept.at(symbols.resolve({1, prompt_len, prompt_len}));
-  }
-  return prompt_len;
+std::uint64_t shared_tokens(const Recording& recording, std::uint64_t prompt_len) {
+  if (!recording.selection) return prompt_len;
+  return recording.prompt_slots.at(recording.symbols.resolve({1, prompt_len, 1}));
 }
 
 }  // namespace kvcast

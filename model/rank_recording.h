@@ -33,8 +33,8 @@ namespace kvcast {
 Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
                       const Lowering& lowering, const RankShare& share, RecordOptions options = {});
 
-/// Tokens of a prompt that the ranks share: all, or those that a method among these keeps. Where
-/// their number depends on which chunks are kept, the most.
-std::uint64_t shared_tokens(const std::vector<MethodSpec>& methods, std::uint64_t prompt_len);
+/// Tokens of a prompt that the ranks of a recording share, with its placement or without: all, or
+/// those that a method keeps. Where their number depends on which chunks are kept, the most.
+std::uint64_t shared_tokens(const Recording& recording, std::uint64_t prompt_len);
 
 }  // namespace kvcast

@@ -107,7 +107,7 @@ std::string cell_of(const CsvTable& table, std::size_t row, const std::string& c
 }
 
 struct Tally {
-  std::size_t cells = 0, exact = 0, differ = 0, measured = 0, fitted = 0, errata = 0;
+  std::size_t cells = 0, exact = 0, corrected = 0, differ = 0, measured = 0, fitted = 0, errata = 0;
   double sum = 0, worst = 0;
 };
 
@@ -139,6 +139,8 @@ std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
       ++t.fitted;
     } else if (verdict == "exact") {
       ++t.exact;
+    } else if (verdict == "erratum") {
+      ++t.corrected;
     } else {
       ++t.differ;
       wrong.rows.push_back({name, cell_of(table, i, "cell"), cell_of(table, i, "published"),
@@ -152,15 +154,15 @@ std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
   }
   HtmlTable summary{place.id + "-summary",
                     "Published tables: exact cells and measured ones",
-                    {"table", "cells", "exact", "differ", "fitted", "measured", "mean error %",
-                     "worst error %", "errata"},
+                    {"table", "cells", "exact", "corrected", "differ", "fitted", "measured",
+                     "mean error %", "worst error %", "errata"},
                     {}};
   for (const std::string& name : order) {
     const Tally& t = tallies[name];
     const bool measured = t.measured > 0;
     summary.rows.push_back(
-        {name, std::to_string(t.cells), std::to_string(t.exact), std::to_string(t.differ),
-         std::to_string(t.fitted), std::to_string(t.measured),
+        {name, std::to_string(t.cells), std::to_string(t.exact), std::to_string(t.corrected),
+         std::to_string(t.differ), std::to_string(t.fitted), std::to_string(t.measured),
          measured ? fmt::format("{:.1f}", 100 * t.sum / static_cast<double>(t.measured)) : "",
          measured ? fmt::format("{:.1f}", 100 * t.worst) : "", std::to_string(t.errata)});
   }

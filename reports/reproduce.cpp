@@ -137,7 +137,9 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
   s.cells = rows.size();
   for (const ReproducedRow& row : rows) {
     if (!row.erratum.empty()) ++s.errata;
-    if (row.exact) {
+    if (row.corrected) {
+      ++s.corrected;
+    } else if (row.exact) {
       ++s.exact;
       if (row.agrees) ++s.exact_agree;
     } else if (row.fitted) {
@@ -168,6 +170,7 @@ std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const
     sums.cells += s.cells;
     sums.exact += s.exact;
     sums.exact_agree += s.exact_agree;
+    sums.corrected += s.corrected;
     sums.errata += s.errata;
     sums.fitted += s.fitted;
     sums.worst = std::max(sums.worst, s.worst);
@@ -216,7 +219,10 @@ ReproducedRow Published::compare(const CsvRow& row, std::string_view column, std
   if (const auto known = erratum(row, column)) {
     result.erratum = known->id + ": " + known->reason;
     if (known->corrected.empty()) throw Error(place, result.erratum, "a cell that can be compared");
-    result.agrees = result.agrees || rounds_to(ours, known->corrected, place + " (corrected)");
+    if (!result.agrees && rounds_to(ours, known->corrected, place + " (corrected)")) {
+      result.agrees = true;
+      result.corrected = result.exact;
+    }
   }
   return result;
 }

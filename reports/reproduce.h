@@ -37,6 +37,8 @@ struct ReproducedRow {
   std::string file = {};         ///< where the published number stands: "kvp_prose.csv"
   std::string claim = {};        ///< its `claim_id` in a "..._prose.csv"; empty: none
   bool fitted = false;  ///< measured, and a factor of ours was fitted to it: no check of it
+  /// Exact, and it agrees with what the erratum puts in the place of the print, not with the print.
+  bool corrected = false;
 };
 
 enum class TableKind {
@@ -64,15 +66,16 @@ struct ReproductionSummary {
   std::string table;
   TableKind kind = TableKind::Exact;
   std::size_t cells = 0;
-  std::size_t exact = 0;        ///< cells that must agree
+  std::size_t exact = 0;        ///< cells that must agree with the print
   std::size_t exact_agree = 0;  ///< those that do
-  std::size_t errata = 0;       ///< cells with an erratum
+  std::size_t corrected = 0;    ///< cells that agree with an erratum in the place of the print
+  std::size_t errata = 0;       ///< cells with an erratum, the measured ones too
   std::size_t fitted = 0;       ///< measured cells that a factor was fitted to
   double mape = 0;   ///< measured cells but the fitted ones: mean absolute relative error
   double worst = 0;  ///< of the same: largest absolute relative error
 
   /// Measured cells that check something.
-  std::size_t measured() const { return cells - exact - fitted; }
+  std::size_t measured() const { return cells - exact - corrected - fitted; }
 };
 ReproductionSummary summarize(const PublishedTable& table, std::span<const ReproducedRow> rows);
 

@@ -154,6 +154,7 @@ std::vector<ReproducedRow> flops_reductions(const Catalog& catalog, const KvpTab
     if (label) {
       if (!result.erratum.empty()) result.erratum += "; ";
       result.erratum += label->id + ": " + label->reason;
+      result.corrected = result.agrees;  // of another model than the one that is printed
     }
     rows.push_back(std::move(result));
   }

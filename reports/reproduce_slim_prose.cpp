@@ -180,8 +180,11 @@ std::vector<ReproducedRow> slim_prose(const Catalog& catalog) {
                           id.substr(5) + " " + row.text("quantity") + ", " +
                               (above || below ? qualifier + " " : "") + row.text("unit"),
                           claim->second(facts));
-    if (above) reproduced.agrees = reproduced.ours > row.number("value");
-    if (below) reproduced.agrees = reproduced.ours < row.number("value");
+    if (above || below) {
+      const double value = row.number("value");
+      reproduced.agrees = above ? reproduced.ours > value : reproduced.ours < value;
+      reproduced.corrected = false;
+    }
     rows.push_back(std::move(reproduced));
   }
   return rows;

@@ -171,6 +171,7 @@ std::vector<PublishedTable> specprefill_tables() {
           {"specprefill-example", "specprefill",
            "SpecPrefill, Section 3.2.4: positions of kept and decoded tokens", TableKind::Exact,
            specprefill_positions},
+          specprefill_flops_ratio_table(),
           specprefill_ttft_table()};
 }
 

@@ -41,6 +41,8 @@ class SpeculatorShares {
 std::vector<ReproducedRow> specprefill_averages(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_prose(const Catalog& catalog);
 std::vector<ReproducedRow> specprefill_positions(const Catalog& catalog);
+/// The largest measured speed-up, beside a ratio of FLOPs and beside estimates of TTFTs.
+PublishedTable specprefill_flops_ratio_table();
 PublishedTable specprefill_ttft_table();
 
 }  // namespace kvcast::reports

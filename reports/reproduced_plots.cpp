@@ -43,9 +43,9 @@ Plot published_scatter_plot(const std::string& title, std::span<const Reproduced
         low = std::min(low, *published);
         high = std::max(high, *published);
       }
-      Series& series = !row.exact            ? measured_series(measured, *t.table)
-                       : row.erratum.empty() ? exact
-                                             : misprinted;
+      Series& series = !row.exact      ? measured_series(measured, *t.table)
+                       : row.corrected ? misprinted
+                                       : exact;
       series.points.push_back(point_of(*t.table, row, *published, row.ours));
     }
   }

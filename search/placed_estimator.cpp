@@ -137,9 +137,7 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
 }
 
 std::uint64_t PlacedEstimator::read_tokens(const DesignPoint& p) const {
-  const Recording& r = one_device_.recording();
-  if (!r.selection) return p.prompt_len;
-  return r.prompt_slots.at(r.symbols.resolve({p.batch, p.prompt_len, 1}));
+  return shared_tokens(one_device_.recording(), p.prompt_len);
 }
 
 PlacedEstimator::HelperMemory PlacedEstimator::helper_memory(const DesignPoint& p) const {

@@ -23,6 +23,15 @@ const Checkpoint& open_model(const std::string& name, const SessionOptions& o,
   return opened.emplace(name, o.open ? o.open(name) : Checkpoint(name)).first->second;
 }
 
+/// A method may name the base itself, which is open already.
+void forget_base(OpenedModels& opened, const Recording& recording) {
+  const auto& helpers = recording.helper_models;
+  std::erase_if(opened, [&](const auto& model) {
+    return std::none_of(helpers.begin(), helpers.end(),
+                        [&](const HelperModel& h) { return h.name == model.first; });
+  });
+}
+
 /// `opened` takes what the methods name.
 Recording record_session(const Architecture& a, const SessionOptions& o, OpenedModels& opened) {
   if (o.chunk > 0 && a.encoder_decoder) {
@@ -42,12 +51,14 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
                               .find_model = [&](const std::string& name) -> Architecture {
                                 return open_model(name, o, opened).architecture();
                               }};
-  if (!o.share) return record(a, o.methods, session_lowering(o), options);
-  if (o.chunk > 0) {
+  if (o.share && o.chunk > 0) {
     throw Error("methods " + to_string(o.methods), "a prefill in chunks",
                 "each rank's part in one piece");
   }
-  return record_rank(a, o.methods, session_lowering(o), *o.share, options);
+  Recording recording = o.share ? record_rank(a, o.methods, session_lowering(o), *o.share, options)
+                                : record(a, o.methods, session_lowering(o), options);
+  forget_base(opened, recording);
+  return recording;
 }
 
 /// What helper models have besides checkpoints of their names.
@@ -137,18 +148,14 @@ void check_continuation(const Request& request, const Architecture& a) {
   if (steps > 0) check_ids(continuation, a, "continuation");
 }
 
-void check_share(const Recording& recording, const RankShare& share, std::uint64_t batch,
-                 std::uint64_t length) {
+void check_share(const Recording& recording, const RankShare& share, std::uint64_t length) {
   if (keeps_differently_many(recording, length)) {
     throw Error("prompt",
                 fmt::format("{} tokens in chunks of {}, the last one shorter", length,
                             recording.selection->chunk),
                 "full chunks: ranks share out a number of kept tokens that they know beforehand");
   }
-  const std::uint64_t read =
-      recording.selection
-          ? recording.prompt_slots.at(recording.symbols.resolve({batch, length, length}))
-          : length;
+  const std::uint64_t read = shared_tokens(recording, length);
   if (share.prompt_len() == read) return;
   throw Error("prompt", fmt::format("{} tokens{}", read, recording.selection ? " kept" : ""),
               fmt::format("the {} of the session's partition", share.prompt_len()));
@@ -199,6 +206,15 @@ OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions
   check_weights(weights_of(checkpoint, r, opened), graphs_of(r));
   for (const std::uint64_t length : prompt_lens) check_prompt_length(r, length);
   return opened;
+}
+
+std::uint64_t tokens_to_share(const Architecture& a, SessionOptions options,
+                              std::uint64_t prompt_len) {
+  std::erase_if(options.methods, [](const MethodSpec& m) {
+    return find_method(m.name).kind == MethodKind::Placement;
+  });
+  OpenedModels opened;
+  return shared_tokens(record_session(a, options, opened), prompt_len);
 }
 
 double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,
@@ -271,7 +287,7 @@ void Session::check(const Request& request) const {
   check_ids(request.tokens, a, a.encoder_decoder ? "decoder tokens" : "prompt");
   const std::size_t batch = request.tokens.size();
   const std::uint64_t length = request.tokens.front().size();
-  if (options_.share) check_share(recording_, *options_.share, batch, length);
+  if (options_.share) check_share(recording_, *options_.share, length);
   for (const HelperModel& model : recording_.helper_models) {
     check_ids(request.tokens, model.architecture, "prompt, read by " + model.name);
   }

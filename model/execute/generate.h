@@ -150,6 +150,11 @@ Lowering session_lowering(const SessionOptions& options);
 OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions& options,
                               const std::set<std::uint64_t>& prompt_lens = {});
 
+/// Tokens of a prompt that the ranks of a session's placement share out: options without a share.
+/// Throws Error when the other methods do not fit the model.
+std::uint64_t tokens_to_share(const Architecture& a, SessionOptions options,
+                              std::uint64_t prompt_len);
+
 /// Bytes that a session and one run of it will need: weights, cache and the larger peak of
 /// activations. `prompt_len` as in estimates (encoder-decoder models: the encoder's). Throws Error
 /// when the methods do not fit the model.

@@ -32,7 +32,8 @@ std::string_view name(MethodKind kind);
 /// Parses "NAME[:KEY=VALUE,...][+NAME...]". Throws Error: unknown method or option (with the
 /// nearest), empty parts, two methods of one kind.
 std::vector<MethodSpec> parse_methods(std::string_view text);
-/// As they are applied: the source of the cache after the choice of the tokens that it is for.
+/// As they are applied: the source of the cache after the choice of the tokens that it is for, and
+/// that choice after a change of the model, which may be compared with the one that chooses.
 std::vector<MethodSpec> in_order_of_work(std::vector<MethodSpec> methods);
 /// The canonical spelling of what parse_methods read.
 std::string to_string(const std::vector<MethodSpec>& methods);

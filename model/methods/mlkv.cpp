@@ -109,6 +109,7 @@ std::uint64_t added_neurons(const Architecture& a, const MlkvShape& shape) {
 Architecture to_mlkv(const Architecture& a, const MlkvShape& shape) {
   check(a, shape);
   Architecture m = a;
+  m.origin.clear();
   const std::uint64_t added = added_neurons(a, shape);
   for (LayerShape& layer : m.decoder.layers) {
     if (added > layer.intermediate_size) {

@@ -127,9 +127,13 @@ std::vector<MethodSpec> in_order_of_work(std::vector<MethodSpec> methods) {
       return find_method(spec.name).kind == kind;
     });
   };
-  const auto source = of_kind(MethodKind::Source);
-  const auto prompt = of_kind(MethodKind::Prompt);
-  if (prompt != methods.end() && source < prompt) std::rotate(source, prompt, prompt + 1);
+  const auto put_before = [&](MethodKind first, MethodKind second) {
+    const auto moved = of_kind(first);
+    const auto place = of_kind(second);
+    if (moved != methods.end() && place < moved) std::rotate(place, moved, moved + 1);
+  };
+  put_before(MethodKind::Prompt, MethodKind::Source);
+  put_before(MethodKind::Cache, MethodKind::Prompt);
   return methods;
 }
 

@@ -308,7 +308,10 @@ void apply(const MethodSpec& spec, Plan& plan) {
     throw Error("method slim: option " + option,
                 plan.model.name + ", which was converted to other forms", "option=auto");
   }
-  if (plan.model.slim.empty()) plan.conversion = "kvcast convert slim";
+  if (plan.model.slim.empty()) {
+    plan.conversion = "kvcast convert slim";
+    plan.model.origin.clear();
+  }
   plan.model.slim = layers;
   const std::string threshold = text_option(spec, "threshold", "");
   const Reading reading{one_of_two(spec, "order", "optimized", "unoptimized"),

@@ -50,13 +50,21 @@ void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, 
   record_decoder(r, a, pass);
 }
 
-bool reuse_option(const MethodSpec& spec, const Plan& plan) {
+/// The option's model; null: the base itself, named or not.
+std::shared_ptr<const Architecture> find_speculator(const MethodSpec& spec, const Plan& plan) {
+  const std::string named = text_option(spec, "speculator", "");
+  if (named.empty()) return nullptr;
+  auto found = std::make_shared<const Architecture>(plan.named_model(named));
+  return same_origin(*found, plan.model) ? nullptr : found;
+}
+
+bool reuse_option(const MethodSpec& spec, const Plan& plan, bool base_speculates) {
   const std::string reuse = text_option(spec, "reuse", "none");
   if (reuse == "none") return false;
   if (reuse != "kept") throw unknown_name("option reuse", reuse, {"none", "kept"});
-  const std::string speculator = text_option(spec, "speculator", "");
-  if (!speculator.empty()) {
-    throw Error("method specprefill: option reuse", "the speculator " + speculator,
+  if (!base_speculates) {
+    throw Error("method specprefill: option reuse",
+                "the speculator " + text_option(spec, "speculator", ""),
                 "none: the base is its own, whose cache is the one to reuse");
   }
   if (plan.model.decoder.num_key_value_layers > 0) {
@@ -101,13 +109,11 @@ TokenFlow reusing_flow(const Count& kept_before) {
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
-  const std::string named = text_option(spec, "speculator", "");
-  std::shared_ptr<const Architecture> own;  // null: the base
-  if (!named.empty()) {
-    own = std::make_shared<const Architecture>(plan.named_model(named));
+  const std::shared_ptr<const Architecture> own = find_speculator(spec, plan);
+  if (own) {
     check_prunable(spec.name, *own);
     check_speculator(*own, plan.model);
-    plan.helper_models.push_back({own_weights.weights, named, *own});
+    plan.helper_models.push_back({own_weights.weights, text_option(spec, "speculator", ""), *own});
   }
   const NamePrefixes prefixes = own ? own_weights : base_weights;
   const auto speculator = [own](const Plan& p) -> const Architecture& {
@@ -120,7 +126,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.selection = {.keep = fraction_option(spec, "keep"),
                     .chunk = whole_option(spec, "chunk", 0, 0)};
   plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
-  if (reuse_option(spec, plan)) {
+  if (reuse_option(spec, plan, own == nullptr)) {
     plan.selection->reused = true;
     plan.prompt_past = plan.prompt_tokens - 1;
     plan.prompt_tokens = 1;
@@ -167,11 +173,12 @@ void apply(const MethodSpec& spec, Plan& plan) {
 }  // namespace
 
 /// Speculative Prefill: a small model reads the whole prompt and looks a few tokens ahead; the base
-/// model reads the tokens that it attended to most, at their own positions. Without a speculator
-/// the base model is its own, its weights loaded once and its cache separate: only with keep=1 are
-/// the two caches equal. With reuse=kept the base takes its kept tokens' keys and values from that
-/// cache and reads the last of them alone: with keep=1 what it would compute itself, below that
-/// keys and values that have seen the dropped tokens too, which the paper's have not.
+/// model reads the tokens that it attended to most, at their own positions. Without a speculator,
+/// or named as one, the base model is its own, its weights loaded once and its cache separate: only
+/// with keep=1 are the two caches equal. With reuse=kept the base takes its kept tokens' keys and
+/// values from that cache and reads the last of them alone: with keep=1 what it would compute
+/// itself, below that keys and values that have seen the dropped tokens too, which the paper's have
+/// not.
 /// Source: Liu et al. 2025 (arXiv:2502.02789), section 3; defaults and order of steps from the
 /// authors' code (Jingyu6/speculative_prefill).
 Method specprefill() {

@@ -144,6 +144,7 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     architecture_ = read_config(gguf_config(*gguf_), model_name(path), path.string());
     stored = gguf_->stored;
   }
+  architecture_.origin = path;
   take(std::move(stored));
 }
 

@@ -1,10 +1,12 @@
 // The keys that the command-line contract promises.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
 
@@ -57,11 +59,60 @@ TEST_CASE("contract: reproduce --json has rows and a summary") {
   check_keys(j["rows"][0], {"source", "cell", "published", "ours", "relative_error"});
 }
 
+TEST_CASE("contract: reproduce shows a cell that an erratum corrects as an erratum, not as exact") {
+  const json j = run_json("reproduce --json kvp-table3");
+  REQUIRE(j["rows"].size() == 11);
+  std::size_t errata = 0;
+  for (const json& row : j["rows"]) {
+    CAPTURE(row["cell"]);
+    // E10: LP-0.25, with KVP and without, is 3.5974 and printed as 3.59.
+    const bool misprint = row["published"] == "3.59";
+    CHECK(row["verdict"] == (misprint ? "erratum" : "exact"));
+    CHECK(row["erratum"].get<std::string>().starts_with("E10: ") == misprint);
+    if (misprint) ++errata;
+  }
+  CHECK(errata == 2);
+  const json& sums = j["summary"][0];
+  CHECK(sums["cells"] == 11);
+  CHECK(sums["exact"] == 9);
+  CHECK(sums["exact_agree"] == 9);
+  CHECK(sums["corrected"] == 2);
+  CHECK(sums["errata"] == 2);
+  CHECK(j["papers"][0]["exact"] == 9);
+  CHECK(j["papers"][0]["corrected"] == 2);
+  const std::string text = run_program("reproduce kvp-table3").output;
+  CHECK(text.find("  erratum  E10: parameter ratio") != std::string::npos);
+}
+
 TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing else") {
   const ProgramResult result = run_program("reproduce --csv - slim-table1");
   CHECK(result.status == 0);
   CHECK(result.output.rfind("table,source,cell,published,ours", 0) == 0);
   CHECK(std::count(result.output.begin(), result.output.end(), '\n') == 25);
+}
+
+TEST_CASE("contract: reproduce --plot writes its points over neither rows nor published tables") {
+  namespace fs = std::filesystem;
+  const reports::TestFolder folder;
+  const fs::path data = folder / "data";
+  fs::create_directory(data);
+  for (const char* name : {"models", "hardware"}) {
+    fs::create_directory_symlink(fs::path(KVCAST_SOURCE_DIR) / "data" / name, data / name);
+  }
+  fs::copy(fs::path(KVCAST_SOURCE_DIR) / "data" / "published", data / "published");
+  const std::string reproduce = "reproduce kvp-table3 --data " + data.string() + " --plot ";
+  const std::string here = folder.path().string();
+  fs::create_directory(folder / "sub");
+  // The same file by another name: a comparison of texts did not see it.
+  check_refused(reproduce + here + "/cells.svg --csv " + here + "/sub/../cells.csv",
+                "points that go to the file of --csv");
+  check_refused(reproduce + here + "/cells.svg --csv " + here + "/cells-errors.csv",
+                "points that go to the file of --csv");
+  check_refused(reproduce + data.string() + "/published/kvp_prose.svg",
+                "points that go to the file of a published table");
+  CHECK(folder.num_files() == 2);
+  CHECK(run_program(reproduce + here + "/plot.svg --csv " + here + "/cells.csv").status == 0);
+  CHECK(fs::file_size(folder / "plot.csv") > 0);
 }
 
 // The rows have standard output to themselves: the other answer was dropped without a word.

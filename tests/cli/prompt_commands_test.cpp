@@ -115,6 +115,59 @@ TEST_CASE("choose keep-rate: a target gives a share, and the share gives the spe
   check_refused(choose + "--target-speedup inf", "a finite number above 0");
 }
 
+TEST_CASE("specprefill: the base named as its own speculator is the same as none named") {
+  const reports::TestFolder folder;
+  const std::string point = " --model pythia-160m --hardware h200 --prompt-len 2k --output-len 8 ";
+  const std::string options = "keep=0.3,lookahead=2";
+  const std::string named = "specprefill:speculator=pythia-160m," + options;
+  for (const std::string reuse : {"", ",reuse=kept"}) {
+    CAPTURE(reuse);
+    json own = run_json("estimate --json" + point + "--method specprefill:" + options + reuse);
+    json same = run_json("estimate --json" + point + "--method " + named + reuse);
+    CHECK(same["method"] == named + reuse);
+    own.erase("method");
+    same.erase("method");
+    CHECK(same == own);
+
+    const std::string csv = (folder.path() / (reuse.empty() ? "own.csv" : "reuse.csv")).string();
+    REQUIRE(run_program("sweep --quiet" + point + "--method '" + named + reuse + "' --csv " + csv)
+                .status == 0);
+    const reports::CsvTable table = reports::CsvTable::read(csv);
+    REQUIRE(table.size() == 1);
+    CHECK(table[0].text("method") == named + reuse);
+    CHECK(table[0].number("weight_bytes") == own["weight_bytes"]);
+    CHECK(table[0].number("ttft_s") == doctest::Approx(own["ttft_s"].get<double>()).epsilon(1e-9));
+
+    const std::string run =
+        "run --quiet --json --model " + oracle +
+        "llama_mha --prompt-len 21 --output-len 4 --method specprefill:" + options + reuse;
+    const json alone = run_json(run);
+    const json with_name = run_json(run + ",speculator=" + oracle + "../oracle/llama_mha/");
+    for (const char* key : {"weight_bytes", "generated_tokens", "kept_tokens", "kv_cache_bytes",
+                            "analytic_flops", "analytic_bytes"}) {
+      CAPTURE(key);
+      CHECK(with_name[key] == alone[key]);
+    }
+    CHECK(with_name["method"] ==
+          alone["method"].get<std::string>() + ",speculator=" + oracle + "../oracle/llama_mha/");
+    // Random weights have seeds of their own, but the base's name stands for the base's.
+    const std::string random = "run --quiet --json --random-weights 7 --model " + oracle +
+                               "llama_mha/config.json --prompt-len 21 --output-len 4 --method "
+                               "specprefill:" +
+                               options + reuse;
+    CHECK(run_json(random + ",speculator=" + oracle + "llama_mha/config.json")["kept_tokens"] ==
+          run_json(random)["kept_tokens"]);
+  }
+  const std::string choose =
+      "choose keep-rate --json --model pythia-160m --hardware h200 --prompt-len 2k --keep 0.3 "
+      "--reuse kept";
+  CHECK(run_json(choose + " --speculator pythia-160m")["rows"] == run_json(choose)["rows"]);
+  // The same name under other settings is another model.
+  const std::string fewer = " --set num_hidden_layers=6";
+  check_refused("estimate" + point + fewer + " --method " + named + ",reuse=kept",
+                "got the speculator pythia-160m");
+}
+
 TEST_CASE("run specprefill: the importance is drawn over the prompt, with what was kept") {
   const reports::TestFolder folder;
   run_json("run --json --model " + oracle +

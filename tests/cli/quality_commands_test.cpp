@@ -86,6 +86,22 @@ TEST_CASE("validate quality: wrong requests") {
   CHECK(folder.num_files() == 1);  // the ids
 }
 
+TEST_CASE("validate quality: the base named as its own speculator is the same as none named") {
+  const reports::TestFolder folder;
+  const std::string base = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/llama_gqa_llama3_rope";
+  const json j = run_json("validate quality --quiet --json --threads 1 " + model + "--text " +
+                          write_ids(folder) + " --samples 2 --prompt-len 12 --continuation 4 " +
+                          "--method \"specprefill:lookahead=2,reuse=kept;specprefill:lookahead=2,"
+                          "reuse=kept,speculator=" +
+                          base + "\" --keep 0.5 --csv " + (folder / "q.csv").string());
+  REQUIRE(j["rows"].size() == 3);
+  CHECK(j["rows"][2]["method"].get<std::string>().find("speculator=" + base) != std::string::npos);
+  for (const char* key : {"agreement", "kl_nats", "perplexity"}) {
+    CAPTURE(key);
+    CHECK(j["rows"][2][key] == j["rows"][1][key]);
+  }
+}
+
 TEST_CASE("validate quality: a speculator whose words are others") {
   const std::string source(KVCAST_SOURCE_DIR);
   const reports::TestFolder folder;

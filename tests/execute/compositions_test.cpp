@@ -152,8 +152,9 @@ TEST_CASE(
 
 TEST_CASE("specprefill: another model's cache is not the base's") {
   const OracleCase c("llama_mha");
+  const OracleCase other("llama_gqa_llama3_rope");
   const auto line = [&](const std::string& methods, SessionOptions o = {}) {
-    o.open = [&](const std::string&) { return c.checkpoint; };
+    o.open = [&](const std::string&) { return other.checkpoint; };
     return message_of([&] {
       o.methods = parse_methods(methods);
       Session(c.checkpoint, o).run(c.request({c.prompt[0]}, 2));

@@ -91,10 +91,14 @@ TEST_CASE("ranks: nothing but keys and values of kept tokens is sent") {
 }
 
 TEST_CASE("ranks: the kept tokens are known before they are shared, or the run is refused") {
-  CHECK(shared_tokens(parse_methods("random-prune:keep=0.5+kvr:p=2"), 23) == 12);
-  CHECK(shared_tokens(parse_methods("kvr:p=2+specprefill:keep=0.3,chunk=4"), 24) == 8);
-  CHECK(shared_tokens(parse_methods("slim+kvr:p=2"), 23) == 23);
   const Checkpoint model(oracle_folder() / "llama_mha");
+  const auto shared = [&](const std::string& methods, std::uint64_t length) {
+    return tokens_to_share(model.architecture(), {.methods = parse_methods(methods)}, length);
+  };
+  CHECK(shared("random-prune:keep=0.5+kvr:p=2", 23) == 12);
+  CHECK(shared("kvr:p=2+specprefill:keep=0.3,chunk=4", 24) == 8);
+  CHECK(shared("specprefill:keep=0.5,chunk=4+kvr:p=2", 23) == 12);  // 3 chunks, or 11 tokens
+  CHECK(shared("slim+kvr:p=2", 23) == 23);
   const auto line = [&](const std::string& methods, const Parts& parts) {
     return message_of([&] { run_shared(model, {}, methods, parts); });
   };

@@ -17,6 +17,7 @@ Session session_of(const OracleCase& c, const std::string& methods, SessionOptio
   o.methods = parse_methods(methods);
   o.open = [&c](const std::string&) {
     Architecture a = c.checkpoint.architecture();
+    a.origin.clear();
     a.decoder.layers.resize(1);
     return Checkpoint(a, 5);
   };

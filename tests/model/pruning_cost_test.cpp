@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/catalog.h"
 #include "model/config_reader.h"
+#include "model/layer_pruning.h"
 #include "model/recording.h"
 #include "model/work.h"
 #include "tests/model/message_of.h"
@@ -96,6 +98,46 @@ TEST_CASE("pruning: a speculator of other size costs its own products and look-a
     CHECK(r.helper_parameters == count_parameters(llama(3)));
     CHECK(r.parameters == count_parameters(base));
   }
+}
+
+// In estimates as in runs: by catalog name, and by the file that stands behind it.
+TEST_CASE("pruning: a base named as its own speculator is counted once") {
+  const Catalog catalog(KVCAST_SOURCE_DIR "/data");
+  const std::string file = KVCAST_SOURCE_DIR "/tests/../data/models/pythia-70m.json";
+  const FindModel find = [&](const std::string& name) { return load_model(catalog, name); };
+  const auto recorded = [&](const Architecture& a, const std::string& methods) {
+    return record(a, parse_methods(methods), {}, {.find_model = find});
+  };
+  const Architecture base = find("pythia-70m");
+  const std::uint64_t own = recorded(base, "specprefill:keep=0.3").weight_bytes.at({});
+  for (const std::string& name : {std::string("pythia-70m"), file}) {
+    CAPTURE(name);
+    const std::string named = "specprefill:keep=0.3,speculator=" + name;
+    const Recording r = recorded(base, named);
+    CHECK(r.weight_bytes.at({}) == own);
+    CHECK(r.helper_models.empty());
+    CHECK(r.helper_parameters == 0);
+    CHECK(recorded(base, named + ",reuse=kept").selection->reused);
+    CHECK(recorded(find(file), named).helper_models.empty());
+  }
+  // Another model, the same under other settings, and what another has been made of are not it.
+  const std::string named = "specprefill:keep=0.3,speculator=pythia-70m";
+  const auto helpers = [&](const Architecture& a, const std::string& methods) {
+    return recorded(a, methods).helper_models.size();
+  };
+  CHECK(helpers(find("pythia-160m"), named) == 1);
+  CHECK(helpers(load_model(catalog, "pythia-70m", {{"num_hidden_layers", "2"}}), named) == 1);
+  CHECK(helpers(prune_layers(base, retained_layers(6, 0.5)), named) == 1);
+  for (const std::string conversion : {"mlkv:layers=3,heads=8", "mlkv:layers=6,heads=4"}) {
+    CHECK(helpers(base, named + "+" + conversion) == 1);
+    CHECK(helpers(base, conversion + "+" + named) == 1);
+  }
+  CHECK(helpers(base, named + "+mlkv:layers=6,heads=8") == 0);  // as it is
+  const Architecture learned = find("opt-1.3b");
+  const std::string opt = "specprefill:keep=0.3,speculator=opt-1.3b";
+  CHECK(helpers(learned, opt) == 0);
+  CHECK(helpers(learned, opt + "+slim:option=kcache") == 1);
+  CHECK(helpers(learned, "slim:option=kcache+" + opt) == 1);
 }
 
 // methods.md, section 3, cost: the score pass is L·H·hd·M·N multiply-adds.

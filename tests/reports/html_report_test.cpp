@@ -168,14 +168,20 @@ TEST_CASE("html: reproduced tables are summed up, their errata and differences s
                 "t1,s,c2,2.0,3,0.5,DIFFERS,,f\n"
                 "t2,s,c3,4.0,3,-0.25,measured,,f\n"
                 "t2,s,c4,4.0,4.2,0.05,measured,E9: misprint,f\n"
-                "t2,s,c5,4.0,8.0,1.0,fitted,,f\n");
+                "t2,s,c5,4.0,8.0,1.0,fitted,,f\n"
+                "t3,s,c6,2.0,3,0.5,erratum,E10: it should say 3.0,f\n");
   const std::string html = results.report().html;
   // two measured cells, the fitted one aside: (25 + 5) / 2 = 15 %, 25 % at worst
-  CHECK(contains(html,
-                 "<th scope=\"row\" class=\"k\">t2</th><td class=\"n\">3</td><td class=\"n\">0</td>"
-                 "<td class=\"n\">0</td><td class=\"n\">1</td><td class=\"n\">2</td>"
-                 "<td class=\"n\" data-v=\"15.0\" title=\"15.0\">15</td>"));
+  CHECK(contains(
+      html,
+      "<th scope=\"row\" class=\"k\">t2</th><td class=\"n\">3</td><td class=\"n\">0</td>"
+      "<td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">1</td><td class=\"n\">2</td>"
+      "<td class=\"n\" data-v=\"15.0\" title=\"15.0\">15</td>"));
   CHECK(contains(html, "<td class=\"k\">E9: misprint</td>"));
+  // A cell that differs from the print by an erratum: neither exact nor a difference to explain.
+  CHECK(contains(html,
+                 "<th scope=\"row\" class=\"k\">t3</th><td class=\"n\">1</td><td class=\"n\">0</td>"
+                 "<td class=\"n\">1</td><td class=\"n\">0</td>"));
   CHECK(contains(html, "<strong class=\"bad\">DIFFERS</strong>"));
   CHECK(html.find("all-csv-summary") < html.find("all-csv-rows"));
 }

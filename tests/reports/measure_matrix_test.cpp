@@ -108,6 +108,22 @@ TEST_CASE("matrix: prompts are made up of ids that the helper models have too") 
   }
 }
 
+TEST_CASE("matrix: a base named as its own speculator can have its cache reused") {
+  const TestFolder folder;
+  MeasureAxes axes = tiny();
+  axes.prompt_len = {8};
+  const std::string named = "specprefill:speculator=" + axes.models[0] + ",keep=0.5,reuse=kept";
+  axes.methods = {"specprefill:keep=0.5,reuse=kept", named};
+  const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 2);
+  measure(points, catalog(), options(folder / "v.csv"));
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 2);
+  CHECK(table[1].text("method") == named);
+  CHECK(table[1].text("error") == "");
+  CHECK(table[1].text("predicted_ttft_s") == table[0].text("predicted_ttft_s"));
+}
+
 TEST_CASE("matrix: rows of another hardware file are kept, and the run refused") {
   const TestFolder folder;
   const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());

@@ -16,17 +16,18 @@ TEST_CASE("reproduce slim: every number of every table agrees to the printed dig
     std::string name;
     std::size_t cells;
     std::size_t errata;
+    std::size_t corrected;  ///< of them, where the print is wrong, ours what it should say
   };
-  for (const Case& c : {Case{"slim-table1", 24, 1},      // E15
-                        {"slim-table2", 18 * 2, 0},      // two models
-                        {"slim-table3", 6 * 3, 2},       // E18b
-                        {"slim-nonsquare", 3 * 11, 0},   // 5 sizes, 2 rows of 3 options
-                        {"slim-encdec", 4 * 3, 0},       // 5 quantities less RoPE
-                        {"slim-whisper", 100 + 20, 5},   // derived and inputs; E17
-                        {"slim-appendix-b", 12 * 2, 0},  // two models
-                        {"slim-appendix-i", 3 * 3, 0},   // three models are in the catalog
-                        {"slim-equations", 9, 0},
-                        {"slim-prose", 37 - 5, 7}}) {  // E16, E17
+  for (const Case& c : {Case{"slim-table1", 24, 1, 0},      // E15
+                        {"slim-table2", 18 * 2, 0, 0},      // two models
+                        {"slim-table3", 6 * 3, 2, 2},       // E18b
+                        {"slim-nonsquare", 3 * 11, 0, 0},   // 5 sizes, 2 rows of 3 options
+                        {"slim-encdec", 4 * 3, 0, 0},       // 5 quantities less RoPE
+                        {"slim-whisper", 100 + 20, 5, 0},   // derived and inputs; E17
+                        {"slim-appendix-b", 12 * 2, 0, 0},  // two models
+                        {"slim-appendix-i", 3 * 3, 0, 0},   // three models are in the catalog
+                        {"slim-equations", 9, 0, 0},
+                        {"slim-prose", 37 - 5, 7, 6}}) {  // E16, E17: p04 rounds to the print
     CAPTURE(c.name);
     const auto rows = rows_of(c.name);
     for (const ReproducedRow& row : rows) {
@@ -39,7 +40,8 @@ TEST_CASE("reproduce slim: every number of every table agrees to the printed dig
     }
     const ReproductionSummary s = summarize(table(c.name), rows);
     CHECK(s.cells == c.cells);
-    CHECK(s.exact_agree == c.cells);
+    CHECK(s.exact_agree == c.cells - c.corrected);
+    CHECK(s.corrected == c.corrected);
     CHECK(s.errata == c.errata);
   }
 }

@@ -18,10 +18,12 @@ struct Example {
   PublishedTable one{"table-one", "paper", "One", TableKind::Exact, nullptr};
   PublishedTable two{"table-two", "paper", "Two", TableKind::Measured, nullptr};
   std::vector<ReproducedRow> exact{row("a", 2, 2, true), row("b", 10, 30, true),
-                                   row("zero", 0, 0, true)};
+                                   row("zero", 0, 0, true), row("e", 3, 3, true)};
   std::vector<ReproducedRow> measured{row("c", 4, 5, false), row("d", 8, 6, false)};
   std::vector<ReproducedTable> tables() {
     exact[1].erratum = "E1: a zero too few";
+    exact[1].corrected = true;
+    exact[3].erratum = "E2: another reading misses it";
     return {{&one, exact}, {&two, measured}};
   }
 };
@@ -38,8 +40,9 @@ TEST_CASE("reproduced plots: cells lie at their published number and ours, mispr
   CHECK(plot.series[0].points[0].x == 2);
   CHECK(plot.series[0].points[1].y == doctest::Approx(10));
   CHECK(plot.series[1].label == "exact cells");
-  REQUIRE(plot.series[1].points.size() == 1);  // zero has no place
+  REQUIRE(plot.series[1].points.size() == 2);  // zero has no place
   CHECK(plot.series[1].points[0].name == "table-one: a");
+  CHECK(plot.series[1].points[1].name == "table-one: e");
   CHECK(plot.series[2].label == "misprinted cells");
   CHECK(plot.series[2].points.at(0).x == doctest::Approx(10));
   CHECK(plot.series[2].points.at(0).y == 30);
