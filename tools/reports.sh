@@ -95,11 +95,12 @@ study public-measurements data/measurements/public_llm_latency.csv data/measurem
   validate --measurements data/measurements/published_ttft.csv \
   --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
 
-study validation reports/validation/measured.csv reports/validation/this-machine.json \
-  reports/validation/two-ranks.json 'data/models/*.json' -- \
-  validate --measurements reports/validation/measured.csv --hardware reports/validation/this-machine.json \
-  --rank-hardware reports/validation/two-ranks.json --csv reports/validation/rows.csv \
-  --plot reports/validation/forecast.svg
+measured=reports/validation/run
+study validation $measured-1/measured.csv $measured-2/{measured.csv,larger.csv,this-machine.json,two-ranks.json} \
+  'data/models/*.json' -- \
+  validate --measurements $measured-1/measured.csv $measured-2/measured.csv $measured-2/larger.csv \
+  --hardware $measured-2/this-machine.json --rank-hardware $measured-2/two-ranks.json \
+  --csv reports/validation/rows.csv --plot reports/validation/forecast.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'

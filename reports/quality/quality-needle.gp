@@ -1,31 +1,32 @@
 # Draws quality-needle.svg from quality-needle.csv: run `gnuplot quality-needle.gp` in this folder.
 reset
 set encoding utf8
-set terminal svg noenhanced size 960,600 background '#ffffff' font 'sans-serif,14' rounded
+set terminal svg noenhanced size 960,704 background '#ffffff' font 'sans-serif,14' rounded
 set output 'quality-needle.svg'
 set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Needles found in the haystack' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set label 'Needles found in the haystack' at screen 0.09583, screen 0.96307 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
 set lmargin at screen 0.09583
 set rmargin at screen 0.97083
-set tmargin at screen 0.77833
-set bmargin at screen 0.11000
-set key at screen 0.08750, screen 0.92833 left top horizontal Left reverse samplen 2.2 spacing 1 width -7.571 maxcols 2 textcolor rgb '#222222'
+set tmargin at screen 0.66193
+set bmargin at screen 0.09375
+set key at screen 0.08750, screen 0.93892 left top horizontal Left reverse samplen 2.2 spacing 1 width -10.02 maxcols 1 textcolor rgb '#222222'
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
 set xlabel 'TTFT, measured (s)' offset 0,0.55
-set label 'share answered' at screen 0.01771, screen 0.44417 center rotate by 90
-set xrange [0:1.22123]
+set label 'share answered' at screen 0.01771, screen 0.37784 center rotate by 90
+set xrange [0:1.60305]
 set yrange [0:1.05]
 
-plot 'quality-needle.csv' skip 1 every ::0::3 using 2:3 with lines lw 2.2 dt (9,6) lc rgb '#0072B2' title 'Pareto front', \
-     'quality-needle.csv' skip 1 every ::4::4 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain', \
-     'quality-needle.csv' skip 1 every ::5::8 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'specprefill:speculator=lp-0.50,lookahead=4', \
-     'quality-needle.csv' skip 1 every ::9::12 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill:lookahead=4', \
-     'quality-needle.csv' skip 1 every ::13::16 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'random-prune', \
-     'quality-needle.csv' skip 1 every ::17::20 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'static-prune', \
-     'quality-needle.csv' skip 1 every ::21::24 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'lazyllm', \
-     'quality-needle.csv' skip 1 every ::25::28 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'kvp'
+plot 'quality-needle.csv' skip 1 every ::0::4 using 2:3 with lines lw 2.2 dt (9,6) lc rgb '#0072B2' title 'Pareto front', \
+     'quality-needle.csv' skip 1 every ::5::5 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain', \
+     'quality-needle.csv' skip 1 every ::6::9 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'specprefill:speculator=lp-0.50', \
+     'quality-needle.csv' skip 1 every ::10::13 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill', \
+     'quality-needle.csv' skip 1 every ::14::17 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'random-prune', \
+     'quality-needle.csv' skip 1 every ::18::21 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'static-prune', \
+     'quality-needle.csv' skip 1 every ::22::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'lazyllm', \
+     'quality-needle.csv' skip 1 every ::26::29 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'kvp', \
+     'quality-needle.csv' skip 1 every ::30::33 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'static-prune+kvp:auxiliary=lp-0.75,predictor=maps-0.75'

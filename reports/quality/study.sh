@@ -21,12 +21,17 @@ for share in 0.75 0.50 0.25 0.10; do
       --fit $here/texts/log-school-house.txt "$helpers/maps-$share"
 done
 
-methods="specprefill:speculator=$helpers/lp-0.50,lookahead=4;specprefill:lookahead=4"
-methods+=";random-prune;static-prune;lazyllm"
-methods+=";kvp:auxiliary=$helpers/lp-{keep},predictor=$helpers/maps-{keep}"
-measure=($kvcast validate quality --model $model --method "$methods" --keep 0.10,0.25,0.50,0.75
-  --prompt-len 512)
+methods="specprefill:speculator=$helpers/lp-0.50;specprefill;random-prune;static-prune;lazyllm"
+kvp=";kvp:auxiliary=$helpers/lp-{keep},predictor=$helpers/maps-{keep}"
+kvp+=";static-prune:keep={keep}+kvp:auxiliary=$helpers/lp-0.75,predictor=$helpers/maps-0.75"
+texts=($here/texts/news-from-nowhere.txt $here/texts/historical-essays.txt)
 
 # The TTFTs want a machine that does nothing else.
-"${measure[@]}" --text $here/texts/news-from-nowhere.txt $here/texts/historical-essays.txt \
-  --samples 2 --continuation 32 --needles 4 --csv $here/samples.csv --plot $here/quality.svg
+$kvcast validate quality --model $model --text "${texts[@]}" --prompt-len 512 --continuation 32 \
+  --method "$methods$kvp" --keep 0.10,0.25,0.50,0.75 --samples 4 --needles 8 \
+  --csv $here/samples.csv --plot $here/quality.svg
+
+# Prompts four times as long, which kvp's maps have not seen.
+$kvcast validate quality --model $model --text "${texts[@]}" --prompt-len 2048 --continuation 32 \
+  --method "$methods" --keep 0.10,0.25,0.50 --samples 2 --needles 6 \
+  --csv $here/long-samples.csv --plot $here/long.svg
