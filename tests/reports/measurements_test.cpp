@@ -77,12 +77,12 @@ TEST_CASE("runs: every time is the median over the files that have its row") {
   CHECK(m.rows[2].times[0].seconds == 5.5);  // between two
   CHECK_THROWS_WITH_AS(
       read_runs({a, b, a}),
-      (a.string() + ": found a file named twice; expected a file for each run").c_str(), Error);
+      (a.string() + ": got a file named twice, expected a file for each run").c_str(), Error);
   const std::filesystem::path other = folder / "d.json";
   std::ofstream(other) << R"({"avg_latency": 2.5})";
   CHECK_THROWS_WITH_AS(
       read_runs({a, other}),
-      (other.string() + ": found vLLM latency JSON; expected kvcast CSV as before").c_str(), Error);
+      (other.string() + ": got vLLM latency JSON, expected kvcast CSV as before").c_str(), Error);
 }
 
 TEST_CASE("own CSV: kernels and dtypes are the row's") {
