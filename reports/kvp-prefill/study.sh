@@ -26,12 +26,13 @@ pairs() {
 layers=(kvp:auxiliary=lp-0.75 kvp:auxiliary=lp-0.50 kvp:auxiliary=lp-0.25)
 pruned=(static-prune:keep=0.5 random-prune:keep=0.5 lazyllm:begin=0.5,end=0.1)
 smaller=specprefill:speculator=openelm-270m,keep=0.3
-pairs smollm2-135m 1 1024 5 1 "${layers[@]}" specprefill:keep=0.3 "${pruned[@]}"
+both=static-prune:keep=0.5+kvp:auxiliary=lp-0.50
+pairs smollm2-135m 1 1024 5 1 "${layers[@]}" specprefill:keep=0.3 "${pruned[@]}" $both
 pairs openelm-270m 1 1024 5 1 "${layers[@]}" specprefill:keep=0.3 "${pruned[@]}"
 pairs openelm-450m 1 1024 5 1 kvp:auxiliary=openelm-270m "${layers[@]}" $smaller "${pruned[@]}"
-pairs openelm-1.1b 1 1024 3 1 kvp:auxiliary={openelm-450m,openelm-270m} "${layers[@]:1}" $smaller "${pruned[2]}"
+pairs openelm-1.1b 1 1024 3 1 kvp:auxiliary={openelm-450m,openelm-270m} "${layers[@]:1}" $smaller "${pruned[@]}"
 # The first of three rounds also compiles the products, which a median forgives.
-pairs smollm2-135m 64 59 5 0 "${layers[1]}" "${pruned[2]}"
-pairs openelm-270m 64 59 3 0 "${layers[@]:1}" specprefill:keep=0.3 "${pruned[2]}"
-pairs openelm-450m 64 59 3 0 kvp:auxiliary=openelm-270m "${layers[1]}" $smaller "${pruned[2]}"
+pairs smollm2-135m 64 59 5 0 "${layers[1]}" "${pruned[@]}"
+pairs openelm-270m 64 59 3 0 "${layers[@]:1}" specprefill:keep=0.3 "${pruned[@]}"
+pairs openelm-450m 64 59 3 0 kvp:auxiliary=openelm-270m "${layers[1]}" $smaller "${pruned[@]}"
 pairs openelm-1.1b 64 59 3 0 kvp:auxiliary=openelm-450m "${layers[1]}" $smaller
