@@ -183,6 +183,14 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
         "HW.json, and then a validation of it on other rows");
   }
   check_plot(o);
+  for (const std::string& file : o.measurements) {
+    for (const auto& [output, flag] : {std::pair{&o.csv, "--csv"}, std::pair{&o.store, "--store"},
+                                       std::pair{&o.output, "--output"}}) {
+      std::error_code ec;
+      if (output->empty() || !std::filesystem::equivalent(*output, file, ec)) continue;
+      throw Error(flag, *output + ", which --measurements reads", "another file");
+    }
+  }
   const reports::Measurements measurements =
       reports::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);
   Validation v = reports::validate(measurements, globals.catalog(), device_choice(o));

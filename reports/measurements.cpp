@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -109,19 +110,28 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
   return m;
 }
 
-/// All that is known of what was run, and which times were taken.
+/// All that is known of what was run.
 std::string run_of(const MeasuredRow& r) {
   const Lowering& l = r.lowering;
-  std::string text = fmt::format(
+  return fmt::format(
       "{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model, r.hardware,
       r.method, attention_name(l.attention), kvcast::name(l.weights), kvcast::name(l.activations),
       kvcast::name(l.cache), r.size.batch, r.size.prompt_len, r.size.output_len);
-  for (const MeasuredTime& time : r.times) text += fmt::format(" {}", name(time.metric));
-  return text;
 }
 
 /// What makes two rows of a file one run: the id, or all that is known of it.
-std::string key_of(const MeasuredRow& r) { return r.id.empty() ? run_of(r) : r.id; }
+std::string key_of(const MeasuredRow& r) {
+  if (!r.id.empty()) return r.id;
+  std::string key = run_of(r);
+  for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
+  return key;
+}
+
+/// What makes rows of two files runs of one row.
+std::string row_of(const MeasuredRow& r) {
+  return fmt::format("{}|{}|{}|{}", r.id, run_of(r), elementwise_name(r.lowering.elementwise),
+                     r.num_devices);
+}
 
 /// What people read of a row that its file gives no id.
 std::string label_of(const MeasuredRow& r) {
@@ -222,42 +232,49 @@ Measurements read_runs(const std::vector<std::filesystem::path>& paths,
   if (paths.size() == 1) return all;
   struct Runs {
     std::map<Metric, Rounds> times;
-    std::size_t others = 0;  // files behind the row's own
+    std::size_t files = 0;
   };
   std::map<std::string, std::size_t> index;
+  std::vector<MeasuredRow> rows;
   std::vector<Runs> runs;
-  const auto add = [&](const MeasuredRow& row, Runs& r) {
-    for (const MeasuredTime& t : row.times) r.times[t.metric].seconds.push_back(t.seconds);
-  };
-  for (std::size_t i = 0; i < all.rows.size(); ++i) {
-    index.emplace(run_of(all.rows[i]), i);
-    add(all.rows[i], runs.emplace_back());
-  }
-  for (auto path = paths.begin() + 1; path != paths.end(); ++path) {
-    if (std::find(paths.begin(), path, *path) != path) {
+  for (auto path = paths.begin(); path != paths.end(); ++path) {
+    const auto is_this = [&](const std::filesystem::path& other) {
+      std::error_code ec;
+      return std::filesystem::equivalent(other, *path, ec);
+    };
+    if (std::any_of(paths.begin(), path, is_this)) {
       throw Error(path->string(), "a file named twice", "a file for each run");
     }
     Measurements one = read_measurements(*path, defaults);
-    if (one.format != all.format)
+    if (one.format != all.format) {
       throw Error(path->string(), one.format, all.format + " as before");
+    }
+    std::set<std::string> of_this_file;
     for (MeasuredRow& row : one.rows) {
-      const auto [found, is_new] = index.emplace(run_of(row), all.rows.size());
-      if (is_new) {
-        add(row, runs.emplace_back());
-        all.rows.push_back(std::move(row));
-        continue;
+      const std::string key = row_of(row);
+      if (!of_this_file.insert(key).second) {
+        throw Error(row.place, "a second row of one run", "one, where several files are runs");
       }
-      add(row, runs[found->second]);
-      ++runs[found->second].others;
+      const auto [found, is_new] = index.emplace(key, rows.size());
+      const std::size_t i = found->second;
+      if (is_new) runs.emplace_back();
+      for (const MeasuredTime& t : row.times) runs[i].times[t.metric].seconds.push_back(t.seconds);
+      ++runs[i].files;
+      if (is_new) {
+        rows.push_back(std::move(row));
+      } else if (!row.times.empty()) {
+        rows[i].unusable = row.unusable;  // it has been run, if not in the file before
+      }
     }
   }
+  all.rows = std::move(rows);
   for (std::size_t i = 0; i < all.rows.size(); ++i) {
     MeasuredRow& row = all.rows[i];
     row.times.clear();
     for (const auto& [metric, rounds] : runs[i].times) {
       row.times.push_back({metric, rounds.median()});
     }
-    if (runs[i].others > 0) row.place += fmt::format(" and {} more", runs[i].others);
+    if (runs[i].files > 1) row.place += fmt::format(" and {} more", runs[i].files - 1);
   }
   return all;
 }

@@ -158,8 +158,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }
   b.rates.on_chip_bytes = hw.on_chip_memory_capacity.value;
-  if ((eager_elementwise || eager_attention) && hw.on_chip_memory_bandwidth &&
-      mode == Mode::Calibrated) {
+  if ((eager_elementwise || eager_attention) && hw.on_chip_memory_bandwidth) {
     b.rates.on_chip_bytes_per_second = {
         b.as_measured("on_chip_memory_bandwidth", *hw.on_chip_memory_bandwidth)};
   }

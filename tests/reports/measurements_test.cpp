@@ -78,6 +78,19 @@ TEST_CASE("runs: every time is the median over the files that have its row") {
   CHECK_THROWS_WITH_AS(
       read_runs({a, b, a}),
       (a.string() + ": got a file named twice, expected a file for each run").c_str(), Error);
+  // A row without all times, and a path of another spelling.
+  const auto d = file("d.csv", "llama-7b,x,1,512,64,9,\n");
+  const Measurements two = read_runs({a, d});
+  REQUIRE(two.rows.size() == 2);
+  CHECK(two.rows[0].times[0].seconds == 6);
+  CHECK(two.rows[0].times[1].seconds == 0.2);
+  CHECK_THROWS_AS(read_runs({a, folder / "." / "a.csv"}), Error);
+  const auto twice = file("e.csv", "llama-7b,x,1,512,64,9,\nllama-7b,x,1,512,64,,1\n");
+  CHECK_THROWS_WITH_AS(read_runs({a, twice}),
+                       (twice.string() + ":3: got a second row of one run, expected one, where "
+                                         "several files are runs")
+                           .c_str(),
+                       Error);
   const std::filesystem::path other = folder / "d.json";
   std::ofstream(other) << R"({"avg_latency": 2.5})";
   CHECK_THROWS_WITH_AS(

@@ -114,8 +114,9 @@ TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it w
   }));
   // Fused kernels were measured with what they find on the chip.
   CHECK_FALSE(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated).on_chip_bytes_per_second);
-  CHECK_FALSE(
-      make_rates(hw, lowering(Kernels::Eager), Mode::SpeedOfLight).on_chip_bytes_per_second);
+  // Else the speed of light were slower than what was measured.
+  CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::SpeedOfLight).on_chip_bytes_per_second ==
+        BytesPerSecond{900});
 }
 
 TEST_CASE("rates: speed of light is the datasheet without factors and latencies") {
