@@ -215,8 +215,9 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   }
   // Whole passes hand over their logits; chunks are put together.
   const auto keep_logits = [&](Output& out, std::size_t first_row) {
-    if (kept == 0) return;  // hidden states
-    if (out.shape[1] == kept) {
+    if (kept == 0) return;                 // hidden states
+    if (part_end - part_begin <= chunk) {  // fewer rows where a pass drops tokens on its way
+      g.logits_shape = out.shape;
       g.logits_data = std::move(out.data);
       return;
     }

@@ -77,6 +77,27 @@ TEST_CASE("lazyllm: output and revived tokens are those of an independent progra
   }
 }
 
+TEST_CASE("lazyllm: logits of all positions are those of the tokens that reach the head") {
+  for (const LazyCase& c : lazy_cases()) {
+    CAPTURE(c.method);
+    const Generation g = session_of(c.method, {.logits = Logits::All}).run(request_of(c, 1));
+    const Generation wide =
+        session_of(c.method, {.logits = Logits::All, .dtype = DType::FP64}).run(request_of(c, 1));
+    const std::size_t rows = g.logits_shape[1];
+    const std::size_t vocab = g.logits_shape[2];
+    CHECK(rows < c.prompt.size());
+    CHECK(wide.logits_shape == g.logits_shape);
+    REQUIRE(g.logits.size() == rows * vocab);
+    REQUIRE(wide.logits64.size() == rows * vocab);
+    for (std::size_t i = 0; i < rows * vocab; ++i) {
+      REQUIRE(g.logits[i] == doctest::Approx(wide.logits64[i]).epsilon(1e-3));
+    }
+    const auto last = g.logits.last(vocab);
+    const auto best = std::max_element(last.begin(), last.end()) - last.begin();
+    CHECK(static_cast<TokenId>(best) == c.generated[0]);
+  }
+}
+
 // Keys and values [16] of each cached token and of the last one, a number that names the token once
 // in each group of layers, and an Aux Cache of states [16] and names, 4 bytes each.
 TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the Aux Cache") {
