@@ -117,6 +117,8 @@ ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
          {"flops", count_json(count * static_cast<double>(r.time.flops.count))},
          {"bytes", count_json(count * static_cast<double>(r.time.bytes.count))},
          {"bytes_read_again", count_json(count * static_cast<double>(r.time.bytes_again.count))},
+         {"bytes_spared", count_json(count * static_cast<double>(r.time.bytes_spared.count))},
+         {"bytes_on_chip", count_json(count * static_cast<double>(r.time.bytes_on_chip.count))},
          {"compute_s", count * r.time.compute.value},
          {"memory_s", count * r.time.memory.value},
          {"seconds", r.total.value},
@@ -288,6 +290,9 @@ void write_roofline(const std::string& path, const Configuration& c, const Desig
   if (c.mode == Mode::Calibrated) {
     const auto light = roofline::make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
     roofs.push_back(reports::roofs_of(light, Mode::SpeedOfLight));
+  }
+  if (const auto& on_chip = estimator.rates().on_chip_bytes_per_second) {
+    roofs.push_back({"on-chip memory", roofs.front().compute, *on_chip});
   }
   const std::string title =
       fmt::format("{} on {}, {} attention, batch {}, prompt {}", c.architecture.name,

@@ -184,12 +184,9 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   }
   check_plot(o);
   for (const std::string& file : o.measurements) {
-    for (const auto& [output, flag] : {std::pair{&o.csv, "--csv"}, std::pair{&o.store, "--store"},
-                                       std::pair{&o.output, "--output"}}) {
-      std::error_code ec;
-      if (output->empty() || !std::filesystem::equivalent(*output, file, ec)) continue;
-      throw Error(flag, *output + ", which --measurements reads", "another file");
-    }
+    reports::check_spares_input(o.csv, file, "--csv", "--measurements");
+    reports::check_spares_input(o.store, file, "--store", "--measurements");
+    reports::check_spares_input(o.output, file, "--output", "--measurements");
   }
   const reports::Measurements measurements =
       reports::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);

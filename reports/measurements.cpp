@@ -113,24 +113,21 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
 /// All that is known of what was run.
 std::string run_of(const MeasuredRow& r) {
   const Lowering& l = r.lowering;
-  return fmt::format(
-      "{} on {}, {}, {} attention, {}/{}/{}, batch {}, prompt {}, output {}:", r.model, r.hardware,
-      r.method, attention_name(l.attention), kvcast::name(l.weights), kvcast::name(l.activations),
-      kvcast::name(l.cache), r.size.batch, r.size.prompt_len, r.size.output_len);
+  std::string run = fmt::format(
+      "{} on {}, {}, {} attention, {} element-wise, {}/{}/{}, batch {}, prompt {}, output {}",
+      r.model, r.hardware, r.method, attention_name(l.attention), elementwise_name(l.elementwise),
+      kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
+      r.size.prompt_len, r.size.output_len);
+  if (r.num_devices > 0) run += fmt::format(", {} devices", r.num_devices);
+  return run;
 }
 
 /// What makes two rows of a file one run: the id, or all that is known of it.
 std::string key_of(const MeasuredRow& r) {
   if (!r.id.empty()) return r.id;
-  std::string key = run_of(r);
+  std::string key = run_of(r) + ":";
   for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
   return key;
-}
-
-/// What makes rows of two files runs of one row.
-std::string row_of(const MeasuredRow& r) {
-  return fmt::format("{}|{}|{}|{}", r.id, run_of(r), elementwise_name(r.lowering.elementwise),
-                     r.num_devices);
 }
 
 /// What people read of a row that its file gives no id.
@@ -228,15 +225,14 @@ Measurements read_measurements(const std::filesystem::path& path,
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,
                        const MeasurementDefaults& defaults) {
   KVCAST_ASSERT(!paths.empty());
-  Measurements all = read_measurements(paths.front(), defaults);
-  if (paths.size() == 1) return all;
+  if (paths.size() == 1) return read_measurements(paths.front(), defaults);
+  Measurements all;
   struct Runs {
     std::map<Metric, Rounds> times;
     std::size_t files = 0;
   };
   std::map<std::string, std::size_t> index;
-  std::vector<MeasuredRow> rows;
-  std::vector<Runs> runs;
+  std::vector<Runs> runs;  // by row
   for (auto path = paths.begin(); path != paths.end(); ++path) {
     const auto is_this = [&](const std::filesystem::path& other) {
       std::error_code ec;
@@ -246,28 +242,28 @@ Measurements read_runs(const std::vector<std::filesystem::path>& paths,
       throw Error(path->string(), "a file named twice", "a file for each run");
     }
     Measurements one = read_measurements(*path, defaults);
+    if (path == paths.begin()) all.format = one.format;
     if (one.format != all.format) {
       throw Error(path->string(), one.format, all.format + " as before");
     }
     std::set<std::string> of_this_file;
     for (MeasuredRow& row : one.rows) {
-      const std::string key = row_of(row);
+      const std::string key = row.id + "|" + run_of(row);
       if (!of_this_file.insert(key).second) {
         throw Error(row.place, "a second row of one run", "one, where several files are runs");
       }
-      const auto [found, is_new] = index.emplace(key, rows.size());
+      const auto [found, is_new] = index.emplace(key, all.rows.size());
       const std::size_t i = found->second;
       if (is_new) runs.emplace_back();
       for (const MeasuredTime& t : row.times) runs[i].times[t.metric].seconds.push_back(t.seconds);
       ++runs[i].files;
       if (is_new) {
-        rows.push_back(std::move(row));
+        all.rows.push_back(std::move(row));
       } else if (!row.times.empty()) {
-        rows[i].unusable = row.unusable;  // it has been run, if not in the file before
+        all.rows[i].unusable = row.unusable;  // it has been run, if not in the file before
       }
     }
   }
-  all.rows = std::move(rows);
   for (std::size_t i = 0; i < all.rows.size(); ++i) {
     MeasuredRow& row = all.rows[i];
     row.times.clear();

@@ -45,6 +45,13 @@ void check_plot_spares(const fs::path& picture, const fs::path& file, std::strin
               "another stem");
 }
 
+void check_spares_input(const fs::path& file, const fs::path& input, std::string_view flag,
+                        std::string_view read_by) {
+  if (file.empty() || resolved(file) != resolved(input)) return;
+  throw Error(std::string(flag), fmt::format("{}, which {} reads", file.string(), read_by),
+              "another file");
+}
+
 void check_spares_folder(const fs::path& file, const fs::path& folder, std::string_view flag) {
   if (file.empty() || resolved(file) != resolved(folder)) return;
   throw Error(std::string(flag) + " " + file.string(), "the name of the new folder",

@@ -18,6 +18,10 @@ void check_plot_writable(const std::filesystem::path& picture);
 void check_plot_spares(const std::filesystem::path& picture, const std::filesystem::path& file,
                        std::string_view flag);
 
+/// Throws Error when `file`, which `flag` names, is the file that `read_by` reads.
+void check_spares_input(const std::filesystem::path& file, const std::filesystem::path& input,
+                        std::string_view flag, std::string_view read_by);
+
 /// Throws Error when `file`, which `flag` names, is the folder that a command is about to make.
 void check_spares_folder(const std::filesystem::path& file, const std::filesystem::path& folder,
                          std::string_view flag);

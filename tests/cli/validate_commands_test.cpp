@@ -74,6 +74,14 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   refused(header + "pythia-160m,h200,1,512,8,0,\n", "above zero");
   refused(header + "pythia-160m,h200,1,512,8,1,\npythia-160m,h200,1,512,8,1,\n", "the same run");
   refused("{\"avg_ns\":", "not valid JSON");
+  write(file, header + "pythia-160m,h200,1,512,8,1,\n");
+  const std::string rows = contents(file);
+  const std::string elsewhere = (folder / "." / "m.csv").string();
+  for (const std::string flags : {"--csv ", "--store ", "--fit matrix_rate --output "}) {
+    check_refused("validate --measurements " + out + " " + file + " " + flags + elsewhere,
+                  "which --measurements reads");
+    CHECK(contents(file) == rows);
+  }
   check_refused("validate", "--measurements");
   check_refused("validate --measurements " + file + " --measure", "both");
   check_refused("validate --measurements /nowhere", "cannot be read");
