@@ -102,6 +102,8 @@ class Prefetch {
   const float* end_;
 };
 
+void ask_for_all(const float* data, std::size_t count) { Prefetch(data, count).ask_for(count); }
+
 /// One sequence's query over a stretch of keys.
 class Stretch {
  public:
@@ -113,17 +115,21 @@ class Stretch {
         keys_(call.inputs[1].sequence(b)),
         values_(call.inputs[2].sequence(b)) {}
 
-  /// Keys [first, end), `piece` at a time; parts and outs [num_heads] get the heads' results.
-  void attend(std::size_t first, std::size_t end, std::size_t piece, Part* parts, float* outs) {
+  /// Keys [first, end), `piece` at a time; parts and outs [num_heads] get the heads' results. The
+  /// thread goes on with the next stretch, to keys `end_of_all` at most.
+  void attend(std::size_t first, std::size_t end, std::size_t end_of_all, std::size_t piece,
+              Part* parts, float* outs) {
     const std::size_t key_stride = a_.layout.kv_stride;
     const std::size_t value_stride = a_.values.kv_stride;
     std::fill_n(outs, a_.layout.num_heads * a_.values.head_dim, 0.0F);
     // Heads take their shares of every row one after the other: the first rows come in whole
     // before, the later ones while the ones before are used.
-    Prefetch(keys_ + first * key_stride, piece * key_stride).ask_for(piece * key_stride);
+    const std::size_t rows = std::min(piece, end - first);
+    ask_for_all(keys_ + first * key_stride, rows * key_stride);
+    if (!a_.op.values_are_keys) ask_for_all(values_ + first * value_stride, rows * value_stride);
     for (std::size_t j = first; j < end; j += piece) {
       const std::size_t next = std::min(end, j + piece);
-      const std::size_t ahead = std::min(piece, end - next);
+      const std::size_t ahead = std::min(piece, end_of_all - next);
       Prefetch keys(keys_ + next * key_stride, ahead * key_stride);
       Prefetch values(values_ + next * value_stride,
                       a_.op.values_are_keys ? 0 : ahead * value_stride);
@@ -238,8 +244,8 @@ void attend_one(const Call& call, const Attention& a) {
     float* const room =
         rotated.empty() ? nullptr : rotated[static_cast<std::size_t>(omp_get_thread_num())].get();
     Stretch(call, a, item / count, room)
-        .attend(first, std::min(first + stretch, visible.end), piece, &parts[item * l.num_heads],
-                outs.get() + item * l.num_heads * width);
+        .attend(first, std::min(first + stretch, visible.end), visible.end, piece,
+                &parts[item * l.num_heads], outs.get() + item * l.num_heads * width);
   }
 #pragma omp parallel for schedule(static) if (batch * l.num_heads * count * width > \
                                               parallel_elements)
