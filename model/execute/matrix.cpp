@@ -24,8 +24,11 @@ using Dim = memory::dim;
 
 constexpr std::size_t panel = 64;  ///< outputs side by side
 constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
-/// Rows up to which a product streams the weights itself.
-constexpr std::size_t max_gemv = block_rows;
+/// Rows up to which a product streams panels itself, faster than oneDNN: the first of them bring a
+/// piece of the weights into the second-level cache for the others.
+constexpr std::size_t max_streamed_rows = 4 * block_rows;
+/// Likewise a row-major weight, which is no faster for more than one tile's rows.
+constexpr std::size_t max_rows_of_dots = block_rows;
 /// Rows of a tile of multiply_windows; a multiple of block_rows.
 constexpr std::size_t window_rows = 24;
 /// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
@@ -147,7 +150,11 @@ std::uint64_t Matrix::bytes() const {
 }
 
 void Matrix::prepare(std::size_t rows, bool bias) const {
-  if (rows > max_gemv) product_of(rows, in_, out_, bias, panels_);
+  if (!streams(rows)) product_of(rows, in_, out_, bias, panels_);
+}
+
+bool Matrix::streams(std::size_t rows) const {
+  return rows <= (panels_ ? max_streamed_rows : max_rows_of_dots);
 }
 
 /// A few rows: every weight is read once, so threads share panels and, of small matrices, stretches
@@ -199,7 +206,7 @@ void Matrix::stream_rows(const float* x, std::size_t rows, float* y, const float
 }
 
 void Matrix::multiply(const float* x, std::size_t rows, float* y, const float* bias) const {
-  if (rows <= max_gemv) {
+  if (streams(rows)) {
     return panels_ ? stream_panels(x, rows, y, bias) : stream_rows(x, rows, y, bias);
   }
   const CompiledProduct& product = product_of(rows, in_, out_, bias != nullptr, panels_);

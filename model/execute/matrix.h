@@ -34,6 +34,8 @@ class Matrix {
                         const float* bias) const;
 
  private:
+  /// True where products of so many rows are ours, not oneDNN's.
+  bool streams(std::size_t rows) const;
   void stream_panels(const float* x, std::size_t rows, float* y, const float* bias) const;
   void stream_rows(const float* x, std::size_t rows, float* y, const float* bias) const;
 

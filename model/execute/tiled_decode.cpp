@@ -225,9 +225,11 @@ void attend_one(const Call& call, const Attention& a) {
   const std::size_t piece = std::clamp(piece_elements / stride, vector_width, max_piece);
   const std::size_t wanted = std::clamp(seen * stride / (cache_per_outputs * l.num_heads * width),
                                         min_stretches, max_stretches);
-  const std::size_t stretch =
-      std::max(piece, ((seen + wanted - 1) / wanted + piece - 1) / piece * piece);
-  const std::size_t count = (seen + stretch - 1) / stretch;
+  const auto parts_of = [](std::size_t all, std::size_t size) { return (all + size - 1) / size; };
+  const std::size_t wished = parts_of(seen, parts_of(parts_of(seen, wanted), piece) * piece);
+  // As long as one another, so that threads share them evenly.
+  const std::size_t stretch = parts_of(parts_of(seen, wished), vector_width) * vector_width;
+  const std::size_t count = parts_of(seen, stretch);
   std::vector<Part> parts(batch * count * l.num_heads);
   const Floats outs = allocate_floats(parts.size() * width);
   // Made before the threads start: what they throw could not be caught.
