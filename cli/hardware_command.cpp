@@ -56,6 +56,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("on_chip_memory_bandwidth_bytes_per_s", hw.on_chip_memory_bandwidth);
   sheet.add("operator_latency_s", hw.operator_latency);
   if (hw.elementwise_latency) sheet.add("elementwise_latency_s", *hw.elementwise_latency);
+  if (hw.product_latency) sheet.add("product_latency_s", *hw.product_latency);
   sheet.add("host_operator_latency_s", hw.host_operator_latency);
   sheet.add("host_message_latency_s", hw.host_message_latency);
   sheet.add("host_exchange_latency_s", hw.host_exchange_latency);

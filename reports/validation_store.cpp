@@ -76,6 +76,7 @@ std::string fingerprint(const Hardware& hw) {
   f.add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
   f.add("operator_latency", hw.operator_latency.value);
   f.add("elementwise_latency", hw.elementwise_latency);
+  f.add("product_latency", hw.product_latency);
   f.add("host_operator_latency", hw.host_operator_latency.value);
   f.add("matrix_rate", hw.matrix_rate);
   f.add("batched_matrix_rate", hw.batched_matrix_rate);

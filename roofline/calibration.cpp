@@ -163,6 +163,9 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
                                  "norms, rotations and sums of one token, and the loop around");
   hw.elementwise_latency = measured(latency("element-wise operator", on_chip), how,
                                     "eager operators of one token, and the loop around");
+  const Samples& smallest = b.get("product");
+  hw.product_latency = measured(std::max(0.0, smallest.median_s() - product.time(smallest.work)),
+                                how, "products of 256 x 256 and one row, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
   hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
                                          fmt::format("products of {} rows", large_rows));

@@ -25,10 +25,10 @@ constexpr const char* probe_config = R"({
   "tie_word_embeddings": false, "hidden_act": "silu"})";
 
 /// Narrow layers, whose operators are as small as any, and products between them that push them out
-/// of the caches of a core, as a model's do.
+/// of the caches of a core, as a model's do. Many layers: what a pass does once counts little.
 constexpr const char* narrow_config = R"({
-  "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-  "num_key_value_heads": 4, "intermediate_size": 16384, "vocab_size": 1024,
+  "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 16, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "intermediate_size": 4096, "vocab_size": 1024,
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
   "tie_word_embeddings": false, "hidden_act": "silu"})";
 
@@ -40,6 +40,9 @@ constexpr double fma_seconds = 0.01;
 
 /// Decode steps of attention in a round, which are short and noisy.
 constexpr int attention_repeats = 3;
+
+/// Decode steps with one row in a sample: a time per token is a mean as well.
+constexpr int step_repeats = 4;
 
 Architecture read_probe(const char* config) {
   return read_config(nlohmann::json::parse(config), "calibration-probe", "the probe model");
@@ -59,6 +62,20 @@ Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds&
     ++s.operators;
   }
   return s;
+}
+
+PassSeconds mean_of(const std::vector<PassSeconds>& runs) {
+  PassSeconds mean = runs.front();
+  for (std::size_t r = 1; r < runs.size(); ++r) {
+    for (std::size_t n = 0; n < mean.nodes.size(); ++n) mean.nodes[n] += runs[r].nodes[n];
+    mean.between += runs[r].between;
+    mean.total += runs[r].total;
+  }
+  const auto count = static_cast<double>(runs.size());
+  for (double& seconds : mean.nodes) seconds /= count;
+  mean.between /= count;
+  mean.total /= count;
+  return mean;
 }
 
 bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
@@ -227,14 +244,11 @@ void CalibrationBench::add_fewer_threads(std::vector<std::function<void()>>& lis
 
 void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
   const PassSizes sizes{rows, 1, 64};
-  const PassSeconds run = plain_.decode(sizes, 1).front();
+  const PassSeconds run = mean_of(plain_.decode(sizes, rows == 1 ? step_repeats : 1));
   const Recording& r = plain_.recording();
   if (threads == threads_) {
     add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
-    if (rows == 1) {
-      add_latency("operator", narrow_plain_, sizes);
-      add_latency("element-wise operator", narrow_eager_, sizes);
-    }
+    if (rows == 1) add_latencies(sizes);
   }
   add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
                rows, threads);
@@ -320,22 +334,36 @@ void CalibrationBench::add_products(const Graph& graph, const SymbolValues& valu
   }
 }
 
-/// Constant seconds of an operator: of the smallest ones of a decode step, and of the loop around
-/// all.
-void CalibrationBench::add_latency(const char* name, const execute::PassTimer& timer,
-                                   const PassSizes& sizes) {
-  const PassSeconds run = timer.decode(sizes, 1).front();
-  const Recording& recording = timer.recording();
-  const SymbolValues values =
-      recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const Graph& graph = recording.decode;
-  const std::uint64_t hidden_size = recording.model.hidden_size;
-  const Sample small = sum_of(graph, values, run, [&](const Node& node) {
-    return is_small(node) && graph.tensor(node.output).elements().at(values) <= hidden_size;
-  });
+/// Seconds of one of the wanted operators, and of the loop around all.
+template <typename Wanted>
+void CalibrationBench::add_latency(const char* name, const Graph& graph, const SymbolValues& values,
+                                   const PassSeconds& run, Wanted wanted) {
+  const Sample s = sum_of(graph, values, run, wanted);
   Samples& samples = at(name, "s");
-  samples.work.bytes = small.bytes / small.operators;
-  samples.seconds.push_back(small.seconds / small.operators + run.between);
+  samples.work.flops = s.flops / s.operators;
+  samples.work.bytes = s.bytes / s.operators;
+  samples.seconds.push_back(s.seconds / s.operators + run.between);
+}
+
+/// Constant seconds of operators: of the smallest ones of a decode step.
+void CalibrationBench::add_latencies(const PassSizes& sizes) {
+  const Recording& plain = narrow_plain_.recording();
+  const std::uint64_t hidden_size = plain.model.hidden_size;
+  const SymbolValues values = plain.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const auto add = [&](const char* name, const Graph& graph, const PassSeconds& run) {
+    add_latency(name, graph, values, run, [&](const Node& node) {
+      return is_small(node) && graph.tensor(node.output).elements().at(values) <= hidden_size;
+    });
+  };
+  const PassSeconds run = mean_of(narrow_plain_.decode(sizes, step_repeats));
+  add("operator", plain.decode, run);
+  add_latency("product", plain.decode, values, run, [&](const Node& node) {
+    if (!is_linear(node)) return false;
+    const auto& weight = plain.decode.tensor(node.inputs[1]).shape;
+    return weight[0].at(values) == hidden_size && weight[1].at(values) == hidden_size;
+  });
+  add("element-wise operator", narrow_eager_.recording().decode,
+      mean_of(narrow_eager_.decode(sizes, step_repeats)));
 }
 
 }  // namespace kvcast::roofline

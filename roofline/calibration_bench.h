@@ -78,8 +78,10 @@ class CalibrationBench {
                const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
   void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
                     std::uint64_t rows, int threads);
-  void add_latency(const char* name, const execute::PassTimer& timer,
-                   const execute::PassSizes& sizes);
+  template <typename Wanted>
+  void add_latency(const char* name, const Graph& graph, const SymbolValues& values,
+                   const execute::PassSeconds& run, Wanted wanted);
+  void add_latencies(const execute::PassSizes& sizes);
 
   const CalibrationOptions& options_;
   int threads_;

@@ -178,6 +178,9 @@ Hardware read_hardware(const std::filesystem::path& path) {
   if (latency.has("elementwise")) {
     hw.elementwise_latency = read_quantity(latency, "elementwise", Dimension::Seconds);
   }
+  if (latency.has("product")) {
+    hw.product_latency = read_quantity(latency, "product", Dimension::Seconds);
+  }
   if (latency.has("host_message")) {
     hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
   }

@@ -47,6 +47,7 @@ struct Hardware {
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
   std::optional<Sourced> elementwise_latency;   ///< of eager element-wise kernels; none: as others
+  std::optional<Sourced> product_latency;       ///< of products with weights; none: as others
   std::optional<Sourced> host_message_latency;  ///< likewise one send or receive
   std::optional<Sourced>
       host_exchange_latency;  ///< likewise a layer's exchange, beside its messages

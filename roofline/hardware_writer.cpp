@@ -78,6 +78,9 @@ ordered_json hardware_entries(const Hardware& hw) {
   if (hw.elementwise_latency) {
     j["latency"]["elementwise"] = quantity(*hw.elementwise_latency, 1e-6, "us");
   }
+  if (hw.product_latency) {
+    j["latency"]["product"] = quantity(*hw.product_latency, 1e-6, "us");
+  }
   j["latency"]["host_operator"] = quantity(hw.host_operator_latency, 1e-6, "us");
   if (hw.host_message_latency) {
     j["latency"]["host_message"] = quantity(*hw.host_message_latency, 1e-6, "us");

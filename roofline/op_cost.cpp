@@ -206,7 +206,7 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
   if (t.flops.count == 0) t.compute = {0};
   const Seconds busy{std::max(t.compute, t.memory).value +
                      rates.exposed * std::min(t.compute, t.memory).value};
-  const Seconds latency = rates.latency(group.stream);
+  const Seconds latency = rates.latency(group.engine, group.stream);
   t.total = busy + latency;
   t.bound = t.compute > t.memory ? Bound::Compute : Bound::Memory;
   if (latency > busy) t.bound = Bound::Latency;

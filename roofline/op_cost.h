@@ -1,6 +1,7 @@
 /// A recorded pass as a list of distinct operators, and the seconds that each needs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>

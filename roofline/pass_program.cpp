@@ -191,7 +191,7 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
       e.times = polynomials_.add(cost.repetition.times);
     }
     e.seconds_per_byte = 1 / bandwidth;
-    e.latency_s = rates.latency(cost.stream).value;
+    e.latency_s = rates.latency(cost.engine, cost.stream).value;
     for (const SparedBytes& s : spared_bytes(cost, rates)) {
       e.spared.push_back({polynomials_.add(s.bytes), s.most_bytes, s.seconds_per_byte});
     }

@@ -154,6 +154,9 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   if ((eager_elementwise || eager_attention) && hw.elementwise_latency) {
     b.rates.elementwise_latency = {b.latency("elementwise_latency", *hw.elementwise_latency)};
   }
+  if (hw.product_latency) {
+    b.rates.product_latency = {b.latency("product_latency", *hw.product_latency)};
+  }
   if (eager_elementwise) {
     b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }

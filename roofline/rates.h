@@ -47,6 +47,7 @@ struct Rates {
   double exposed = 0;
   Seconds operator_latency;
   std::optional<Seconds> elementwise_latency;  ///< where Stream::Elementwise has its own
+  std::optional<Seconds> product_latency;      ///< where Engine::Matrix has its own
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
   /// Of intermediate results that fit there; none: they move as all else of their stream.
@@ -57,9 +58,10 @@ struct Rates {
   std::vector<std::string> missing_factors;
 
   /// Constant cost of an operator.
-  Seconds latency(Stream stream) const {
-    return stream == Stream::Elementwise ? elementwise_latency.value_or(operator_latency)
-                                         : operator_latency;
+  Seconds latency(Engine engine, Stream stream) const {
+    if (engine == Engine::Matrix) return product_latency.value_or(operator_latency);
+    if (stream == Stream::Elementwise) return elementwise_latency.value_or(operator_latency);
+    return operator_latency;
   }
 };
 

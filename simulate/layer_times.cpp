@@ -136,7 +136,7 @@ LayerTimes::Part LayerTimes::compile(const std::vector<roofline::OpGroup>& group
     e.seconds_per_byte = 1 / rates_.bytes_per_second[static_cast<std::size_t>(cost.stream)].value;
     e.compute_s = add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
     e.memory_s = add(cost.bytes, e.seconds_per_byte);
-    e.latency_s = rates_.latency(cost.stream).value;
+    e.latency_s = rates_.latency(cost.engine, cost.stream).value;
     e.count = static_cast<double>(count);
     e.repeats = !cost.repetition.operand_bytes.is_zero();
     if (e.repeats) {
@@ -259,7 +259,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     if (joins && k.bytes_per_token > 0) {
       time.after_exchange_s +=
           join_bytes * static_cast<double>(k.bytes_per_token) / join_bandwidth +
-          join_operators * rates_.latency(roofline::Stream::Elementwise).value;
+          join_operators * rates_.latency(Engine::Vector, roofline::Stream::Elementwise).value;
     }
     device_total += k.layers * (time.before_exchange_s + time.after_exchange_s);
     host_total += k.layers * host * (k.before.operators + after_operators(k));

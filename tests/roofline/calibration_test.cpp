@@ -29,6 +29,7 @@ Calibration made_up() {
   hw.on_chip_memory_bandwidth = measured(101e9);
   hw.operator_latency = measured(2.5e-6);
   hw.elementwise_latency = measured(1.5e-6);
+  hw.product_latency = measured(3.5e-6);
   hw.host_operator_latency = measured(0);
   hw.matrix_rate[DType::FP32] = measured(0.91);
   hw.tiled_attention_rate[DType::FP32] = measured(0.62);
@@ -57,6 +58,7 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.on_chip_memory_bandwidth->value == doctest::Approx(101e9));
   CHECK(hw.operator_latency.value == doctest::Approx(2.5e-6));
   CHECK(hw.elementwise_latency->value == doctest::Approx(1.5e-6));
+  CHECK(hw.product_latency->value == doctest::Approx(3.5e-6));
   CHECK(hw.host_operator_latency.value == 0);
   CHECK(hw.matrix_rate.at(DType::FP32).value == 0.91);
   CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);

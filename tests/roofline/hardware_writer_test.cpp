@@ -51,6 +51,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     same(a.operator_latency, b.operator_latency);
     same(a.host_operator_latency, b.host_operator_latency);
     same_optional(a.elementwise_latency, b.elementwise_latency);
+    same_optional(a.product_latency, b.product_latency);
     same_optional(a.host_message_latency, b.host_message_latency);
     same_optional(a.host_exchange_latency, b.host_exchange_latency);
     same_maps(a.matrix_rate, b.matrix_rate);

@@ -82,11 +82,26 @@ TEST_CASE("op_cost: an eager element-wise operator has its own latency where the
   CHECK(t.bound == Bound::Latency);
 }
 
-TEST_CASE("op_cost: the exposed part of the shorter time is added to the longer one") {
+TEST_CASE("op_cost: a product with weights has its own latency where there is one") {
+  Rates r = rates(4, 2, 0.5);
+  r.product_latency = {Seconds{6}};
+  CHECK(time_of(group(12, 10), r, values).total == Seconds{11});  // a product, 5 s of memory
+  CHECK(time_of(group(12, 10), r, values).bound == Bound::Latency);
+  for (const Engine other : {Engine::Vector, Engine::BatchedMatrix, Engine::DecodeAttention}) {
+    CHECK(time_of(group(12, 10, other), r, values).total == Seconds{5.5});
+  }
+}
+
+TEST_CASE(
+    "op_cost: arithmetic waits for the exposed part of the loads, and hides behind the rest") {
   Rates r = rates(4, 2);
   r.exposed = 0.5;
-  CHECK(time_of(group(12, 10), r, values).total == Seconds{5 + 3 * 0.5});  // memory 5 s
-  CHECK(time_of(group(40, 10), r, values).total == Seconds{10 + 5 * 0.5});
+  const auto time = [&](std::uint64_t flops) { return time_of(group(flops, 10), r, values); };
+  CHECK(time(8).total == Seconds{5});  // 2 s, and half of 5 s of loads, are within the loads
+  CHECK(time(8).bound == Bound::Memory);
+  CHECK(time(12).total == Seconds{3 + 5 * 0.5});
+  CHECK(time(12).bound == Bound::Compute);
+  CHECK(time(40).total == Seconds{10 + 5 * 0.5});
 }
 
 TEST_CASE("op_cost: an operator without arithmetic takes no compute time, on any engine") {

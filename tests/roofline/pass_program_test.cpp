@@ -49,6 +49,7 @@ Rates rates(double on_chip) {
   r.exposed = 0.25;
   r.operator_latency = {3};
   r.elementwise_latency = {Seconds{2}};
+  r.product_latency = {Seconds{5}};
   r.on_chip_bytes = on_chip;
   return r;
 }

@@ -85,21 +85,21 @@ TEST_CASE("rates: eager kernels have rates of their own, and a host that issues 
 
 TEST_CASE("rates: eager element-wise operators have a latency of their own where it was measured") {
   Hardware hw = toy();
-  CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated).latency(Stream::Elementwise) ==
-        Seconds{3});
+  CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated)
+            .latency(Engine::Vector, Stream::Elementwise) == Seconds{3});
   hw.elementwise_latency = measured(2);
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
     const bool eager = kernels == Kernels::Eager;
-    CHECK(r.latency(Stream::Elementwise) == Seconds{eager ? 2.0 : 3.0});
-    CHECK(r.latency(Stream::Memory) == Seconds{3});
-    CHECK(r.latency(Stream::Softmax) == Seconds{3});
+    CHECK(r.latency(Engine::Vector, Stream::Elementwise) == Seconds{eager ? 2.0 : 3.0});
+    CHECK(r.latency(Engine::Vector, Stream::Memory) == Seconds{3});
+    CHECK(r.latency(Engine::Vector, Stream::Softmax) == Seconds{3});
     const auto used = std::count_if(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
       return f.name == "elementwise_latency" && f.peak == 2;
     });
     CHECK(used == (eager ? 1 : 0));
-    CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight).latency(Stream::Elementwise) ==
-          Seconds{0});
+    CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
+              .latency(Engine::Vector, Stream::Elementwise) == Seconds{0});
   }
 }
 

@@ -57,7 +57,8 @@ TEST_CASE("simulate: one process that reads the whole prompt takes the forecaste
     for (const Lowering& lowering : {fused, eager}) {
       const Architecture a = load_model(catalog(), model);
       roofline::Rates rates = rates_of("a100-80gb", lowering);
-      rates.elementwise_latency = {Seconds{1e-6}};  // where it was measured apart
+      rates.elementwise_latency = {Seconds{1e-6}};  // where they were measured apart
+      rates.product_latency = {Seconds{7e-6}};
       rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
       rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
       const LayerTimes times(a, {}, lowering, rates);
