@@ -27,29 +27,28 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-/// The rates of the roofline's formula: time = longer + exposed · shorter of compute and memory.
+/// The rates of busy_seconds.
 struct Formula {
   double flops_per_second = 0;
   double bytes_per_second = 0;
   double exposed = 0;
 
   double time(const Sample& w) const {
-    const double compute = w.flops / flops_per_second;
-    const double memory = w.bytes / bytes_per_second;
-    return std::max(compute, memory) + exposed * std::min(compute, memory);
+    return busy_seconds(w.flops / flops_per_second, w.bytes / bytes_per_second, exposed);
   }
 };
 
 /// Solves the formula for its rates, each from the sample that depends on it most: repeated, since
-/// each depends a little on the others.
+/// each may depend a little on the other.
 void solve_rates(Formula& f, const Samples& computing, const Samples& loading) {
-  f.flops_per_second = computing.work.flops / computing.median_s();
   f.bytes_per_second = loading.work.bytes / loading.median_s();
   for (int i = 0; i < 50; ++i) {
-    const double hidden = f.exposed * loading.work.flops / f.flops_per_second;
-    f.bytes_per_second = loading.work.bytes / std::max(loading.median_s() - hidden, 1e-12);
-    const double loaded = f.exposed * computing.work.bytes / f.bytes_per_second;
-    f.flops_per_second = computing.work.flops / std::max(computing.median_s() - loaded, 1e-12);
+    const double waiting = f.exposed * computing.work.bytes / f.bytes_per_second;
+    f.flops_per_second = computing.work.flops / std::max(computing.median_s() - waiting, 1e-12);
+    double memory = loading.median_s();
+    const double compute = loading.work.flops / f.flops_per_second;
+    if (f.exposed > 0) memory = std::min(memory, std::max(memory - compute, 1e-12) / f.exposed);
+    f.bytes_per_second = loading.work.bytes / memory;
   }
 }
 
@@ -59,8 +58,7 @@ double exposed_part(const Formula& f, const std::vector<const Samples*>& ridge) 
   for (const Samples* s : ridge) {
     const double compute = s->work.flops / f.flops_per_second;
     const double memory = s->work.bytes / f.bytes_per_second;
-    const double rest = s->median_s() - std::max(compute, memory);
-    parts.push_back(std::clamp(rest / std::min(compute, memory), 0.0, 0.99));
+    parts.push_back(std::clamp((s->median_s() - compute) / memory, 0.0, 0.99));
   }
   return median_of(parts);
 }
@@ -136,8 +134,8 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   const Samples& batched = b.get(fmt::format("attention products {} tokens", large_rows));
   const bool on_the_chip =
       batched.work.bytes / batched.work.operators <= most_intermediate_bytes(on_chip_memory());
-  const double loading = product.exposed * batched.work.bytes /
-                         (on_the_chip ? on_chip : product.bytes_per_second);
+  const double loading =
+      product.exposed * batched.work.bytes / (on_the_chip ? on_chip : product.bytes_per_second);
   const double batched_rate =
       batched.work.flops / std::max(batched.median_s() - loading, batched.median_s() / 2);
   const double softmax = b.get(fmt::format("softmax {} tokens", large_rows)).measurement().median();

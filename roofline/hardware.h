@@ -62,8 +62,7 @@ struct Hardware {
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query
   /// The same with many: what it reads is brought into order before it is multiplied.
   std::optional<Sourced> tiled_attention_bandwidth;
-  /// The share of the shorter of an operator's computing and memory times that the longer one
-  /// hides; none: all of it.
+  /// The share of an operator's memory time that its arithmetic hides; none: all of it.
   std::optional<Sourced> overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
 

@@ -204,11 +204,10 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
     t.memory = t.memory + t.bytes_on_chip / *rates.on_chip_bytes_per_second;
   }
   if (t.flops.count == 0) t.compute = {0};
-  const Seconds busy{std::max(t.compute, t.memory).value +
-                     rates.exposed * std::min(t.compute, t.memory).value};
+  const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};
   const Seconds latency = rates.latency(group.engine, group.stream);
   t.total = busy + latency;
-  t.bound = t.compute > t.memory ? Bound::Compute : Bound::Memory;
+  t.bound = busy > t.memory ? Bound::Compute : Bound::Memory;
   if (latency > busy) t.bound = Bound::Latency;
   return t;
 }

@@ -85,6 +85,12 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
 
 Work total_work(const std::vector<OpGroup>& groups);
 
+/// Seconds in which an operator's loads go on beside its arithmetic: never less than the loads
+/// take, and arithmetic waits for `exposed` of them.
+inline double busy_seconds(double compute, double memory, double exposed) {
+  return std::max(memory, compute + exposed * memory);
+}
+
 /// One operator of a group at given sizes.
 struct OpTime {
   Flops flops;
@@ -94,7 +100,7 @@ struct OpTime {
   Bytes bytes_on_chip;  ///< moved at the on-chip memory's rate
   Seconds compute;
   Seconds memory;
-  Seconds total;  ///< the longer of both, the exposed part of the shorter, and the latency
+  Seconds total;  ///< busy_seconds and the latency
   Bound bound = Bound::Compute;
 };
 

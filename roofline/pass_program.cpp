@@ -48,9 +48,9 @@ KVCAST_INLINE void evaluate_into(double* out, const Polynomials::Term* terms, Po
   }
 }
 
-KVCAST_INLINE void entry_times(const ProgramEntry& e, const Polynomials::Term* terms,
-                               const Lanes* monomials, double on_chip_bytes, double* compute,
-                               double* memory) {
+KVCAST_INLINE void roof_times(const ProgramEntry& e, const Polynomials::Term* terms,
+                              const Lanes* monomials, double on_chip_bytes, double* compute,
+                              double* memory) {
   evaluate_into(compute, terms, e.compute_s, monomials);
   evaluate_into(memory, terms, e.memory_s, monomials);
   for (const Spared& s : e.spared) {
@@ -74,6 +74,15 @@ KVCAST_INLINE void entry_times(const ProgramEntry& e, const Polynomials::Term* t
   }
 }
 
+/// Memory time, and what arithmetic takes with the part of it that it waits for: busy_seconds is
+/// the longer of the two.
+KVCAST_INLINE void entry_times(const ProgramEntry& e, const Polynomials::Term* terms,
+                               const Lanes* monomials, double on_chip_bytes, double exposed,
+                               double* compute, double* memory) {
+  roof_times(e, terms, monomials, on_chip_bytes, compute, memory);
+  for (std::size_t i = 0; i < lanes; ++i) compute[i] += exposed * memory[i];
+}
+
 struct KernelInput {
   std::span<const ProgramEntry> entries;
   const Polynomials::Term* terms;
@@ -84,8 +93,7 @@ struct KernelInput {
   double exposed;
 };
 
-/// Adds count · (max(compute, memory) + exposed · min(compute, memory) + latency) of every entry to
-/// the totals.
+/// Adds count · (busy_seconds + latency) of every entry to the totals.
 KVCAST_VECTOR_CLONES
 void run_entries(const KernelInput& in, PassTime& sum) {
   double* total = sum.total.v.data();
@@ -97,9 +105,9 @@ void run_entries(const KernelInput& in, PassTime& sum) {
   Lanes c1;
   Lanes m1;
   for (const ProgramEntry& e : in.entries) {
-    entry_times(e, in.terms, in.first, in.on_chip_bytes, c.v.data(), m.v.data());
+    entry_times(e, in.terms, in.first, in.on_chip_bytes, in.exposed, c.v.data(), m.v.data());
     if (in.last != nullptr) {
-      entry_times(e, in.terms, in.last, in.on_chip_bytes, c1.v.data(), m1.v.data());
+      entry_times(e, in.terms, in.last, in.on_chip_bytes, in.exposed, c1.v.data(), m1.v.data());
       double crossing = 0;
       for (std::size_t i = 0; i < lanes; ++i) {
         crossing += (c.v[i] - m.v[i]) * (c1.v[i] - m1.v[i]) < 0 ? 1.0 : 0.0;
@@ -108,9 +116,8 @@ void run_entries(const KernelInput& in, PassTime& sum) {
         for (std::size_t i = 0; i < lanes; ++i) {
           const double mean = mean_of_crossing(c.v[i], m.v[i], c1.v[i], m1.v[i], in.steps->v[i]);
           const bool computing = c.v[i] + c1.v[i] > m.v[i] + m1.v[i];
-          const double shorter = (c.v[i] + c1.v[i] + m.v[i] + m1.v[i]) / 2 - mean;
-          c.v[i] = computing ? mean : shorter;
-          m.v[i] = computing ? shorter : mean;
+          c.v[i] = computing ? mean : 0;
+          m.v[i] = computing ? 0 : mean;
         }
       } else {
         for (std::size_t i = 0; i < lanes; ++i) {
@@ -122,8 +129,7 @@ void run_entries(const KernelInput& in, PassTime& sum) {
     const double latency = e.latency_s;
     const double count = e.count;
     for (std::size_t i = 0; i < lanes; ++i) {
-      const double longer = c.v[i] > m.v[i] ? c.v[i] : m.v[i];
-      const double busy = longer + in.exposed * (c.v[i] + m.v[i] - longer);
+      const double busy = c.v[i] > m.v[i] ? c.v[i] : m.v[i];
       const double time = count * (busy + latency);
       const double computing = c.v[i] > m.v[i] ? time : 0.0;
       const double starting = latency > busy ? time : 0.0;

@@ -42,8 +42,7 @@ struct UsedFactor {
 struct Rates {
   std::array<FlopsPerSecond, num_engines> flops_per_second;
   std::array<BytesPerSecond, num_streams> bytes_per_second;
-  /// The part of the shorter of an operator's computing and memory times that the longer one does
-  /// not hide.
+  /// The part of an operator's memory time that its arithmetic waits for.
   double exposed = 0;
   Seconds operator_latency;
   std::optional<Seconds> elementwise_latency;  ///< where Stream::Elementwise has its own

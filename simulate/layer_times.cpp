@@ -176,8 +176,7 @@ double LayerTimes::device_seconds(const Part& part, std::span<const double> mono
       const double between = (sum(e.bytes, monomials) - operand) / times + operand;
       if (between > rates_.on_chip_bytes) memory += operand * (times - 1) * e.seconds_per_byte;
     }
-    const double busy = std::max(compute, memory) + rates_.exposed * std::min(compute, memory);
-    total += e.count * (busy + e.latency_s);
+    total += e.count * (roofline::busy_seconds(compute, memory, rates_.exposed) + e.latency_s);
   }
   return total;
 }
