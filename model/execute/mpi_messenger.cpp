@@ -40,29 +40,26 @@ void check(int code, const char* call) {
   throw Error(std::string(call) + ": " + text, Fault::Run);
 }
 
-/// The rows as one element of an MPI type, whose counts are ints.
-class RowsType {
+/// A block of bytes as elements of an MPI type, whose counts are ints.
+class BlockType {
  public:
-  explicit RowsType(const Rows& rows) {
+  explicit BlockType(std::size_t bytes) {
     constexpr std::size_t largest_unit = std::size_t{1} << 20;
-    const std::size_t unit = rows.bytes > 0 ? std::gcd(rows.bytes, largest_unit) : 1;
-    MPI_Datatype block = MPI_BYTE;
-    check(MPI_Type_contiguous(static_cast<int>(unit), MPI_BYTE, &block), "MPI_Type_contiguous");
-    check(MPI_Type_create_hvector(static_cast<int>(rows.sequences),
-                                  static_cast<int>(rows.bytes / unit),
-                                  static_cast<MPI_Aint>(rows.stride), block, &type_),
-          "MPI_Type_create_hvector");
+    const std::size_t unit = bytes > 0 ? std::gcd(bytes, largest_unit) : 1;
+    count_ = static_cast<int>(bytes / unit);
+    check(MPI_Type_contiguous(static_cast<int>(unit), MPI_BYTE, &type_), "MPI_Type_contiguous");
     check(MPI_Type_commit(&type_), "MPI_Type_commit");
-    MPI_Type_free(&block);
   }
   /// Messages on their way keep it alive.
-  ~RowsType() { MPI_Type_free(&type_); }
-  RowsType(const RowsType&) = delete;
-  RowsType& operator=(const RowsType&) = delete;
+  ~BlockType() { MPI_Type_free(&type_); }
+  BlockType(const BlockType&) = delete;
+  BlockType& operator=(const BlockType&) = delete;
   MPI_Datatype get() const { return type_; }
+  int count() const { return count_; }
 
  private:
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
+  int count_ = 0;
 };
 
 /// Ends the process when MPI has not started in time: a rank that never comes would keep the others
@@ -97,8 +94,8 @@ class StartWatchdog {
 };
 
 struct Expected {
-  MPI_Request request;
-  std::size_t bytes;
+  std::vector<MPI_Request> requests;  ///< one for each sequence
+  std::size_t bytes;                  ///< of all
 };
 
 }  // namespace
@@ -212,33 +209,47 @@ void MpiMessenger::abort(int status) {
 std::size_t MpiMessenger::rank() const { return static_cast<std::size_t>(state_->rank); }
 std::size_t MpiMessenger::ranks() const { return static_cast<std::size_t>(state_->ranks); }
 
+// Sequences go one by one: MPI copies a block from one rank's memory into the other's, but sends
+// what lies apart in small fragments, each of which both ranks have to look at.
 void MpiMessenger::send(std::size_t to, const Rows& rows) {
   const std::lock_guard lock(state_->mutex);
-  const RowsType type(rows);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Isend(rows.data, 1, type.get(), static_cast<int>(to), tag, MPI_COMM_WORLD, &request),
-        "MPI_Isend");
-  state_->sent.push_back({request, static_cast<int>(to)});
-  if (++state_->pending == 1) state_->changed.notify_all();
+  const BlockType type(rows.bytes);
+  for (std::size_t s = 0; s < rows.sequences; ++s) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Isend(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(to),
+                    tag, MPI_COMM_WORLD, &request),
+          "MPI_Isend");
+    state_->sent.push_back({request, static_cast<int>(to)});
+    if (++state_->pending == 1) state_->changed.notify_all();
+  }
 }
 
 void MpiMessenger::expect(std::size_t from, const Rows& rows) {
   const std::lock_guard lock(state_->mutex);
-  const RowsType type(rows);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Irecv(rows.data, 1, type.get(), static_cast<int>(from), tag, MPI_COMM_WORLD, &request),
-        "MPI_Irecv");
-  state_->expected[from].push_back({request, rows.all_bytes()});
-  if (++state_->pending == 1) state_->changed.notify_all();
+  const BlockType type(rows.bytes);
+  Expected& expected = state_->expected[from].emplace_back();
+  expected.bytes = rows.all_bytes();
+  for (std::size_t s = 0; s < rows.sequences; ++s) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Irecv(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(from),
+                    tag, MPI_COMM_WORLD, &request),
+          "MPI_Irecv");
+    expected.requests.push_back(request);
+    if (++state_->pending == 1) state_->changed.notify_all();
+  }
 }
 
 void MpiMessenger::receive(std::size_t from) {
   KVCAST_ASSERT(!state_->expected[from].empty());
-  Expected expected = state_->expected[from].front();
+  Expected expected = std::move(state_->expected[from].front());
   state_->expected[from].pop_front();
-  const MPI_Status status = state_->wait(expected.request, from);
   MPI_Count bytes = 0;
-  MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  for (MPI_Request& request : expected.requests) {
+    const MPI_Status status = state_->wait(request, from);
+    MPI_Count of_sequence = 0;
+    MPI_Get_elements_x(&status, MPI_BYTE, &of_sequence);
+    bytes += of_sequence;
+  }
   if (static_cast<std::size_t>(bytes) != expected.bytes) {
     throw wrong_length(rank(), from, static_cast<std::size_t>(bytes), expected.bytes);
   }
