@@ -99,7 +99,6 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
                   c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
   const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
   const double peak = b.get("FMA").median_s();
-  const double read = b.get("streaming read").median_s();
 
   // Products: rates and overlap together.
   Formula product;
@@ -112,6 +111,8 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
     solve_rates(product, large, b.get("linear 1 rows"));
     product.exposed = exposed_part(product, ridge);
   }
+  // Ranks read at once, but take turns with products of one row.
+  const double read = std::max(b.get("streaming read").median_s(), product.bytes_per_second);
   Formula decode;
   decode.exposed = product.exposed;
   solve_rates(decode, b.get("decode attention, slim K-cache"), b.get("decode attention"));
@@ -151,7 +152,7 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   hw.kind = "cpu";
   hw.peak_flops_per_second[DType::FP32] = measured(peak, how, "multiply-adds in registers");
   hw.vector_flops_per_second = measured(peak, how, "multiply-adds in registers");
-  hw.memory_bandwidth = measured(read, how, "reading 256 MiB");
+  hw.memory_bandwidth = measured(read, how, "reading 256 MiB, or products of one row if faster");
   hw.memory_capacity = measured(physical_memory(), "the operating system");
   hw.on_chip_memory_capacity =
       measured(on_chip_memory(), "the operating system", "the last-level cache");
