@@ -95,12 +95,12 @@ study public-measurements data/measurements/public_llm_latency.csv data/measurem
   validate --measurements data/measurements/published_ttft.csv \
   --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
 
-measured=reports/validation/run
-study validation $measured-1/measured.csv $measured-2/{measured.csv,larger.csv,this-machine.json,two-ranks.json} \
-  'data/models/*.json' -- \
-  validate --measurements $measured-1/measured.csv $measured-2/measured.csv $measured-2/larger.csv \
-  --hardware $measured-2/this-machine.json --rank-hardware $measured-2/two-ranks.json \
-  --csv reports/validation/rows.csv --plot reports/validation/forecast.svg
+validation=reports/validation
+study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
+  $validation/{this-machine,two-ranks}.json 'data/models/*.json' -- \
+  validate --measurements $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
+  --hardware $validation/this-machine.json --rank-hardware $validation/two-ranks.json \
+  --csv $validation/rows.csv --plot $validation/forecast.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
