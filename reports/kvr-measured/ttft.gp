@@ -12,8 +12,9 @@ set title 'Pythia-410M, 512 tokens, ranks of one thread each: measured (median, 
 set ylabel 'Time to first token (s)'
 set yrange [0:*]
 set offsets 0.6, 0.6, 0, 0
-set bmargin 6
-set xtics font 'sans-serif,11'
+set bmargin 12
+set rmargin 20
+set xtics font 'sans-serif,11' rotate by -35
 
-plot 'measurements.csv' skip 1 using 0:7:8:9:xtic(sprintf("%s\n%s\n%s", strcol(5)[1:5] eq 'plain' ? 'one process' : strcol(5)[1:7], strcol(6), strcol(1))) with yerrorbars pt 5 ps 0.7 lc rgb '#D55E00' title 'measured', \
+plot 'measurements.csv' skip 1 using 0:7:8:9:xtic(sprintf("%s%s, %s", strcol(5)[1:5] eq 'plain' ? 'one process' : strcol(5)[1:7], strlen(strcol(6)) > 0 ? " ".strcol(6) : "", strcol(1))) with yerrorbars pt 5 ps 0.7 lc rgb '#D55E00' title 'measured', \
      '' skip 1 using 0:10:(0.35) with xerrorbars pt 0 ps 0 lw 2.2 lc rgb '#0072B2' title 'simulated'
