@@ -98,8 +98,6 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
       fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
                   c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
   const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
-  const double peak = b.get("FMA").median_s();
-
   // Products: rates and overlap together.
   Formula product;
   const Samples& large = b.get(fmt::format("linear {} rows", large_rows));
@@ -111,6 +109,7 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
     solve_rates(product, large, b.get("linear 1 rows"));
     product.exposed = exposed_part(product, ridge);
   }
+  const double peak = std::max(b.get("FMA").median_s(), product.flops_per_second);
   // Ranks read at once, but take turns with products of one row.
   const double read = std::max(b.get("streaming read").median_s(), product.bytes_per_second);
   Formula decode;
@@ -150,8 +149,10 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   Hardware hw;
   hw.description = fmt::format("{}, {} threads, as measured", c.processor, c.threads);
   hw.kind = "cpu";
-  hw.peak_flops_per_second[DType::FP32] = measured(peak, how, "multiply-adds in registers");
-  hw.vector_flops_per_second = measured(peak, how, "multiply-adds in registers");
+  hw.peak_flops_per_second[DType::FP32] =
+      measured(peak, how, "multiply-adds in registers, or products if faster");
+  hw.vector_flops_per_second =
+      measured(peak, how, "multiply-adds in registers, or products if faster");
   hw.memory_bandwidth = measured(read, how, "reading 256 MiB, or products of one row if faster");
   hw.memory_capacity = measured(physical_memory(), "the operating system");
   hw.on_chip_memory_capacity =

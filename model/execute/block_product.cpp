@@ -6,22 +6,29 @@
 namespace kvcast::execute {
 namespace {
 
-/// One tile of C in registers: `rows` times `vectors`·16 numbers.
-template <std::size_t rows, std::size_t vectors>
+/// Tiles that leave registers for what is multiplied: of 32 with 16 lanes, else of 16.
+template <std::size_t lanes>
+constexpr std::size_t tile_vectors = lanes == 16 ? 4 : 2;
+template <std::size_t lanes>
+constexpr std::size_t dot_rows = lanes == 16 ? block_rows : 3;
+
+/// One tile of C in registers: `rows` times `vectors` vectors.
+template <std::size_t lanes, std::size_t rows, std::size_t vectors>
 KVCAST_INLINE void tile(const Product& p, bool accumulate, std::size_t row, std::size_t column) {
-  Vector sums[rows][vectors];
+  using V = Vector<lanes>;
+  V sums[rows][vectors];
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t v = 0; v < vectors; ++v) {
-      const float* c = p.c + (row + r) * p.ldc + column + v * vector_width;
-      sums[r][v] = accumulate ? *reinterpret_cast<const Vector*>(c) : Vector{};
+      const float* c = p.c + (row + r) * p.ldc + column + v * lanes;
+      sums[r][v] = accumulate ? *reinterpret_cast<const V*>(c) : V{};
     }
   }
   const float* a = p.a + row * p.lda;
   const float* b = p.b + column;
   for (std::size_t k = 0; k < p.k; ++k) {
-    Vector loaded[vectors];
+    V loaded[vectors];
     for (std::size_t v = 0; v < vectors; ++v) {
-      loaded[v] = *reinterpret_cast<const Vector*>(b + k * p.ldb + v * vector_width);
+      loaded[v] = *reinterpret_cast<const V*>(b + k * p.ldb + v * lanes);
     }
     for (std::size_t r = 0; r < rows; ++r) {
       const float factor = a[r * p.lda + k];
@@ -30,90 +37,97 @@ KVCAST_INLINE void tile(const Product& p, bool accumulate, std::size_t row, std:
   }
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t v = 0; v < vectors; ++v) {
-      float* c = p.c + (row + r) * p.ldc + column + v * vector_width;
-      *reinterpret_cast<Vector*>(c) = sums[r][v];
+      float* c = p.c + (row + r) * p.ldc + column + v * lanes;
+      *reinterpret_cast<V*>(c) = sums[r][v];
     }
   }
 }
 
-template <std::size_t rows>
-KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t row) {
-  std::size_t column = 0;
-  for (; column + 4 * vector_width <= p.n; column += 4 * vector_width)
-    tile<rows, 4>(p, accumulate, row, column);
-  switch ((p.n - column) / vector_width) {
-    case 1: return tile<rows, 1>(p, accumulate, row, column);
-    case 2: return tile<rows, 2>(p, accumulate, row, column);
-    case 3: return tile<rows, 3>(p, accumulate, row, column);
-    default: return;
+/// Tiles of `vectors` vectors from a column on, then narrower ones.
+template <std::size_t lanes, std::size_t rows, std::size_t vectors>
+KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t row,
+                                std::size_t column) {
+  for (; column + vectors * lanes <= p.n; column += vectors * lanes) {
+    tile<lanes, rows, vectors>(p, accumulate, row, column);
   }
+  if constexpr (vectors > 1) row_of_tiles<lanes, rows, vectors - 1>(p, accumulate, row, column);
+}
+
+/// Likewise rows.
+template <std::size_t lanes, std::size_t rows>
+KVCAST_INLINE void rows_of_tiles(const Product& p, bool accumulate, std::size_t row) {
+  for (; row + rows <= p.m; row += rows) {
+    row_of_tiles<lanes, rows, tile_vectors<lanes>>(p, accumulate, row, 0);
+  }
+  if constexpr (rows > 1) rows_of_tiles<lanes, rows - 1>(p, accumulate, row);
 }
 
 /// Dot products of `rows` rows of A and 4 of B.
-template <std::size_t rows>
+template <std::size_t lanes, std::size_t rows>
 KVCAST_INLINE void dot_tile(const Product& p, std::size_t row, std::size_t column) {
+  using V = Vector<lanes>;
   constexpr std::size_t columns = 4;
-  const std::size_t whole = p.k / vector_width * vector_width;
+  const std::size_t whole = p.k / lanes * lanes;
   const float* a = p.a + row * p.lda;
   const float* b = p.b + column * p.ldb;
-  Vector sums[rows][columns] = {};
-  for (std::size_t k = 0; k < whole; k += vector_width) {
-    Vector loaded[columns];
+  V sums[rows][columns];
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) sums[r][c] = V{};
+  }
+  for (std::size_t k = 0; k < whole; k += lanes) {
+    V loaded[columns];
     for (std::size_t c = 0; c < columns; ++c) {
-      loaded[c] = *reinterpret_cast<const Vector*>(b + c * p.ldb + k);
+      loaded[c] = *reinterpret_cast<const V*>(b + c * p.ldb + k);
     }
     for (std::size_t r = 0; r < rows; ++r) {
-      const Vector x = *reinterpret_cast<const Vector*>(a + r * p.lda + k);
+      const V x = *reinterpret_cast<const V*>(a + r * p.lda + k);
       for (std::size_t c = 0; c < columns; ++c) sums[r][c] += x * loaded[c];
     }
   }
+  // Unrolled, as the sums have to be named to stay in registers.
+#pragma GCC unroll 6
   for (std::size_t r = 0; r < rows; ++r) {
-    const Quarter four = lane_sums(sums[r]);
-    for (std::size_t c = 0; c < columns; ++c) {
-      float sum = four[c];
-      for (std::size_t k = whole; k < p.k; ++k) sum += a[r * p.lda + k] * b[c * p.ldb + k];
-      p.c[(row + r) * p.ldc + column + c] = sum;
+    float* out = p.c + (row + r) * p.ldc + column;
+    const Quarter four = lane_sums<lanes>(sums[r]);
+    for (std::size_t c = 0; c < columns; ++c) out[c] = four[c];
+  }
+  for (std::size_t k = whole; k < p.k; ++k) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* out = p.c + (row + r) * p.ldc + column;
+      for (std::size_t c = 0; c < columns; ++c) out[c] += a[r * p.lda + k] * b[c * p.ldb + k];
     }
   }
 }
 
-template <std::size_t rows>
-KVCAST_INLINE void row_of_dots(const Product& p, std::size_t row) {
-  std::size_t column = 0;
-  for (; column + 4 <= p.n; column += 4) dot_tile<rows>(p, row, column);
-  for (; column < p.n; ++column) {
-    for (std::size_t r = row; r < row + rows; ++r) {
-      p.c[r * p.ldc + column] = dot_row(p.a + r * p.lda, p.b + column * p.ldb, p.k);
+template <std::size_t lanes, std::size_t rows>
+KVCAST_INLINE void rows_of_dots(const Product& p, std::size_t row) {
+  for (; row + rows <= p.m; row += rows) {
+    std::size_t column = 0;
+    for (; column + 4 <= p.n; column += 4) dot_tile<lanes, rows>(p, row, column);
+    for (; column < p.n; ++column) {
+      for (std::size_t r = row; r < row + rows; ++r) {
+        p.c[r * p.ldc + column] = dot_row(p.a + r * p.lda, p.b + column * p.ldb, p.k);
+      }
     }
   }
+  if constexpr (rows > 1) rows_of_dots<lanes, rows - 1>(p, row);
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void multiply_lanes(const Product& p, bool accumulate) {
+  rows_of_tiles<lanes, block_rows>(p, accumulate, 0);
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void multiply_lanes_transposed(const Product& p) {
+  rows_of_dots<lanes, dot_rows<lanes>>(p, 0);
 }
 
 }  // namespace
 
-KVCAST_VECTOR_CLONES void multiply_block_transposed(const Product& p) {
-  std::size_t row = 0;
-  for (; row + block_rows <= p.m; row += block_rows) row_of_dots<block_rows>(p, row);
-  switch (p.m - row) {
-    case 1: return row_of_dots<1>(p, row);
-    case 2: return row_of_dots<2>(p, row);
-    case 3: return row_of_dots<3>(p, row);
-    case 4: return row_of_dots<4>(p, row);
-    case 5: return row_of_dots<5>(p, row);
-    default: return;
-  }
-}
-
-KVCAST_VECTOR_CLONES void multiply_block(const Product& p, bool accumulate) {
-  std::size_t row = 0;
-  for (; row + block_rows <= p.m; row += block_rows) row_of_tiles<block_rows>(p, accumulate, row);
-  switch (p.m - row) {
-    case 1: return row_of_tiles<1>(p, accumulate, row);
-    case 2: return row_of_tiles<2>(p, accumulate, row);
-    case 3: return row_of_tiles<3>(p, accumulate, row);
-    case 4: return row_of_tiles<4>(p, accumulate, row);
-    case 5: return row_of_tiles<5>(p, accumulate, row);
-    default: return;
-  }
-}
+KVCAST_VECTOR_WIDTHS(void, multiply_block, multiply_lanes, (const Product& p, bool accumulate),
+                     (p, accumulate))
+KVCAST_VECTOR_WIDTHS(void, multiply_block_transposed, multiply_lanes_transposed, (const Product& p),
+                     (p))
 
 }  // namespace kvcast::execute

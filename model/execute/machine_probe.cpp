@@ -1,7 +1,6 @@
 #include "model/execute/machine_probe.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <ctime>
 #include <vector>
@@ -9,35 +8,36 @@
 #include <omp.h>
 
 #include "model/execute/matrix.h"
-#include "model/execute/vector_math.h"
+#include "model/execute/vector_lanes.h"
 #include "model/stopwatch.h"
 
 namespace kvcast::execute {
 namespace {
 
-constexpr std::size_t chains = 12;  ///< independent sums hide the latency of a multiply-add
-constexpr std::size_t width = 16;
-constexpr std::size_t fma_steps = 1 << 14;
+/// Independent vectors of sums hide the latency of a multiply-add, and fit 16 registers.
+constexpr std::size_t chains = 12;
+/// Multiply-adds of one call, whatever the width.
+constexpr std::size_t fma_count = chains << 18;
 
 /// Multiply-adds that depend on each other along each chain only.
-KVCAST_VECTOR_CLONES float multiply_adds(float factor, float term) {
-  float sums[chains][width];
-  for (std::size_t c = 0; c < chains; ++c) {
-    for (std::size_t i = 0; i < width; ++i) sums[c][i] = static_cast<float>(c + i);
-  }
-  for (std::size_t step = 0; step < fma_steps; ++step) {
+template <std::size_t lanes>
+KVCAST_INLINE float multiply_adds_with(float factor, float term) {
+  Vector<lanes> sums[chains];
 #pragma GCC unroll 12
-    for (std::size_t c = 0; c < chains; ++c) {
-#pragma omp simd
-      for (std::size_t i = 0; i < width; ++i) sums[c][i] = std::fma(sums[c][i], factor, term);
-    }
+  for (std::size_t c = 0; c < chains; ++c) sums[c] = Vector<lanes>{} + static_cast<float>(c);
+  for (std::size_t step = 0; step < fma_count / chains / lanes; ++step) {
+#pragma GCC unroll 12
+    for (std::size_t c = 0; c < chains; ++c) sums[c] = sums[c] * factor + term;
   }
-  float total = 0;
-  for (std::size_t c = 0; c < chains; ++c) {
-    for (std::size_t i = 0; i < width; ++i) total += sums[c][i];
-  }
-  return total;
+  Vector<lanes> total = {};
+#pragma GCC unroll 12
+  for (std::size_t c = 0; c < chains; ++c) total += sums[c];
+  const Quarter four = fold<lanes>(total);
+  return four[0] + four[1] + four[2] + four[3];
 }
+
+KVCAST_VECTOR_WIDTHS(float, multiply_adds, multiply_adds_with, (float factor, float term),
+                     (factor, term))
 
 KVCAST_VECTOR_CLONES float sum_of(const float* data, std::size_t n) {
   float sums[64] = {};
@@ -74,7 +74,7 @@ double median_rate(double seconds, double amount, Work work) {
 
 double measure_fma_rate(double seconds) {
   constexpr int repeats = 16;
-  const double flops = 2.0 * chains * width * fma_steps * repeats * omp_get_max_threads();
+  const double flops = 2.0 * fma_count * repeats * omp_get_max_threads();
   return median_rate(seconds, flops, [](std::size_t thread) {
     float total = 0;
     for (int r = 0; r < repeats; ++r) {
@@ -95,7 +95,7 @@ double measure_core_fma_rate() {
   static_cast<void>(sink);
   const double seconds = static_cast<double>(end.tv_sec - begin.tv_sec) +
                          1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
-  return 2.0 * chains * width * fma_steps * repeats / seconds;
+  return 2.0 * fma_count * repeats / seconds;
 }
 
 double measure_read_bandwidth(double seconds, std::size_t block_bytes) {

@@ -11,9 +11,11 @@
 
 namespace kvcast::execute {
 
-/// A weight [out, in]. On processors with AVX-512 it is kept in panels of 64 outputs,
-/// [out/64][in/16][16][64], which oneDNN multiplies without a copy and which a matrix-vector
-/// product streams through; elsewhere row-major.
+/// A weight [out, in], kept in panels of some outputs side by side: [out/panel][in][panel]. With
+/// AVX-512 they are the 64 that oneDNN multiplies without a copy, and products of a few rows are
+/// ours. Elsewhere oneDNN would copy the weight for every product, and add up its parts in an order
+/// that depends on the number of threads: panels have the 16 outputs that our tiles take, and all
+/// products are ours.
 class Matrix {
  public:
   /// `fill(first_row, rows)` gets `rows.size() / in` consecutive rows of the weight, row-major; it
@@ -34,14 +36,13 @@ class Matrix {
                         const float* bias) const;
 
  private:
-  /// True where products of so many rows are ours, not oneDNN's.
-  bool streams(std::size_t rows) const;
-  void stream_panels(const float* x, std::size_t rows, float* y, const float* bias) const;
-  void stream_rows(const float* x, std::size_t rows, float* y, const float* bias) const;
+  void stream(const float* x, std::size_t rows, float* y, const float* bias) const;
+  void multiply_by_onednn(const float* x, std::size_t rows, float* y, const float* bias) const;
+  void multiply_group(std::size_t group, std::size_t first_in, std::size_t count_in, const float* x,
+                      std::size_t step, std::size_t rows, float* sums, bool accumulate) const;
 
   std::size_t out_;
   std::size_t in_;
-  bool panels_;
   float* data_;
 };
 

@@ -38,21 +38,23 @@ struct Part {
 };
 
 /// Scores of one query and the keys that follow `k`, four at a time: dot products.
-KVCAST_VECTOR_CLONES void score_keys(const float* q, const float* k, std::size_t stride,
-                                     std::size_t head_dim, std::size_t n, float scale,
-                                     float* scores) {
-  const std::size_t whole = head_dim / vector_width * vector_width;
+template <std::size_t lanes>
+KVCAST_INLINE void score_keys_with(const float* q, const float* k, std::size_t stride,
+                                   std::size_t head_dim, std::size_t n, float scale,
+                                   float* scores) {
+  using V = Vector<lanes>;
+  const std::size_t whole = head_dim / lanes * lanes;
   std::size_t j = 0;
   for (; j + 4 <= n; j += 4) {
     const float* key = k + j * stride;
-    Vector sums[4] = {};
-    for (std::size_t d = 0; d < whole; d += vector_width) {
-      const Vector x = *reinterpret_cast<const Vector*>(q + d);
+    V sums[4] = {};
+    for (std::size_t d = 0; d < whole; d += lanes) {
+      const V x = *reinterpret_cast<const V*>(q + d);
       for (std::size_t i = 0; i < 4; ++i) {
-        sums[i] += x * *reinterpret_cast<const Vector*>(key + i * stride + d);
+        sums[i] += x * *reinterpret_cast<const V*>(key + i * stride + d);
       }
     }
-    const Quarter four = lane_sums(sums);
+    const Quarter four = lane_sums<lanes>(sums);
     for (std::size_t i = 0; i < 4; ++i) {
       float sum = four[i];
       for (std::size_t d = whole; d < head_dim; ++d) sum += q[d] * key[i * stride + d];
@@ -61,6 +63,11 @@ KVCAST_VECTOR_CLONES void score_keys(const float* q, const float* k, std::size_t
   }
   for (; j < n; ++j) scores[j] = scale * dot_row(q, k + j * stride, head_dim);
 }
+
+KVCAST_VECTOR_WIDTHS(void, score_keys, score_keys_with,
+                     (const float* q, const float* k, std::size_t stride, std::size_t head_dim,
+                      std::size_t n, float scale, float* scores),
+                     (q, k, stride, head_dim, n, scale, scores))
 
 /// out[rows, columns] += weights[rows, n]·v[n, columns]; rows of out are head_dim apart.
 void add_values(const float* weights, std::size_t rows, const float* v, std::size_t stride,
@@ -228,7 +235,7 @@ void attend_one(const Call& call, const Attention& a) {
   const auto parts_of = [](std::size_t all, std::size_t size) { return (all + size - 1) / size; };
   const std::size_t wished = parts_of(seen, parts_of(parts_of(seen, wanted), piece) * piece);
   // As long as one another, so that threads share them evenly.
-  const std::size_t stretch = parts_of(parts_of(seen, wished), vector_width) * vector_width;
+  const std::size_t stretch = padded(parts_of(seen, wished));
   const std::size_t count = parts_of(seen, stretch);
   std::vector<Part> parts(batch * count * l.num_heads);
   const Floats outs = allocate_floats(parts.size() * width);

@@ -42,5 +42,31 @@ TEST_CASE("block product: C = A Bt of all sizes about a tile and a vector, and n
   }
 }
 
+TEST_CASE("block product: C = A B and C += A B of all numbers of rows and vectors") {
+  for (std::size_t m = 1; m <= 2 * block_rows + 1; ++m) {
+    for (std::size_t n = vector_width; n <= 9 * vector_width; n += vector_width) {
+      for (const std::size_t k : {1u, 5u, 17u}) {
+        const std::size_t lda = k + 2;
+        const std::size_t ldb = n + 3;
+        const std::size_t ldc = n + 1;
+        const std::vector<float> a = numbers(m * lda, 1);
+        const std::vector<float> b = numbers(k * ldb, 2);
+        for (const bool accumulate : {false, true}) {
+          std::vector<float> c(m * ldc, 0.5F);
+          multiply_block({m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc}, accumulate);
+          for (std::size_t row = 0; row < m; ++row) {
+            for (std::size_t column = 0; column < n; ++column) {
+              float sum = accumulate ? 0.5F : 0.0F;
+              for (std::size_t i = 0; i < k; ++i) sum += a[row * lda + i] * b[i * ldb + column];
+              REQUIRE(c[row * ldc + column] == sum);
+            }
+            REQUIRE(c[row * ldc + n] == 0.5F);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvcast::execute
