@@ -55,6 +55,17 @@ else
     [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
   done
 
+  # Two prompts at a time: each one's parts are sent and joined by themselves.
+  two=("$program" run --model "$oracle/gemma2" --tokens "$tokens;15,3,9,4,8,2,7,11,6,5,10"
+    --output-len 9 --threads 1 --quiet)
+  both=$("${two[@]}") || fail "two prompts in one process"
+  [ "$(wc -l <<<"$both")" -eq 2 ] || fail "two prompts in one process: $both"
+  for method in kvr:p=2,partition=4/7 kvr:p=3 tsp:p=3; do
+    ranks=${method#*p=}
+    got=$("${mpi[@]}" "${ranks%%,*}" "${two[@]}" --method $method) || fail "two prompts, $method"
+    [ "$got" = "$both" ] || fail "two prompts, $method: $got, expected $both"
+  done
+
   # Every rank chooses the same tokens, and the ranks share those.
   whole=("$program" run --model "$oracle/llama_mha" --tokens $tokens --output-len 9 --threads 1)
   for method in random-prune:keep=0.5 specprefill:keep=0.5,lookahead=3; do

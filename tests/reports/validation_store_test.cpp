@@ -1,6 +1,7 @@
 #include "reports/validation_store.h"
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,43 @@ TEST_CASE("store: bounds are the worst of few rows of the same device, method an
   const ErrorBars other = store.bars(changed, "plain", {});
   CHECK_FALSE(other.ttft);
   CHECK(other.note.find("with these factors") != std::string::npos);
+}
+
+TEST_CASE("store: a device with any other factor is another one, with other sources it is not") {
+  using roofline::Hardware;
+  const Hardware device = roofline::load_hardware(catalog(), "a100-80gb");
+  const std::string same = fingerprint(device);
+  Hardware copy = device;
+  copy.memory_bandwidth.reference = "another page";
+  CHECK(fingerprint(copy) == same);
+  const roofline::Sourced odd{0.123, roofline::Source::Measured, "", ""};
+  const std::vector<void (*)(Hardware&, const roofline::Sourced&)> changes{
+      [](Hardware& h, const auto& x) { h.peak_flops_per_second[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.vector_flops_per_second = x; },
+      [](Hardware& h, const auto& x) { h.memory_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.on_chip_memory_capacity = x; },
+      [](Hardware& h, const auto& x) { h.on_chip_memory_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.operator_latency = x; },
+      [](Hardware& h, const auto& x) { h.elementwise_latency = x; },
+      [](Hardware& h, const auto& x) { h.product_latency = x; },
+      [](Hardware& h, const auto& x) { h.host_operator_latency = x; },
+      [](Hardware& h, const auto& x) { h.matrix_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.batched_matrix_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.tiled_attention_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.decode_attention_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.memory_bandwidth_factor = x; },
+      [](Hardware& h, const auto& x) { h.elementwise_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.softmax_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.decode_attention_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.tiled_attention_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.overlap = x; },
+  };
+  std::set<std::string> seen{same};
+  for (const auto change : changes) {
+    Hardware changed = device;
+    change(changed, odd);
+    CHECK(seen.insert(fingerprint(changed)).second);
+  }
 }
 
 // Errors of one width say nothing of another: other rates and other bytes are at work.

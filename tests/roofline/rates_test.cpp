@@ -103,6 +103,24 @@ TEST_CASE("rates: eager element-wise operators have a latency of their own where
   }
 }
 
+TEST_CASE("rates: products with weights have a latency of their own where it was measured") {
+  Hardware hw = toy();
+  CHECK(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated)
+            .latency(Engine::Matrix, Stream::Memory) == Seconds{3});
+  hw.product_latency = measured(5);
+  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+    const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
+    CHECK(r.latency(Engine::Matrix, Stream::Memory) == Seconds{5});
+    CHECK(r.latency(Engine::Vector, Stream::Memory) == Seconds{3});
+    CHECK(r.latency(Engine::BatchedMatrix, Stream::Memory) == Seconds{3});
+    CHECK(std::any_of(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
+      return f.name == "product_latency" && f.peak == 5 && f.source == "measured";
+    }));
+    CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
+              .latency(Engine::Matrix, Stream::Memory) == Seconds{0});
+  }
+}
+
 TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it was measured") {
   Hardware hw = toy();
   CHECK_FALSE(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated).on_chip_bytes_per_second);
