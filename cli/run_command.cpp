@@ -124,7 +124,8 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
     j["revived_tokens"] = revived_json(session.recording(), g.revived);
     // As the tokens, of the first sequence.
     const std::uint64_t length = prompt_len.is_array() ? prompt_len.front() : prompt_len;
-    j["revived_share"] = execute::revived_share(session.recording(), g, length);
+    const RevivedShares shares = execute::revived_shares(session.recording(), g, length);
+    j["revived_share"] = {{"first_step", shares.first_step}, {"later_steps", shares.later_steps}};
   }
   if (o.count) {
     j["counted_flops"] = g.counted.flops;

@@ -39,6 +39,9 @@ const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
 /// is half a minute on two cores.
 constexpr std::uint64_t most_default_tokens = 2048;
 
+/// Shares in the method column have four decimals.
+constexpr double least_share = 0.0001;
+
 /// The methods that need no files, and those of several ranks.
 std::vector<std::string> default_methods(const std::string& model, const Architecture& a,
                                          std::uint64_t ranks) {
@@ -153,14 +156,17 @@ class Subject {
     };
   }
 
-  /// Once measured, with the share of dropped tokens that decode steps took back, which depends on
+  /// Once measured, with the shares of dropped tokens that decode steps took back, which depend on
   /// the data and which estimates are told.
   std::vector<MethodSpec> methods() const {
     std::vector<MethodSpec> methods = configuration_.methods;
     for (MethodSpec& spec : methods) {
-      if (revived_ > 0 && spec.name == "lazyllm" && text_option(spec, "revive", "").empty()) {
-        spec.options.emplace_back("revive", fmt::format("{:.4f}", revived_));
-      }
+      if (spec.name != "lazyllm" || !text_option(spec, "revive", "").empty()) continue;
+      const auto tell = [&](const char* option, double share) {
+        if (share >= least_share) spec.options.emplace_back(option, fmt::format("{:.4f}", share));
+      };
+      tell("revive_first", revived_.first_step);
+      tell("revive", revived_.later_steps);
     }
     return methods;
   }
@@ -172,7 +178,7 @@ class Subject {
   }
 
   MeasuredRounds measured(const MeasurePoint& p) {
-    revived_ = 0;
+    revived_ = {};
     std::function<RunSeconds()> run;
     if (on_ranks_) {
       run = [this, &p] { return options_.run_ranks(p); };
@@ -196,7 +202,7 @@ class Subject {
     request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
     return [this, request = std::move(request)]() -> RunSeconds {
       const execute::Generation g = session_->run(request);
-      revived_ = execute::revived_share(session_->recording(), g, request.tokens[0].size());
+      revived_ = execute::revived_shares(session_->recording(), g, request.tokens[0].size());
       return {g.ttft_s, g.tpot_s};
     };
   }
@@ -231,7 +237,7 @@ class Subject {
   std::optional<Checkpoint> checkpoint_;  ///< none of what ranks run
   SessionOptions session_options_;
   std::unique_ptr<Session> session_;
-  double revived_ = 0;
+  RevivedShares revived_;
 };
 
 /// A row of the CSV; `error`: why there are no times.

@@ -176,17 +176,25 @@ void check_positions(const Stack& stack, std::uint64_t tokens, const std::string
 
 }  // namespace
 
-double revived_share(const Recording& recording, const Generation& run, std::uint64_t prompt_len) {
+RevivedShares revived_shares(const Recording& recording, const Generation& run,
+                             std::uint64_t prompt_len) {
+  if (run.revived.empty()) return {};
   // Before a step at most all dropped tokens are back.
   const SymbolValues most = recording.symbols.resolve_most({1, prompt_len, prompt_len + 1});
   std::uint64_t dropped = 0;
   for (const RevivedTokens& r : recording.revived) dropped += most[r.before.id];
-  std::uint64_t revived = 0;
+  if (dropped == 0) return {};
+  std::uint64_t first = 0;
+  std::uint64_t later = 0;
   for (const std::vector<std::uint64_t>& step : run.revived) {
-    revived = std::accumulate(step.begin(), step.end(), revived);
+    std::uint64_t& sum = &step == &run.revived.front() ? first : later;
+    sum = std::accumulate(step.begin(), step.end(), sum);
   }
-  if (revived == 0) return 0;
-  return static_cast<double>(revived) / static_cast<double>(dropped * run.revived.size());
+  const std::size_t later_steps = std::max<std::size_t>(run.revived.size() - 1, 1);
+  const auto of_dropped = [&](std::uint64_t sum, std::size_t steps) {
+    return static_cast<double>(sum) / static_cast<double>(dropped * steps);
+  };
+  return {of_dropped(first, 1), of_dropped(later, later_steps)};
 }
 
 Lowering session_lowering(const SessionOptions& options) {

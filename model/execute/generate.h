@@ -101,9 +101,11 @@ struct Generation {
   Profile profile;
 };
 
-/// The mean share of a prompt's dropped tokens that a decode step took back, over layers and steps:
-/// what `revive` of lazyllm tells an estimate. 0 where nothing was dropped or no step ran.
-double revived_share(const Recording& recording, const Generation& run, std::uint64_t prompt_len);
+/// The shares of a prompt's dropped tokens that decode steps took back, over all layers: what
+/// `revive_first` and `revive` of lazyllm tell an estimate. 0 where nothing was dropped or no such
+/// step ran.
+RevivedShares revived_shares(const Recording& recording, const Generation& run,
+                             std::uint64_t prompt_len);
 
 /// `length` token ids without meaning, spread over the vocabulary: for measuring.
 std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_size);

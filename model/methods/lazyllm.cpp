@@ -48,9 +48,11 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const std::size_t layers = plan.model.decoder.layers.size();
   std::vector<double> shares;
   for (std::size_t i = 0; i < layers; ++i) shares.push_back(retention.at(i, layers));
-  const double revived =
-      text_option(spec, "revive", "").empty() ? 0 : fraction_option(spec, "revive");
-  plan.token_flow = progressive_pruning(shares, revived, plan.symbols);
+  const double revived = fraction_option(spec, "revive", 0);
+  plan.token_flow = progressive_pruning(
+      shares,
+      {.first_step = fraction_option(spec, "revive_first", revived), .later_steps = revived},
+      plan.symbols);
 }
 
 }  // namespace
@@ -61,12 +63,14 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// token_revival.h. Source: Fu et al. 2024 (LazyLLM, arXiv:2407.14057), sections 3 and 4, with the
 /// linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.
 Method lazyllm() {
-  return {"lazyllm",
-          MethodKind::Prompt,
-          "begin=F,end=F[,from=F,to=F,revive=F]: layers see fewer tokens, decode steps choose anew",
-          {"begin", "end", "from", "to", "revive"},
-          apply,
-          "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
+  return {
+      "lazyllm",
+      MethodKind::Prompt,
+      "begin=F,end=F[,from=F,to=F,revive=F,revive_first=F]: layers see fewer tokens, decode steps "
+      "choose anew",
+      {"begin", "end", "from", "to", "revive", "revive_first"},
+      apply,
+      "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
 }
 
 }  // namespace kvcast

@@ -69,6 +69,14 @@ struct RevivedTokens {
   Symbol now;     ///< in this one
 };
 
+/// Which share of the tokens that prefill dropped a decode step takes back, until all are back. The
+/// first step looks for what the prompt's last token did not, a later one for what no step before
+/// it did: far less.
+struct RevivedShares {
+  double first_step = 0;
+  double later_steps = 0;  ///< each of them
+};
+
 /// Layers that each see tokens of their own.
 struct TokenFlow {
   std::function<void(Pass&)> prefill;

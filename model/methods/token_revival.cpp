@@ -125,7 +125,8 @@ Value attend_to_wanted(const AttentionSite& s, const FlowState& state) {
   return s.r.attention(a, q, k, v);
 }
 
-LayerGroups layer_groups(const std::vector<double>& shares, double revived, Symbols& symbols) {
+LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revived,
+                         Symbols& symbols) {
   const Count kv_len = symbol::kv_len;
   const Count prompt_len = symbol::prompt_len;
   LayerGroups groups;
@@ -137,14 +138,17 @@ LayerGroups layer_groups(const std::vector<double>& shares, double revived, Symb
     g.kept = symbols.ceil_fraction(prompt_len, shares[i]);
     g.attended = symbols.ceil_fraction(kv_len, shares[i]);
     const Count dropped = prompt_len - g.kept;
-    Count before;
-    Count now;
-    if (revived > 0) {
-      const Count each = symbols.minimum(symbols.ceil_fraction(dropped, revived), g.attended - 1);
-      const Count steps = kv_len - 1 - symbols.minimum(kv_len - 1, prompt_len);
-      before = symbols.minimum(steps * each, dropped);
-      now = symbols.minimum(each, dropped - before);
-    }
+    const auto taken = [&](double share) {
+      if (share == 0) return Count();
+      return symbols.minimum(symbols.ceil_fraction(dropped, share), g.attended - 1);
+    };
+    const Count steps = kv_len - 1 - symbols.minimum(kv_len - 1, prompt_len);  // before this one
+    const Count is_later = symbols.minimum(steps, 1);
+    const Count first = taken(revived.first_step);
+    const Count later = taken(revived.later_steps);
+    const Count before = symbols.minimum(is_later * first + (steps - is_later) * later, dropped);
+    const Count now =
+        symbols.minimum(first - is_later * first + is_later * later, dropped - before);
     const std::string layer = std::to_string(i);
     g.before = symbols.found_by_run(dropped, "revived_before_" + layer, before);
     g.now = symbols.found_by_run(dropped - g.before, "revived_" + layer, now);
@@ -155,7 +159,8 @@ LayerGroups layer_groups(const std::vector<double>& shares, double revived, Symb
 
 }  // namespace
 
-TokenFlow progressive_pruning(const std::vector<double>& shares, double revived, Symbols& symbols) {
+TokenFlow progressive_pruning(const std::vector<double>& shares, RevivedShares revived,
+                              Symbols& symbols) {
   KVCAST_ASSERT(shares.front() == 1);
   const auto groups = std::make_shared<LayerGroups>(layer_groups(shares, revived, symbols));
   TokenFlow flow;

@@ -22,8 +22,8 @@
 namespace kvcast {
 
 /// `shares` says for each layer which share of the tokens it sees; the first sees all, none more
-/// than the one below. `revived`: estimates expect that a decode step takes back this share of what
-/// prefill has dropped before a layer, until all is back; runs find what they take. 0: nothing.
-TokenFlow progressive_pruning(const std::vector<double>& shares, double revived, Symbols& symbols);
+/// than the one below. `revived` is what estimates expect.
+TokenFlow progressive_pruning(const std::vector<double>& shares, RevivedShares revived,
+                              Symbols& symbols);
 
 }  // namespace kvcast

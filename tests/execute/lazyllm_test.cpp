@@ -119,23 +119,30 @@ TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the
   }
 }
 
-TEST_CASE("lazyllm: the revived share is of the tokens that prefill dropped, by group and step") {
+TEST_CASE("lazyllm: revived shares are of the tokens that prefill dropped, by group and step") {
   for (const LazyCase& c : lazy_cases()) {
     CAPTURE(c.method);
     const Session session = session_of(c.method);
     const Generation g = session.run(request_of(c, c.generated.size()));
     const std::size_t steps = c.generated.size() - 1;
-    double revived = 0;
-    double dropped = 0;  // before each step, were none revived
+    REQUIRE(steps > 1);
+    double first = 0;
+    double all = 0;
+    double dropped = 0;
     for (const RevivedTokens& r : session.recording().revived) {
       double here = 0;
       for (const auto& step : c.revived) here += static_cast<double>(step[r.first_layer - 1]);
       const double kept = static_cast<double>(c.cached[r.first_layer] - steps) - here;
-      dropped += static_cast<double>(steps) * (static_cast<double>(c.prompt.size()) - kept);
-      revived += here;
+      dropped += static_cast<double>(c.prompt.size()) - kept;
+      first += static_cast<double>(c.revived[0][r.first_layer - 1]);
+      all += here;
     }
-    CHECK(revived_share(session.recording(), g, c.prompt.size()) ==
-          doctest::Approx(revived / dropped));
+    const RevivedShares shares = revived_shares(session.recording(), g, c.prompt.size());
+    CHECK(shares.first_step == doctest::Approx(first / dropped));
+    CHECK(shares.later_steps ==
+          doctest::Approx((all - first) / dropped / static_cast<double>(steps - 1)));
+    const Generation two = session.run(request_of(c, 2));
+    CHECK(revived_shares(session.recording(), two, c.prompt.size()).later_steps == 0);
   }
 }
 

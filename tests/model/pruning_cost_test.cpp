@@ -171,6 +171,12 @@ TEST_CASE("pruning: the cache holds the kept tokens and what follows") {
         row * (3 * 1005 + 7 * 755) + 4 * 755 + aux);
   // All are back after 10 steps, and the cache is whole.
   CHECK(cache("lazyllm:begin=0.5,end=0.5,revive=0.1", 1020) == row * 10 * 1020 + 4 * 1020 + aux);
+  // 200 in the first step, 25 in each of the three that follow it, and in this one.
+  CHECK(cache("lazyllm:begin=0.5,end=0.5,revive_first=0.4,revive=0.05", 1005) ==
+        row * (3 * 1005 + 7 * 805) + 4 * 805 + aux);
+  // Nothing after the first.
+  CHECK(cache("lazyllm:begin=0.5,end=0.5,revive_first=0.4", 1005) ==
+        row * (3 * 1005 + 7 * 705) + 4 * 705 + aux);
 }
 
 // fp16: the speculator's 3 layers keep 1000 rows of 3 heads of 8 numbers, and queries of 6 heads.
@@ -203,6 +209,12 @@ TEST_CASE("pruning: a decode step pays for the tokens that it is expected to rev
   CHECK(products("lazyllm:begin=0.5,end=0.5", 1005) == 10 * token);
   CHECK(products("lazyllm:begin=0.5,end=0.5,revive=0.1", 1005) == (3 + 7 * 51) * token);
   CHECK(products("lazyllm:begin=0.5,end=0.5,revive=0.1", 1020) == 10 * token);
+  const std::string by_step = "lazyllm:begin=0.5,end=0.5,revive_first=0.4,revive=0.05";
+  CHECK(products(by_step, 1001) == (3 + 7 * 201) * token);
+  CHECK(products(by_step, 1002) == (3 + 7 * 26) * token);
+  CHECK(products(by_step, 1013) == (3 + 7 * 26) * token);  // the last: 200 + 12 · 25 is all
+  CHECK(products(by_step, 1014) == 10 * token);
+  CHECK(products("lazyllm:begin=0.5,end=0.5,revive_first=0.4", 1002) == 10 * token);
 }
 
 TEST_CASE("pruning: what does not fit is refused in one line") {
