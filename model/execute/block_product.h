@@ -5,9 +5,9 @@
 
 namespace kvcast::execute {
 
-/// Columns are handled in vectors of this many numbers.
+/// Columns come in multiples of this.
 inline constexpr std::size_t vector_width = 16;
-/// Rows that share one load of B; C's tile of rows·64 numbers stays in registers.
+/// Rows that share one load of B; a tile of C with as many rows stays in registers.
 inline constexpr std::size_t block_rows = 6;
 
 inline std::size_t padded(std::size_t n) {

@@ -184,17 +184,15 @@ RevivedShares revived_shares(const Recording& recording, const Generation& run,
   std::uint64_t dropped = 0;
   for (const RevivedTokens& r : recording.revived) dropped += most[r.before.id];
   if (dropped == 0) return {};
-  std::uint64_t first = 0;
-  std::uint64_t later = 0;
-  for (const std::vector<std::uint64_t>& step : run.revived) {
-    std::uint64_t& sum = &step == &run.revived.front() ? first : later;
-    sum = std::accumulate(step.begin(), step.end(), sum);
-  }
-  const std::size_t later_steps = std::max<std::size_t>(run.revived.size() - 1, 1);
-  const auto of_dropped = [&](std::uint64_t sum, std::size_t steps) {
-    return static_cast<double>(sum) / static_cast<double>(dropped * steps);
+  const auto share = [&](std::size_t begin, std::size_t end) {
+    std::uint64_t revived = 0;
+    for (std::size_t step = begin; step < end; ++step) {
+      revived = std::accumulate(run.revived[step].begin(), run.revived[step].end(), revived);
+    }
+    return static_cast<double>(revived) / static_cast<double>(dropped * (end - begin));
   };
-  return {of_dropped(first, 1), of_dropped(later, later_steps)};
+  const std::size_t steps = run.revived.size();
+  return {.first_step = share(0, 1), .later_steps = steps > 1 ? share(1, steps) : 0};
 }
 
 Lowering session_lowering(const SessionOptions& options) {

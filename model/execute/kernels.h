@@ -1,4 +1,4 @@
-/// The operators at speed: vector loops on all threads, products in oneDNN.
+/// The operators at speed: vector loops on all threads, products in oneDNN where it is the faster.
 #pragma once
 
 #include "model/execute/operand.h"

@@ -24,7 +24,9 @@ template <std::size_t lanes>
 KVCAST_INLINE float multiply_adds_with(float factor, float term) {
   Vector<lanes> sums[chains];
 #pragma GCC unroll 12
-  for (std::size_t c = 0; c < chains; ++c) sums[c] = Vector<lanes>{} + static_cast<float>(c);
+  for (std::size_t c = 0; c < chains; ++c) {
+    for (std::size_t i = 0; i < lanes; ++i) sums[c][i] = static_cast<float>(c + i);
+  }
   for (std::size_t step = 0; step < fma_count / chains / lanes; ++step) {
 #pragma GCC unroll 12
     for (std::size_t c = 0; c < chains; ++c) sums[c] = sums[c] * factor + term;

@@ -1,11 +1,9 @@
 #include "model/execute/matrix.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
-#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +12,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "model/error.h"
+#include "model/execute/vector_lanes.h"
 
 namespace kvcast::execute {
 namespace {
@@ -29,8 +28,8 @@ constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
 constexpr std::size_t max_streamed_rows = 4 * block_rows;
 /// Rows of a tile of multiply_windows; a multiple of block_rows.
 constexpr std::size_t window_rows = 24;
-/// Inputs that it multiplies at a time, so that a panel's part of 16 outputs (24 KiB) stays in the
-/// first-level cache for all rows of the tile.
+/// Inputs that it multiplies at a time, so that a panel of 16 outputs (24 KiB), or 64 (96 KiB),
+/// stays in the first-level or second-level cache for all rows of the tile.
 constexpr std::size_t window_inputs = 384;
 /// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
 constexpr std::size_t min_pieces = 32;
@@ -90,6 +89,7 @@ const CompiledProduct& product_of(std::size_t rows, std::size_t in, std::size_t 
 /// True where oneDNN's own choice for a weight is panels of 64, which we can stream as well.
 bool onednn_takes_panels() {
   static const bool takes = [] {
+    if (max_lanes() < 16) return false;
     const memory::desc any({512, 512}, memory::data_type::f32, memory::format_tag::any);
     const dnnl::matmul::desc d(plain(512, 512), any, plain(512, 512));
     const dnnl::matmul::primitive_desc primitive(d, cpu());
@@ -156,7 +156,7 @@ void Matrix::prepare(std::size_t rows, bool bias) const {
 
 /// sums[rows, 64] (+)= x·Wᵀ of the group's outputs and some of the inputs; rows of x lie `step`
 /// numbers apart.
-void Matrix::multiply_group(std::size_t g, std::size_t first_in, std::size_t count_in,
+void Matrix::multiply_group(std::size_t group_index, std::size_t first_in, std::size_t count_in,
                             const float* x, std::size_t step, std::size_t rows, float* sums,
                             bool accumulate) const {
   const std::size_t width = panel_width();
@@ -167,7 +167,7 @@ void Matrix::multiply_group(std::size_t g, std::size_t first_in, std::size_t cou
                     .k = count_in,
                     .a = x + first_in,
                     .lda = step,
-                    .b = data_ + (g * group + o) * padded_in + first_in * width,
+                    .b = data_ + (group_index * group + o) * padded_in + first_in * width,
                     .ldb = width,
                     .c = sums + o,
                     .ldc = group},

@@ -30,16 +30,17 @@ class Matrix {
   void prepare(std::size_t rows, bool bias) const;
   /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
-  /// The same where row r of x is its `in` numbers from r·step on: rows may overlap, as the windows
-  /// of a convolution do.
+  /// The same where row r of x is its `in` numbers from r·step on, in tiles of our own: rows may
+  /// overlap, as the windows of a convolution do.
   void multiply_windows(const float* x, std::size_t step, std::size_t rows, float* y,
                         const float* bias) const;
 
  private:
   void stream(const float* x, std::size_t rows, float* y, const float* bias) const;
   void multiply_by_onednn(const float* x, std::size_t rows, float* y, const float* bias) const;
-  void multiply_group(std::size_t group, std::size_t first_in, std::size_t count_in, const float* x,
-                      std::size_t step, std::size_t rows, float* sums, bool accumulate) const;
+  void multiply_group(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                      const float* x, std::size_t step, std::size_t rows, float* sums,
+                      bool accumulate) const;
 
   std::size_t out_;
   std::size_t in_;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
+#include <string_view>
 
 #include "model/execute/vector_math.h"
 
 /// Defines `result name parameters` as with_lanes<L> arguments, compiled once for each width and
-/// chosen when it is called. A vector that is wider than the registers is no slower by its parts,
-/// but by a factor: GCC keeps none of its parts in registers.
+/// chosen at the first call. Vectors wider than the registers are about 12 times slower: GCC keeps
+/// their parts in memory.
 #if defined(__x86_64__) && defined(__gnu_linux__)
 #define KVCAST_VECTOR_WIDTHS(result, name, with_lanes, parameters, arguments)        \
   namespace {                                                                        \
@@ -31,15 +33,24 @@
 
 namespace kvcast::execute {
 
+/// The lanes of the widest kernels to use: 16 unless the environment's KVCAST_MAX_LANES says 8 or
+/// 4, as on a processor without AVX-512, or AVX2.
+inline std::size_t max_lanes() {
+  const char* limit = std::getenv("KVCAST_MAX_LANES");
+  const std::string_view text = limit == nullptr ? "" : limit;
+  return text == "4" ? 4 : text == "8" ? 8 : 16;
+}
+
 #if defined(__x86_64__) && defined(__gnu_linux__)
 /// What this processor can run of functions for 16, 8 and 4 lanes.
 template <typename F>
 F* widest(F* with_16, F* with_8, F* with_4) {
+  const std::size_t most = max_lanes();
   const bool has_8 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_16 = has_8 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  return has_16 ? with_16 : has_8 ? with_8 : with_4;
+  return has_16 && most >= 16 ? with_16 : has_8 && most >= 8 ? with_8 : with_4;
 }
 #endif
 
