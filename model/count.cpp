@@ -288,6 +288,24 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
   return points;
 }
 
+bool Symbols::kv_len_breakpoints_vary() const {
+  std::vector<Symbol> of_cache{symbol::kv_len};
+  std::vector<Symbol> of_prompt{symbol::prompt_len};
+  const auto depends = [](const Derived& d, const std::vector<Symbol>& symbols) {
+    return std::any_of(symbols.begin(), symbols.end(),
+                       [&](Symbol s) { return d.a.depends_on(s) || d.b.depends_on(s); });
+  };
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    const Symbol symbol{static_cast<std::uint16_t>(symbol::num_free + i)};
+    const bool cache = depends(derived_[i], of_cache);
+    const bool prompt = depends(derived_[i], of_prompt);
+    if (cache && prompt && derived_[i].function == Function::Minimum) return true;
+    if (cache) of_cache.push_back(symbol);
+    if (prompt) of_prompt.push_back(symbol);
+  }
+  return false;
+}
+
 /// The last kv_len at which the first argument of a minimum is not above the second; 0 when the
 /// order never changes. The difference of the two must grow with kv_len.
 std::uint64_t Symbols::last_smaller(const Derived& d, std::span<const std::uint64_t> values) const {

@@ -133,6 +133,8 @@ class Symbols {
   bool has_derived() const { return !derived_.empty(); }
   /// Values of kv_len at which a derived symbol of kv_len may change slope, below `limit`.
   std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values) const;
+  /// True if those differ between prompts of different lengths.
+  bool kv_len_breakpoints_vary() const;
   /// "2·batch·prompt_len + 5"
   std::string to_string(const Count& c) const;
 

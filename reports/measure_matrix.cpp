@@ -39,9 +39,6 @@ const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
 /// is half a minute on two cores.
 constexpr std::uint64_t most_default_tokens = 2048;
 
-/// Shares in the method column have four decimals.
-constexpr double least_share = 0.0001;
-
 /// The methods that need no files, and those of several ranks.
 std::vector<std::string> default_methods(const std::string& model, const Architecture& a,
                                          std::uint64_t ranks) {
@@ -161,12 +158,12 @@ class Subject {
   std::vector<MethodSpec> methods() const {
     std::vector<MethodSpec> methods = configuration_.methods;
     for (MethodSpec& spec : methods) {
-      if (spec.name != "lazyllm" || !text_option(spec, "revive", "").empty()) continue;
-      const auto tell = [&](const char* option, double share) {
-        if (share >= least_share) spec.options.emplace_back(option, fmt::format("{:.4f}", share));
-      };
-      tell("revive_first", revived_.first_step);
-      tell("revive", revived_.later_steps);
+      const bool told = !text_option(spec, "revive", "").empty() ||
+                        !text_option(spec, "revive_first", "").empty();
+      if (spec.name != "lazyllm" || told) continue;
+      if (revived_.first_step == 0 && revived_.later_steps == 0) continue;
+      spec.options.emplace_back("revive_first", fmt::format("{:.4f}", revived_.first_step));
+      spec.options.emplace_back("revive", fmt::format("{:.4f}", revived_.later_steps));
     }
     return methods;
   }

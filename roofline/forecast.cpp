@@ -32,6 +32,7 @@ std::uint64_t decode_steps(const DesignPoint& p) {
 
 Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates)
     : symbols_(recording.symbols),
+      cuts_vary_(symbols_.kv_len_breakpoints_vary()),
       prompt_slots_(recording.prompt_slots),
       prefill_groups_(fold(recording.prefill, lowering)),
       decode_groups_(fold(recording.decode, lowering)),
@@ -134,26 +135,39 @@ struct Forecaster::Scratch {
 void Forecaster::mean_step(const PassProgram& program, std::span<const DesignPoint> points,
                            Scratch& s, MeanStep& mean) const {
   mean = {};
-  std::vector<std::uint64_t> cuts;
-  if (symbols_.has_derived()) cuts = symbols_.kv_len_breakpoints(values_at(points[0], 1));
-  cuts.push_back(~std::uint64_t{0});
-  std::uint64_t previous_cut = 0;
-  for (const std::uint64_t cut : cuts) {
+  // The ends of each point's ranges; most points share them.
+  std::vector<std::vector<std::uint64_t>> lists;
+  std::array<std::size_t, lanes> list_of{};
+  std::size_t ranges = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const bool differs = cuts_vary_ && i > 0 && points[i].prompt_len != points[i - 1].prompt_len;
+    if (lists.empty() || differs) {
+      lists.emplace_back();
+      if (symbols_.has_derived()) {
+        lists.back() = symbols_.kv_len_breakpoints(values_at(points[i], 1));
+      }
+      lists.back().push_back(~std::uint64_t{0});
+      ranges = std::max(ranges, lists.back().size());
+    }
+    list_of[i] = lists.size() - 1;
+  }
+  for (std::size_t range = 0; range < ranges; ++range) {
     Scratch::KvLens lo{};
     Scratch::KvLens hi{};
     Lanes steps;
     Lanes weight;
     bool any = false;
     for (std::size_t i = 0; i < points.size(); ++i) {
-      lo[i] = std::max(s.first_kv_len[i], previous_cut + 1);
-      hi[i] = std::min(s.last_kv_len[i], cut);
+      const std::vector<std::uint64_t>& cuts = lists[list_of[i]];
+      const bool none_left = range >= cuts.size();
+      lo[i] = std::max(s.first_kv_len[i], range == 0 || none_left ? 1 : cuts[range - 1] + 1);
+      hi[i] = std::min(s.last_kv_len[i], none_left ? 0 : cuts[range]);
       const bool empty = lo[i] > hi[i];
       steps.v[i] = empty ? 0 : static_cast<double>(hi[i] - lo[i] + 1);
       weight.v[i] = steps.v[i] / static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
       if (empty) lo[i] = hi[i] = s.first_kv_len[i];
       any |= !empty;
     }
-    previous_cut = cut;
     if (!any) continue;
     s.set(s.first, points, lo);
     s.set(s.last, points, hi);

@@ -90,6 +90,7 @@ class Forecaster {
   std::uint64_t prompt_slots(const DesignPoint& point) const;
 
   Symbols symbols_;
+  bool cuts_vary_ = false;  ///< with the prompt: kv_len_breakpoints_vary
   Count prompt_slots_;
   std::vector<OpGroup> prefill_groups_;
   std::vector<OpGroup> decode_groups_;

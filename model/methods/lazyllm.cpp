@@ -48,10 +48,9 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const std::size_t layers = plan.model.decoder.layers.size();
   std::vector<double> shares;
   for (std::size_t i = 0; i < layers; ++i) shares.push_back(retention.at(i, layers));
-  const double revived = fraction_option(spec, "revive", 0);
+  const double revived = share_option(spec, "revive", 0);
   plan.token_flow = progressive_pruning(
-      shares,
-      {.first_step = fraction_option(spec, "revive_first", revived), .later_steps = revived},
+      shares, {.first_step = share_option(spec, "revive_first", revived), .later_steps = revived},
       plan.symbols);
 }
 

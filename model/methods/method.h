@@ -51,6 +51,10 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
                            std::uint64_t fallback);
 double fraction_option(const MethodSpec& spec, std::string_view key, double fallback);
 
+/// A fraction from 0 to 1 from an option, `fallback` when it is missing. Throws Error when out of
+/// range.
+double share_option(const MethodSpec& spec, std::string_view key, double fallback);
+
 /// The architecture of the model that a user names in a method's option.
 using FindModel = std::function<Architecture(const std::string& name)>;
 
@@ -69,9 +73,9 @@ struct RevivedTokens {
   Symbol now;     ///< in this one
 };
 
-/// Which share of the tokens that prefill dropped a decode step takes back, until all are back. The
-/// first step looks for what the prompt's last token did not, a later one for what no step before
-/// it did: far less.
+/// Which share of the tokens that prefill dropped before a layer a decode step is expected to take
+/// back, until all are back; runs find their own. The first step looks for what the prompt's last
+/// token did not, a later one for what no step before it did: far less.
 struct RevivedShares {
   double first_step = 0;
   double later_steps = 0;  ///< each of them

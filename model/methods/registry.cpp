@@ -206,6 +206,17 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
   return text_option(spec, key, "").empty() ? fallback : whole_option(spec, key, minimum);
 }
 
+double share_option(const MethodSpec& spec, std::string_view key, double fallback) {
+  const std::string text = text_option(spec, key, "");
+  if (text.empty()) return fallback;
+  double number = 0;
+  if (!parse_number(text, number) || !(number >= 0 && number <= 1)) {
+    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
+                "a fraction from 0 to 1");
+  }
+  return number;
+}
+
 double fraction_option(const MethodSpec& spec, std::string_view key, double fallback) {
   return text_option(spec, key, "").empty() ? fallback : fraction_option(spec, key);
 }

@@ -138,17 +138,20 @@ LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revive
     g.kept = symbols.ceil_fraction(prompt_len, shares[i]);
     g.attended = symbols.ceil_fraction(kv_len, shares[i]);
     const Count dropped = prompt_len - g.kept;
-    const auto taken = [&](double share) {
-      if (share == 0) return Count();
-      return symbols.minimum(symbols.ceil_fraction(dropped, share), g.attended - 1);
-    };
-    const Count steps = kv_len - 1 - symbols.minimum(kv_len - 1, prompt_len);  // before this one
-    const Count is_later = symbols.minimum(steps, 1);
-    const Count first = taken(revived.first_step);
-    const Count later = taken(revived.later_steps);
-    const Count before = symbols.minimum(is_later * first + (steps - is_later) * later, dropped);
-    const Count now =
-        symbols.minimum(first - is_later * first + is_later * later, dropped - before);
+    Count before;
+    Count now;
+    if (revived.first_step > 0 || revived.later_steps > 0) {
+      const auto taken = [&](double share) {
+        if (share == 0) return Count();
+        return symbols.minimum(symbols.ceil_fraction(dropped, share), g.attended - 1);
+      };
+      const Count steps = kv_len - 1 - symbols.minimum(kv_len - 1, prompt_len);  // before this one
+      const Count is_later = symbols.minimum(steps, 1);
+      const Count first = taken(revived.first_step);
+      const Count later = taken(revived.later_steps);
+      before = symbols.minimum(is_later * first + (steps - is_later) * later, dropped);
+      now = symbols.minimum(first - is_later * first + is_later * later, dropped - before);
+    }
     const std::string layer = std::to_string(i);
     g.before = symbols.found_by_run(dropped, "revived_before_" + layer, before);
     g.now = symbols.found_by_run(dropped - g.before, "revived_" + layer, now);

@@ -238,6 +238,7 @@ TEST_CASE("run: of prompts of different lengths lazyllm's revived share is the f
                           "llama_mha --output-len 4 --method lazyllm:begin=0.8,end=0.3,from=0.1 ";
   const json first = run_json(run + "--tokens 1,2,3,4,5,6,7,8");
   CHECK(first["revived_share"]["first_step"] > 0);
+  CHECK(first["revived_share"]["later_steps"].is_number());
   const json both = run_json(run + "--tokens '1,2,3,4,5,6,7,8;1,2,3,4,5,6'");
   CHECK(both["revived_share"] == first["revived_share"]);
   CHECK(both["revived_tokens"] == first["revived_tokens"]);

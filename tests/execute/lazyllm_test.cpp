@@ -142,7 +142,9 @@ TEST_CASE("lazyllm: revived shares are of the tokens that prefill dropped, by gr
     CHECK(shares.later_steps ==
           doctest::Approx((all - first) / dropped / static_cast<double>(steps - 1)));
     const Generation two = session.run(request_of(c, 2));
-    CHECK(revived_shares(session.recording(), two, c.prompt.size()).later_steps == 0);
+    const RevivedShares of_two = revived_shares(session.recording(), two, c.prompt.size());
+    CHECK(of_two.first_step == shares.first_step);
+    CHECK(of_two.later_steps == 0);
   }
 }
 

@@ -178,6 +178,13 @@ TEST_CASE("symbols: breakpoints are the cache lengths at which a window ends") {
   s.minimum(kv, 4);
   const std::vector<std::uint64_t> points = s.kv_len_breakpoints(s.resolve({2, 3, 5}));
   CHECK(points == std::vector<std::uint64_t>{4, 9});
+  CHECK_FALSE(s.kv_len_breakpoints_vary());
+  s.minimum(kv, prompt);
+  CHECK(s.kv_len_breakpoints_vary());
+  CHECK(s.kv_len_breakpoints(s.resolve({2, 30, 5})) == std::vector<std::uint64_t>{4, 9, 30});
+  Symbols t;
+  t.minimum(kv, t.minimum(prompt, 7));  // of the prompt by way of another symbol
+  CHECK(t.kv_len_breakpoints_vary());
 }
 
 TEST_CASE("symbols: what a run finds is what is expected until then, and never above its most") {

@@ -215,6 +215,9 @@ TEST_CASE("pruning: a decode step pays for the tokens that it is expected to rev
   CHECK(products(by_step, 1013) == (3 + 7 * 26) * token);  // the last: 200 + 12 · 25 is all
   CHECK(products(by_step, 1014) == 10 * token);
   CHECK(products("lazyllm:begin=0.5,end=0.5,revive_first=0.4", 1002) == 10 * token);
+  CHECK(products("lazyllm:begin=0.5,end=0.5,revive_first=0,revive=0.1", 1001) == 10 * token);
+  CHECK(products("lazyllm:begin=0.5,end=0.5,revive_first=0,revive=0.1", 1002) ==
+        (3 + 7 * 51) * token);
 }
 
 TEST_CASE("pruning: what does not fit is refused in one line") {
@@ -239,6 +242,7 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("specprefill:keep=0.5+streaming:sinks=2,window=6", "do not compose");
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
   says("lazyllm:begin=0.5,end=0.2,revive=2", "option revive");
+  says("lazyllm:begin=0.5,end=0.2,revive_first=-0.1", "a fraction from 0 to 1");
   says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "behind from");
   says("static-prune:keep=0.5,probe=2", "option probe");
   Architecture windows = a;

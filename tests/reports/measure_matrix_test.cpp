@@ -206,6 +206,7 @@ TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast 
   REQUIRE(table.size() == 1);
   const std::string method = table[0].text("method");
   REQUIRE(method.starts_with(axes.methods[0] + ",revive_first=0."));
+  CHECK(method.find(",revive=0.") != std::string::npos);
 
   roofline::Configuration c;
   c.architecture = load_model(catalog(), points[0].model);
