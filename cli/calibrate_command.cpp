@@ -15,6 +15,7 @@
 #include "reports/atomic_file.h"
 #include "reports/benchmark_import.h"
 #include "roofline/calibration.h"
+#include "roofline/combined_calibration.h"
 
 namespace kvcast::cli {
 namespace {
@@ -26,6 +27,7 @@ struct Options {
   std::string output;
   std::string import_file;
   std::string hardware;
+  std::vector<std::string> combine;
   bool quick = false;
   bool force = false;
   int threads = 0;
@@ -174,7 +176,33 @@ void import_file(const Options& o, const Globals& globals) {
                          table.text()));
 }
 
+std::string number_text(const std::string& name, double value) {
+  if (name.starts_with("latency.") || name.ends_with(".latency")) return in_units(value, "s");
+  if (name == "factors.overlap" || name == "factors.link_rate") return fmt::format("{:.3g}", value);
+  const bool flops =
+      name.find("flops") != std::string::npos || name.find("_rate.") != std::string::npos;
+  return in_units(value, flops ? "FLOP/s" : "bytes/s");
+}
+
+void combine_files(const Options& o) {
+  if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
+    throw Error(
+        "--combine: reads calibrations and measures nothing; expected --output alone beside it");
+  }
+  const std::vector<std::filesystem::path> files(o.combine.begin(), o.combine.end());
+  const roofline::CombinedCalibration combined = roofline::combine_calibrations(files);
+  reports::write_file(o.output, roofline::to_json(combined, name_of(o.output), files));
+  Table table({"number", "median", "low", "high"});
+  for (const roofline::CombinedNumber& n : combined.numbers) {
+    const auto [low, high] = std::minmax_element(n.values.begin(), n.values.end());
+    table.add({n.name, number_text(n.name, n.median), number_text(n.name, *low),
+               number_text(n.name, *high)});
+  }
+  print_text(table.text());
+}
+
 void run(const Options& o, const Globals& globals) {
+  if (!o.combine.empty()) return combine_files(o);
   if (!o.import_file.empty()) return import_file(o, globals);
   if (!o.hardware.empty()) {
     throw Error(
@@ -192,10 +220,12 @@ void add_calibrate(CLI::App& app, const Globals& globals) {
       "Measures this machine and writes a hardware file for estimates of runs on it: fp32, on the "
       "CPU. Under mpirun every rank measures at the same time, and the link between them too. Or "
       "makes a hardware file of micro-benchmarks that ran elsewhere, on a GPU "
-      "(tools/gpu_microbenchmarks.py).\n\nExamples:\n"
+      "(tools/gpu_microbenchmarks.py). Or takes the medians of several calibrations, before and "
+      "behind what they are to forecast.\n\nExamples:\n"
       "  kvcast calibrate --output this-machine.json\n"
       "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
+      "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
   c->add_option("-o,--output", options->output, "the hardware file; its name is the file's")
@@ -207,6 +237,9 @@ void add_calibrate(CLI::App& app, const Globals& globals) {
                 "--import: the device whose peaks, sizes and links hold; none: the best rates of "
                 "the file are its peaks")
       ->type_name("HW");
+  c->add_option("--combine", options->combine,
+                "medians of these calibrations of one machine in the place of measuring")
+      ->type_name("FILE.json");
   c->add_flag("--quick", options->quick, "fewer rounds: under 20 s");
   c->add_flag("--force", options->force, "write the file even when the medians do not settle");
   c->add_option("--threads", options->threads, "threads of the executor; default: all")

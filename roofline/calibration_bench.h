@@ -17,7 +17,7 @@ inline constexpr std::uint64_t rows_of_decode[] = {1, 8, 16, 32};
 inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 /// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
 inline constexpr std::uint64_t large_rows = 512;
-inline constexpr std::uint64_t ridge_rows[] = {16, 32};
+inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
 /// The shortest prompt.
 inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.

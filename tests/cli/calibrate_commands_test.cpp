@@ -80,4 +80,27 @@ TEST_CASE("calibrate: what does not go together is refused") {
                 "/nowhere");
 }
 
+TEST_CASE(
+    "calibrate: --combine takes the medians of calibrations, shows them, and measures nothing") {
+  const reports::TestFolder folder;
+  const std::string import = "calibrate --hardware a100-80gb --import ";
+  const std::string half = (folder / "half.json").string();
+  const std::string third = (folder / "third.json").string();
+  REQUIRE(run_program(import + file_with(folder, a100()) + " --output " + half).status == 0);
+  std::string slower = a100();
+  slower.replace(slower.find("156e12"), 6, "104e12");  // a third of the peak
+  REQUIRE(run_program(import + file_with(folder, slower) + " --output " + third).status == 0);
+  const std::string both = (folder / "both.json").string();
+  const std::string combine = "calibrate --combine " + half + " " + third + " --output " + both;
+  const ProgramResult r = run_program(combine);
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(r.output.find("130 TFLOP/s") != std::string::npos);  // of 156 and 104
+  const nlohmann::json written = nlohmann::json::parse(std::ifstream(both));
+  CHECK(written.at("factors").at("matrix_rate").at("fp16").at("value") ==
+        doctest::Approx(130.0 / 312).epsilon(1e-4));
+  check_refused(combine + " --quick", "--combine");
+  check_refused("calibrate --combine " + half + " --output " + both, "two hardware files or more");
+}
+
 }  // namespace kvcast::cli

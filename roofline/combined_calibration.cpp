@@ -1,0 +1,155 @@
+#include "roofline/combined_calibration.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/error.h"
+#include "roofline/hardware_writer.h"
+
+namespace kvcast::roofline {
+namespace {
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// A number of a device; `peak`: what it is a share of, null: nothing.
+struct Entry {
+  std::string name;
+  Sourced* number = nullptr;
+  Sourced* peak = nullptr;
+
+  double rate() const { return number->value * (peak == nullptr ? 1 : peak->value); }
+};
+
+/// All numbers that calibrations measure, peaks before their shares.
+std::vector<Entry> entries_of(Hardware& hw) {
+  std::vector<Entry> list;
+  for (auto& [dtype, peak] : hw.peak_flops_per_second) {
+    list.push_back({fmt::format("peak_flops_per_second.{}", name(dtype)), &peak});
+  }
+  list.push_back({"vector_flops_per_second", &hw.vector_flops_per_second});
+  list.push_back({"memory_bandwidth", &hw.memory_bandwidth});
+  const auto add = [&](const char* what, std::optional<Sourced>& number, Sourced* peak = nullptr) {
+    if (number) list.push_back({what, &*number, peak});
+  };
+  add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
+  for (auto& [link, numbers] : hw.links) {
+    list.push_back({fmt::format("links.{}.bandwidth", link), &numbers.bandwidth});
+    list.push_back({fmt::format("links.{}.latency", link), &numbers.latency});
+  }
+  list.push_back({"latency.operator", &hw.operator_latency});
+  list.push_back({"latency.host_operator", &hw.host_operator_latency});
+  add("latency.elementwise", hw.elementwise_latency);
+  add("latency.product", hw.product_latency);
+  add("latency.host_message", hw.host_message_latency);
+  add("latency.host_exchange", hw.host_exchange_latency);
+  const auto shares = [&](const char* what, std::map<DType, Sourced>& numbers) {
+    for (auto& [dtype, number] : numbers) {
+      const DType runs_as = hw.supported(dtype);
+      list.push_back({fmt::format("factors.{}.{}", what, name(dtype)), &number,
+                      &hw.peak_flops_per_second.at(runs_as)});
+    }
+  };
+  shares("matrix_rate", hw.matrix_rate);
+  shares("batched_matrix_rate", hw.batched_matrix_rate);
+  shares("tiled_attention_rate", hw.tiled_attention_rate);
+  shares("decode_attention_rate", hw.decode_attention_rate);
+  add("factors.memory_bandwidth", hw.memory_bandwidth_factor, &hw.memory_bandwidth);
+  add("factors.elementwise_bandwidth", hw.elementwise_bandwidth, &hw.memory_bandwidth);
+  add("factors.softmax_bandwidth", hw.softmax_bandwidth, &hw.memory_bandwidth);
+  add("factors.decode_attention_bandwidth", hw.decode_attention_bandwidth, &hw.memory_bandwidth);
+  add("factors.tiled_attention_bandwidth", hw.tiled_attention_bandwidth, &hw.memory_bandwidth);
+  add("factors.overlap", hw.overlap);
+  add("factors.link_rate", hw.link_rate);
+  return list;
+}
+
+void check_same_machine(const std::filesystem::path& file, const Hardware& other,
+                        const std::filesystem::path& first_file, const Hardware& first) {
+  const auto differs = [&](const std::string& what, const std::string& found,
+                           const std::string& expected) {
+    throw Error(
+        file.string(), fmt::format("{} {}", what, found),
+        fmt::format("{}, as in {}: calibrations of one machine", expected, first_file.string()));
+  };
+  if (other.description != first.description) {
+    differs("the description", "'" + other.description + "'", "'" + first.description + "'");
+  }
+  const auto check_bytes = [&](const char* what, const Sourced& found, const Sourced& expected) {
+    if (found.value == expected.value) return;
+    differs(what, fmt::format("of {} bytes", found.value), fmt::format("{}", expected.value));
+  };
+  check_bytes("a memory", other.memory_capacity, first.memory_capacity);
+  check_bytes("an on-chip memory", other.on_chip_memory_capacity, first.on_chip_memory_capacity);
+}
+
+}  // namespace
+
+CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path>& files) {
+  if (files.size() < 2) {
+    throw Error("--combine", fmt::format("{} file", files.size()), "two hardware files or more");
+  }
+  std::vector<Hardware> devices;
+  std::set<std::filesystem::path> seen;
+  for (const std::filesystem::path& file : files) {
+    devices.push_back(read_hardware(file));
+    check_same_machine(file, devices.back(), files.front(), devices.front());
+    if (!seen.insert(std::filesystem::weakly_canonical(file)).second) {
+      throw Error("--combine", file.string() + " twice", "each calibration once");
+    }
+  }
+  CombinedCalibration c;
+  c.hardware = devices.front();
+  const std::vector<Entry> combined = entries_of(c.hardware);
+  for (const Entry& e : combined) c.numbers.push_back({e.name, {}});
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const std::vector<Entry> entries = entries_of(devices[d]);
+    for (std::size_t i = 0; i < std::max(entries.size(), combined.size()); ++i) {
+      const std::string found = i < entries.size() ? entries[i].name : "nothing";
+      const std::string expected = i < combined.size() ? combined[i].name : "nothing more";
+      if (found != expected) throw Error(files[d].string(), found, expected + ", as in the first");
+      c.numbers[i].values.push_back(entries[i].rate());
+    }
+  }
+  for (std::size_t i = 0; i < combined.size(); ++i) {
+    CombinedNumber& number = c.numbers[i];
+    number.median = median_of(number.values);
+    Sourced& s = *combined[i].number;
+    // Its peak is combined already, and no lower: each calibration's is no lower than its rates.
+    s.value = combined[i].peak == nullptr ? number.median : number.median / combined[i].peak->value;
+    s.reference =
+        fmt::format("median of {} calibrations, the first: {}", files.size(), s.reference);
+  }
+  return c;
+}
+
+std::string to_json(const CombinedCalibration& c, const std::string& name,
+                    const std::vector<std::filesystem::path>& files) {
+  Hardware hardware = c.hardware;
+  hardware.name = name;
+  nlohmann::ordered_json j = hardware_entries(hardware);
+  nlohmann::ordered_json& calibration = j["calibration"];
+  calibration = nlohmann::ordered_json::object();
+  const auto first = nlohmann::json::parse(hardware_document(files.front()));
+  const nlohmann::json how = first.value("calibration", nlohmann::json::object());
+  for (const char* key : {"date", "processor", "threads", "ranks"}) {
+    if (how.contains(key)) calibration[key] = how[key];
+  }
+  for (const std::filesystem::path& file : files) {
+    calibration["combined"].push_back(file.filename().string());
+  }
+  for (const CombinedNumber& n : c.numbers) {
+    const auto [low, high] = std::minmax_element(n.values.begin(), n.values.end());
+    calibration["numbers"].push_back(
+        {{"name", n.name}, {"median", n.median}, {"low", *low}, {"high", *high}});
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace kvcast::roofline
