@@ -102,6 +102,15 @@ study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},l
   --hardware $validation/this-machine.json --rank-hardware $validation/two-ranks.json \
   --csv $validation/rows.csv --plot $validation/forecast.svg
 
+zen3=reports/validation-zen3
+study validation-zen3 $zen3/{measured-{1,2,3},batches-1,ranks-1,larger}.csv \
+  $zen3/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
+  calibrate --combine $zen3/calibrations-{1,2,3,4}/this-machine.json --output $zen3/this-machine.json -- \
+  calibrate --combine $zen3/calibrations-{1,2,3,4}/two-ranks.json --output $zen3/two-ranks.json -- \
+  validate --measurements $zen3/{measured-{1,2,3},batches-1,ranks-1,larger}.csv \
+  --hardware $zen3/this-machine.json --rank-hardware $zen3/two-ranks.json \
+  --csv $zen3/rows.csv --plot $zen3/forecast.svg
+
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
 for study in slim-decode kvp-prefill; do

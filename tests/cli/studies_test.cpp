@@ -76,9 +76,11 @@ void check_same(const fs::path& now, const fs::path& committed) {
   }
 }
 
-/// The command with its files in another folder than the study's.
+const std::string output_flags[] = {"--csv ", "--plot ", "--output "};
+
+/// The command with the files that it writes in another folder than the study's.
 std::string redirected(std::string command, const std::string& study, const std::string& folder) {
-  for (const std::string flag : {"--csv ", "--plot "}) {
+  for (const std::string& flag : output_flags) {
     const std::string there = flag + "reports/" + study + "/";
     for (std::size_t at = command.find(there); at != std::string::npos; at = command.find(there)) {
       command.replace(at, there.size(), flag + folder + "/");
@@ -101,7 +103,9 @@ void check_study(const std::string& name) {
     CAPTURE(command);
     REQUIRE(command.rfind("kvcast ", 0) == 0);
     const std::string words = redirected(command, name, folder.path().string()).substr(7);
-    CHECK(words.find("reports/" + name) == std::string::npos);
+    for (const std::string& flag : output_flags) {
+      REQUIRE(words.find(flag + "reports/") == std::string::npos);
+    }
     const ProgramResult result = run_program(words, "cd '" KVCAST_SOURCE_DIR "';");
     CAPTURE(result.errors);
     REQUIRE(result.status == 0);
@@ -112,6 +116,10 @@ void check_study(const std::string& name) {
     CHECK_MESSAGE(fs::exists(committed), committed);
     if (entry.path().extension() == ".csv") check_same(entry.path(), committed);
     if (entry.path().extension() == ".svg") ++pictures;
+    if (entry.path().extension() == ".json") {
+      CHECK(nlohmann::json::parse(std::ifstream(entry.path())) ==
+            nlohmann::json::parse(std::ifstream(committed)));
+    }
   }
   CHECK(pictures > 0);
 }
@@ -126,6 +134,11 @@ TEST_CASE("studies: KV-Runahead is what the program says") { check_study("kv-run
 TEST_CASE("studies: Llama 7B on an A100 is what the program says") { check_study("llama-7b-a100"); }
 TEST_CASE("studies: public measurements are what the program says") {
   check_study("public-measurements");
+}
+
+TEST_CASE("studies: forecasts of measured runs are what the program says") {
+  check_study("validation");
+  check_study("validation-zen3");
 }
 
 TEST_CASE("studies: every folder is in the index, and its files are complete") {
