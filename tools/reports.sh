@@ -103,11 +103,11 @@ study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},l
   --csv $validation/rows.csv --plot $validation/forecast.svg
 
 zen3=reports/validation-zen3
-study validation-zen3 $zen3/{measured-{1,2,3},batches-1,ranks-1,larger}.csv \
+study validation-zen3 $zen3/{measured-{1,2,3,4},batches-{1,2},ranks-1,larger-{1,2}}.csv \
   $zen3/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
   calibrate --combine $zen3/calibrations-{1,2,3,4}/this-machine.json --output $zen3/this-machine.json -- \
   calibrate --combine $zen3/calibrations-{1,2,3,4}/two-ranks.json --output $zen3/two-ranks.json -- \
-  validate --measurements $zen3/{measured-{1,2,3},batches-1,ranks-1,larger}.csv \
+  validate --measurements $zen3/{measured-{1,2,3,4},batches-{1,2},ranks-1,larger-{1,2}}.csv \
   --hardware $zen3/this-machine.json --rank-hardware $zen3/two-ranks.json \
   --csv $zen3/rows.csv --plot $zen3/forecast.svg
 

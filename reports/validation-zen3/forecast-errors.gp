@@ -20,8 +20,8 @@ set xlabel 'measured (s)' offset 0,0.55
 set label 'predicted / measured - 1' at screen 0.01771, screen 0.41498 center rotate by 90
 set logscale x 10
 set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1)
-set xrange [0.0128559:3.89362]
-set yrange [-0.385184:0.209856]
+set xrange [0.0128774:3.94335]
+set yrange [-0.255305:0.110523]
 
 plot 'forecast-errors.csv' skip 1 every ::0::17 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp, tpot', \
      'forecast-errors.csv' skip 1 every ::18::35 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, ttft', \
@@ -43,4 +43,4 @@ plot 'forecast-errors.csv' skip 1 every ::0::17 using 2:3 with points pt 7 ps 0.
      'forecast-errors.csv' skip 1 every ::226::243 using 2:3 with points pt 9 ps 0.75 lc rgb '#CC79A7' title 'static-prune, ttft', \
      'forecast-errors.csv' skip 1 every ::244::255 using 2:3 with points pt 13 ps 0.75 lc rgb '#E69F00' title 'tsp, tpot', \
      'forecast-errors.csv' skip 1 every ::256::267 using 2:3 with points pt 11 ps 0.75 lc rgb '#56B4E9' title 'tsp, ttft', \
-     'forecast-errors.csv' skip 1 every ::268::268 using (0.0128559):3:(3.88077):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'forecast-errors.csv' skip 1 every ::268::268 using (0.0128774):3:(3.93047):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

@@ -20,10 +20,10 @@ set xlabel 'measured (s)' offset 0,0.55
 set label 'predicted (s)' at screen 0.01771, screen 0.41498 center rotate by 90
 set logscale x 10
 set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1)
-set xrange [0.0128559:3.89362]
+set xrange [0.0128774:3.94335]
 set logscale y 10
 set ytics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
-set yrange [0.0128068:4.21937]
+set yrange [0.0128361:4.21891]
 
 plot 'forecast.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'forecast.csv' skip 1 every ::2::19 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, tpot', \
