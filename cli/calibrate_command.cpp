@@ -40,6 +40,7 @@ std::string name_of(const std::string& path) {
 }
 
 std::string in_units(double value, const std::string& unit) {
+  if (unit.empty()) return fmt::format("{:.3g}", value);
   if (unit == "s") return format_quantity(value, Dimension::Seconds);
   return format_quantity(value,
                          unit == "bytes/s" ? Dimension::BytesPerSecond : Dimension::FlopsPerSecond);
@@ -176,14 +177,6 @@ void import_file(const Options& o, const Globals& globals) {
                          table.text()));
 }
 
-std::string number_text(const std::string& name, double value) {
-  if (name.starts_with("latency.") || name.ends_with(".latency")) return in_units(value, "s");
-  if (name == "factors.overlap" || name == "factors.link_rate") return fmt::format("{:.3g}", value);
-  const bool flops =
-      name.find("flops") != std::string::npos || name.find("_rate.") != std::string::npos;
-  return in_units(value, flops ? "FLOP/s" : "bytes/s");
-}
-
 void combine_files(const Options& o) {
   if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
     throw Error(
@@ -193,10 +186,10 @@ void combine_files(const Options& o) {
   const roofline::CombinedCalibration combined = roofline::combine_calibrations(files);
   reports::write_file(o.output, roofline::to_json(combined, name_of(o.output), files));
   Table table({"number", "median", "low", "high"});
-  for (const roofline::CombinedNumber& n : combined.numbers) {
-    const auto [low, high] = std::minmax_element(n.values.begin(), n.values.end());
-    table.add({n.name, number_text(n.name, n.median), number_text(n.name, *low),
-               number_text(n.name, *high)});
+  for (const Measurement& n : combined.numbers) {
+    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
+    table.add(
+        {n.name, in_units(n.median(), n.unit), in_units(*low, n.unit), in_units(*high, n.unit)});
   }
   print_text(table.text());
 }

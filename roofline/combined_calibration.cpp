@@ -12,15 +12,15 @@
 namespace kvcast::roofline {
 namespace {
 
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
+constexpr const char* flop_rate = "FLOP/s";
+constexpr const char* byte_rate = "bytes/s";
+constexpr const char* seconds = "s";
+constexpr const char* ratio = "";
 
 /// A number of a device; `peak`: what it is a share of, null: nothing.
 struct Entry {
   std::string name;
+  const char* unit = ratio;  ///< of rate()
   Sourced* number = nullptr;
   Sourced* peak = nullptr;
 
@@ -31,28 +31,29 @@ struct Entry {
 std::vector<Entry> entries_of(Hardware& hw) {
   std::vector<Entry> list;
   for (auto& [dtype, peak] : hw.peak_flops_per_second) {
-    list.push_back({fmt::format("peak_flops_per_second.{}", name(dtype)), &peak});
+    list.push_back({fmt::format("peak_flops_per_second.{}", name(dtype)), flop_rate, &peak});
   }
-  list.push_back({"vector_flops_per_second", &hw.vector_flops_per_second});
-  list.push_back({"memory_bandwidth", &hw.memory_bandwidth});
-  const auto add = [&](const char* what, std::optional<Sourced>& number, Sourced* peak = nullptr) {
-    if (number) list.push_back({what, &*number, peak});
+  list.push_back({"vector_flops_per_second", flop_rate, &hw.vector_flops_per_second});
+  list.push_back({"memory_bandwidth", byte_rate, &hw.memory_bandwidth});
+  const auto add = [&](const char* what, const char* unit, std::optional<Sourced>& number,
+                       Sourced* peak = nullptr) {
+    if (number) list.push_back({what, unit, &*number, peak});
   };
-  add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
+  add("on_chip_memory_bandwidth", byte_rate, hw.on_chip_memory_bandwidth);
   for (auto& [link, numbers] : hw.links) {
-    list.push_back({fmt::format("links.{}.bandwidth", link), &numbers.bandwidth});
-    list.push_back({fmt::format("links.{}.latency", link), &numbers.latency});
+    list.push_back({fmt::format("links.{}.bandwidth", link), byte_rate, &numbers.bandwidth});
+    list.push_back({fmt::format("links.{}.latency", link), seconds, &numbers.latency});
   }
-  list.push_back({"latency.operator", &hw.operator_latency});
-  list.push_back({"latency.host_operator", &hw.host_operator_latency});
-  add("latency.elementwise", hw.elementwise_latency);
-  add("latency.product", hw.product_latency);
-  add("latency.host_message", hw.host_message_latency);
-  add("latency.host_exchange", hw.host_exchange_latency);
+  list.push_back({"latency.operator", seconds, &hw.operator_latency});
+  list.push_back({"latency.host_operator", seconds, &hw.host_operator_latency});
+  add("latency.elementwise", seconds, hw.elementwise_latency);
+  add("latency.product", seconds, hw.product_latency);
+  add("latency.host_message", seconds, hw.host_message_latency);
+  add("latency.host_exchange", seconds, hw.host_exchange_latency);
   const auto shares = [&](const char* what, std::map<DType, Sourced>& numbers) {
     for (auto& [dtype, number] : numbers) {
       const DType runs_as = hw.supported(dtype);
-      list.push_back({fmt::format("factors.{}.{}", what, name(dtype)), &number,
+      list.push_back({fmt::format("factors.{}.{}", what, name(dtype)), flop_rate, &number,
                       &hw.peak_flops_per_second.at(runs_as)});
     }
   };
@@ -60,13 +61,15 @@ std::vector<Entry> entries_of(Hardware& hw) {
   shares("batched_matrix_rate", hw.batched_matrix_rate);
   shares("tiled_attention_rate", hw.tiled_attention_rate);
   shares("decode_attention_rate", hw.decode_attention_rate);
-  add("factors.memory_bandwidth", hw.memory_bandwidth_factor, &hw.memory_bandwidth);
-  add("factors.elementwise_bandwidth", hw.elementwise_bandwidth, &hw.memory_bandwidth);
-  add("factors.softmax_bandwidth", hw.softmax_bandwidth, &hw.memory_bandwidth);
-  add("factors.decode_attention_bandwidth", hw.decode_attention_bandwidth, &hw.memory_bandwidth);
-  add("factors.tiled_attention_bandwidth", hw.tiled_attention_bandwidth, &hw.memory_bandwidth);
-  add("factors.overlap", hw.overlap);
-  add("factors.link_rate", hw.link_rate);
+  add("factors.memory_bandwidth", byte_rate, hw.memory_bandwidth_factor, &hw.memory_bandwidth);
+  add("factors.elementwise_bandwidth", byte_rate, hw.elementwise_bandwidth, &hw.memory_bandwidth);
+  add("factors.softmax_bandwidth", byte_rate, hw.softmax_bandwidth, &hw.memory_bandwidth);
+  add("factors.decode_attention_bandwidth", byte_rate, hw.decode_attention_bandwidth,
+      &hw.memory_bandwidth);
+  add("factors.tiled_attention_bandwidth", byte_rate, hw.tiled_attention_bandwidth,
+      &hw.memory_bandwidth);
+  add("factors.overlap", ratio, hw.overlap);
+  add("factors.link_rate", ratio, hw.link_rate);
   return list;
 }
 
@@ -107,22 +110,21 @@ CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path
   CombinedCalibration c;
   c.hardware = devices.front();
   const std::vector<Entry> combined = entries_of(c.hardware);
-  for (const Entry& e : combined) c.numbers.push_back({e.name, {}});
+  for (const Entry& e : combined) c.numbers.push_back({e.name, e.unit, {}});
   for (std::size_t d = 0; d < devices.size(); ++d) {
     const std::vector<Entry> entries = entries_of(devices[d]);
     for (std::size_t i = 0; i < std::max(entries.size(), combined.size()); ++i) {
       const std::string found = i < entries.size() ? entries[i].name : "nothing";
       const std::string expected = i < combined.size() ? combined[i].name : "nothing more";
       if (found != expected) throw Error(files[d].string(), found, expected + ", as in the first");
-      c.numbers[i].values.push_back(entries[i].rate());
+      c.numbers[i].rounds.push_back(entries[i].rate());
     }
   }
   for (std::size_t i = 0; i < combined.size(); ++i) {
-    CombinedNumber& number = c.numbers[i];
-    number.median = median_of(number.values);
+    const double median = c.numbers[i].median();
     Sourced& s = *combined[i].number;
     // Its peak is combined already, and no lower: each calibration's is no lower than its rates.
-    s.value = combined[i].peak == nullptr ? number.median : number.median / combined[i].peak->value;
+    s.value = combined[i].peak == nullptr ? median : median / combined[i].peak->value;
     s.reference =
         fmt::format("median of {} calibrations, the first: {}", files.size(), s.reference);
   }
@@ -136,18 +138,21 @@ std::string to_json(const CombinedCalibration& c, const std::string& name,
   nlohmann::ordered_json j = hardware_entries(hardware);
   nlohmann::ordered_json& calibration = j["calibration"];
   calibration = nlohmann::ordered_json::object();
-  const auto first = nlohmann::json::parse(hardware_document(files.front()));
-  const nlohmann::json how = first.value("calibration", nlohmann::json::object());
-  for (const char* key : {"date", "processor", "threads", "ranks"}) {
-    if (how.contains(key)) calibration[key] = how[key];
-  }
   for (const std::filesystem::path& file : files) {
-    calibration["combined"].push_back(file.filename().string());
+    const auto document = nlohmann::json::parse(hardware_document(file));
+    const nlohmann::json how = document.value("calibration", nlohmann::json::object());
+    if (&file == &files.front()) {
+      for (const char* key : {"date", "processor", "threads", "ranks"}) {
+        if (how.contains(key)) calibration[key] = how[key];
+      }
+    }
+    calibration["combined"].push_back(
+        {{"file", file.filename().string()}, {"date", how.value("date", "")}});
   }
-  for (const CombinedNumber& n : c.numbers) {
-    const auto [low, high] = std::minmax_element(n.values.begin(), n.values.end());
+  for (const Measurement& n : c.numbers) {
+    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
     calibration["numbers"].push_back(
-        {{"name", n.name}, {"median", n.median}, {"low", *low}, {"high", *high}});
+        {{"name", n.name}, {"median", n.median()}, {"low", *low}, {"high", *high}});
   }
   return j.dump(2) + "\n";
 }

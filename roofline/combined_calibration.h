@@ -5,20 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "roofline/calibration.h"
 #include "roofline/hardware.h"
 
 namespace kvcast::roofline {
 
-/// A number of the combined file, in base units; what depends on a peak is its rate here.
-struct CombinedNumber {
-  std::string name;  ///< "factors.matrix_rate.fp32"
-  std::vector<double> values;
-  double median = 0;
-};
-
 struct CombinedCalibration {
   Hardware hardware;
-  std::vector<CombinedNumber> numbers;
+  /// By the file's keys, "factors.matrix_rate.fp32", a round for each calibration; what is a share
+  /// of a peak in the file is a rate here.
+  std::vector<Measurement> numbers;
 };
 
 /// Medians of the calibrations: of rates and latencies, not of shares of peaks, which differ from
@@ -26,8 +22,8 @@ struct CombinedCalibration {
 /// one machine: another description, memory, links, or numbers that only some have.
 CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path>& files);
 
-/// The file, with the first calibration's date, threads and ranks, the names of what it combines and
-/// each number's lowest and highest.
+/// The file, with the first calibration's date, threads and ranks, the names and dates of what it
+/// combines and each number's lowest and highest.
 std::string to_json(const CombinedCalibration& c, const std::string& name,
                     const std::vector<std::filesystem::path>& files);
 

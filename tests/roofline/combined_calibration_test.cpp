@@ -68,7 +68,9 @@ TEST_CASE("combine: medians are of rates, and shares are of the median peak") {
   const nlohmann::json j = nlohmann::json::parse(std::ifstream(folder / "all.json"));
   CHECK(j["calibration"]["date"] == "a.json's");
   CHECK(j["calibration"]["threads"] == 2);
-  CHECK(j["calibration"]["combined"] == nlohmann::json({"a.json", "b.json", "c.json"}));
+  REQUIRE(j["calibration"]["combined"].size() == 3);
+  CHECK(j["calibration"]["combined"][1] ==
+        nlohmann::json({{"file", "b.json"}, {"date", "b.json's"}}));
   const nlohmann::json& peak = j["calibration"]["numbers"][0];
   CHECK(peak["name"] == "peak_flops_per_second.fp32");
   CHECK(peak["low"] == 100e9);
