@@ -1,22 +1,13 @@
 #include "model/execute/block_product.h"
 
-#include <cstdint>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "tests/execute/whole_numbers.h"
+
 namespace kvcast::execute {
 namespace {
-
-/// Small whole numbers, all sums of which are exact in fp32.
-std::vector<float> numbers(std::size_t count, std::uint32_t seed) {
-  std::vector<float> list(count);
-  for (float& x : list) {
-    seed = seed * 1664525 + 1013904223;  // Numerical Recipes' generator
-    x = static_cast<float>(seed >> 28) - 7;
-  }
-  return list;
-}
 
 TEST_CASE("block product: C = A Bt of all sizes about a tile and a vector, and nothing beside it") {
   for (std::size_t m = 1; m <= 2 * block_rows + 1; ++m) {
@@ -25,8 +16,8 @@ TEST_CASE("block product: C = A Bt of all sizes about a tile and a vector, and n
         const std::size_t lda = k + 2;
         const std::size_t ldb = k + 3;
         const std::size_t ldc = n + 1;
-        const std::vector<float> a = numbers(m * lda, 1);
-        const std::vector<float> b = numbers(n * ldb, 2);
+        const std::vector<float> a = whole_numbers(m * lda, 1);
+        const std::vector<float> b = whole_numbers(n * ldb, 2);
         std::vector<float> c(m * ldc, 0.5F);
         multiply_block_transposed({m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc});
         for (std::size_t row = 0; row < m; ++row) {
@@ -49,8 +40,8 @@ TEST_CASE("block product: C = A B and C += A B of all numbers of rows and vector
         const std::size_t lda = k + 2;
         const std::size_t ldb = n + 3;
         const std::size_t ldc = n + 1;
-        const std::vector<float> a = numbers(m * lda, 1);
-        const std::vector<float> b = numbers(k * ldb, 2);
+        const std::vector<float> a = whole_numbers(m * lda, 1);
+        const std::vector<float> b = whole_numbers(k * ldb, 2);
         for (const bool accumulate : {false, true}) {
           std::vector<float> c(m * ldc, 0.5F);
           multiply_block({m, n, k, a.data(), lda, b.data(), ldb, c.data(), ldc}, accumulate);

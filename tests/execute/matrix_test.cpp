@@ -1,32 +1,22 @@
 #include "model/execute/matrix.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <span>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "model/execute/arena.h"
+#include "tests/execute/whole_numbers.h"
 
 namespace kvcast::execute {
 namespace {
 
-/// Small whole numbers, all sums of which are exact in fp32.
-std::vector<float> numbers(std::size_t count, std::uint32_t seed) {
-  std::vector<float> list(count);
-  for (float& x : list) {
-    seed = seed * 1664525 + 1013904223;  // Numerical Recipes' generator
-    x = static_cast<float>(seed >> 28) - 7;
-  }
-  return list;
-}
-
 struct Weight {
   std::size_t out;
   std::size_t in;
-  std::vector<float> rows = numbers(out * in, 1);
-  std::vector<float> bias = numbers(out, 2);
+  std::vector<float> rows = whole_numbers(out * in, 1);
+  std::vector<float> bias = whole_numbers(out, 2);
 
   Matrix matrix(FloatStore& store) const {
     return {out, in,
@@ -56,7 +46,7 @@ TEST_CASE(
       const Matrix matrix = weight.matrix(store);
       CHECK(matrix.bytes() >= out * in * sizeof(float));
       for (const std::size_t rows : {1u, 6u, 24u, 25u, 50u}) {
-        const std::vector<float> x = numbers(rows * in, 3);
+        const std::vector<float> x = whole_numbers(rows * in, 3);
         for (const bool bias : {false, true}) {
           std::vector<float> y(rows * out + 1, 0.5F);
           matrix.multiply(x.data(), rows, y.data(), bias ? weight.bias.data() : nullptr);
@@ -82,7 +72,7 @@ TEST_CASE("matrix: rows of windows may overlap") {
   const Matrix matrix = weight.matrix(store);
   const std::size_t step = 160;
   for (const std::size_t rows : {1u, 24u, 31u}) {
-    const std::vector<float> x = numbers((rows - 1) * step + weight.in, 3);
+    const std::vector<float> x = whole_numbers((rows - 1) * step + weight.in, 3);
     std::vector<float> y(rows * weight.out);
     matrix.multiply_windows(x.data(), step, rows, y.data(), weight.bias.data());
     for (std::size_t r = 0; r < rows; ++r) {
