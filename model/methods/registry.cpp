@@ -171,6 +171,16 @@ bool parse_number(const std::string& text, Number& number) {
   return error == std::errc() && rest == end;
 }
 
+double parse_fraction(const MethodSpec& spec, std::string_view key, const std::string& text,
+                      bool may_be_zero) {
+  double number = 0;
+  if (!parse_number(text, number) || !(may_be_zero ? number >= 0 : number > 0) || number > 1) {
+    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
+                may_be_zero ? "a fraction from 0 to 1" : "a fraction above 0 and at most 1");
+  }
+  return number;
+}
+
 }  // namespace
 
 std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
@@ -181,13 +191,7 @@ std::string text_option(const MethodSpec& spec, std::string_view key, std::strin
 }
 
 double fraction_option(const MethodSpec& spec, std::string_view key) {
-  const std::string& text = option(spec, key, "F");
-  double number = 0;
-  if (!parse_number(text, number) || !(number > 0 && number <= 1)) {
-    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
-                "a fraction above 0 and at most 1");
-  }
-  return number;
+  return parse_fraction(spec, key, option(spec, key, "F"), false);
 }
 
 std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum) {
@@ -208,13 +212,7 @@ std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::ui
 
 double share_option(const MethodSpec& spec, std::string_view key, double fallback) {
   const std::string text = text_option(spec, key, "");
-  if (text.empty()) return fallback;
-  double number = 0;
-  if (!parse_number(text, number) || !(number >= 0 && number <= 1)) {
-    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
-                "a fraction from 0 to 1");
-  }
-  return number;
+  return text.empty() ? fallback : parse_fraction(spec, key, text, true);
 }
 
 double fraction_option(const MethodSpec& spec, std::string_view key, double fallback) {
