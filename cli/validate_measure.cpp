@@ -93,6 +93,9 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   }
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
+  options.steady = o.steady / 100;
+  std::uint64_t unsteady_rows = 0;
+  options.on_unsteady = [&] { ++unsteady_rows; };
   check_plot(o);
   // Said before minutes of measuring, not behind them.
   if (!o.plot.empty()) {
@@ -115,6 +118,12 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   const reports::MeasuredRows result = run_measured_rows(
       globals, options, [&] { return reports::measure(points, catalog, options); });
   for (const std::string& row : unsettled) globals.warn(row);
+  if (unsteady_rows > 0) {
+    globals.warn(fmt::format(
+        "{} of {} rows measured now: the machine was further than {:g} % from {}; compute_rate and "
+        "memory_rate say how far",
+        unsteady_rows, result.rows_written - result.rows_resumed, o.steady, o.hardware));
+  }
 
   const auto measurements = reports::read_measurements(o.csv);
   const reports::Validation v = reports::validate(measurements, catalog, devices);

@@ -128,6 +128,11 @@ void ValidateOptions::add_to(CLI::App& c) {
   c.add_flag("--quick", quick, "--measure: a small matrix");
   c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
   c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
+  c.add_option("--steady", steady,
+               "--measure: count rounds while this machine computes and reads memory as its "
+               "hardware file says, at most so many per cent from it")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->type_name("PERCENT");
   c.add_option("--threads,-t", threads, "--measure: 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->type_name("N");

@@ -32,6 +32,7 @@ struct ValidateOptions {
   std::string csv;
   std::string plot;
   int threads = 0;
+  double steady = 0;  ///< per cent
   bool measure = false;
   bool quick = false;
   bool restart = false;

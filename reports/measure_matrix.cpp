@@ -10,6 +10,7 @@
 #include "model/error.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
+#include "model/execute/machine_probe.h"
 #include "model/methods/method.h"
 #include "model/rank_recording.h"
 #include "reports/csv_writer.h"
@@ -28,7 +29,7 @@ using roofline::DesignPoint;
 constexpr std::string_view header =
     "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
-    "tpot_relative_error,error\n";
+    "tpot_relative_error,compute_rate,memory_rate,rounds_discarded,error\n";
 
 /// No catalog model of the matrix has the shape that calibration probes with.
 const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
@@ -127,6 +128,7 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
     any_ranks |= num_ranks(p) > 1;
   }
   hash.add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
+  if (o.steady > 0) hash.add(fmt::format("|steady {}", o.steady));
   if (any_ranks && o.rank_hardware) hash.add(rank_fingerprint(*o.rank_hardware));
   return hash.text();
 }
@@ -185,10 +187,14 @@ class Subject {
     // The first run compiles the products for these sizes and asks for memory; of ranks, it reads
     // the program.
     run();
-    return measure_rounds(options_.rounds, [&] {
-      options_.check_stop();
-      return run();
-    });
+    const Steadiness steadiness{[this] { return machine_state(); }, options_.steady};
+    return measure_rounds(
+        options_.rounds,
+        [&] {
+          options_.check_stop();
+          return run();
+        },
+        options_.steady > 0 ? &steadiness : nullptr);
   }
 
  private:
@@ -202,6 +208,13 @@ class Subject {
       revived_ = execute::revived_shares(session_->recording(), g, request.tokens[0].size());
       return {g.ttft_s, g.tpot_s};
     };
+  }
+
+  MachineState machine_state() const {
+    options_.check_stop();
+    const roofline::Hardware& hw = options_.hardware;
+    return {execute::measure_fma_rate() / hw.vector_flops_per_second.value,
+            execute::measure_read_bandwidth() / hw.memory_bandwidth.value};
   }
 
   /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
@@ -271,6 +284,15 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
   cell(predicted && decodes, tpot);
   cell(measured && predicted, ttft / m_ttft_s - 1);
   cell(m_tpot && predicted, tpot / m_tpot_s - 1);
+  const bool watched = measured && !measured->states.empty();
+  const MachineState state = watched ? measured->state() : MachineState{};
+  cell(watched, state.compute);
+  cell(watched, state.memory);
+  if (watched) {
+    csv.cell(measured->discarded);
+  } else {
+    csv.missing_cell();
+  }
   // A row is a line, whatever a message holds.
   std::replace(error.begin(), error.end(), '\n', ' ');
   csv.cell(error);
@@ -372,6 +394,10 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
           error = e.what();
         }
         if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
+        const bool watched = measured && !measured->states.empty();
+        if (watched && !measured->state().is_within(options.steady) && options.on_unsteady) {
+          options.on_unsteady();
+        }
         const std::string method = measured ? to_string(subject->methods()) : p.method;
         return row_text(p, method, hardware_of(p, options).name, measured, predicted,
                         std::move(error));

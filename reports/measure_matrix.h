@@ -56,14 +56,20 @@ struct MeasureOptions : MeasuredRowsOptions {
   std::optional<roofline::Hardware> rank_hardware = {};
   /// Runs such a point once, and may check_stop.
   std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
+  /// Rounds count while the machine is as `hardware` says, at most so far from it; 0: in any state.
+  double steady = 0;
+  /// Told of a row that was measured in another state all the same; null: nobody is.
+  std::function<void()> on_unsteady = nullptr;
   /// Told of a row that does not settle, which is then kept; null: it ends the measuring.
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
-/// (Rounds::spread), with the forecasts of the hardware. What cannot run is a row with the reason
-/// in `error`. Throws Error as SweepFile does, among others for rows of another matrix or hardware
-/// file, and (Fault::Run) when a row does not settle; the rows before it are kept.
+/// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the
+/// machine's rates beside the rounds over the hardware's and the number of rounds that did not
+/// count. What cannot run is a row with the reason in `error`. Throws Error as SweepFile does,
+/// among others for rows of another matrix or hardware file, and (Fault::Run) when a row does not
+/// settle; the rows before it are kept.
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options);
 

@@ -40,7 +40,10 @@ constexpr std::array known_columns{"id",
                                    "tpot_relative_error",
                                    "ttft_spread",
                                    "tpot_spread",
-                                   "rounds"};
+                                   "rounds",
+                                   "compute_rate",
+                                   "memory_rate",
+                                   "rounds_discarded"};
 
 struct TimeColumn {
   const char* column;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "model/error.h"
 #include "roofline/calibration.h"
@@ -23,9 +26,52 @@ std::vector<double> sorted(std::vector<double> values) {
   return values;
 }
 
+double median_of(std::vector<double> values) { return quantile(sorted(std::move(values)), 0.5); }
+
+/// Times runs between looks at the machine.
+class SteadyRuns {
+ public:
+  SteadyRuns(const std::function<RunSeconds()>& run, const Steadiness& steadiness)
+      : run_(run), steadiness_(steadiness), state_(steadiness.look()) {}
+
+  RunSeconds next(MeasuredRounds& m) {
+    for (;;) {
+      wait();
+      const MachineState before = state_;
+      const RunSeconds seconds = run_();
+      state_ = steadiness_.look();
+      if ((is_right(before) && is_right(state_)) || m.discarded == most_discarded) {
+        m.states.push_back(
+            {(before.compute + state_.compute) / 2, (before.memory + state_.memory) / 2});
+        return seconds;
+      }
+      ++m.discarded;
+    }
+  }
+
+ private:
+  bool is_right(const MachineState& state) const { return state.is_within(steadiness_.tolerance); }
+
+  void wait() {
+    for (; !is_right(state_) && looks_again_ < most_looks_again; ++looks_again_) {
+      std::this_thread::sleep_for(steadiness_.pause);
+      state_ = steadiness_.look();
+    }
+  }
+
+  const std::function<RunSeconds()>& run_;
+  const Steadiness& steadiness_;
+  MachineState state_;
+  unsigned looks_again_ = 0;
+};
+
 }  // namespace
 
-double Rounds::median() const { return quantile(sorted(seconds), 0.5); }
+bool MachineState::is_within(double tolerance) const {
+  return std::abs(compute - 1) <= tolerance && std::abs(memory - 1) <= tolerance;
+}
+
+double Rounds::median() const { return median_of(seconds); }
 
 double Rounds::spread() const {
   const std::vector<double> s = sorted(seconds);
@@ -38,12 +84,25 @@ double MeasuredRounds::spread() const {
 
 bool MeasuredRounds::settled() const { return spread() <= roofline::settled; }
 
-MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run) {
+MachineState MeasuredRounds::state() const {
+  std::vector<double> compute;
+  std::vector<double> memory;
+  for (const MachineState& s : states) {
+    compute.push_back(s.compute);
+    memory.push_back(s.memory);
+  }
+  return {median_of(std::move(compute)), median_of(std::move(memory))};
+}
+
+MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run,
+                              const Steadiness* steadiness) {
   KVCAST_ASSERT(rounds > 0);
   MeasuredRounds m;
+  std::optional<SteadyRuns> steady;
+  if (steadiness != nullptr) steady.emplace(run, *steadiness);
   for (unsigned addition = 0; addition <= most_additions; ++addition) {
     for (unsigned round = 0; round < rounds; ++round) {
-      const RunSeconds s = run();
+      const RunSeconds s = steady ? steady->next(m) : run();
       m.ttft.seconds.push_back(s.ttft_s);
       if (s.tpot_s > 0) m.tpot.seconds.push_back(s.tpot_s);
     }

@@ -1,6 +1,7 @@
-/// Runs timed in rounds until their medians have settled.
+/// Runs timed in rounds until their medians have settled, of a machine in one state where asked.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -23,9 +24,33 @@ struct Rounds {
   double spread() const;
 };
 
+/// The rates of a machine over those that its hardware file gives it: 1 as calibrated.
+struct MachineState {
+  double compute = 1;  ///< multiply-adds in registers
+  double memory = 1;   ///< streaming reads
+
+  /// Neither is further than `tolerance` from 1.
+  bool is_within(double tolerance) const;
+};
+
+/// Keeps rounds to the state that a machine was calibrated in. On a shared host memory may be half
+/// as fast again for seconds: reports/validation.
+struct Steadiness {
+  std::function<MachineState()> look;
+  double tolerance = 0;                   ///< 0.1: a tenth more or less will do
+  std::chrono::milliseconds pause{1000};  ///< between two looks at a machine in another state
+};
+/// How often, for one row, it is looked at again, and how many rounds are run again because the
+/// machine left its state; then they count as they come.
+inline constexpr unsigned most_looks_again = 30;
+inline constexpr unsigned most_discarded = 12;
+
 struct MeasuredRounds {
   Rounds ttft;
   Rounds tpot;  ///< empty where nothing was decoded
+  /// Means of the looks before and behind each round; empty without Steadiness.
+  std::vector<MachineState> states;
+  unsigned discarded = 0;  ///< rounds that do not count
 
   /// The larger spread of the two.
   double spread() const;
@@ -34,6 +59,8 @@ struct MeasuredRounds {
   /// statistics: a range of 1.69 sigma, a median's error of 0.67 sigma), that of 12 one of 6 %. On
   /// an idle machine the whole range of 5 runs is 5 to 13 %: reports/kvr-measured.
   bool settled() const;
+  /// Medians over the rounds. At least one of them, with Steadiness.
+  MachineState state() const;
 };
 
 /// How often as many rounds again are added to those that have not settled.
@@ -41,6 +68,8 @@ inline constexpr unsigned most_additions = 3;
 
 /// `rounds` runs, and as many again while they have not settled. All of them count: with an outlier
 /// among three the quartiles are far apart, with one or two among six or nine no longer.
-MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run);
+/// `steadiness`: may be null.
+MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run,
+                              const Steadiness* steadiness = nullptr);
 
 }  // namespace kvcast::reports

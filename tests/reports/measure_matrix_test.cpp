@@ -13,6 +13,7 @@
 
 #include "model/error.h"
 #include "reports/csv_table.h"
+#include "reports/measurements.h"
 #include "search/placed_estimator.h"
 #include "tests/reports/test_folder.h"
 
@@ -256,6 +257,34 @@ TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where
   CHECK(table[1].text("rounds") == "12");
   CHECK(table[1].number("ttft_spread") == doctest::Approx(1));
   CHECK(table[1].text("error").empty());
+}
+
+TEST_CASE("matrix: where the machine is to be steady, its rates stand beside each row") {
+  const TestFolder folder;
+  const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
+  MeasureOptions o = options(folder / "v.csv");
+  measure(points, catalog(), o);
+  const CsvTable any_state = CsvTable::read(o.csv);
+  CHECK(any_state[0].text("memory_rate").empty());
+
+  // Whatever this machine does, over a thousandth of a rate it is a thousand times as much.
+  o.csv = folder / "steady.csv";
+  o.steady = 1e6;
+  o.on_unsteady = [] { FAIL("within a million times"); };
+  measure(points, catalog(), o);
+  o.csv = folder / "thousandth.csv";
+  o.hardware.vector_flops_per_second.value /= 1000;
+  measure(points, catalog(), o);
+  const CsvTable steady = CsvTable::read(folder / "steady.csv");
+  const CsvTable thousandth = CsvTable::read(folder / "thousandth.csv");
+  REQUIRE(steady.size() == 4);
+  CHECK(steady[0].text("rounds_discarded") == "0");
+  CHECK(steady[0].number("memory_rate") > 0);
+  const double ratio = thousandth[0].number("compute_rate") / steady[0].number("compute_rate");
+  CHECK(ratio > 100);
+  CHECK(ratio < 10000);
+  // Readers of the rows take the columns for what they are.
+  CHECK(read_measurements(o.csv).rows.size() == 4);
 }
 
 TEST_CASE("matrix: ranks are measured where there are some, with both of their methods") {

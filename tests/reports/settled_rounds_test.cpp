@@ -1,5 +1,7 @@
 #include "reports/settled_rounds.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -59,6 +61,54 @@ TEST_CASE("rounds: what never settles ends after three additions and says so") {
   CHECK_FALSE(m.settled());
   // Quartiles of 1 1 1 1 2 2 2 2 3 3 3 3 at the places 2.75 and 8.25: 1 and 3.
   CHECK(m.spread() == doctest::Approx(1));
+}
+
+/// Rounds of 101, 102, 103 ... s, with these rates of memory looked at one after the other and then the
+/// last one for ever.
+MeasuredRounds watched(unsigned rounds, const std::vector<double>& memory, std::size_t& looks) {
+  looks = 0;
+  double next_s = 100;
+  const Steadiness steadiness{[&]() -> MachineState {
+                                const std::size_t look = std::min(looks++, memory.size() - 1);
+                                return {1, memory[look]};
+                              },
+                              0.1, std::chrono::milliseconds(0)};
+  return measure_rounds(
+      rounds,
+      [&]() -> RunSeconds {
+        return {++next_s, 0};
+      },
+      &steadiness);
+}
+
+TEST_CASE("rounds: those between two looks at the machine as calibrated count") {
+  std::size_t looks = 0;
+  // One look before the first round and one behind each.
+  const MeasuredRounds steady = watched(2, {0.95, 1.05, 1.09}, looks);
+  CHECK(steady.ttft.seconds == std::vector<double>{101, 102});
+  CHECK(looks == 3);
+  CHECK(steady.discarded == 0);
+  REQUIRE(steady.states.size() == 2);
+  CHECK(steady.states[0].memory == doctest::Approx(1));
+  CHECK(steady.state().memory == doctest::Approx((1 + 1.07) / 2));
+
+  // It is waited for at first; then the machine leaves its state during the first round.
+  const MeasuredRounds left = watched(1, {1.5, 1.4, 1, 0.8, 0.85, 0.95, 1}, looks);
+  CHECK(left.ttft.seconds == std::vector<double>{102});
+  CHECK(left.discarded == 1);
+  CHECK(looks == 7);
+  CHECK(left.state().is_within(0.1));
+}
+
+TEST_CASE("rounds: a machine that stays in another state is waited for no longer than it says") {
+  std::size_t looks = 0;
+  const MeasuredRounds other = watched(1, {1.5}, looks);
+  CHECK(other.ttft.seconds == std::vector<double>{most_discarded + 101.0});
+  CHECK(other.discarded == most_discarded);
+  CHECK(looks == 1 + most_looks_again + most_discarded + 1);
+  CHECK(other.state().memory == 1.5);
+  CHECK_FALSE(other.state().is_within(0.1));
+  CHECK_FALSE(MachineState{0.85, 1}.is_within(0.1));
 }
 
 }  // namespace
