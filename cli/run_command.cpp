@@ -343,7 +343,8 @@ void add_run(CLI::App& app, const Globals& globals) {
       ->type_name("FILE.csv");
   c->add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
       ->type_name("FILE.svg|png");
-  c->add_flag("--profile", o->profile, "time by operator beside the roofline's prediction");
+  c->add_flag("--profile", o->profile,
+              "time by operator beside the roofline's prediction; of ranks, the last one's");
   c->add_option("--hardware", o->hardware,
                 "roofline of --profile, default: this machine, measured; and the devices and links "
                 "of kvr:p=P,partition=search")

@@ -166,9 +166,6 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
     if (options.dtype != DType::FP32) {
       throw Error("--profile", "--dtype " + o.dtype, "fp32, which the fast loops compute in");
     }
-    if (ranks != nullptr) {
-      throw Error("--profile", "--method " + o.method, "a method of one process");
-    }
     if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
   if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);

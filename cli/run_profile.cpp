@@ -37,7 +37,10 @@ void predict(std::map<std::string, ProfileRow>& rows, const std::vector<roofline
 void append(std::vector<ProfileRow>& all, std::map<std::string, ProfileRow> rows,
             const std::string& pass, const Graph& graph, const std::vector<double>& seconds) {
   for (std::size_t n = 0; n < seconds.size(); ++n) {
-    rows[std::string(name(graph.nodes()[n].op))].measured_s += seconds[n];
+    const Op& op = graph.nodes()[n].op;
+    ProfileRow& row = rows[std::string(name(op))];
+    row.measured_s += seconds[n];
+    if (is_message(op)) ++row.count;  // a rank sends and receives in one pass only
   }
   std::vector<ProfileRow> sorted;
   for (auto& [op, row] : rows) {
@@ -89,9 +92,11 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
   }
   std::map<std::string, ProfileRow> prefill;
   const auto prefill_groups = roofline::fold(recording.prefill, lowering);
-  const std::uint64_t chunk = options.chunk > 0 ? options.chunk : prompt_len;
-  for (std::uint64_t first = 0; first < prompt_len; first += chunk) {
-    const std::uint64_t n = std::min(chunk, prompt_len - first);
+  const std::uint64_t begin = options.share ? options.share->first() : 0;
+  const std::uint64_t end = options.share ? options.share->end() : prompt_len;
+  const std::uint64_t chunk = options.chunk > 0 ? options.chunk : end - begin;
+  for (std::uint64_t first = begin; first < end; first += chunk) {
+    const std::uint64_t n = std::min(chunk, end - first);
     predict(prefill, prefill_groups, rates, symbols(n, first + n));
   }
   append(all, std::move(prefill), "prefill", recording.prefill, run.profile.prefill_s);

@@ -24,7 +24,8 @@ struct ProfileRow {
 /// This machine as a device without factors: what it reads and multiplies at most, measured now.
 roofline::Hardware measured_machine();
 
-/// Rows by time, helper passes first, then prefill. `prompt_len` and `batch` as the run had them.
+/// Rows by time, helper passes first, then prefill. `prompt_len` and `batch` as the run had them;
+/// of a rank, its share of the prefill, with messages, which are waited for and not predicted.
 std::vector<ProfileRow> profile_rows(const execute::Session& session,
                                      const execute::SessionOptions& options,
                                      const execute::Generation& run, std::uint64_t batch,

@@ -388,4 +388,9 @@ using Op =
 /// "linear", "tiled_attention", "silu", ...
 std::string_view name(const Op& op);
 
+/// From one rank to another.
+inline bool is_message(const Op& op) {
+  return std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op);
+}
+
 }  // namespace kvcast

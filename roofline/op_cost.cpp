@@ -108,7 +108,7 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
   std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
   const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
   for (const Node& node : graph.nodes()) {
-    if (std::holds_alternative<Send>(node.op) || std::holds_alternative<Receive>(node.op)) continue;
+    if (is_message(node.op)) continue;
     std::vector<Known>& known = by_label[{node.phase, node.label}];
     Work node_work = work(graph, node);
     const Sharing sharing = sharing_of(node, node_work, readers);

@@ -465,9 +465,9 @@ bool reads_sequences_apart(const Op& op) {
          std::holds_alternative<AttentionValues>(op) || std::holds_alternative<SparseValues>(op) ||
          std::holds_alternative<TiledAttention>(op) || std::holds_alternative<CacheAppend>(op) ||
          std::holds_alternative<CacheEvict>(op) || std::holds_alternative<JoinRows>(op) ||
-         std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op) ||
-         std::holds_alternative<MissingTokens>(op) || std::holds_alternative<TokenRows>(op) ||
-         std::holds_alternative<TokenStates>(op) || std::holds_alternative<StoreStates>(op);
+         is_message(op) || std::holds_alternative<MissingTokens>(op) ||
+         std::holds_alternative<TokenRows>(op) || std::holds_alternative<TokenStates>(op) ||
+         std::holds_alternative<StoreStates>(op);
 }
 
 }  // namespace

@@ -13,15 +13,11 @@
 namespace kvcast::execute {
 namespace {
 
-bool is_message(const Node& node) {
-  return std::holds_alternative<Send>(node.op) || std::holds_alternative<Receive>(node.op);
-}
-
 /// What the generation says of the rank.
 void complete(RankReport& report, const Session& session, const Generation& g) {
   const auto nodes = session.recording().prefill.nodes();
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (!is_message(nodes[n])) report.compute_s += g.profile.prefill_s[n];
+    if (!is_message(nodes[n].op)) report.compute_s += g.profile.prefill_s[n];
   }
   for (const std::vector<double>& helper : g.profile.helpers_s) {
     report.compute_s += std::accumulate(helper.begin(), helper.end(), 0.0);

@@ -38,6 +38,15 @@ refused 2 "--hardware beside it" "${run[@]}" --method kvr:p=1,partition=search
 refused 2 "got no links" "${run[@]}" --method kvr:p=1,partition=search --hardware x86-server-cpu
 refused 2 "neither --profile nor partition=search" "${run[@]}" --method kvr:p=1 --hardware a100-80gb
 
+# All operators are in a profile; of two ranks' those of the second one, with what it waited for.
+number() { tr -d ' \n' <"$2" | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }
+profile=("${run[@]}" --quiet --json --profile --hardware m2-pro-cpu)
+profile_flops() { awk -F: '/"flops"/ { sum += $2 } END { printf "%.0f", sum }' "$1"; }
+"${profile[@]}" --method kvr:p=1 >profile.json || fail "--profile of kvr:p=1"
+all_flops=$(number analytic_flops profile.json)
+[ "$(profile_flops profile.json)" = "$all_flops" ] ||
+  fail "--profile: $(profile_flops profile.json) FLOPs, expected $all_flops"
+
 if [ "$has_mpi" != ON ] || ! command -v mpirun >/dev/null; then
   echo "SKIPPED: no mpirun, or built without MPI: runs on several processes were not tested"
 else
@@ -76,11 +85,18 @@ else
     done
   done
 
+  "${mpi[@]}" 2 "${profile[@]}" --method kvr:p=2,partition=8/3 >profile.json || fail "--profile"
+  received=$(tr -d ' \n' <profile.json | grep -o '"operator":"receive","count":[0-9]*' | cut -d: -f3)
+  [ "$received" = "$(number messages profile.json)" ] || fail "--profile: '$received' receptions"
+  # 3 of 11 tokens of prefill, and all of decode.
+  awk -v some="$(profile_flops profile.json)" -v all="$all_flops" \
+    'BEGIN { exit !(some > 0.3 * all && some < 0.8 * all) }' ||
+    fail "--profile: $(profile_flops profile.json) of $all_flops FLOPs on the second rank"
+
   # Table 4 of the paper: 11 tokens in parts of 5, 3, 2, 1. Keys and values of 2 or more layers;
   # what is counted is what the formulas say.
   "${mpi[@]}" 4 "${run[@]}" --method kvr:p=4,partition=5/3/2/1 --count --json >kvr.json 2>err.txt ||
     fail "kvr --json: $(cat err.txt)"
-  number() { tr -d ' \n' <"$2" | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }
   tr -d ' \n' <kvr.json | grep -qF '"partition_tokens":[5,3,2,1]' || fail "partition: $(cat kvr.json)"
   tr -d ' \n' <kvr.json | grep -qF "\"generated_tokens\":[$plain]" || fail "tokens: $(cat kvr.json)"
   [ "$(number counted_flops kvr.json)" = "$(number analytic_flops kvr.json)" ] || fail "FLOPs"
