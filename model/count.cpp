@@ -237,25 +237,32 @@ SymbolValues Symbols::resolve_most(std::array<std::uint64_t, symbol::num_free> f
                                    std::span<const FoundCount> found) const {
   SymbolValues values(size());
   std::copy(free.begin(), free.end(), values.begin());
-  resolve(values, found, true);
+  resolve(values, found, 0, true);
   return values;
 }
 
 void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found) const {
-  resolve(values, found, false);
+  resolve(values, found, 0, false);
+}
+
+void Symbols::resolve_newest(std::span<std::uint64_t> values,
+                             std::span<const FoundCount> found) const {
+  KVCAST_ASSERT(!found.empty() && found.back().symbol.id >= symbol::num_free);
+  resolve(values, found, found.back().symbol.id - symbol::num_free, false);
 }
 
 void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found,
-                      bool most) const {
-  for (std::size_t i = 0; i < derived_.size(); ++i) {
+                      std::size_t first, bool most) const {
+  for (std::size_t i = first; i < derived_.size(); ++i) {
     const Derived& d = derived_[i];
     std::uint64_t& value = values[symbol::num_free + i];
     const std::uint64_t a = d.a.at(values);
     const bool at_most = most && d.function == Function::FoundByRun;
     value = at_most ? a : apply(d, a, d.b.at(values));
+    if (d.function != Function::FoundByRun) continue;
     for (const FoundCount& f : found) {
       if (f.symbol.id != symbol::num_free + i) continue;
-      KVCAST_ASSERT(d.function == Function::FoundByRun && f.value <= a);
+      KVCAST_ASSERT(f.value <= a);
       value = f.value;
     }
   }

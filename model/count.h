@@ -127,6 +127,8 @@ class Symbols {
                        std::span<const FoundCount> found = {}) const;
   /// The same in place: `values` holds the free symbols and room for all derived ones.
   void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found = {}) const;
+  /// The same where only the last of `found` is new: symbols before it keep their values.
+  void resolve_newest(std::span<std::uint64_t> values, std::span<const FoundCount> found) const;
   /// With the largest value of what is not found yet: for room.
   SymbolValues resolve_most(std::array<std::uint64_t, symbol::num_free> free,
                             std::span<const FoundCount> found = {}) const;
@@ -147,7 +149,9 @@ class Symbols {
     std::uint64_t parameter = 0;
     bool operator==(const Derived&) const = default;
   };
-  void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found, bool most) const;
+  /// Of derived symbols from `first` on; those before it have their values.
+  void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found,
+               std::size_t first, bool most) const;
   Count derive(Derived derived, std::string name);
   Symbol add(Derived derived, std::string name);
   std::uint64_t last_smaller(const Derived& d, std::span<const std::uint64_t> values) const;

@@ -19,6 +19,11 @@ Shape shape_of(const TensorInfo& info, std::span<const std::uint64_t> symbols) {
   return shape;
 }
 
+void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
+  operand.shape = shape_of(*operand.info, symbols);
+  operand.batch_stride = operand.shape.elements() / std::max<std::size_t>(operand.shape[0], 1);
+}
+
 }  // namespace
 
 Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
@@ -29,6 +34,7 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       cache_names_(graph.tensors().size()),
       last_use_(graph.tensors().size(), 0),
       late_(graph.tensors().size(), false),
+      operands_(graph.tensors().size()),
       result_(graph.tensors().size()) {
   KVCAST_ASSERT(dtype == DType::FP32 || (dtype == DType::FP64 && loops == Loops::Counting));
   for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
@@ -51,6 +57,17 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
         if (dim.depends_on(op->missing)) late_[i] = true;
       }
     }
+  }
+  for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+    const TensorInfo& info = graph.tensors()[i];
+    Operand& operand = operands_[i];
+    operand.info = &info;
+    const bool fixed = std::all_of(info.shape.begin(), info.shape.end(),
+                                   [](const Count& dim) { return dim.is_constant(); });
+    if (fixed) set_shape(operand, {});
+    const bool weight = info.storage == Storage::Weights && !info.producer;
+    if (weight) weights.bind(info, operand);
+    if (!fixed || !weight) bound_by_runs_.push_back(i);
   }
   for (const TensorId id : graph.outputs()) {
     last_use_[id.index] = graph.nodes().size();
@@ -127,19 +144,15 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
 Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
                      CacheStore& cache, Arena& arena, const Observer& observer,
                      Messenger* messenger, LateSizes* late) const {
-  std::vector<Operand> operands(graph_.tensors().size());
+  std::vector<Operand> operands = operands_;
   std::vector<std::vector<double>> widened;  // inputs
-  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+  for (const std::size_t i : bound_by_runs_) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
-    operand.info = &info;
     if (late_[i]) continue;
-    operand.shape = shape_of(info, symbols);
-    operand.batch_stride = operand.shape.elements() / std::max<std::size_t>(operand.shape[0], 1);
+    if (operand.shape.rank() == 0) set_shape(operand, symbols);
     if (!cache_names_[i].empty()) {
       cache.bind(cache_names_[i], operand);
-    } else if (info.storage == Storage::Weights && !info.producer) {
-      weights_.bind(info, operand);
     } else if (!info.producer && info.storage != Storage::Messages) {
       const auto found = inputs.find(info.name);
       KVCAST_ASSERT(found != inputs.end() && found->second.size() == operand.shape.elements());
@@ -176,11 +189,10 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     if (const auto* op = std::get_if<MissingTokens>(&node.op)) {
       KVCAST_ASSERT(late != nullptr);
       late->found.push_back({op->missing, num_missing(call, dtype_)});
-      late->symbols->resolve(values, late->found);
+      late->symbols->resolve_newest(values, late->found);
     }
     if (late_[node.output.index]) {
-      output.shape = shape_of(*output.info, values);
-      output.batch_stride = output.shape.elements() / output.shape[0];
+      set_shape(output, values);
       if (!cache_names_[node.output.index].empty()) {
         cache.bind(cache_names_[node.output.index], output);
       } else {

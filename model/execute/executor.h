@@ -76,6 +76,9 @@ class Executor {
   std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
   std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
   std::vector<bool> late_;                ///< by tensor: its size is found by the pass
+  /// By tensor: weights, and the shapes that no symbol is in.
+  std::vector<Operand> operands_;
+  std::vector<std::size_t> bound_by_runs_;  ///< tensors of which operands_ lacks something
   std::size_t result_;  ///< tensor index of the logits; the number of tensors: there are none
 };
 

@@ -4,8 +4,21 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/execute/row_loops.h"
+
 namespace kvcast::execute {
 namespace {
+
+using execute::is_finite_row;
+using execute::largest_index;
+
+bool is_finite_row(const double* x, std::size_t n) {
+  return std::all_of(x, x + n, [](double v) { return std::isfinite(v); });
+}
+
+std::size_t largest_index(const double* x, std::size_t n) {
+  return static_cast<std::size_t>(std::max_element(x, x + n) - x);
+}
 
 template <typename N>
 std::vector<TokenId> greedy_of(const Output& logits, DType dtype) {
@@ -14,14 +27,14 @@ std::vector<TokenId> greedy_of(const Output& logits, DType dtype) {
   std::vector<TokenId> tokens;
   for (std::size_t b = 0; b < logits.shape[0]; ++b) {
     const N* row = reinterpret_cast<const N*>(logits.data.get()) + (b * rows + rows - 1) * vocab;
-    if (!std::all_of(row, row + vocab, [](N x) { return std::isfinite(x); })) {
+    if (!is_finite_row(row, vocab)) {
       throw Error("sequence " + std::to_string(b) +
                       ": logits that are no finite numbers; the model's "
                       "weights overflow " +
                       std::string(name(dtype)),
                   Fault::Run);
     }
-    tokens.push_back(static_cast<TokenId>(std::max_element(row, row + vocab) - row));
+    tokens.push_back(static_cast<TokenId>(largest_index(row, vocab)));
   }
   return tokens;
 }

@@ -145,12 +145,22 @@ void note_skipped(const Call& call, const SparseValues& op, const std::vector<bo
 template <typename N>
 std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) {
   const std::size_t last = sums.size() - 1;
-  std::vector<std::size_t> indices(last);
-  std::iota(indices.begin(), indices.end(), 0);
-  std::stable_sort(indices.begin(), indices.end(),
-                   [&](std::size_t a, std::size_t b) { return sums[a] > sums[b]; });
-  indices.resize(kept - 1);
-  std::sort(indices.begin(), indices.end());
+  // No number is no reason to be kept, and nothing to sort by.
+  std::vector<N> scores(sums.begin(), sums.end() - 1);
+  std::replace_if(
+      scores.begin(), scores.end(), [](N x) { return std::isnan(x); },
+      std::numeric_limits<N>::lowest());
+  const auto is_before = [&](std::size_t a, std::size_t b) {
+    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+  };
+  std::vector<std::size_t> order(last);
+  std::iota(order.begin(), order.end(), 0);
+  const auto first_left = order.begin() + static_cast<std::ptrdiff_t>(kept - 1);
+  std::nth_element(order.begin(), first_left, order.end(), is_before);
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < last; ++i) {
+    if (first_left == order.end() || is_before(i, *first_left)) indices.push_back(i);
+  }
   indices.push_back(last);
   return indices;
 }

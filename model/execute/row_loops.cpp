@@ -121,6 +121,29 @@ KVCAST_VECTOR_CLONES float largest_of_row(const float* x, std::size_t n) {
   return peak;
 }
 
+KVCAST_VECTOR_CLONES bool is_finite_row(const float* x, std::size_t n) {
+  int odd = 0;
+#pragma omp simd reduction(| : odd)
+  for (std::size_t i = 0; i < n; ++i) {
+    odd |= std::abs(x[i]) <= std::numeric_limits<float>::max() ? 0 : 1;
+  }
+  return odd == 0;
+}
+
+std::size_t largest_index(const float* x, std::size_t n) {
+  constexpr std::size_t block = 256;
+  std::size_t first = 0;
+  float peak = x[0];
+  for (std::size_t i = 0; i < n; i += block) {
+    const float largest = largest_of_row(x + i, std::min(block, n - i));
+    if (largest > peak) {
+      peak = largest;
+      first = i;
+    }
+  }
+  return static_cast<std::size_t>(std::find(x + first, x + n, peak) - x);
+}
+
 KVCAST_VECTOR_CLONES float exp_row(float shift, float* x, std::size_t n) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)

@@ -22,6 +22,10 @@ void layer_norm_row(const float* x, const float* w, const float* b, float eps, f
                     std::size_t n);
 float mean_of_row(const float* x, std::size_t n);
 float largest_of_row(const float* x, std::size_t n);
+/// No infinity and no NaN.
+bool is_finite_row(const float* x, std::size_t n);
+/// Of equal ones the first. The row has no NaN and is not empty.
+std::size_t largest_index(const float* x, std::size_t n);
 /// x[i] = e^(x[i] - shift); returns the sum.
 float exp_row(float shift, float* x, std::size_t n);
 void scale_row(float factor, float* x, std::size_t n);

@@ -73,6 +73,17 @@ std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, st
   return ids;
 }
 
+/// What the formulas say of a pass; made once, since sums of counts take long.
+struct PassWork {
+  explicit PassWork(const Graph& graph) {
+    const Work work = total_work(graph);
+    flops = work.flops;
+    bytes = work.bytes();
+  }
+  Count flops;
+  Count bytes;
+};
+
 /// Ranks choose for themselves, from the same numbers if they compute alike.
 void check_same_kept(const std::vector<std::vector<std::uint64_t>>& kept, Messenger& messenger) {
   if (kept.empty()) return;
@@ -121,15 +132,15 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   const auto symbols = [&](std::uint64_t prompt, std::uint64_t kv_len) {
     return recording_.symbols.resolve({batch, prompt, kv_len}, found.counts);
   };
-  const Work prefill_work = total_work(recording_.prefill);
-  const Work decode_work = total_work(recording_.decode);
-  std::vector<Work> helper_work;
+  const PassWork prefill_work(recording_.prefill);
+  const PassWork decode_work(recording_.decode);
+  std::vector<PassWork> helper_work;
   CacheStore cache(dtype);
   Arena arena;
   Generation g;
   g.tokens.resize(batch);
   for (const HelperPass& pass : recording_.helpers) {
-    helper_work.push_back(total_work(pass.graph));
+    helper_work.emplace_back(pass.graph);
     g.profile.helpers_s.emplace_back(pass.graph.nodes().size());
   }
   g.helper_steps.resize(recording_.helpers.size());
@@ -150,7 +161,7 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   LateSizes late;  // of the last pass
   std::vector<float> encoder_ids;
   std::vector<float> encoder_positions;
-  const auto run_graph = [&](const Executor& executor, const Graph& graph, const Work& work,
+  const auto run_graph = [&](const Executor& executor, const Graph& graph, const PassWork& work,
                              const SymbolValues& values, const Inputs& inputs,
                              std::vector<double>& seconds) {
     if (request.on_pass) request.on_pass(done++, passes);
@@ -163,10 +174,10 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
     late = {&recording_.symbols, found.counts, values};
     Output out = executor.run(values, inputs, cache, arena, observe, request.messenger, &late);
     g.analytic_flops += work.flops.at(late.values);
-    g.analytic_bytes += work.bytes().at(late.values);
+    g.analytic_bytes += work.bytes.at(late.values);
     return out;
   };
-  const auto run_pass = [&](const Executor& executor, const Graph& graph, const Work& work,
+  const auto run_pass = [&](const Executor& executor, const Graph& graph, const PassWork& work,
                             Pass pass, std::vector<double>& seconds) {
     const Inputs inputs{{prefix + "tokens", pass.tokens},
                         {prefix + "positions", pass.positions},

@@ -201,6 +201,14 @@ TEST_CASE("symbols: what a run finds is what is expected until then, and never a
   const std::vector<FoundCount> found{{expected, 5}};
   CHECK(at(s.resolve({2, 6, 5}, found)) == Values{6, 5, 1});
   CHECK(at(s.resolve_most({2, 6, 5}, found)) == Values{6, 5, 1});
+  // One after the other is as both at once.
+  std::vector<FoundCount> growing{{most_only, 2}};
+  SymbolValues values = s.resolve({2, 6, 5}, growing);
+  CHECK(at(values) == Values{2, 4, 2});
+  growing.push_back({expected, 6});
+  s.resolve_newest(values, growing);
+  CHECK(at(values) == Values{2, 6, 0});
+  CHECK(values == s.resolve({2, 6, 5}, growing));
 }
 
 TEST_CASE("symbols: a model of many layers may give each of them sizes of its own") {
