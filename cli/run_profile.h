@@ -19,6 +19,7 @@ struct ProfileRow {
   double bytes = 0;
   double measured_s = 0;
   double predicted_s = 0;
+  bool message = false;  ///< waited for, not predicted
 };
 
 /// This machine as a device without factors: what it reads and multiplies at most, measured now.

@@ -93,7 +93,11 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   }
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
-  options.steady = o.steady / 100;
+  if (o.steady > 0) {
+    options.steadiness.emplace();
+    options.steadiness->look = [&] { return reports::look_at_machine(options.hardware); };
+    options.steadiness->tolerance = o.steady / 100;
+  }
   std::uint64_t unsteady_rows = 0;
   options.on_unsteady = [&] { ++unsteady_rows; };
   check_plot(o);
@@ -120,8 +124,9 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   for (const std::string& row : unsettled) globals.warn(row);
   if (unsteady_rows > 0) {
     globals.warn(fmt::format(
-        "{} of {} rows measured now: the machine was further than {:g} % from {}; compute_rate and "
-        "memory_rate say how far",
+        "{} of {} rows measured now have rounds in which the machine was further than {:g} % from "
+        "{}: "
+        "rounds_unsteady, compute_rate and memory_rate",
         unsteady_rows, result.rows_written - result.rows_resumed, o.steady, o.hardware));
   }
 

@@ -29,7 +29,7 @@ using roofline::DesignPoint;
 constexpr std::string_view header =
     "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
-    "tpot_relative_error,compute_rate,memory_rate,rounds_discarded,error\n";
+    "tpot_relative_error,compute_rate,memory_rate,rounds_discarded,rounds_unsteady,error\n";
 
 /// No catalog model of the matrix has the shape that calibration probes with.
 const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
@@ -128,7 +128,7 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
     any_ranks |= num_ranks(p) > 1;
   }
   hash.add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
-  if (o.steady > 0) hash.add(fmt::format("|steady {}", o.steady));
+  if (o.steadiness) hash.add(fmt::format("|steady {}", o.steadiness->tolerance));
   if (any_ranks && o.rank_hardware) hash.add(rank_fingerprint(*o.rank_hardware));
   return hash.text();
 }
@@ -187,14 +187,20 @@ class Subject {
     // The first run compiles the products for these sizes and asks for memory; of ranks, it reads
     // the program.
     run();
-    const Steadiness steadiness{[this] { return machine_state(); }, options_.steady};
+    std::optional<Steadiness> steadiness = options_.steadiness;
+    if (steadiness) {
+      steadiness->look = [this, look = steadiness->look] {
+        options_.check_stop();
+        return look();
+      };
+    }
     return measure_rounds(
         options_.rounds,
         [&] {
           options_.check_stop();
           return run();
         },
-        options_.steady > 0 ? &steadiness : nullptr);
+        steadiness ? &*steadiness : nullptr);
   }
 
  private:
@@ -208,13 +214,6 @@ class Subject {
       revived_ = execute::revived_shares(session_->recording(), g, request.tokens[0].size());
       return {g.ttft_s, g.tpot_s};
     };
-  }
-
-  MachineState machine_state() const {
-    options_.check_stop();
-    const roofline::Hardware& hw = options_.hardware;
-    return {execute::measure_fma_rate() / hw.vector_flops_per_second.value,
-            execute::measure_read_bandwidth() / hw.memory_bandwidth.value};
   }
 
   /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
@@ -288,10 +287,13 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
   const MachineState state = watched ? measured->state() : MachineState{};
   cell(watched, state.compute);
   cell(watched, state.memory);
-  if (watched) {
-    csv.cell(measured->discarded);
-  } else {
-    csv.missing_cell();
+  for (const unsigned MeasuredRounds::*rounds :
+       {&MeasuredRounds::discarded, &MeasuredRounds::unsteady}) {
+    if (watched) {
+      csv.cell((*measured).*rounds);
+    } else {
+      csv.missing_cell();
+    }
   }
   // A row is a line, whatever a message holds.
   std::replace(error.begin(), error.end(), '\n', ' ');
@@ -372,6 +374,11 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
   return points;
 }
 
+MachineState look_at_machine(const roofline::Hardware& hardware) {
+  return {execute::measure_fma_rate() / hardware.vector_flops_per_second.value,
+          execute::measure_read_bandwidth() / hardware.memory_bandwidth.value};
+}
+
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options) {
   std::unique_ptr<Subject> subject;
@@ -394,10 +401,7 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
           error = e.what();
         }
         if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
-        const bool watched = measured && !measured->states.empty();
-        if (watched && !measured->state().is_within(options.steady) && options.on_unsteady) {
-          options.on_unsteady();
-        }
+        if (measured && measured->unsteady > 0 && options.on_unsteady) options.on_unsteady();
         const std::string method = measured ? to_string(subject->methods()) : p.method;
         return row_text(p, method, hardware_of(p, options).name, measured, predicted,
                         std::move(error));

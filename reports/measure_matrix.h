@@ -56,13 +56,18 @@ struct MeasureOptions : MeasuredRowsOptions {
   std::optional<roofline::Hardware> rank_hardware = {};
   /// Runs such a point once, and may check_stop.
   std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
-  /// Rounds count while the machine is as `hardware` says, at most so far from it; 0: in any state.
-  double steady = 0;
-  /// Told of a row that was measured in another state all the same; null: nobody is.
+  /// Rounds count while the machine is in one state; nothing: in any.
+  std::optional<Steadiness> steadiness = {};
+  /// Told of a row that has rounds of another state all the same; null: nobody is.
   std::function<void()> on_unsteady = nullptr;
   /// Told of a row that does not settle, which is then kept; null: it ends the measuring.
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
+
+/// Looks at this machine's arithmetic and memory: their rates over the `vector_flops_per_second`
+/// and the `memory_bandwidth` of the hardware, the latter of which products of one row may have
+/// set.
+MachineState look_at_machine(const roofline::Hardware& hardware);
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
 /// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the

@@ -43,7 +43,8 @@ constexpr std::array known_columns{"id",
                                    "rounds",
                                    "compute_rate",
                                    "memory_rate",
-                                   "rounds_discarded"};
+                                   "rounds_discarded",
+                                   "rounds_unsteady"};
 
 struct TimeColumn {
   const char* column;

@@ -40,7 +40,10 @@ class SteadyRuns {
       const MachineState before = state_;
       const RunSeconds seconds = run_();
       state_ = steadiness_.look();
-      if ((is_right(before) && is_right(state_)) || m.discarded == most_discarded) {
+      const bool steady = is_right(before) && is_right(state_);
+      // A machine that was waited for in vain is what there is.
+      if (steady || !is_right(before) || m.discarded == most_discarded) {
+        if (!steady) ++m.unsteady;
         m.states.push_back(
             {(before.compute + state_.compute) / 2, (before.memory + state_.memory) / 2});
         return seconds;

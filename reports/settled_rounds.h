@@ -34,14 +34,14 @@ struct MachineState {
 };
 
 /// Keeps rounds to the state that a machine was calibrated in. On a shared host memory may be half
-/// as fast again for seconds: reports/validation.
+/// as fast again for a while: reports/validation.
 struct Steadiness {
   std::function<MachineState()> look;
   double tolerance = 0;                   ///< 0.1: a tenth more or less will do
   std::chrono::milliseconds pause{1000};  ///< between two looks at a machine in another state
 };
-/// How often, for one row, it is looked at again, and how many rounds are run again because the
-/// machine left its state; then they count as they come.
+/// How often, for the rounds of one row, a machine in another state is waited for, and how many
+/// rounds are run again because it left its state. Then they count as they come.
 inline constexpr unsigned most_looks_again = 30;
 inline constexpr unsigned most_discarded = 12;
 
@@ -51,6 +51,7 @@ struct MeasuredRounds {
   /// Means of the looks before and behind each round; empty without Steadiness.
   std::vector<MachineState> states;
   unsigned discarded = 0;  ///< rounds that do not count
+  unsigned unsteady = 0;   ///< rounds that count although the machine was in another state
 
   /// The larger spread of the two.
   double spread() const;

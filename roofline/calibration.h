@@ -32,7 +32,7 @@ struct CalibrationOptions {
 /// One quantity over the rounds, in base units.
 struct Measurement {
   std::string name;  ///< "linear 64 rows", "streaming read", ...
-  std::string unit;  ///< "FLOP/s", "bytes/s" or "s"
+  std::string unit;  ///< "FLOP/s", "bytes/s", "s", or "" of a ratio
   std::vector<double> rounds;
 
   double median() const;

@@ -66,8 +66,12 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
                                    [](const Count& dim) { return dim.is_constant(); });
     if (fixed) set_shape(operand, {});
     const bool weight = info.storage == Storage::Weights && !info.producer;
-    if (weight) weights.bind(info, operand);
-    if (!fixed || !weight) bound_by_runs_.push_back(i);
+    KVCAST_ASSERT(fixed || !weight);
+    if (weight) {
+      weights.bind(info, operand);
+    } else {
+      bound_by_runs_.push_back(i);
+    }
   }
   for (const TensorId id : graph.outputs()) {
     last_use_[id.index] = graph.nodes().size();

@@ -78,7 +78,7 @@ class Executor {
   std::vector<bool> late_;                ///< by tensor: its size is found by the pass
   /// By tensor: weights, and the shapes that no symbol is in.
   std::vector<Operand> operands_;
-  std::vector<std::size_t> bound_by_runs_;  ///< tensors of which operands_ lacks something
+  std::vector<std::size_t> bound_by_runs_;  ///< all tensors but weights
   std::size_t result_;  ///< tensor index of the logits; the number of tensors: there are none
 };
 

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <numeric>
 
+#include "model/error.h"
+
 namespace kvcast::execute {
 namespace {
 
@@ -144,6 +146,7 @@ void note_skipped(const Call& call, const SparseValues& op, const std::vector<bo
 
 template <typename N>
 std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) {
+  KVCAST_ASSERT(kept > 0 && kept <= sums.size());
   const std::size_t last = sums.size() - 1;
   // No number is no reason to be kept, and nothing to sort by.
   std::vector<N> scores(sums.begin(), sums.end() - 1);

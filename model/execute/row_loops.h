@@ -24,7 +24,7 @@ float mean_of_row(const float* x, std::size_t n);
 float largest_of_row(const float* x, std::size_t n);
 /// No infinity and no NaN.
 bool is_finite_row(const float* x, std::size_t n);
-/// Of equal ones the first. The row has no NaN and is not empty.
+/// Of equal ones the first. The row is finite and not empty.
 std::size_t largest_index(const float* x, std::size_t n);
 /// x[i] = e^(x[i] - shift); returns the sum.
 float exp_row(float shift, float* x, std::size_t n);

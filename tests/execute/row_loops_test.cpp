@@ -1,6 +1,7 @@
 #include "model/execute/row_loops.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace kvcast::execute {
 namespace {
 
 TEST_CASE("row loops: the largest number is the first of equals, wherever it is") {
-  // Multiples of 1/16: many are equal, and the largest of a row is there several times.
+  // From -7 to 8: the largest number of a long row is there several times.
   for (const std::size_t n : {1u, 2u, 15u, 17u, 255u, 256u, 257u, 700u}) {
     const std::vector<float> row = whole_numbers(n, static_cast<std::uint32_t>(n));
     const auto largest = std::max_element(row.begin(), row.end());

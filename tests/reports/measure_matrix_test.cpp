@@ -1,6 +1,7 @@
 #include "reports/measure_matrix.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <set>
@@ -267,24 +268,53 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
   const CsvTable any_state = CsvTable::read(o.csv);
   CHECK(any_state[0].text("memory_rate").empty());
 
-  // Whatever this machine does, over a thousandth of a rate it is a thousand times as much.
+  // The rows' looks are taken, each with a round behind it, and told of when they are off.
+  double memory = 1.05;
+  unsigned told = 0;
   o.csv = folder / "steady.csv";
-  o.steady = 1e6;
-  o.on_unsteady = [] { FAIL("within a million times"); };
+  o.steadiness = Steadiness{[&] {
+                              return MachineState{0.98, memory};
+                            },
+                            0.1, std::chrono::milliseconds(0)};
+  o.on_unsteady = [&] { ++told; };
   measure(points, catalog(), o);
-  o.csv = folder / "thousandth.csv";
-  o.hardware.vector_flops_per_second.value /= 1000;
-  measure(points, catalog(), o);
-  const CsvTable steady = CsvTable::read(folder / "steady.csv");
-  const CsvTable thousandth = CsvTable::read(folder / "thousandth.csv");
-  REQUIRE(steady.size() == 4);
-  CHECK(steady[0].text("rounds_discarded") == "0");
-  CHECK(steady[0].number("memory_rate") > 0);
-  const double ratio = thousandth[0].number("compute_rate") / steady[0].number("compute_rate");
-  CHECK(ratio > 100);
-  CHECK(ratio < 10000);
+  CHECK(told == 0);
+  CsvTable table = CsvTable::read(o.csv);
+  REQUIRE(table.size() == 4);
+  CHECK(table[3].number("compute_rate") == doctest::Approx(0.98));
+  CHECK(table[3].number("memory_rate") == doctest::Approx(1.05));
+  CHECK(table[3].text("rounds_discarded") == "0");
+  CHECK(table[3].text("rounds_unsteady") == "0");
   // Readers of the rows take the columns for what they are.
   CHECK(read_measurements(o.csv).rows.size() == 4);
+
+  memory = 0.5;
+  o.csv = folder / "off.csv";
+  measure(points, catalog(), o);
+  CHECK(told == 4);
+  table = CsvTable::read(o.csv);
+  CHECK(table[0].number("memory_rate") == doctest::Approx(0.5));
+  CHECK(table[0].text("rounds_unsteady") == table[0].text("rounds"));
+
+  // Rows of another tolerance are another file's.
+  const std::atomic<bool> stop = true;
+  o.csv = folder / "other.csv";
+  o.stop = &stop;
+  measure(points, catalog(), o);
+  o.steadiness->tolerance = 0.2;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), o), doctest::Contains("--restart"), Error);
+}
+
+TEST_CASE("matrix: a look at this machine is over the hardware's rates") {
+  roofline::Hardware hw = roofline::load_hardware(catalog(), "x86-server-cpu");
+  const MachineState as_it_is = look_at_machine(hw);
+  hw.vector_flops_per_second.value /= 1000;
+  hw.memory_bandwidth.value *= 1000;
+  const MachineState thousandth = look_at_machine(hw);
+  CHECK(thousandth.compute / as_it_is.compute > 100);
+  CHECK(thousandth.compute / as_it_is.compute < 10000);
+  CHECK(thousandth.memory / as_it_is.memory > 1e-4);
+  CHECK(thousandth.memory / as_it_is.memory < 1e-2);
 }
 
 TEST_CASE("matrix: ranks are measured where there are some, with both of their methods") {

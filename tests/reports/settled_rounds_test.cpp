@@ -63,8 +63,8 @@ TEST_CASE("rounds: what never settles ends after three additions and says so") {
   CHECK(m.spread() == doctest::Approx(1));
 }
 
-/// Rounds of 101, 102, 103 ... s, with these rates of memory looked at one after the other and then the
-/// last one for ever.
+/// Rounds of 101, 102, 103 ... s, with these rates of memory looked at one after the other and then
+/// the last one for ever.
 MeasuredRounds watched(unsigned rounds, const std::vector<double>& memory, std::size_t& looks) {
   looks = 0;
   double next_s = 100;
@@ -88,6 +88,7 @@ TEST_CASE("rounds: those between two looks at the machine as calibrated count") 
   CHECK(steady.ttft.seconds == std::vector<double>{101, 102});
   CHECK(looks == 3);
   CHECK(steady.discarded == 0);
+  CHECK(steady.unsteady == 0);
   REQUIRE(steady.states.size() == 2);
   CHECK(steady.states[0].memory == doctest::Approx(1));
   CHECK(steady.state().memory == doctest::Approx((1 + 1.07) / 2));
@@ -103,12 +104,25 @@ TEST_CASE("rounds: those between two looks at the machine as calibrated count") 
 TEST_CASE("rounds: a machine that stays in another state is waited for no longer than it says") {
   std::size_t looks = 0;
   const MeasuredRounds other = watched(1, {1.5}, looks);
-  CHECK(other.ttft.seconds == std::vector<double>{most_discarded + 101.0});
-  CHECK(other.discarded == most_discarded);
-  CHECK(looks == 1 + most_looks_again + most_discarded + 1);
+  CHECK(other.ttft.seconds == std::vector<double>{101});
+  CHECK(other.discarded == 0);
+  CHECK(other.unsteady == 1);
+  CHECK(looks == 1 + most_looks_again + 1);
   CHECK(other.state().memory == 1.5);
   CHECK_FALSE(other.state().is_within(0.1));
   CHECK_FALSE(MachineState{0.85, 1}.is_within(0.1));
+}
+
+TEST_CASE("rounds: a machine that leaves its state with every round has them counted in the end") {
+  std::size_t looks = 0;
+  // As calibrated before each round, not behind it, and so on.
+  std::vector<double> memory;
+  for (unsigned i = 0; i < 2 * most_discarded + 2; ++i) memory.push_back(i % 2 == 0 ? 1 : 2);
+  const MeasuredRounds left = watched(1, memory, looks);
+  CHECK(left.ttft.seconds == std::vector<double>{101.0 + most_discarded});
+  CHECK(left.discarded == most_discarded);
+  CHECK(left.unsteady == 1);
+  CHECK(left.state().memory == 1.5);
 }
 
 }  // namespace
