@@ -111,6 +111,15 @@ study validation-zen3 $zen3/{measured-{1,2,3,4},batches-{1,2},ranks-1,larger-{1,
   --hardware $zen3/this-machine.json --rank-hardware $zen3/two-ranks.json \
   --csv $zen3/rows.csv --plot $zen3/forecast.svg
 
+steady=reports/validation-steady
+study validation-steady $steady/measured.csv $steady/calibrations-{1,2}/{this-machine,two-ranks}.json \
+  'data/models/*.json' -- \
+  calibrate --combine $steady/calibrations-{1,2}/this-machine.json --output $steady/this-machine.json -- \
+  calibrate --combine $steady/calibrations-{1,2}/two-ranks.json --output $steady/two-ranks.json -- \
+  validate --measurements $steady/measured.csv \
+  --hardware $steady/this-machine.json --rank-hardware $steady/two-ranks.json \
+  --csv $steady/rows.csv --plot $steady/forecast.svg
+
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
 for study in slim-decode kvp-prefill; do

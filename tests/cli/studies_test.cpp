@@ -139,6 +139,7 @@ TEST_CASE("studies: public measurements are what the program says") {
 TEST_CASE("studies: forecasts of measured runs are what the program says") {
   check_study("validation");
   check_study("validation-zen3");
+  check_study("validation-steady");
 }
 
 TEST_CASE("studies: every folder is in the index, and its files are complete") {
