@@ -125,8 +125,7 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   if (unsteady_rows > 0) {
     globals.warn(fmt::format(
         "{} of {} rows measured now have rounds in which the machine was further than {:g} % from "
-        "{}: "
-        "rounds_unsteady, compute_rate and memory_rate",
+        "{}: columns rounds_unsteady, compute_rate and memory_rate",
         unsteady_rows, result.rows_written - result.rows_resumed, o.steady, o.hardware));
   }
 

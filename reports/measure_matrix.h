@@ -71,10 +71,10 @@ MachineState look_at_machine(const roofline::Hardware& hardware);
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
 /// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the
-/// machine's rates beside the rounds over the hardware's and the number of rounds that did not
-/// count. What cannot run is a row with the reason in `error`. Throws Error as SweepFile does,
-/// among others for rows of another matrix or hardware file, and (Fault::Run) when a row does not
-/// settle; the rows before it are kept.
+/// machine's rates beside the rounds over the hardware's and how many rounds did not count or count
+/// all the same. What cannot run is a row with the reason in `error`. Throws Error as SweepFile
+/// does, among others for rows of another matrix or hardware file, and (Fault::Run) when a row does
+/// not settle; the rows before it are kept.
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options);
 

@@ -28,7 +28,6 @@ void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
 
 Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
     : graph_(graph),
-      weights_(weights),
       loops_(loops),
       dtype_(dtype),
       cache_names_(graph.tensors().size()),
@@ -62,16 +61,12 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
     const TensorInfo& info = graph.tensors()[i];
     Operand& operand = operands_[i];
     operand.info = &info;
-    const bool fixed = std::all_of(info.shape.begin(), info.shape.end(),
-                                   [](const Count& dim) { return dim.is_constant(); });
-    if (fixed) set_shape(operand, {});
-    const bool weight = info.storage == Storage::Weights && !info.producer;
-    KVCAST_ASSERT(fixed || !weight);
-    if (weight) {
-      weights.bind(info, operand);
-    } else {
+    if (info.storage != Storage::Weights || info.producer) {
       bound_by_runs_.push_back(i);
+      continue;
     }
+    set_shape(operand, {});  // no symbol is in it
+    weights.bind(info, operand);
   }
   for (const TensorId id : graph.outputs()) {
     last_use_[id.index] = graph.nodes().size();
@@ -94,8 +89,7 @@ void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols
   if (loops_ != Loops::Fast) return;
   for (const Node& node : graph_.nodes()) {
     if (engine(node.op) != Engine::Matrix || late_[node.output.index]) continue;
-    Operand weight;
-    weights_.bind(graph_.tensor(node.inputs[1]), weight);
+    const Operand& weight = operands_[node.inputs[1].index];
     Operand output;
     output.shape = shape_of(graph_.tensor(node.output), symbols);
     if (weight.matrix == nullptr) continue;  // read row by row
@@ -154,7 +148,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
     if (late_[i]) continue;
-    if (operand.shape.rank() == 0) set_shape(operand, symbols);
+    set_shape(operand, symbols);
     if (!cache_names_[i].empty()) {
       cache.bind(cache_names_[i], operand);
     } else if (!info.producer && info.storage != Storage::Messages) {

@@ -70,14 +70,12 @@ class Executor {
   Layout lay_out(const std::vector<Operand>& operands) const;
 
   const Graph& graph_;
-  const WeightStore& weights_;
   Loops loops_;
   DType dtype_;
-  std::vector<std::string> cache_names_;  ///< by tensor: of the cache that it is a state of
-  std::vector<std::size_t> last_use_;     ///< by tensor: index of the last node that reads it
-  std::vector<bool> late_;                ///< by tensor: its size is found by the pass
-  /// By tensor: weights, and the shapes that no symbol is in.
-  std::vector<Operand> operands_;
+  std::vector<std::string> cache_names_;    ///< by tensor: of the cache that it is a state of
+  std::vector<std::size_t> last_use_;       ///< by tensor: index of the last node that reads it
+  std::vector<bool> late_;                  ///< by tensor: its size is found by the pass
+  std::vector<Operand> operands_;           ///< by tensor: weights, and for the others a place
   std::vector<std::size_t> bound_by_runs_;  ///< all tensors but weights
   std::size_t result_;  ///< tensor index of the logits; the number of tensors: there are none
 };
