@@ -1,18 +1,12 @@
 /// What the benchmarks of the executor share.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "model/execute/generate.h"
+#include "model/order_statistics.h"
 
 namespace kvcast::execute {
-
-/// The upper one of the middle two when there is no middle.
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// A prompt without meaning: of encoder-decoder models the encoder's input, and one decoder token.
 inline Request made_up_request(const Architecture& a, std::uint64_t prompt_len,

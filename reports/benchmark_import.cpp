@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "model/order_statistics.h"
 #include "model/quantity.h"
 #include "reports/csv_table.h"
 #include "roofline/hardware_writer.h"
@@ -32,12 +33,6 @@ const std::vector<std::string> of_sizes{"memory_capacity", "on_chip_memory"};
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 double above_zero(const CsvRow& row, std::string_view column) {
@@ -154,7 +149,7 @@ class Importer {
     const auto share = [&](const char* benchmark, std::optional<Sourced>& factor) {
       const std::vector<double> rates = rates_of(benchmark, "", false);
       if (!rates.empty()) {
-        factor = share_of(median_of(rates), hw.memory_bandwidth, benchmark, rates.size());
+        factor = share_of(median(rates), hw.memory_bandwidth, benchmark, rates.size());
       }
     };
     share("copy", hw.memory_bandwidth_factor);
@@ -258,7 +253,7 @@ class Importer {
       const std::vector<double> rates = rates_of("matmul", dtype, true);
       const std::string what = "matmul in " + dtype;
       hw.matrix_rate[parse_dtype(dtype)] =
-          share_of(median_of(rates), peak_of(dtype, what), what, rates.size());
+          share_of(median(rates), peak_of(dtype, what), what, rates.size());
     }
     for (const std::string& dtype : dtypes_of("batched_matmul")) {
       const std::vector<double> rates = rates_of("batched_matmul", dtype, true);
@@ -289,7 +284,7 @@ class Importer {
         if (b.name == benchmark) seconds.push_back(b.median_s);
       }
       if (seconds.empty()) return {};
-      return measured(median_of(seconds), fmt::format("{} rows of {}", seconds.size(), benchmark));
+      return measured(median(seconds), fmt::format("{} rows of {}", seconds.size(), benchmark));
     };
     const auto set = [&](const char* benchmark, Sourced& latency) {
       if (const auto seconds = median_seconds(benchmark)) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "model/error.h"
+#include "model/order_statistics.h"
 #include "reports/csv_table.h"
 
 namespace kvcast::reports {
@@ -25,12 +26,6 @@ double student_975(std::size_t degrees) {
   return z + z * (z2 + 1) / (4 * n) + z * ((5 * z2 + 16) * z2 + 3) / (96 * n * n) +
          z * (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * n * n * n) +
          z * ((((79 * z2 + 776) * z2 + 1482) * z2 - 1920) * z2 - 945) / (92160 * n * n * n * n);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 Interval exponential(const Interval& i) {

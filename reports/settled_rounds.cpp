@@ -7,26 +7,11 @@
 #include <utility>
 
 #include "model/error.h"
+#include "model/order_statistics.h"
 #include "roofline/calibration.h"
 
 namespace kvcast::reports {
 namespace {
-
-/// `share` of the way from the smallest to the largest, linear between neighbours.
-double quantile(const std::vector<double>& sorted, double share) {
-  const double place = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], place - static_cast<double>(below));
-}
-
-std::vector<double> sorted(std::vector<double> values) {
-  KVCAST_ASSERT(!values.empty());
-  std::sort(values.begin(), values.end());
-  return values;
-}
-
-double median_of(std::vector<double> values) { return quantile(sorted(std::move(values)), 0.5); }
 
 /// Times runs between looks at the machine.
 class SteadyRuns {
@@ -74,11 +59,10 @@ bool MachineState::is_within(double tolerance) const {
   return std::abs(compute - 1) <= tolerance && std::abs(memory - 1) <= tolerance;
 }
 
-double Rounds::median() const { return median_of(seconds); }
+double Rounds::median() const { return kvcast::median(seconds); }
 
 double Rounds::spread() const {
-  const std::vector<double> s = sorted(seconds);
-  return (quantile(s, 0.75) - quantile(s, 0.25)) / quantile(s, 0.5);
+  return (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median();
 }
 
 double MeasuredRounds::spread() const {
@@ -94,7 +78,7 @@ MachineState MeasuredRounds::state() const {
     compute.push_back(s.compute);
     memory.push_back(s.memory);
   }
-  return {median_of(std::move(compute)), median_of(std::move(memory))};
+  return {kvcast::median(std::move(compute)), kvcast::median(std::move(memory))};
 }
 
 MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run,

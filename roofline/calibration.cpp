@@ -13,19 +13,13 @@
 #include "model/error.h"
 #include "model/execute/link_probe.h"
 #include "model/execute/machine_probe.h"
+#include "model/order_statistics.h"
 #include "roofline/calibration_bench.h"
 #include "roofline/hardware_writer.h"
 #include "roofline/op_cost.h"
 
 namespace kvcast::roofline {
 namespace {
-
-double median_of(std::vector<double> values) {
-  KVCAST_ASSERT(!values.empty());
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 /// The rates of busy_seconds.
 struct Formula {
@@ -60,7 +54,7 @@ double exposed_part(const Formula& f, const std::vector<const Samples*>& ridge) 
     const double memory = s->work.bytes / f.bytes_per_second;
     parts.push_back(std::clamp((s->median_s() - compute) / memory, 0.0, 0.99));
   }
-  return median_of(parts);
+  return kvcast::median(parts);
 }
 
 std::string processor_name() {
@@ -220,13 +214,13 @@ nlohmann::ordered_json statistics(const Measurement& m) {
 
 }  // namespace
 
-double Measurement::median() const { return median_of(rounds); }
+double Measurement::median() const { return kvcast::median(rounds); }
 
 double Measurement::unrest() const {
   if (rounds.size() < 2) return 0;
   const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
-  const double first = median_of({rounds.begin(), middle});
-  const double second = median_of({middle, rounds.end()});
+  const double first = kvcast::median({rounds.begin(), middle});
+  const double second = kvcast::median({middle, rounds.end()});
   return std::abs(first - second) / median();
 }
 

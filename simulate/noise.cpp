@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "model/order_statistics.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -134,14 +135,7 @@ RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platf
   return options;
 }
 
-double NoiseResult::quantile_s(double share) const {
-  std::vector<double> sorted = ttft_s;
-  std::sort(sorted.begin(), sorted.end());
-  const double place = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
+double NoiseResult::quantile_s(double share) const { return quantile(ttft_s, share); }
 
 NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, const NoiseSpec& spec,
                       unsigned threads) {

@@ -9,6 +9,7 @@
 
 #include "model/execute/matrix.h"
 #include "model/execute/vector_lanes.h"
+#include "model/order_statistics.h"
 #include "model/stopwatch.h"
 
 namespace kvcast::execute {
@@ -67,9 +68,7 @@ double median_rate(double seconds, double amount, Work work) {
     sink = total;
   }
   static_cast<void>(sink);
-  std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2),
-                   rates.end());
-  return rates[rates.size() / 2];
+  return median(std::move(rates));
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+#include "model/order_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "model/error.h"
+
+namespace kvcast {
+
+double quantile(std::vector<double> values, double share) {
+  KVCAST_ASSERT(!values.empty());
+  std::sort(values.begin(), values.end());
+  const double place = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], place - static_cast<double>(below));
+}
+
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+}  // namespace kvcast
