@@ -1,5 +1,7 @@
 #include "model/execute/block_product.h"
 
+#include <cstring>
+
 #include "model/execute/row_loops.h"
 #include "model/execute/vector_lanes.h"
 
@@ -53,13 +55,12 @@ KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t r
   if constexpr (vectors > 1) row_of_tiles<lanes, rows, vectors - 1>(p, accumulate, row, column);
 }
 
-/// Likewise rows.
+/// A row of tiles of `wanted` rows, at most `rows`.
 template <std::size_t lanes, std::size_t rows>
-KVCAST_INLINE void rows_of_tiles(const Product& p, bool accumulate, std::size_t row) {
-  for (; row + rows <= p.m; row += rows) {
-    row_of_tiles<lanes, rows, tile_vectors<lanes>>(p, accumulate, row, 0);
-  }
-  if constexpr (rows > 1) rows_of_tiles<lanes, rows - 1>(p, accumulate, row);
+KVCAST_INLINE void tiles_of_rows(const Product& p, bool accumulate, std::size_t row,
+                                 std::size_t wanted) {
+  if (wanted == rows) return row_of_tiles<lanes, rows, tile_vectors<lanes>>(p, accumulate, row, 0);
+  if constexpr (rows > 1) tiles_of_rows<lanes, rows - 1>(p, accumulate, row, wanted);
 }
 
 /// Dot products of `rows` rows of A and 4 of B.
@@ -115,7 +116,13 @@ KVCAST_INLINE void rows_of_dots(const Product& p, std::size_t row) {
 
 template <std::size_t lanes>
 KVCAST_INLINE void multiply_lanes(const Product& p, bool accumulate) {
-  rows_of_tiles<lanes, block_rows>(p, accumulate, 0);
+  // Tiles of equal height: one row at the end would wait for B as long as two multiply.
+  const std::size_t heights = (p.m + block_rows - 1) / block_rows;
+  for (std::size_t i = 0, row = 0; i < heights; ++i) {
+    const std::size_t rows = (p.m - row + heights - i - 1) / (heights - i);
+    tiles_of_rows<lanes, block_rows>(p, accumulate, row, rows);
+    row += rows;
+  }
 }
 
 template <std::size_t lanes>
@@ -123,11 +130,51 @@ KVCAST_INLINE void multiply_lanes_transposed(const Product& p) {
   rows_of_dots<lanes, dot_rows<lanes>>(p, 0);
 }
 
+/// Four rows of four numbers.
+void transpose_four(const float* from, std::size_t from_step, float* to, std::size_t to_step) {
+  Quarter row[4];
+  for (std::size_t r = 0; r < 4; ++r) {
+    std::memcpy(&row[r], from + r * from_step, sizeof(Quarter));
+  }
+  const Quarter a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+  const Quarter b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+  const Quarter c = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+  const Quarter d = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+  const Quarter column[4] = {
+      __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+      __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+  for (std::size_t r = 0; r < 4; ++r) {
+    std::memcpy(to + r * to_step, &column[r], sizeof(Quarter));
+  }
+}
+
+template <std::size_t lanes>
+std::size_t tile_columns_of() {
+  return tile_vectors<lanes> * lanes;
+}
+
 }  // namespace
 
+KVCAST_VECTOR_WIDTHS(std::size_t, tile_columns, tile_columns_of, (), ())
 KVCAST_VECTOR_WIDTHS(void, multiply_block, multiply_lanes, (const Product& p, bool accumulate),
                      (p, accumulate))
 KVCAST_VECTOR_WIDTHS(void, multiply_block_transposed, multiply_lanes_transposed, (const Product& p),
                      (p))
+
+void transpose_block(const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
+                     std::size_t columns) {
+  std::size_t j = 0;
+  for (; j + 4 <= n; j += 4) {
+    const float* rows = b + j * ldb;
+    std::size_t i = 0;
+    for (; i + 4 <= k; i += 4) transpose_four(rows + i, ldb, out + i * columns + j, columns);
+    for (; i < k; ++i) {
+      for (std::size_t r = 0; r < 4; ++r) out[i * columns + j + r] = rows[r * ldb + i];
+    }
+  }
+  for (; j < columns; ++j) {
+    for (std::size_t i = 0; i < k; ++i) out[i * columns + j] = j < n ? b[j * ldb + i] : 0;
+  }
+}
 
 }  // namespace kvcast::execute

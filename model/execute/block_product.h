@@ -27,9 +27,15 @@ struct Product {
   std::size_t ldc = 0;
 };
 
-/// B [k, n], n a multiple of vector_width; with `accumulate` C += A·B.
+/// Columns of the widest tile that this processor keeps in registers: B is read in order when its
+/// rows are no longer.
+std::size_t tile_columns();
+/// B [k, n], n a multiple of vector_width or of tile_columns; with `accumulate` C += A·B.
 void multiply_block(const Product& product, bool accumulate = false);
 /// The same with B [n, k]: C = A·Bᵀ, rows of B ldb apart; n and k are any numbers.
 void multiply_block_transposed(const Product& product);
+/// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns behind the n are zero.
+void transpose_block(const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
+                     std::size_t columns);
 
 }  // namespace kvcast::execute

@@ -59,5 +59,23 @@ TEST_CASE("block product: C = A B and C += A B of all numbers of rows and vector
   }
 }
 
+TEST_CASE("block product: rows as columns, zeros behind the last") {
+  const std::size_t columns = 12;
+  for (std::size_t n = 1; n <= columns; ++n) {
+    for (std::size_t k = 1; k <= 9; ++k) {
+      const std::size_t ldb = k + 3;
+      const std::vector<float> b = whole_numbers(n * ldb, 1);
+      std::vector<float> out(k * columns + 1, 0.5F);
+      transpose_block(b.data(), ldb, n, k, out.data(), columns);
+      for (std::size_t i = 0; i < k; ++i) {
+        for (std::size_t j = 0; j < columns; ++j) {
+          REQUIRE(out[i * columns + j] == (j < n ? b[j * ldb + i] : 0));
+        }
+      }
+      REQUIRE(out.back() == 0.5F);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvcast::execute
