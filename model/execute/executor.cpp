@@ -77,7 +77,7 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
   }
 }
 
-void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
+void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
   std::map<std::string, Shape> largest;
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     if (cache_names_[i].empty()) continue;
@@ -86,15 +86,6 @@ void Executor::prepare(CacheStore& cache, std::span<const std::uint64_t> symbols
     if (known.rank() == 0 || known[1] < shape[1]) known = shape;
   }
   for (const auto& [name, shape] : largest) cache.reserve(name, shape[0], shape[1], shape[2]);
-  if (loops_ != Loops::Fast) return;
-  for (const Node& node : graph_.nodes()) {
-    if (engine(node.op) != Engine::Matrix || late_[node.output.index]) continue;
-    const Operand& weight = operands_[node.inputs[1].index];
-    Operand output;
-    output.shape = shape_of(graph_.tensor(node.output), symbols);
-    if (weight.matrix == nullptr) continue;  // read row by row
-    weight.matrix->prepare(output.rows(), node.inputs.size() > 2);
-  }
 }
 
 /// Where each intermediate result lies in the arena.

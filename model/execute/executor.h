@@ -17,7 +17,7 @@
 namespace kvcast::execute {
 
 enum class Loops {
-  Fast,      ///< vector loops and oneDNN, on all threads
+  Fast,      ///< vector loops and tiles, on all threads
   Counting,  ///< plain loops that count FLOPs and bytes; weights in their plain form
 };
 
@@ -55,9 +55,8 @@ class Executor {
   /// weights and of the caches it runs on: FP32, or with Loops::Counting FP64.
   Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype = DType::FP32);
 
-  /// Before the first pass of these sizes: asks for room in the cache for what the graph appends,
-  /// and compiles the products.
-  void prepare(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
+  /// Before the first pass of these sizes: asks for room in the cache for what the graph appends.
+  void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// One pass. Inputs must match the graph's shapes at these sizes.
   /// A graph with Send and Receive needs a messenger; when it returns, all is sent. One with
   /// MissingTokens needs `late`.

@@ -106,12 +106,12 @@ std::uint64_t HelperRun::passes(std::size_t batch, std::uint64_t prompt_len) con
   return sum;
 }
 
-void HelperRun::prepare(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const {
+void HelperRun::reserve(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const {
   for (std::size_t i = 0; i < executors_.size(); ++i) {
     const HelperPass& pass = recording_.helpers[i];
     if (pass.steps == 0) continue;
     const SymbolValues last = values(pass, batch, prompt_len, pass.steps - 1);
-    executors_[i].prepare(cache, last);
+    executors_[i].reserve(cache, last);
   }
 }
 

@@ -29,8 +29,8 @@ class HelperRun {
 
   /// Passes that will run for a prompt, at most.
   std::uint64_t passes(std::size_t batch, std::uint64_t prompt_len) const;
-  /// Before the first pass: see Executor::prepare.
-  void prepare(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const;
+  /// Before the first pass: see Executor::reserve.
+  void reserve(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const;
 
   /// Runs pass `index` once with its inputs by name.
   using RunPass =

@@ -1,4 +1,5 @@
-/// The operators at speed: vector loops on all threads, products in oneDNN where it is the faster.
+/// The operators at speed: vector loops on all threads, products in tiles, eager attention's in
+/// oneDNN.
 #pragma once
 
 #include "model/execute/operand.h"

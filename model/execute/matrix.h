@@ -11,11 +11,9 @@
 
 namespace kvcast::execute {
 
-/// A weight [out, in], kept in panels of some outputs side by side: [out/panel][in][panel]. With
-/// AVX-512 they are the 64 that oneDNN multiplies without a copy, and products of a few rows are
-/// ours. Elsewhere oneDNN would copy the weight for every product, and add up its parts in an order
-/// that depends on the number of threads: panels have the 16 outputs that our tiles take, and all
-/// products are ours.
+/// A weight [out, in], kept in panels of some outputs side by side, [out/panel][in][panel], as wide
+/// as the tiles of multiply_block. Numbers are added up in an order that depends on the sizes
+/// alone: the results are the same on any number of threads.
 class Matrix {
  public:
   /// `fill(first_row, rows)` gets `rows.size() / in` consecutive rows of the weight, row-major; it
@@ -26,21 +24,20 @@ class Matrix {
 
   std::uint64_t bytes() const;
 
-  /// Compiles the product for this many rows, so that the first one does not wait for it.
-  void prepare(std::size_t rows, bool bias) const;
   /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
-  /// The same where row r of x is its `in` numbers from r·step on, in tiles of our own: rows may
-  /// overlap, as the windows of a convolution do.
+  /// The same where row r of x is its `in` numbers from r·step on: rows may overlap, as the windows
+  /// of a convolution do.
   void multiply_windows(const float* x, std::size_t step, std::size_t rows, float* y,
                         const float* bias) const;
 
  private:
   void stream(const float* x, std::size_t rows, float* y, const float* bias) const;
-  void multiply_by_onednn(const float* x, std::size_t rows, float* y, const float* bias) const;
   void multiply_group(std::size_t group_index, std::size_t first_in, std::size_t count_in,
                       const float* x, std::size_t step, std::size_t rows, float* sums,
                       bool accumulate) const;
+  void write_group(std::size_t group_index, const float* sums, std::size_t parts, std::size_t rows,
+                   float* y, const float* bias) const;
 
   std::size_t out_;
   std::size_t in_;

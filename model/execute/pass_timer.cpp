@@ -43,7 +43,7 @@ std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& si
   const Executor executor(graph, weights_, Loops::Fast);
   CacheStore cache;
   Arena arena;
-  executor.prepare(cache, values);
+  executor.reserve(cache, values);
   cache.allocate();
   executor.run(values, inputs, cache, arena);  // touches memory
   std::vector<PassSeconds> runs(static_cast<std::size_t>(repeats));

@@ -200,12 +200,12 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   };
   for (std::size_t first = part_begin; first < part_end; first += chunk) {
     const std::size_t end = std::min(part_end, first + chunk);
-    prefill.prepare(cache, symbols(pass_len(first), end));
+    prefill.reserve(cache, symbols(pass_len(first), end));
   }
   const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, length)); };
-  helpers.prepare(cache, batch, prompt_len);
+  helpers.reserve(cache, batch, prompt_len);
   if (decodes) {
-    decode.prepare(cache, recording_.symbols.resolve_most(
+    decode.reserve(cache, recording_.symbols.resolve_most(
                               {batch, prompt_len, slots() + request.output_len}, found.counts));
   }
   cache.allocate();

@@ -45,7 +45,7 @@ TEST_CASE(
       FloatStore store;
       const Matrix matrix = weight.matrix(store);
       CHECK(matrix.bytes() >= out * in * sizeof(float));
-      for (const std::size_t rows : {1u, 6u, 24u, 25u, 50u}) {
+      for (const std::size_t rows : {1u, 6u, 7u, 13u, 24u, 25u, 50u}) {
         const std::vector<float> x = whole_numbers(rows * in, 3);
         for (const bool bias : {false, true}) {
           std::vector<float> y(rows * out + 1, 0.5F);

@@ -48,7 +48,7 @@ std::vector<double> importance_of(const Case& c, DType dtype, Loops loops) {
   const SymbolValues values = symbols.resolve({1, c.number("prompt_len"), 1});
 
   CacheStore cache(dtype);
-  executor.prepare(cache, values);
+  executor.reserve(cache, values);
   cache.allocate();
   Numbers numbers(c.number("seed"));
   for (std::size_t i = 0; i < c.model.decoder.layers.size(); ++i) {
