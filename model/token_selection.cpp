@@ -1,6 +1,8 @@
 #include "model/token_selection.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "model/error.h"
@@ -43,7 +45,10 @@ std::vector<std::uint64_t> select_tokens(std::span<const double> importance,
   std::vector<double> score;
   for (std::uint64_t first = 0; first < n; first += chunk) {
     const auto run = importance.subspan(first, std::min(chunk, n - first));
-    score.push_back(std::accumulate(run.begin(), run.end(), 0.0) / static_cast<double>(run.size()));
+    const double mean =
+        std::accumulate(run.begin(), run.end(), 0.0) / static_cast<double>(run.size());
+    // No number is no reason to be kept, and nothing to sort by.
+    score.push_back(std::isnan(mean) ? -std::numeric_limits<double>::infinity() : mean);
   }
   std::vector<std::uint64_t> chunks(score.size());
   std::iota(chunks.begin(), chunks.end(), 0);

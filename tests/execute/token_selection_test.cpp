@@ -1,5 +1,8 @@
 #include "model/token_selection.h"
 
+#include <cmath>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "model/methods/prompt_scores.h"
@@ -94,6 +97,10 @@ TEST_CASE("selection: the first among equals is kept, and positions rise") {
   const std::vector<double> x{0, 3, 1, 3, 2, 3};
   CHECK(select_tokens(x, {.keep = 0.3}) == std::vector<std::uint64_t>{1, 3});
   CHECK(select_tokens(x, {.keep = 1}) == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5});
+  const double nan = std::nan("");
+  CHECK(select_tokens(std::vector{nan, 1.0, nan, -1.0, nan}, {.keep = 0.4}) ==
+        std::vector<std::uint64_t>{1, 3});
+  CHECK(select_tokens(std::vector{nan, nan, nan}, {.keep = 0.3}) == std::vector<std::uint64_t>{0});
 }
 
 TEST_CASE("selection: the last chunk is judged by the mean of the tokens that it has") {
