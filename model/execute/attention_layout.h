@@ -7,6 +7,9 @@
 
 namespace kvcast::execute {
 
+/// Keys side by side in a panel that products read.
+inline constexpr std::size_t key_panel = 64;
+
 /// The heads of one layer as the kernels walk them.
 struct HeadLayout {
   std::size_t num_heads;

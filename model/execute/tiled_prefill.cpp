@@ -4,9 +4,9 @@
 
 #include <omp.h>
 
+#include "model/execute/arena.h"
 #include "model/execute/attention_layout.h"
 #include "model/execute/block_product.h"
-#include "model/execute/floats.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 
@@ -17,8 +17,6 @@ namespace {
 constexpr std::size_t query_tile = 48;
 /// Keys of one online-softmax step: the scores of block_rows queries stay in the first-level cache.
 constexpr std::size_t key_tile = 1024;
-/// Keys side by side in a packed panel.
-constexpr std::size_t panel = 64;
 
 /// The keys of one layer as products want them, [batch][kv head][keys/64][head_dim][64], and its
 /// values where their head_dim is no multiple of the vector width, [batch][kv head][keys][padded].
@@ -30,19 +28,22 @@ class PackedCache {
         keys_(k.shape[1]),
         kv_heads_(layout.num_kv_heads()),
         head_dim_(layout.head_dim),
-        panels_((keys_ + panel - 1) / panel),
+        panels_((keys_ + key_panel - 1) / key_panel),
         values_(v),
         layout_(layout),
-        value_layout_(value_layout),
-        packed_keys_(allocate_floats(batch_ * kv_heads_ * panels_ * head_dim_ * panel)) {
+        value_layout_(value_layout) {
+    // The block of the last layer: its pages are there.
+    static thread_local Arena arena;
+    packed_keys_ = arena.reserve(batch_ * kv_heads_ * panels_ * head_dim_ * key_panel);
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < batch_ * kv_heads_ * panels_; ++i) {
       const std::size_t head = i / panels_ % kv_heads_;
       const std::size_t b = i / panels_ / kv_heads_;
-      const std::size_t first = i % panels_ * panel;
-      const std::size_t n = std::min(panel, keys_ - first);
+      const std::size_t first = i % panels_ * key_panel;
+      const std::size_t n = std::min(key_panel, keys_ - first);
       const std::size_t offset = first * layout.kv_stride + head * head_dim_;
-      pack_keys(k.sequence(b) + offset, n, packed_keys_.get() + i * head_dim_ * panel);
+      transpose_block(k.sequence(b) + offset, layout.kv_stride, n, head_dim_,
+                      packed_keys_ + i * head_dim_ * key_panel, key_panel);
     }
     if (padded(value_layout.head_dim) != value_layout.head_dim) pack_values();
   }
@@ -51,44 +52,35 @@ class PackedCache {
   /// Panel of keys [64·index, ...) of the head's group.
   const float* keys_of(std::size_t b, std::size_t head, std::size_t index) const {
     const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
-    return packed_keys_.get() + (group * panels_ + index) * head_dim_ * panel;
+    return packed_keys_ + (group * panels_ + index) * head_dim_ * key_panel;
   }
   const float* values_of(std::size_t b, std::size_t head) const {
-    if (!packed_values_) return values_.sequence(b) + value_layout_.kv_offset(head);
+    if (packed_values_ == nullptr) return values_.sequence(b) + value_layout_.kv_offset(head);
     const std::size_t group =
         b * value_layout_.num_kv_heads() + head / value_layout_.queries_per_key;
-    return packed_values_.get() + group * keys_ * padded(value_layout_.head_dim);
+    return packed_values_ + group * keys_ * padded(value_layout_.head_dim);
   }
   std::size_t value_stride() const {
-    return packed_values_ ? padded(value_layout_.head_dim) : value_layout_.kv_stride;
+    return packed_values_ != nullptr ? padded(value_layout_.head_dim) : value_layout_.kv_stride;
   }
 
  private:
   void pack_values() {
     const std::size_t heads = value_layout_.num_kv_heads();
     const std::size_t dim = value_layout_.head_dim;
-    packed_values_ = allocate_floats(batch_ * heads * keys_ * padded(dim));
+    static thread_local Arena arena;
+    packed_values_ = arena.reserve(batch_ * heads * keys_ * padded(dim));
 #pragma omp parallel for schedule(static)
     for (std::size_t i = 0; i < batch_ * heads * keys_; ++i) {
       const std::size_t j = i % keys_;
       const std::size_t head = i / keys_ % heads;
       const float* from =
           values_.sequence(i / keys_ / heads) + j * value_layout_.kv_stride + head * dim;
-      float* row = packed_values_.get() + i * padded(dim);
+      float* row = packed_values_ + i * padded(dim);
       std::copy_n(from, dim, row);
       std::fill(row + dim, row + padded(dim), 0.0F);
     }
   }
-  void pack_keys(const float* rows, std::size_t n, float* out) const {
-    for (std::size_t j = 0; j < n; ++j) {
-      for (std::size_t d = 0; d < head_dim_; ++d)
-        out[d * panel + j] = rows[j * layout_.kv_stride + d];
-    }
-    for (std::size_t j = n; j < panel; ++j) {
-      for (std::size_t d = 0; d < head_dim_; ++d) out[d * panel + j] = 0;
-    }
-  }
-
   std::size_t batch_;
   std::size_t keys_;
   std::size_t kv_heads_;
@@ -97,8 +89,8 @@ class PackedCache {
   const Operand& values_;
   const HeadLayout& layout_;
   const HeadLayout& value_layout_;
-  Floats packed_keys_;
-  Floats packed_values_;
+  float* packed_keys_ = nullptr;
+  float* packed_values_ = nullptr;
 };
 
 /// block_rows queries of one head and their online softmax.
@@ -126,7 +118,7 @@ class QueryBlock {
     std::fill(out_.begin(), out_.end(), 0.0F);
     // From the first query's first key, on a panel's border, to the last query's last.
     const std::size_t begin =
-        visible_range(a.op.mask, a.past + first, a.keys).first / panel * panel;
+        visible_range(a.op.mask, a.past + first, a.keys).first / key_panel * key_panel;
     const std::size_t end = visible_range(a.op.mask, a.past + first + n - 1, a.keys).end;
     for (std::size_t j = begin; j < end; j += key_tile) {
       absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
@@ -141,14 +133,14 @@ class QueryBlock {
   /// Keys [first_key, first_key + count).
   void absorb(const Attention& a, const PackedCache& cache, std::size_t b, std::size_t head,
               std::size_t first, std::size_t n, std::size_t first_key, std::size_t count) {
-    for (std::size_t j = 0; j < count; j += panel) {
+    for (std::size_t j = 0; j < count; j += key_panel) {
       multiply_block({.m = n,
-                      .n = padded(std::min(panel, count - j)),
+                      .n = padded(std::min(key_panel, count - j)),
                       .k = head_dim_,
                       .a = queries_.data(),
                       .lda = head_dim_,
-                      .b = cache.keys_of(b, head, (first_key + j) / panel),
-                      .ldb = panel,
+                      .b = cache.keys_of(b, head, (first_key + j) / key_panel),
+                      .ldb = key_panel,
                       .c = &scores_[j],
                       .ldc = key_tile});
     }
