@@ -9,6 +9,7 @@
 #include "model/execute/block_product.h"
 #include "model/execute/exchange.h"
 #include "model/execute/matrix.h"
+#include "model/execute/parallel_rows.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/row_table.h"
@@ -17,34 +18,8 @@
 namespace kvcast::execute {
 namespace {
 
-/// Below this many numbers waking a second thread costs more than it saves.
-constexpr std::size_t parallel_elements = 16384;
-/// Long vectors are cut into runs of this many numbers, so that all threads get some.
-constexpr std::size_t run_elements = 4096;
-
 /// Rows up to which a head's block of a weight is multiplied where it lies.
 constexpr std::size_t few_rows = 64;
-
-/// f(r) for all rows, on all threads when the rows hold many numbers.
-template <typename F>
-void for_rows(std::size_t rows, std::size_t elements, F f) {
-  if (elements < parallel_elements || rows < 2) {
-    for (std::size_t r = 0; r < rows; ++r) f(r);
-    return;
-  }
-#pragma omp parallel for schedule(static)
-  for (std::size_t r = 0; r < rows; ++r) f(r);
-}
-
-/// f(first, n) for consecutive runs of `elements` numbers.
-template <typename F>
-void for_runs(std::size_t elements, F f) {
-  const std::size_t runs = (elements + run_elements - 1) / run_elements;
-  for_rows(runs, elements, [&](std::size_t r) {
-    const std::size_t first = r * run_elements;
-    f(first, std::min(run_elements, elements - first));
-  });
-}
 
 struct FastKernels {
   Call call;
@@ -244,32 +219,25 @@ struct FastKernels {
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
     const std::size_t half = op.table->inverse_frequencies.size();
-    const bool given = call.inputs.size() > 1;
-    // A prompt's layers all turn by the same angles.
-    const bool shared = tokens > 1 && !op.inverse;
-    std::optional<RopeAngleTable<float>> own;
-    if (!shared) own = angles_of(op, 1, tokens);
-    const RopeAngleTable<float>& angles =
-        shared ? rope_angles(op.table, last_position(op) + 1) : *own;
-    const std::size_t positions = given ? out.rows() : tokens;
-    const std::size_t first = given ? 0 : first_position(op);
+    const Turns turns(*this, op, 1, tokens);
+    const std::size_t positions = turns.given.empty() ? tokens : out.rows();
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      std::size_t t = r % positions;
-      if (shared) t = given ? static_cast<std::size_t>(in(1).data[t]) : first + t;
+      const std::size_t row = turns.row(r % positions);
       const float* x = in(0).sequence(r / tokens) + r % tokens * features();
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
-      rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(t), angles.sines(t), half);
+      rotate_heads(y, op.num_heads, op.head_dim, turns.angles->cosines(row),
+                   turns.angles->sines(row), half);
     });
   }
 
   void operator()(const RopeAngles& op) const {
-    const std::size_t tokens = out.rows();
     const std::size_t half = op.table->inverse_frequencies.size();
-    const RopeAngleTable<float> angles = angles_of(op, 0, tokens);
-    for_rows(tokens, out.shape.elements(), [&](std::size_t t) {
+    const Turns turns(*this, op, 0, out.rows());
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t t) {
       float* row = out.data + t * features();
-      const float* values = op.sine ? angles.sines(t) : angles.cosines(t);
+      const std::size_t from = turns.row(t);
+      const float* values = op.sine ? turns.angles->sines(from) : turns.angles->cosines(from);
       std::copy_n(values, half, row);
       std::copy_n(values, half, row + half);
       std::fill(row + 2 * half, row + features(), op.sine ? 0.0F : 1.0F);
@@ -390,24 +358,37 @@ struct FastKernels {
     });
   }
 
- private:
-  std::size_t first_position(const Rope& op) const {
-    return static_cast<std::size_t>(call.value(op.first_position));
-  }
-  std::size_t last_position(const Rope& op) const {
-    if (call.inputs.size() == 1) return first_position(op) + out.shape[1] - 1;
-    const float* given = in(1).data;
-    return static_cast<std::size_t>(*std::max_element(given, given + in(1).shape.elements()));
-  }
-  /// Of the given positions, if the node has that input, or of so many consecutive ones.
-  template <typename RopeOp>
-  RopeAngleTable<float> angles_of(const RopeOp& op, std::size_t input, std::size_t tokens) const {
-    if (call.inputs.size() <= input) {
-      return {*op.table, call.value(op.first_position), tokens, op.inverse};
+  /// The angles that an operator's tokens turn by: a prompt's, whose layers all turn by the same,
+  /// are those of its table.
+  struct Turns {
+    std::span<const float> given;  ///< positions, if the node has that input
+    std::size_t first = 0;         ///< else they follow this one
+    std::optional<RopeAngleTable<float>> own;
+    const RopeAngleTable<float>* angles = nullptr;
+
+    template <typename RopeOp>
+    Turns(const FastKernels& kernels, const RopeOp& op, std::size_t input, std::size_t tokens) {
+      if (kernels.call.inputs.size() > input) {
+        given = {kernels.in(input).data, kernels.in(input).shape.elements()};
+      } else {
+        first = kernels.call.value(op.first_position);
+      }
+      if (tokens > 1 && !op.inverse) {
+        const float last = given.empty() ? 0 : *std::max_element(given.begin(), given.end());
+        const std::size_t positions =
+            given.empty() ? first + tokens : static_cast<std::size_t>(last) + 1;
+        angles = &rope_angles(op.table, positions);
+      } else if (given.empty()) {
+        angles = &own.emplace(*op.table, first, tokens, op.inverse);
+      } else {
+        angles = &own.emplace(*op.table, given, op.inverse);
+      }
     }
-    return {*op.table, std::span<const float>(in(input).data, in(input).shape.elements()),
-            op.inverse};
-  }
+    std::size_t row(std::size_t t) const {
+      if (own) return t;
+      return given.empty() ? first + t : static_cast<std::size_t>(given[t]);
+    }
+  };
 
   /// x ∘ y with y's dimensions aligned to x's last ones and repeated.
   void combine(Function function) const {

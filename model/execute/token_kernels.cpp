@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/execute/parallel_rows.h"
 #include "model/execute/positions.h"
 #include "model/execute/token_places.h"
 
@@ -17,11 +18,11 @@ std::span<const float> tokens_of(const Operand& x, std::size_t b) {
 void copy_rows(const Operand& cache, const TokenPlaces<float>& places, std::size_t b,
                std::span<const float> tokens, float* to) {
   const std::size_t features = cache.shape[2];
-  for (const float token : tokens) {
-    const std::size_t row = places.row(token);
+  for_rows(tokens.size(), tokens.size() * features, [&](std::size_t i) {
+    const std::size_t row = places.row(tokens[i]);
     KVCAST_ASSERT(row < cache.shape[1]);
-    to = std::copy_n(cache.sequence(b) + row * features, features, to);
-  }
+    std::copy_n(cache.sequence(b) + row * features, features, to + i * features);
+  });
 }
 
 }  // namespace
