@@ -40,6 +40,7 @@ void add_documents(CLI::App& app);
 void add_report(CLI::App& app, const Globals& globals);
 void add_reproduce(CLI::App& app, const Globals& globals);
 void add_simulate(CLI::App& app, const Globals& globals);
+void add_steady(CLI::App& app, const Globals& globals);
 void add_validate(CLI::App& app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.

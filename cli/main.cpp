@@ -11,6 +11,7 @@
 
 #include "cli/build_facts.h"
 #include "cli/command.h"
+#include "cli/shell_command.h"
 #include "model/error.h"
 #include "model/methods/method.h"
 
@@ -128,6 +129,7 @@ int run(int argc, char** argv) {
   add_reproduce(app, globals);
   add_report(app, globals);
   add_validate(app, globals);
+  add_steady(app, globals);
   add_documents(app);
   try {
     app.parse(argc, argv);
@@ -141,8 +143,10 @@ int run(int argc, char** argv) {
 /// when another program wants the processor. It reads how long from the environment before main, so
 /// the program starts itself anew with a shorter wait, unless the user has said.
 void limit_spinning(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0) execv("/proc/self/exe", argv);
+  if (std::getenv(spin_limit) != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  if (setenv(spin_limit, "1000", 1) == 0 && setenv(own_spin_limit, "1", 1) == 0) {
+    execv("/proc/self/exe", argv);
+  }
 }
 
 }  // namespace

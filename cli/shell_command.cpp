@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -118,6 +119,10 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(output[1], STDOUT_FILENO);
     if (options.keep_errors) ::dup2(errors[1], STDERR_FILENO);
+    if (std::getenv(own_spin_limit) != nullptr) {
+      ::unsetenv(spin_limit);
+      ::unsetenv(own_spin_limit);
+    }
     ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
     ::_exit(127);
   }

@@ -6,6 +6,11 @@
 
 namespace kvcast::cli {
 
+/// How long GNU OpenMP's threads wait in a loop, and what says that the limit is ours: commands get
+/// the user's environment.
+inline constexpr const char* spin_limit = "GOMP_SPINCOUNT";
+inline constexpr const char* own_spin_limit = "KVCAST_LIMITED_SPINNING";
+
 struct ShellOptions {
   double limit_s = 0;
   bool keep_errors = false;                 ///< else they go where this program's go

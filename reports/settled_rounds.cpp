@@ -41,7 +41,7 @@ class SteadyRuns {
   bool is_right(const MachineState& state) const { return state.is_within(steadiness_.tolerance); }
 
   void wait() {
-    for (; !is_right(state_) && looks_again_ < most_looks_again; ++looks_again_) {
+    for (; !is_right(state_) && looks_again_ < steadiness_.looks_again; ++looks_again_) {
       std::this_thread::sleep_for(steadiness_.pause);
       state_ = steadiness_.look();
     }

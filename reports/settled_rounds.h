@@ -33,17 +33,19 @@ struct MachineState {
   bool is_within(double tolerance) const;
 };
 
+/// How often, for the rounds of one row, a machine in another state is waited for, and how many
+/// rounds are run again because it left its state. Then they count as they come.
+inline constexpr unsigned most_looks_again = 30;
+inline constexpr unsigned most_discarded = 12;
+
 /// Keeps rounds to the state that a machine was calibrated in. On a shared host memory may be half
 /// as fast again for a while: reports/validation.
 struct Steadiness {
   std::function<MachineState()> look;
   double tolerance = 0;                   ///< 0.1: a tenth more or less will do
   std::chrono::milliseconds pause{1000};  ///< between two looks at a machine in another state
+  unsigned looks_again = most_looks_again;
 };
-/// How often, for the rounds of one row, a machine in another state is waited for, and how many
-/// rounds are run again because it left its state. Then they count as they come.
-inline constexpr unsigned most_looks_again = 30;
-inline constexpr unsigned most_discarded = 12;
 
 struct MeasuredRounds {
   Rounds ttft;

@@ -1,0 +1,95 @@
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "cli/command.h"
+#include "cli/shell_command.h"
+#include "model/error.h"
+#include "model/execute/machine_probe.h"
+#include "model/stopwatch.h"
+#include "reports/measure_matrix.h"
+#include "reports/settled_rounds.h"
+#include "roofline/hardware.h"
+
+namespace kvcast::cli {
+namespace {
+
+struct Options {
+  std::string command;
+  std::string hardware;
+  double tolerance = 5;  ///< per cent
+  unsigned wait_s = reports::most_looks_again;
+  bool force = false;
+  int threads = 0;
+};
+
+void run(const Options& o, const Globals& globals) {
+  const roofline::Hardware hardware = roofline::load_hardware(globals.catalog(), o.hardware);
+  execute::use_threads(o.threads);
+  const reports::Steadiness steadiness{
+      .look = [&] { return reports::look_at_machine(hardware); },
+      .tolerance = o.tolerance / 100,
+      .looks_again = o.wait_s,  // one a second
+  };
+  std::string output;
+  const auto run_command = [&] {
+    const Stopwatch watch;
+    const ShellRun done =
+        run_shell(o.command, "steady", {.limit_s = std::numeric_limits<std::int32_t>::max()});
+    if (const std::string failure = done.failure(); !failure.empty()) {
+      throw Error(fmt::format("'{}': {}", o.command, failure), Fault::Run);
+    }
+    output = done.output;
+    return reports::RunSeconds{watch.seconds(), 0};
+  };
+  const reports::MeasuredRounds measured = reports::measure_rounds(1, run_command, &steadiness);
+  const reports::MachineState state = measured.state();
+  const std::string found = fmt::format(
+      "arithmetic at {:.2f} and memory at {:.2f} of {}'s rates before and behind '{}', {} run{} "
+      "discarded",
+      state.compute, state.memory, o.hardware, o.command, measured.discarded,
+      measured.discarded == 1 ? "" : "s");
+  if (measured.unsteady > 0) {
+    const std::string wanted = fmt::format("expected them within {:g} %", o.tolerance);
+    if (!o.force) {
+      throw Error(fmt::format("{}; {}, or --force to print all the same", found, wanted),
+                  Fault::Run);
+    }
+    globals.warn(found + "; " + wanted);
+  } else {
+    globals.say(found);
+  }
+  print_text(output);
+}
+
+}  // namespace
+
+void add_steady(CLI::App& app, const Globals& globals) {
+  CLI::App* c = app.add_subcommand(
+      "steady",
+      "Runs a command while this machine is as it was calibrated, and prints what it printed: for "
+      "benchmarks on a machine that is shared. Arithmetic and memory are looked at before and "
+      "behind it; when one is further from the hardware file's rate than --tolerance, the run is "
+      "discarded and another one made, twelve times at most.\n\nExamples:\n"
+      "  kvcast steady --hardware this-machine.json 'llama-bench -m model.gguf -t 2 -o csv' "
+      ">run.csv");
+  const auto options = std::make_shared<Options>();
+  c->add_option("command", options->command, "a line for sh")->required()->type_name("COMMAND");
+  c->add_option("--hardware", options->hardware, "of this machine, as calibrate writes it")
+      ->required()
+      ->type_name("HW");
+  c->add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  c->add_option("--wait", options->wait_s, "seconds to wait for the machine to come back, in all")
+      ->capture_default_str();
+  c->add_flag("--force", options->force, "print what there is when the machine does not come back");
+  c->add_option("--threads", options->threads, "threads that look; default: all")
+      ->check(CLI::PositiveNumber);
+  c->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli
