@@ -93,6 +93,7 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   }
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
+  if (o.rounds > 0) options.rounds = o.rounds;
   if (o.steady > 0) {
     options.steadiness.emplace();
     options.steadiness->look = [&] { return reports::look_at_machine(options.hardware); };

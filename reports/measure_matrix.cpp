@@ -375,8 +375,12 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
 }
 
 MachineState look_at_machine(const roofline::Hardware& hardware) {
-  return {execute::measure_fma_rate() / hardware.vector_flops_per_second.value,
-          execute::measure_read_bandwidth() / hardware.memory_bandwidth.value};
+  constexpr double seconds = 0.1;
+  constexpr std::size_t block_bytes = std::size_t{256} << 20;
+  const auto stalls = execute::Stalls::Counted;
+  return {execute::measure_fma_rate(seconds, stalls) / hardware.vector_flops_per_second.value,
+          execute::measure_read_bandwidth(seconds, block_bytes, stalls) /
+              hardware.memory_bandwidth.value};
 }
 
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,

@@ -64,9 +64,9 @@ struct MeasureOptions : MeasuredRowsOptions {
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 
-/// Looks at this machine's arithmetic and memory: their rates over the `vector_flops_per_second`
-/// and the `memory_bandwidth` of the hardware, the latter of which products of one row may have
-/// set.
+/// Looks at this machine's arithmetic and memory, stalls counted: their rates over the
+/// `vector_flops_per_second` and the `memory_bandwidth` of the hardware, the latter of which
+/// products of one row may have set.
 MachineState look_at_machine(const roofline::Hardware& hardware);
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads

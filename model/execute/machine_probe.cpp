@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <ctime>
+#include <numeric>
 #include <vector>
 
 #include <omp.h>
@@ -53,30 +54,32 @@ KVCAST_VECTOR_CLONES float sum_of(const float* data, std::size_t n) {
   return total;
 }
 
-/// Runs `work` on all threads over and over; the median of the rates in `amount` per second.
+/// Runs `work` on all threads over and over; `amount` per second.
 template <typename Work>
-double median_rate(double seconds, double amount, Work work) {
+double rate_of(double seconds, double amount, Stalls stalls, Work work) {
   volatile float sink = 0;
-  std::vector<double> rates;
+  std::vector<double> samples;
   const Stopwatch watch;
-  while (rates.size() < 5 || watch.seconds() < seconds) {
+  while (samples.size() < 5 || watch.seconds() < seconds) {
     float total = 0;
     const Stopwatch one;
 #pragma omp parallel reduction(+ : total)
     total += work(static_cast<std::size_t>(omp_get_thread_num()));
-    rates.push_back(amount / one.seconds());
+    samples.push_back(one.seconds());
     sink = total;
   }
   static_cast<void>(sink);
-  return median(std::move(rates));
+  if (stalls == Stalls::LeftOut) return amount / median(std::move(samples));
+  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
+  return amount * static_cast<double>(samples.size()) / sum;
 }
 
 }  // namespace
 
-double measure_fma_rate(double seconds) {
+double measure_fma_rate(double seconds, Stalls stalls) {
   constexpr int repeats = 16;
   const double flops = 2.0 * fma_count * repeats * omp_get_max_threads();
-  return median_rate(seconds, flops, [](std::size_t thread) {
+  return rate_of(seconds, flops, stalls, [](std::size_t thread) {
     float total = 0;
     for (int r = 0; r < repeats; ++r) {
       total += multiply_adds(0.999F, 0.001F * static_cast<float>(thread + 1));
@@ -99,7 +102,7 @@ double measure_core_fma_rate() {
   return 2.0 * fma_count * repeats / seconds;
 }
 
-double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
+double measure_read_bandwidth(double seconds, std::size_t block_bytes, Stalls stalls) {
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
   const std::size_t share = block_bytes / sizeof(float) / threads;
   const Floats block = allocate_floats(share * threads);
@@ -111,7 +114,7 @@ double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
   constexpr std::size_t least_bytes = std::size_t{64} << 20;
   const std::size_t times = std::max<std::size_t>(1, least_bytes / block_bytes);
   const double amount = static_cast<double>(share * threads * times) * sizeof(float);
-  return median_rate(seconds, amount, [&](std::size_t t) {
+  return rate_of(seconds, amount, stalls, [&](std::size_t t) {
     float total = 0;
     for (std::size_t i = 0; i < times; ++i) total += sum_of(block.get() + t * share, share);
     return total;

@@ -89,6 +89,7 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   check_refused("validate --measurements " + file + " --output hw.json", "--fit");
   check_refused("validate --measurements " + file + " --quick", "--measure");
   check_refused("validate --measurements " + file + " --steady 10", "--measure");
+  check_refused("validate --measurements " + file + " --rounds 5", "--measure");
   check_refused("validate --measure --quick --steady 0", "--steady");
   check_refused("validate --measurements " + file + " --force", "--measure");
   check_refused("validate --measure --quick", "--hardware");
