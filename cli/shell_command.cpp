@@ -25,8 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// More than any answer needs.
-constexpr std::size_t most_output = 1u << 20;
 /// How soon `stop` is seen when no signal wakes the wait for output.
 constexpr double look_s = 0.1;
 /// What an mpirun gets to end its ranks, which are in groups of their own.
@@ -78,10 +76,10 @@ Pipe open_pipe(const std::string& name) {
 }
 
 /// Takes what is there; false when there will be no more.
-bool read_some(int descriptor, std::string& text) {
+bool read_some(int descriptor, std::size_t most, std::string& text) {
   std::array<char, 4096> buffer{};
   const ssize_t n = ::read(descriptor, buffer.data(), buffer.size());
-  if (n > 0 && text.size() < most_output) text.append(buffer.data(), static_cast<std::size_t>(n));
+  if (n > 0 && text.size() < most) text.append(buffer.data(), static_cast<std::size_t>(n));
   return n > 0;
 }
 
@@ -141,8 +139,10 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
     const double left_s = Seconds(end - Clock::now()).count();
     const double wait_s = std::min(std::max(left_s, 0.0), options.stop != nullptr ? look_s : 1e3);
     if (::poll(open.data(), open.size(), static_cast<int>(std::ceil(1e3 * wait_s))) <= 0) continue;
-    if (open[0].revents != 0 && !read_some(output[0], run.output)) open[0].fd = -1;
-    if (open[1].revents != 0 && !read_some(errors[0], run.errors)) open[1].fd = -1;
+    if (open[0].revents != 0 && !read_some(output[0], options.most_output, run.output))
+      open[0].fd = -1;
+    if (open[1].revents != 0 && !read_some(errors[0], options.most_output, run.errors))
+      open[1].fd = -1;
   }
   ::close(output[0]);
   if (options.keep_errors) ::close(errors[0]);

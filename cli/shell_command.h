@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <string>
 
 namespace kvcast::cli {
@@ -13,6 +14,7 @@ inline constexpr const char* own_spin_limit = "KVCAST_LIMITED_SPINNING";
 
 struct ShellOptions {
   double limit_s = 0;
+  std::size_t most_output = 1u << 20;       ///< bytes kept of either, more than any answer needs
   bool keep_errors = false;                 ///< else they go where this program's go
   const std::atomic<bool>* stop = nullptr;  ///< set by Ctrl-C, which then ends only the command
 };
@@ -21,7 +23,7 @@ struct ShellRun {
   int status = 0;  ///< as waitpid has it
   bool late = false;
   bool stopped = false;
-  std::string output;  ///< of both no more than the first MiB
+  std::string output;
   std::string errors;
 
   /// "exit status 3", "ended by signal 9"; empty when it did its work.

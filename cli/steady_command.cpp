@@ -1,4 +1,6 @@
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -21,7 +23,7 @@ struct Options {
   std::string command;
   std::string hardware;
   double tolerance = 5;  ///< per cent
-  unsigned wait_s = reports::most_looks_again;
+  unsigned looks_again = reports::most_looks_again;
   bool force = false;
   int threads = 0;
 };
@@ -29,16 +31,28 @@ struct Options {
 void run(const Options& o, const Globals& globals) {
   const roofline::Hardware hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   execute::use_threads(o.threads);
+  const auto text = [&](const reports::MachineState& state) {
+    return fmt::format("arithmetic at {:.2f} and memory at {:.2f} of {}'s rates", state.compute,
+                       state.memory, o.hardware);
+  };
+  const auto refuse = [&](const reports::MachineState& state) {
+    const std::string found =
+        fmt::format("{}, expected them within {:g} %", text(state), o.tolerance);
+    if (!o.force) throw Error(found + ", or --force", Fault::Run);
+    globals.warn(found);
+  };
   const reports::Steadiness steadiness{
       .look = [&] { return reports::look_at_machine(hardware); },
       .tolerance = o.tolerance / 100,
-      .looks_again = o.wait_s,  // one a second
+      .looks_again = o.looks_again,
+      .on_lost = o.force ? nullptr : std::function<void(const reports::MachineState&)>(refuse),
   };
   std::string output;
   const auto run_command = [&] {
     const Stopwatch watch;
-    const ShellRun done =
-        run_shell(o.command, "steady", {.limit_s = std::numeric_limits<std::int32_t>::max()});
+    const ShellRun done = run_shell(o.command, "steady",
+                                    {.limit_s = std::numeric_limits<std::int32_t>::max(),
+                                     .most_output = std::numeric_limits<std::size_t>::max()});
     if (const std::string failure = done.failure(); !failure.empty()) {
       throw Error(fmt::format("'{}': {}", o.command, failure), Fault::Run);
     }
@@ -46,22 +60,9 @@ void run(const Options& o, const Globals& globals) {
     return reports::RunSeconds{watch.seconds(), 0};
   };
   const reports::MeasuredRounds measured = reports::measure_rounds(1, run_command, &steadiness);
-  const reports::MachineState state = measured.state();
-  const std::string found = fmt::format(
-      "arithmetic at {:.2f} and memory at {:.2f} of {}'s rates before and behind '{}', {} run{} "
-      "discarded",
-      state.compute, state.memory, o.hardware, o.command, measured.discarded,
-      measured.discarded == 1 ? "" : "s");
-  if (measured.unsteady > 0) {
-    const std::string wanted = fmt::format("expected them within {:g} %", o.tolerance);
-    if (!o.force) {
-      throw Error(fmt::format("{}; {}, or --force to print all the same", found, wanted),
-                  Fault::Run);
-    }
-    globals.warn(found + "; " + wanted);
-  } else {
-    globals.say(found);
-  }
+  if (measured.unsteady > 0) refuse(measured.state());
+  globals.say(fmt::format("{} before and behind '{}', {} run{} discarded", text(measured.state()),
+                          o.command, measured.discarded, measured.discarded == 1 ? "" : "s"));
   print_text(output);
 }
 
@@ -84,7 +85,8 @@ void add_steady(CLI::App& app, const Globals& globals) {
   c->add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  c->add_option("--wait", options->wait_s, "seconds to wait for the machine to come back, in all")
+  c->add_option("--looks", options->looks_again,
+                "looks at a machine in another state, a second apart, before it is given up")
       ->capture_default_str();
   c->add_flag("--force", options->force, "print what there is when the machine does not come back");
   c->add_option("--threads", options->threads, "threads that look; default: all")

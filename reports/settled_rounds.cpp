@@ -45,12 +45,16 @@ class SteadyRuns {
       std::this_thread::sleep_for(steadiness_.pause);
       state_ = steadiness_.look();
     }
+    if (is_right(state_) || lost_) return;
+    lost_ = true;
+    if (steadiness_.on_lost) steadiness_.on_lost(state_);
   }
 
   const std::function<RunSeconds()>& run_;
   const Steadiness& steadiness_;
   MachineState state_;
   unsigned looks_again_ = 0;
+  bool lost_ = false;
 };
 
 }  // namespace

@@ -45,6 +45,8 @@ struct Steadiness {
   double tolerance = 0;                   ///< 0.1: a tenth more or less will do
   std::chrono::milliseconds pause{1000};  ///< between two looks at a machine in another state
   unsigned looks_again = most_looks_again;
+  /// Told once, before a round, of a machine that does not come back; null: nobody is.
+  std::function<void(const MachineState&)> on_lost = nullptr;
 };
 
 struct MeasuredRounds {

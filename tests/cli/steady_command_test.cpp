@@ -1,9 +1,11 @@
+#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "tests/cli/program.h"
+#include "tests/cli/shell.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -38,17 +40,23 @@ TEST_CASE("steady: prints what a command prints on a machine as it was calibrate
   CHECK(r.errors.find("a note") != std::string::npos);
   CHECK(r.errors.find("0 runs discarded") != std::string::npos);
   // Its environment is the user's, not ours.
-  CHECK(run_program(command + " 'echo $GOMP_SPINCOUNT.'").output == ".\n");
-  CHECK(run_program(command + " 'echo $GOMP_SPINCOUNT.'", "GOMP_SPINCOUNT=7").output == "7.\n");
+  const std::string program = " '" KVCAST_PROGRAM "' --quiet " + command;
+  const std::string shown = " 'echo $GOMP_SPINCOUNT.'";
+  const std::string unset = "env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT";
+  CHECK(shell_output(unset + program + shown) == ".\n");
+  CHECK(shell_output(unset + " GOMP_SPINCOUNT=7" + program + shown) == "7.\n");
+  // All of it, also of much.
+  CHECK(run_program(command + " 'seq 300000'").output.size() == 1988895);
 }
 
 TEST_CASE("steady: a machine in another state is an error, or a warning when forced") {
   const reports::TestFolder folder;
   const std::string command =
-      "steady --tolerance 50 --wait 0 --hardware " + any_machine(folder, "1e9");
-  const ProgramResult refused = run_program(command + " 'echo a line'");
+      "steady --tolerance 50 --looks 0 --hardware " + any_machine(folder, "1e9");
+  const ProgramResult refused = run_program(command + " 'touch " + (folder / "ran").string() + "'");
   CHECK(refused.status == 1);
   CHECK(refused.output.empty());
+  CHECK(!std::filesystem::exists(folder / "ran"));
   CHECK(refused.errors.find("arithmetic at 0.00") != std::string::npos);
   CHECK(refused.errors.find("expected them within 50 %") != std::string::npos);
   const ProgramResult forced = run_program(command + " --force 'echo a line'");

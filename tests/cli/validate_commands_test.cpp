@@ -221,11 +221,13 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const std::string csv = (folder / "v.csv").string();
   const std::string hw = (folder / "here.json").string();
   write(hw, contents(KVCAST_SOURCE_DIR "/data/hardware/x86-server-cpu.json"));
-  const std::string command = "validate --measure --quick --force --threads 1 --json --hardware " +
-                              hw + " --csv " + csv +
-                              " --model " KVCAST_SOURCE_DIR
-                              "/tests/oracle/llama_mha --method plain,random-prune:keep=0.5 "
-                              "--batch 1,2 --prompt-len 5,9 --output-len 3";
+  const std::string command =
+      "validate --measure --quick --force --threads 1 --rounds 1 --json "
+      "--hardware " +
+      hw + " --csv " + csv +
+      " --model " KVCAST_SOURCE_DIR
+      "/tests/oracle/llama_mha --method plain,random-prune:keep=0.5 "
+      "--batch 1,2 --prompt-len 5,9 --output-len 3";
   const json j = run_json(command);
   REQUIRE(j["rows"].size() == 32);  // 2 methods, 2 kernels, 2 batches, 2 prompts; TTFT and TPOT
   CHECK(j["unmatched"].empty());
@@ -239,6 +241,8 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   for (const json& row : j["rows"]) CHECK(row["measured"].get<double>() > 0);
   const std::string whole = contents(csv);
   CHECK(std::count(whole.begin(), whole.end(), '\n') == 17);
+  const reports::CsvTable rows = reports::CsvTable::read(csv);
+  for (const reports::CsvRow& row : rows.rows()) CHECK(row.text("rounds") == "1");
   CHECK(std::filesystem::exists(folder / "here.validation.json"));
   // The file is a measurement file of its own.
   const json again = run_json("validate --json --measurements " + csv + " --hardware " + hw);

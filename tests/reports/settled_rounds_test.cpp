@@ -113,6 +113,34 @@ TEST_CASE("rounds: a machine that stays in another state is waited for no longer
   CHECK_FALSE(MachineState{0.85, 1}.is_within(0.1));
 }
 
+TEST_CASE("rounds: who asks is told once, before a round, of a machine that does not come back") {
+  unsigned looks = 0;
+  unsigned runs = 0;
+  std::vector<unsigned> told;  // after so many runs
+  const Steadiness steadiness{.look = [&]() -> MachineState {
+                                ++looks;
+                                return {1, 2};
+                              },
+                              .tolerance = 0.1,
+                              .pause = std::chrono::milliseconds(0),
+                              .looks_again = 3,
+                              .on_lost =
+                                  [&](const MachineState& state) {
+                                    CHECK(state.memory == 2);
+                                    told.push_back(runs);
+                                  }};
+  const MeasuredRounds m = measure_rounds(
+      2,
+      [&]() -> RunSeconds {
+        ++runs;
+        return {1, 0};
+      },
+      &steadiness);
+  CHECK(m.unsteady == 2);
+  CHECK(told == std::vector<unsigned>{0});
+  CHECK(looks == 1 + 3 + 2);
+}
+
 TEST_CASE("rounds: a machine that leaves its state with every round has them counted in the end") {
   std::size_t looks = 0;
   // As calibrated before each round, not behind it, and so on.
