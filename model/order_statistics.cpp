@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <utility>
 
 #include "model/error.h"
 
@@ -18,6 +17,11 @@ double quantile(std::vector<double> values, double share) {
   return std::lerp(values[below], values[above], place - static_cast<double>(below));
 }
 
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+double median(std::vector<double> values) {
+  KVCAST_ASSERT(!values.empty());
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
 
 }  // namespace kvcast

@@ -34,7 +34,7 @@ struct TokenSelection {
 Count kept_tokens(Symbols& symbols, const Count& prompt_len, TokenSelection& selection);
 
 /// Ascending positions of the ⌈keep·n⌉ most important tokens, or of the tokens of the ⌈keep·chunks⌉
-/// chunks whose mean importance is largest; the first among equals, and NaNs behind all numbers.
+/// chunks whose mean importance is largest; the first among equals, and NaNs as minus infinity.
 std::vector<std::uint64_t> select_tokens(std::span<const double> importance,
                                          const TokenSelection& selection);
 

@@ -184,8 +184,7 @@ class Subject {
     } else {
       run = in_process(p.size);
     }
-    // The first run compiles the products for these sizes and asks for memory; of ranks, it reads
-    // the program.
+    // The first run asks for memory; of ranks, it reads the program.
     run();
     std::optional<Steadiness> steadiness = options_.steadiness;
     if (steadiness) {

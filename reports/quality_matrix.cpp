@@ -89,7 +89,7 @@ class Reader {
   Reader(const Checkpoint& checkpoint, const QualityMethod& method, const QualityOptions& options)
       : options_(options), session_(checkpoint, session_options(method)) {}
 
-  /// The first run compiles the products for these sizes and asks for memory.
+  /// The first run asks for memory.
   void warm_up(const QualitySample& sample) {
     Request request = request_of(sample);
     request.output_len = 1;

@@ -69,6 +69,7 @@ float* FloatStore::take(std::size_t count) {
 float* Arena::reserve(std::size_t count) {
   if (count > capacity_) {
     data_.reset();
+    capacity_ = 0;
     data_ = allocate_floats(count);
     capacity_ = count;
   }

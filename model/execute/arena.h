@@ -41,7 +41,8 @@ class FloatStore {
   std::size_t left_ = 0;
 };
 
-/// The block; it grows to the largest pass and stays for the next one.
+/// The block; it grows to the largest pass and stays for the next one. Kernels have some of their
+/// own, for what they need beside a layer's operands; a thread's stay as long as it.
 class Arena {
  public:
   float* reserve(std::size_t count);

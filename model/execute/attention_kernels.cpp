@@ -166,7 +166,8 @@ void attention_values(const Call& call, const Heads& heads) {
       vectors && rows <= block_rows && l.head_dim % half == 0 ? half : l.head_dim;
   const Operand& v = call.inputs[1];
   const float* ordered = nullptr;
-  if (vectors && rows > most_scattered_rows) ordered = values_by_head(v, l, keys);
+  if (vectors && rows > most_scattered_rows && l.num_kv_heads() > 1)
+    ordered = values_by_head(v, l, keys);
   const std::size_t value_stride = ordered != nullptr ? l.head_dim : l.kv_stride;
   const auto values_of = [&](std::size_t b, std::size_t head) -> const float* {
     if (ordered == nullptr) return v.sequence(b) + l.kv_offset(head);

@@ -65,7 +65,9 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       bound_by_runs_.push_back(i);
       continue;
     }
-    set_shape(operand, {});  // no symbol is in it
+    KVCAST_ASSERT(std::all_of(info.shape.begin(), info.shape.end(),
+                              [](const Count& dim) { return dim.is_constant(); }));
+    set_shape(operand, {});
     weights.bind(info, operand);
   }
   for (const TensorId id : graph.outputs()) {

@@ -358,6 +358,7 @@ struct FastKernels {
     });
   }
 
+ private:
   /// The angles that an operator's tokens turn by: a prompt's, whose layers all turn by the same,
   /// are those of its table.
   struct Turns {
@@ -384,6 +385,8 @@ struct FastKernels {
         angles = &own.emplace(*op.table, given, op.inverse);
       }
     }
+    Turns(const Turns&) = delete;  // `angles` may be its own
+    Turns& operator=(const Turns&) = delete;
     std::size_t row(std::size_t t) const {
       if (own) return t;
       return given.empty() ? first + t : static_cast<std::size_t>(given[t]);

@@ -1,5 +1,4 @@
-/// The operators at speed: vector loops on all threads, products in tiles, eager attention's in
-/// oneDNN.
+/// The operators at speed: vector loops and tiles, on all threads.
 #pragma once
 
 #include "model/execute/operand.h"

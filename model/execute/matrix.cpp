@@ -20,8 +20,8 @@ constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
 constexpr std::size_t max_streamed_rows = 4 * block_rows;
 /// Rows of a tile of multiply_windows; a multiple of block_rows.
 constexpr std::size_t window_rows = 24;
-/// Inputs that it multiplies at a time, so that a panel of 16 outputs (24 KiB), or 64 (96 KiB),
-/// stays in the first-level or second-level cache for all rows of the tile.
+/// Inputs that it multiplies at a time, so that a panel of 8 or 16 outputs (24 KiB), or 64 (96
+/// KiB), stays in the first-level or second-level cache for all rows of the tile.
 constexpr std::size_t window_inputs = 384;
 /// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
 constexpr std::size_t min_pieces = 32;

@@ -81,6 +81,7 @@ class PackedCache {
       std::fill(row + dim, row + padded(dim), 0.0F);
     }
   }
+
   std::size_t batch_;
   std::size_t keys_;
   std::size_t kv_heads_;

@@ -62,7 +62,8 @@ std::vector<float> sums_of(const Sizes& s, std::size_t count, Attend attend) {
 
 template <typename Check>
 void for_all_sizes(Check check) {
-  for (const Heads& heads : {Heads{6, 3, 20}, Heads{4, 4, 32}, Heads{3, 1, 16}, Heads{2, 2, 48}}) {
+  for (const Heads& heads :
+       {Heads{6, 3, 20}, Heads{4, 4, 32}, Heads{3, 1, 16}, Heads{6, 3, 64}, Heads{18, 2, 16}}) {
     for (const std::size_t queries : {1u, 2u, 8u, 9u, 25u, 50u}) {
       for (const std::size_t keys : {1u, 15u, 64u, 81u, 515u}) {
         CAPTURE(heads.head_dim);
