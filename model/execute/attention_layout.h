@@ -29,6 +29,24 @@ struct HeadLayout {
   std::size_t kv_offset(std::size_t head) const { return head / queries_per_key * head_dim; }
 };
 
+/// The values of one layer, [batch][keys][kv heads][head_dim], as products read them: where they
+/// lie or, `ordered`, [batch][kv head][keys][padded head_dim] with zeros behind each row. Ordered
+/// ones lie in a block of the calling thread, until it orders others.
+class ValueRows {
+ public:
+  /// Both must outlive it.
+  ValueRows(const Operand& v, const HeadLayout& layout, bool ordered);
+  /// The first key's row of a query head.
+  const float* of(std::size_t b, std::size_t head) const;
+  /// Numbers from one key's row to the next.
+  std::size_t stride() const;
+
+ private:
+  const Operand& values_;
+  const HeadLayout& layout_;
+  float* ordered_ = nullptr;
+};
+
 /// What all pieces of one attention share.
 struct Attention {
   const TiledAttention& op;

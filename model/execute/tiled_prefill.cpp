@@ -19,7 +19,7 @@ constexpr std::size_t query_tile = 48;
 constexpr std::size_t key_tile = 1024;
 
 /// The keys of one layer as products want them, [batch][kv head][keys/64][head_dim][64], and its
-/// values where their head_dim is no multiple of the vector width, [batch][kv head][keys][padded].
+/// values, ordered where their head_dim is no multiple of the vector width.
 class PackedCache {
  public:
   PackedCache(const Operand& k, const Operand& v, const HeadLayout& layout,
@@ -29,9 +29,8 @@ class PackedCache {
         kv_heads_(layout.num_kv_heads()),
         head_dim_(layout.head_dim),
         panels_((keys_ + key_panel - 1) / key_panel),
-        values_(v),
         layout_(layout),
-        value_layout_(value_layout) {
+        values_(v, value_layout, padded(value_layout.head_dim) != value_layout.head_dim) {
     // The block of the last layer: its pages are there.
     static thread_local Arena arena;
     packed_keys_ = arena.reserve(batch_ * kv_heads_ * panels_ * head_dim_ * key_panel);
@@ -45,7 +44,6 @@ class PackedCache {
       transpose_block(k.sequence(b) + offset, layout.kv_stride, n, head_dim_,
                       packed_keys_ + i * head_dim_ * key_panel, key_panel);
     }
-    if (padded(value_layout.head_dim) != value_layout.head_dim) pack_values();
   }
 
   std::size_t keys() const { return keys_; }
@@ -54,44 +52,17 @@ class PackedCache {
     const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
     return packed_keys_ + (group * panels_ + index) * head_dim_ * key_panel;
   }
-  const float* values_of(std::size_t b, std::size_t head) const {
-    if (packed_values_ == nullptr) return values_.sequence(b) + value_layout_.kv_offset(head);
-    const std::size_t group =
-        b * value_layout_.num_kv_heads() + head / value_layout_.queries_per_key;
-    return packed_values_ + group * keys_ * padded(value_layout_.head_dim);
-  }
-  std::size_t value_stride() const {
-    return packed_values_ != nullptr ? padded(value_layout_.head_dim) : value_layout_.kv_stride;
-  }
+  const ValueRows& values() const { return values_; }
 
  private:
-  void pack_values() {
-    const std::size_t heads = value_layout_.num_kv_heads();
-    const std::size_t dim = value_layout_.head_dim;
-    static thread_local Arena arena;
-    packed_values_ = arena.reserve(batch_ * heads * keys_ * padded(dim));
-#pragma omp parallel for schedule(static)
-    for (std::size_t i = 0; i < batch_ * heads * keys_; ++i) {
-      const std::size_t j = i % keys_;
-      const std::size_t head = i / keys_ % heads;
-      const float* from =
-          values_.sequence(i / keys_ / heads) + j * value_layout_.kv_stride + head * dim;
-      float* row = packed_values_ + i * padded(dim);
-      std::copy_n(from, dim, row);
-      std::fill(row + dim, row + padded(dim), 0.0F);
-    }
-  }
-
   std::size_t batch_;
   std::size_t keys_;
   std::size_t kv_heads_;
   std::size_t head_dim_;
   std::size_t panels_;
-  const Operand& values_;
   const HeadLayout& layout_;
-  const HeadLayout& value_layout_;
+  ValueRows values_;
   float* packed_keys_ = nullptr;
-  float* packed_values_ = nullptr;
 };
 
 /// block_rows queries of one head and their online softmax.
@@ -165,8 +136,8 @@ class QueryBlock {
                     .k = count,
                     .a = scores_.data(),
                     .lda = key_tile,
-                    .b = cache.values_of(b, head) + first_key * cache.value_stride(),
-                    .ldb = cache.value_stride(),
+                    .b = cache.values().of(b, head) + first_key * cache.values().stride(),
+                    .ldb = cache.values().stride(),
                     .c = out_.data(),
                     .ldc = width_},
                    true);

@@ -8,6 +8,7 @@
 
 #include "model/execute/kernels.h"
 #include "model/execute/plain_loops.h"
+#include "tests/execute/operand_of.h"
 #include "tests/execute/relative_difference.h"
 
 namespace kvcast::execute {
@@ -40,14 +41,8 @@ double difference(TiledAttention op, const Sizes& sizes) {
   for (std::size_t i = 0; i < keys.size(); ++i) {
     keys[i] *= 0.2F + static_cast<float>(i / features % sizes.keys) / 3000;
   }
-  const TensorInfo info;
   const auto operand = [&](std::vector<float>& numbers, std::size_t rows, std::size_t columns) {
-    Operand x;
-    x.info = &info;
-    for (const std::size_t dim : {sizes.batch, rows, columns}) x.shape.push_back(dim);
-    x.data = numbers.data();
-    x.batch_stride = rows * columns;
-    return x;
+    return operand_of(numbers, {sizes.batch, rows, columns}, rows * columns);
   };
   std::vector<float>& read = op.values_are_keys ? keys : values;
   const std::vector<Operand> inputs{operand(query, 1, query.size() / sizes.batch),

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "model/execute/kernels.h"
+#include "tests/execute/operand_of.h"
 #include "tests/execute/whole_numbers.h"
 
 namespace kvcast::execute {
@@ -32,17 +33,6 @@ struct Sizes {
     return (b * (keys + 1) + j) * key_row() + h / per_key * heads.head_dim;
   }
 };
-
-Operand operand(std::vector<float>& numbers, std::initializer_list<std::size_t> shape,
-                std::size_t batch_stride) {
-  static const TensorInfo info;
-  Operand x;
-  x.info = &info;
-  for (const std::size_t dim : shape) x.shape.push_back(dim);
-  x.data = numbers.data();
-  x.batch_stride = batch_stride;
-  return x;
-}
 
 template <typename Attend>
 std::vector<float> sums_of(const Sizes& s, std::size_t count, Attend attend) {
@@ -82,9 +72,10 @@ TEST_CASE("eager attention: scores of all sizes are sums of products, nothing is
     std::vector<float> k = whole_numbers(batch * (s.keys + 1) * s.key_row(), 2);
     std::vector<float> scores(batch * h * s.queries * s.keys + 1, 0.5F);
     const std::vector<Operand> inputs{
-        operand(q, {batch, s.queries, s.query_row()}, s.queries * s.query_row()),
-        operand(k, {batch, s.keys, s.key_row()}, (s.keys + 1) * s.key_row())};
-    const Operand output = operand(scores, {batch, h, s.queries, s.keys}, h * s.queries * s.keys);
+        operand_of(q, {batch, s.queries, s.query_row()}, s.queries * s.query_row()),
+        operand_of(k, {batch, s.keys, s.key_row()}, (s.keys + 1) * s.key_row())};
+    const Operand output =
+        operand_of(scores, {batch, h, s.queries, s.keys}, h * s.queries * s.keys);
     run_fast({{AttentionScores{s.heads}, {}, {}, "", "", no_layer}, inputs, output, {}});
     const std::vector<float> expected =
         sums_of(s, scores.size() - 1, [&](auto& sums, auto b, auto head, auto i, auto j, auto d) {
@@ -101,10 +92,10 @@ TEST_CASE("eager attention: values of all sizes are sums of products, nothing is
     std::vector<float> v = whole_numbers(batch * (s.keys + 1) * s.key_row(), 2);
     std::vector<float> out(batch * s.queries * s.query_row() + 1, 0.5F);
     const std::vector<Operand> inputs{
-        operand(p, {batch, h, s.queries, s.keys}, h * s.queries * s.keys),
-        operand(v, {batch, s.keys, s.key_row()}, (s.keys + 1) * s.key_row())};
+        operand_of(p, {batch, h, s.queries, s.keys}, h * s.queries * s.keys),
+        operand_of(v, {batch, s.keys, s.key_row()}, (s.keys + 1) * s.key_row())};
     const Operand output =
-        operand(out, {batch, s.queries, s.query_row()}, s.queries * s.query_row());
+        operand_of(out, {batch, s.queries, s.query_row()}, s.queries * s.query_row());
     run_fast({{AttentionValues{s.heads}, {}, {}, "", "", no_layer}, inputs, output, {}});
     const std::vector<float> expected =
         sums_of(s, out.size() - 1, [&](auto& sums, auto b, auto head, auto i, auto j, auto d) {
