@@ -41,12 +41,9 @@ void run(const Options& o, const Globals& globals) {
     if (!o.force) throw Error(found + ", or --force", Fault::Run);
     globals.warn(found);
   };
-  const reports::Steadiness steadiness{
-      .look = [&] { return reports::look_at_machine(hardware); },
-      .tolerance = o.tolerance / 100,
-      .looks_again = o.looks_again,
-      .on_lost = o.force ? nullptr : std::function<void(const reports::MachineState&)>(refuse),
-  };
+  reports::Steadiness steadiness = reports::as_calibrated(hardware, o.tolerance);
+  steadiness.looks_again = o.looks_again;
+  if (!o.force) steadiness.on_lost = refuse;
   std::string output;
   const auto run_command = [&] {
     const Stopwatch watch;

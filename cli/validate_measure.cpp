@@ -94,11 +94,7 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
   if (o.rounds > 0) options.rounds = o.rounds;
-  if (o.steady > 0) {
-    options.steadiness.emplace();
-    options.steadiness->look = [&] { return reports::look_at_machine(options.hardware); };
-    options.steadiness->tolerance = o.steady / 100;
-  }
+  if (o.steady > 0) options.steadiness = reports::as_calibrated(options.hardware, o.steady);
   std::uint64_t unsteady_rows = 0;
   options.on_unsteady = [&] { ++unsteady_rows; };
   check_plot(o);

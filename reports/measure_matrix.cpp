@@ -373,13 +373,15 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
   return points;
 }
 
-MachineState look_at_machine(const roofline::Hardware& hardware) {
-  constexpr double seconds = 0.1;
-  constexpr std::size_t block_bytes = std::size_t{256} << 20;
-  const auto stalls = execute::Stalls::Counted;
-  return {execute::measure_fma_rate(seconds, stalls) / hardware.vector_flops_per_second.value,
-          execute::measure_read_bandwidth(seconds, block_bytes, stalls) /
-              hardware.memory_bandwidth.value};
+Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent) {
+  const auto look = [&hardware]() -> MachineState {
+    constexpr double seconds = 0.1;
+    const auto stalls = execute::Stalls::Counted;
+    return {execute::measure_fma_rate(seconds, stalls) / hardware.vector_flops_per_second.value,
+            execute::measure_read_bandwidth(seconds, execute::beyond_caches, stalls) /
+                hardware.memory_bandwidth.value};
+  };
+  return {.look = look, .tolerance = per_cent / 100};
 }
 
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,

@@ -64,10 +64,10 @@ struct MeasureOptions : MeasuredRowsOptions {
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 
-/// Looks at this machine's arithmetic and memory, stalls counted: their rates over the
-/// `vector_flops_per_second` and the `memory_bandwidth` of the hardware, the latter of which
-/// products of one row may have set.
-MachineState look_at_machine(const roofline::Hardware& hardware);
+/// Rounds count while this machine's arithmetic and memory, stalls counted, are within so many per
+/// cent of the `vector_flops_per_second` and the `memory_bandwidth` of the hardware, the latter of
+/// which products of one row may have set. The hardware must outlive it.
+Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent);
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
 /// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the

@@ -14,10 +14,10 @@ double measure_fma_rate(double seconds = 0.05, Stalls stalls = Stalls::LeftOut);
 /// Likewise of the core that runs the calling thread, by the thread's own processor time: in a
 /// third of a millisecond, also while other threads want the core.
 double measure_core_fma_rate();
-/// Bytes per second that all threads read, each its part of a block: by default one larger than the
-/// caches, so from memory.
-double measure_read_bandwidth(double seconds = 0.1,
-                              std::size_t block_bytes = std::size_t{256} << 20,
+/// More bytes than caches hold.
+inline constexpr std::size_t beyond_caches = std::size_t{256} << 20;
+/// Bytes per second that all threads read, each its part of a block.
+double measure_read_bandwidth(double seconds = 0.1, std::size_t block_bytes = beyond_caches,
                               Stalls stalls = Stalls::LeftOut);
 
 /// OpenMP's threads from now on; 0 leaves them as they are. Returns how many there are.

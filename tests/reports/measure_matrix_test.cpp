@@ -307,10 +307,10 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
 
 TEST_CASE("matrix: a look at this machine is over the hardware's rates") {
   roofline::Hardware hw = roofline::load_hardware(catalog(), "x86-server-cpu");
-  const MachineState as_it_is = look_at_machine(hw);
+  const MachineState as_it_is = as_calibrated(hw, 10).look();
   hw.vector_flops_per_second.value /= 1000;
   hw.memory_bandwidth.value *= 1000;
-  const MachineState thousandth = look_at_machine(hw);
+  const MachineState thousandth = as_calibrated(hw, 10).look();
   CHECK(thousandth.compute / as_it_is.compute > 100);
   CHECK(thousandth.compute / as_it_is.compute < 10000);
   CHECK(thousandth.memory / as_it_is.memory > 1e-4);
