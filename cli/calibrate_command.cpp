@@ -235,8 +235,9 @@ void add_calibrate(CLI::App& app, const Globals& globals) {
       ->type_name("FILE.json");
   c->add_flag("--quick", options->quick, "fewer rounds: under 20 s");
   c->add_flag("--force", options->force, "write the file even when the medians do not settle");
-  c->add_option("--threads", options->threads, "threads of the executor; default: all")
-      ->check(CLI::PositiveNumber);
+  c->add_option("--threads", options->threads, "threads of the executor; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
   c->callback([options, &globals] { run(*options, globals); });
 }
 

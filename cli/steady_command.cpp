@@ -80,14 +80,16 @@ void add_steady(CLI::App& app, const Globals& globals) {
       ->required()
       ->type_name("HW");
   c->add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1.0, 1000.0))
+      ->type_name("PERCENT")
       ->capture_default_str();
   c->add_option("--looks", options->looks_again,
                 "looks at a machine in another state, a second apart, before it is given up")
       ->capture_default_str();
   c->add_flag("--force", options->force, "print what there is when the machine does not come back");
-  c->add_option("--threads", options->threads, "threads that look; default: all")
-      ->check(CLI::PositiveNumber);
+  c->add_option("--threads", options->threads, "threads that look; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
   c->callback([options, &globals] { run(*options, globals); });
 }
 

@@ -128,8 +128,8 @@ void ValidateOptions::add_to(CLI::App& c) {
   c.add_flag("--quick", quick, "--measure: a small matrix");
   c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
   c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
-  c.add_option("--rounds", rounds, "--measure: runs of each row, of which it has the medians: 3")
-      ->check(CLI::PositiveNumber)
+  c.add_option("--rounds", rounds, "--measure: runs of each row, whose medians it has; default: 3")
+      ->check(CLI::Range(1, 1000))
       ->type_name("N");
   c.add_option("--steady", steady,
                "--measure: count rounds while this machine computes and reads memory as its "
