@@ -139,10 +139,12 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
     const double left_s = Seconds(end - Clock::now()).count();
     const double wait_s = std::min(std::max(left_s, 0.0), options.stop != nullptr ? look_s : 1e3);
     if (::poll(open.data(), open.size(), static_cast<int>(std::ceil(1e3 * wait_s))) <= 0) continue;
-    if (open[0].revents != 0 && !read_some(output[0], options.most_output, run.output))
-      open[0].fd = -1;
-    if (open[1].revents != 0 && !read_some(errors[0], options.most_output, run.errors))
-      open[1].fd = -1;
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (open[i].revents == 0) continue;
+      if (!read_some(open[i].fd, options.most_output, i == 0 ? run.output : run.errors)) {
+        open[i].fd = -1;
+      }
+    }
   }
   ::close(output[0]);
   if (options.keep_errors) ::close(errors[0]);

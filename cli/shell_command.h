@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <limits>
 #include <string>
 
 namespace kvcast::cli {
@@ -13,7 +14,7 @@ inline constexpr const char* spin_limit = "GOMP_SPINCOUNT";
 inline constexpr const char* own_spin_limit = "KVCAST_LIMITED_SPINNING";
 
 struct ShellOptions {
-  double limit_s = 0;
+  double limit_s = std::numeric_limits<double>::infinity();
   std::size_t most_output = 1u << 20;       ///< bytes kept of either, more than any answer needs
   bool keep_errors = false;                 ///< else they go where this program's go
   const std::atomic<bool>* stop = nullptr;  ///< set by Ctrl-C, which then ends only the command

@@ -1,6 +1,4 @@
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -47,9 +45,8 @@ void run(const Options& o, const Globals& globals) {
   std::string output;
   const auto run_command = [&] {
     const Stopwatch watch;
-    const ShellRun done = run_shell(o.command, "steady",
-                                    {.limit_s = std::numeric_limits<std::int32_t>::max(),
-                                     .most_output = std::numeric_limits<std::size_t>::max()});
+    const ShellRun done =
+        run_shell(o.command, "steady", {.most_output = std::numeric_limits<std::size_t>::max()});
     if (const std::string failure = done.failure(); !failure.empty()) {
       throw Error(fmt::format("'{}': {}", o.command, failure), Fault::Run);
     }
