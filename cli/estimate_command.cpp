@@ -15,6 +15,7 @@
 #include "model/quantity.h"
 #include "reports/study_plots.h"
 #include "reports/validation_store.h"
+#include "roofline/hardware_writer.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -86,6 +87,7 @@ ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
                     {"factor", f.factor},
                     {"source", f.source},
                     {"reference", f.reference}});
+    if (!f.by_length.empty()) rows.back()["by_length"] = roofline::by_length_json(f.by_length);
   }
   return rows;
 }

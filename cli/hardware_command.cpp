@@ -1,10 +1,12 @@
 #include <memory>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "model/quantity.h"
 #include "roofline/hardware.h"
+#include "roofline/hardware_writer.h"
 
 namespace kvcast::cli {
 namespace {
@@ -21,6 +23,7 @@ struct Options {
 ordered_json source_json(const Sourced& s) {
   ordered_json j{{"source", roofline::name(s.source)}, {"reference", s.reference}};
   if (!s.note.empty()) j["note"] = s.note;
+  if (!s.by_length.empty()) j["by_length"] = roofline::by_length_json(s.by_length);
   return j;
 }
 
@@ -89,8 +92,17 @@ void add_rows(Table& table, const std::string& key, const ordered_json& value,
     }
     return;
   }
-  table.add({key, shortest(value.get<double>()), source["source"].get<std::string>(),
-             source["reference"].get<std::string>()});
+  const auto add = [&](const std::string& name, const ordered_json& number) {
+    table.add({name, shortest(number.get<double>()), source["source"].get<std::string>(),
+               source["reference"].get<std::string>()});
+  };
+  add(key, value);
+  if (!source.contains("by_length")) return;
+  const ordered_json& by_length = source["by_length"];
+  for (std::size_t i = 0; i < by_length["lengths"].size(); ++i) {
+    add(fmt::format("{} at {}", key, by_length["lengths"][i].get<std::uint64_t>()),
+        by_length["values"][i]);
+  }
 }
 
 void list(const Globals& globals, bool json) {

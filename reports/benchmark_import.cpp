@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,6 +22,7 @@
 namespace kvcast::reports {
 namespace {
 
+using roofline::FactorAt;
 using roofline::Hardware;
 using roofline::Source;
 using roofline::Sourced;
@@ -91,6 +96,21 @@ Benchmark read_benchmark(const CsvRow& row) {
   return b;
 }
 
+/// A number of "1x32x4096x128", counted from its end; none where the shape has other words.
+std::optional<std::uint64_t> dimension(std::string_view shape, std::size_t from_end) {
+  for (; from_end > 1; --from_end) {
+    const std::size_t x = shape.rfind('x');
+    if (x == std::string_view::npos) return {};
+    shape = shape.substr(0, x);
+  }
+  const std::size_t x = shape.rfind('x');
+  if (x != std::string_view::npos) shape = shape.substr(x + 1);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), number);
+  if (error != std::errc() || end != shape.data() + shape.size() || number == 0) return {};
+  return number;
+}
+
 /// From rows to factors: peaks first, then what is measured against them.
 class Importer {
  public:
@@ -155,19 +175,63 @@ class Importer {
     share("copy", hw.memory_bandwidth_factor);
     share("elementwise", hw.elementwise_bandwidth);
     share("softmax", hw.softmax_bandwidth);
+    if (!rates_of("softmax", "", false).empty()) {
+      set_by_length("softmax", "", 1, false, hw.memory_bandwidth, *hw.softmax_bandwidth);
+    }
     latencies(kind);
   }
 
  private:
-  /// FLOP/s or bytes/s of the rows of a benchmark; an empty dtype: of all.
+  /// An empty dtype: of all.
+  static bool is_of(const Benchmark& b, const std::string& benchmark, const std::string& dtype) {
+    return b.name == benchmark && (dtype.empty() || b.dtype == dtype);
+  }
+  static double rate_of(const Benchmark& b, bool flops) {
+    return (flops ? b.flops : b.bytes) / b.median_s;
+  }
+  /// FLOP/s or bytes/s of the rows of a benchmark.
   std::vector<double> rates_of(const std::string& benchmark, const std::string& dtype,
                                bool flops) const {
     std::vector<double> rates;
     for (const Benchmark& b : result.rows) {
-      if (b.name != benchmark || !(dtype.empty() || b.dtype == dtype)) continue;
-      rates.push_back((flops ? b.flops : b.bytes) / b.median_s);
+      if (is_of(b, benchmark, dtype)) rates.push_back(rate_of(b, flops));
     }
     return rates;
+  }
+
+  /// Gives a factor its shares of a peak at each length that shapes have at `from_end` (1: the last
+  /// number), where there are several. Lengths whose rows took no longer than a shorter one's are
+  /// left out, which its note says.
+  void set_by_length(const std::string& benchmark, const std::string& dtype, std::size_t from_end,
+                     bool flops, const Sourced& peak, Sourced& factor) const {
+    std::map<std::uint64_t, std::vector<double>> rates;
+    for (const Benchmark& b : result.rows) {
+      if (!is_of(b, benchmark, dtype)) continue;
+      if (const auto length = dimension(b.shape, from_end)) {
+        rates[*length].push_back(rate_of(b, flops));
+      }
+    }
+    std::vector<FactorAt> points;
+    std::vector<std::uint64_t> left_out;
+    double longest_row = 0;
+    for (const auto& [length, of_length] : rates) {
+      const std::string what = fmt::format("{} at {}", benchmark, length);
+      // As it is written.
+      const double share = std::round(share_of(median(of_length), peak, what, 0).value * 1e4) / 1e4;
+      const double row = static_cast<double>(length) / share;
+      if (share == 0 || row <= longest_row) {
+        left_out.push_back(length);
+        continue;
+      }
+      longest_row = row;
+      points.push_back({length, share});
+    }
+    if (points.size() < 2) return;
+    factor.by_length = points;
+    if (!left_out.empty()) {
+      factor.note += fmt::format("; lengths {} took no longer than shorter ones and are left out",
+                                 fmt::join(left_out, ", "));
+    }
   }
 
   Sourced measured(double value, std::string note) const {
@@ -273,6 +337,7 @@ class Importer {
       Sourced& rate = hw.tiled_attention_rate[parse_dtype(dtype)] =
           share_of(longest->flops / longest->median_s, peak_of(dtype, what), what, 1);
       rate.note = "the longest prompt, " + longest->shape;
+      set_by_length("attention", dtype, 2, true, peak_of(dtype, what), rate);
     }
   }
 

@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "roofline/hardware_writer.h"
 
 namespace kvcast::reports {
 namespace {
 
+using roofline::FactorAt;
 using roofline::Hardware;
 using roofline::Source;
 using roofline::Sourced;
@@ -66,11 +68,20 @@ struct Parameter {
   double limit = 1;
   bool was_given = true;
 
+  /// Factors by length keep their proportions, none above 1.
   void set(Hardware& hw, double value) const {
     Sourced s{value, Source::Fitted, "fit", ""};
+    const auto scale = [&](const Sourced& before) {
+      s.by_length = before.by_length;
+      for (FactorAt& at : s.by_length) at.value = std::min(1.0, at.value * value / before.value);
+    };
     if (rates != nullptr) {
+      if (const auto before = (hw.*rates).find(dtype); before != (hw.*rates).end()) {
+        scale(before->second);
+      }
       (hw.*rates)[dtype] = s;
     } else if (share != nullptr) {
+      if (hw.*share) scale(*(hw.*share));
       hw.*share = s;
     } else {
       hw.*latency = s;
@@ -355,6 +366,22 @@ FactorFit fit_factors(std::vector<ValidationCase> cases, const Devices& devices,
   return fit;
 }
 
+namespace {
+
+/// "tiled_attention_rate.fp16", "softmax_bandwidth"; null: a latency.
+const Sourced* factor_of(const Hardware& hw, const std::string& name) {
+  for (const ShareName& s : share_names) {
+    if (name == s.name) return &*(hw.*s.share);
+  }
+  const std::size_t dot = name.find('.');
+  for (const RateName& r : rate_names) {
+    if (name.substr(0, dot) == r.name) return &(hw.*r.rates).at(parse_dtype(name.substr(dot + 1)));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::string fitted_hardware_json(const std::filesystem::path& file, const FactorFit& fit,
                                  std::string_view name, std::string_view rows) {
   using nlohmann::ordered_json;
@@ -372,6 +399,10 @@ std::string fitted_hardware_json(const std::filesystem::path& file, const Factor
       if (f.name != l.name) continue;
       entry["value"] = fmt::format("{:.6g} us", f.after * 1e6);
       j["latency"][l.key] = entry;
+    }
+    if (const Sourced* fitted = factor_of(fit.hardware, f.name);
+        fitted != nullptr && !fitted->by_length.empty()) {
+      entry["by_length"] = roofline::by_length_json(fitted->by_length);
     }
     if (dot != std::string::npos) {
       j["factors"][f.name.substr(0, dot)][f.name.substr(dot + 1)] = entry;

@@ -28,12 +28,18 @@ class Fingerprint {
   void add(std::string_view name, double value) {
     hash_.add(fmt::format("{}={:.6g};", name, value));
   }
-  void add(std::string_view name, const std::optional<Sourced>& value) {
-    if (value) add(name, value->value);
+  void add(std::string_view name, const Sourced& number) {
+    add(name, number.value);
+    for (const roofline::FactorAt& point : number.by_length) {
+      add(fmt::format("{} at {}", name, point.length), point.value);
+    }
+  }
+  void add(std::string_view name, const std::optional<Sourced>& number) {
+    if (number) add(name, *number);
   }
   void add(std::string_view name, const std::map<DType, Sourced>& values) {
     for (const auto& [dtype, value] : values) {
-      add(fmt::format("{}.{}", name, kvcast::name(dtype)), value.value);
+      add(fmt::format("{}.{}", name, kvcast::name(dtype)), value);
     }
   }
   std::string text() const { return hash_.text(); }

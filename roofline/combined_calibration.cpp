@@ -21,31 +21,40 @@ constexpr const char* ratio = "";
 struct Entry {
   std::string name;
   const char* unit = ratio;  ///< of rate()
-  Sourced* number = nullptr;
+  double* number = nullptr;
+  std::string* reference = nullptr;  ///< null: that of the number before it
   Sourced* peak = nullptr;
 
-  double rate() const { return number->value * (peak == nullptr ? 1 : peak->value); }
+  double rate() const { return *number * (peak == nullptr ? 1 : peak->value); }
 };
 
 /// All numbers that calibrations measure, peaks before their shares.
 std::vector<Entry> entries_of(Hardware& hw) {
   std::vector<Entry> list;
-  for (auto& [dtype, peak] : hw.peak_flops_per_second) {
-    list.push_back({fmt::format("peak_flops_per_second.{}", name(dtype)), flop_rate, &peak});
-  }
-  list.push_back({"vector_flops_per_second", flop_rate, &hw.vector_flops_per_second});
-  list.push_back({"memory_bandwidth", byte_rate, &hw.memory_bandwidth});
+  const auto put = [&](const std::string& what, const char* unit, Sourced& number,
+                       Sourced* peak = nullptr) {
+    list.push_back({what, unit, &number.value, &number.reference, peak});
+    for (FactorAt& point : number.by_length) {
+      const std::string at = fmt::format("{} at {}", what, point.length);
+      list.push_back({at, unit, &point.value, nullptr, peak});
+    }
+  };
   const auto add = [&](const char* what, const char* unit, std::optional<Sourced>& number,
                        Sourced* peak = nullptr) {
-    if (number) list.push_back({what, unit, &*number, peak});
+    if (number) put(what, unit, *number, peak);
   };
+  for (auto& [dtype, peak] : hw.peak_flops_per_second) {
+    put(fmt::format("peak_flops_per_second.{}", name(dtype)), flop_rate, peak);
+  }
+  put("vector_flops_per_second", flop_rate, hw.vector_flops_per_second);
+  put("memory_bandwidth", byte_rate, hw.memory_bandwidth);
   add("on_chip_memory_bandwidth", byte_rate, hw.on_chip_memory_bandwidth);
   for (auto& [link, numbers] : hw.links) {
-    list.push_back({fmt::format("links.{}.bandwidth", link), byte_rate, &numbers.bandwidth});
-    list.push_back({fmt::format("links.{}.latency", link), seconds, &numbers.latency});
+    put(fmt::format("links.{}.bandwidth", link), byte_rate, numbers.bandwidth);
+    put(fmt::format("links.{}.latency", link), seconds, numbers.latency);
   }
-  list.push_back({"latency.operator", seconds, &hw.operator_latency});
-  list.push_back({"latency.host_operator", seconds, &hw.host_operator_latency});
+  put("latency.operator", seconds, hw.operator_latency);
+  put("latency.host_operator", seconds, hw.host_operator_latency);
   add("latency.elementwise", seconds, hw.elementwise_latency);
   add("latency.product", seconds, hw.product_latency);
   add("latency.host_message", seconds, hw.host_message_latency);
@@ -53,8 +62,8 @@ std::vector<Entry> entries_of(Hardware& hw) {
   const auto shares = [&](const char* what, std::map<DType, Sourced>& numbers) {
     for (auto& [dtype, number] : numbers) {
       const DType runs_as = hw.supported(dtype);
-      list.push_back({fmt::format("factors.{}.{}", what, name(dtype)), flop_rate, &number,
-                      &hw.peak_flops_per_second.at(runs_as)});
+      put(fmt::format("factors.{}.{}", what, name(dtype)), flop_rate, number,
+          &hw.peak_flops_per_second.at(runs_as));
     }
   };
   shares("matrix_rate", hw.matrix_rate);
@@ -122,11 +131,12 @@ CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path
   }
   for (std::size_t i = 0; i < combined.size(); ++i) {
     const double median = c.numbers[i].median();
-    Sourced& s = *combined[i].number;
+    const Entry& e = combined[i];
     // Its peak is combined already, and no lower: each calibration's is no lower than its rates.
-    s.value = combined[i].peak == nullptr ? median : median / combined[i].peak->value;
-    s.reference =
-        fmt::format("median of {} calibrations, the first: {}", files.size(), s.reference);
+    *e.number = e.peak == nullptr ? median : median / e.peak->value;
+    if (e.reference == nullptr) continue;
+    *e.reference =
+        fmt::format("median of {} calibrations, the first: {}", files.size(), *e.reference);
   }
   return c;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
@@ -43,12 +44,43 @@ Sourced read_quantity(const JsonObject& parent, std::string_view key, Dimension 
   return s;
 }
 
+/// {"lengths": [1024, 2048], "values": [0.55, 0.47]}
+std::vector<FactorAt> read_by_length(const JsonObject& o) {
+  const std::vector<std::uint64_t> lengths = o.wholes("lengths");
+  const std::vector<double> values = o.positives("values");
+  o.reject_unknown_keys();
+  if (values.size() != lengths.size()) {
+    o.fail("values", fmt::format("{} numbers, one for each length", lengths.size()));
+  }
+  std::vector<FactorAt> points;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (values[i] > 1) o.fail("values", "shares of the peak, above 0 and at most 1");
+    if (i > 0 && lengths[i] <= lengths[i - 1]) o.fail("lengths", "each longer than the one before");
+    // Searches rest on it: more keys never take less time.
+    const auto row_s = [&](std::size_t j) { return static_cast<double>(lengths[j]) / values[j]; };
+    if (i > 0 && row_s(i) <= row_s(i - 1)) {
+      throw Error(o.place_of("values"),
+                  fmt::format("{:g} at {} and {:g} at {}", values[i - 1], lengths[i - 1], values[i],
+                              lengths[i]),
+                  "a row that takes longer than a shorter one");
+    }
+    points.push_back({lengths[i], values[i]});
+  }
+  return points;
+}
+
+enum class ByLength { No, Maybe };
+
 /// {"value": 0.85, "source": ..., "reference": ...}
-Sourced read_factor(const JsonObject& parent, std::string_view key) {
+Sourced read_factor(const JsonObject& parent, std::string_view key,
+                    ByLength by_length = ByLength::No) {
   const JsonObject o = parent.object(key);
   Sourced s = read_provenance(o);
   s.value = o.positive("value");
   if (s.value > 1) o.fail("value", "a share of the peak, above 0 and at most 1");
+  if (by_length == ByLength::Maybe && o.has("by_length")) {
+    s.by_length = read_by_length(o.object("by_length"));
+  }
   o.reject_unknown_keys();
   return s;
 }
@@ -68,29 +100,42 @@ std::map<DType, Sourced> by_dtype(const JsonObject& o, Read read) {
   return values;
 }
 
-std::map<DType, Sourced> factors_by_dtype(const JsonObject& factors, std::string_view key) {
+std::map<DType, Sourced> factors_by_dtype(const JsonObject& factors, std::string_view key,
+                                          ByLength by_length = ByLength::No) {
   if (!factors.has(key)) return {};
-  return by_dtype(factors.object(key), read_factor);
+  return by_dtype(factors.object(key), [&](const JsonObject& o, const std::string& dtype) {
+    return read_factor(o, dtype, by_length);
+  });
 }
 
-std::optional<Sourced> optional_factor(const JsonObject& factors, std::string_view key) {
+std::optional<Sourced> optional_factor(const JsonObject& factors, std::string_view key,
+                                       ByLength by_length = ByLength::No) {
   if (!factors.has(key)) return {};
-  return read_factor(factors, key);
+  return read_factor(factors, key, by_length);
 }
 
 void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.matrix_rate = factors_by_dtype(factors, "matrix_rate");
   hw.batched_matrix_rate = factors_by_dtype(factors, "batched_matrix_rate");
-  hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate");
+  hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate", ByLength::Maybe);
   hw.decode_attention_rate = factors_by_dtype(factors, "decode_attention_rate");
   hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
   hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
-  hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth");
+  hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth", ByLength::Maybe);
   hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");
   hw.tiled_attention_bandwidth = optional_factor(factors, "tiled_attention_bandwidth");
   hw.overlap = optional_factor(factors, "overlap");
   hw.link_rate = optional_factor(factors, "link_rate");
   factors.reject_unknown_keys();
+}
+
+/// A number that is said anew is not what its base measured at several lengths.
+void forget_lengths(nlohmann::json& of_base, const nlohmann::json& own) {
+  if (!of_base.is_object() || !own.is_object()) return;
+  if (own.contains("value")) of_base.erase("by_length");
+  for (const auto& [key, entry] : own.items()) {
+    if (of_base.contains(key)) forget_lengths(of_base[key], entry);
+  }
 }
 
 /// The file, or the one it extends with its own entries in the place of that one's.
@@ -106,6 +151,7 @@ nlohmann::json read_extended(const std::filesystem::path& path) {
   const JsonObject of_base(extended, path.string() + ": /extends");
   if (of_base.has("extends")) o.fail("extends", "a file that extends no other one");
   document.erase("extends");
+  forget_lengths(extended, document);
   extended.merge_patch(document);
   return extended;
 }

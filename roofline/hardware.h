@@ -1,11 +1,13 @@
 /// Hardware descriptions: peaks, capacities, latencies and measured factors, each with its source.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/catalog.h"
 #include "model/dtype.h"
@@ -17,12 +19,22 @@ namespace kvcast::roofline {
 enum class Source { Datasheet, Measured, Fitted };
 std::string_view name(Source source);
 
+/// A factor as it was measured with rows of one length.
+struct FactorAt {
+  std::uint64_t length = 0;
+  double value = 0;
+  bool operator==(const FactorAt&) const = default;
+};
+
 /// A number in base units with its provenance.
 struct Sourced {
   double value = 0;
   Source source = Source::Datasheet;
   std::string reference;  ///< document and page, repository and path, who and when
   std::string note;
+  /// Where it was measured with rows of several lengths, in their order, each row slower than a
+  /// shorter one; `value` stands for all where a length is not known. Empty: one for all.
+  std::vector<FactorAt> by_length = {};
 };
 
 struct Link {
@@ -52,13 +64,14 @@ struct Hardware {
   std::optional<Sourced>
       host_exchange_latency;  ///< likewise a layer's exchange, beside its messages
 
-  std::map<DType, Sourced> matrix_rate;               ///< Engine::Matrix
-  std::map<DType, Sourced> batched_matrix_rate;       ///< Engine::BatchedMatrix
-  std::map<DType, Sourced> tiled_attention_rate;      ///< Engine::TiledAttention
+  std::map<DType, Sourced> matrix_rate;          ///< Engine::Matrix
+  std::map<DType, Sourced> batched_matrix_rate;  ///< Engine::BatchedMatrix
+  /// Engine::TiledAttention; by length: the keys that causal attention without a window sees.
+  std::map<DType, Sourced> tiled_attention_rate;
   std::map<DType, Sourced> decode_attention_rate;     ///< Engine::DecodeAttention
   std::optional<Sourced> memory_bandwidth_factor;     ///< streaming reads and writes
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
-  std::optional<Sourced> softmax_bandwidth;           ///< eager softmax over long rows
+  std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query
   /// The same with many: what it reads is brought into order before it is multiplied.
   std::optional<Sourced> tiled_attention_bandwidth;
@@ -73,7 +86,7 @@ struct Hardware {
 
 /// Reads a hardware file (format: data/hardware/README.md); what is not said in one that extends
 /// another of its folder is read from that. Throws Error for unknown keys, values without a unit,
-/// zero or negative values, factors above 1, unknown sources.
+/// zero or negative values, factors above 1 or by lengths in disorder, unknown sources.
 Hardware read_hardware(const std::filesystem::path& path);
 
 /// The JSON text of a hardware file, with what it extends in it. Throws Error as read_hardware.

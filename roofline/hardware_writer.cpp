@@ -29,8 +29,17 @@ ordered_json rate(const Sourced& s, DType dtype) {
 }
 
 ordered_json factor(const Sourced& s) {
-  const bool digits = s.source == Source::Measured && s.value >= 0.01;
-  return sourced(s, digits ? std::round(s.value * 1e4) / 1e4 : s.value);
+  const auto rounded = [&](double value) {
+    const bool digits = s.source == Source::Measured && value >= 0.01;
+    return digits ? std::round(value * 1e4) / 1e4 : value;
+  };
+  ordered_json j = sourced(s, rounded(s.value));
+  if (!s.by_length.empty()) {
+    std::vector<FactorAt> points = s.by_length;
+    for (FactorAt& point : points) point.value = rounded(point.value);
+    j["by_length"] = by_length_json(points);
+  }
+  return j;
 }
 
 ordered_json factors_of(const Hardware& hw) {
@@ -56,6 +65,15 @@ ordered_json factors_of(const Hardware& hw) {
 }
 
 }  // namespace
+
+ordered_json by_length_json(const std::vector<FactorAt>& points) {
+  ordered_json j;
+  for (const FactorAt& point : points) {
+    j["lengths"].push_back(point.length);
+    j["values"].push_back(point.value);
+  }
+  return j;
+}
 
 ordered_json hardware_entries(const Hardware& hw) {
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};

@@ -7,6 +7,9 @@
 
 namespace kvcast::roofline {
 
+/// {"lengths": [...], "values": [...]}, as a hardware file has them.
+nlohmann::ordered_json by_length_json(const std::vector<FactorAt>& points);
+
 /// The entries of a hardware file, in the order of data/hardware/README.md, as read_hardware reads
 /// them. What was measured is written to five digits, other numbers as exactly as they are known.
 nlohmann::ordered_json hardware_entries(const Hardware& hardware);

@@ -76,6 +76,25 @@ bool moves_intermediates(const Node& node, Stream stream, const Lowering& loweri
          (elementwise == nullptr || !has_exponential(elementwise->function));
 }
 
+/// The queries of a decode step: one, and what it takes back beside it.
+bool is_one_and_more(const Count& queries) {
+  const auto terms = queries.terms();
+  return std::any_of(terms.begin(), terms.end(),
+                     [](const Count::Term& t) { return t.monomial.factors().empty(); });
+}
+
+/// See OpCost::length.
+Count length_of(const Graph& graph, const Node& node) {
+  if (const auto* attention = std::get_if<TiledAttention>(&node.op)) {
+    const bool as_measured = attention->mask.causal && attention->mask.window == 0 &&
+                             !is_one_and_more(graph.tensor(node.inputs[0]).shape[1]);
+    return as_measured ? attention->visible_keys : Count();
+  }
+  if (!std::holds_alternative<Softmax>(node.op)) return {};
+  const std::vector<Count>& shape = graph.tensor(node.output).shape;
+  return is_one_and_more(shape[shape.size() - 2]) ? Count() : shape.back();
+}
+
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
   const auto same_tensor = [&](TensorId i, TensorId j) {
     const TensorInfo& x = graph.tensor(i);
@@ -99,8 +118,9 @@ std::string_view name(Bound bound) {
   return {};
 }
 
-std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
-  std::vector<OpGroup> groups;
+FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
+  FoldedGraph folded;
+  std::vector<OpGroup>& groups = folded.groups;
   struct Known {
     const Node* node;
     std::size_t group;
@@ -108,6 +128,7 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
   std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
   const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
   for (const Node& node : graph.nodes()) {
+    folded.group_of_node.push_back(no_group);
     if (is_message(node.op)) continue;
     std::vector<Known>& known = by_label[{node.phase, node.label}];
     Work node_work = work(graph, node);
@@ -115,6 +136,7 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
     const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
       return same_operands(graph, *k.node, node) && groups[k.group].sharing == sharing;
     });
+    folded.group_of_node.back() = alike == known.end() ? groups.size() : alike->group;
     if (alike != known.end()) {
       ++groups[alike->group].count;
       continue;
@@ -128,18 +150,28 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
     }
     groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(graph, node),
                       stream, std::move(node_work), repetition_of(graph, node), sharing,
-                      std::move(intermediates), 1});
+                      std::move(intermediates), length_of(graph, node), 1});
   }
-  return groups;
+  return folded;
+}
+
+std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
+  return fold_nodes(graph, lowering).groups;
 }
 
 bool operator<(const OpCost& a, const OpCost& b) {
   const auto fields = [](const OpCost& c) {
     return std::tie(c.flops, c.bytes, c.engine, c.stream, c.repetition.operand_bytes,
                     c.repetition.times, c.sharing.operand_bytes, c.sharing.layers,
-                    c.intermediate_bytes);
+                    c.intermediate_bytes, c.length);
   };
   return fields(a) < fields(b);
+}
+
+LengthCurves length_curves(const OpCost& cost, const Rates& rates) {
+  if (cost.length.is_zero()) return {};
+  return {rates.flops_by_length[static_cast<std::size_t>(cost.engine)],
+          rates.bytes_by_length[static_cast<std::size_t>(cost.stream)]};
 }
 
 std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates) {
@@ -204,6 +236,11 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
     t.memory = t.memory + t.bytes_on_chip / *rates.on_chip_bytes_per_second;
   }
   if (t.flops.count == 0) t.compute = {0};
+  if (const LengthCurves curves = length_curves(group.cost(), rates); !curves.are_flat()) {
+    const auto length = static_cast<double>(group.length.at(values));
+    t.compute = {t.compute.value / curves.flops.at(length)};
+    t.memory = {t.memory.value / curves.bytes.at(length)};
+  }
   const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};
   const Seconds latency = rates.latency(group.engine, group.stream);
   t.total = busy + latency;

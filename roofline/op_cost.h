@@ -44,6 +44,9 @@ struct OpCost {
   /// Of an eager operator that does little else than move numbers: what it takes from the operators
   /// before it and leaves to those behind it. What fits the on-chip memory never leaves it.
   Count intermediate_bytes;
+  /// Keys of a softmax's rows, and those that causal tiled attention without a window sees; not of
+  /// decode steps. Zero: of others, of which nobody measured how they depend on it.
+  Count length;
   friend bool operator<(const OpCost& a, const OpCost& b);
 };
 
@@ -57,6 +60,16 @@ struct SparedBytes {
 /// Results take the place of what they are made of, so half of the bytes that an operator moves lie
 /// on the chip at once.
 inline double most_intermediate_bytes(double on_chip_bytes) { return 2 * on_chip_bytes; }
+
+/// The operator's rates at its length, over those without one.
+struct LengthCurves {
+  RateCurve flops;
+  RateCurve bytes;
+
+  bool are_flat() const { return flops.is_flat() && bytes.is_flat(); }
+};
+/// Flat where the operator has no length.
+LengthCurves length_curves(const OpCost& cost, const Rates& rates);
 
 /// At most one of each kind: of a cache tensor that another layer has read, and of intermediates.
 std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates);
@@ -72,15 +85,26 @@ struct OpGroup {
   Repetition repetition;
   Sharing sharing;
   Count intermediate_bytes;
+  Count length;
   std::uint64_t count = 0;
 
   OpCost cost() const {
-    return {work.flops, work.bytes(), engine, stream, repetition, sharing, intermediate_bytes};
+    return {work.flops, work.bytes(),       engine, stream, repetition,
+            sharing,    intermediate_bytes, length};
   }
 };
 
+/// A graph's operators in groups, and the group of each node.
+struct FoldedGraph {
+  std::vector<OpGroup> groups;
+  std::vector<std::size_t> group_of_node;  ///< no_group: of Send and Receive
+};
+inline constexpr auto no_group = static_cast<std::size_t>(-1);
+
 /// Folds identical operators (mostly those of identical layers) into groups, in order of their
 /// first appearance. Messages keep links busy and no device: Send and Receive are left out.
+FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering);
+/// The groups alone.
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
 
 Work total_work(const std::vector<OpGroup>& groups);

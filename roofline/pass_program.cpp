@@ -60,17 +60,32 @@ KVCAST_INLINE void roof_times(const ProgramEntry& e, const Polynomials::Term* te
       memory[i] -= bytes.v[i] <= s.most_bytes ? bytes.v[i] * s.seconds_per_byte : 0.0;
     }
   }
-  if (!e.repeats) return;
-  Lanes bytes;
-  Lanes operand;
-  Lanes times;
-  evaluate_into(bytes.v.data(), terms, e.bytes, monomials);
-  evaluate_into(operand.v.data(), terms, e.operand_bytes, monomials);
-  evaluate_into(times.v.data(), terms, e.times, monomials);
-  for (std::size_t i = 0; i < lanes; ++i) {
-    const double between = (bytes.v[i] - operand.v[i]) / times.v[i] + operand.v[i];
-    const double again = operand.v[i] * (times.v[i] - 1) * e.seconds_per_byte;
-    memory[i] += between > on_chip_bytes ? again : 0.0;
+  if (e.repeats) {
+    Lanes bytes;
+    Lanes operand;
+    Lanes times;
+    evaluate_into(bytes.v.data(), terms, e.bytes, monomials);
+    evaluate_into(operand.v.data(), terms, e.operand_bytes, monomials);
+    evaluate_into(times.v.data(), terms, e.times, monomials);
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const double between = (bytes.v[i] - operand.v[i]) / times.v[i] + operand.v[i];
+      const double again = operand.v[i] * (times.v[i] - 1) * e.seconds_per_byte;
+      memory[i] += between > on_chip_bytes ? again : 0.0;
+    }
+  }
+  if (!e.curves.are_flat()) {
+    Lanes length;
+    evaluate_into(length.v.data(), terms, e.length, monomials);
+    double flops_rate = 1;
+    double bytes_rate = 1;
+    for (std::size_t i = 0; i < lanes; ++i) {
+      if (i == 0 || length.v[i] != length.v[i - 1]) {  // often all the same
+        flops_rate = e.curves.flops.at(length.v[i]);
+        bytes_rate = e.curves.bytes.at(length.v[i]);
+      }
+      compute[i] /= flops_rate;
+      memory[i] /= bytes_rate;
+    }
   }
 }
 
@@ -201,6 +216,8 @@ PassProgram::PassProgram(const std::vector<OpGroup>& groups, const Rates& rates)
     for (const SparedBytes& s : spared_bytes(cost, rates)) {
       e.spared.push_back({polynomials_.add(s.bytes), s.most_bytes, s.seconds_per_byte});
     }
+    e.curves = length_curves(cost, rates);
+    if (!e.curves.are_flat()) e.length = polynomials_.add(cost.length);
     num_operators_ += e.count;
     entries_.push_back(std::move(e));
   }

@@ -69,6 +69,8 @@ struct ProgramEntry {
   double seconds_per_byte = 0;
   double latency_s = 0;
   std::vector<Spared> spared;
+  LengthCurves curves;  ///< where they are not flat, `length` is set
+  Polynomial length;
 };
 
 /// Symbol values of a block of points and the monomials made of them.

@@ -37,6 +37,14 @@ class RateBuilder {
     }
     return peak.value * apply(full, peak, factor);
   }
+  /// Of the factor of that dtype itself.
+  RateCurve curve(DType operands, const std::map<DType, Sourced>& factors) const {
+    return curve(factor_for(factors, hw_.supported(operands)));
+  }
+  RateCurve curve(const Sourced* factor) const {
+    if (factor == nullptr || mode_ == Mode::SpeedOfLight) return {};
+    return RateCurve(factor->by_length, factor->value);
+  }
   double bandwidth(const std::string& name, const Sourced* factor) {
     return hw_.memory_bandwidth.value * apply(name, hw_.memory_bandwidth, factor);
   }
@@ -70,7 +78,8 @@ class RateBuilder {
   void note(const std::string& name, const Sourced& peak, const Sourced* factor) {
     const Sourced& origin = factor == nullptr ? peak : *factor;
     rates.factors.push_back({name, peak.value, factor == nullptr ? 1 : factor->value,
-                             std::string(kvcast::roofline::name(origin.source)), origin.reference});
+                             std::string(kvcast::roofline::name(origin.source)), origin.reference,
+                             origin.by_length});
   }
 
   const Hardware& hw_;
@@ -110,6 +119,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   } else {
     const double rate = b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate);
     set(Engine::TiledAttention, rate);
+    b.rates.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] =
+        b.curve(attention_dtype, hw.tiled_attention_rate);
     // Scores that a method asks for beside the attention: no device has a factor for these.
     set(Engine::BatchedMatrix, rate);
     // Where nobody measured it apart, decoding's attention runs as a prompt's does.
@@ -132,6 +143,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     const Sourced* softmax = pointer(hw.softmax_bandwidth);
     stream(Stream::Elementwise, "elementwise_bandwidth", elementwise ? elementwise : memory);
     stream(Stream::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
+    b.rates.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = b.curve(softmax);
   } else {
     const BytesPerSecond rate = b.rates.bytes_per_second[0];
     b.rates.bytes_per_second.fill(rate);

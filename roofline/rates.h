@@ -9,6 +9,7 @@
 #include "model/recorder.h"
 #include "model/units.h"
 #include "roofline/hardware.h"
+#include "roofline/rate_curve.h"
 
 namespace kvcast::roofline {
 
@@ -37,11 +38,15 @@ struct UsedFactor {
   double factor = 1;   ///< achieved / peak
   std::string source;  ///< "datasheet", "measured", "fitted"
   std::string reference;
+  std::vector<FactorAt> by_length = {};  ///< what stands in its place where a length is known
 };
 
 struct Rates {
   std::array<FlopsPerSecond, num_engines> flops_per_second;
   std::array<BytesPerSecond, num_streams> bytes_per_second;
+  /// Both at an operator's length (OpCost::length), over what they are without one.
+  std::array<RateCurve, num_engines> flops_by_length;
+  std::array<RateCurve, num_streams> bytes_by_length;
   /// The part of an operator's memory time that its arithmetic waits for.
   double exposed = 0;
   Seconds operator_latency;

@@ -147,6 +147,8 @@ LayerTimes::Part LayerTimes::compile(const std::vector<roofline::OpGroup>& group
     for (const roofline::SparedBytes& s : roofline::spared_bytes(cost, rates_)) {
       e.spared.push_back({add(s.bytes, 1), s.most_bytes, s.seconds_per_byte});
     }
+    e.curves = roofline::length_curves(cost, rates_);
+    if (!e.curves.are_flat()) e.length = add(cost.length, 1);
     part.operators += e.count;
     part.entries.push_back(std::move(e));
   }
@@ -164,7 +166,7 @@ double LayerTimes::sum(Range range, std::span<const double> monomials) const {
 double LayerTimes::device_seconds(const Part& part, std::span<const double> monomials) const {
   double total = 0;
   for (const Entry& e : part.entries) {
-    const double compute = sum(e.compute_s, monomials);
+    double compute = sum(e.compute_s, monomials);
     double memory = sum(e.memory_s, monomials);
     for (const Spared& s : e.spared) {
       const double bytes = sum(s.bytes, monomials);
@@ -175,6 +177,11 @@ double LayerTimes::device_seconds(const Part& part, std::span<const double> mono
       const double times = sum(e.times, monomials);
       const double between = (sum(e.bytes, monomials) - operand) / times + operand;
       if (between > rates_.on_chip_bytes) memory += operand * (times - 1) * e.seconds_per_byte;
+    }
+    if (!e.curves.are_flat()) {
+      const double length = sum(e.length, monomials);
+      compute /= e.curves.flops.at(length);
+      memory /= e.curves.bytes.at(length);
     }
     total += e.count * (roofline::busy_seconds(compute, memory, rates_.exposed) + e.latency_s);
   }

@@ -112,6 +112,8 @@ class LayerTimes {
     double seconds_per_byte = 0;
     double latency_s = 0;
     std::vector<Spared> spared;
+    roofline::LengthCurves curves;  ///< where they are not flat, `length` is set
+    Range length;
   };
   struct Part {
     std::vector<Entry> entries;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -97,6 +98,52 @@ TEST_CASE("import: factors are shares of the datasheet's peaks") {
   CHECK(hw.matrix_rate.at(DType::FP16).source == roofline::Source::Measured);
   CHECK(hw.matrix_rate.at(DType::FP16).reference ==
         "card.csv of 2026-01-31T12:00:00Z, PyTorch 2.4, driver 535.1");
+}
+
+TEST_CASE("import: rows of several lengths give rates by length") {
+  const roofline::Hardware base = datasheet();
+  using Points = std::vector<roofline::FactorAt>;
+  {
+    const File file(card);  // one softmax, prompts of 1024 and 8192 tokens at 30 and 45 TFLOP/s
+    const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
+    CHECK(hw.softmax_bandwidth->by_length.empty());
+    const Points& points = hw.tiled_attention_rate.at(DType::FP16).by_length;
+    REQUIRE(points.size() == 2);
+    CHECK(points[0].length == 1024);
+    CHECK(points[0].value == doctest::Approx(0.3));
+    CHECK(points[1].length == 8192);
+    CHECK(points[1].value == doctest::Approx(0.45));
+  }
+  // 200, 300 and 100 GB/s at 2048, whose median counts, and 380 at 4096; rows of 4097 at 900 would
+  // be faster than those.
+  const std::string rows = run + std::string("softmax,fp32,1x2048,0,200e9,1,0.99,1.01,20\n") +  //
+                           run + "softmax,fp32,2x2048,0,300e9,1,0.99,1.01,20\n" +               //
+                           run + "softmax,fp32,3x2048,0,100e9,1,0.99,1.01,20\n" +               //
+                           run + "softmax,fp32,1x4097,0,900e9,1,0.99,1.01,20\n" +               //
+                           run + "softmax,fp32,1x4096,0,380e9,1,0.99,1.01,20\n" +               //
+                           run + "softmax,fp32,8x,0,400e9,1,0.99,1.01,20\n";
+  const std::string one = run + std::string("softmax,fp32,1,0,400e9,1,0.99,1.01,20\n");
+  const File file(replaced(card, one, rows));
+  const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
+  CHECK(hw.softmax_bandwidth->value == doctest::Approx(0.34));
+  const Points& points = hw.softmax_bandwidth->by_length;
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].length == 2048);
+  CHECK(points[0].value == doctest::Approx(0.2));
+  CHECK(points[1].length == 4096);
+  CHECK(points[1].value == doctest::Approx(0.38));
+  CHECK(hw.softmax_bandwidth->note ==
+        "6 rows of softmax; lengths 4097 took no longer than shorter ones and are left out");
+  const TestFolder folder;
+  std::ofstream(folder / "mine.json") << to_json(import_benchmarks(file.path(), &base), "mine");
+  CHECK(roofline::read_hardware(folder / "mine.json").softmax_bandwidth->by_length == points);
+  // At one length faster than the memory can be, though not in the middle.
+  std::string fast = rows;
+  fast.replace(fast.find("900e9"), 5, "1900e9");
+  const std::string message = refusal(replaced(card, one, fast), &base);
+  CAPTURE(message);
+  CHECK(message.find("softmax at 4097") != std::string::npos);
+  CHECK(message.find("of the peak") != std::string::npos);
 }
 
 TEST_CASE("import: without a datasheet the best rates are the peaks") {

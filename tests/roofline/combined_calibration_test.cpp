@@ -81,6 +81,30 @@ TEST_CASE("combine: medians are of rates, and shares are of the median peak") {
   CHECK(two.hardware.memory_bandwidth_factor->value == doctest::Approx(0.25));
 }
 
+TEST_CASE("combine: rates by length are combined at each length, of which all have the same") {
+  const reports::TestFolder folder;
+  const auto file = [&](const std::string& name, double bandwidth, std::vector<FactorAt> points) {
+    Hardware hw = device(100e9, bandwidth, 0.5);
+    hw.softmax_bandwidth = measured(0.5);
+    hw.softmax_bandwidth->by_length = std::move(points);
+    return written(folder, name, hw);
+  };
+  // 2, 12 and 6 GB/s at 10; 3, 16 and 9 at 20; the median peak is 30 GB/s.
+  const std::vector<std::filesystem::path> files{file("a.json", 20e9, {{10, 0.1}, {20, 0.15}}),
+                                                 file("b.json", 40e9, {{10, 0.3}, {20, 0.4}}),
+                                                 file("c.json", 30e9, {{10, 0.2}, {20, 0.3}})};
+  const CombinedCalibration c = combine_calibrations(files);
+  REQUIRE(c.hardware.softmax_bandwidth->by_length.size() == 2);
+  CHECK(c.hardware.softmax_bandwidth->by_length[0].length == 10);
+  CHECK(c.hardware.softmax_bandwidth->by_length[0].value == doctest::Approx(6.0 / 30));
+  CHECK(c.hardware.softmax_bandwidth->by_length[1].value == doctest::Approx(9.0 / 30));
+  CHECK(c.hardware.softmax_bandwidth->reference ==
+        "median of 3 calibrations, the first: kvcast calibrate");
+  const auto other = file("d.json", 20e9, {{10, 0.1}, {30, 0.2}});
+  CHECK_THROWS_WITH_AS(combine_calibrations({files[0], other}),
+                       doctest::Contains("factors.softmax_bandwidth at 20"), Error);
+}
+
 TEST_CASE("combine: what is not of one machine is refused in one line") {
   const reports::TestFolder folder;
   const auto a = written(folder, "a.json", device(1e9, 1e9, 0.5));

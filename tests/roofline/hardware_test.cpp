@@ -41,6 +41,8 @@ const json valid = json::parse(R"({
     "host_operator": {"value": "0 s", "source": "fitted", "reference": "none"}},
   "factors": {
     "matrix_rate": {"fp16": {"value": 0.8, "source": "measured", "reference": "us, today"}},
+    "softmax_bandwidth": {"value": 0.4, "source": "measured", "reference": "us, today",
+      "by_length": {"lengths": [1000, 2000], "values": [0.3, 0.5]}},
     "memory_bandwidth": {"value": 1, "source": "measured", "reference": "us, today"}}})");
 
 struct Bad {
@@ -123,6 +125,19 @@ TEST_CASE("hardware: a file that extends another says only what is different") {
   CHECK(slow.memory_bandwidth.value == base.memory_bandwidth.value);
   CHECK_FALSE(base.host_message_latency);
   CHECK_FALSE(base.link_rate);
+
+  // A factor that is said anew is not what the base measured at several lengths.
+  const std::string of_toy = R"({"extends": "toy", "factors": {"softmax_bandwidth": )";
+  write("other.json", of_toy + R"({"value": 0.2, "source": "measured", "reference": "us"}}})");
+  CHECK(base.softmax_bandwidth->by_length.size() == 2);
+  CHECK(slow.softmax_bandwidth->by_length == base.softmax_bandwidth->by_length);
+  const Hardware other = read_hardware(folder / "other.json");
+  CHECK(other.softmax_bandwidth->value == 0.2);
+  CHECK(other.softmax_bandwidth->by_length.empty());
+  write("both.json", of_toy + R"({"value": 0.2, "source": "measured", "reference": "us",
+    "by_length": {"lengths": [7], "values": [0.1]}}}})");
+  CHECK(read_hardware(folder / "both.json").softmax_bandwidth->by_length ==
+        std::vector<FactorAt>{{7, 0.1}});
 
   write("again.json", R"({"extends": "slow"})");
   CHECK_THROWS_AS(read_hardware(folder / "again.json"), Error);
@@ -213,6 +228,25 @@ TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
            {"factor above 1",
             R"({"factors": {"memory_bandwidth": {"value": 1.01}}})",
             {"/factors/memory_bandwidth/value", "1.01", "at most 1"}},
+           {"lengths in disorder",
+            R"({"factors": {"softmax_bandwidth": {"by_length": {"lengths": [8, 8]}}}})",
+            {"/factors/softmax_bandwidth/by_length/lengths", "[8,8]", "longer than"}},
+           {"fewer values than lengths",
+            R"({"factors": {"softmax_bandwidth": {"by_length": {"values": [0.5]}}}})",
+            {"/factors/softmax_bandwidth/by_length/values", "[0.5]", "2 numbers"}},
+           {"value of a length above 1",
+            R"({"factors": {"softmax_bandwidth": {"by_length": {"values": [0.5, 1.5]}}}})",
+            {"/factors/softmax_bandwidth/by_length/values", "at most 1"}},
+           {"a longer row in less time",
+            R"({"factors": {"softmax_bandwidth": {"by_length": {"values": [0.2, 0.5]}}}})",
+            {"/factors/softmax_bandwidth/by_length/values", "0.2 at 1000 and 0.5 at 2000",
+             "longer than a shorter one"}},
+           {"lengths that are none",
+            R"({"factors": {"softmax_bandwidth": {"by_length": {"lengths": []}}}})",
+            {"/factors/softmax_bandwidth/by_length/lengths", "whole numbers"}},
+           {"a rate by length that has none",
+            R"({"factors": {"memory_bandwidth": {"by_length": {"lengths": [1], "values": [1]}}}})",
+            {"/factors/memory_bandwidth", "unknown key 'by_length'"}},
            {"factor in percent",
             R"({"factors": {"matrix_rate": {"fp16": {"value": 80}}}})",
             {"/factors/matrix_rate/fp16/value", "at most 1"}},

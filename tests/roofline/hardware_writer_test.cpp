@@ -18,6 +18,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     CHECK(a.source == b.source);
     CHECK(a.reference == b.reference);
     CHECK(a.note == b.note);
+    CHECK(a.by_length == b.by_length);
   };
   const auto same_maps = [&](const auto& a, const auto& b) {
     REQUIRE(a.size() == b.size());

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/catalog.h"
 #include "model/config_reader.h"
 #include "model/rank_recording.h"
 
@@ -188,6 +189,57 @@ TEST_CASE("op_cost: intermediates are those of eager operators that only move nu
   for (const OpGroup& g : fold(record(tiny(), {}, fused).prefill, fused)) {
     CHECK(g.intermediate_bytes.is_zero());
   }
+}
+
+TEST_CASE("op_cost: an operator with a length has its rates there") {
+  Rates r = rates(4, 2, 0.5);
+  r.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] =
+      RateCurve({{10, 0.25}, {20, 0.75}}, 1);
+  r.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = RateCurve({{10, 0.25}}, 0.5);
+  OpGroup attention = group(12, 2, Engine::TiledAttention, Stream::Attention);
+  CHECK(time_of(attention, r, values).total == Seconds{3.5});  // no length
+  attention.length = 15;
+  CHECK(time_of(attention, r, values).compute == Seconds{6});  // half of the rate
+  CHECK(time_of(attention, r, values).memory == Seconds{1});
+  CHECK(time_of(attention, r, values).total == Seconds{6.5});
+  OpGroup softmax = group(4, 10, Engine::Vector, Stream::Softmax);
+  softmax.length = 30;
+  CHECK(time_of(softmax, r, values).compute == Seconds{1});
+  CHECK(time_of(softmax, r, values).memory == Seconds{10});
+}
+
+TEST_CASE("op_cost: softmax and tiled attention of many queries have the length of their keys") {
+  for (const Lowering& lowering : {eager, Lowering{}}) {
+    const Recording r = record(tiny(), {}, lowering, {.chunked = true});
+    std::uint64_t with_length = 0;
+    for (const OpGroup& g : fold(r.prefill, lowering)) {
+      if (g.length.is_zero()) continue;
+      CHECK(g.op == (lowering.attention == Kernels::Eager ? "softmax" : "tiled_attention"));
+      CHECK(g.length == Count(symbol::kv_len));
+      with_length += g.count;
+    }
+    CHECK(with_length == 5);  // layers
+    for (const OpGroup& g : fold(r.decode, lowering)) CHECK(g.length.is_zero());
+  }
+}
+
+TEST_CASE("op_cost: what nobody measured by its length has none") {
+  // A window, an encoder that sees all, steps that take tokens back.
+  const Architecture window = tiny(R"({"model_type": "mistral", "sliding_window": 8})");
+  for (const OpGroup& g : fold(record(window, {}, {}).prefill, {})) CHECK(g.length.is_zero());
+  const Architecture whisper =
+      load_model(Catalog(std::string(KVCAST_SOURCE_DIR) + "/data"), "whisper-base");
+  for (const Lowering& lowering : {eager, Lowering{}}) {
+    std::uint64_t with_length = 0;
+    for (const OpGroup& g : fold(record(whisper, {}, lowering).prefill, lowering)) {
+      if (g.phase.find("encoder") == std::string::npos || g.length.is_zero()) continue;
+      CHECK(g.op == "softmax");  // of eager attention, whose rows are all keys
+      with_length += g.count;
+    }
+    CHECK((with_length > 0) == (lowering.attention == Kernels::Eager));
+  }
+  const Recording lazy = record(tiny(), {{"lazyllm", {{"begin", "0.75"}, {"end", "0.5"}}}}, eager);
+  for (const OpGroup& g : fold(lazy.decode, eager)) CHECK(g.length.is_zero());
 }
 
 TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {

@@ -95,6 +95,9 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
       const Recording r = tiny(lowering);
       Rates rate = rates(on_chip);
       rate.on_chip_bytes_per_second = {BytesPerSecond{1000}};
+      const RateCurve curve({{3, 0.3}, {40, 0.9}, {90, 0.7}}, 0.5);
+      rate.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] = curve;
+      rate.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = curve;
       for (const Graph* graph : {&r.prefill, &r.decode}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         const PassProgram program(groups, rate);

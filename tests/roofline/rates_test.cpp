@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -81,6 +82,34 @@ TEST_CASE("rates: eager kernels have rates of their own, and a host that issues 
   CHECK(bytes(r, Stream::Elementwise) == 125);
   CHECK(bytes(r, Stream::Softmax) == 62.5);
   CHECK(r.host_operator_latency == Seconds{7});
+}
+
+TEST_CASE("rates: softmax and tiled attention have rates by length where those were measured") {
+  Hardware hw = toy();
+  hw.softmax_bandwidth->by_length = {{10, 0.0625}, {20, 0.1}};
+  hw.tiled_attention_rate[DType::FP16].by_length = {{10, 0.05}, {20, 0.1}};
+  const auto softmax = static_cast<std::size_t>(Stream::Softmax);
+  const auto tiled = static_cast<std::size_t>(Engine::TiledAttention);
+  const Rates e = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  CHECK(bytes(e, Stream::Softmax) == 62.5);  // what it is without a length
+  CHECK(e.bytes_by_length[softmax].at(10) == doctest::Approx(0.0625 / 0.125));
+  CHECK(e.bytes_by_length[softmax].at(20) == doctest::Approx(0.1 / 0.125));
+  CHECK(e.flops_by_length[tiled].is_flat());
+  const Rates f = make_rates(hw, lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
+  CHECK(f.flops_by_length[tiled].at(10) == doctest::Approx(0.05 / 0.125));
+  CHECK(f.bytes_by_length[softmax].is_flat());
+  for (const auto& [rates, name] :
+       {std::pair(&e, "softmax_bandwidth"), std::pair(&f, "tiled_attention_rate bf16")}) {
+    const auto used = std::find_if(rates->factors.begin(), rates->factors.end(),
+                                   [&](const UsedFactor& u) { return u.name == name; });
+    REQUIRE(used != rates->factors.end());
+    CHECK(used->by_length.size() == 2);
+  }
+  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+    const Rates light = make_rates(hw, lowering(kernels), Mode::SpeedOfLight);
+    for (const RateCurve& curve : light.flops_by_length) CHECK(curve.is_flat());
+    for (const RateCurve& curve : light.bytes_by_length) CHECK(curve.is_flat());
+  }
 }
 
 TEST_CASE("rates: eager element-wise operators have a latency of their own where it was measured") {

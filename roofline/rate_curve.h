@@ -1,0 +1,27 @@
+/// A rate that depends on the length of the rows that a kernel works through.
+#pragma once
+
+#include <vector>
+
+#include "roofline/hardware.h"
+
+namespace kvcast::roofline {
+
+class RateCurve {
+ public:
+  /// The same at every length.
+  RateCurve() = default;
+  /// `points`: see Sourced::by_length; `value`: what the rate is without a length.
+  RateCurve(const std::vector<FactorAt>& points, double value);
+
+  bool is_flat() const { return lengths_.empty(); }
+  /// The rate over what it is without a length: linear between measured lengths, and what it is at
+  /// the shortest and at the longest of them beyond these.
+  double at(double length) const;
+
+ private:
+  std::vector<double> lengths_;
+  std::vector<double> rates_;
+};
+
+}  // namespace kvcast::roofline
