@@ -21,7 +21,7 @@ set label 'ours / published - 1' at screen 0.01771, screen 0.47917 center rotate
 set logscale x 10
 set xtics ('0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
 set xrange [0.0486664:4.86989]
-set yrange [-0.130746:0.23745]
+set yrange [-0.127205:0.199264]
 
 plot 'ttft-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvr-table3-base, measured', \
      'ttft-errors.csv' skip 1 every ::5::52 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvr-table1, measured', \

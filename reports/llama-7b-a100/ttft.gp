@@ -23,7 +23,7 @@ set xtics ('1k' 1024, '2k' 2048, '4k' 4096, '8k' 8192)
 set xrange [904.359:13913.6]
 set logscale y 10
 set ytics ('' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
-set yrange [0.0772649:4.91771]
+set yrange [0.0779403:4.77055]
 
 plot 'ttft.csv' skip 1 every ::0::4 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'forecast', \
      'ttft.csv' skip 1 every ::5::9 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'published (measured)'

@@ -24,6 +24,6 @@ set xrange [0.00351545:145.763]
 set yrange [-0.60379:0.63412]
 
 plot 'engines-errors.csv' skip 1 every ::0::56 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'plain, request', \
-     'engines-errors.csv' skip 1 every ::57::71 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, tpot', \
-     'engines-errors.csv' skip 1 every ::72::100 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, ttft', \
-     'engines-errors.csv' skip 1 every ::101::101 using (0.00351545):3:(145.759):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'engines-errors.csv' skip 1 every ::57::73 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, tpot', \
+     'engines-errors.csv' skip 1 every ::74::104 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, ttft', \
+     'engines-errors.csv' skip 1 every ::105::105 using (0.00351545):3:(145.759):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

@@ -27,5 +27,5 @@ set yrange [0.00183875:150.331]
 
 plot 'engines.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'engines.csv' skip 1 every ::2::58 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, request', \
-     'engines.csv' skip 1 every ::59::73 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
-     'engines.csv' skip 1 every ::74::102 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft'
+     'engines.csv' skip 1 every ::59::75 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
+     'engines.csv' skip 1 every ::76::106 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft'

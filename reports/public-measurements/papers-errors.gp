@@ -21,7 +21,7 @@ set label 'predicted / measured - 1' at screen 0.01771, screen 0.49667 center ro
 set logscale x 10
 set xtics ('' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
 set xrange [0.083209:4.74708]
-set yrange [-0.0716855:0.0356837]
+set yrange [-0.0634217:0.00483778]
 
 plot 'papers-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'plain, ttft', \
      'papers-errors.csv' skip 1 every ::5::5 using (0.083209):3:(4.66388):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

@@ -23,7 +23,7 @@ set xtics ('' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.
 set xrange [0.083209:4.74708]
 set logscale y 10
 set ytics ('' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
-set yrange [0.0772649:4.91771]
+set yrange [0.0779403:4.77055]
 
 plot 'papers.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'papers.csv' skip 1 every ::2::6 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, ttft'

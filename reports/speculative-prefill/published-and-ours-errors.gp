@@ -21,7 +21,7 @@ set label 'ours / published - 1' at screen 0.01771, screen 0.47917 center rotate
 set logscale x 10
 set xtics ('4' 4, '5' 5, '6' 6, '7' 7, '8' 8, '9' 9, '10' 10)
 set xrange [3.16079:18.5636]
-set yrange [-0.0634446:0.230314]
+set yrange [-0.064113:0.230345]
 
 plot 'published-and-ours-errors.csv' skip 1 every ::0::0 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'specprefill-flops-ratio, measured', \
      'published-and-ours-errors.csv' skip 1 every ::1::8 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'specprefill-ttft, measured', \

@@ -84,21 +84,20 @@ TEST_CASE("reproduce: Llama 7B's TTFT on one A100 is within 5 % on average and 1
   CHECK(last.relative_error == doctest::Approx(last.ours / 3.95 - 1));
 }
 
-TEST_CASE("reproduce: parallel prefill on the paper's node is within 7 %, one cell 22 % off") {
+TEST_CASE("reproduce: parallel prefill on the paper's node is within 7 %, every cell within 20 %") {
   double sum = 0;
   std::size_t cells = 0;
-  std::vector<std::string> far;
   for (const char* name : {"kvr-table1", "kvr-table2", "kvr-table3-10gbs"}) {
     for (const ReproducedRow& row : rows_of(name)) {
+      CAPTURE(row.cell);
       CHECK_FALSE(row.exact);
+      CHECK(std::abs(row.relative_error) <= 0.20);
       sum += std::abs(row.relative_error);
       ++cells;
-      if (std::abs(row.relative_error) > 0.20) far.push_back(row.cell);
     }
   }
   CHECK(cells == 48 + 24 + 10);
   CHECK(sum / static_cast<double>(cells) <= 0.07);
-  CHECK(far == std::vector<std::string>{"Falcon 1B as released, 4 GPUs, 8k, TSP: ttft_s"});
   for (const char* name : {"kvr-table1-speedups", "kvr-table2-speedups"}) {
     CAPTURE(name);
     CHECK(summarize(table(name), rows_of(name)).mape <= 0.07);
