@@ -7,6 +7,7 @@
 #include "search/partition_search.h"
 #include "search/partition_table.h"
 #include "simulate/model_prefill.h"
+#include "simulate/noise.h"
 #include "simulate/scenario.h"
 
 namespace kvcast::cli {
@@ -28,6 +29,8 @@ struct PartitionTask {
   search::SendOrder send_order = search::SendOrder::Fifo;
   const simulate::Platform& platform;
   std::uint64_t prompt_len = 0;
+  /// Of objective simulator: the mean TTFT under this traffic; none: a quiet network.
+  std::optional<simulate::NoiseSpec> noise = {};
 
   simulate::PrefillWork work(const search::Partition& partition) const;
 };

@@ -324,9 +324,10 @@ void add_search(CLI::App& command, const Globals& globals) {
   c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
       ->type_name("TOKENS")
       ->capture_default_str();
-  c->add_option("--objective-command", o->objective_command,
-                "time partitions by a command that prints seconds; {partition} in it becomes the "
-                "tokens, 9728,6656")
+  c->add_option(
+       "--objective-command", o->objective_command,
+       "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
+       "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656")
       ->type_name("CMD");
   c->add_option("--command-limit-s", o->command_limit_s, "for one run of that command")
       ->type_name("SECONDS")
