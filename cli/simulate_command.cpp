@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,10 +14,12 @@
 #include "cli/simulate_output.h"
 #include "model/error.h"
 #include "model/quantity.h"
+#include "model/rank_recording.h"
 #include "reports/gantt_plot.h"
 #include "reports/plot.h"
 #include "reports/timeline_trace.h"
 #include "search/chain_links.h"
+#include "simulate/graph_programs.h"
 #include "simulate/model_prefill.h"
 #include "simulate/noise.h"
 #include "simulate/platform_json.h"
@@ -47,6 +50,7 @@ struct Options {
   std::string noise;
   std::string trace;
   std::string plot;
+  bool operators = false;
   std::string beside_scenario;  ///< the first flag given that a scenario leaves nothing to say to
   bool json = false;
 };
@@ -56,9 +60,10 @@ constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
 /// What a scenario says, or has no use for.
 constexpr std::array model_flags{
-    "--model",      "--hardware",      "--method",         "--schedule", "--devices", "--partition",
-    "--prompt-len", "--attention",     "--dtype",          "--mode",     "--set",     "--topology",
-    "--link",       "--link-gb-per-s", "--link-latency-s", "--platform"};
+    "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
+    "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
+    "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
+    "--platform",  "--operators"};
 
 /// The link that is named in the hardware file, with the share of it that payload reaches, or given
 /// by its two numbers.
@@ -141,7 +146,7 @@ SimulatedRun explicit_run(const Options& o) {
   if (!o.beside_scenario.empty()) {
     throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
   }
-  SimulatedRun run{simulate::read_scenario(o.scenario), o.scenario, {}};
+  SimulatedRun run{simulate::read_scenario(o.scenario), {}, o.scenario, {}};
   const Orders orders = parse_orders(o);
   Scenario& scenario = run.scenario;
   if (orders.all_gather && scenario.work.schedule != simulate::Schedule::Tsp) {
@@ -150,10 +155,32 @@ SimulatedRun explicit_run(const Options& o) {
   scenario.work.all_gather = orders.all_gather.value_or(scenario.work.all_gather);
   scenario.work.send_order = orders.send_order.value_or(scenario.work.send_order);
   scenario.options.send_order = scenario.work.send_order;
+  run.programs = simulate::prefill_programs(scenario.work);
   return run;
 }
 
-SimulatedRun model_run(const Options& o, const Globals& globals) {
+/// What each device does of the recorded passes of `run`, operator by operator.
+simulate::Programs recorded_programs(const roofline::Configuration& c,
+                                     const simulate::PrefillWork& work,
+                                     const roofline::Rates& rates) {
+  std::vector<MethodSpec> methods = c.methods;
+  const std::size_t ranks = work.partition_tokens.size();
+  methods.push_back({std::string(simulate::name(work.schedule)), {{"p", std::to_string(ranks)}}});
+  std::vector<Recording> recordings;
+  std::vector<simulate::RankPass> passes;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const RankShare share{work.partition_tokens, rank};
+    recordings.push_back(record_rank(c.architecture, methods, c.lowering, share));
+    passes.push_back(
+        {nullptr, recordings.back().symbols.resolve({1, share.tokens(), share.end()})});
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) passes[rank].graph = &recordings[rank].prefill;
+  return simulate::graph_programs(passes, c.lowering, rates,
+                                  work.send_order == simulate::SendOrder::Block);
+}
+
+SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
+                       const Globals& globals) {
   for (const auto& [flag, value] :
        {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware},
         std::pair{"--schedule", &o.schedule}}) {
@@ -179,13 +206,17 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   if (orders.all_gather && schedule != simulate::Schedule::Tsp) {
     throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
   }
+  if (orders.all_gather && o.operators) {
+    throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
+  }
   const PartitionTask task{.times = times,
                            .host = search::host_exchange(c.hardware, c.mode),
                            .schedule = schedule,
                            .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
                            .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
                            .platform = platform,
-                           .prompt_len = model.prompt_len};
+                           .prompt_len = model.prompt_len,
+                           .noise = noise};
   PartitionFlags flags = o.partition;
   flags.model = o.request.model;
   flags.hardware = o.request.hardware;
@@ -195,15 +226,23 @@ SimulatedRun model_run(const Options& o, const Globals& globals) {
   Scenario scenario{std::move(work), std::move(platform), {}};
   scenario.options.send_order = scenario.work.send_order;
   model.bounds = simulate::prefill_bounds(times, scenario.work);
-  return {std::move(scenario), std::move(platform_words), std::move(model)};
+  if (o.operators && task.host.message_s + task.host.exchange_s > 0) {
+    globals.warn(
+        fmt::format("--operators: the host's time for a layer's exchange and its messages "
+                    "({}'s latency.host_exchange and host_message) is not counted",
+                    c.hardware.name));
+  }
+  simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)
+                                            : simulate::prefill_programs(scenario.work);
+  return {std::move(scenario), std::move(programs), std::move(platform_words), std::move(model)};
 }
 
 void run_prefill(const Options& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong name is said before anything runs
-  const SimulatedRun run = o.scenario.empty() ? model_run(o, globals) : explicit_run(o);
-  const Simulation simulation(run.scenario.platform, simulate::prefill_programs(run.scenario.work));
+  const SimulatedRun run = o.scenario.empty() ? model_run(o, spec, globals) : explicit_run(o);
+  const Simulation simulation(run.scenario.platform, run.programs);
   simulate::RunOptions options = run.scenario.options;
   options.record = !o.trace.empty() || !o.plot.empty();
   const RunResult r = simulation.run(options);
@@ -263,7 +302,7 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->capture_default_str();
   c->add_option("--search-objective", o->partition.search_objective,
                 "of --partition search: recurrence (the default, as kvcast partition search) or "
-                "simulator, which knows what messages share")
+                "simulator, which knows what messages share and takes the mean under --noise")
       ->type_name("WHICH");
   c->add_flag("--extrapolate", o->partition.extrapolate,
               "outside the table of --partition table:FILE, take its nearest shares");
@@ -298,6 +337,9 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->type_name("ORDER");
   c->add_option("--all-gather", o->all_gather, "of tsp: ring, recursive-doubling or direct")
       ->type_name("KIND");
+  c->add_flag("--operators", o->operators,
+              "play the recorded passes of run operator by operator, keys and values each a "
+              "message, in the place of a layer's two parts");
   c->add_option("--noise", o->noise,
                 "many runs with traffic of others: "
                 "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")

@@ -25,7 +25,8 @@ struct SimulatedModel {
 
 struct SimulatedRun {
   simulate::Scenario scenario;
-  std::string platform;  ///< in words
+  simulate::Programs programs;  ///< what is played of it
+  std::string platform;         ///< in words
   std::optional<SimulatedModel> model;
 };
 

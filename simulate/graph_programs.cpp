@@ -1,0 +1,99 @@
+#include "simulate/graph_programs.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "model/error.h"
+#include "roofline/op_cost.h"
+
+namespace kvcast::simulate {
+namespace {
+
+/// Appends what a rank does to its program.
+class Player {
+ public:
+  Player(Programs& programs, std::map<std::string, std::uint32_t, std::less<>>& labels,
+         Program& program, double host_operator_s)
+      : programs_(programs),
+        labels_(labels),
+        program_(program),
+        host_operator_s_(host_operator_s) {}
+
+  void compute(double seconds, std::string_view label) {
+    program_.push_back(Compute{seconds, index_of(label)});
+    device_s_ += seconds;
+    host_s_ += host_operator_s_;
+  }
+  void message(Instruction instruction) {
+    wait_for_host();
+    program_.push_back(instruction);
+  }
+  void wait_for_host() {
+    if (host_s_ > device_s_) program_.push_back(Compute{host_s_ - device_s_, index_of("host")});
+    host_s_ = device_s_ = 0;
+  }
+
+ private:
+  std::uint32_t index_of(std::string_view label) {
+    const auto known = labels_.find(label);
+    if (known != labels_.end()) return known->second;
+    const auto index = static_cast<std::uint32_t>(programs_.labels.size());
+    programs_.labels.emplace_back(label);
+    labels_.emplace(label, index);
+    return index;
+  }
+
+  Programs& programs_;
+  std::map<std::string, std::uint32_t, std::less<>>& labels_;
+  Program& program_;
+  double host_operator_s_;
+  double device_s_ = 0;  ///< since the last message
+  double host_s_ = 0;
+};
+
+std::uint32_t peer(std::uint64_t rank, std::size_t ranks) {
+  if (rank < ranks) return static_cast<std::uint32_t>(rank);
+  throw Error("a recorded message", fmt::format("rank {}", rank),
+              fmt::format("one of {} ranks", ranks));
+}
+
+}  // namespace
+
+Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
+                        const roofline::Rates& rates, bool block) {
+  Programs programs;
+  programs.processes.resize(ranks.size());
+  std::map<std::string, std::uint32_t, std::less<>> labels;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Graph& graph = *ranks[rank].graph;
+    const std::vector<std::uint64_t>& values = ranks[rank].values;
+    const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering);
+    std::vector<double> seconds;
+    for (const roofline::OpGroup& group : folded.groups) {
+      seconds.push_back(roofline::time_of(group, rates, values).total.value);
+    }
+    Player player(programs, labels, programs.processes[rank], rates.host_operator_latency.value);
+    for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+      const Node& node = graph.nodes()[i];
+      // The n-th send to a rank is for its n-th receive from the sender: one tag for all.
+      if (const auto* send = std::get_if<kvcast::Send>(&node.op)) {
+        player.message(
+            Send{peer(send->rank, ranks.size()), 0, graph.tensor(node.output).bytes().at(values)});
+        if (block) player.message(WaitSend{});
+      } else if (const auto* receive = std::get_if<kvcast::Receive>(&node.op)) {
+        player.message(Receive{peer(receive->rank, ranks.size()), 0});
+      } else {
+        player.compute(seconds[folded.group_of_node[i]], node.label);
+      }
+    }
+    player.wait_for_host();
+  }
+  return programs;
+}
+
+}  // namespace kvcast::simulate

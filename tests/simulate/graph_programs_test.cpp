@@ -1,0 +1,165 @@
+#include "simulate/graph_programs.h"
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/catalog.h"
+#include "model/error.h"
+#include "model/rank_recording.h"
+#include "roofline/forecast.h"
+#include "roofline/hardware.h"
+#include "simulate/model_prefill.h"
+#include "simulate/simulation.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::simulate {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+constexpr Lowering fused{};
+constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+
+roofline::Rates rates_of(const Lowering& lowering) {
+  return roofline::make_rates(roofline::load_hardware(catalog(), "a100-80gb"), lowering,
+                              roofline::Mode::Calibrated);
+}
+
+/// The recorded prefills of all ranks, played.
+Programs recorded(const Architecture& a, std::vector<MethodSpec> methods,
+                  const std::vector<std::uint64_t>& partition, const Lowering& lowering,
+                  const roofline::Rates& rates, bool block = false) {
+  std::vector<Recording> recordings;
+  std::vector<RankPass> passes;
+  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
+    const RankShare share{partition, rank};
+    recordings.push_back(record_rank(a, methods, lowering, share));
+    passes.push_back(
+        {nullptr, recordings.back().symbols.resolve({1, share.tokens(), share.end()})});
+  }
+  for (std::size_t i = 0; i < passes.size(); ++i) passes[i].graph = &recordings[i].prefill;
+  return graph_programs(passes, lowering, rates, block);
+}
+
+Platform links(std::size_t devices, double bytes_per_s, double latency_s) {
+  return make_platform({TopologyKind::Ring}, static_cast<std::uint32_t>(devices), bytes_per_s,
+                       latency_s);
+}
+
+}  // namespace
+
+TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") {
+  for (const Lowering& lowering : {fused, eager}) {
+    const Architecture a = load_model(catalog(), "openelm-1.1b");
+    const roofline::Rates rates = rates_of(lowering);
+    for (const std::uint64_t prompt : {5u, 4096u}) {  // the host is slower, the device is
+      const Programs programs = recorded(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
+      const RunResult r = Simulation(links(1, 1e9, 0), programs).run();
+      const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
+      CHECK(r.ttft_s ==
+            doctest::Approx(forecaster.at({.prompt_len = prompt}).ttft_s).epsilon(1e-12));
+      CHECK(r.messages == 0);
+    }
+  }
+}
+
+TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their schedules") {
+  const Architecture a = load_model(catalog(), "llama-7b");
+  const roofline::Rates rates = rates_of(fused);
+  const LayerTimes times(a, {}, fused, rates);
+  const std::vector<std::uint64_t> partition{1500, 1000, 900, 600};
+  for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
+    const std::string method(name(schedule));
+    const Programs programs = recorded(a, {{method, {{"p", "4"}}}}, partition, fused, rates);
+    const PrefillWork work = prefill_work(times, schedule, partition);
+    for (const double bytes_per_s : {300e9, 10e9, 1e9}) {
+      CAPTURE(method);
+      CAPTURE(bytes_per_s);
+      const Platform ring = links(4, bytes_per_s, 0);
+      const RunResult by_operator = Simulation(ring, programs).run();
+      const RunResult by_layer = Simulation(ring, prefill_programs(work)).run();
+      // Keys and values of a layer are two messages.
+      CHECK(by_operator.messages == 2 * by_layer.messages);
+      CHECK(by_operator.message_bytes == by_layer.message_bytes);
+      for (std::size_t i = 0; i < partition.size(); ++i) {
+        CAPTURE(i);
+        CHECK(by_operator.processes[i].compute_s ==
+              doctest::Approx(by_layer.processes[i].compute_s).epsilon(1e-9));
+      }
+      // Keys leave a few microseconds before the values are in their cache; in tsp a rank with
+      // little to compute has to wait for all keys before it may send its values.
+      CHECK(by_operator.ttft_s > 0.98 * by_layer.ttft_s);
+      const double most = schedule == Schedule::Kvr ? 1.01 : 1.2;
+      CHECK(by_operator.ttft_s < most * by_layer.ttft_s);
+    }
+  }
+}
+
+TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {
+  const Architecture a = load_model(catalog(), "openelm-270m");
+  const roofline::Rates rates = rates_of(fused);
+  const std::vector<MethodSpec> kvr{{"kvr", {{"p", "3"}}}};
+  const auto ttft = [&](double latency_s, bool block) {
+    const Programs programs = recorded(a, kvr, {300, 200, 100}, fused, rates, block);
+    return Simulation(links(3, 1e9, latency_s), programs).run().ttft_s;
+  };
+  CHECK(ttft(1e-4, false) > ttft(0, false));
+  CHECK(ttft(1e-4, true) > ttft(1e-4, false));
+}
+
+TEST_CASE("graph_programs: any graph with messages is played, not the two schedules alone") {
+  // Three ranks in a star: 1 and 2 send 1000 bytes of their caches to 0, which waits for both.
+  // Links of 100 bytes/s; an operator without arithmetic takes the latency of 1 s.
+  Lowering bytes{};
+  bytes.activations = bytes.cache = bytes.weights = DType::INT8;
+  roofline::Rates rates;
+  rates.flops_per_second.fill({1e30});
+  rates.bytes_per_second.fill({1e30});
+  rates.on_chip_bytes = 1e30;
+  rates.operator_latency = {1};
+  std::vector<Graph> graphs;
+  std::vector<std::vector<std::uint64_t>> values;
+  for (std::uint64_t rank = 0; rank < 3; ++rank) {
+    Symbols symbols;
+    Recorder r(symbols, bytes);
+    r.enter("prefill", 0);
+    Value state =
+        r.append(r.cache("keys", {1, 0, 10}), r.input("x", {1, 100, 10}, DType::INT8), "append");
+    if (rank > 0) {
+      r.send(state, 0, 0, 100, "send");
+    } else {
+      state = r.receive(state, 1, 100, 100, 200, "receive");
+      state = r.receive(state, 2, 200, 100, 300, "receive");
+      r.unary("scale", Function::Scale, state, 2);
+    }
+    graphs.push_back(r.take());
+    values.push_back(symbols.resolve({1, 1, 1}));
+  }
+  std::vector<RankPass> ranks;
+  for (std::size_t i = 0; i < 3; ++i) ranks.push_back({&graphs[i], values[i]});
+  const Programs programs = graph_programs(ranks, bytes, rates);
+  const RunResult r = Simulation(links(3, 100, 0), programs).run();
+  // An append of 1 s everywhere, 1000 bytes at 100 bytes/s over links of their own, a scale of 1 s.
+  CHECK(r.finish_s[1] == doctest::Approx(1));
+  CHECK(r.finish_s[0] == doctest::Approx(1 + 10 + 1));
+  CHECK(r.message_bytes == 2000);
+  CHECK(programs.labels == std::vector<std::string>{"append", "scale"});
+}
+
+TEST_CASE("graph_programs: a rank that there is not is refused") {
+  const Architecture a = load_model(catalog(), "openelm-270m");
+  const roofline::Rates rates = rates_of(fused);
+  const Recording r = record_rank(a, {{"kvr", {{"p", "2"}}}}, fused, {{2, 2}, 0});
+  const RankPass alone{&r.prefill, r.symbols.resolve({1, 2, 2})};
+  CHECK_THROWS_WITH_AS(graph_programs({&alone, 1}, fused, rates),
+                       doctest::Contains("got rank 1, expected one of 1 ranks"), Error);
+}
+
+}  // namespace kvcast::simulate
