@@ -121,10 +121,12 @@ RankShare RunRanks::share(std::uint64_t prompt_len,
   }
   std::vector<std::uint64_t> partition = partition_tokens(placement_, prompt_len);
   if (searches_) partition = search();
-  return {std::move(partition), m.rank()};
+  return {std::move(partition), m.rank(), placement_.first_decodes};
 }
 
-bool RunRanks::speaks() const { return !mpi_ || mpi_->rank() + 1 == mpi_->ranks(); }
+bool RunRanks::speaks() const {
+  return !mpi_ || mpi_->rank() == (placement_.first_decodes ? 0 : mpi_->ranks() - 1);
+}
 bool RunRanks::complains() const { return !mpi_ || mpi_->rank() == 0; }
 
 bool RunRanks::prepare(const std::function<std::string()>& prepare) {

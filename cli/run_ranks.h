@@ -26,7 +26,7 @@ class RunRanks {
   RankShare share(std::uint64_t prompt_len,
                   const std::function<std::vector<std::uint64_t>()>& search) const;
   bool searches() const { return searches_; }
-  /// The last rank, which decodes, is the one that prints.
+  /// The rank that decodes, the last one or the first (tsp), is the one that prints.
   bool speaks() const;
   /// The first one tells what is wrong with the request.
   bool complains() const;

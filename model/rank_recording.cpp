@@ -86,7 +86,11 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
                   .later = exchange.later});
   recording.prefill = r.take();
   // Of kept tokens as many, whatever the part of the rank that goes on with them.
-  if (!plan.selection) recording.prompt_slots = past + symbol::prompt_len + exchange.later;
+  if (!plan.selection) {
+    const bool goes_on = share.decodes() && share.ranks() > 1;  // with all rows of the prompt
+    recording.prompt_slots =
+        goes_on ? Count(symbol::kv_len) : past + symbol::prompt_len + exchange.later;
+  }
   return recording;
 }
 

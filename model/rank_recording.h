@@ -22,9 +22,9 @@ namespace kvcast {
 /// Where a method chooses the prompt's tokens, every rank runs its helper passes on the whole
 /// prompt and knows the kept tokens, which the ranks then share: nothing but the cache is sent.
 ///
-/// The last rank has the prompt's logits and, with the whole cache, goes on decoding. The others
-/// end with the hidden states of their tokens, or their logits with Logits::All. Everything else of
-/// the recording is as without the placement.
+/// The last rank has the prompt's logits, and share.decoder(), with the whole cache, goes on
+/// decoding. The others end with the hidden states of their tokens, or their logits with
+/// Logits::All. Everything else of the recording is as without the placement.
 ///
 /// Throws Error when there is no placement for so many ranks among the methods, when they do not
 /// fit the model, and for what no placement spreads: encoder-decoder models, methods after which

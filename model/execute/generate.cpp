@@ -256,7 +256,7 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
     add(pass.graph, r.symbols.resolve({batch, start, kv_len - 1}));
   }
   add(r.prefill, prefill);
-  if (!share || share->is_last()) add(r.decode, last);
+  if (!share || share->decodes()) add(r.decode, last);
   double sum = static_cast<double>(r.weight_bytes.at({})) + activations;
   for (const auto& [name, bytes] : cache) sum += bytes;
   return sum;

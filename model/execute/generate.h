@@ -33,7 +33,7 @@ struct SessionOptions {
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
   std::uint64_t chunk = 0;
   /// With a placement among the methods: the part of the prompt that this session computes. Only
-  /// the last rank's then gives logits, unless all are asked for, and decodes.
+  /// the last rank's then has logits, unless all are asked for; the one that decodes gets them.
   std::optional<RankShare> share = {};
   /// Opens the models that methods name; null: checkpoints by their paths.
   std::function<Checkpoint(const std::string&)> open = nullptr;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <type_traits>
 
@@ -33,10 +34,10 @@ std::size_t logit_bytes(const Generation& g) {
   return g.logits.size_bytes() + g.logits64.size_bytes();
 }
 
-/// Puts the logits of all positions together on the last rank.
+/// Puts the logits of all positions together on the rank that decodes.
 void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
-  if (!share.is_last()) {
-    return send_bytes(m, share.ranks() - 1, g.logits_data.get(), logit_bytes(g));
+  if (!share.decodes()) {
+    return send_bytes(m, share.decoder(), g.logits_data.get(), logit_bytes(g));
   }
   const std::size_t batch = g.logits_shape[0];
   const std::size_t vocab = g.logits_shape[2];
@@ -46,11 +47,12 @@ void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
   for (RankShare from{share.partition, 0}; from.rank < share.ranks(); ++from.rank) {
     const std::size_t part = from.tokens() * row;
     Floats received;
-    if (!from.is_last()) {
+    const bool is_own = from.rank == share.rank;
+    if (!is_own) {
       received = allocate_floats(batch * part);
       receive_bytes(m, from.rank, received.get(), batch * part * sizeof(float));
     }
-    const float* rows = from.is_last() ? g.logits_data.get() : received.get();
+    const float* rows = is_own ? g.logits_data.get() : received.get();
     for (std::size_t b = 0; b < batch; ++b) {
       std::copy_n(rows + b * part, part, &all[(b * length + from.first()) * row]);
     }
@@ -66,14 +68,16 @@ void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
   }
 }
 
-/// The last rank tells the others that it goes on, token by token, so that each waits for the next
-/// sign no longer than its limit.
+/// The rank that decodes tells the others that it goes on, token by token, so that each waits for
+/// the next sign no longer than its limit.
 void give_sign(Messenger& m, bool ends) {
-  for (std::size_t r = 0; r + 1 < m.ranks(); ++r) send_bytes(m, r, &ends, sizeof ends);
+  for (std::size_t r = 0; r < m.ranks(); ++r) {
+    if (r != m.rank()) send_bytes(m, r, &ends, sizeof ends);
+  }
 }
 
-void wait_for_end(Messenger& m) {
-  for (bool ends = false; !ends;) receive_bytes(m, m.ranks() - 1, &ends, sizeof ends);
+void wait_for_end(const RankShare& share, Messenger& m) {
+  for (bool ends = false; !ends;) receive_bytes(m, share.decoder(), &ends, sizeof ends);
 }
 
 }  // namespace
@@ -108,20 +112,21 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger) 
   Generation& g = run.generation;
   complete(report, session, g);
   static_assert(std::is_trivially_copyable_v<RankReport>);
-  if (!share.is_last()) {
-    wait_for_end(messenger);
-    send_bytes(messenger, share.ranks() - 1, &report, sizeof report);
+  if (!share.decodes()) {
+    wait_for_end(share, messenger);
+    send_bytes(messenger, share.decoder(), &report, sizeof report);
   } else {
     give_sign(messenger, true);
     run.ranks.resize(share.ranks());
-    for (std::size_t r = 0; r + 1 < share.ranks(); ++r) {
+    for (std::size_t r = 0; r < share.ranks(); ++r) {
+      if (r == share.rank) continue;
       RankReport& other = run.ranks[r];
       receive_bytes(messenger, r, &other, sizeof other);
       g.analytic_flops += other.analytic_flops;
       g.analytic_bytes += other.analytic_bytes;
       g.counted += other.counted;
     }
-    run.ranks.back() = report;
+    run.ranks[share.rank] = report;
   }
   if (options.logits == Logits::All) gather_logits(g, share, messenger);
   return run;
@@ -131,7 +136,8 @@ RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
                   const std::vector<std::uint64_t>& partition,
                   const std::function<Request(std::size_t rank)>& request_of, double limit_s) {
   Mailboxes mailboxes(partition.size(), limit_s);
-  RankRun last;
+  const std::optional<Placement> placement = find_placement(options.methods);
+  RankRun of_decoder;
   std::exception_ptr first;
   std::mutex mutex;
   std::vector<std::thread> threads;
@@ -139,10 +145,10 @@ RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
     threads.emplace_back([&, rank, request = request_of(rank)] {
       try {
         SessionOptions o = options;
-        o.share = RankShare{partition, rank};
+        o.share = RankShare{partition, rank, placement && placement->first_decodes};
         const auto messenger = mailboxes.messenger(rank);
         RankRun run = run_rank(Session(checkpoint, o), request, *messenger);
-        if (o.share->is_last()) last = std::move(run);
+        if (o.share->decodes()) of_decoder = std::move(run);
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
@@ -152,7 +158,7 @@ RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
-  return last;
+  return of_decoder;
 }
 
 }  // namespace kvcast::execute

@@ -1,4 +1,5 @@
-/// A prompt on several ranks: each runs a session of its share, the last one goes on decoding.
+/// A prompt on several ranks: each runs a session of its share, one of them goes on decoding
+/// (RankShare::decoder).
 #pragma once
 
 #include <cstddef>
@@ -25,18 +26,18 @@ struct RankReport {
 };
 
 struct RankRun {
-  /// The last rank's, with the FLOPs and bytes of all and, if all logits were asked for, those of
-  /// the whole prompt. Of other ranks their own.
+  /// Of the rank that decodes, with the FLOPs and bytes of all and, if all logits were asked for,
+  /// those of the whole prompt. Of other ranks their own.
   Generation generation;
-  std::vector<RankReport> ranks;  ///< on the last rank only
+  std::vector<RankReport> ranks;  ///< on the rank that decodes only
 };
 
 /// This rank's part of a request. The session's share has the messenger's rank and number of ranks.
 /// Throws Error as Session::run and Messenger::receive do.
 RankRun run_rank(const Session& session, Request request, Messenger& messenger);
 
-/// All ranks in this process, each on a thread of its own; what the last one has. `options` are
-/// those of each rank but for the share; `request_of` is called once for each. Throws the first
+/// All ranks in this process, each on a thread of its own; what the one that decodes has. `options`
+/// are those of each rank but for the share; `request_of` is called once for each. Throws the first
 /// error of any rank. A rank waits `limit_s` seconds for another at most.
 RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
                   const std::vector<std::uint64_t>& partition,

@@ -84,6 +84,27 @@ struct PassWork {
   Count bytes;
 };
 
+/// The logits of the last position [batch, 1, vocab], from the rank that has them to the one that
+/// goes on with them.
+void send_last_logits(const Output& logits, DType dtype, const RankShare& share, Messenger& m) {
+  const std::size_t rows = logits.shape[1];
+  const std::size_t row = logits.shape[2] * floats_in(dtype);
+  for (std::size_t b = 0; b < logits.shape[0]; ++b) {
+    send_bytes(m, share.decoder(), &logits.data[(b * rows + rows - 1) * row], row * sizeof(float));
+  }
+}
+
+Output receive_last_logits(std::size_t batch, std::size_t vocab, DType dtype,
+                           const RankShare& share, Messenger& m) {
+  const std::size_t row = vocab * floats_in(dtype);
+  Output logits{{}, allocate_floats(batch * row)};
+  for (const std::size_t dim : {batch, std::size_t{1}, vocab}) logits.shape.push_back(dim);
+  for (std::size_t b = 0; b < batch; ++b) {
+    receive_bytes(m, share.ranks() - 1, &logits.data[b * row], row * sizeof(float));
+  }
+  return logits;
+}
+
 /// Ranks choose for themselves, from the same numbers if they compute alike.
 void check_same_kept(const std::vector<std::vector<std::uint64_t>>& kept, Messenger& messenger) {
   if (kept.empty()) return;
@@ -151,7 +172,8 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   // pruned.
   const std::size_t part_begin = options_.share ? options_.share->first() : 0;
   const std::size_t part_end = options_.share ? options_.share->end() : length;
-  const bool decodes = !options_.share || options_.share->is_last();
+  const bool has_logits = !options_.share || options_.share->is_last();
+  const bool decodes = !options_.share || options_.share->decodes();
   const std::size_t chunk = options_.chunk > 0 ? options_.chunk : part_end - part_begin;
   const std::uint64_t chunks = a.encoder_decoder ? 1 : (part_end - part_begin + chunk - 1) / chunk;
   const std::uint64_t passes =
@@ -220,7 +242,7 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
 
   const bool reads_all_kept = !g.kept.empty() && !options_.share;
   const std::size_t read = (reads_all_kept ? g.kept[0].size() : part_end - part_begin) - past;
-  const std::size_t kept = options_.logits == Logits::All ? read : decodes ? 1 : 0;
+  const std::size_t kept = options_.logits == Logits::All ? read : has_logits ? 1 : 0;
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
   }
@@ -273,9 +295,22 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
     logits =
         run_pass(prefill, recording_.prefill, prefill_work, std::move(pass), g.profile.prefill_s);
     const bool last = first + past + n == part_end;
+    if (last && has_logits && !decodes) {
+      send_last_logits(logits, dtype, *options_.share, *request.messenger);
+    }
     if (last && decodes) {
-      next = greedy(logits, dtype);
-      if (request.on_logits) request.on_logits(logits);
+      Output received;
+      if (!has_logits) {
+        received =
+            receive_last_logits(batch, a.vocab_size, dtype, *options_.share, *request.messenger);
+      }
+      const Output& first_logits = has_logits ? logits : received;
+      next = greedy(first_logits, dtype);
+      if (request.on_logits) request.on_logits(first_logits);
+      if (!has_logits && kept == 0) {
+        g.logits_shape = received.shape;
+        g.logits_data = std::move(received.data);
+      }
     }
     if (kept > 1 || last) keep_logits(logits, kept > 1 ? first - part_begin : 0);
   }

@@ -27,9 +27,14 @@ struct MethodSpec {
 struct RankShare {
   std::vector<std::uint64_t> partition;  ///< tokens of each rank, at least 1
   std::size_t rank = 0;
+  bool first_decodes = false;  ///< Placement::first_decodes
 
   std::size_t ranks() const { return partition.size(); }
+  /// Whether it has the prompt's logits.
   bool is_last() const { return rank + 1 == partition.size(); }
+  /// The rank that goes on with the whole cache.
+  std::size_t decoder() const { return first_decodes ? 0 : partition.size() - 1; }
+  bool decodes() const { return rank == decoder(); }
   std::uint64_t tokens() const { return partition[rank]; }
   std::uint64_t first() const;  ///< position of its first token
   std::uint64_t end() const { return first() + tokens(); }
@@ -40,6 +45,8 @@ struct Placement {
   std::string method;  ///< as the user wrote it, "kvr:p=4"
   std::uint64_t ranks = 1;
   std::vector<std::uint64_t> partition = {};  ///< tokens of each rank; empty: even
+  /// Every rank ends with the whole cache, and the first one goes on decoding, not the last.
+  bool first_decodes = false;
   /// What a rank does with its caches, called where there are several ranks.
   std::function<CacheExchange(const RankShare&)> exchange = {};
 };

@@ -52,6 +52,7 @@ Method tsp() {
           [](const MethodSpec& spec, Plan& plan) {
             plan.placement = parse_placement(spec);
             plan.placement->exchange = exchange;
+            plan.placement->first_decodes = true;
           },
           "tsp:p=2",
           false};

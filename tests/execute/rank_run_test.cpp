@@ -96,6 +96,7 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   std::mutex mutex;
   std::uint64_t sent = 0;
   std::uint64_t analytic_sent = 0;
+  std::set<std::size_t> decoded;
   const RankRun run = run_ranks(checkpoint, options, parts, [&](std::size_t rank) {
     Request request = single.request;
     request.on_node = [&, rank](const Graph& graph, const NodeRun& node,
@@ -104,6 +105,7 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
         keep(caches[rank], graph, node);
       }
       const std::lock_guard lock(mutex);
+      if (symbols[symbol::kv_len.id] > single.request.tokens[0].size()) decoded.insert(rank);
       const Work w = work(graph, graph.nodes()[node.node]);
       analytic_sent += w.sent_bytes().at(symbols);
       if (node.counted == nullptr) return;
@@ -120,6 +122,7 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
 
   const Generation& g = run.generation;
   CHECK(g.tokens == single.generation.tokens);
+  CHECK(decoded == std::set<std::size_t>{placement == "tsp" ? 0 : parts.size() - 1});
   CHECK(relative_difference(std::span<const double>(logits_of(g)),
                             std::span<const double>(single.logits)) < tolerance);
   std::uint64_t end = 0;
