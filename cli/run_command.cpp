@@ -262,7 +262,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 }
 
 void run(const RunOptions& o, const Globals& globals) {
-  const std::vector<MethodSpec> methods = parse_methods(o.method);
+  const std::vector<MethodSpec> methods = with_ranks_of_mpirun(parse_methods(o.method));
   if (is_idle_rank(methods)) return;
   const auto ranks = RunRanks::start(methods, o.wait_limit_s);
   if (ranks == nullptr) {

@@ -27,7 +27,7 @@ DType parse_run_dtype(const std::string& text) {
 execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
                                         std::size_t decoder_tokens, const Catalog& catalog) {
   execute::SessionOptions s;
-  s.methods = parse_methods(o.method);
+  s.methods = with_ranks_of_mpirun(parse_methods(o.method));
   apply_semantics(o.semantics, a, s.methods);
   RequestOptions kernels;
   kernels.attention = o.attention;

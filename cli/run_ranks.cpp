@@ -93,6 +93,20 @@ bool is_idle_rank(const std::vector<MethodSpec>& methods) {
               fmt::format("kvr:p={} or tsp:p={}", ranks, ranks));
 }
 
+std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
+  if (!launched_by_mpirun()) return methods;
+  for (MethodSpec& spec : methods) {
+    const auto says = [&](const char* key) {
+      return std::any_of(spec.options.begin(), spec.options.end(),
+                         [&](const auto& option) { return option.first == key; });
+    };
+    const bool is_placement = find_method(spec.name).kind == MethodKind::Placement;
+    if (!is_placement || says("p") || says("partition")) continue;
+    spec.options.emplace_back("p", std::to_string(ranks_of_mpirun()));
+  }
+  return methods;
+}
+
 std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods, double limit_s) {
   std::optional<Placement> placement = find_placement(methods);
   if (!placement) return nullptr;

@@ -54,6 +54,9 @@ class RunRanks {
 /// run alone, and another rank tells: the first one throws that Error.
 bool is_idle_rank(const std::vector<MethodSpec>& methods);
 
+/// With p=P where kvr or tsp say no number of ranks: those of the mpirun.
+std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods);
+
 /// Processes of the mpirun on this machine; 1 without mpirun.
 int ranks_on_this_machine();
 

@@ -22,8 +22,7 @@ std::string joined(const std::vector<std::uint64_t>& parts) {
   return text;
 }
 
-std::vector<std::uint64_t> parse_partition(const MethodSpec& spec, const std::string& text,
-                                           std::uint64_t ranks) {
+std::vector<std::uint64_t> parse_partition(const MethodSpec& spec, const std::string& text) {
   const std::string where = "method " + spec.name + ": option partition";
   std::vector<std::uint64_t> parts;
   const char* const end = text.data() + text.size();
@@ -38,10 +37,6 @@ std::vector<std::uint64_t> parse_partition(const MethodSpec& spec, const std::st
     parts.push_back(part);
     if (ends) break;
     next = rest + 1;
-  }
-  if (parts.size() != ranks) {
-    throw Error(where, std::to_string(parts.size()) + " parts",
-                std::to_string(ranks) + ", one for each rank");
   }
   return parts;
 }
@@ -97,14 +92,25 @@ std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods) 
 }
 
 Placement parse_placement(const MethodSpec& spec) {
-  Placement placement{to_string({spec}), whole_option(spec, "p", 1)};
+  const std::string partition = text_option(spec, "partition", "even");
+  const bool is_listed = partition != "even" && partition != "search";
+  const bool says_ranks = std::any_of(spec.options.begin(), spec.options.end(),
+                                      [](const auto& option) { return option.first == "p"; });
+  Placement placement{to_string({spec}), 1};
+  // A list says how many they are.
+  if (says_ranks || !is_listed) placement.ranks = whole_option(spec, "p", 1);
   if (placement.ranks > max_ranks) {
     throw Error("method " + spec.name + ": option p", std::to_string(placement.ranks),
                 "at most " + std::to_string(max_ranks) + " ranks");
   }
-  const std::string partition = text_option(spec, "partition", "even");
-  if (partition != "even" && partition != "search") {  // whoever knows the devices searches
-    placement.partition = parse_partition(spec, partition, placement.ranks);
+  if (is_listed) {  // else whoever knows the devices searches, or they are even
+    placement.partition = parse_partition(spec, partition);
+    if (!says_ranks) placement.ranks = placement.partition.size();
+    if (placement.partition.size() != placement.ranks) {
+      throw Error("method " + spec.name + ": option partition",
+                  fmt::format("{} parts", placement.partition.size()),
+                  fmt::format("{}, one for each rank", placement.ranks));
+    }
   }
   return placement;
 }

@@ -63,8 +63,8 @@ std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_
 std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods);
 
 /// From the options of kvr or tsp: p=P and, where the method takes it, partition=even (the
-/// default), A/B/... with P parts, or search, for which whoever knows the devices finds the parts:
-/// here they are then even. Throws Error when they are wrong.
+/// default), A/B/... with P parts, beside which p may be left out, or search, for which whoever
+/// knows the devices finds the parts: here they are then even. Throws Error when they are wrong.
 Placement parse_placement(const MethodSpec& spec);
 
 /// "keys" of a cache named "layers.3.keys" or a node labelled "cache_keys".

@@ -59,7 +59,8 @@ else
     got=$("${mpi[@]}" 2 "${run[@]}" --quiet --method $method) || fail "$method: exit status"
     [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
   done
-  for method in kvr:p=4 kvr:p=4,partition=5/3/2/1 tsp:p=4; do
+  # mpirun says how many ranks there are, or the parts do.
+  for method in kvr:p=4 kvr:p=4,partition=5/3/2/1 kvr:partition=5/3/2/1 kvr tsp:p=4 tsp; do
     got=$("${mpi[@]}" 4 "${run[@]}" --quiet --method $method) || fail "$method: exit status"
     [ "$got" = "$plain" ] || fail "$method: $got, expected $plain"
   done

@@ -82,6 +82,15 @@ TEST_CASE("placement: kvr and tsp have the scores and the traffic of the paper's
   CHECK(kvr[3].scores == 11);
 }
 
+TEST_CASE("placement: a listed partition says how many ranks there are") {
+  const auto ranks = [](const std::string& method) {
+    return find_placement(parse_methods(method)).value().ranks;
+  };
+  CHECK(ranks("kvr:partition=5/3/2/1") == 4);
+  CHECK(ranks("kvr:partition=9") == 1);
+  CHECK(ranks("kvr:p=2,partition=5/4") == 2);
+}
+
 TEST_CASE("placement: message bytes are the formulas of keys and values, layer by layer") {
   // Bytes of a token-KV unit in a layer: 2·G·hd·b = 2 · 3·4 · 2; 2 layers.
   const std::uint64_t unit = 2 * 3 * 4 * 2 * 2;
@@ -273,6 +282,7 @@ TEST_CASE("placement: wrong partitions and models are refused in one line") {
   says(line_of("kvr:p=3,partition=5/4", 9), "got 2 parts, expected 3, one for each rank");
   says(line_of("kvr:p=0", 9), "option p: got '0'");
   says(line_of("kvr", 9), "option 'p' is missing");
+  says(line_of("kvr:partition=search", 9), "option 'p' is missing");
   says(line_of("tsp:p=100000", 9), "at most 65536 ranks");
   says(line_of("tsp:p=2,partition=even", 9), "unknown option 'partition'");
   says(line_of("streaming:sinks=1,window=4+kvr:p=2", 9), "read the prompt in one piece");
