@@ -77,7 +77,7 @@ void add_steady(CLI::App& app, const Globals& globals) {
       ->required()
       ->type_name("HW");
   c->add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
-      ->check(CLI::Range(1.0, 1e9))
+      ->check(CLI::Range(1.0, 1e9))  // some thousands take any machine, as tests do
       ->type_name("PERCENT")
       ->capture_default_str();
   c->add_option("--looks", options->looks_again,

@@ -24,7 +24,7 @@ struct KvrSetting {
 
 /// How the paper's prototype ran: eager PyTorch in fp16, sends that the compute stream waits for
 /// (torch.distributed.send), NCCL's payload rate on every link. The factors of the node, two of
-/// them fitted to 13 TTFTs, are those of `a100-80gb-kvr-node`; nothing is set for a model or a
+/// them fitted to 8 TTFTs, are those of `a100-80gb-kvr-node`; nothing is set for a model or a
 /// cell.
 class KvrNode {
  public:

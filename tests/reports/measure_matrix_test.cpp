@@ -308,6 +308,7 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
 TEST_CASE("matrix: a look at this machine is over the hardware's rates") {
   roofline::Hardware hw = roofline::load_hardware(catalog(), "x86-server-cpu");
   const MachineState as_it_is = as_calibrated(hw, 10).look();
+  CHECK(as_calibrated(hw, 10).tolerance == doctest::Approx(0.1));
   hw.vector_flops_per_second.value /= 1000;
   hw.memory_bandwidth.value *= 1000;
   const MachineState thousandth = as_calibrated(hw, 10).look();
