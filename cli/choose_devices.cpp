@@ -21,6 +21,7 @@ struct Options {
   std::string prompt_len = "16k";
   std::string most_devices = "16";
   std::string least_gain = "0.1";
+  bool break_even = false;
   bool json = false;
 };
 
@@ -34,7 +35,10 @@ void choose(const Options& o, const Globals& globals) {
       search::choose_devices(runahead, context, most, least_gain);
   std::size_t chosen = 1;
   ordered_json rows = ordered_json::array();
-  Table table({"devices", "TTFT", "speed-up", "of ideal", "even parts", "TSP", ""});
+  std::vector<std::string> columns{"devices",    "TTFT", "speed-up", "of ideal",
+                                   "even parts", "TSP",  ""};
+  if (o.break_even) columns.insert(columns.end(), {"from a link of", "from a prompt of"});
+  Table table(columns);
   for (const DeviceCount& c : counts) {
     if (c.pays_off) chosen = c.devices;
     ordered_json row{{"devices", c.devices},
@@ -46,13 +50,32 @@ void choose(const Options& o, const Globals& globals) {
                      {"pays_off", c.pays_off},
                      {"partition_tokens", c.found.tokens}};
     if (c.tsp_ttft_s) row["tsp_ttft_s"] = *c.tsp_ttft_s;
+    std::vector<std::string> cells{
+        std::to_string(c.devices),
+        format_quantity(c.found.ttft_s, Dimension::Seconds),
+        fmt::format("{:.2f}", c.speedup),
+        fmt::format("{:.0f} %", 100 * c.speedup / static_cast<double>(c.devices)),
+        format_quantity(c.found.even_ttft_s, Dimension::Seconds),
+        c.tsp_ttft_s ? format_quantity(*c.tsp_ttft_s, Dimension::Seconds) : "",
+        c.pays_off ? "pays off" : ""};
+    if (o.break_even) {
+      row["break_even_link_bytes_per_s"] = row["break_even_prompt_len"] = nullptr;
+      cells.resize(columns.size());
+      if (c.devices > 1) {
+        const search::BreakEven from = search::break_even(runahead, context, c.devices, least_gain);
+        cells[7] = cells[8] = "none";
+        if (from.link_bytes_per_s) {
+          row["break_even_link_bytes_per_s"] = *from.link_bytes_per_s;
+          cells[7] = format_quantity(*from.link_bytes_per_s, Dimension::BytesPerSecond);
+        }
+        if (from.context) {
+          row["break_even_prompt_len"] = *from.context;
+          cells[8] = fmt::format("{} tokens", *from.context);
+        }
+      }
+    }
     rows.push_back(row);
-    table.add({std::to_string(c.devices), format_quantity(c.found.ttft_s, Dimension::Seconds),
-               fmt::format("{:.2f}", c.speedup),
-               fmt::format("{:.0f} %", 100 * c.speedup / static_cast<double>(c.devices)),
-               format_quantity(c.found.even_ttft_s, Dimension::Seconds),
-               c.tsp_ttft_s ? format_quantity(*c.tsp_ttft_s, Dimension::Seconds) : "",
-               c.pays_off ? "pays off" : ""});
+    table.add(cells);
   }
   if (!o.json) {
     print_text(table.text());
@@ -87,6 +110,9 @@ void add_choose_devices(CLI::App& command, const Globals& globals) {
   c->add_option("--min-gain", o->least_gain, "share of TTFT that a doubling must save")
       ->type_name("SHARE")
       ->capture_default_str();
+  c->add_flag("--break-even", o->break_even,
+              "from which link at this prompt, and from which prompt over this link, each doubling "
+              "pays off; takes seconds");
   c->add_flag("--json", o->json, "one JSON object in base units");
   c->callback([o, &globals] { choose(*o, globals); });
 }

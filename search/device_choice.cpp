@@ -1,8 +1,40 @@
 #include "search/device_choice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "model/error.h"
 
 namespace kvcast::search {
+namespace {
+
+constexpr double nearest = 1.03;
+constexpr double slowest_link = 1e6;
+constexpr double fastest_link = 1e13;
+constexpr double longest_prompt = 131072;
+
+/// The smallest value at which `holds`, to within 3 %, where it holds above some value and below it
+/// does not; none where it does not hold at the largest.
+std::optional<double> smallest(double low, double high, const std::function<bool(double)>& holds) {
+  if (!holds(high)) return {};
+  if (holds(low)) return low;
+  while (high / low > nearest) {
+    const double middle = std::sqrt(low * high);
+    (holds(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+bool doubling_pays_off(const Runahead& runahead, std::uint64_t context, std::size_t devices,
+                       double least_gain) {
+  const auto ttft_s = [&](std::size_t parts) {
+    return search_partition(runahead, context, parts, PartitionAlgorithm::Balance).ttft_s;
+  };
+  return ttft_s(devices) <= ttft_s(devices / 2) * (1 - least_gain);
+}
+
+}  // namespace
 
 std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t context,
                                         std::size_t most_devices, double least_gain) {
@@ -25,6 +57,24 @@ std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t 
     counts.push_back(std::move(c));
   }
   return counts;
+}
+
+BreakEven break_even(const Runahead& runahead, std::uint64_t context, std::size_t devices,
+                     double least_gain) {
+  KVCAST_ASSERT(devices >= 2 && devices % 2 == 0);
+  even_partition(context, devices);  // throws
+  BreakEven found;
+  found.link_bytes_per_s = smallest(slowest_link, fastest_link, [&](double bytes_per_s) {
+    ChainLink link = runahead.link();
+    link.bytes_per_s = bytes_per_s;
+    return doubling_pays_off(Runahead(runahead.times(), link), context, devices, least_gain);
+  });
+  const auto least_context =
+      smallest(static_cast<double>(devices), longest_prompt, [&](double tokens) {
+        return doubling_pays_off(runahead, static_cast<std::uint64_t>(tokens), devices, least_gain);
+      });
+  if (least_context) found.context = static_cast<std::uint64_t>(*least_context);
+  return found;
 }
 
 }  // namespace kvcast::search

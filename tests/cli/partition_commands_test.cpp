@@ -139,6 +139,15 @@ TEST_CASE("choose devices: more devices as long as they pay off") {
   const json slow = run_json("choose devices --json --prompt-len 16k --link-gb-per-s 0.1" + a100);
   CHECK(slow["devices"] <= fast["devices"]);
   CHECK(slow["devices"] < 16);
+  const json from =
+      run_json("choose devices --json --break-even --max-devices 4 --prompt-len 16k" + a100);
+  CHECK(from["rows"][0]["break_even_prompt_len"].is_null());
+  for (const std::size_t i : {1u, 2u}) {  // both pay off
+    CHECK(from["rows"][i]["pays_off"] == true);
+    CHECK(from["rows"][i]["break_even_link_bytes_per_s"] < from["link_bytes_per_s"]);
+    CHECK(from["rows"][i]["break_even_prompt_len"] < 16384);
+  }
+  CHECK_FALSE(fast["rows"][1].contains("break_even_prompt_len"));
 }
 
 TEST_CASE("partition, choose devices: requests that cannot be are refused") {

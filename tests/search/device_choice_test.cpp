@@ -1,0 +1,57 @@
+#include "search/device_choice.h"
+
+#include <doctest/doctest.h>
+
+#include "model/catalog.h"
+#include "roofline/hardware.h"
+#include "search/chain_links.h"
+
+namespace kvcast::search {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+simulate::LayerTimes times_of(const std::string& model) {
+  const roofline::Hardware a100 = roofline::load_hardware(catalog(), "a100-80gb");
+  const Lowering fused{};
+  return {load_model(catalog(), model),
+          {},
+          fused,
+          roofline::make_rates(a100, fused, roofline::Mode::Calibrated)};
+}
+
+}  // namespace
+
+TEST_CASE("choose devices: at the break-even a doubling saves what is asked for, short of it not") {
+  const simulate::LayerTimes times = times_of("openelm-1.1b");
+  constexpr double gain = 0.1;
+  constexpr std::uint64_t context = 4096;
+  const ChainLink link{.bytes_per_s = 20e9, .latency_s = 1e-5};
+  // What doubling to `devices` saves, by the choice itself.
+  const auto pays = [&](double bytes_per_s, std::uint64_t tokens, std::size_t devices) {
+    ChainLink l = link;
+    l.bytes_per_s = bytes_per_s;
+    const auto counts = choose_devices(Runahead(times, l), tokens, devices, gain);
+    const double before = counts[counts.size() - 2].found.ttft_s;
+    return counts.back().found.ttft_s <= before * (1 - gain);
+  };
+  for (const std::size_t devices : {2u, 8u}) {
+    CAPTURE(devices);
+    const BreakEven from = break_even(Runahead(times, link), context, devices, gain);
+    REQUIRE(from.link_bytes_per_s);
+    CHECK(pays(*from.link_bytes_per_s, context, devices));
+    CHECK_FALSE(pays(*from.link_bytes_per_s / 1.04, context, devices));
+    REQUIRE(from.context);
+    CHECK(pays(link.bytes_per_s, *from.context, devices));
+    CHECK_FALSE(pays(link.bytes_per_s, *from.context * 100 / 104 - 1, devices));
+  }
+  // Nothing saves nine tenths by one more device.
+  const BreakEven never = break_even(Runahead(times, link), context, 2, 0.9);
+  CHECK_FALSE(never.link_bytes_per_s);
+  CHECK_FALSE(never.context);
+}
+
+}  // namespace kvcast::search
