@@ -39,8 +39,11 @@ Partition listed(const std::string& text, const PartitionTask& task) {
 Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
   const std::string path = f.how.substr(table_prefix.size());
   const search::PartitionTable table = search::read_table(path);
-  check_table_is_for(table, path, "model", f.model);
-  check_table_is_for(table, path, "hardware", f.hardware);
+  if (!f.force) {
+    constexpr std::string_view otherwise = ", or --force";
+    check_table_is_for(table, path, "model", f.model, otherwise);
+    check_table_is_for(table, path, "hardware", f.hardware, otherwise);
+  }
   return search::look_up(table, task.prompt_len, task.platform.num_devices(), f.extrapolate);
 }
 
@@ -103,6 +106,9 @@ ChosenPartition choose_partition(const PartitionFlags& f, const PartitionTask& t
   const bool is_table = f.how.starts_with(table_prefix);
   if (f.extrapolate && !is_table) {
     throw Error("--extrapolate", "--partition " + f.how, "--partition table:FILE");
+  }
+  if (f.force && !is_table) {
+    throw Error("--force", "--partition " + f.how, "--partition table:FILE");
   }
   if (f.how == "even") {
     return {even_partition(task.prompt_len, task.platform.num_devices())};

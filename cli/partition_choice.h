@@ -16,6 +16,7 @@ struct PartitionFlags {
   std::string how = "even";  ///< or search, table:FILE, A,B,C
   std::string search_objective;
   bool extrapolate = false;
+  bool force = false;    ///< take a table for another model or hardware
   std::string model;     ///< what a table has to be for
   std::string hardware;  ///< likewise
 };

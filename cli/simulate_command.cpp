@@ -306,6 +306,8 @@ void add_prefill(CLI::App& command, const Globals& globals) {
       ->type_name("WHICH");
   c->add_flag("--extrapolate", o->partition.extrapolate,
               "outside the table of --partition table:FILE, take its nearest shares");
+  c->add_flag("--force", o->partition.force,
+              "of --partition table:FILE: also when it is for another model or hardware");
   c->add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]")->type_name("TOKENS");
   c->add_option("--attention", request.attention,
                 "eager (scores in memory, as plain PyTorch) or tiled (flash)")

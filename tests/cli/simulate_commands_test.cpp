@@ -194,7 +194,11 @@ TEST_CASE("simulate prefill: a partition from a table is that of partition looku
   check_refused("simulate prefill --model falcon-7b --hardware a100-80gb" + of,
                 "a table for model llama-7b, expected one for falcon-7b");
   check_refused("simulate prefill --model llama-7b --hardware h200" + of,
-                "a table for hardware a100-80gb, expected one for h200");
+                "a table for hardware a100-80gb, expected one for h200, or --force");
+  const json forced =
+      run_json("simulate prefill --json --force --model llama-7b --hardware h200" + of);
+  CHECK(forced["partition_tokens"] == found["partition_tokens"]);
+  check_refused(four + link + "--force", "--force");
   check_refused(product + "--schedule kvr --devices 3 " + table, "3 processes, expected one of 4");
   const std::string longer =
       "simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
