@@ -14,7 +14,6 @@
 #include "cli/simulate_output.h"
 #include "model/error.h"
 #include "model/quantity.h"
-#include "model/rank_recording.h"
 #include "reports/gantt_plot.h"
 #include "reports/plot.h"
 #include "reports/timeline_trace.h"
@@ -166,17 +165,8 @@ simulate::Programs recorded_programs(const roofline::Configuration& c,
   std::vector<MethodSpec> methods = c.methods;
   const std::size_t ranks = work.partition_tokens.size();
   methods.push_back({std::string(simulate::name(work.schedule)), {{"p", std::to_string(ranks)}}});
-  std::vector<Recording> recordings;
-  std::vector<simulate::RankPass> passes;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const RankShare share{work.partition_tokens, rank};
-    recordings.push_back(record_rank(c.architecture, methods, c.lowering, share));
-    passes.push_back(
-        {nullptr, recordings.back().symbols.resolve({1, share.tokens(), share.end()})});
-  }
-  for (std::size_t rank = 0; rank < ranks; ++rank) passes[rank].graph = &recordings[rank].prefill;
-  return simulate::graph_programs(passes, c.lowering, rates,
-                                  work.send_order == simulate::SendOrder::Block);
+  return simulate::recorded_programs(c.architecture, methods, work.partition_tokens, c.lowering,
+                                     rates, work.send_order == simulate::SendOrder::Block);
 }
 
 SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,

@@ -96,4 +96,20 @@ Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowerin
   return programs;
 }
 
+Programs recorded_programs(const Architecture& architecture, const std::vector<MethodSpec>& methods,
+                           const std::vector<std::uint64_t>& partition, const Lowering& lowering,
+                           const roofline::Rates& rates, bool block) {
+  std::vector<Recording> recordings;
+  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
+    recordings.push_back(record_rank(architecture, methods, lowering, {partition, rank}));
+  }
+  std::vector<RankPass> passes;
+  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
+    const RankShare share{partition, rank};
+    passes.push_back({&recordings[rank].prefill,
+                      recordings[rank].symbols.resolve({1, share.tokens(), share.end()})});
+  }
+  return graph_programs(passes, lowering, rates, block);
+}
+
 }  // namespace kvcast::simulate

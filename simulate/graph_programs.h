@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/graph.h"
+#include "model/rank_recording.h"
 #include "model/recorder.h"
 #include "roofline/rates.h"
 #include "simulate/programs.h"
@@ -30,5 +31,11 @@ struct RankPass {
 /// Throws Error when a message is to or from a rank that there is not.
 Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
                         const roofline::Rates& rates, bool block = false);
+
+/// The same of the prefill of one sequence that record_rank records for each part of the prompt,
+/// with a placement among the methods. Throws Error as record_rank does.
+Programs recorded_programs(const Architecture& architecture, const std::vector<MethodSpec>& methods,
+                           const std::vector<std::uint64_t>& partition, const Lowering& lowering,
+                           const roofline::Rates& rates, bool block = false);
 
 }  // namespace kvcast::simulate

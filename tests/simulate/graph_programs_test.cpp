@@ -32,22 +32,6 @@ roofline::Rates rates_of(const Lowering& lowering) {
                               roofline::Mode::Calibrated);
 }
 
-/// The recorded prefills of all ranks, played.
-Programs recorded(const Architecture& a, std::vector<MethodSpec> methods,
-                  const std::vector<std::uint64_t>& partition, const Lowering& lowering,
-                  const roofline::Rates& rates, bool block = false) {
-  std::vector<Recording> recordings;
-  std::vector<RankPass> passes;
-  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
-    const RankShare share{partition, rank};
-    recordings.push_back(record_rank(a, methods, lowering, share));
-    passes.push_back(
-        {nullptr, recordings.back().symbols.resolve({1, share.tokens(), share.end()})});
-  }
-  for (std::size_t i = 0; i < passes.size(); ++i) passes[i].graph = &recordings[i].prefill;
-  return graph_programs(passes, lowering, rates, block);
-}
-
 Platform links(std::size_t devices, double bytes_per_s, double latency_s) {
   return make_platform({TopologyKind::Ring}, static_cast<std::uint32_t>(devices), bytes_per_s,
                        latency_s);
@@ -60,7 +44,8 @@ TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") 
     const Architecture a = load_model(catalog(), "openelm-1.1b");
     const roofline::Rates rates = rates_of(lowering);
     for (const std::uint64_t prompt : {5u, 4096u}) {  // the host is slower, the device is
-      const Programs programs = recorded(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
+      const Programs programs =
+          recorded_programs(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
       const RunResult r = Simulation(links(1, 1e9, 0), programs).run();
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
       CHECK(r.ttft_s ==
@@ -77,7 +62,8 @@ TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their
   const std::vector<std::uint64_t> partition{1500, 1000, 900, 600};
   for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
     const std::string method(name(schedule));
-    const Programs programs = recorded(a, {{method, {{"p", "4"}}}}, partition, fused, rates);
+    const Programs programs =
+        recorded_programs(a, {{method, {{"p", "4"}}}}, partition, fused, rates);
     const PrefillWork work = prefill_work(times, schedule, partition);
     for (const double bytes_per_s : {300e9, 10e9, 1e9}) {
       CAPTURE(method);
@@ -107,7 +93,7 @@ TEST_CASE("graph_programs: with latencies and blocking sends each message costs 
   const roofline::Rates rates = rates_of(fused);
   const std::vector<MethodSpec> kvr{{"kvr", {{"p", "3"}}}};
   const auto ttft = [&](double latency_s, bool block) {
-    const Programs programs = recorded(a, kvr, {300, 200, 100}, fused, rates, block);
+    const Programs programs = recorded_programs(a, kvr, {300, 200, 100}, fused, rates, block);
     return Simulation(links(3, 1e9, latency_s), programs).run().ttft_s;
   };
   CHECK(ttft(1e-4, false) > ttft(0, false));
