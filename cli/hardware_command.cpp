@@ -78,6 +78,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
   sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);
   sheet.add("factor_link_rate", hw.link_rate);
+  sheet.add("factor_lockstep", hw.lockstep);
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
   j.update(sheet.values);
   j["sources"] = sheet.sources;

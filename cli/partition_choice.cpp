@@ -50,7 +50,7 @@ Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
 /// With a lower bound where that holds for the simulator too.
 PartitionFound searched_by_recurrence(const PartitionTask& task) {
   const search::PlatformChain chain =
-      search::platform_chain(task.platform, task.send_order, task.host);
+      search::platform_chain(task.platform, task.send_order, task.exchange_cost);
   PartitionFound found = search_partition(search::Runahead(task.times, chain.link), task.prompt_len,
                                           task.platform.num_devices(), algorithm);
   if (!chain.exact) found.lower_bound_s.reset();
@@ -93,7 +93,7 @@ PartitionFound searched(const PartitionFlags& f, const PartitionTask& task) {
 }  // namespace
 
 simulate::PrefillWork PartitionTask::work(const Partition& partition) const {
-  simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, host);
+  simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, exchange_cost);
   work.all_gather = all_gather;
   work.send_order = send_order;
   return work;

@@ -24,7 +24,7 @@ struct PartitionFlags {
 /// What a partition is for.
 struct PartitionTask {
   const simulate::LayerTimes& times;
-  simulate::HostExchange host;
+  simulate::ExchangeCost exchange_cost;
   simulate::Schedule schedule = simulate::Schedule::Kvr;
   simulate::AllGather all_gather = simulate::AllGather::Ring;
   search::SendOrder send_order = search::SendOrder::Fifo;

@@ -200,7 +200,7 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
     throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
   }
   const PartitionTask task{.times = times,
-                           .host = search::host_exchange(c.hardware, c.mode),
+                           .exchange_cost = search::exchange_cost(c.hardware, c.mode),
                            .schedule = schedule,
                            .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
                            .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
@@ -216,10 +216,10 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   Scenario scenario{std::move(work), std::move(platform), {}};
   scenario.options.send_order = scenario.work.send_order;
   model.bounds = simulate::prefill_bounds(times, scenario.work);
-  if (o.operators && task.host.message_s + task.host.exchange_s > 0) {
+  if (o.operators && task.exchange_cost != simulate::ExchangeCost{}) {
     globals.warn(
-        fmt::format("--operators: the host's time for a layer's exchange and its messages "
-                    "({}'s latency.host_exchange and host_message) is not counted",
+        fmt::format("--operators: what an exchange costs beside its bytes ({}'s "
+                    "latency.host_exchange and host_message, factors.lockstep) is not counted",
                     c.hardware.name));
   }
   simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)

@@ -94,6 +94,7 @@ std::string fingerprint(const Hardware& hw) {
   f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
   f.add("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   f.add("overlap", hw.overlap);
+  f.add("lockstep", hw.lockstep);
   return f.text();
 }
 

@@ -185,6 +185,10 @@ Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
       measured(share(elementwise, read), how,
                fmt::format("sums and products of the scores of {} tokens", large_rows));
   hw.overlap = measured(1 - product.exposed, how, "products of 8, 16 and 32 rows");
+  if (c.ranks > 1) {
+    hw.lockstep = measured(share(b.get("ranks in lockstep").median_s(), 1), how,
+                           "layers of 32 tokens, each beside the other ranks'");
+  }
   return hw;
 }
 

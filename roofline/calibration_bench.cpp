@@ -41,6 +41,11 @@ constexpr double fma_seconds = 0.01;
 /// Decode steps of attention in a round, which are short and noisy.
 constexpr int attention_repeats = 3;
 
+/// Tokens of a prompt whose layers last about as long as those between two exchanges of a short
+/// prompt, and prompts in a sample: slow moments are rare.
+constexpr std::uint64_t lockstep_rows = 32;
+constexpr int lockstep_repeats = 4;
+
 /// Decode steps with one row in a sample: a time per token is a mean as well.
 constexpr int step_repeats = 4;
 
@@ -62,6 +67,22 @@ Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds&
     ++s.operators;
   }
   return s;
+}
+
+/// Seconds of each layer, of one run after the other.
+std::vector<double> layer_seconds(const Graph& graph, const std::vector<PassSeconds>& runs) {
+  std::vector<double> seconds;
+  for (const PassSeconds& run : runs) {
+    int layer = no_layer;
+    for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+      const Node& node = graph.nodes()[n];
+      if (node.layer == no_layer) continue;
+      if (node.layer != layer) seconds.push_back(0);
+      layer = node.layer;
+      seconds.back() += run.nodes[n];
+    }
+  }
+  return seconds;
 }
 
 PassSeconds mean_of(const std::vector<PassSeconds>& runs) {
@@ -100,6 +121,20 @@ bool is_attention_product(const Node& node) {
 }
 
 }  // namespace
+
+double lockstep(const std::vector<std::vector<double>>& seconds) {
+  double mean = 0;
+  double slowest = 0;
+  for (std::size_t step = 0; step < seconds.front().size(); ++step) {
+    double longest = 0;
+    for (const std::vector<double>& of_rank : seconds) {
+      mean += of_rank[step] / static_cast<double>(seconds.size());
+      longest = std::max(longest, of_rank[step]);
+    }
+    slowest += longest;
+  }
+  return mean / slowest;
+}
 
 double Samples::median_s() const { return Measurement{name, unit, seconds}.median(); }
 
@@ -220,8 +255,34 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
           [&](const Node& node) { return is_sum_or_product(r.prefill, node, of_scores); });
     }
   });
+  if (options_.messenger != nullptr) list.push_back([this] { time_lockstep(); });
   add_fewer_threads(list);
   return list;
+}
+
+/// How far the ranks keep up with each other, layer by layer of the same passes.
+void CalibrationBench::time_lockstep() {
+  execute::Messenger& messenger = *options_.messenger;
+  execute::meet(messenger);
+  const Graph& graph = narrow_plain_.recording().prefill;
+  const PassSizes sizes{1, lockstep_rows, lockstep_rows};
+  const std::vector<double> own =
+      layer_seconds(graph, narrow_plain_.prefill(sizes, lockstep_repeats));
+  double share = 1;
+  if (messenger.rank() == 0) {
+    std::vector<std::vector<double>> ranks(messenger.ranks(), own);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      execute::receive_bytes(messenger, r, ranks[r].data(), own.size() * sizeof(double));
+    }
+    share = lockstep(ranks);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      execute::send_bytes(messenger, r, &share, sizeof(share));
+    }
+  } else {
+    execute::send_bytes(messenger, 0, own.data(), own.size() * sizeof(double));
+    execute::receive_bytes(messenger, 0, &share, sizeof(share));
+  }
+  at("ranks in lockstep", "").seconds.push_back(share);
 }
 
 /// Products and roofs of half the threads, a quarter, ... and one. Not on several ranks, which

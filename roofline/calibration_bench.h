@@ -49,6 +49,10 @@ struct Samples {
   Measurement measurement() const;
 };
 
+/// Ranks down, steps across, as many of each: the sum of the ranks' mean seconds over the sum of
+/// the slowest one's, step by step.
+double lockstep(const std::vector<std::vector<double>>& seconds);
+
 class CalibrationBench {
  public:
   explicit CalibrationBench(const CalibrationOptions& options);
@@ -71,6 +75,7 @@ class CalibrationBench {
   void add_fewer_threads(std::vector<std::function<void()>>& steps);
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
+  void time_lockstep();
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
   template <typename Wanted>

@@ -79,6 +79,7 @@ std::vector<Entry> entries_of(Hardware& hw) {
       &hw.memory_bandwidth);
   add("factors.overlap", ratio, hw.overlap);
   add("factors.link_rate", ratio, hw.link_rate);
+  add("factors.lockstep", ratio, hw.lockstep);
   return list;
 }
 

@@ -126,6 +126,7 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.tiled_attention_bandwidth = optional_factor(factors, "tiled_attention_bandwidth");
   hw.overlap = optional_factor(factors, "overlap");
   hw.link_rate = optional_factor(factors, "link_rate");
+  hw.lockstep = optional_factor(factors, "lockstep");
   factors.reject_unknown_keys();
 }
 

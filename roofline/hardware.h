@@ -78,6 +78,9 @@ struct Hardware {
   /// The share of an operator's memory time that its arithmetic hides; none: all of it.
   std::optional<Sourced> overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
+  /// Of devices that compute the same and then all wait for each other, the mean of their times
+  /// over the slowest's; none: they are equally fast.
+  std::optional<Sourced> lockstep;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
   /// device has; fp16 and bf16 stand for each other. Throws Error when there is none.

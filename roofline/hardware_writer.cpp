@@ -61,6 +61,7 @@ ordered_json factors_of(const Hardware& hw) {
   single("softmax_bandwidth", hw.softmax_bandwidth);
   single("overlap", hw.overlap);
   single("link_rate", hw.link_rate);
+  single("lockstep", hw.lockstep);
   return factors;
 }
 

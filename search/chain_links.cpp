@@ -25,12 +25,19 @@ const std::string& chosen_name(const roofline::Hardware& hardware, const std::st
 
 }  // namespace
 
-simulate::HostExchange host_exchange(const roofline::Hardware& hardware, roofline::Mode mode) {
+simulate::ExchangeCost exchange_cost(const roofline::Hardware& hardware, roofline::Mode mode) {
   if (mode != roofline::Mode::Calibrated) return {};
-  simulate::HostExchange host;
-  if (hardware.host_message_latency) host.message_s = hardware.host_message_latency->value;
-  if (hardware.host_exchange_latency) host.exchange_s = hardware.host_exchange_latency->value;
-  return host;
+  simulate::ExchangeCost cost;
+  if (hardware.host_message_latency) cost.message_s = hardware.host_message_latency->value;
+  if (hardware.host_exchange_latency) cost.exchange_s = hardware.host_exchange_latency->value;
+  if (hardware.lockstep) cost.lockstep = hardware.lockstep->value;
+  return cost;
+}
+
+void set_exchange_cost(ChainLink& link, const simulate::ExchangeCost& cost) {
+  link.host_message_s = cost.message_s;
+  link.host_exchange_s = cost.exchange_s;
+  link.lockstep = cost.lockstep;
 }
 
 HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
@@ -41,11 +48,9 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   const bool has_rate = mode == roofline::Mode::Calibrated && hardware.link_rate;
   const roofline::Sourced& rate = has_rate ? *hardware.link_rate : link.bandwidth;
   const double share = has_rate ? rate.value : 1;
-  const simulate::HostExchange host = host_exchange(hardware, mode);
   chosen.link.bytes_per_s = share * link.bandwidth.value;
   chosen.link.latency_s = link.latency.value;
-  chosen.link.host_message_s = host.message_s;
-  chosen.link.host_exchange_s = host.exchange_s;
+  set_exchange_cost(chosen.link, exchange_cost(hardware, mode));
   chosen.factors = {{chosen.name + " bandwidth", link.bandwidth.value, share,
                      std::string(roofline::name(rate.source)), rate.reference},
                     {chosen.name + " latency", link.latency.value, 1,
@@ -54,9 +59,10 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
 }
 
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
-                             const simulate::HostExchange& host) {
+                             const simulate::ExchangeCost& cost) {
   PlatformChain chain;
-  chain.link = {std::numeric_limits<double>::max(), 0, order, host.message_s, host.exchange_s};
+  chain.link = {std::numeric_limits<double>::max(), 0, order};
+  set_exchange_cost(chain.link, cost);
   std::set<std::uint32_t> used;
   for (std::uint32_t device = 0; device + 1 < platform.num_devices(); ++device) {
     double bytes_per_s = std::numeric_limits<double>::max();

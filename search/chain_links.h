@@ -11,9 +11,10 @@
 
 namespace kvcast::search {
 
-/// What the hardware's host needs for an exchange: nothing in mode speed-of-light, which has no
-/// measured factors.
-simulate::HostExchange host_exchange(const roofline::Hardware& hardware, roofline::Mode mode);
+/// What an exchange costs on the hardware: nothing in mode speed-of-light, which has no measured
+/// factors.
+simulate::ExchangeCost exchange_cost(const roofline::Hardware& hardware, roofline::Mode mode);
+void set_exchange_cost(ChainLink& link, const simulate::ExchangeCost& cost);
 
 struct HardwareLink {
   std::string name;
@@ -35,6 +36,6 @@ struct PlatformChain {
   bool exact = true;
 };
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
-                             const simulate::HostExchange& host);
+                             const simulate::ExchangeCost& cost);
 
 }  // namespace kvcast::search

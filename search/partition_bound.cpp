@@ -79,7 +79,7 @@ double PartitionBound::message_s(std::size_t kind, std::uint64_t keys) const {
 
 void PartitionBound::evaluate(std::size_t process, std::uint64_t tokens, std::uint64_t keys) {
   runahead_.times().evaluate(tokens, keys, process + 1 == processes_,
-                             runahead_.host_pace(process, processes_), times_);
+                             runahead_.exchange_pace(process, processes_), times_);
 }
 
 void PartitionBound::set_deadlines(std::size_t process, std::uint64_t keys, double ttft_s,

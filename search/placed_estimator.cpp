@@ -70,6 +70,11 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   }
   if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
   link_ = link ? *link : hardware_link(c.hardware, c.mode);
+  if (schedule_ == simulate::Schedule::Tsp && link_.link.lockstep < 1 && c.hardware.lockstep) {
+    const roofline::Sourced& lockstep = *c.hardware.lockstep;
+    link_.factors.push_back({"lockstep", 1, link_.link.lockstep,
+                             std::string(roofline::name(lockstep.source)), lockstep.reference});
+  }
   std::vector<MethodSpec> others = c.methods;
   std::erase_if(others, is_placement);
   // Of the kept tokens as of any others: their positions are 4 bytes a token.
@@ -116,8 +121,8 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
                                     PartitionAlgorithm::Balance);
     placed.tokens = placed.found->tokens;
   }
-  simulate::PrefillWork work = simulate::prefill_work(times, schedule_, placed.tokens,
-                                                      {link.host_message_s, link.host_exchange_s});
+  simulate::PrefillWork work = simulate::prefill_work(
+      times, schedule_, placed.tokens, {link.host_message_s, link.host_exchange_s, link.lockstep});
   work.send_order = link.order;
   const simulate::Platform ring = simulate::make_platform(
       {simulate::TopologyKind::Ring}, static_cast<std::uint32_t>(placed.tokens.size()),

@@ -113,7 +113,7 @@ Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
     chain_.bytes_per_token.push_back(times_.bytes_per_token(k));
 }
 
-simulate::HostPace Runahead::host_pace(std::size_t process, std::size_t processes) const {
+simulate::ExchangePace Runahead::exchange_pace(std::size_t process, std::size_t processes) const {
   const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
   return {processes > 1, messages * chain_.link.host_message_s, chain_.link.host_exchange_s};
 }
@@ -125,7 +125,7 @@ double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratc
   for (std::size_t i = 0; i < partition.size(); ++i) {
     tokens += partition[i];
     const bool last = i + 1 == partition.size();
-    times_.evaluate(partition[i], tokens, last, host_pace(i, partition.size()), s.times);
+    times_.evaluate(partition[i], tokens, last, exchange_pace(i, partition.size()), s.times);
     end = play_process(chain_, s.times, tokens, last, s);
   }
   return end;
@@ -145,9 +145,9 @@ double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
   }
   const std::uint64_t context = std::accumulate(partition.begin(), partition.end(), 0ull);
   check_partition(partition, context, "partition");
-  const simulate::HostPace pace{processes > 1,
-                                2.0 * static_cast<double>(processes - 1) * link.host_message_s,
-                                link.host_exchange_s};
+  const simulate::ExchangePace pace{processes > 1,
+                                    2.0 * static_cast<double>(processes - 1) * link.host_message_s,
+                                    link.host_exchange_s, processes > 1 ? link.lockstep : 1};
   std::vector<simulate::ProcessTimes> process;
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < processes; ++i) {

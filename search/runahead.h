@@ -30,6 +30,7 @@ struct ChainLink {
   /// device.
   double host_message_s = 0;
   double host_exchange_s = 0;  ///< likewise for a layer's exchange, beside its messages
+  double lockstep = 1;         ///< of TSP, see simulate::ExchangeCost
 };
 
 /// Tokens of each process, in order of the prompt.
@@ -74,7 +75,7 @@ class Runahead {
   double ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& scratch) const;
   double ttft_s(std::span<const std::uint64_t> partition) const;
   /// At most a send and a receive in each layer.
-  simulate::HostPace host_pace(std::size_t process, std::size_t processes) const;
+  simulate::ExchangePace exchange_pace(std::size_t process, std::size_t processes) const;
 
  private:
   simulate::LayerTimes times_;

@@ -217,14 +217,14 @@ LayerTimes LayerTimes::on_device() const {
 }
 
 ProcessTimes LayerTimes::process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                                 const HostPace& pace) const {
+                                 const ExchangePace& pace) const {
   ProcessTimes times;
   evaluate(tokens, keys, makes_token, pace, times);
   return times;
 }
 
 void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                          const HostPace& pace, ProcessTimes& out) const {
+                          const ExchangePace& pace, ProcessTimes& out) const {
   KVCAST_ASSERT(tokens >= 1 && tokens <= keys);
   const bool has_head = makes_token || logits_ == Logits::All;
   std::array<std::uint64_t, most_values> values{};
@@ -261,7 +261,8 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     const Kind& k = kinds_[i];
     LayerTime& time = out.kinds[i];
-    time = {device_seconds(k.before, monomials), device_seconds(k.after, monomials)};
+    time = {device_seconds(k.before, monomials) / pace.lockstep,
+            device_seconds(k.after, monomials) / pace.lockstep};
     if (joins && k.bytes_per_token > 0) {
       time.after_exchange_s +=
           join_bytes * static_cast<double>(k.bytes_per_token) / join_bandwidth +

@@ -23,9 +23,10 @@ struct LayerTime {
   double after_exchange_s = 0;   ///< attention, its projection, MLP
 };
 
-/// How the host that issues a process's operators one by one keeps up with the device, where
-/// Rates::host_operator_latency says that it takes time.
-struct HostPace {
+/// What exchanging keys and values does to a process's pace. The host that issues its operators one
+/// by one keeps up with the device or not, where Rates::host_operator_latency says that it takes
+/// time.
+struct ExchangePace {
   /// Without an exchange the host issues the whole pass ahead of the device, and the slower of the
   /// two sets its time. An exchange makes it wait for the device, so that it starts each of a
   /// layer's two parts with nothing issued ahead: the slower sets the time of each part.
@@ -34,6 +35,7 @@ struct HostPace {
   /// Host seconds of a layer's exchange however many messages it has, half in each of the two
   /// parts: to hand over the own keys and values, and to take in the others'.
   double exchange_s = 0;
+  double lockstep = 1;  ///< see ExchangeCost; 1 where a process waits for none behind it
 };
 
 /// One process's compute times, those of layers that are alike stored once: layer l takes
@@ -67,10 +69,10 @@ class LayerTimes {
   /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
   /// keys and values of others are first joined with the own ones, as torch.cat does.
   ProcessTimes process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                       const HostPace& pace = {}) const;
+                       const ExchangePace& pace = {}) const;
   /// The same into `out`, whose memory is kept from call to call.
-  void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token, const HostPace& pace,
-                ProcessTimes& out) const;
+  void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                const ExchangePace& pace, ProcessTimes& out) const;
   /// The same layers reading so many sequences side by side, all in the same parts. Throws Error
   /// when the bytes of a token do not fit 64 bits.
   LayerTimes for_batch(std::uint64_t batch) const;

@@ -33,7 +33,7 @@ double without_links_s(const PrefillWork& work) {
 
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         const HostExchange& host) {
+                         const ExchangeCost& cost) {
   std::uint64_t context = 0;
   for (const std::uint64_t tokens : partition_tokens) {
     if (tokens == 0) throw Error("partition", "a process without tokens", "at least 1 for each");
@@ -53,8 +53,9 @@ PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
     const std::size_t others = partition_tokens.size() - 1;
     const std::size_t messages =
         schedule == Schedule::Tsp ? 2 * others : (i > 0 ? 1U : 0U) + (makes_token ? 0U : 1U);
-    const HostPace pace{others > 0, static_cast<double>(messages) * host.message_s,
-                        host.exchange_s};
+    const ExchangePace pace{others > 0, static_cast<double>(messages) * cost.message_s,
+                            cost.exchange_s,
+                            schedule == Schedule::Tsp && others > 0 ? cost.lockstep : 1};
     const ProcessTimes process = times.process(partition_tokens[i], keys, makes_token, pace);
     work.kinds.resize(process.kinds.size());
     for (std::size_t k = 0; k < process.kinds.size(); ++k) {

@@ -11,19 +11,23 @@
 
 namespace kvcast::simulate {
 
-/// What the host needs for a layer's exchange, see HostPace.
-struct HostExchange {
-  double message_s = 0;  ///< to issue one send or receive
+/// What a layer's exchange costs beside its bytes, see ExchangePace.
+struct ExchangeCost {
+  double message_s = 0;  ///< of the host, to issue one send or receive
   double exchange_s = 0;
+  /// Of processes that compute the same and then all wait for each other, as in TSP: the mean of
+  /// their times over the slowest's, mean over the layers.
+  double lockstep = 1;
+  bool operator==(const ExchangeCost&) const = default;
 };
 
 /// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
-/// read. A host of TSP issues the messages of a ring. Send order and all-gather are left as they
-/// are by default. Throws Error when a process has no tokens, or there is none.
+/// read, in lockstep. A host of TSP issues the messages of a ring. Send order and all-gather are
+/// left as they are by default. Throws Error when a process has no tokens, or there is none.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         const HostExchange& host = {});
+                         const ExchangeCost& cost = {});
 
 /// What a parallel prefill is compared with.
 struct PrefillBounds {

@@ -195,6 +195,7 @@ END
   timeout 300 "${mpi[@]}" 2 "$program" calibrate --quick --force --output two.json >out.txt 2>err.txt ||
     fail "calibrate on 2 ranks: $(cat err.txt)"
   grep -q '"mpi"' two.json && grep -q '"ranks": 2' two.json || fail "calibrate on 2 ranks: no link"
+  grep -q '"lockstep"' two.json || fail "calibrate on 2 ranks: not how they keep up"
   [ "$(grep -c 'messages of 8 MiB' out.txt)" -eq 1 ] || fail "calibrate on 2 ranks: $(cat out.txt)"
   "$program" --data "$oracle/../../data" hardware show two.json | grep -q mpi ||
     fail "calibrate on 2 ranks: its file does not show its link"

@@ -103,6 +103,7 @@ TEST_CASE("store: a device with any other factor is another one, with other sour
       [](Hardware& h, const auto& x) { h.decode_attention_bandwidth = x; },
       [](Hardware& h, const auto& x) { h.tiled_attention_bandwidth = x; },
       [](Hardware& h, const auto& x) { h.overlap = x; },
+      [](Hardware& h, const auto& x) { h.lockstep = x; },
   };
   std::set<std::string> seen{same};
   for (const auto change : changes) {

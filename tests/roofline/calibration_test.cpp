@@ -38,6 +38,7 @@ Calibration made_up() {
   hw.tiled_attention_bandwidth = measured(0.15);
   hw.memory_bandwidth_factor = measured(0.95);
   hw.overlap = measured(0.4);
+  hw.lockstep = measured(0.97);
   c.measurements = {{"FMA", "FLOP/s", {1, 2, 3}}};
   return c;
 }
@@ -68,6 +69,7 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.memory_bandwidth_factor->value == 0.95);
   CHECK(hw.overlap->value == 0.4);
   CHECK(hw.overlap->source == Source::Measured);
+  CHECK(hw.lockstep->value == 0.97);
 }
 
 TEST_CASE("calibration: unrest is how far the medians of the two halves are apart") {
@@ -79,6 +81,14 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   Calibration c = made_up();
   c.measurements = {still, drifting};
   CHECK(c.noisiest().name == "b");
+}
+
+TEST_CASE("calibration: ranks in lockstep are as fast as the slowest of each step") {
+  // Means 1.5, 0.75 and 5 seconds; all wait for 2, 1 and 7.
+  CHECK(lockstep({{2, 1, 3}, {1, 0.5, 7}}) == doctest::Approx((1.5 + 0.75 + 5) / (2 + 1 + 7)));
+  CHECK(lockstep({{2, 1, 3}, {2, 1, 3}, {2, 1, 3}}) == 1);
+  // Each rank alone takes as long as the others: it is in the single steps that they wait.
+  CHECK(lockstep({{1, 3}, {3, 1}}) == doctest::Approx(4.0 / 6));
 }
 
 TEST_CASE("calibration: times of arithmetic are as they were at one clock") {

@@ -30,6 +30,7 @@ Hardware device(double peak, double bandwidth, double overlap) {
   hw.matrix_rate[DType::FP32] = measured(0.5);
   hw.memory_bandwidth_factor = measured(0.25);
   hw.overlap = measured(overlap);
+  hw.lockstep = measured(1 - overlap / 10);
   return hw;
 }
 
@@ -62,6 +63,7 @@ TEST_CASE("combine: medians are of rates, and shares are of the median peak") {
   CHECK(hw.memory_bandwidth.value == doctest::Approx(40e9));
   CHECK(hw.memory_bandwidth_factor->value == doctest::Approx(6.0 / 40));
   CHECK(hw.overlap->value == doctest::Approx(0.5));
+  CHECK(hw.lockstep->value == doctest::Approx(0.95));
   CHECK(hw.operator_latency.value == doctest::Approx(0.5e-6));
   CHECK(hw.memory_capacity.value == 16e9);
   CHECK(hw.memory_bandwidth.reference == "median of 3 calibrations, the first: kvcast calibrate");

@@ -66,6 +66,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     same_optional(a.tiled_attention_bandwidth, b.tiled_attention_bandwidth);
     same_optional(a.overlap, b.overlap);
     same_optional(a.link_rate, b.link_rate);
+    same_optional(a.lockstep, b.lockstep);
   }
   CHECK(files >= 20);
 }

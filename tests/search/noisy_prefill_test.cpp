@@ -25,13 +25,13 @@ TEST_CASE("noise: KVR-S loses less than TSP, of the size that the paper measured
   const roofline::Rates rates = roofline::make_rates(node, eager, roofline::Mode::Calibrated);
   const simulate::LayerTimes times(load_model(catalog, "llama-7b"), {}, eager, rates);
   const HardwareLink link = hardware_link(node, roofline::Mode::Calibrated);
-  const simulate::HostExchange host = host_exchange(node, roofline::Mode::Calibrated);
+  const simulate::ExchangeCost cost = exchange_cost(node, roofline::Mode::Calibrated);
   const simulate::Platform platform = simulate::make_platform(
       {simulate::TopologyKind::Switch}, 4, link.link.bytes_per_s, link.link.latency_s);
   const simulate::NoiseSpec spec =
       simulate::parse_noise("flows=100000,bytes=2e8,rate=1750,trials=20");
   const auto loss = [&](simulate::Schedule schedule, const Partition& partition) {
-    const simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, host);
+    const simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, cost);
     const simulate::Simulation simulation(platform, simulate::prefill_programs(work));
     const simulate::RunOptions quiet{.send_order = work.send_order};
     return simulate::run_noise(simulation, quiet, spec).mean_s / simulation.run(quiet).ttft_s - 1;

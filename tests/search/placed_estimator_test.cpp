@@ -1,5 +1,6 @@
 #include "search/placed_estimator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,6 +43,36 @@ TEST_CASE("placement: an estimate on one device is that of the other methods") {
     CHECK(e.ttft_speedup == 1);
     CHECK(e.prefill_flops == plain.prefill_flops);
     CHECK(e.peak_memory_bytes == plain.peak_memory_bytes);
+  }
+}
+
+TEST_CASE("placement: TSP goes at the pace of the hardware's lockstep, and says so") {
+  const auto estimator = [](const char* method, roofline::Mode mode, bool has_lockstep) {
+    Configuration c = configuration(method);
+    c.mode = mode;
+    if (has_lockstep) c.hardware.lockstep = {0.5, roofline::Source::Measured, "by hand", ""};
+    return PlacedEstimator(c);
+  };
+  const DesignPoint p{1, 3000, 9};
+  for (const char* method : {"tsp:p=3", "kvr:p=3"}) {
+    const bool waits = method[0] == 't';
+    for (const auto mode : {roofline::Mode::Calibrated, roofline::Mode::SpeedOfLight}) {
+      const PlacedEstimator with = estimator(method, mode, true);
+      const double even_s = estimator(method, mode, false).at(p).ttft_s;
+      const bool counts = waits && mode == roofline::Mode::Calibrated;
+      CAPTURE(method);
+      CAPTURE(counts);
+      const bool is_named =
+          std::any_of(with.link().factors.begin(), with.link().factors.end(),
+                      [](const roofline::UsedFactor& f) { return f.name == "lockstep"; });
+      CHECK(is_named == counts);
+      if (counts) {
+        CHECK(with.at(p).ttft_s > 1.5 * even_s);  // all but messages and head twice
+        CHECK(with.at(p).ttft_s < 2 * even_s);
+      } else {
+        CHECK(with.at(p).ttft_s == even_s);
+      }
+    }
   }
 }
 

@@ -27,11 +27,11 @@ TEST_CASE("search: the closed form ends when the simulator does") {
       for (const auto& partition : partitions) {
         CAPTURE(name(order));
         CAPTURE(bytes_per_s);
-        const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 2e-3};
+        const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 2e-3, 0.9};
         simulate::RunOptions options;
         options.send_order = order;
         const auto simulated = [&](simulate::Schedule schedule) {
-          simulate::PrefillWork work = prefill_work(times, schedule, partition, {1e-5, 2e-3});
+          simulate::PrefillWork work = prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
           work.send_order = order;
           const auto devices = static_cast<std::uint32_t>(partition.size());
           const simulate::Platform ring =

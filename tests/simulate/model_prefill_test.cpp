@@ -68,6 +68,24 @@ TEST_CASE("simulate: links that cost nothing give the bound, and others no less"
   }
 }
 
+TEST_CASE("simulate: processes that all wait for each other go at the pace of lockstep") {
+  const LayerTimes times = layer_times("llama-7b");
+  const std::vector<std::uint64_t> even{700, 700, 700};
+  const double lockstep = 0.8;
+  const auto ttft_s = [&](Schedule schedule, const std::vector<std::uint64_t>& partition,
+                          double share) {
+    return run(prefill_work(times, schedule, partition, {.lockstep = share}), 1e30, 0).ttft_s;
+  };
+  // The embedding and the head are of one process.
+  const PrefillWork work = prefill_work(times, Schedule::Tsp, even);
+  const double once = work.before_layers_s.back() + work.after_layers_s.back();
+  CHECK(ttft_s(Schedule::Tsp, even, lockstep) - once ==
+        Approx((ttft_s(Schedule::Tsp, even, 1) - once) / lockstep));
+  // In a chain nobody waits for those behind, and alone for nobody.
+  CHECK(ttft_s(Schedule::Kvr, even, lockstep) == ttft_s(Schedule::Kvr, even, 1));
+  CHECK(ttft_s(Schedule::Tsp, {2100}, lockstep) == ttft_s(Schedule::Tsp, {2100}, 1));
+}
+
 TEST_CASE("simulate: the head is computed by the process with the last token alone") {
   const LayerTimes times = layer_times("llama-7b");
   const PrefillWork work = prefill_work(times, Schedule::Tsp, {700, 700, 700});
