@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "cli/command.h"
+#include "cli/mpirun_environment.h"
 #include "cli/progress_bar.h"
 #include "cli/run_ranks.h"
 #include "model/error.h"
@@ -14,6 +14,7 @@
 #include "model/stopwatch.h"
 #include "reports/atomic_file.h"
 #include "reports/benchmark_import.h"
+#include "reports/output_check.h"
 #include "roofline/calibration.h"
 #include "roofline/combined_calibration.h"
 
@@ -130,12 +131,6 @@ void measure(const Options& o, const Globals& globals, execute::Messenger* messe
                          matrix_rates_text(c)));
 }
 
-/// Of mpirun; 1 without it.
-int ranks_of_mpirun() {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size == nullptr ? 1 : std::atoi(size);
-}
-
 /// Every rank measures; an error of one ends them all.
 void measure_ranks(const Options& o, const Globals& globals) {
   constexpr double limit_s = 600;  // of a round, on the slowest rank
@@ -195,8 +190,14 @@ void combine_files(const Options& o) {
 }
 
 void run(const Options& o, const Globals& globals) {
+  for (const std::string& file : o.combine) {
+    reports::check_spares_input(o.output, file, "--output", "--combine");
+  }
   if (!o.combine.empty()) return combine_files(o);
-  if (!o.import_file.empty()) return import_file(o, globals);
+  if (!o.import_file.empty()) {
+    reports::check_spares_input(o.output, o.import_file, "--output", "--import");
+    return import_file(o, globals);
+  }
   if (!o.hardware.empty()) {
     throw Error(
         "--hardware: gives an imported file its peaks; expected --import FILE.csv beside it");

@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <new>
 #include <string>
-#include <string_view>
 
 #include <unistd.h>
 
 #include "cli/build_facts.h"
 #include "cli/command.h"
+#include "cli/mpirun_environment.h"
 #include "cli/shell_command.h"
 #include "model/error.h"
 #include "model/methods/method.h"
@@ -36,8 +36,7 @@ std::filesystem::path data_folder(const std::string& flag) {
 
 /// One line on stderr; under mpirun only the first rank speaks, for all say the same.
 void say(const std::string& line) {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank != nullptr && std::string_view(rank) != "0") return;
+  if (rank_of_mpirun() > 0) return;
   std::fprintf(stderr, "kvcast: %s\n", line.c_str());
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "cli/mpirun_environment.h"
 #include "cli/request_options.h"
 #include "model/error.h"
 #include "model/execute/batch_order.h"

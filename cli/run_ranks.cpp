@@ -11,47 +11,25 @@
 #include <nlohmann/json.hpp>
 #include <sched.h>
 
+#include "cli/mpirun_environment.h"
 #include "model/error.h"
 #include "model/quantity.h"
+#include "reports/fnv_hash.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
 
-bool launched_by_mpirun() {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size != nullptr && *size != '\0';
-}
-
-int ranks_of_mpirun() {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size == nullptr ? 1 : std::atoi(size);
-}
-
 std::string command_for(std::uint64_t ranks) {
   return fmt::format("{} of them: mpirun -n {} kvcast run ...", ranks, ranks);
 }
 
-/// FNV-1a, 64 bits. Source: the authors' page, www.isthe.com/chongo/tech/comp/fnv.
-class Hash {
- public:
-  void add(const void* bytes, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      value_ = (value_ ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3U;
-    }
-  }
-  std::string text() const { return fmt::format("{:016x}", value_); }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325U;
-};
-
 /// Size and evenly spread samples: all of a small file, so that large ones are not read twice.
-void add_file(Hash& hash, const std::filesystem::path& file) {
+void add_file(reports::FnvHash& hash, const std::filesystem::path& file) {
   constexpr std::uint64_t samples = 64;
   constexpr std::uint64_t sample_bytes = 4096;
   const std::string name = file.filename().string();
-  hash.add(name.data(), name.size());
+  hash.add(name);
   std::error_code ec;
   const std::uint64_t size = std::filesystem::file_size(file, ec);
   hash.add(&size, sizeof size);
@@ -71,11 +49,6 @@ constexpr int exit_wrong_request = 2;
 
 }  // namespace
 
-int ranks_on_this_machine() {
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  return local == nullptr ? 1 : std::max(1, std::atoi(local));
-}
-
 int rank_threads(int asked) {
   if (asked > 0 || std::getenv("OMP_NUM_THREADS") != nullptr || !launched_by_mpirun()) return asked;
   cpu_set_t bound;
@@ -87,8 +60,7 @@ int rank_threads(int asked) {
 bool is_idle_rank(const std::vector<MethodSpec>& methods) {
   const int ranks = ranks_of_mpirun();
   if (ranks <= 1 || find_placement(methods)) return false;
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank != nullptr && std::atoi(rank) > 0) return true;
+  if (rank_of_mpirun() > 0) return true;
   throw Error("--method", fmt::format("a method of one process for {} of mpirun", ranks),
               fmt::format("kvr:p={} or tsp:p={}", ranks, ranks));
 }
@@ -184,7 +156,7 @@ void RunRanks::fail(const std::exception& e) {
 }
 
 std::string file_fingerprint(const std::filesystem::path& file) {
-  Hash hash;
+  reports::FnvHash hash;
   add_file(hash, file);
   return hash.text();
 }
@@ -202,13 +174,13 @@ std::string fingerprint(const Checkpoint& checkpoint) {
   } else {
     files.push_back(checkpoint.path());
   }
-  Hash hash;
+  reports::FnvHash hash;
   for (const fs::path& file : files) add_file(hash, file);
   return hash.text();
 }
 
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens) {
-  Hash hash;
+  reports::FnvHash hash;
   for (const auto& sequence : tokens) {
     hash.add(sequence.data(), sequence.size() * sizeof(execute::TokenId));
   }

@@ -57,9 +57,6 @@ bool is_idle_rank(const std::vector<MethodSpec>& methods);
 /// With p=P where kvr or tsp say no number of ranks: those of the mpirun.
 std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods);
 
-/// Processes of the mpirun on this machine; 1 without mpirun.
-int ranks_on_this_machine();
-
 /// Threads for a rank: as asked for, as OMP_NUM_THREADS says, as many as processors mpirun has
 /// bound it to, or, where all have all of them, its part.
 int rank_threads(int asked);

@@ -16,6 +16,7 @@
 
 #include "cli/command.h"
 #include "cli/interrupt_guard.h"
+#include "cli/mpirun_environment.h"
 #include "cli/progress_bar.h"
 #include "model/error.h"
 #include "model/quantity.h"
@@ -124,17 +125,6 @@ SweepSpec parse_spec(const Options& o) {
   return spec;
 }
 
-/// Set by Open MPI's mpirun; MPI is not even started where it is not there.
-bool launched_by_mpirun() {
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return size != nullptr && *size != '\0';
-}
-
-bool is_first_rank() {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr || std::string(rank) == "0";
-}
-
 unsigned num_cores() {
   cpu_set_t cores;
   if (::sched_getaffinity(0, sizeof cores, &cores) == 0) {
@@ -145,10 +135,7 @@ unsigned num_cores() {
 
 unsigned num_threads(const Options& o, const MpiRanks* ranks) {
   if (o.threads > 0) return static_cast<unsigned>(o.threads);
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  const unsigned sharing = ranks == nullptr || local == nullptr
-                               ? 1u
-                               : static_cast<unsigned>(std::max(1, std::atoi(local)));
+  const unsigned sharing = ranks == nullptr ? 1u : static_cast<unsigned>(ranks_on_this_machine());
   return std::max(1u, num_cores() / sharing);
 }
 
@@ -348,7 +335,7 @@ void run(Options o, const Globals& globals) {
   {
     std::optional<MpiRanks> ranks;
     if (launched_by_mpirun()) {
-      if (!MpiRanks::is_built_in() && !is_first_rank()) return;  // the first one says it
+      if (!MpiRanks::is_built_in() && rank_of_mpirun() > 0) return;  // the first one says it
       ranks.emplace();
     }
     finished = sweep(o, globals, ranks ? &*ranks : nullptr);

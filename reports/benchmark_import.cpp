@@ -393,7 +393,8 @@ std::string to_json(const ImportedBenchmarks& imported, const std::string& name)
   Hardware hardware = imported.hardware;
   hardware.name = name;
   nlohmann::ordered_json j = roofline::hardware_entries(hardware);
-  j["calibration"] = {{"date", imported.date},
+  j["calibration"] = {{"version", roofline::calibration_version},
+                      {"date", imported.date},
                       {"device", imported.device},
                       {"driver", imported.driver},
                       {"software", imported.software}};

@@ -258,7 +258,10 @@ std::string to_json(const Calibration& c, const std::string& name) {
   hardware.name = name;
   nlohmann::ordered_json j = hardware_entries(hardware);
   nlohmann::ordered_json& calibration = j["calibration"];
-  calibration = {{"date", c.date}, {"processor", c.processor}, {"threads", c.threads}};
+  calibration = {{"version", calibration_version},
+                 {"date", c.date},
+                 {"processor", c.processor},
+                 {"threads", c.threads}};
   if (c.ranks > 1) calibration["ranks"] = c.ranks;
   for (const auto& [key, list] :
        {std::pair{"measurements", &c.measurements}, std::pair{"by_threads", &c.by_threads}}) {

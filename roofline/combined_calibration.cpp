@@ -83,6 +83,13 @@ std::vector<Entry> entries_of(Hardware& hw) {
   return list;
 }
 
+/// 1 in files that do not say it.
+std::uint64_t version_of(const std::filesystem::path& file) {
+  const auto document = nlohmann::json::parse(hardware_document(file));
+  const nlohmann::json how = document.value("calibration", nlohmann::json::object());
+  return how.value("version", std::uint64_t{1});
+}
+
 void check_same_machine(const std::filesystem::path& file, const Hardware& other,
                         const std::filesystem::path& first_file, const Hardware& first) {
   const auto differs = [&](const std::string& what, const std::string& found,
@@ -113,6 +120,11 @@ CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path
   for (const std::filesystem::path& file : files) {
     devices.push_back(read_hardware(file));
     check_same_machine(file, devices.back(), files.front(), devices.front());
+    const std::uint64_t version = version_of(file);
+    if (const std::uint64_t first = version_of(files.front()); version != first) {
+      throw Error(file.string(), fmt::format("a calibration of version {}", version),
+                  fmt::format("version {}, as {}", first, files.front().string()));
+    }
     if (!seen.insert(std::filesystem::weakly_canonical(file)).second) {
       throw Error("--combine", file.string() + " twice", "each calibration once");
     }
@@ -153,7 +165,7 @@ std::string to_json(const CombinedCalibration& c, const std::string& name,
     const auto document = nlohmann::json::parse(hardware_document(file));
     const nlohmann::json how = document.value("calibration", nlohmann::json::object());
     if (&file == &files.front()) {
-      for (const char* key : {"date", "processor", "threads", "ranks"}) {
+      for (const char* key : {"version", "date", "processor", "threads", "ranks"}) {
         if (how.contains(key)) calibration[key] = how[key];
       }
     }

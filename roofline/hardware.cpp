@@ -130,6 +130,15 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   factors.reject_unknown_keys();
 }
 
+/// First of all, for a file of a newer kvcast may have entries that this one does not know.
+void check_version(const JsonObject& o) {
+  if (!o.has("calibration") || !o.object("calibration").has("version")) return;
+  const JsonObject calibration = o.object("calibration");
+  if (calibration.whole("version") <= calibration_version) return;
+  calibration.fail("version",
+                   fmt::format("at most {}: a newer kvcast wrote the file", calibration_version));
+}
+
 /// A number that is said anew is not what its base measured at several lengths.
 void forget_lengths(nlohmann::json& of_base, const nlohmann::json& own) {
   if (!of_base.is_object() || !own.is_object()) return;
@@ -189,6 +198,7 @@ DType Hardware::supported(DType dtype) const {
 Hardware read_hardware(const std::filesystem::path& path) {
   const nlohmann::json document = read_extended(path);
   const JsonObject o(document, path.string());
+  check_version(o);
   Hardware hw;
   hw.name = o.text("name");
   hw.description = o.text_or("description", hw.name);

@@ -87,9 +87,14 @@ struct Hardware {
   DType supported(DType dtype) const;
 };
 
+/// Of what `calibration` says and of what its numbers mean, as kvcast writes it: 1, which files do
+/// not say, may have no `lockstep`.
+inline constexpr std::uint64_t calibration_version = 2;
+
 /// Reads a hardware file (format: data/hardware/README.md); what is not said in one that extends
 /// another of its folder is read from that. Throws Error for unknown keys, values without a unit,
-/// zero or negative values, factors above 1 or by lengths in disorder, unknown sources.
+/// zero or negative values, factors above 1 or by lengths in disorder, unknown sources, and
+/// calibrations of a version to come.
 Hardware read_hardware(const std::filesystem::path& path);
 
 /// The JSON text of a hardware file, with what it extends in it. Throws Error as read_hardware.

@@ -50,6 +50,33 @@ TEST_CASE("calibrate: imported micro-benchmarks become a hardware file that fore
   CHECK(e.at("ttft_s") < 2 * products);
 }
 
+// Only that it is measured: this machine may be as noisy as it likes.
+TEST_CASE("calibrate: --quick measures this machine, and its file says when and how") {
+  const reports::TestFolder folder;
+  const std::string output = (folder / "here.json").string();
+  const ProgramResult r = run_program("calibrate --quick --force --threads 1 --output " + output);
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  CHECK(r.output.find("streaming read") != std::string::npos);
+  const nlohmann::json written = nlohmann::json::parse(std::ifstream(output));
+  const nlohmann::json& how = written.at("calibration");
+  CHECK(how.at("threads") == 1);
+  CHECK(how.at("date").get<std::string>().size() == std::string("2026-01-31T12:00:00Z").size());
+  CHECK_FALSE(how.at("processor").get<std::string>().empty());
+  for (const nlohmann::json& m : how.at("measurements")) {
+    CAPTURE(m.dump());
+    CHECK(m.at("low") <= m.at("median"));
+    CHECK(m.at("median") <= m.at("high"));
+    CHECK(m.at("rounds") >= 3);
+  }
+  CHECK(how.at("matrix_rates").size() > 10);
+  CHECK_FALSE(written.at("factors").contains("lockstep"));  // of one process
+  const nlohmann::json e = run_json(
+      "estimate --json --model smollm2-135m --dtype fp32 --prompt-len 64 --hardware " + output);
+  CHECK(e.at("ttft_s") > 0);
+  CHECK(e.at("rests_on") == nlohmann::json{"measured"});
+}
+
 TEST_CASE("calibrate: noisy imports are refused unless forced") {
   const reports::TestFolder folder;
   const std::string output = (folder / "mine.json").string();
@@ -78,6 +105,8 @@ TEST_CASE("calibrate: what does not go together is refused") {
   check_refused("calibrate --hardware a100-80bg --import " + csv + output, "a100-80gb");
   check_refused("calibrate --hardware a100-80gb --import " + csv + " --output /nowhere/mine.json",
                 "/nowhere");
+  check_refused("calibrate --hardware a100-80gb --import " + csv + " --output " + csv,
+                "a100.csv, which --import reads");
 }
 
 TEST_CASE(
@@ -100,6 +129,8 @@ TEST_CASE(
   CHECK(written.at("factors").at("matrix_rate").at("fp16").at("value") ==
         doctest::Approx(130.0 / 312).epsilon(1e-4));
   check_refused(combine + " --quick", "--combine");
+  check_refused("calibrate --combine " + half + " " + third + " --output " + third,
+                "third.json, which --combine reads");
   check_refused("calibrate --combine " + half + " --output " + both, "two hardware files or more");
 }
 

@@ -3,7 +3,9 @@
 #include <fstream>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
+#include "model/error.h"
 #include "roofline/calibration_bench.h"
 #include "tests/reports/test_folder.h"
 
@@ -70,6 +72,25 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   CHECK(hw.overlap->value == 0.4);
   CHECK(hw.overlap->source == Source::Measured);
   CHECK(hw.lockstep->value == 0.97);
+}
+
+TEST_CASE("calibration: a file of a version to come is refused before its new entries are") {
+  const reports::TestFolder folder;
+  const auto path = folder / "m.json";
+  nlohmann::json j = nlohmann::json::parse(to_json(made_up(), "m"));
+  CHECK(j.at("calibration").at("version") == calibration_version);
+  const auto read = [&] {
+    std::ofstream(path) << j;
+    return read_hardware(path);
+  };
+  CHECK_NOTHROW(read());
+  j["calibration"].erase("version");
+  CHECK_NOTHROW(read());
+  j["calibration"]["version"] = calibration_version + 1;
+  j["factors"]["warp_drive"] = 1;
+  CHECK_THROWS_WITH_AS(
+      read(), doctest::Contains("/calibration/version: got 3, expected at most 2: a newer kvcast"),
+      Error);
 }
 
 TEST_CASE("calibration: unrest is how far the medians of the two halves are apart") {

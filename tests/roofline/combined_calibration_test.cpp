@@ -35,9 +35,10 @@ Hardware device(double peak, double bandwidth, double overlap) {
 }
 
 std::filesystem::path written(const reports::TestFolder& folder, const std::string& name,
-                              const Hardware& hw) {
+                              const Hardware& hw, std::uint64_t version = 1) {
   nlohmann::ordered_json j = hardware_entries(hw);
   j["calibration"] = {{"date", name + "'s"}, {"threads", 2}};
+  if (version > 1) j["calibration"]["version"] = version;
   const std::filesystem::path path = folder.path() / name;
   std::ofstream(path) << j.dump(2);
   return path;
@@ -128,6 +129,8 @@ TEST_CASE("combine: what is not of one machine is refused in one line") {
   other.overlap.reset();
   says({a, written(folder, "e.json", other)}, "factors.overlap");
   says({a, folder / "none.json"}, "none.json");
+  const auto later = written(folder, "f.json", device(1e9, 1e9, 0.5), 2);
+  says({a, later}, "f.json: got a calibration of version 2, expected version 1, as ");
 }
 
 }  // namespace kvcast::roofline
