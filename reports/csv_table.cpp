@@ -34,6 +34,8 @@ std::uint64_t CsvRow::whole(std::string_view column) const {
   return value;
 }
 
+std::size_t CsvRow::line() const { return table_->records_[index_].line; }
+
 std::string CsvRow::place(std::string_view column) const {
   return fmt::format("{}:{}: column '{}'", table_->name_, table_->records_[index_].line, column);
 }

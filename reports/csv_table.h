@@ -26,6 +26,8 @@ class CsvRow {
   std::uint64_t whole(std::string_view column) const;
   /// "FILE:LINE: column 'COLUMN'", for errors about a cell.
   std::string place(std::string_view column) const;
+  /// Where it begins, from 1.
+  std::size_t line() const;
 
  private:
   const CsvTable* table_;

@@ -230,6 +230,7 @@ ReproducedRow Published::compare(const CsvRow& row, std::string_view column, std
 void set_origin(const CsvRow& row, ReproducedRow& result) {
   result.source = row.text("source");
   result.file = file_of(row);
+  result.line = row.line();
   if (row.table().has_column("claim_id")) result.claim = row.text("claim_id");
 }
 

@@ -39,6 +39,7 @@ struct ReproducedRow {
   bool fitted = false;  ///< measured, and a factor of ours was fitted to it: no check of it
   /// Exact, and it agrees with what the erratum puts in the place of the print, not with the print.
   bool corrected = false;
+  std::size_t line = 0;  ///< of `file`
 };
 
 enum class TableKind {

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "model/error.h"
 #include "model/layer_pruning.h"
 #include "model/recording.h"
@@ -18,30 +20,6 @@ struct KvpTable {
   std::string_view column;
 };
 
-double keep_rate(std::string_view text, const std::string& place) {
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !(value > 0 && value <= 1)) {
-    throw Error(place, "'" + std::string(text) + "'", "a keep rate above 0 and at most 1");
-  }
-  return value;
-}
-
-/// A model's name in parts: "OE1.1B-KVP-LP-0.75" -> OE1.1B, KVP, LP, 0.75. The tables spell names
-/// with and without spaces, and some without a hyphen ("RP0.25").
-std::vector<std::string> name_parts(std::string name) {
-  std::erase(name, ' ');
-  const bool pruned = name.starts_with("RP") || name.starts_with("SP");
-  if (pruned && name.substr(2, 1) != "-") name.insert(2, "-");
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0;;) {
-    const std::size_t end = name.find('-', begin);
-    parts.push_back(name.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
-
 /// Computes the FLOPs reduction of each model over a base model.
 class Reductions {
  public:
@@ -54,15 +32,15 @@ class Reductions {
 
   /// `model` as printed.
   double of(const std::string& model, const std::string& place) {
-    const std::vector<std::string> parts = name_parts(model);
+    const std::vector<std::string> parts = kvp_name_parts(model);
     const std::string& first = parts.front();
     const std::string& last = parts.back();
     const std::size_t n = parts.size();
-    if (n == 2 && first == "RP") return 1 / keep_rate(last, place);
+    if (n == 2 && first == "RP") return 1 / kvp_keep_rate(last, place);
     // A probe through the first layers with the whole prompt, then a run with what is kept of it.
-    if (n == 2 && first == "SP") return 1 / (probe_ + keep_rate(last, place));
+    if (n == 2 && first == "SP") return 1 / (probe_ + kvp_keep_rate(last, place));
     if (n == 2 && first.starts_with("L")) {
-      return lazyllm(keep_rate(first.substr(1), place), keep_rate(last, place));
+      return lazyllm(kvp_keep_rate(first.substr(1), place), kvp_keep_rate(last, place));
     }
     if (first.starts_with("OE")) {
       // Of KVP models the auxiliary alone: the predictor and the base model's own step do not
@@ -109,7 +87,7 @@ class Reductions {
     if (known == 0) {
       const Architecture a = load(size);
       known = count_parameters(
-          prune_layers(a, retained_layers(a.num_hidden_layers(), keep_rate(keep, place))));
+          prune_layers(a, retained_layers(a.num_hidden_layers(), kvp_keep_rate(keep, place))));
     }
     return known;
   }
@@ -144,18 +122,11 @@ std::vector<ReproducedRow> flops_reductions(const Catalog& catalog, const KvpTab
     if (is_repetition(seen, row, spec.column)) continue;
     seen.push_back(row);
 
-    const std::string& printed = row.text("model");
-    const auto label = published.erratum(row, "model");
-    const std::string& model = label ? label->corrected : printed;
-    const std::string cell =
-        printed + (label ? " (read " + model + ")" : "") + ": " + std::string(spec.column);
+    const KvpLabel label = kvp_label(published, row);
     ReproducedRow result =
-        published.compare(row, spec.column, cell, reductions.of(model, row.place("model")));
-    if (label) {
-      if (!result.erratum.empty()) result.erratum += "; ";
-      result.erratum += label->id + ": " + label->reason;
-      result.corrected = result.agrees;  // of another model than the one that is printed
-    }
+        published.compare(row, spec.column, label.cell + ": " + std::string(spec.column),
+                          reductions.of(label.model, row.place("model")));
+    note_label(label, result);
     rows.push_back(std::move(result));
   }
   return rows;
@@ -170,7 +141,89 @@ PublishedTable flops_table(int number, std::string_view what, const KvpTable& sp
           [spec](const Catalog& catalog) { return flops_reductions(catalog, spec); }};
 }
 
+/// A column that is another one of the table over that one's value in the first row, the base
+/// model's, or that value over it.
+struct Ratio {
+  std::string_view file;
+  std::string_view column;
+  std::string_view of;
+  bool is_reduction = false;
+};
+
+std::vector<ReproducedRow> ratios(const Catalog& catalog) {
+  const Published published(catalog);
+  std::vector<ReproducedRow> rows;
+  for (const Ratio& r :
+       {Ratio{"kvp_table5_triviaqa_openelm_1p1b.csv", "ttft_reduction_x", "ttft_s", true},
+        Ratio{"kvp_table5_triviaqa_openelm_1p1b.csv", "triviaqa_relative", "triviaqa_accuracy_pct"},
+        Ratio{"kvp_table6_triviaqa_openelm_3b.csv", "triviaqa_relative", "triviaqa_accuracy_pct"},
+        Ratio{"kvp_table7_humaneval_openelm_1p1b.csv", "pass_at_1_relative", "pass_at_1_pct"},
+        Ratio{"kvp_table7_humaneval_openelm_1p1b.csv", "pass_at_10_relative", "pass_at_10_pct"}}) {
+    const CsvTable table = published.read(r.file);
+    const double base = table.rows().front().number(r.of);
+    for (const CsvRow& row : table.rows()) {
+      double value = row.number(r.of);
+      if (const auto wrong = published.erratum(row, r.of)) {
+        if (wrong->corrected.empty()) continue;  // E12: nobody knows it
+        value = std::stod(wrong->corrected);
+      }
+      const std::string cell = fmt::format("{}: {}, {} over {}", row.text("model"), r.column,
+                                           r.is_reduction ? "the base model's" : r.of,
+                                           r.is_reduction ? r.of : "the base model's");
+      rows.push_back(
+          published.compare(row, r.column, cell, r.is_reduction ? base / value : value / base));
+    }
+  }
+  return rows;
+}
+
 }  // namespace
+
+std::vector<std::string> kvp_name_parts(std::string name) {
+  std::erase(name, ' ');
+  const bool pruned = name.starts_with("RP") || name.starts_with("SP");
+  if (pruned && name.substr(2, 1) != "-") name.insert(2, "-");
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0;;) {
+    const std::size_t end = name.find('-', begin);
+    parts.push_back(name.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+double kvp_keep_rate(std::string_view text, const std::string& place) {
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || !(value > 0 && value <= 1)) {
+    throw Error(place, "'" + std::string(text) + "'", "a keep rate above 0 and at most 1");
+  }
+  return value;
+}
+
+KvpLabel kvp_label(const Published& published, const CsvRow& row) {
+  const std::string& printed = row.text("model");
+  KvpLabel label{printed, printed, published.erratum(row, "model")};
+  if (label.erratum) {
+    label.model = label.erratum->corrected;
+    label.cell = printed + " (read " + label.model + ")";
+  }
+  return label;
+}
+
+void note_label(const KvpLabel& label, ReproducedRow& result) {
+  if (!label.erratum) return;
+  if (!result.erratum.empty()) result.erratum += "; ";
+  result.erratum += label.erratum->id + ": " + label.erratum->reason;
+  if (result.exact) result.corrected = result.agrees;  // of another model than the printed one
+}
+
+PublishedTable kvp_ratios_table() {
+  return {"kvp-ratios", "kvp",
+          "KV Prediction, Tables 5 to 7: TTFT reductions and relative accuracies from the columns "
+          "that they are ratios of",
+          TableKind::Exact, ratios};
+}
 
 std::vector<PublishedTable> kvp_tables() {
   constexpr std::string_view as_ttft = "ttft_reduction_as_printed_x";  // E13
@@ -185,6 +238,8 @@ std::vector<PublishedTable> kvp_tables() {
       flops_table(7, "HumanEval", {"kvp_table7_humaneval_openelm_1p1b.csv", "1.1B", as_flops}),
       flops_table(8, "MCQA", {"kvp_table8_mcqa_openelm_3b.csv", "3B", as_ttft}),
       kvp_ttft_table(),
+      kvp_lazyllm_ttft_table(),
+      kvp_ratios_table(),
       kvp_prose_table(),
   };
 }
