@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -93,12 +94,12 @@ ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
 }
 
 /// The kinds of source that the estimate rests on, each once.
-ordered_json rests_on(const roofline::Rates& rates) {
-  ordered_json kinds = ordered_json::array();
+std::vector<std::string> rests_on(const roofline::Rates& rates) {
+  std::vector<std::string> kinds;
   for (const char* kind : {"datasheet", "measured", "fitted"}) {
     for (const roofline::UsedFactor& f : rates.factors) {
       if (f.source == kind) {
-        kinds.push_back(kind);
+        kinds.emplace_back(kind);
         break;
       }
     }
@@ -136,7 +137,9 @@ ErrorBars error_bars(const Options& o, const Configuration& c, const Catalog& ca
   }
   reports::ValidationStore store(catalog, o.request.hardware);
   if (!o.validation.empty()) store.add(o.validation);
-  return store.bars(c.hardware, to_string(c.methods), c.lowering);
+  const bool own_links = o.link.name.empty() && o.link.gb_per_s.empty() && o.link.latency_s.empty();
+  return store.bars(c.hardware, to_string(c.methods), c.lowering,
+                    own_links ? reports::Links::OfHardware : reports::Links::Others);
 }
 
 ordered_json bound_json(const std::optional<double>& bound) {
@@ -230,7 +233,7 @@ std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const Desi
 }
 
 std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
-                          const ErrorBars& bars) {
+                          const roofline::Rates& rates, const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
@@ -269,7 +272,8 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                          bytes(c.hardware.memory_capacity.value)),
              ""});
   const std::string rows = table.text();
-  return text + rows.substr(rows.find('\n') + 1);
+  return text + rows.substr(rows.find('\n') + 1) +
+         fmt::format("rests on {} figures\n", fmt::join(rests_on(rates), ", "));
 }
 
 std::string breakdown_text(const std::vector<BreakdownRow>& rows) {
@@ -343,7 +347,7 @@ void run(const Options& o, const Globals& globals) {
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e, bars));
+  print_text(estimate_text(c, p, e, one_device.rates(), bars));
   if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
   if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
 }

@@ -10,6 +10,7 @@
 
 #include "model/error.h"
 #include "model/json_file.h"
+#include "model/methods/method.h"
 #include "reports/fnv_hash.h"
 
 namespace kvcast::reports {
@@ -54,6 +55,14 @@ std::string missing_text(const ErrorBars& bars) {
   return bars.tpot ? "TTFT" : "TTFT and TPOT";
 }
 
+/// Whether one of "kvp+kvr" spreads the prompt over several devices.
+bool is_placed(std::string_view names) {
+  const std::string all = fmt::format("+{}+", names);
+  return std::any_of(methods().begin(), methods().end(), [&](const Method& m) {
+    return m.kind == MethodKind::Placement && all.find(fmt::format("+{}+", m.name)) != all.npos;
+  });
+}
+
 std::string_view dtype_text(DType dtype) {
   return dtype == DType::FP16 || dtype == DType::BF16 ? "fp16/bf16" : name(dtype);
 }
@@ -94,6 +103,18 @@ std::string fingerprint(const Hardware& hw) {
   f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
   f.add("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   f.add("overlap", hw.overlap);
+  return f.text();
+}
+
+std::string exchange_fingerprint(const Hardware& hw) {
+  Fingerprint f;
+  for (const auto& [name, link] : hw.links) {
+    f.add(name + ".bandwidth", link.bandwidth.value);
+    f.add(name + ".latency", link.latency.value);
+  }
+  f.add("link_rate", hw.link_rate);
+  f.add("host_message_latency", hw.host_message_latency);
+  f.add("host_exchange_latency", hw.host_exchange_latency);
   f.add("lockstep", hw.lockstep);
   return f.text();
 }
@@ -102,6 +123,10 @@ std::string validation_document(const Validation& v, std::string_view source) {
   ordered_json j{{"what", what}, {"version", version}, {"measurements", source}};
   j["devices"] = ordered_json::object();
   for (const auto& [name, hardware] : v.devices) j["devices"][name] = fingerprint(hardware);
+  for (const ValidationCase& c : v.cases) {
+    if (!is_placed(method_names(c.row.method))) continue;
+    j["exchanges"][c.row.hardware] = exchange_fingerprint(v.devices.at(c.row.hardware));
+  }
   // A row a line: a file that people compare and keep in a repository.
   std::string text = j.dump(2);
   text.erase(text.rfind('}'));
@@ -162,12 +187,14 @@ void ValidationStore::add(const std::filesystem::path& path) {
     o.fail("version", fmt::format("{}; kvcast validate --store writes it anew", version));
   }
   const JsonObject devices = o.object("devices");
+  std::optional<JsonObject> exchanges;
+  if (o.has("exchanges")) exchanges = o.object("exchanges");
   const nlohmann::json& rows = o.at("rows");
   if (!rows.is_array()) o.fail("rows", "a list");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const JsonObject row(rows[i], fmt::format("{}: /rows/{}", path.string(), i));
     const std::string device = row.text("hardware");
-    const std::string factors = devices.text(device);
+    std::string factors = devices.text(device);
     const double error = row.positive("predicted") / row.positive("measured") - 1;
     if (!std::isfinite(error)) row.fail("measured", "a time");
     const auto dtype = [&row](const char* key) {
@@ -179,17 +206,22 @@ void ValidationStore::add(const std::filesystem::path& path) {
     const Lowering dtypes{.weights = dtype("weight_dtype"),
                           .activations = dtype("activation_dtype"),
                           .cache = dtype("cache_dtype")};
-    errors_[{device, factors, row.text("method"), row.text("attention"), dtypes_text(dtypes),
+    const std::string method = row.text("method");
+    if (is_placed(method) && exchanges) factors += exchanges->text(device);
+    errors_[{device, factors, method, row.text("attention"), dtypes_text(dtypes),
              row.text("metric")}]
         .push_back(error);
   }
 }
 
 ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view methods,
-                                const Lowering& lowering) const {
+                                const Lowering& lowering, Links links) const {
   Group group{hardware.name,         fingerprint(hardware),
               method_names(methods), std::string(attention_name(lowering.attention)),
               dtypes_text(lowering), ""};
+  if (is_placed(group.method)) {
+    group.fingerprint += links == Links::OfHardware ? exchange_fingerprint(hardware) : "others";
+  }
   const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
     group.metric = name(metric);
     const auto found = errors_.find(group);
@@ -218,7 +250,9 @@ ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view metho
   bars.note = fmt::format(
       "no stored validation of {} with {}, {} attention, {} on {}{}{}: no error bound",
       missing_text(bars), group.method, group.attention, group.dtypes, group.device,
-      changed ? " with these factors" : "",
+      !changed                  ? ""
+      : is_placed(group.method) ? " with these factors and links"
+                                : " with these factors",
       other_dtypes.empty() ? "" : fmt::format(", only of {}", fmt::join(other_dtypes, "; ")));
   return bars;
 }

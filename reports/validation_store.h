@@ -23,8 +23,10 @@ std::filesystem::path validation_beside(const std::filesystem::path& hardware_fi
 /// are from.
 std::string validation_document(const Validation& validation, std::string_view source);
 
-/// Changes with every number of a device that forecasts depend on.
+/// Changes with every number of a device that forecasts on it alone depend on.
 std::string fingerprint(const roofline::Hardware& hardware);
+/// Changes with what several such devices exchange keys and values at: links and their latencies.
+std::string exchange_fingerprint(const roofline::Hardware& hardware);
 
 /// "fp16/bf16", or "fp8 weights, fp32 activations, fp8 cache" where they differ: the dtypes that a
 /// stored error is of. fp16 and bf16 are one: equally wide, and each other's rates in hardware.h.
@@ -40,6 +42,9 @@ struct ErrorBars {
   std::string note = {};  ///< empty when both are there; else why not, in one line
 };
 
+/// Which links an estimate of several devices is for.
+enum class Links { OfHardware, Others };
+
 /// The note of estimates that are not calibrated.
 inline constexpr std::string_view speed_of_light_note =
     "error bounds are of calibrated estimates, not of the speed of light";
@@ -52,9 +57,10 @@ class ValidationStore {
   /// A stored file, or all .json of a folder. Throws Error when one is no stored validation.
   void add(const std::filesystem::path& path);
 
-  /// `methods` as parse_methods takes them; of `lowering` the attention and the dtypes.
+  /// `methods` as parse_methods takes them; of `lowering` the attention and the dtypes. Of methods
+  /// on several devices errors over other links than the estimate's say nothing.
   ErrorBars bars(const roofline::Hardware& hardware, std::string_view methods,
-                 const Lowering& lowering) const;
+                 const Lowering& lowering, Links links = Links::OfHardware) const;
 
  private:
   struct Group {
