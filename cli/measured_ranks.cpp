@@ -46,18 +46,14 @@ std::string complaint(const reports::MeasurePoint& p, const ShellRun& run) {
 
 }  // namespace
 
-RankHardware read_rank_hardware(const Catalog& catalog, const std::string& file) {
-  RankHardware r{.file = file, .hardware = roofline::load_hardware(catalog, file)};
-  if (r.hardware.links.empty()) {
-    throw Error("--rank-hardware " + file, "no link between ranks", calibrated_by(r.ranks));
-  }
+CalibratedWith calibrated_with(const Catalog& catalog, const std::string& file) {
   const auto document = nlohmann::json::parse(
       roofline::hardware_document(catalog.find("hardware", "hardware", file)));
   const auto calibration = document.find("calibration");
-  if (calibration == document.end()) return r;
-  const auto whole = [&](const char* key, std::uint64_t fallback) -> std::uint64_t {
+  if (calibration == document.end()) return {};
+  const auto whole = [&](const char* key) -> std::optional<std::uint64_t> {
     const auto found = calibration->find(key);
-    if (found == calibration->end()) return fallback;
+    if (found == calibration->end()) return {};
     constexpr std::uint64_t most = 1024;
     const bool is_count = found->is_number_unsigned() && *found > 0 && *found <= most;
     if (!is_count) {
@@ -66,8 +62,17 @@ RankHardware read_rank_hardware(const Catalog& catalog, const std::string& file)
     }
     return *found;
   };
-  r.ranks = whole("ranks", r.ranks);
-  r.threads = static_cast<int>(whole("threads", 1));
+  return {whole("ranks"), whole("threads")};
+}
+
+RankHardware read_rank_hardware(const Catalog& catalog, const std::string& file) {
+  RankHardware r{.file = file, .hardware = roofline::load_hardware(catalog, file)};
+  if (r.hardware.links.empty()) {
+    throw Error("--rank-hardware " + file, "no link between ranks", calibrated_by(r.ranks));
+  }
+  const CalibratedWith with = calibrated_with(catalog, file);
+  r.ranks = with.ranks.value_or(r.ranks);
+  r.threads = static_cast<int>(with.threads.value_or(1));
   return r;
 }
 

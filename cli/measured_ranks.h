@@ -1,7 +1,9 @@
 /// The rows of `validate --measure` that ranks run: `mpirun -n P kvcast run` of this same program.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cli/command.h"
@@ -16,6 +18,13 @@ struct RankHardware {
   std::uint64_t ranks = 2;  ///< that calibrated at the same time
   int threads = 1;          ///< of each
 };
+
+/// How a hardware file was calibrated; nothing where it does not say.
+struct CalibratedWith {
+  std::optional<std::uint64_t> ranks;
+  std::optional<std::uint64_t> threads;  ///< of each
+};
+CalibratedWith calibrated_with(const Catalog& catalog, const std::string& file);
 
 /// Throws Error when the file cannot be read or has no link between ranks.
 RankHardware read_rank_hardware(const Catalog& catalog, const std::string& file);

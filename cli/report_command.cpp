@@ -1,6 +1,10 @@
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string_view>
 
 #include "cli/command.h"
+#include "model/error.h"
 #include "reports/atomic_file.h"
 #include "reports/html_report.h"
 
@@ -12,10 +16,24 @@ struct Options {
   std::string output;
 };
 
+/// A result that stands where the page is to go would be left out of it and lost. Throws Error.
+void check_is_page(const std::filesystem::path& output) {
+  std::ifstream in(output, std::ios::binary);
+  constexpr std::string_view doctype = "<!DOCTYPE html";
+  std::string begin(doctype.size(), '\0');
+  const bool has_bytes = std::filesystem::is_regular_file(output) && in.read(begin.data(), 1);
+  if (!has_bytes) return;
+  in.read(begin.data() + 1, static_cast<std::streamsize>(begin.size() - 1));
+  if (begin == doctype) return;
+  throw Error("--output", output.string() + ", a file that is no page",
+              "a new file, or a page to write anew");
+}
+
 void run(const Options& o, const Globals& globals) {
   const std::filesystem::path output = o.output.empty()
                                            ? std::filesystem::path(o.folder) / "report.html"
                                            : std::filesystem::path(o.output);
+  if (!o.output.empty()) check_is_page(output);
   const reports::HtmlReport report = reports::html_report(o.folder, output, KVCAST_VERSION);
   for (const std::string& line : report.unreadable) globals.warn(line);
   reports::write_file(output, report.html);

@@ -33,15 +33,17 @@ void run(const Options& o, const Globals& globals) {
     return fmt::format("arithmetic at {:.2f} and memory at {:.2f} of {}'s rates", state.compute,
                        state.memory, o.hardware);
   };
-  const auto refuse = [&](const reports::MachineState& state) {
+  const auto refuse = [&](const reports::MachineState& state, const std::string& when = "") {
     const std::string found =
-        fmt::format("{}, expected them within {:g} %", text(state), o.tolerance);
+        fmt::format("{}{}, expected them within {:g} %", text(state), when, o.tolerance);
     if (!o.force) throw Error(found + ", or --force", Fault::Run);
     globals.warn(found);
   };
   reports::Steadiness steadiness = reports::as_calibrated(hardware, o.tolerance);
   steadiness.looks_again = o.looks_again;
-  if (!o.force) steadiness.on_lost = refuse;
+  if (!o.force) {
+    steadiness.on_lost = [&](const reports::MachineState& state) { refuse(state); };
+  }
   std::string output;
   const auto run_command = [&] {
     const Stopwatch watch;
@@ -54,7 +56,10 @@ void run(const Options& o, const Globals& globals) {
     return reports::RunSeconds{watch.seconds(), 0};
   };
   const reports::MeasuredRounds measured = reports::measure_rounds(1, run_command, &steadiness);
-  if (measured.unsteady > 0) refuse(measured.state());
+  if (measured.unsteady > 0) {
+    refuse(measured.state(),
+           ", means of the looks before and behind the last run of which one was off");
+  }
   globals.say(fmt::format("{} before and behind '{}', {} run{} discarded", text(measured.state()),
                           o.command, measured.discarded, measured.discarded == 1 ? "" : "s"));
   print_text(output);

@@ -1,6 +1,7 @@
 #include "cli/validate_measure.h"
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 
 #include <fmt/format.h>
@@ -54,11 +55,31 @@ void check_flags(const ValidateOptions& o) {
   }
 }
 
+/// Forecasts of so many threads are none of others.
+void warn_of_threads(int threads, const std::string& hardware, const Globals& globals) {
+  const auto calibrated = calibrated_with(globals.catalog(), hardware).threads;
+  if (!calibrated || *calibrated == static_cast<std::uint64_t>(threads)) return;
+  globals.warn(fmt::format("{}: calibrated with {} threads; the runs have {}", hardware,
+                           *calibrated, threads));
+}
+
 /// Where the error bounds of a device are looked for, if it is a file.
 std::filesystem::path store_beside(const std::string& hardware, const Catalog& catalog) {
   const std::vector<std::string> names = catalog.names("hardware");
   const bool in_catalog = std::find(names.begin(), names.end(), hardware) != names.end();
   return in_catalog ? std::filesystem::path() : reports::validation_beside(hardware);
+}
+
+/// ", in the place of 268 rows of all.csv": what a stored validation is about to lose.
+std::string replaced(const std::filesystem::path& file, const std::string& source) {
+  std::ifstream in(file);
+  const auto old = nlohmann::json::parse(in, nullptr, false);
+  if (!old.is_object() || !old.contains("rows") || !old["rows"].is_array()) return {};
+  const auto from = old.find("measurements");
+  const bool is_named = from != old.end() && from->is_string();
+  if (is_named && from->get<std::string>() == source) return {};
+  return fmt::format(", in the place of {} rows of {}", old["rows"].size(),
+                     is_named ? from->get<std::string>() : "another run");
 }
 
 /// Of the rows of a device, or of all when none is named; nothing without rows or a file.
@@ -69,9 +90,10 @@ void write_store(const std::filesystem::path& file, reports::Validation v,
     std::erase_if(v.devices, [&](const auto& d) { return d.first != device; });
   }
   if (file.empty() || v.cases.empty()) return;
-  reports::write_file(
-      file, reports::validation_document(v, std::filesystem::path(o.csv).filename().string()));
-  globals.say(file.string() + ": for the error bounds of estimate and sweep");
+  const std::string source = std::filesystem::path(o.csv).filename().string();
+  const std::string lost = replaced(file, source);
+  reports::write_file(file, reports::validation_document(v, source));
+  globals.say(file.string() + ": for the error bounds of estimate and sweep" + lost);
 }
 
 }  // namespace
@@ -115,7 +137,8 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   reports::validate({}, catalog, devices);  // refuses two devices of one name
   const auto points = reports::measure_matrix(axes, catalog);
   check_rank_points(points, rank_hardware ? &*rank_hardware : nullptr);
-  execute::use_threads(o.threads);
+  options.threads = execute::use_threads(o.threads);
+  warn_of_threads(options.threads, o.hardware, globals);
   const reports::MeasuredRows result = run_measured_rows(
       globals, options, [&] { return reports::measure(points, catalog, options); });
   for (const std::string& row : unsettled) globals.warn(row);

@@ -110,15 +110,6 @@ std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) 
   return given.empty() ? std::move(fallback) : given;
 }
 
-/// With the links, which only ranks use.
-std::string rank_fingerprint(const roofline::Hardware& hardware) {
-  std::string text = hardware.name + "|" + fingerprint(hardware);
-  for (const auto& [name, link] : hardware.links) {
-    text += fmt::format("|{}={:.6g},{:.6g}", name, link.bandwidth.value, link.latency.value);
-  }
-  return text;
-}
-
 std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
   FnvHash hash;
   bool any_ranks = false;
@@ -127,9 +118,13 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
                          p.size.batch, p.size.prompt_len, p.size.output_len));
     any_ranks |= num_ranks(p) > 1;
   }
-  hash.add(fmt::format("{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds));
+  hash.add(fmt::format("{}|{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds,
+                       o.threads));
   if (o.steadiness) hash.add(fmt::format("|steady {}", o.steadiness->tolerance));
-  if (any_ranks && o.rank_hardware) hash.add(rank_fingerprint(*o.rank_hardware));
+  if (any_ranks && o.rank_hardware) {
+    hash.add(fmt::format("{}|{}|{}", o.rank_hardware->name, fingerprint(*o.rank_hardware),
+                         exchange_fingerprint(*o.rank_hardware)));
+  }
   return hash.text();
 }
 

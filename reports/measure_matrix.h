@@ -51,6 +51,7 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
 struct MeasureOptions : MeasuredRowsOptions {
   roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
   std::uint64_t seed = 1;       ///< of random weights
+  int threads = 0;              ///< that the executor has been told to use
   unsigned rounds = 3;          ///< timed, behind one that is not; more where they do not settle
   /// Of points that several ranks run: calibrated with all of them busy.
   std::optional<roofline::Hardware> rank_hardware = {};

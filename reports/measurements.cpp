@@ -44,6 +44,10 @@ const JsonFormat& format_of(const MeasurementFields& fields) {
   for (const JsonFormat& format : json_formats) {
     if (fields.has(format.field)) return format;
   }
+  if (fields.has("requests_per_second") && fields.has("elapsed_time")) {
+    throw Error(fields.place(), "vLLM throughput JSON, in which no request has a time",
+                "vLLM latency or serve JSON");
+  }
   throw Error(fields.place(), "a JSON object without avg_ns, t_pp, avg_latency or mean_tpot_ms",
               known_formats);
 }

@@ -127,6 +127,12 @@ TEST_CASE("report: a full disk is one line, and the earlier report stays") {
   CHECK(full.output.empty());
   CHECK(std::count(full.errors.begin(), full.errors.end(), '\n') == 1);
   CHECK(full.errors.find("/dev/full") != std::string::npos);
+  const ProgramResult result =
+      run_program("report " + results.path + " --output " + results.path + "/a.json");
+  CHECK(result.status == 2);
+  CHECK(result.errors == "kvcast: --output: got " + results.path +
+                             "/a.json, a file that is no page, expected a new file, or a page to "
+                             "write anew\n");
   // A limit on file sizes stops the page midway, as a full disk does.
   const ProgramResult limited = run_program("report " + results.path, "trap '' XFSZ; ulimit -f 1;");
   CHECK(limited.status == 1);

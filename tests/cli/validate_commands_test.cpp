@@ -248,6 +248,22 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const json again = run_json("validate --json --measurements " + csv + " --hardware " + hw);
   CHECK(again["rows"].size() == 32);
   CHECK(again["summary"]["worst"] == j["summary"]["worst"]);
+  // Other rows take the place of these among the errors, which is said; so is a calibration of
+  // other threads.
+  json other = json::parse(contents(hw));
+  other["calibration"] = {{"date", "2026-01-31T12:00:00Z"}, {"threads", 7}};
+  write(hw, other.dump());
+  const ProgramResult less = run_program(
+      "validate --measure --quick --force --threads 1 --rounds 1 --attention tiled --hardware " +
+      hw + " --csv " + (folder / "w.csv").string() +
+      " --model " KVCAST_SOURCE_DIR
+      "/tests/oracle/llama_mha --method plain --batch 1 --prompt-len 5 --output-len 3");
+  CAPTURE(less.errors);
+  CHECK(less.status == 0);
+  CHECK(less.errors.find("estimate and sweep, in the place of 32 rows of v.csv\n") !=
+        std::string::npos);
+  CHECK(less.errors.find("here.json: calibrated with 7 threads; the runs have 1\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("validate --measure: where results cannot go is said before anything is measured") {

@@ -335,6 +335,8 @@ TEST_CASE("JSON that no tool wrote is refused in one line") {
   check_error("[]", "no rows");
   check_error("[1]", "m: /0: got no JSON object");
   check_error(R"({"a":1})", "without avg_ns");
+  check_error(R"({"elapsed_time":9.5,"num_requests":8,"requests_per_second":0.8})",
+              "vLLM throughput JSON, in which no request has a time");
   check_error(R"({"avg_ns":5,"n_prompt":-8,"n_gen":0})", "'n_prompt': got '-8'");
   check_error(R"({"avg_ns":0,"n_prompt":8,"n_gen":0,"model_type":"x F16"})", "'avg_ns': got '0'");
   check_error(R"({"avg_ns":5,"n_prompt":0,"n_gen":0})", "that was timed");
