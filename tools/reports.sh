@@ -95,7 +95,28 @@ study public-measurements data/measurements/public_llm_latency.csv data/measurem
   validate --measurements data/measurements/published_ttft.csv \
   --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
 
+# llama_bench MODEL: fits two factors to all but the 128-token row of a run, and forecasts others.
+llama_bench() {
+  local of=(validate --rows "model=$1" --measurements)
+  local fit=(--hardware $bench/machine.json --fit matrix_rate,memory_bandwidth --fit-rows 'prompt_len!=128')
+  bench_words+=(-- "${of[@]}" $bench/run1.csv "${fit[@]}" --output $bench/$1.json --csv $bench/$1-run1.csv
+    -- "${of[@]}" $bench/run2.csv --hardware $bench/$1.json --csv $bench/$1-run2.csv
+    -- "${of[@]}" $bench/openblas.json "${fit[@]}" --output $bench/$1-openblas.json --csv $bench/$1-openblas.csv
+    -- "${of[@]}" $bench/run4.csv "${fit[@]}" --output $bench/$1-run4.json --csv $bench/$1-run4.csv
+    -- "${of[@]}" $bench/run5.csv --hardware $bench/$1-run4.json --csv $bench/$1-run5.csv
+    -- "${of[@]}" $bench/run6.csv --hardware $bench/$1-run4.json --csv $bench/$1-run6.csv
+    -- "${of[@]}" $bench/run{4,5,6}.csv "${fit[@]}" --output $bench/$1-three-runs.json
+    --csv $bench/$1-three-runs.csv --plot $bench/$1-forecast.svg)
+}
+bench=reports/llama-bench
+bench_words=()
+llama_bench smollm2-135m
+llama_bench tinyllama-1.1b
+study llama-bench $bench/{machine,openblas}.json $bench/run{1,2,4,5,6}.csv 'data/models/*.json' \
+  "${bench_words[@]}"
+
 validation=reports/validation
+seeds='weights and prompts: seed 1'
 study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
   $validation/{this-machine,two-ranks}.json 'data/models/*.json' -- \
   validate --measurements $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
@@ -119,6 +140,15 @@ study validation-steady $steady/measured.csv $steady/calibrations-{1,2}/{this-ma
   validate --measurements $steady/measured.csv \
   --hardware $steady/this-machine.json --rank-hardware $steady/two-ranks.json \
   --csv $steady/rows.csv --plot $steady/forecast.svg
+
+turns=reports/validation-turns
+study validation-turns $turns/measured-{1,2,3,4,5,6}.csv \
+  $turns/calibrations-{1,2,3,4,5}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
+  calibrate --combine $turns/calibrations-{1,2,3,4,5}/this-machine.json --output $turns/this-machine.json -- \
+  calibrate --combine $turns/calibrations-{1,2,3,4,5}/two-ranks.json --output $turns/two-ranks.json -- \
+  validate --measurements $turns/measured-{1,2,3,4,5,6}.csv \
+  --hardware $turns/this-machine.json --rank-hardware $turns/two-ranks.json \
+  --csv $turns/rows.csv --plot $turns/forecast.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'

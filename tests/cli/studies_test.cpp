@@ -140,6 +140,8 @@ TEST_CASE("studies: forecasts of measured runs are what the program says") {
   check_study("validation");
   check_study("validation-zen3");
   check_study("validation-steady");
+  check_study("validation-turns");
+  check_study("llama-bench");
 }
 
 TEST_CASE("studies: every folder is in the index, and its files are complete") {
