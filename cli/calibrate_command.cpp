@@ -196,6 +196,7 @@ void run(const Options& o, const Globals& globals) {
   if (!o.combine.empty()) return combine_files(o);
   if (!o.import_file.empty()) {
     reports::check_spares_input(o.output, o.import_file, "--output", "--import");
+    reports::check_spares_input(o.output, o.hardware, "--output", "--hardware");
     return import_file(o, globals);
   }
   if (!o.hardware.empty()) {

@@ -94,10 +94,10 @@ ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
 }
 
 /// The kinds of source that the estimate rests on, each once.
-std::vector<std::string> rests_on(const roofline::Rates& rates) {
+std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& factors) {
   std::vector<std::string> kinds;
   for (const char* kind : {"datasheet", "measured", "fitted"}) {
-    for (const roofline::UsedFactor& f : rates.factors) {
+    for (const roofline::UsedFactor& f : factors) {
       if (f.source == kind) {
         kinds.emplace_back(kind);
         break;
@@ -130,16 +130,34 @@ ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
   return list;
 }
 
+/// Of one device and, where there are several, of the link between them.
+std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator) {
+  std::vector<roofline::UsedFactor> factors = estimator.one_device().rates().factors;
+  if (estimator.is_placed()) {
+    const std::vector<roofline::UsedFactor>& of_link = estimator.link().factors;
+    factors.insert(factors.end(), of_link.begin(), of_link.end());
+  }
+  return factors;
+}
+
+/// Whether devices are joined as the hardware says, whatever flags say so.
+bool has_own_links(const Configuration& c, const search::ChainLink& link) {
+  if (c.hardware.links.empty()) return false;
+  const search::ChainLink own = search::hardware_link(c.hardware, c.mode).link;
+  return link.bytes_per_s == own.bytes_per_s && link.latency_s == own.latency_s;
+}
+
 /// What stored validations say of an estimate like this one.
-ErrorBars error_bars(const Options& o, const Configuration& c, const Catalog& catalog) {
+ErrorBars error_bars(const Options& o, const Configuration& c, const PlacedEstimator& estimator,
+                     const Catalog& catalog) {
   if (c.mode == roofline::Mode::SpeedOfLight) {
     return {.note = std::string(reports::speed_of_light_note)};
   }
   reports::ValidationStore store(catalog, o.request.hardware);
   if (!o.validation.empty()) store.add(o.validation);
-  const bool own_links = o.link.name.empty() && o.link.gb_per_s.empty() && o.link.latency_s.empty();
+  const bool others = estimator.is_placed() && !has_own_links(c, estimator.link().link);
   return store.bars(c.hardware, to_string(c.methods), c.lowering,
-                    own_links ? reports::Links::OfHardware : reports::Links::Others);
+                    others ? reports::Links::Others : reports::Links::OfHardware);
 }
 
 ordered_json bound_json(const std::optional<double>& bound) {
@@ -147,7 +165,9 @@ ordered_json bound_json(const std::optional<double>& bound) {
 }
 
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
-                           const Estimator& estimator, const ErrorBars& bars) {
+                           const PlacedEstimator& placed, const ErrorBars& bars) {
+  const Estimator& estimator = placed.one_device();
+  const std::vector<roofline::UsedFactor> factors = used_factors(placed);
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
   j["ttft_s"] = e.ttft_s;
@@ -173,8 +193,8 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_error_rows"] = bars.ttft_rows;
   j["tpot_error_rows"] = bars.tpot_rows;
   j["error_bound_note"] = bars.note;
-  j["rests_on"] = rests_on(estimator.rates());
-  j["factors"] = factors_json(estimator.rates().factors);
+  j["rests_on"] = rests_on(factors);
+  j["factors"] = factors_json(factors);
   j["warnings"] = estimator.warnings(p);
   return j;
 }
@@ -193,7 +213,6 @@ void add_placed_json(const PlacedEstimator& estimator, const PlacedPrefill& plac
   j["ttft_no_communication_s"] = placed.without_links_s;
   j["link_bytes_per_s"] = link.link.bytes_per_s;
   j["link_latency_s"] = link.link.latency_s;
-  for (const ordered_json& factor : factors_json(link.factors)) j["factors"].push_back(factor);
 }
 
 ordered_json devices_json(const PlacedPrefill& placed) {
@@ -233,7 +252,7 @@ std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const Desi
 }
 
 std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
-                          const roofline::Rates& rates, const ErrorBars& bars) {
+                          const std::vector<roofline::UsedFactor>& factors, const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
@@ -273,7 +292,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
              ""});
   const std::string rows = table.text();
   return text + rows.substr(rows.find('\n') + 1) +
-         fmt::format("rests on {} figures\n", fmt::join(rests_on(rates), ", "));
+         fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
 }
 
 std::string breakdown_text(const std::vector<BreakdownRow>& rows) {
@@ -327,7 +346,7 @@ void run(const Options& o, const Globals& globals) {
   const PlacedEstimator estimator = make_estimator(o, c);
   const Estimator& one_device = estimator.one_device();
   const Estimate e = estimator.at(p);
-  const ErrorBars bars = error_bars(o, c, globals.catalog());
+  const ErrorBars bars = error_bars(o, c, estimator, globals.catalog());
   std::optional<PlacedPrefill> placed;
   if (estimator.is_placed()) placed = estimator.prefill(p);
   for (const std::string& line : one_device.warnings(p)) globals.warn(line);
@@ -340,14 +359,14 @@ void run(const Options& o, const Globals& globals) {
     write_roofline(o.plot, c, p, one_device);
   }
   if (o.json) {
-    ordered_json j = estimate_json(c, p, e, one_device, bars);
+    ordered_json j = estimate_json(c, p, e, estimator, bars);
     if (placed) add_placed_json(estimator, *placed, j);
     if (o.breakdown && placed) j["devices"] = devices_json(*placed);
     if (o.breakdown) j["breakdown"] = breakdown_json(operators(estimator, p));
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e, one_device.rates(), bars));
+  print_text(estimate_text(c, p, e, used_factors(estimator), bars));
   if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
   if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -169,6 +170,20 @@ simulate::Programs recorded_programs(const roofline::Configuration& c,
                                      rates, work.send_order == simulate::SendOrder::Block);
 }
 
+/// Recorded operators and messages take their own time alone, also in the bounds beside them.
+void warn_of_exchange(const simulate::ExchangeCost& cost, simulate::Schedule schedule,
+                      const std::string& hardware, const Globals& globals) {
+  std::vector<std::string> left_out;
+  if (cost.exchange_s > 0) left_out.emplace_back("latency.host_exchange");
+  if (cost.message_s > 0) left_out.emplace_back("latency.host_message");
+  if (cost.lockstep < 1 && schedule == simulate::Schedule::Tsp) {
+    left_out.emplace_back("factors.lockstep");
+  }
+  if (left_out.empty()) return;
+  globals.warn(
+      fmt::format("--operators: {} of {}: not counted", fmt::join(left_out, ", "), hardware));
+}
+
 SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
                        const Globals& globals) {
   for (const auto& [flag, value] :
@@ -199,8 +214,10 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   if (orders.all_gather && o.operators) {
     throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
   }
+  const simulate::ExchangeCost exchange_cost = search::exchange_cost(c.hardware, c.mode);
+  if (o.operators) warn_of_exchange(exchange_cost, schedule, c.hardware.name, globals);
   const PartitionTask task{.times = times,
-                           .exchange_cost = search::exchange_cost(c.hardware, c.mode),
+                           .exchange_cost = o.operators ? simulate::ExchangeCost{} : exchange_cost,
                            .schedule = schedule,
                            .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
                            .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
@@ -216,12 +233,6 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   Scenario scenario{std::move(work), std::move(platform), {}};
   scenario.options.send_order = scenario.work.send_order;
   model.bounds = simulate::prefill_bounds(times, scenario.work);
-  if (o.operators && task.exchange_cost != simulate::ExchangeCost{}) {
-    globals.warn(
-        fmt::format("--operators: what an exchange costs beside its bytes ({}'s "
-                    "latency.host_exchange and host_message, factors.lockstep) is not counted",
-                    c.hardware.name));
-  }
   simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)
                                             : simulate::prefill_programs(scenario.work);
   return {std::move(scenario), std::move(programs), std::move(platform_words), std::move(model)};

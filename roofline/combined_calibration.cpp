@@ -83,11 +83,18 @@ std::vector<Entry> entries_of(Hardware& hw) {
   return list;
 }
 
-/// 1 in files that do not say it.
-std::uint64_t version_of(const std::filesystem::path& file) {
+/// An empty object in files that have none.
+nlohmann::json calibration_of(const std::filesystem::path& file) {
   const auto document = nlohmann::json::parse(hardware_document(file));
-  const nlohmann::json how = document.value("calibration", nlohmann::json::object());
-  return how.value("version", std::uint64_t{1});
+  const auto found = document.find("calibration");
+  return found != document.end() && found->is_object() ? *found : nlohmann::json::object();
+}
+
+/// 1 in files that do not say it; read_hardware has checked it.
+std::uint64_t version_of(const std::filesystem::path& file) {
+  const nlohmann::json how = calibration_of(file);
+  const auto version = how.find("version");
+  return version != how.end() && version->is_number_unsigned() ? version->get<std::uint64_t>() : 1;
 }
 
 void check_same_machine(const std::filesystem::path& file, const Hardware& other,
@@ -162,8 +169,7 @@ std::string to_json(const CombinedCalibration& c, const std::string& name,
   nlohmann::ordered_json& calibration = j["calibration"];
   calibration = nlohmann::ordered_json::object();
   for (const std::filesystem::path& file : files) {
-    const auto document = nlohmann::json::parse(hardware_document(file));
-    const nlohmann::json how = document.value("calibration", nlohmann::json::object());
+    const nlohmann::json how = calibration_of(file);
     if (&file == &files.front()) {
       for (const char* key : {"version", "date", "processor", "threads", "ranks"}) {
         if (how.contains(key)) calibration[key] = how[key];

@@ -77,7 +77,7 @@ Sourced read_factor(const JsonObject& parent, std::string_view key,
   const JsonObject o = parent.object(key);
   Sourced s = read_provenance(o);
   s.value = o.positive("value");
-  if (s.value > 1) o.fail("value", "a share of the peak, above 0 and at most 1");
+  if (s.value > 1) o.fail("value", "a share, above 0 and at most 1");
   if (by_length == ByLength::Maybe && o.has("by_length")) {
     s.by_length = read_by_length(o.object("by_length"));
   }

@@ -79,7 +79,8 @@ struct Hardware {
   std::optional<Sourced> overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
   /// Of devices that compute the same and then all wait for each other, the mean of their times
-  /// over the slowest's; none: they are equally fast.
+  /// over the slowest's; none: they are equally fast. As measured on calibration's ranks, and taken
+  /// to hold for any number of them.
   std::optional<Sourced> lockstep;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
@@ -87,8 +88,8 @@ struct Hardware {
   DType supported(DType dtype) const;
 };
 
-/// Of what `calibration` says and of what its numbers mean, as kvcast writes it: 1, which files do
-/// not say, may have no `lockstep`.
+/// Of what `calibration` says and of what its numbers mean, as kvcast writes it; 1 in files that do
+/// not say it.
 inline constexpr std::uint64_t calibration_version = 2;
 
 /// Reads a hardware file (format: data/hardware/README.md); what is not said in one that extends

@@ -24,6 +24,9 @@ void check_link(const ChainLink& link) {
       throw Error("link latency", fmt::format("{:g} s", latency), "at least 0");
     }
   }
+  if (!(link.lockstep > 0 && link.lockstep <= 1)) {
+    throw Error("lockstep", fmt::format("{:g}", link.lockstep), "a share, above 0 and at most 1");
+  }
 }
 
 /// From the moments at which a process has its messages ready to those at which they arrive.

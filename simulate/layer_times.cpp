@@ -261,13 +261,14 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     const Kind& k = kinds_[i];
     LayerTime& time = out.kinds[i];
-    time = {device_seconds(k.before, monomials) / pace.lockstep,
-            device_seconds(k.after, monomials) / pace.lockstep};
+    time = {device_seconds(k.before, monomials), device_seconds(k.after, monomials)};
     if (joins && k.bytes_per_token > 0) {
       time.after_exchange_s +=
           join_bytes * static_cast<double>(k.bytes_per_token) / join_bandwidth +
           join_operators * rates_.latency(Engine::Vector, roofline::Stream::Elementwise).value;
     }
+    time.before_exchange_s /= pace.lockstep;
+    time.after_exchange_s /= pace.lockstep;
     device_total += k.layers * (time.before_exchange_s + time.after_exchange_s);
     host_total += k.layers * host * (k.before.operators + after_operators(k));
   }

@@ -18,7 +18,6 @@ struct ExchangeCost {
   /// Of processes that compute the same and then all wait for each other, as in TSP: the mean of
   /// their times over the slowest's, mean over the layers.
   double lockstep = 1;
-  bool operator==(const ExchangeCost&) const = default;
 };
 
 /// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the

@@ -107,6 +107,10 @@ TEST_CASE("calibrate: what does not go together is refused") {
                 "/nowhere");
   check_refused("calibrate --hardware a100-80gb --import " + csv + " --output " + csv,
                 "a100.csv, which --import reads");
+  const std::string device = (folder / "device.json").string();
+  std::filesystem::copy_file(KVCAST_SOURCE_DIR "/data/hardware/a100-80gb.json", device);
+  check_refused("calibrate --hardware " + device + " --import " + csv + " --output " + device,
+                "device.json, which --hardware reads");
 }
 
 TEST_CASE(

@@ -44,9 +44,10 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
   const std::string search = "partition search --devices 2 --prompt-len 100" + a100;
   check_refused(search + "--objective-command 'echo 1'", "{partition}");
   // As run is told, and as it answers: any even split takes 1 s, others 2.
-  const json run = run_json(search +
-                            " --json --objective-command 'echo \\{\\\"ttft_s\\\": $(echo {parts} | awk -F/ "
-                            "\"{print 2-(\\$1==\\$2)}\")\\}'");
+  const json run =
+      run_json(search +
+               " --json --objective-command 'echo \\{\\\"ttft_s\\\": $(echo {parts} | awk -F/ "
+               "\"{print 2-(\\$1==\\$2)}\")\\}'");
   CHECK(run["ttft_s"] == 1.0);
   // The command needs no model; without it one is required.
   check_refused("partition search --devices 2 --prompt-len 100", "--model is required");
