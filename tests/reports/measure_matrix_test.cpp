@@ -332,7 +332,7 @@ TEST_CASE("matrix: ranks are measured where there are some, with both of their m
   CHECK(measure_matrix(axes, catalog()).size() == one.size() + 16);
 }
 
-TEST_CASE("matrix: rows of other links between ranks are kept, and the run refused") {
+TEST_CASE("matrix: rows of other links or threads are kept, and the run refused") {
   const TestFolder folder;
   const auto points = measure_matrix(rank_axes(), catalog());
   std::atomic<bool> stop = false;
@@ -343,6 +343,9 @@ TEST_CASE("matrix: rows of other links between ranks are kept, and the run refus
   MeasureOptions other = on_ranks(folder / "v.csv", {{1, 0.5}});
   other.rank_hardware->links.at("mpi").latency.value *= 2;
   CHECK_THROWS_WITH_AS(measure(points, catalog(), other), doctest::Contains("--restart"), Error);
+  MeasureOptions threads = on_ranks(folder / "v.csv", {{1, 0.5}});
+  threads.threads = 3;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), threads), doctest::Contains("--restart"), Error);
 }
 
 TEST_CASE("matrix: the default has every kind of method, and only what can exist") {
