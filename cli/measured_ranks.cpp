@@ -11,6 +11,7 @@
 #include "model/error.h"
 #include "reports/measurements.h"
 #include "reports/mpi_ranks.h"
+#include "roofline/combined_calibration.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -47,13 +48,11 @@ std::string complaint(const reports::MeasurePoint& p, const ShellRun& run) {
 }  // namespace
 
 CalibratedWith calibrated_with(const Catalog& catalog, const std::string& file) {
-  const auto document = nlohmann::json::parse(
-      roofline::hardware_document(catalog.find("hardware", "hardware", file)));
-  const auto calibration = document.find("calibration");
-  if (calibration == document.end()) return {};
+  const nlohmann::json calibration =
+      roofline::calibration_of(catalog.find("hardware", "hardware", file));
   const auto whole = [&](const char* key) -> std::optional<std::uint64_t> {
-    const auto found = calibration->find(key);
-    if (found == calibration->end()) return {};
+    const auto found = calibration.find(key);
+    if (found == calibration.end()) return {};
     constexpr std::uint64_t most = 1024;
     const bool is_count = found->is_number_unsigned() && *found > 0 && *found <= most;
     if (!is_count) {

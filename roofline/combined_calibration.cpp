@@ -83,13 +83,6 @@ std::vector<Entry> entries_of(Hardware& hw) {
   return list;
 }
 
-/// An empty object in files that have none.
-nlohmann::json calibration_of(const std::filesystem::path& file) {
-  const auto document = nlohmann::json::parse(hardware_document(file));
-  const auto found = document.find("calibration");
-  return found != document.end() && found->is_object() ? *found : nlohmann::json::object();
-}
-
 /// 1 in files that do not say it; read_hardware has checked it.
 std::uint64_t version_of(const std::filesystem::path& file) {
   const nlohmann::json how = calibration_of(file);
@@ -117,6 +110,12 @@ void check_same_machine(const std::filesystem::path& file, const Hardware& other
 }
 
 }  // namespace
+
+nlohmann::json calibration_of(const std::filesystem::path& file) {
+  const auto document = nlohmann::json::parse(hardware_document(file));
+  const auto found = document.find("calibration");
+  return found != document.end() && found->is_object() ? *found : nlohmann::json::object();
+}
 
 CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path>& files) {
   if (files.size() < 2) {

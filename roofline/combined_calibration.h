@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "roofline/calibration.h"
 #include "roofline/hardware.h"
 
@@ -16,6 +18,10 @@ struct CombinedCalibration {
   /// of a peak in the file is a rate here.
   std::vector<Measurement> numbers;
 };
+
+/// What a hardware file says of its calibration; an empty object where it says nothing. Throws
+/// Error as read_hardware.
+nlohmann::json calibration_of(const std::filesystem::path& file);
 
 /// Medians of the calibrations: of rates and latencies, not of shares of peaks, which differ from
 /// one to the next. Throws Error (what, found, expected) where they are fewer than two or not of

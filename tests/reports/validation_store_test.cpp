@@ -45,6 +45,15 @@ void write(const std::filesystem::path& path, const std::string& text) {
 /// A store with nothing in it but what a test adds: no stored validation is of this device.
 ValidationStore empty_store() { return {catalog(), "tpu-v4"}; }
 
+/// A store that has read the validation back from a file.
+ValidationStore store_of(const Validation& v) {
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder / "v.json");
+  return store;
+}
+
 TEST_CASE("store: bounds are the worst of few rows of the same device, method and attention") {
   Validation v = validated(
       "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
@@ -125,10 +134,7 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
                                   "m"),
                catalog(), {});
   set_errors(v, {0.1, 0.2, 0.3, 0.4});
-  const TestFolder folder;
-  write(folder / "v.json", validation_document(v, "m"));
-  ValidationStore store = empty_store();
-  store.add(folder.path());
+  const ValidationStore store = store_of(v);
   const auto bars = [&](DType weights, DType activations, DType cache) {
     return store.bars(v.devices.at("tpu-v4"), "plain",
                       {.weights = weights, .activations = activations, .cache = cache});
@@ -163,10 +169,7 @@ TEST_CASE("store: a bound of ranks holds for the links that it was measured over
                          "m"),
       catalog(), {});
   set_errors(v, {0.1, 0.2, 0.3, 0.4});
-  const TestFolder folder;
-  write(folder / "v.json", validation_document(v, "m"));
-  ValidationStore store = empty_store();
-  store.add(folder / "v.json");
+  const ValidationStore store = store_of(v);
   const roofline::Hardware measured = v.devices.at("tpu-v4");
   using Change = void (*)(roofline::Hardware&);
   const Change changes[] = {[](roofline::Hardware& h) { h.links.at("ici").bandwidth.value /= 2; },
@@ -197,10 +200,7 @@ TEST_CASE("store: options of a method are one method, and a missing metric is na
                                   "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n",
                                   "m"),
                catalog(), {});
-  const TestFolder folder;
-  write(folder / "v.json", validation_document(v, "m"));
-  ValidationStore store = empty_store();
-  store.add(folder / "v.json");
+  const ValidationStore store = store_of(v);
   const ErrorBars bars = store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", {});
   CHECK(bars.ttft);
   CHECK_FALSE(bars.tpot);
