@@ -62,7 +62,7 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"activation_dtype", name(c.lowering.activations)},
           {"cache_dtype", name(c.lowering.cache)},
           {"mode", roofline::name(c.mode)},
-          {"logits", c.logits == Logits::All ? "all" : "last"},
+          {"logits", name(c.logits)},
           {"skip_unread_rows", c.lowering.skip_unread_rows},
           {"batch", p.batch},
           {"prompt_len", p.prompt_len},

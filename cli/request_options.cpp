@@ -142,12 +142,6 @@ void add_unread_rows_flag(CLI::App& command, bool& skip) {
                    "llama.cpp)");
 }
 
-Logits parse_logits(const std::string& text) {
-  if (text == "last") return Logits::Last;
-  if (text == "all") return Logits::All;
-  throw Error("--logits", "'" + text + "'", "last or all");
-}
-
 Lowering parse_lowering(const RequestOptions& o) {
   Lowering l;
   l.attention = parse_flag("--attention", o.attention, parse_kernels);
@@ -171,7 +165,7 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   apply_semantics(o.semantics, c.architecture, c.methods);
   c.lowering = parse_lowering(o);
   c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
-  c.logits = parse_logits(o.logits);
+  c.logits = parse_flag("--logits", o.logits, parse_logits);
   return c;
 }
 

@@ -65,7 +65,6 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
 /// `--skip-unread-rows`.
 void add_unread_rows_flag(CLI::App& command, bool& skip);
 
-Logits parse_logits(const std::string& text);
 Lowering parse_lowering(const RequestOptions& o);
 
 /// Throws Error naming the flag for every wrong value.

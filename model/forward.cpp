@@ -198,6 +198,22 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
 
 }  // namespace
 
+Logits parse_logits(std::string_view word) {
+  if (word == "last") return Logits::Last;
+  if (word == "all") return Logits::All;
+  throw unknown_name("logits", word, {"last", "all"});
+}
+
+std::string_view name(Logits logits) {
+  switch (logits) {
+    case Logits::Last: return "last";
+    case Logits::All: return "all";
+    case Logits::None: return "none";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
 Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   Recorder::Attention a;
   a.heads = heads;

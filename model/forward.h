@@ -111,6 +111,10 @@ CrossMethod plain_cross_attention();
 
 /// Which positions get logits. None: the pass ends with the hidden states of the last layer.
 enum class Logits { Last, All, None };
+/// "last" or "all". Throws Error with the nearest word.
+Logits parse_logits(std::string_view word);
+/// "last", "all" or "none"
+std::string_view name(Logits logits);
 
 /// What a method sees between two layers.
 struct LayerGap {

@@ -44,6 +44,9 @@ enum class HelperResult {
   Nothing,
   Logits,      ///< [batch, 1, vocab_size]
   Importance,  ///< of the prompt's tokens, [batch, prompt_len, 1]
+  /// Of the tokens that it reads, [batch, tokens, vocab_size]: they stand before the base's own
+  /// where logits of all positions are asked for.
+  PromptLogits,
 };
 
 /// A part of the time to the first token.

@@ -136,6 +136,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   Recording recording;
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
+  plan.logits = options.logits;
   for (const MethodSpec& spec : in_order_of_work(methods)) {
     find_method(spec.name).apply(spec, plan);
     if (options.chunked && plan.whole_prompt) {

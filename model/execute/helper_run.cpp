@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "model/execute/row_loops.h"
 
@@ -166,14 +167,15 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
       }
       const std::vector<float> positions = position_ids(stack, places);
       const std::vector<float> base_positions = position_ids(recording_.model.decoder, places);
-      const Output out = run_pass(i, executors_[i], at,
-                                  {{pass.prefixes.tensors + "tokens", ids},
-                                   {pass.prefixes.tensors + "positions", positions},
-                                   {"positions", base_positions}});
+      Output out = run_pass(i, executors_[i], at,
+                            {{pass.prefixes.tensors + "tokens", ids},
+                             {pass.prefixes.tensors + "positions", positions},
+                             {"positions", base_positions}});
       if (pass.result == HelperResult::Importance) {
         found.importance =
             dtype_ == DType::FP64 ? by_sequence<double>(out) : by_sequence<float>(out);
       }
+      if (pass.result == HelperResult::PromptLogits) found.prompt_logits = std::move(out);
       if (pass.result != HelperResult::Logits) continue;
       next = greedy(out, dtype_);
       ++seen;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct HelperFindings {
   std::vector<std::vector<double>> importance;
   /// Where a method selects the prompt's tokens: ascending positions, by sequence.
   std::vector<std::vector<std::uint64_t>> kept;
+  /// See HelperResult::PromptLogits.
+  std::optional<Output> prompt_logits;
 };
 
 class HelperRun {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -16,6 +17,25 @@ namespace {
 
 void add(std::vector<double>& sums, const std::vector<double>& terms) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
+}
+
+template <typename N>
+void copy_row_of(const Output& logits, std::size_t row, float* to, std::size_t width) {
+  const std::size_t own = logits.shape.back();
+  const std::size_t shared = std::min(own, width);
+  N* const out = reinterpret_cast<N*>(to);
+  std::copy_n(reinterpret_cast<const N*>(logits.data.get()) + row * own, shared, out);
+  std::fill(out + shared, out + width, -std::numeric_limits<N>::infinity());
+}
+
+/// One row of logits for a vocabulary of `width` ids. A vocabulary that is padded differently
+/// differs in ids that no text has: they are cut off, or cannot come next.
+void copy_row(const Output& logits, std::size_t row, float* to, std::size_t width, DType dtype) {
+  if (dtype == DType::FP64) {
+    copy_row_of<double>(logits, row, to, width);
+  } else {
+    copy_row_of<float>(logits, row, to, width);
+  }
 }
 
 /// Adds a sequence that ran after the others, of `batch` in all. The time of a token is that of one
@@ -242,24 +262,34 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
 
   const bool reads_all_kept = !g.kept.empty() && !options_.share;
   const std::size_t read = (reads_all_kept ? g.kept[0].size() : part_end - part_begin) - past;
-  const std::size_t kept = options_.logits == Logits::All ? read : has_logits ? 1 : 0;
+  const bool all_logits = options_.logits == Logits::All;
+  const std::size_t rows_before =
+      all_logits && found.prompt_logits ? found.prompt_logits->shape[1] : 0;
+  const std::size_t kept = all_logits ? rows_before + read : has_logits ? 1 : 0;
   for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
     g.logits_shape.push_back(dim);
   }
-  // Whole passes hand over their logits; chunks are put together.
+  const auto copy_logits = [&](const Output& out, std::size_t first_row) {
+    const std::size_t row = a.vocab_size * floats_in(dtype);
+    if (!g.logits_data) g.logits_data = allocate_floats(batch * kept * row);
+    const std::size_t n = out.shape[1];
+    for (std::size_t i = 0; i < batch * n; ++i) {
+      float* const to = &g.logits_data[(i / n * kept + first_row + i % n) * row];
+      copy_row(out, i, to, a.vocab_size, dtype);
+    }
+  };
+  if (rows_before > 0) copy_logits(*found.prompt_logits, 0);
+  found.prompt_logits.reset();  // the logits of a whole prompt are large
+  // Whole passes hand over their logits; chunks, and what a helper pass has, are put together.
   const auto keep_logits = [&](Output& out, std::size_t first_row) {
-    if (kept == 0) return;                 // hidden states
-    if (part_end - part_begin <= chunk) {  // fewer rows where a pass drops tokens on its way
+    if (kept == 0) return;  // hidden states
+    const bool whole = part_end - part_begin <= chunk && rows_before == 0;
+    if (whole) {  // fewer rows where a pass drops tokens on its way
       g.logits_shape = out.shape;
       g.logits_data = std::move(out.data);
       return;
     }
-    const std::size_t row = a.vocab_size * floats_in(dtype);
-    if (!g.logits_data) g.logits_data = allocate_floats(batch * kept * row);
-    const std::size_t n = out.shape[1] * row;
-    for (std::size_t b = 0; b < batch; ++b) {
-      std::copy_n(out.data.get() + b * n, n, &g.logits_data[(b * kept + first_row) * row]);
-    }
+    copy_logits(out, rows_before + first_row);
   };
 
   if (a.encoder_decoder) {

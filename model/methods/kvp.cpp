@@ -75,6 +75,7 @@ struct Prediction {
   LayerMap map;
   Count tokens;
   bool selected = false;  ///< they have positions of their own
+  Logits logits = Logits::None;
 };
 
 /// One base layer's cache from its auxiliary layer's keys and values, as projected, of tokens at
@@ -116,7 +117,7 @@ void record_prediction(Recorder& r, const Architecture& base, const Prediction& 
   Pass pass;
   pass.batch = symbol::batch;
   pass.tokens = p.tokens;
-  pass.logits = Logits::None;
+  pass.logits = p.logits;
   pass.given_positions = p.selected;
   std::optional<Value> base_positions;
   if (p.selected && base.decoder.position == Position::Rope) {
@@ -198,6 +199,9 @@ void apply(const MethodSpec& spec, Plan& plan) {
     throw unknown_name("mode", mode, {"prompt", "likelihood"});
   }
   const bool likelihood = mode == "likelihood";
+  // The base reads one token of the prompt: logits of the others are the auxiliary's, as in the
+  // released program (apple/corenet, kv_prediction.py: merge_outputs).
+  const bool reads_out = plan.logits == Logits::All && !likelihood;
   if (!is_plain(plan.attention)) throw refused_cache_method();
   check_prompt_method(plan, auxiliary, likelihood);
 
@@ -220,14 +224,16 @@ void apply(const MethodSpec& spec, Plan& plan) {
                                 text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
 
   const bool selected = plan.selection.has_value();
-  Prediction prediction{std::move(auxiliary), map, read, selected};
+  Prediction prediction{std::move(auxiliary), map, read, selected,
+                        reads_out ? Logits::All : Logits::None};
   // Layers above those that a base layer needs are not run: nobody reads what they compute.
-  prediction.auxiliary.decoder.layers.resize(needed_layers(map));
+  if (!reads_out) prediction.auxiliary.decoder.layers.resize(needed_layers(map));
   PlannedPass planned;
   planned.pass.name = "auxiliary";
   planned.pass.part = TtftPart::Auxiliary;
   planned.pass.prefixes = auxiliary_names;
   planned.pass.reads = selected ? HelperTokens::Kept : HelperTokens::Prompt;
+  if (reads_out) planned.pass.result = HelperResult::PromptLogits;
   planned.pass.tokens = read;
   planned.record = [prediction, likelihood](Recorder& r, const Plan& whole) {
     check_cache(whole, likelihood);

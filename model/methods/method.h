@@ -96,6 +96,8 @@ struct Plan {
   Count prompt_tokens;
   /// Tokens before them in the cache, where helper passes have put them.
   Count prompt_past = {};
+  /// The prompt's positions whose logits are asked for.
+  Logits logits = Logits::Last;
   /// The prompt has to be read in one piece: chunks would see another cache.
   bool whole_prompt = false;
   /// The command that makes the weights of `model`, when it is no longer the configured one; empty:

@@ -41,7 +41,7 @@ const std::vector<BadInput>& bad_inputs() {
       {base + "--dtype fp17", 2, "--dtype: unknown dtype 'fp17'; did you mean 'fp1"},
       {base + "--cache-dtype int9", 2, "--cache-dtype"},
       {base + "--mode calibratd", 2, "did you mean 'calibrated'?"},
-      {base + "--logits some", 2, "last or all"},
+      {base + "--logits some", 2, "last, all"},
       {base + "--batch 0", 2, "--batch"},
       {base + "--batch -1", 2, "--batch"},
       {base + "--prompt-len 1.5", 2, "--prompt-len"},

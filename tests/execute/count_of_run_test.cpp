@@ -76,6 +76,13 @@ TEST_CASE("count: in fp64 every operator moves the bytes of 8-byte numbers") {
   }
 }
 
+TEST_CASE("count: the auxiliary's logits of all positions") {
+  const auto specs = parse_methods("kvp:auxiliary=lp-0.50");
+  for (const Logits logits : {Logits::Last, Logits::All}) {
+    check_counts(OracleCase(case_for(specs)), {.methods = specs, .logits = logits});
+  }
+}
+
 TEST_CASE("count: eager attention with fused norms, and a prompt in chunks") {
   const OracleCase c("llama_gqa_llama3_rope");
   check_counts(c, {.attention = Kernels::Eager, .elementwise = Kernels::Fused});

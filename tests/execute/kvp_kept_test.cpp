@@ -1,4 +1,6 @@
 // KV prediction of the prompt's kept tokens.
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,13 @@ TEST_CASE("kvp: a model that predicts its own kept tokens computes what pruning 
         CHECK(g.tokens == pruned.tokens);
         CHECK(g.kv_cache_bytes == pruned.kv_cache_bytes);
       }
+      // Of each kept token, and of one sequence: others may keep another number.
+      const SessionOptions all{.logits = Logits::All};
+      const Generation rows = run_with(model, {prompt[0]}, method, all);
+      const Generation merged = run_with(model, {prompt[0]}, method + "+" + itself, all);
+      CHECK(rows.logits_shape[1] == rows.kept.at(0).size());
+      REQUIRE(merged.logits_shape == rows.logits_shape);
+      CHECK(relative_difference(merged.logits, rows.logits) < 1e-5);
     }
   }
 }
@@ -89,6 +98,37 @@ TEST_CASE("kvp: positions of an auxiliary with a position table are not those of
     }
     const Generation kept = run_with(base, prompt, "random-prune:keep=0.5+kvp:auxiliary=x", o);
     CHECK(relative_difference(kept.logits, alone.logits) > 1e-3);  // else nothing was dropped
+  }
+}
+
+TEST_CASE("kvp: an auxiliary with logits runs all of its layers, whatever its padding") {
+  const Architecture base = Checkpoint(oracle_folder() / "llama_mha").architecture();
+  Architecture deeper = base;  // the map of equally deep models needs no layer above the base's
+  deeper.decoder.layers.push_back(deeper.decoder.layers.back());
+  SessionOptions o{.logits = Logits::All};
+  o.open = [&](const std::string&) { return Checkpoint(deeper, 7); };
+  const Generation g = run_with(Checkpoint(base, 5), {prompt[0]}, "kvp:auxiliary=x", o);
+  const std::vector<TokenId> read(prompt[0].begin(), prompt[0].end() - 1);
+  const Generation alone =
+      run_with(Checkpoint(deeper, 7), {read}, "plain", {.logits = Logits::All});
+  REQUIRE(g.logits_shape[1] == prompt[0].size());
+  CHECK(relative_difference(g.logits.first(alone.logits.size()), alone.logits) < 1e-5);
+
+  // Other padding: ids that the base lacks are cut off, those that the auxiliary lacks never come.
+  const std::size_t ids = base.vocab_size;
+  for (const std::size_t padded : {ids + 1, ids - 1}) {
+    CAPTURE(padded);
+    deeper.vocab_size = padded;
+    const Generation m = run_with(Checkpoint(base, 5), {prompt[0]}, "kvp:auxiliary=x", o);
+    const Generation own =
+        run_with(Checkpoint(deeper, 7), {read}, "plain", {.logits = Logits::All});
+    REQUIRE(m.logits_shape.back() == ids);
+    for (std::size_t row = 0; row < read.size(); ++row) {
+      const auto ours = m.logits.subspan(row * ids, std::min(ids, padded));
+      const auto theirs = own.logits.subspan(row * padded, ours.size());
+      CHECK(relative_difference(ours, theirs) < 1e-5);
+      if (padded < ids) CHECK(std::isinf(m.logits[row * ids + padded]));
+    }
   }
 }
 

@@ -173,6 +173,50 @@ TEST_CASE("kvp: a model that is its own auxiliary computes what it does without"
   }
 }
 
+// As apple/corenet's kv_prediction.py puts them together.
+TEST_CASE("kvp: logits of all positions are the auxiliary's, and the base's at the last") {
+  const std::vector<std::vector<TokenId>> prompt{{5, 9, 2, 7, 1, 8, 11}, {3, 4, 3, 12, 9, 6, 2}};
+  for (const char* name : families) {
+    CAPTURE(name);
+    const Itself own(name);
+    for (const DType dtype : {DType::FP32, DType::FP64}) {
+      const Session plain(own.model, {.logits = Logits::All, .dtype = dtype});
+      const Session merged(own.model,
+                           {.methods = own.methods(), .logits = Logits::All, .dtype = dtype});
+      const Generation expected = plain.run(request_of(prompt));
+      const Generation g = merged.run(request_of(prompt));
+      CHECK(g.logits_shape == expected.logits_shape);
+      if (dtype == DType::FP32) {
+        CHECK(relative_difference(g.logits, expected.logits) < 1e-5);
+      } else {
+        REQUIRE(g.logits64.size() == expected.logits64.size());
+        CHECK(std::equal(g.logits64.begin(), g.logits64.end(), expected.logits64.begin(),
+                         [](double a, double b) { return std::abs(a - b) < 1e-10; }));
+      }
+    }
+  }
+
+  const Checkpoint base(oracle_folder() / "openelm"), auxiliary(auxiliary_folder);
+  const std::vector<MethodSpec> released = kvp(auxiliary_folder, predictor_folder);
+  const Session merged(base, {.methods = released, .logits = Logits::All});
+  const Generation g = merged.run(request_of({{5, 9, 2, 7, 1}}, 3));
+  const std::size_t vocab = g.logits_shape.back();
+  CHECK(g.logits_shape[1] == 5);
+  const Generation before =
+      Session(auxiliary, {.logits = Logits::All}).run(request_of({{5, 9, 2, 7}}));
+  CHECK(relative_difference(g.logits.first(4 * vocab), before.logits) < 1e-5);
+  const Generation last = Session(base, {.methods = kvp(auxiliary_folder, predictor_folder)})
+                              .run(request_of({{5, 9, 2, 7, 1}}, 3));
+  CHECK(relative_difference(g.logits.last(vocab), last.logits) < 1e-5);
+  CHECK(g.tokens == last.tokens);
+  // The head's products for the four tokens of the auxiliary, and the norm before it.
+  const double width = static_cast<double>(auxiliary.architecture().hidden_size);
+  const auto more = static_cast<double>(g.analytic_flops - last.analytic_flops);
+  CHECK(more > 4 * 2 * width * static_cast<double>(vocab));
+  CHECK(more < 4 * width * (2 * static_cast<double>(vocab) + 10));
+  CHECK(merged.run(request_of({{5}})).logits_shape[1] == 1);
+}
+
 TEST_CASE("kvp: a prompt of one token is the base model's alone") {
   const Expected expected;
   const Checkpoint base(oracle_folder() / "openelm");
