@@ -52,6 +52,7 @@ ordered_json case_json(const ValidationCase& c) {
           {"weight_dtype", name(l.weights)},
           {"activation_dtype", name(l.activations)},
           {"cache_dtype", name(l.cache)},
+          {"logits", name(r.logits)},
           {"batch", r.size.batch},
           {"prompt_len", r.size.prompt_len},
           {"output_len", r.size.output_len},

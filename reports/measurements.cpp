@@ -122,6 +122,7 @@ std::string run_of(const MeasuredRow& r) {
       r.model, r.hardware, r.method, attention_name(l.attention), elementwise_name(l.elementwise),
       kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
       r.size.prompt_len, r.size.output_len);
+  if (r.logits == Logits::All) run += ", logits of all";
   if (r.num_devices > 0) run += fmt::format(", {} devices", r.num_devices);
   return run;
 }

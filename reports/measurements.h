@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/forward.h"
 #include "model/recorder.h"
 #include "roofline/forecast.h"
 
@@ -43,6 +44,7 @@ struct MeasuredRow {
   std::string hardware;          ///< empty likewise
   std::string method = "plain";
   Lowering lowering;
+  Logits logits = Logits::Last;  ///< whose the TTFT holds
   roofline::DesignPoint size;
   std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as many as the method says
   std::vector<MeasuredTime> times;

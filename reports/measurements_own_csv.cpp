@@ -20,6 +20,7 @@ constexpr std::array known_columns{"id",
                                    "weight_dtype",
                                    "activation_dtype",
                                    "cache_dtype",
+                                   "logits",
                                    "batch",
                                    "prompt_len",
                                    "output_len",
@@ -146,6 +147,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
   if (f.has("weight_dtype")) l.weights = parsed(f, "weight_dtype", parse_dtype);
   if (f.has("activation_dtype")) l.activations = parsed(f, "activation_dtype", parse_dtype);
   if (f.has("cache_dtype")) l.cache = parsed(f, "cache_dtype", parse_dtype);
+  if (f.has("logits")) row.logits = parsed(f, "logits", parse_logits);
   row.size.batch = f.has("batch") ? f.whole("batch", 1) : defaults.batch.value_or(1);
   row.size.prompt_len = length(f, "prompt_len", defaults.prompt_len);
   row.size.output_len = length(f, "output_len", defaults.output_len);

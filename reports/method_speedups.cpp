@@ -13,10 +13,10 @@ namespace {
 std::string key_of(const ValidationCase& c) {
   const MeasuredRow& r = c.row;
   const Lowering& l = r.lowering;
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", r.model, attention_name(l.attention),
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", r.model, attention_name(l.attention),
                      elementwise_name(l.elementwise), kvcast::name(l.weights),
-                     kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
-                     r.size.prompt_len, r.size.output_len, name(c.metric));
+                     kvcast::name(l.activations), kvcast::name(l.cache), name(r.logits),
+                     r.size.batch, r.size.prompt_len, r.size.output_len, name(c.metric));
 }
 
 /// Plain rows by key and device.

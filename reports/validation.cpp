@@ -67,9 +67,9 @@ class Matcher {
     row.method = to_string(methods);
     const Lowering& l = row.lowering;
     const std::string key =
-        fmt::format("{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
+        fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
                     static_cast<int>(l.elementwise), kvcast::name(l.weights),
-                    kvcast::name(l.activations), kvcast::name(l.cache));
+                    kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
     Subject& subject = subjects_[key];
     check_devices(row, num_devices(methods));
     if (subject.recording != nullptr || subject.placed != nullptr) return subject;
@@ -80,11 +80,12 @@ class Matcher {
           roofline::Configuration{.architecture = load_model(catalog_, row.model),
                                   .methods = methods,
                                   .lowering = l,
+                                  .logits = row.logits,
                                   .hardware = {},
                                   .find_model = find});
     } else {
-      subject.recording = std::make_shared<const Recording>(
-          record(load_model(catalog_, row.model), methods, l, {.find_model = find}));
+      subject.recording = std::make_shared<const Recording>(record(
+          load_model(catalog_, row.model), methods, l, {.logits = row.logits, .find_model = find}));
     }
     return subject;
   }
@@ -261,8 +262,8 @@ void write_validation_csv(std::span<const ValidationCase> cases,
                           const std::filesystem::path& path) {
   CsvWriter csv(path,
                 {"id", "model", "hardware", "method", "attention", "elementwise", "weight_dtype",
-                 "activation_dtype", "cache_dtype", "batch", "prompt_len", "output_len", "metric",
-                 "predicted_s", "measured_s", "relative_error", "place"});
+                 "activation_dtype", "cache_dtype", "logits", "batch", "prompt_len", "output_len",
+                 "metric", "predicted_s", "measured_s", "relative_error", "place"});
   for (const ValidationCase& c : cases) {
     const MeasuredRow& r = c.row;
     const Lowering& l = r.lowering;
@@ -270,7 +271,7 @@ void write_validation_csv(std::span<const ValidationCase> cases,
     csv.cell(attention_name(l.attention));
     csv.cell(elementwise_name(l.elementwise));
     csv.cell(kvcast::name(l.weights)).cell(kvcast::name(l.activations)).cell(kvcast::name(l.cache));
-    csv.cell(r.size.batch).cell(r.size.prompt_len).cell(r.size.output_len);
+    csv.cell(name(r.logits)).cell(r.size.batch).cell(r.size.prompt_len).cell(r.size.output_len);
     csv.cell(name(c.metric)).cell(c.predicted).cell(c.measured).cell(c.relative_error());
     csv.cell(r.place);
     csv.end_row();

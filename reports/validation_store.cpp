@@ -144,6 +144,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
                      {"weight_dtype", name(r.lowering.weights)},
                      {"activation_dtype", name(r.lowering.activations)},
                      {"cache_dtype", name(r.lowering.cache)},
+                     {"logits", name(r.logits)},
                      {"batch", r.size.batch},
                      {"prompt_len", r.size.prompt_len},
                      {"output_len", r.size.output_len},

@@ -43,6 +43,34 @@ TEST_CASE("validation: a row's prediction is what estimate says of the same poin
   CHECK(v.unmatched.empty());
 }
 
+TEST_CASE("validation: a row says whether its prefill had logits of all positions") {
+  const std::string text =
+      "model,hardware,method,logits,batch,prompt_len,output_len,ttft_s\n"
+      "pythia-160m,a100-80gb,plain,all,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,plain,last,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,kvr:p=2,all,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,kvr:p=2,,2,384,9,0.5\n";
+  const Validation v = validated(text);
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  REQUIRE(v.cases.size() == 4);
+  CHECK(v.cases[1].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
+  c.logits = Logits::All;
+  CHECK(v.cases[0].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[0].predicted > v.cases[1].predicted);
+  c.methods = parse_methods("kvr:p=2");
+  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[2].predicted > v.cases[3].predicted);
+  try {
+    validated("model,hardware,logits,batch,prompt_len,output_len,ttft_s\nm,h,some,1,1,1,1\n");
+    FAIL("logits 'some' was taken");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()) ==
+          "m:2: 'logits': unknown logits 'some'; expected one of: last, all");
+  }
+}
+
 TEST_CASE("validation: prompts on several devices are forecast as estimate forecasts them") {
   const std::string placed_header =
       "model,hardware,method,num_devices,batch,prompt_len,output_len,ttft_s,tpot_s\n";
