@@ -239,6 +239,7 @@ std::vector<PublishedTable> kvp_tables() {
       flops_table(8, "MCQA", {"kvp_table8_mcqa_openelm_3b.csv", "3B", as_ttft}),
       kvp_ttft_table(),
       kvp_lazyllm_ttft_table(),
+      kvp_section3_table(),
       kvp_ratios_table(),
       kvp_prose_table(),
   };

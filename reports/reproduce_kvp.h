@@ -35,6 +35,8 @@ PublishedTable kvp_predictor_table();
 PublishedTable kvp_ttft_table();
 /// LazyLLM's rows of it, slower than their tokens say where tokens go layer by layer.
 PublishedTable kvp_lazyllm_ttft_table();
+/// The TTFT and the generation step of section 3.
+PublishedTable kvp_section3_table();
 /// Columns that are ratios of others: TTFT reductions and relative accuracies of Tables 5 to 7.
 PublishedTable kvp_ratios_table();
 /// Table 4, and the numbers of the text.

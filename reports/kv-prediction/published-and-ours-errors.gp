@@ -19,10 +19,11 @@ set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
 set xlabel 'published (in the cell''s unit)' offset 0,0.55
 set label 'ours / published - 1' at screen 0.01771, screen 0.47917 center rotate by 90
 set logscale x 10
-set xtics ('2' 2, '3' 3, '4' 4, '5' 5, '6' 6)
-set xrange [1.17882:6.92334]
-set yrange [-0.3514:0.0498316]
+set xtics ('' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1, '5' 5, '' 6 1)
+set xrange [0.350584:6.37792]
+set yrange [-0.303613:0.091804]
 
-plot 'published-and-ours-errors.csv' skip 1 every ::0::9 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp-table5-ttft, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::10::20 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-lazyllm, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::21::21 using (1.17882):3:(5.74452):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+plot 'published-and-ours-errors.csv' skip 1 every ::0::14 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp-table5-ttft, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::15::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-lazyllm, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::26::27 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp-section3, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::28::28 using (0.350584):3:(6.02734):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

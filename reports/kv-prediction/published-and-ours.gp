@@ -28,5 +28,6 @@ set yrange [0.00132506:8.64282e+09]
 plot 'published-and-ours.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'published-and-ours.csv' skip 1 every ::2::565 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'exact cells', \
      'published-and-ours.csv' skip 1 every ::566::619 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
-     'published-and-ours.csv' skip 1 every ::620::629 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvp-table5-ttft, measured', \
-     'published-and-ours.csv' skip 1 every ::630::640 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'kvp-table5-lazyllm, measured'
+     'published-and-ours.csv' skip 1 every ::620::634 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvp-table5-ttft, measured', \
+     'published-and-ours.csv' skip 1 every ::635::645 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'kvp-table5-lazyllm, measured', \
+     'published-and-ours.csv' skip 1 every ::646::647 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'kvp-section3, measured'

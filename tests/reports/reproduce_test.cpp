@@ -162,16 +162,25 @@ TEST_CASE("reproduce: KV Prediction's FLOPs reductions are ratios of parameter c
         doctest::Approx(3036647424.0 / 271527168.0));
 }
 
-TEST_CASE("reproduce: TTFTs on an M2 Pro, calibrated on one row, are within a tenth but for one") {
+TEST_CASE("reproduce: an M2 Pro's bandwidth and overlap are what OpenELM 3B's two times show") {
+  const auto rows = rows_of("kvp-section3");
+  REQUIRE(rows.size() == 2);
+  for (const ReproducedRow& row : rows) {
+    CAPTURE(row.cell);
+    CHECK(row.fitted);
+    CHECK(std::abs(row.relative_error) < 0.005);  // the factors have two or three digits
+  }
+}
+
+TEST_CASE("reproduce: TTFTs on an M2 Pro, none of them fitted, are within an eighth") {
   const auto rows = rows_of("kvp-table5-ttft");
-  REQUIRE(rows.size() == 6 + 2 + 2);  // models, random and static pruning
-  CHECK(std::abs(rows.front().relative_error) < 1e-6);
+  REQUIRE(rows.size() == 6 + 2 + 2 + 5);  // models, random and static pruning, KV Prediction
   for (const ReproducedRow& row : rows) {
     CAPTURE(row.cell);
     CAPTURE(row.ours);
     CHECK_FALSE(row.exact);
-    // The one row further off, 14.6 %.
-    CHECK(std::abs(row.relative_error) < (row.cell.starts_with("SP-0.25") ? 0.15 : 0.1));
+    CHECK_FALSE(row.fitted);
+    CHECK(std::abs(row.relative_error) < 0.125);
   }
 }
 
@@ -187,7 +196,7 @@ TEST_CASE("reproduce: LazyLLM's TTFTs are near where its tokens go at once") {
   for (const ReproducedRow& row : rows) {
     CAPTURE(row.cell);
     CHECK_FALSE(row.exact);
-    CHECK(std::abs(row.relative_error) < 0.35);
+    CHECK(std::abs(row.relative_error) < 0.3);
   }
 }
 
