@@ -88,12 +88,14 @@ paper kv-runahead kvr 'data/hardware/*.json' -- \
 study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models/llama-7b.json \
   data/hardware/a100-80gb.json -- reproduce kvr-table3-base --csv reports/llama-7b-a100/cells.csv \
   --plot reports/llama-7b-a100/ttft.svg
-study public-measurements data/measurements/public_llm_latency.csv data/measurements/published_ttft.csv \
+study public-measurements data/measurements/{public_llm_latency,published_ttft,openelm_m2_pro}.csv \
   'data/models/*.json' 'data/hardware/*.json' -- \
   validate --measurements data/measurements/public_llm_latency.csv \
   --csv reports/public-measurements/engine-rows.csv --plot reports/public-measurements/engines.svg -- \
   validate --measurements data/measurements/published_ttft.csv \
-  --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg
+  --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg -- \
+  validate --measurements data/measurements/openelm_m2_pro.csv \
+  --csv reports/public-measurements/m2-pro-rows.csv --plot reports/public-measurements/m2-pro.svg
 
 # llama_bench MODEL: fits two factors to all but the 128-token row of a run, and forecasts others.
 llama_bench() {
@@ -106,13 +108,15 @@ llama_bench() {
     -- "${of[@]}" $bench/run5.csv --hardware $bench/$1-run4.json --csv $bench/$1-run5.csv
     -- "${of[@]}" $bench/run6.csv --hardware $bench/$1-run4.json --csv $bench/$1-run6.csv
     -- "${of[@]}" $bench/run{4,5,6}.csv "${fit[@]}" --output $bench/$1-three-runs.json
-    --csv $bench/$1-three-runs.csv --plot $bench/$1-forecast.svg)
+    --csv $bench/$1-three-runs.csv --plot $bench/$1-forecast.svg
+    -- "${of[@]}" $bench/run{7,8,9,10}.csv --hardware $bench/$1-three-runs.json
+    --csv $bench/$1-next-day.csv --plot $bench/$1-next-day-forecast.svg)
 }
 bench=reports/llama-bench
 bench_words=()
 llama_bench smollm2-135m
 llama_bench tinyllama-1.1b
-study llama-bench $bench/{machine,openblas}.json $bench/run{1,2,4,5,6}.csv 'data/models/*.json' \
+study llama-bench $bench/{machine,openblas}.json $bench/run{1,2,4,5,6,7,8,9,10}.csv 'data/models/*.json' \
   "${bench_words[@]}"
 
 validation=reports/validation
@@ -149,6 +153,15 @@ study validation-turns $turns/measured-{1,2,3,4,5,6}.csv \
   validate --measurements $turns/measured-{1,2,3,4,5,6}.csv \
   --hardware $turns/this-machine.json --rank-hardware $turns/two-ranks.json \
   --csv $turns/rows.csv --plot $turns/forecast.svg
+
+batches=reports/validation-batches
+study validation-batches $batches/{batches,larger,ranks}-{1,2,3,4}.csv \
+  $batches/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
+  calibrate --combine $batches/calibrations-{1,2,3,4}/this-machine.json --output $batches/this-machine.json -- \
+  calibrate --combine $batches/calibrations-{1,2,3,4}/two-ranks.json --output $batches/two-ranks.json -- \
+  validate --measurements $batches/{batches,larger,ranks}-{1,2,3,4}.csv \
+  --hardware $batches/this-machine.json --rank-hardware $batches/two-ranks.json \
+  --csv $batches/rows.csv --plot $batches/forecast.svg
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
