@@ -47,6 +47,16 @@ TEST_CASE("speed-ups: a method's over the plain row of the same point, with thei
   CHECK(s[0].errors.mape == doctest::Approx((0.5 + 1.0 / 9) / 2));
 }
 
+TEST_CASE("speed-ups: a prefill with logits of all positions stands beside plain's with them") {
+  std::vector<ValidationCase> cases{timed("plain", 64, {8, 8}), timed("plain", 64, {12, 12}),
+                                    timed("kvp", 64, {4, 4}), timed("kvp", 64, {4, 4})};
+  cases[1].row.logits = cases[3].row.logits = Logits::All;
+  const auto s = speedups_over_plain(cases);
+  REQUIRE(s.size() == 1);
+  CHECK(s[0].errors.rows == 2);
+  CHECK(s[0].measured == doctest::Approx(std::sqrt(2.0 * 3)));
+}
+
 TEST_CASE("speed-ups: each metric has its own") {
   const std::vector<ValidationCase> cases{
       timed("plain", 64, {8, 8}), timed("plain", 64, {0.3, 0.3}, Metric::Tpot),

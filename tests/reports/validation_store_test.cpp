@@ -19,12 +19,11 @@ const Catalog& catalog() {
   return c;
 }
 
-Validation validated(const std::string& rows) {
-  return validate(
-      parse_measurements(
-          "model,hardware,attention,batch,prompt_len,output_len,ttft_s,tpot_s\n" + rows, "m"),
-      catalog(), {});
+Validation validated(const std::string& table) {
+  return validate(parse_measurements(table, "m"), catalog(), {});
 }
+
+const std::string columns = "model,hardware,attention,batch,prompt_len,output_len,ttft_s,tpot_s\n";
 
 roofline::Sourced number(double value) {
   return {value, roofline::Source::Measured, "by hand", ""};
@@ -55,9 +54,10 @@ ValidationStore store_of(const Validation& v) {
 }
 
 TEST_CASE("store: bounds are the worst of few rows of the same device, method and attention") {
-  Validation v = validated(
-      "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
-      "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
+  Validation v =
+      validated(columns +
+                "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
+                "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
   set_errors(v, {-0.2, 0.1, 0.3, 0.05, 0.7, 0.8});
   const TestFolder folder;
   write(folder / "v.json", validation_document(v, "m"));
@@ -127,12 +127,10 @@ TEST_CASE("store: a device with any other factor is another one, with other sour
 
 // Errors of one width say nothing of another: other rates and other bytes are at work.
 TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are one") {
-  Validation v =
-      validate(parse_measurements("model,hardware,dtype,batch,prompt_len,output_len,ttft_s,tpot_s\n"
-                                  "pythia-160m,tpu-v4,fp16,1,512,9,1,1\n"
-                                  "pythia-160m,tpu-v4,int8,1,512,9,1,1\n",
-                                  "m"),
-               catalog(), {});
+  Validation v = validated(
+      "model,hardware,dtype,batch,prompt_len,output_len,ttft_s,tpot_s\n"
+      "pythia-160m,tpu-v4,fp16,1,512,9,1,1\n"
+      "pythia-160m,tpu-v4,int8,1,512,9,1,1\n");
   set_errors(v, {0.1, 0.2, 0.3, 0.4});
   const ValidationStore store = store_of(v);
   const auto bars = [&](DType weights, DType activations, DType cache) {
@@ -162,12 +160,10 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
 
 // Rows of several devices are of the links between them too; those of one device are not.
 TEST_CASE("store: a bound of ranks holds for the links that it was measured over") {
-  Validation v = validate(
-      parse_measurements("model,hardware,method,batch,prompt_len,output_len,ttft_s,tpot_s\n"
-                         "pythia-160m,tpu-v4,plain,1,512,9,1,1\n"
-                         "pythia-160m,tpu-v4,kvr:p=2,1,512,9,1,1\n",
-                         "m"),
-      catalog(), {});
+  Validation v = validated(
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s,tpot_s\n"
+      "pythia-160m,tpu-v4,plain,1,512,9,1,1\n"
+      "pythia-160m,tpu-v4,kvr:p=2,1,512,9,1,1\n");
   set_errors(v, {0.1, 0.2, 0.3, 0.4});
   const ValidationStore store = store_of(v);
   const roofline::Hardware measured = v.devices.at("tpu-v4");
@@ -195,11 +191,9 @@ TEST_CASE("store: a bound of ranks holds for the links that it was measured over
 }
 
 TEST_CASE("store: options of a method are one method, and a missing metric is named") {
-  const Validation v =
-      validate(parse_measurements("model,hardware,method,batch,prompt_len,output_len,ttft_s\n"
-                                  "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n",
-                                  "m"),
-               catalog(), {});
+  const Validation v = validated(
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s\n"
+      "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n");
   const ValidationStore store = store_of(v);
   const ErrorBars bars = store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", {});
   CHECK(bars.ttft);
@@ -238,12 +232,16 @@ TEST_CASE("store: the catalog's holds what validate says now") {
     std::ifstream file(root / validation_folder / (stem + ".json"));
     REQUIRE(file.good());
     const nlohmann::json stored = nlohmann::json::parse(file);
+    const nlohmann::json written = nlohmann::json::parse(validation_document(now, stem));
     INFO("kvcast validate --measurements data/measurements/"
          << stem << ".csv --store data/validation/" << stem << ".json writes it anew");
     REQUIRE(stored["rows"].size() == now.cases.size());
     for (std::size_t i = 0; i < now.cases.size(); ++i) {
       CAPTURE(now.cases[i].row.id);
       CHECK(stored["rows"][i]["id"] == now.cases[i].row.id);
+      for (const nlohmann::json& document : {stored, written}) {
+        CHECK((document["rows"][i]["logits"] == "all") == (stem == "openelm_m2_pro"));
+      }
       CHECK(stored["rows"][i]["predicted"].get<double>() ==
             doctest::Approx(now.cases[i].predicted).epsilon(1e-3));
     }
