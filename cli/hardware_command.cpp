@@ -75,6 +75,7 @@ ordered_json hardware_json(const Hardware& hw) {
   sheet.add("factor_tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   sheet.add("factor_overlap", hw.overlap);
   sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
+  sheet.add("factor_product_bandwidth", hw.product_bandwidth);
   sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
   sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);
   sheet.add("factor_link_rate", hw.link_rate);

@@ -37,6 +37,7 @@ struct ShareName {
 };
 constexpr ShareName share_names[] = {
     {"memory_bandwidth", &Hardware::memory_bandwidth_factor},
+    {"product_bandwidth", &Hardware::product_bandwidth},
     {"elementwise_bandwidth", &Hardware::elementwise_bandwidth},
     {"softmax_bandwidth", &Hardware::softmax_bandwidth},
     {"decode_attention_bandwidth", &Hardware::decode_attention_bandwidth},

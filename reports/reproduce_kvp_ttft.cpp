@@ -101,8 +101,8 @@ std::vector<ReproducedRow> table5_ttfts(const Catalog& catalog) {
   return rows;
 }
 
-/// Section 3: OpenELM 3B and one prompt. The device's memory bandwidth and overlap are fitted to
-/// both times.
+/// Section 3: OpenELM 3B and one prompt. The device's memory bandwidth and matrix rate are fitted
+/// to both times.
 std::vector<ReproducedRow> section3(const Catalog& catalog) {
   const Published published(catalog);
   const CsvTable table = published.read("kvp_prose.csv");

@@ -98,6 +98,7 @@ std::string fingerprint(const Hardware& hw) {
   f.add("tiled_attention_rate", hw.tiled_attention_rate);
   f.add("decode_attention_rate", hw.decode_attention_rate);
   f.add("memory_bandwidth_factor", hw.memory_bandwidth_factor);
+  f.add("product_bandwidth", hw.product_bandwidth);
   f.add("elementwise_bandwidth", hw.elementwise_bandwidth);
   f.add("softmax_bandwidth", hw.softmax_bandwidth);
   f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);

@@ -71,6 +71,7 @@ std::vector<Entry> entries_of(Hardware& hw) {
   shares("tiled_attention_rate", hw.tiled_attention_rate);
   shares("decode_attention_rate", hw.decode_attention_rate);
   add("factors.memory_bandwidth", byte_rate, hw.memory_bandwidth_factor, &hw.memory_bandwidth);
+  add("factors.product_bandwidth", byte_rate, hw.product_bandwidth, &hw.memory_bandwidth);
   add("factors.elementwise_bandwidth", byte_rate, hw.elementwise_bandwidth, &hw.memory_bandwidth);
   add("factors.softmax_bandwidth", byte_rate, hw.softmax_bandwidth, &hw.memory_bandwidth);
   add("factors.decode_attention_bandwidth", byte_rate, hw.decode_attention_bandwidth,

@@ -120,6 +120,7 @@ void read_factors(const JsonObject& factors, Hardware& hw) {
   hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate", ByLength::Maybe);
   hw.decode_attention_rate = factors_by_dtype(factors, "decode_attention_rate");
   hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
+  hw.product_bandwidth = optional_factor(factors, "product_bandwidth");
   hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
   hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth", ByLength::Maybe);
   hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");

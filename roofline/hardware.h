@@ -68,8 +68,11 @@ struct Hardware {
   std::map<DType, Sourced> batched_matrix_rate;  ///< Engine::BatchedMatrix
   /// Engine::TiledAttention; by length: the keys that causal attention without a window sees.
   std::map<DType, Sourced> tiled_attention_rate;
-  std::map<DType, Sourced> decode_attention_rate;     ///< Engine::DecodeAttention
-  std::optional<Sourced> memory_bandwidth_factor;     ///< streaming reads and writes
+  std::map<DType, Sourced> decode_attention_rate;  ///< Engine::DecodeAttention
+  std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
+  /// Products of several rows with weights, which a library brings into order first: those of one
+  /// row stream them.
+  std::optional<Sourced> product_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query

@@ -57,6 +57,7 @@ ordered_json factors_of(const Hardware& hw) {
   single("decode_attention_bandwidth", hw.decode_attention_bandwidth);
   single("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
   single("memory_bandwidth", hw.memory_bandwidth_factor);
+  single("product_bandwidth", hw.product_bandwidth);
   single("elementwise_bandwidth", hw.elementwise_bandwidth);
   single("softmax_bandwidth", hw.softmax_bandwidth);
   single("overlap", hw.overlap);

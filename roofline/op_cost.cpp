@@ -15,6 +15,7 @@ Stream stream_of(const Graph& graph, const Node& node, const Lowering& lowering)
   if (engine(graph, node) == Engine::DecodeAttention) return Stream::Decode;
   if (engine(graph, node) == Engine::TiledAttention) return Stream::Attention;
   if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
+  if (engine(graph, node) == Engine::Matrix) return Stream::Product;
   const bool elementwise = std::holds_alternative<Elementwise>(op) ||
                            std::holds_alternative<RowMean>(op) ||
                            std::holds_alternative<RotateHalf>(op);
@@ -85,6 +86,12 @@ bool is_one_and_more(const Count& queries) {
 
 /// See OpCost::length.
 Count length_of(const Graph& graph, const Node& node) {
+  if (engine(graph, node) == Engine::Matrix) {
+    Count rows = 1;
+    const std::vector<Count>& shape = graph.tensor(node.output).shape;
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows = rows * shape[i];
+    return rows;
+  }
   if (const auto* attention = std::get_if<TiledAttention>(&node.op)) {
     const bool as_measured = attention->mask.causal && attention->mask.window == 0 &&
                              !is_one_and_more(graph.tensor(node.inputs[0]).shape[1]);

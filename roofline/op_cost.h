@@ -44,8 +44,9 @@ struct OpCost {
   /// Of an eager operator that does little else than move numbers: what it takes from the operators
   /// before it and leaves to those behind it. What fits the on-chip memory never leaves it.
   Count intermediate_bytes;
-  /// Keys of a softmax's rows, and those that causal tiled attention without a window sees; not of
-  /// decode steps. Zero: of others, of which nobody measured how they depend on it.
+  /// Rows of a product with weights; keys of a softmax's rows, and those that causal tiled
+  /// attention without a window sees, not of decode steps. Zero: of others, of which nobody
+  /// measured how they depend on it.
   Count length;
   friend bool operator<(const OpCost& a, const OpCost& b);
 };

@@ -23,13 +23,14 @@ Mode parse_mode(std::string_view word);
 
 /// Which bandwidth an operator's bytes move at.
 enum class Stream {
-  Memory,       ///< long reads and writes: products, caches, fused kernels
+  Memory,       ///< long reads and writes: caches, fused kernels, and products of one row
+  Product,      ///< products with weights, of several rows
   Elementwise,  ///< eager element-wise kernels
   Softmax,      ///< eager softmax
   Decode,       ///< the cache in tiled attention with one query
   Attention,    ///< tiled attention with many queries
 };
-inline constexpr std::size_t num_streams = 5;
+inline constexpr std::size_t num_streams = 6;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {

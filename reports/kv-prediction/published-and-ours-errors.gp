@@ -21,7 +21,7 @@ set label 'ours / published - 1' at screen 0.01771, screen 0.47917 center rotate
 set logscale x 10
 set xtics ('' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1, '5' 5, '' 6 1)
 set xrange [0.350584:6.37792]
-set yrange [-0.303613:0.091804]
+set yrange [-0.283533:0.0498552]
 
 plot 'published-and-ours-errors.csv' skip 1 every ::0::14 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp-table5-ttft, measured', \
      'published-and-ours-errors.csv' skip 1 every ::15::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-lazyllm, measured', \

@@ -21,7 +21,7 @@ set label 'predicted / measured - 1' at screen 0.01771, screen 0.47917 center ro
 set logscale x 10
 set xtics ('2' 2, '3' 3, '4' 4, '5' 5, '6' 6, '7' 7)
 set xrange [1.26075:7.40453]
-set yrange [-0.301942:0.0567218]
+set yrange [-0.282531:0.0288243]
 
 plot 'm2-pro-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp, ttft', \
      'm2-pro-errors.csv' skip 1 every ::5::15 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'lazyllm, ttft', \

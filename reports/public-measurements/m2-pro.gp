@@ -23,7 +23,7 @@ set xtics ('2' 2, '3' 3, '4' 4, '5' 5, '6' 6, '7' 7)
 set xrange [1.26075:7.40453]
 set logscale y 10
 set ytics ('2' 2, '3' 3, '4' 4, '5' 5, '6' 6, '7' 7)
-set yrange [1.28128:7.52507]
+set yrange [1.25785:7.38749]
 
 plot 'm2-pro.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'm2-pro.csv' skip 1 every ::2::6 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, ttft', \

@@ -179,8 +179,8 @@ TEST_CASE("reproduce all: no measured table is further off than the baseline") {
   }
 }
 
-// Whatever the baseline says: all of KV-Runahead, its base column, and KV Prediction's Table 5 but
-// for LazyLLM (with its rows 10.0 %, worst 28.6 %).
+// Whatever the baseline says: all of KV-Runahead, its base column, and KV Prediction's Table 5
+// without LazyLLM's rows and with them.
 TEST_CASE("reproduce all: forecasts of measured cells are as near as they are to be") {
   const auto mean_error = [](const auto& wanted) {
     double sum = 0;
@@ -196,7 +196,10 @@ TEST_CASE("reproduce all: forecasts of measured cells are as near as they are to
   };
   CHECK(mean_error([](const PublishedTable& t) { return t.group == "kvr"; }) <= 0.07);
   CHECK(mean_error([](const PublishedTable& t) { return t.name == "kvr-table3-base"; }) <= 0.05);
-  CHECK(mean_error([](const PublishedTable& t) { return t.name == "kvp-table5-ttft"; }) <= 0.10);
+  CHECK(mean_error([](const PublishedTable& t) { return t.name == "kvp-table5-ttft"; }) <= 0.05);
+  CHECK(mean_error([](const PublishedTable& t) {
+          return t.name == "kvp-table5-ttft" || t.name == "kvp-table5-lazyllm";
+        }) <= 0.10);
 }
 
 TEST_CASE("reproduce all: what is wrong in print says why") {

@@ -162,7 +162,7 @@ TEST_CASE("reproduce: KV Prediction's FLOPs reductions are ratios of parameter c
         doctest::Approx(3036647424.0 / 271527168.0));
 }
 
-TEST_CASE("reproduce: an M2 Pro's bandwidth and overlap are what OpenELM 3B's two times show") {
+TEST_CASE("reproduce: an M2 Pro's bandwidth and matrix rate are what OpenELM 3B's two times show") {
   const auto rows = rows_of("kvp-section3");
   REQUIRE(rows.size() == 2);
   for (const ReproducedRow& row : rows) {
@@ -172,7 +172,7 @@ TEST_CASE("reproduce: an M2 Pro's bandwidth and overlap are what OpenELM 3B's tw
   }
 }
 
-TEST_CASE("reproduce: TTFTs on an M2 Pro, none of them fitted, are within an eighth") {
+TEST_CASE("reproduce: TTFTs on an M2 Pro, none of them fitted, are within a tenth") {
   const auto rows = rows_of("kvp-table5-ttft");
   REQUIRE(rows.size() == 6 + 2 + 2 + 5);  // models, random and static pruning, KV Prediction
   for (const ReproducedRow& row : rows) {
@@ -180,7 +180,7 @@ TEST_CASE("reproduce: TTFTs on an M2 Pro, none of them fitted, are within an eig
     CAPTURE(row.ours);
     CHECK_FALSE(row.exact);
     CHECK_FALSE(row.fitted);
-    CHECK(std::abs(row.relative_error) < 0.125);
+    CHECK(std::abs(row.relative_error) < 0.1);
   }
 }
 

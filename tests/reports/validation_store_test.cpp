@@ -109,6 +109,7 @@ TEST_CASE("store: a device with any other factor is another one, with other sour
       [](Hardware& h, const auto& x) { h.tiled_attention_rate[DType::FP16] = x; },
       [](Hardware& h, const auto& x) { h.decode_attention_rate[DType::FP16] = x; },
       [](Hardware& h, const auto& x) { h.memory_bandwidth_factor = x; },
+      [](Hardware& h, const auto& x) { h.product_bandwidth = x; },
       [](Hardware& h, const auto& x) { h.elementwise_bandwidth = x; },
       [](Hardware& h, const auto& x) { h.softmax_bandwidth = x; },
       [](Hardware& h, const auto& x) { h.softmax_bandwidth->by_length[1].value = x.value; },

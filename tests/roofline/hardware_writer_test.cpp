@@ -60,6 +60,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
     same_maps(a.tiled_attention_rate, b.tiled_attention_rate);
     same_maps(a.decode_attention_rate, b.decode_attention_rate);
     same_optional(a.memory_bandwidth_factor, b.memory_bandwidth_factor);
+    same_optional(a.product_bandwidth, b.product_bandwidth);
     same_optional(a.elementwise_bandwidth, b.elementwise_bandwidth);
     same_optional(a.softmax_bandwidth, b.softmax_bandwidth);
     same_optional(a.decode_attention_bandwidth, b.decode_attention_bandwidth);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -117,10 +118,12 @@ TEST_CASE("op_cost: each engine and each stream has its own rate") {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},
                         FlopsPerSecond{8}};
-  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{2}, BytesPerSecond{4}, BytesPerSecond{8},
-                        BytesPerSecond{16}};
+  r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{32}, BytesPerSecond{2},
+                        BytesPerSecond{4}, BytesPerSecond{8},  BytesPerSecond{16}};
   r.on_chip_bytes = 1e18;
   CHECK(time_of(group(16, 8, Engine::Matrix), r, values).compute == Seconds{16});
+  CHECK(time_of(group(16, 8, Engine::Matrix), r, values).memory == Seconds{8});
+  CHECK(time_of(group(16, 8, Engine::Matrix, Stream::Product), r, values).memory == Seconds{0.25});
   CHECK(time_of(group(16, 8, Engine::BatchedMatrix), r, values).compute == Seconds{8});
   CHECK(time_of(group(16, 8, Engine::TiledAttention), r, values).compute == Seconds{4});
   CHECK(time_of(group(16, 8, Engine::DecodeAttention), r, values).compute == Seconds{1});
@@ -213,33 +216,88 @@ TEST_CASE("op_cost: softmax and tiled attention of many queries have the length 
     const Recording r = record(tiny(), {}, lowering, {.chunked = true});
     std::uint64_t with_length = 0;
     for (const OpGroup& g : fold(r.prefill, lowering)) {
-      if (g.length.is_zero()) continue;
+      if (g.length.is_zero() || g.op == "linear") continue;
       CHECK(g.op == (lowering.attention == Kernels::Eager ? "softmax" : "tiled_attention"));
       CHECK(g.length == Count(symbol::kv_len));
       with_length += g.count;
     }
     CHECK(with_length == 5);  // layers
-    for (const OpGroup& g : fold(r.decode, lowering)) CHECK(g.length.is_zero());
+    for (const OpGroup& g : fold(r.decode, lowering))
+      CHECK((g.length.is_zero() || g.op == "linear"));
   }
+}
+
+TEST_CASE("op_cost: products with weights have the length of their rows") {
+  const Recording r = record(tiny(), {}, {});
+  std::uint64_t layers = 0;
+  for (const OpGroup& g : fold(r.prefill, {})) {
+    if (g.op != "linear") continue;
+    CHECK(g.stream == Stream::Product);
+    const bool head = g.label == "head";
+    CHECK(g.length.at(r.symbols.resolve({3, 17, 19})) == (head ? 3 : 3 * 17));
+    if (!head) layers += g.count;
+  }
+  CHECK(layers == 5 * 7);
+  for (const OpGroup& g : fold(r.decode, {})) {
+    if (g.op == "linear") CHECK(g.length.at(r.symbols.resolve({3, 17, 19})) == 3);
+  }
+}
+
+TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows") {
+  const std::string data = std::string(KVCAST_SOURCE_DIR) + "/data";
+  Hardware m1 = load_hardware(Catalog(data), "m2-pro-cpu");
+  m1.peak_flops_per_second[DType::FP32].value = 0.98e12;  // as data/hardware/m2-pro-cpu.json says
+  m1.matrix_rate[DType::FP32].value = 1;
+  m1.operator_latency.value = 0;
+  Lowering fp32;
+  fp32.weights = fp32.activations = fp32.cache = DType::FP32;
+  const Rates r = make_rates(m1, fp32, Mode::Calibrated);
+  std::ifstream csv(data + "/measurements/sgemm_m1.csv");
+  std::string line;
+  std::getline(csv, line);
+  std::size_t found = 0;
+  char comma = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t inputs = 0;
+  std::uint64_t outputs = 0;
+  double shortest_ms = 0;
+  while (csv >> rows >> comma >> inputs >> comma >> outputs >> comma >> shortest_ms) {
+    std::getline(csv, line);
+    if (rows == 1) continue;
+    CAPTURE(rows);
+    OpGroup product =
+        group(2 * rows * inputs * outputs, 4 * (inputs * outputs + rows * inputs + rows * outputs),
+              Engine::Matrix, Stream::Product);
+    product.length = rows;
+    CHECK(time_of(product, r, values).total.value ==
+          doctest::Approx(shortest_ms * 1e-3).epsilon(0.08));
+    ++found;
+  }
+  CHECK(found == 13);
 }
 
 TEST_CASE("op_cost: what nobody measured by its length has none") {
   // A window, an encoder that sees all, steps that take tokens back.
   const Architecture window = tiny(R"({"model_type": "mistral", "sliding_window": 8})");
-  for (const OpGroup& g : fold(record(window, {}, {}).prefill, {})) CHECK(g.length.is_zero());
+  for (const OpGroup& g : fold(record(window, {}, {}).prefill, {})) {
+    CHECK((g.length.is_zero() || g.op == "linear"));
+  }
   const Architecture whisper =
       load_model(Catalog(std::string(KVCAST_SOURCE_DIR) + "/data"), "whisper-base");
   for (const Lowering& lowering : {eager, Lowering{}}) {
     std::uint64_t with_length = 0;
     for (const OpGroup& g : fold(record(whisper, {}, lowering).prefill, lowering)) {
       if (g.phase.find("encoder") == std::string::npos || g.length.is_zero()) continue;
+      if (g.stream == Stream::Product) continue;
       CHECK(g.op == "softmax");  // of eager attention, whose rows are all keys
       with_length += g.count;
     }
     CHECK((with_length > 0) == (lowering.attention == Kernels::Eager));
   }
   const Recording lazy = record(tiny(), {{"lazyllm", {{"begin", "0.75"}, {"end", "0.5"}}}}, eager);
-  for (const OpGroup& g : fold(lazy.decode, eager)) CHECK(g.length.is_zero());
+  for (const OpGroup& g : fold(lazy.decode, eager)) {
+    CHECK((g.length.is_zero() || g.op == "linear"));
+  }
 }
 
 TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {
@@ -309,18 +367,20 @@ TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own ban
   for (const OpGroup& g : fold(r.prefill, eager)) {
     CAPTURE(g.op);
     const bool softmax = g.op == "softmax";
-    const bool product = g.op == "linear" || g.op == "attention_scores" ||
-                         g.op == "attention_values" || g.op == "embedding" ||
-                         g.op == "cache_append";
+    const bool memory = g.op == "attention_scores" || g.op == "attention_values" ||
+                        g.op == "embedding" || g.op == "cache_append";
     if (softmax) CHECK(g.stream == Stream::Softmax);
-    if (product) CHECK(g.stream == Stream::Memory);
+    if (memory) CHECK(g.stream == Stream::Memory);
+    if (g.op == "linear") CHECK(g.stream == Stream::Product);
     if (g.op == "scale" || g.op == "add" || g.op == "square" || g.op == "rotate_half") {
       CHECK(g.stream == Stream::Elementwise);
     }
   }
   const Recording fused = record(tiny(), {}, {});
   for (const OpGroup& g : fold(fused.prefill, {})) {
-    CHECK(g.stream == (g.op == "tiled_attention" ? Stream::Attention : Stream::Memory));
+    CHECK(g.stream == (g.op == "tiled_attention" ? Stream::Attention
+                       : g.op == "linear"        ? Stream::Product
+                                                 : Stream::Memory));
   }
 }
 

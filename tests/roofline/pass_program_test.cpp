@@ -44,8 +44,8 @@ Rates rates(double on_chip) {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
                         FlopsPerSecond{97}, FlopsPerSecond{17}};
-  r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{70}, BytesPerSecond{50},
-                        BytesPerSecond{40}, BytesPerSecond{30}};
+  r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{80}, BytesPerSecond{70},
+                        BytesPerSecond{50}, BytesPerSecond{40}, BytesPerSecond{30}};
   r.exposed = 0.25;
   r.operator_latency = {3};
   r.elementwise_latency = {Seconds{2}};
@@ -98,6 +98,7 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
       const RateCurve curve({{3, 0.3}, {40, 0.9}, {90, 0.7}}, 0.5);
       rate.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] = curve;
       rate.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = curve;
+      rate.bytes_by_length[static_cast<std::size_t>(Stream::Product)] = curve;
       for (const Graph* graph : {&r.prefill, &r.decode}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         const PassProgram program(groups, rate);

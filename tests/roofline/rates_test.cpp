@@ -195,6 +195,32 @@ TEST_CASE("rates: tiled attention moves at a bandwidth of its own where that was
         500);
 }
 
+TEST_CASE(
+    "rates: products of several rows move at a bandwidth of their own where it was measured") {
+  Hardware hw = toy();
+  const Lowering fused = lowering(Kernels::Fused);
+  constexpr auto product = static_cast<std::size_t>(Stream::Product);
+  const Rates as_all = make_rates(hw, fused, Mode::Calibrated);
+  CHECK(bytes(as_all, Stream::Product) == 250);
+  CHECK(as_all.bytes_by_length[product].is_flat());
+  hw.product_bandwidth = measured(0.125);
+  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+    const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
+    CHECK(bytes(r, Stream::Product) == 62.5);
+    CHECK(62.5 * r.bytes_by_length[product].at(1) == 250);  // memory_bandwidth
+    CHECK(r.bytes_by_length[product].at(2) == 1);
+    CHECK(r.bytes_by_length[product].at(512) == 1);
+    CHECK(bytes(r, Stream::Memory) == 250);
+    CHECK(std::count_if(r.factors.begin(), r.factors.end(),
+                        [](const UsedFactor& f) { return f.name == "product_bandwidth"; }) == 1);
+  }
+  hw.memory_bandwidth_factor.reset();  // one row streams at the datasheet's bandwidth
+  CHECK(62.5 * make_rates(hw, fused, Mode::Calibrated).bytes_by_length[product].at(1) == 500);
+  const Rates light = make_rates(hw, fused, Mode::SpeedOfLight);
+  CHECK(bytes(light, Stream::Product) == 500);
+  CHECK(light.bytes_by_length[product].is_flat());
+}
+
 TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's does not") {
   const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
   CHECK(flops(bf16, Engine::Matrix) == 500);
