@@ -119,9 +119,12 @@ void measure(const Options& o, const Globals& globals, execute::Messenger* messe
   }
   if (!speaks) return;
   const Measurement& noisiest = c.noisiest();
+  const auto [low, high] = std::minmax_element(noisiest.rounds.begin(), noisiest.rounds.end());
   check_noise(noisiest.unrest(),
-              fmt::format("{}: the medians of the two halves of its rounds are {:.0f} % apart",
-                          noisiest.name, 100 * noisiest.unrest()),
+              fmt::format("{}: its median, {} of {} rounds from {} to {}, is uncertain by {:.0f} %",
+                          noisiest.name, in_units(noisiest.median(), noisiest.unit),
+                          noisiest.rounds.size(), in_units(*low, noisiest.unit),
+                          in_units(*high, noisiest.unit), 100 * noisiest.unrest()),
               o, globals);
   file->write(roofline::to_json(c, name_of(o.output)));
   file->commit();

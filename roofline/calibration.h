@@ -36,8 +36,9 @@ struct Measurement {
   std::vector<double> rounds;
 
   double median() const;
-  /// The distance between the medians of the first and the second half of the rounds, over the
-  /// median of all: what is left of the noise in a median.
+  /// What is left of the noise in the median, over it: how far the medians of the first and of the
+  /// second half of the rounds are apart, or the standard error that the rounds' quartiles give the
+  /// median, whichever is larger.
   double unrest() const;
 };
 

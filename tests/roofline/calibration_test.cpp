@@ -93,12 +93,16 @@ TEST_CASE("calibration: a file of a version to come is refused before its new en
       Error);
 }
 
-TEST_CASE("calibration: unrest is how far the medians of the two halves are apart") {
+TEST_CASE("calibration: unrest is how far the medians of the two halves are apart, or scatter") {
   const Measurement still{"a", "s", {2, 2, 2, 2}};
   CHECK(still.unrest() == 0);
   const Measurement drifting{"b", "s", {1, 1, 3, 3}};  // medians 1 and 3, of all 2
   CHECK(drifting.median() == 2);
   CHECK(drifting.unrest() == 1);
+  // Both halves have the median 2, between quartiles 1 and 3: 1.25 · 2 / 1.35 / 4 of it.
+  const Measurement scattered{"c", "s", {1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3}};
+  CHECK(scattered.unrest() == doctest::Approx(0.231).epsilon(0.003));
+  CHECK(scattered.unrest() > settled);
   Calibration c = made_up();
   c.measurements = {still, drifting};
   CHECK(c.noisiest().name == "b");
