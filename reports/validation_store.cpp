@@ -21,7 +21,7 @@ using roofline::Hardware;
 using roofline::Sourced;
 
 constexpr const char* what = "kvcast validation";
-constexpr std::uint64_t version = 2;  // 1 did not tell dtypes apart
+constexpr std::uint64_t version = 3;  // 1 did not tell dtypes apart, 2 not numbers of devices
 
 /// A hash of the numbers as they are printed, so that a file and its copy agree.
 class Fingerprint {
@@ -61,6 +61,11 @@ bool is_placed(std::string_view names) {
   return std::any_of(methods().begin(), methods().end(), [&](const Method& m) {
     return m.kind == MethodKind::Placement && all.find(fmt::format("+{}+", m.name)) != all.npos;
   });
+}
+
+/// Of the methods of a Group: "kvr on 2 devices".
+std::string on_devices(std::string_view names, std::uint64_t devices) {
+  return fmt::format("{} on {} devices", names, devices);
 }
 
 std::string_view dtype_text(DType dtype) {
@@ -150,6 +155,9 @@ std::string validation_document(const Validation& v, std::string_view source) {
                      {"prompt_len", r.size.prompt_len},
                      {"output_len", r.size.output_len},
                      {"metric", name(c.metric)}};
+    if (const auto placed = find_placement(parse_methods(r.method))) {
+      row["num_devices"] = placed->ranks;
+    }
     for (const auto& [key, value] :
          {std::pair{"predicted", c.predicted}, std::pair{"measured", c.measured},
           std::pair{"relative_error", c.relative_error()}}) {
@@ -208,8 +216,11 @@ void ValidationStore::add(const std::filesystem::path& path) {
     const Lowering dtypes{.weights = dtype("weight_dtype"),
                           .activations = dtype("activation_dtype"),
                           .cache = dtype("cache_dtype")};
-    const std::string method = row.text("method");
-    if (is_placed(method) && exchanges) factors += exchanges->text(device);
+    std::string method = row.text("method");
+    if (is_placed(method)) {
+      if (exchanges) factors += exchanges->text(device);
+      method = on_devices(method, row.whole("num_devices"));
+    }
     errors_[{device, factors, method, row.text("attention"), dtypes_text(dtypes),
              row.text("metric")}]
         .push_back(error);
@@ -221,8 +232,10 @@ ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view metho
   Group group{hardware.name,         fingerprint(hardware),
               method_names(methods), std::string(attention_name(lowering.attention)),
               dtypes_text(lowering), ""};
-  if (is_placed(group.method)) {
+  const std::optional<Placement> placed = find_placement(parse_methods(methods));
+  if (placed) {
     group.fingerprint += links == Links::OfHardware ? exchange_fingerprint(hardware) : "others";
+    group.method = on_devices(group.method, placed->ranks);
   }
   const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
     group.metric = name(metric);
@@ -252,9 +265,9 @@ ErrorBars ValidationStore::bars(const Hardware& hardware, std::string_view metho
   bars.note = fmt::format(
       "no stored validation of {} with {}, {} attention, {} on {}{}{}: no error bound",
       missing_text(bars), group.method, group.attention, group.dtypes, group.device,
-      !changed                  ? ""
-      : is_placed(group.method) ? " with these factors and links"
-                                : " with these factors",
+      !changed ? ""
+      : placed ? " with these factors and links"
+               : " with these factors",
       other_dtypes.empty() ? "" : fmt::format(", only of {}", fmt::join(other_dtypes, "; ")));
   return bars;
 }

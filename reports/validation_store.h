@@ -33,8 +33,8 @@ std::string exchange_fingerprint(const roofline::Hardware& hardware);
 std::string dtypes_text(const Lowering& lowering);
 
 /// Bounds on |predicted / measured - 1|, as error_bound has them, from the stored rows of the same
-/// device, method (its parts, whatever their options), attention and dtypes_text, whatever the
-/// positions that had logits.
+/// device, method (its parts, whatever their options but the number of devices), attention and
+/// dtypes_text, whatever the positions that had logits.
 struct ErrorBars {
   std::optional<double> ttft = {};
   std::optional<double> tpot = {};

@@ -160,7 +160,7 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
 }
 
 // Rows of several devices are of the links between them too; those of one device are not.
-TEST_CASE("store: a bound of ranks holds for the links that it was measured over") {
+TEST_CASE("store: a bound of ranks holds for their number and the links it was measured over") {
   Validation v = validated(
       "model,hardware,method,batch,prompt_len,output_len,ttft_s,tpot_s\n"
       "pythia-160m,tpu-v4,plain,1,512,9,1,1\n"
@@ -176,7 +176,12 @@ TEST_CASE("store: a bound of ranks holds for the links that it was measured over
                             [](roofline::Hardware& h) { h.host_message_latency = number(1e-3); },
                             [](roofline::Hardware& h) { h.host_exchange_latency = number(1e-3); },
                             [](roofline::Hardware& h) { h.lockstep = number(0.5); }};
-  CHECK(*store.bars(measured, "kvr:p=4", {}).ttft == doctest::Approx(0.3).epsilon(1e-4));
+  CHECK(*store.bars(measured, "kvr:p=2,partition=300/212", {}).ttft ==
+        doctest::Approx(0.3).epsilon(1e-4));
+  const ErrorBars of_four = store.bars(measured, "kvr:p=4", {});
+  CHECK_FALSE(of_four.ttft);
+  CHECK(of_four.note.find("kvr on 4 devices, tiled attention, fp16/bf16 on tpu-v4: no") !=
+        std::string::npos);
   for (const Change change : changes) {
     roofline::Hardware other = measured;
     change(other);
@@ -213,10 +218,10 @@ TEST_CASE("store: a file that is none is refused in one line") {
   refused("{", "not valid JSON");
   refused("[]", "an object");
   refused(R"({"what":"else"})", "kvcast validation");
-  refused(R"({"what":"kvcast validation","version":1,"devices":{},"rows":[]})", "version");
-  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":{}})", "a list");
+  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":[]})", "version");
+  refused(R"({"what":"kvcast validation","version":3,"devices":{},"rows":{}})", "a list");
   const std::string start =
-      R"({"what":"kvcast validation","version":2,"devices":{"d":"f"},"rows":[)";
+      R"({"what":"kvcast validation","version":3,"devices":{"d":"f"},"rows":[)";
   refused(start + "3]}", "/rows/0");
   refused(start + R"({"hardware":"e","predicted":1,"measured":1}]})", "/devices");
   refused(start + R"({"hardware":"d","predicted":1,"measured":0}]})", "/rows/0/measured");
