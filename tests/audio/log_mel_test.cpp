@@ -12,6 +12,7 @@
 
 #include "model/json_file.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::audio;
@@ -67,12 +68,12 @@ TEST_CASE("log_mel: filters rise from 0 Hz to 8000 Hz, and each has area 1") {
   REQUIRE(filters.size() == 80 * 201);
   double area = 0;
   for (std::size_t k = 0; k < 201; ++k) area += 40 * filters[79 * 201 + k];
-  CHECK(area == doctest::Approx(1).epsilon(0.01));
+  CHECK(area == near(1).epsilon(0.01));
   CHECK(filters[0] == 0);
-  CHECK(filters[80 * 201 - 1] == doctest::Approx(0).epsilon(1e-9));
+  CHECK(filters[80 * 201 - 1] == near(0).epsilon(1e-9));
   // 15 + 27·ln(8)/ln(6.4) = 45.245 mel in 81 steps: filter 0 has its centre at 0.5586 mel, 37.24
   // Hz, and its edges at 0 and 74.48 Hz. 40 Hz lies (74.48 - 40)/37.24 up, of a height of 2/74.48.
-  CHECK(filters[1] == doctest::Approx((74.48 - 40) / 37.24 * 2 / 74.48).epsilon(1e-3));
+  CHECK(filters[1] == near((74.48 - 40) / 37.24 * 2 / 74.48).epsilon(1e-3));
   CHECK(filters[2] == 0);
 }
 
@@ -91,7 +92,7 @@ TEST_CASE(
   const std::vector<float> features = log_mel(tone(700, 1600), 10, 60);
   const float top = *std::max_element(features.begin(), features.end());
   const float bottom = *std::min_element(features.begin(), features.end());
-  CHECK(top - bottom == doctest::Approx(2));
+  CHECK(top - bottom == near(2));
 }
 
 TEST_CASE("log_mel: what is after the last frame does not matter") {
@@ -112,7 +113,7 @@ TEST_CASE("log_mel: a sound that fills the frames is mirrored about its last sam
   const std::vector<float> features = log_mel(sound, 12, 20);
   const std::vector<float> of_longer = log_mel(longer, 12, 22);
   for (std::size_t bin = 0; bin < 12; ++bin) {
-    CHECK(features[bin * 20 + 19] == doctest::Approx(of_longer[bin * 22 + 19]));
+    CHECK(features[bin * 20 + 19] == near(of_longer[bin * 22 + 19]));
   }
 }
 
@@ -125,7 +126,7 @@ TEST_CASE("log_mel: another sample rate is resampled first") {
   const std::vector<float> direct = log_mel(tone(1000, 8000), 80, 60);
   // Frames 2..47 are full. Bins far from the tone hold the resampler's noise, 60 dB below.
   for (std::size_t frame = 2; frame < 48; ++frame) {
-    CHECK(resampled[26 * 60 + frame] == doctest::Approx(direct[26 * 60 + frame]).epsilon(1e-4));
+    CHECK(resampled[26 * 60 + frame] == near(direct[26 * 60 + frame]).epsilon(1e-4));
     CHECK(loudest_bin(resampled, 60, frame) == 26);
   }
 }

@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
+
 using kvcast::audio::resample;
 
 namespace {
@@ -76,5 +78,5 @@ TEST_CASE("resample: a tone above what the new rate holds is gone") {
 TEST_CASE("resample: a constant stays the same constant") {
   const std::vector<float> out = resample(std::vector<float>(4410, 0.75F), 44100, 16000, any);
   for (std::size_t i = 200; i + 200 < out.size(); ++i)
-    CHECK(out[i] == doctest::Approx(0.75).epsilon(1e-4));
+    CHECK(out[i] == kvcast::near(0.75).epsilon(1e-4));
 }

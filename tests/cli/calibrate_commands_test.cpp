@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -131,7 +132,7 @@ TEST_CASE(
   CHECK(r.output.find("130 TFLOP/s") != std::string::npos);  // of 156 and 104
   const nlohmann::json written = nlohmann::json::parse(std::ifstream(both));
   CHECK(written.at("factors").at("matrix_rate").at("fp16").at("value") ==
-        doctest::Approx(130.0 / 312).epsilon(1e-4));
+        near(130.0 / 312).epsilon(1e-4));
   check_refused(combine + " --quick", "--combine");
   check_refused("calibrate --combine " + half + " " + third + " --output " + third,
                 "third.json, which --combine reads");

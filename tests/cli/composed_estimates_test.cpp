@@ -9,6 +9,7 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -43,7 +44,7 @@ void check_same(const json& a, const json& b) {
         "decode_flops_per_token", "decode_bytes_per_token", "kv_cache_bytes", "weight_bytes",
         "peak_memory_bytes", "ttft_speedup", "tpot_speedup", "kv_cache_ratio"}) {
     CAPTURE(key);
-    CHECK(a[key].get<double>() == doctest::Approx(b[key].get<double>()).epsilon(1e-12));
+    CHECK(a[key].get<double>() == near(b[key].get<double>()).epsilon(1e-12));
   }
 }
 
@@ -70,7 +71,7 @@ TEST_CASE("composed: pruned prompts of an MLKV model have the FLOPs and the cach
   // 250 kept and 8 generated slots of 4 layers with 2 heads of keys and of values, 2 bytes each.
   CHECK(e["kv_cache_bytes"] == 2 * (250 + 8) * 4 * 2 * 2 * 64 * 2);
   CHECK(e["kv_cache_ratio"].get<double>() ==
-        doctest::Approx((258.0 / 1008) * (4.0 / 12) * (2.0 / 12)).epsilon(1e-12));
+        near((258.0 / 1008) * (4.0 / 12) * (2.0 / 12)).epsilon(1e-12));
   CHECK(flops(e, "prefill") == e["prefill_flops"]);
 }
 
@@ -88,11 +89,9 @@ TEST_CASE("composed: a pruned prefill is the other method's of the kept tokens a
       CHECK(both[key] == short_prompt[key]);
     }
     // The kept positions are read besides: 4 bytes a token, beside megabytes.
-    CHECK(both["ttft_s"].get<double>() ==
-          doctest::Approx(short_prompt["ttft_s"].get<double>()).epsilon(1e-3));
+    CHECK(both["ttft_s"].get<double>() == near(short_prompt["ttft_s"].get<double>()).epsilon(1e-3));
     CHECK(both["ttft_speedup"].get<double>() ==
-          doctest::Approx(estimate(model, "plain")["ttft_s"].get<double>() /
-                          both["ttft_s"].get<double>()));
+          near(estimate(model, "plain")["ttft_s"].get<double>() / both["ttft_s"].get<double>()));
   }
 }
 
@@ -144,9 +143,9 @@ TEST_CASE("composed: kept tokens are predicted as a prompt of so many is") {
     CHECK(e["weight_bytes"] ==
           predicted["weight_bytes"].get<std::uint64_t>() +
               estimate("pythia-70m", "plain")["weight_bytes"].get<std::uint64_t>());
-    CHECK(e["ttft_speedup"].get<double>() ==
-          doctest::Approx(estimate("pythia-160m", "plain")["ttft_s"].get<double>() /
-                          e["ttft_s"].get<double>()));
+    CHECK(
+        e["ttft_speedup"].get<double>() ==
+        near(estimate("pythia-160m", "plain")["ttft_s"].get<double>() / e["ttft_s"].get<double>()));
   }
   const json random = estimate("pythia-160m", "random-prune:keep=0.25+" + kvp);
   CHECK(random["prefill_flops"] == predicted["prefill_flops"]);
@@ -173,7 +172,7 @@ TEST_CASE("composed: devices share the kept tokens, and each chooses them") {
   CHECK(both["prefill_flops"] == chain["prefill_flops"].get<std::uint64_t>() + 2 * chosen);
   const double before = one["ttft_s"].get<double>() - one["ttft_parts_s"]["base"].get<double>();
   CHECK(both["ttft_s"].get<double>() ==
-        doctest::Approx(before + chain["ttft_s"].get<double>()).epsilon(1e-12));
+        near(before + chain["ttft_s"].get<double>()).epsilon(1e-12));
   CHECK(both["ttft_parts_s"]["speculator"] == one["ttft_parts_s"]["speculator"]);
   CHECK(both["ttft_parts_s"]["base"] == chain["ttft_s"]);
   // The speculator's weights and cache are on both devices.
@@ -197,11 +196,10 @@ TEST_CASE("composed: the parts of TTFT are what each pass takes alone") {
       "pythia-160m",
       "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+kvp:auxiliary=lp-0.50", 30000);
   CHECK(e["ttft_parts_s"].size() == 6);
-  CHECK(sum(e) == doctest::Approx(e["ttft_s"].get<double>()).epsilon(1e-12));
+  CHECK(sum(e) == near(e["ttft_s"].get<double>()).epsilon(1e-12));
   // The speculator keeps its last query besides.
   CHECK(seconds(e, "speculator") ==
-        doctest::Approx(estimate("pythia-70m", "plain", 30000)["ttft_s"].get<double>())
-            .epsilon(1e-2));
+        near(estimate("pythia-70m", "plain", 30000)["ttft_s"].get<double>()).epsilon(1e-2));
   std::map<std::string, double> rows;
   for (const json& row : e["breakdown"]) {
     const std::string pass = row["pass"];
@@ -213,7 +211,7 @@ TEST_CASE("composed: the parts of TTFT are what each pass takes alone") {
                                           {"score", "score"},
                                           {"speculator prefill", "speculator"}}) {
     CAPTURE(pass);
-    CHECK(rows.at(pass) == doctest::Approx(seconds(e, part)).epsilon(1e-9));
+    CHECK(rows.at(pass) == near(seconds(e, part)).epsilon(1e-9));
   }
   const json probe = estimate("pythia-160m", "static-prune:keep=0.25,probe=0.5");
   CHECK(probe["ttft_parts_s"].size() == 3);
@@ -225,7 +223,7 @@ TEST_CASE("composed: Slim attention reads the kept keys once for each head") {
   const json whole = estimate("opt-1.3b", "slim:option=kcache");
   // 24 layers of keys 2048 wide.
   CHECK(e["kv_cache_bytes"] == 2 * (500 + 8) * 24 * 2048 * 2);
-  CHECK(e["kv_cache_ratio"].get<double>() == doctest::Approx((508.0 / 1008) * 0.5).epsilon(1e-12));
+  CHECK(e["kv_cache_ratio"].get<double>() == near((508.0 / 1008) * 0.5).epsilon(1e-12));
   // Each of the 500 dropped tokens would cost each of 32 heads q·k of 64, a sum of 2048 and 5.
   CHECK(whole["decode_flops_per_token"].get<std::uint64_t>() -
             e["decode_flops_per_token"].get<std::uint64_t>() ==
@@ -345,7 +343,7 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
          {"ttft_s", "tpot_s", "prefill_flops", "decode_bytes_per_token", "kv_cache_bytes",
           "weight_bytes", "peak_memory_bytes", "ttft_speedup", "kv_cache_ratio"}) {
       CAPTURE(key);
-      CHECK(row.number(key) == doctest::Approx(e[key].get<double>()).epsilon(1e-9));
+      CHECK(row.number(key) == near(e[key].get<double>()).epsilon(1e-9));
     }
     const json& parts = e["ttft_parts_s"];
     for (const char* part :
@@ -354,7 +352,7 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
       CAPTURE(part);
       REQUIRE(cell.empty() == (parts.size() == 1 || !parts.contains(part)));
       if (cell.empty()) continue;
-      CHECK(std::stod(cell) == doctest::Approx(parts[part].get<double>()).epsilon(1e-9));
+      CHECK(std::stod(cell) == near(parts[part].get<double>()).epsilon(1e-9));
     }
   }
 }

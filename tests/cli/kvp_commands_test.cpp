@@ -8,6 +8,7 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -36,7 +37,7 @@ TEST_CASE("convert prune: --json says which layers are left, and the new checkpo
   check_keys(j, {"model", "output", "parameters_before", "parameters_after", "kv_cache_ratio"});
   CHECK(j["kept_layers"] == json({0, 2}));
   CHECK(j["num_hidden_layers_before"] == 3);
-  CHECK(j["kv_cache_ratio"].get<double>() == doctest::Approx(3.0 / 5));  // heads 1, 2, 2 -> 1, 2
+  CHECK(j["kv_cache_ratio"].get<double>() == near(3.0 / 5));  // heads 1, 2, 2 -> 1, 2
   CHECK(run_json("model show --json " + out)["parameters"] == j["parameters_after"]);
   const json run = run_json("run --quiet --json --tokens 1,2,3 --output-len 4 --model " + out);
   CHECK(run["generated_tokens"].size() == 4);
@@ -78,10 +79,9 @@ TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them")
                           " --text " + ids + " --window 32");
   CHECK(v["tokens"] == 399);
   CHECK(v["total"].get<double>() ==
-        doctest::Approx(v["base"]["cross_entropy"].get<double>() +
-                        v["base"]["z_loss"].get<double>() +
-                        v["auxiliary"]["cross_entropy"].get<double>() +
-                        v["auxiliary"]["z_loss"].get<double>() + v["consistency"].get<double>()));
+        near(v["base"]["cross_entropy"].get<double>() + v["base"]["z_loss"].get<double>() +
+             v["auxiliary"]["cross_entropy"].get<double>() +
+             v["auxiliary"]["z_loss"].get<double>() + v["consistency"].get<double>()));
 }
 
 TEST_CASE("convert kvp: bad input is refused in one line and nothing is written") {

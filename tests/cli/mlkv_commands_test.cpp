@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -25,7 +26,7 @@ TEST_CASE("convert mlkv: the new checkpoint runs, and --json says what changed")
                           " --kv-layers 1 --kv-heads 1 --merge sequential --widen copy");
   check_keys(j, {"kv_layers", "kv_heads", "owners", "merged_layers", "parameters_before",
                  "parameters_after", "kv_cache_ratio", "intermediate_size", "merge", "widen"});
-  CHECK(j["kv_cache_ratio"].get<double>() == doctest::Approx(1.0 / 6));  // of 2 layers of 3 heads
+  CHECK(j["kv_cache_ratio"].get<double>() == near(1.0 / 6));  // of 2 layers of 3 heads
   CHECK(j["merged_layers"] == json::parse("[[0, 1]]"));
   // 5 heads less: 5 · (2 · 24 · 8 + 16) = 2000, 1000 a layer, 41.7 rows of 24, 21 neurons.
   CHECK(j["intermediate_size"] == 59 + 21);
@@ -103,7 +104,7 @@ TEST_CASE("semantics: a flag and an option of the method say the same") {
   const std::string method = "--method mlkv:layers=4,heads=1 ";
   const json e = run_json(estimate + method + "--semantics released");
   CHECK(e["decode_bytes_per_token"] > run_json(estimate + method)["decode_bytes_per_token"]);
-  CHECK(e["kv_cache_ratio"].get<double>() == doctest::Approx(4.0 / 144));
+  CHECK(e["kv_cache_ratio"].get<double>() == near(4.0 / 144));
 
   check_refused(run + "--semantics ours", "--semantics: unknown semantics 'ours'");
   check_refused(estimate + "--semantics released", "--semantics: got pythia-160m");

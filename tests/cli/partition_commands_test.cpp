@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -127,8 +128,7 @@ TEST_CASE("partition search, simulate prefill: one node's host takes the same ti
     const json simulated =
         run_json("simulate prefill --schedule kvr --topology chain --link nvlink --partition " +
                  parts + node + "--mode " + mode);
-    CHECK(simulated["ttft_s"].get<double>() ==
-          doctest::Approx(found["ttft_s"].get<double>()).epsilon(1e-9));
+    CHECK(simulated["ttft_s"].get<double>() == near(found["ttft_s"].get<double>()).epsilon(1e-9));
   }
 }
 

@@ -6,12 +6,12 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
-using doctest::Approx;
 using nlohmann::json;
 
 const std::string base = "--quiet --model llama-7b --hardware a100-80gb --prompt-len 1000 ";
@@ -47,7 +47,7 @@ TEST_CASE("estimate: even kvr, and tsp, have the TTFT that simulate prefill play
     CHECK(e["partition_tokens"] == played["partition_tokens"]);
     CHECK(e["message_bytes"] == played["message_bytes"]);
     CHECK(e["ttft_speedup"].get<double>() ==
-          Approx(played["ttft_speedup"].get<double>()).epsilon(1e-9));
+          near(played["ttft_speedup"].get<double>()).epsilon(1e-9));
   }
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("estimate: kvr with partition=search takes the searched one, over the 
   REQUIRE(e["devices"].size() == 3);
   for (const json& device : e["devices"]) {
     CHECK(device["compute_s"].get<double>() + device["waiting_s"].get<double>() ==
-          Approx(device["finish_s"].get<double>()));
+          near(device["finish_s"].get<double>()));
   }
   CHECK(e["devices"][2]["finish_s"] == e["ttft_s"]);
   for (const json& row : e["breakdown"]) CHECK(row["pass"] == "decode");

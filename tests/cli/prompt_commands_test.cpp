@@ -7,6 +7,7 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -136,7 +137,7 @@ TEST_CASE("specprefill: the base named as its own speculator is the same as none
     REQUIRE(table.size() == 1);
     CHECK(table[0].text("method") == named + reuse);
     CHECK(table[0].number("weight_bytes") == own["weight_bytes"]);
-    CHECK(table[0].number("ttft_s") == doctest::Approx(own["ttft_s"].get<double>()).epsilon(1e-9));
+    CHECK(table[0].number("ttft_s") == near(own["ttft_s"].get<double>()).epsilon(1e-9));
 
     const std::string run =
         "run --quiet --json --model " + oracle +

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -47,8 +48,8 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
       continue;
     }
     CHECK(row["agreement"]["mean"] == 1);
-    CHECK(row["kl_nats"]["mean"].get<double>() == doctest::Approx(0).epsilon(1e-6));
-    CHECK(row["perplexity_ratio"]["mean"].get<double>() == doctest::Approx(1).epsilon(1e-6));
+    CHECK(row["kl_nats"]["mean"].get<double>() == near(0).epsilon(1e-6));
+    CHECK(row["perplexity_ratio"]["mean"].get<double>() == near(1).epsilon(1e-6));
   }
   for (const char* file : {"q.csv", "p.svg", "p-agreement.svg", "p-keep.svg"}) {
     CAPTURE(file);

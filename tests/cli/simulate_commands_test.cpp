@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
-using doctest::Approx;
 using nlohmann::json;
 using reports::TestFolder;
 
@@ -35,7 +35,7 @@ TEST_CASE("simulate prefill: a scenario answers with every key") {
   const TestFolder folder;
   const json j = run_json("simulate prefill --json --scenario " + write_scenario(folder));
   check_keys(j, {"ttft_s", "makespan_s", "finish_s", "messages", "events"});
-  CHECK(j["ttft_s"].get<double>() == Approx(36.613186e-3).epsilon(1e-7));
+  CHECK(j["ttft_s"].get<double>() == near(36.613186e-3).epsilon(1e-7));
   CHECK(j["finish_s"].size() == 2);
   CHECK(j["messages"] == 4);
   CHECK(j["ill_conditioned"] == false);
@@ -45,7 +45,7 @@ TEST_CASE("simulate prefill: --send-order overrides the scenario's") {
   const TestFolder folder;
   const json j =
       run_json("simulate prefill --json --send-order fifo --scenario " + write_scenario(folder));
-  CHECK(j["ttft_s"].get<double>() == Approx(35.706778e-3).epsilon(1e-9));
+  CHECK(j["ttft_s"].get<double>() == near(35.706778e-3).epsilon(1e-9));
 }
 
 TEST_CASE("simulate prefill: a model answers with every key, and its bounds hold") {
@@ -59,7 +59,7 @@ TEST_CASE("simulate prefill: a model answers with every key, and its bounds hold
   CHECK(j["ttft_s"] > j["ttft_no_communication_s"]);
   CHECK(j["ttft_s"] > j["ttft_star_s"]);
   const json one = run_json(product + "--schedule tsp --devices 1 --json " + link);
-  CHECK(one["ttft_s"].get<double>() == Approx(j["ttft_one_device_s"].get<double>()).epsilon(1e-12));
+  CHECK(one["ttft_s"].get<double>() == near(j["ttft_one_device_s"].get<double>()).epsilon(1e-12));
 }
 
 TEST_CASE("simulate prefill: a built-in topology and its platform file answer the same") {
@@ -121,7 +121,7 @@ TEST_CASE("simulate prefill: a searched partition is that of partition search, a
       "--devices 4 --link-gb-per-s 10 --link-latency-s 2e-5 --json");
   CHECK(played["partition_tokens"] == found["partition_tokens"]);
   CHECK(played["lower_bound_s"] == found["lower_bound_s"]);
-  CHECK(played["ttft_s"].get<double>() == Approx(found["ttft_s"].get<double>()).epsilon(1e-9));
+  CHECK(played["ttft_s"].get<double>() == near(found["ttft_s"].get<double>()).epsilon(1e-9));
   CHECK(played["ttft_s"] < run_json(four + link + "--json")["ttft_s"]);
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("simulate prefill: operators are played one by one, keys and values ea
   const json operators = run_json(four + link + "--json --operators");
   CHECK(operators["messages"] == 2 * layers["messages"].get<int>());
   CHECK(operators["message_bytes"] == layers["message_bytes"]);
-  CHECK(operators["ttft_s"].get<double>() == Approx(layers["ttft_s"].get<double>()).epsilon(0.05));
+  CHECK(operators["ttft_s"].get<double>() == near(layers["ttft_s"].get<double>()).epsilon(0.05));
   const TestFolder folder;
   const std::string trace = (folder / "trace.json").string();
   run_json(four + link + "--json --operators --trace " + trace);

@@ -10,6 +10,7 @@
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -126,8 +127,7 @@ TEST_CASE("convert slim: calibration prompts of different lengths are compared e
   CHECK(j["logit_error"].get<double>() > 1e-4);  // bf16 has 8 bits
   CHECK(j["logit_error"].get<double>() < 0.1);
   const json turned = convert("b", "1,2;1,2,3,4,5,6,7,8,9");
-  CHECK(turned["logit_error"].get<double>() ==
-        doctest::Approx(j["logit_error"].get<double>()).epsilon(1e-6));
+  CHECK(turned["logit_error"].get<double>() == near(j["logit_error"].get<double>()).epsilon(1e-6));
   CHECK(turned["same_next_tokens"] == j["same_next_tokens"]);
 }
 

@@ -15,6 +15,7 @@
 #include "model/recording.h"
 #include "model/weights/mapped_file.h"
 #include "model/weights/safetensors.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast {
@@ -227,7 +228,7 @@ TEST_CASE("mlkv conversion: the report and the new config say what has changed")
   CHECK(r.groups == std::vector<std::vector<std::size_t>>{{0, 1, 2}});
   // 5 heads of 6 are gone, each with 2 · 8 · 4 weights and 8 biases.
   CHECK(r.parameters_before - r.parameters_after == 5 * 72);
-  CHECK(r.kv_cache_ratio == doctest::Approx(1.0 / 6));
+  CHECK(r.kv_cache_ratio == near(1.0 / 6));
   CHECK(r.copied_files == std::vector<std::string>{"tokenizer.json"});
   CHECK(std::distance(fs::directory_iterator(w.out()), {}) == 3);
   const json config = read_json_file(w.out() / "config.json");

@@ -9,6 +9,7 @@
 #include "tests/convert/random_checkpoint.h"
 #include "tests/execute/oracle.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 // tests/oracle/make_kvp.py computes the expected values with a forward pass of its own.
@@ -100,29 +101,29 @@ TEST_CASE("kvp: the training objective is the oracle's") {
   const Expected expected;
   const Checkpoint base(oracle_folder() / "openelm"), auxiliary(auxiliary_folder);
   const auto text = expected.notes.at("text").get<std::vector<TokenId>>();
-  const auto near = [&](double ours, const nlohmann::json& theirs) {
-    CHECK(ours == doctest::Approx(theirs.get<double>()).epsilon(1e-5));
+  const auto check = [&](double ours, const nlohmann::json& theirs) {
+    CHECK(ours == near(theirs.get<double>()).epsilon(1e-5));
   };
   const KvpObjective o = kvp_objective(base, auxiliary, auxiliary_folder.string(),
                                        predictor_folder.string(), text, 64);
   CHECK(o.tokens == text.size() - 1);
-  near(o.base.cross_entropy, expected.notes["base_cross_entropy"]);
-  near(o.base.z_loss, expected.notes["base_z_loss"]);
-  near(o.auxiliary.cross_entropy, expected.notes["auxiliary_cross_entropy"]);
-  near(o.auxiliary.z_loss, expected.notes["auxiliary_z_loss"]);
-  near(o.plain.cross_entropy, expected.notes["plain_cross_entropy"]);
+  check(o.base.cross_entropy, expected.notes["base_cross_entropy"]);
+  check(o.base.z_loss, expected.notes["base_z_loss"]);
+  check(o.auxiliary.cross_entropy, expected.notes["auxiliary_cross_entropy"]);
+  check(o.auxiliary.z_loss, expected.notes["auxiliary_z_loss"]);
+  check(o.plain.cross_entropy, expected.notes["plain_cross_entropy"]);
   REQUIRE(o.key_l1.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
-    near(o.key_l1[i], expected.notes["key_l1"][i]);
-    near(o.value_l1[i], expected.notes["value_l1"][i]);
+    check(o.key_l1[i], expected.notes["key_l1"][i]);
+    check(o.value_l1[i], expected.notes["value_l1"][i]);
   }
-  near(o.consistency, expected.notes["consistency"]);
-  near(o.total, expected.notes["total"]);
+  check(o.consistency, expected.notes["consistency"]);
+  check(o.total, expected.notes["total"]);
   const KvpObjective weighted =
       kvp_objective(base, auxiliary, auxiliary_folder.string(), predictor_folder.string(), text, 64,
                     {.base = 2, .auxiliary = 0.5, .consistency = 1.0 / 28, .z_loss = 0});
-  CHECK(weighted.total == doctest::Approx(2 * o.base.cross_entropy + o.auxiliary.cross_entropy / 2 +
-                                          o.consistency / 28));
+  CHECK(weighted.total ==
+        near(2 * o.base.cross_entropy + o.auxiliary.cross_entropy / 2 + o.consistency / 28));
 }
 
 TEST_CASE("kvp: the objective's windows fit both models, and its weights are finite") {

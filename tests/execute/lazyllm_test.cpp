@@ -8,6 +8,7 @@
 
 #include "model/execute/batch_order.h"
 #include "tests/execute/oracle.h"
+#include "tests/near.h"
 
 namespace kvcast::execute {
 namespace {
@@ -90,7 +91,7 @@ TEST_CASE("lazyllm: logits of all positions are those of the tokens that reach t
     REQUIRE(g.logits.size() == rows * vocab);
     REQUIRE(wide.logits64.size() == rows * vocab);
     for (std::size_t i = 0; i < rows * vocab; ++i) {
-      REQUIRE(g.logits[i] == doctest::Approx(wide.logits64[i]).epsilon(1e-3));
+      REQUIRE(g.logits[i] == near(wide.logits64[i]).epsilon(1e-3));
     }
     const auto last = g.logits.last(vocab);
     const auto best = std::max_element(last.begin(), last.end()) - last.begin();
@@ -138,9 +139,8 @@ TEST_CASE("lazyllm: revived shares are of the tokens that prefill dropped, by gr
       all += here;
     }
     const RevivedShares shares = revived_shares(session.recording(), g, c.prompt.size());
-    CHECK(shares.first_step == doctest::Approx(first / dropped));
-    CHECK(shares.later_steps ==
-          doctest::Approx((all - first) / dropped / static_cast<double>(steps - 1)));
+    CHECK(shares.first_step == near(first / dropped));
+    CHECK(shares.later_steps == near((all - first) / dropped / static_cast<double>(steps - 1)));
     const Generation two = session.run(request_of(c, 2));
     const RevivedShares of_two = revived_shares(session.recording(), two, c.prompt.size());
     CHECK(of_two.first_step == shares.first_step);

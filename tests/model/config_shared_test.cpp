@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config_reader.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -28,7 +29,7 @@ TEST_CASE("config_shared: plain RoPE turns dim pair j by theta^(-2j/dims)") {
   REQUIRE(t.inverse_frequencies.size() == 4);
   double expected = 1;
   for (const double f : t.inverse_frequencies) {
-    CHECK(f == doctest::Approx(expected).epsilon(1e-14));
+    CHECK(f == near(expected).epsilon(1e-14));
     expected /= 10;
   }
   CHECK(t.gain == 1);
@@ -49,27 +50,27 @@ TEST_CASE("config_shared: llama3 scaling keeps short waves, stretches long ones,
   const RopeTable t = table_of(R"({"rope_theta": 1e8, "rope_scaling": {"rope_type": "llama3",
     "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
     "original_max_position_embeddings": 8192}})");
-  CHECK(t.inverse_frequencies[0] == doctest::Approx(1));
-  CHECK(t.inverse_frequencies[1] == doctest::Approx(1e-2));
-  CHECK(t.inverse_frequencies[2] == doctest::Approx(1e-4 / 8));
-  CHECK(t.inverse_frequencies[3] == doctest::Approx(1e-6 / 8));
+  CHECK(t.inverse_frequencies[0] == near(1));
+  CHECK(t.inverse_frequencies[1] == near(1e-2));
+  CHECK(t.inverse_frequencies[2] == near(1e-4 / 8));
+  CHECK(t.inverse_frequencies[3] == near(1e-6 / 8));
   CHECK(t.gain == 1);
   const RopeTable blended = table_of(R"({"rope_theta": 1e8, "rope_scaling": {"rope_type": "llama3",
     "factor": 8, "low_freq_factor": 1, "high_freq_factor": 2,
     "original_max_position_embeddings": 1000}})");
   const double smooth = (1000 / (200 * std::numbers::pi) - 1) / (2 - 1);
-  CHECK(blended.inverse_frequencies[1] == doctest::Approx((1 - smooth) * 1e-2 / 8 + smooth * 1e-2));
+  CHECK(blended.inverse_frequencies[1] == near((1 - smooth) * 1e-2 / 8 + smooth * 1e-2));
 }
 
 TEST_CASE("config_shared: longrope divides each frequency and raises cos and sin") {
   const RopeTable t =
       table_of(R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 2, 4, 5]}})");
-  CHECK(t.inverse_frequencies[0] == doctest::Approx(1));
-  CHECK(t.inverse_frequencies[1] == doctest::Approx(0.1 / 2));
-  CHECK(t.inverse_frequencies[2] == doctest::Approx(0.01 / 4));
-  CHECK(t.inverse_frequencies[3] == doctest::Approx(0.001 / 5));
+  CHECK(t.inverse_frequencies[0] == near(1));
+  CHECK(t.inverse_frequencies[1] == near(0.1 / 2));
+  CHECK(t.inverse_frequencies[2] == near(0.01 / 4));
+  CHECK(t.inverse_frequencies[3] == near(0.001 / 5));
   // 131072 / 4096 = 32: sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5/12) = 1.190238
-  CHECK(t.gain == doctest::Approx(std::sqrt(17.0 / 12)));
+  CHECK(t.gain == near(std::sqrt(17.0 / 12)));
   CHECK(table_of(R"({"rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})") == t);
   // No gain when the context is not extended.
   CHECK(table_of(R"({"max_position_embeddings": 4096,

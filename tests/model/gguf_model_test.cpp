@@ -12,6 +12,7 @@
 #include "model/weights/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -78,7 +79,7 @@ TEST_CASE("gguf_model: a Llama file is the model its metadata says") {
   CHECK(a.decoder.norm_eps == 1e-5);
   REQUIRE(a.decoder.rope->inverse_frequencies.size() == 2);
   // 500000^(-2·1/4)
-  CHECK(a.decoder.rope->inverse_frequencies[1] == doctest::Approx(0.00141421356));
+  CHECK(a.decoder.rope->inverse_frequencies[1] == near(0.00141421356));
   CHECK_FALSE(a.decoder.query_bias);
 }
 
@@ -155,8 +156,8 @@ TEST_CASE("gguf_model: Phi-3 reads its window and the short factors") {
   const Architecture a = architecture_of(w);
   CHECK(a.decoder.layers[1].sliding_window == 32);
   // sqrt(1 + ln(100/25) / ln 25)
-  CHECK(a.decoder.rope->gain == doctest::Approx(std::sqrt(1 + std::log(4) / std::log(25))));
-  CHECK(a.decoder.rope->inverse_frequencies[1] == doctest::Approx(std::pow(500000, -0.5) / 2));
+  CHECK(a.decoder.rope->gain == near(std::sqrt(1 + std::log(4) / std::log(25))));
+  CHECK(a.decoder.rope->inverse_frequencies[1] == near(std::pow(500000, -0.5) / 2));
 }
 
 TEST_CASE("gguf_model: Gemma's heads have their own size, and Gemma 2 caps and windows") {
@@ -178,7 +179,7 @@ TEST_CASE("gguf_model: Gemma's heads have their own size, and Gemma 2 caps and w
   CHECK(a.logit_softcap == 20);
   CHECK(a.decoder.layers[0].sliding_window == 64);
   CHECK(a.decoder.layers[1].sliding_window == 0);
-  CHECK(a.decoder.attention_scale == doctest::Approx(1 / std::sqrt(8)));
+  CHECK(a.decoder.attention_scale == near(1 / std::sqrt(8)));
 }
 
 TEST_CASE(

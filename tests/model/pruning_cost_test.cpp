@@ -10,6 +10,7 @@
 #include "model/recording.h"
 #include "model/work.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 
@@ -68,8 +69,8 @@ TEST_CASE("pruning: the baselines cost what KV Prediction's paper says they do")
   for (const std::string keep : {"0.75", "0.5", "0.25"}) {
     const double r = std::stod(keep);
     CAPTURE(keep);
-    CHECK(reduction(llama(8), "random-prune:keep=" + keep) == doctest::Approx(1 / r));
-    CHECK(reduction(llama(8), "static-prune:keep=" + keep) == doctest::Approx(1 / (0.25 + r)));
+    CHECK(reduction(llama(8), "random-prune:keep=" + keep) == near(1 / r));
+    CHECK(reduction(llama(8), "static-prune:keep=" + keep) == near(1 / (0.25 + r)));
   }
   struct Ends {
     double begin;
@@ -81,7 +82,7 @@ TEST_CASE("pruning: the baselines cost what KV Prediction's paper says they do")
     CAPTURE(method);
     // Ten layers: three before 30 % of the depth, six up to 90 %, one behind.
     CHECK(reduction(llama(10), method) ==
-          doctest::Approx(1 / (0.3 + 0.6 * (e.begin + e.end) / 2 + 0.1 * e.end)));
+          near(1 / (0.3 + 0.6 * (e.begin + e.end) / 2 + 0.1 * e.end)));
   }
 }
 
@@ -94,7 +95,7 @@ TEST_CASE("pruning: a speculator of other size costs its own products and look-a
     const Recording r = record_with(
         base, "specprefill:keep=0.2,speculator=small,lookahead=" + std::to_string(lookahead));
     CHECK(layer_products(r, prompt) ==
-          doctest::Approx(speculator + static_cast<double>(lookahead - 1) * one_token + kept));
+          near(speculator + static_cast<double>(lookahead - 1) * one_token + kept));
     CHECK(r.helper_parameters == count_parameters(llama(3)));
     CHECK(r.parameters == count_parameters(base));
   }

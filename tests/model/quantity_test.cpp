@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 
@@ -81,7 +82,7 @@ constexpr std::array bad{
 TEST_CASE("quantity: a number and a unit give base units") {
   for (const Good& c : good) {
     CAPTURE(c.text);
-    CHECK(parse_quantity(c.text, c.dimension, "here") == doctest::Approx(c.value).epsilon(1e-15));
+    CHECK(parse_quantity(c.text, c.dimension, "here") == near(c.value).epsilon(1e-15));
   }
 }
 

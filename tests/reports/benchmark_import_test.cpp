@@ -10,6 +10,7 @@
 
 #include "model/error.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -84,15 +85,15 @@ TEST_CASE("import: factors are shares of the datasheet's peaks") {
   const ImportedBenchmarks imported = import_benchmarks(file.path(), &base);
   const roofline::Hardware& hw = imported.hardware;
   CHECK(hw.peak_flops_per_second.at(DType::FP16).value == 100e12);
-  CHECK(hw.matrix_rate.at(DType::FP16).value == doctest::Approx(0.6));  // of 50, 60 and 80
-  CHECK(hw.matrix_rate.at(DType::FP32).value == doctest::Approx(0.5));
-  CHECK(hw.batched_matrix_rate.at(DType::FP16).value == doctest::Approx(0.8 / 3));
-  CHECK(hw.tiled_attention_rate.at(DType::FP16).value == doctest::Approx(0.45));
-  CHECK(hw.memory_bandwidth_factor->value == doctest::Approx(0.8));
-  CHECK(hw.elementwise_bandwidth->value == doctest::Approx(0.5));
-  CHECK(hw.softmax_bandwidth->value == doctest::Approx(0.4));
-  CHECK(hw.operator_latency.value == doctest::Approx(3e-6));
-  CHECK(hw.host_operator_latency.value == doctest::Approx(8e-6));
+  CHECK(hw.matrix_rate.at(DType::FP16).value == near(0.6));  // of 50, 60 and 80
+  CHECK(hw.matrix_rate.at(DType::FP32).value == near(0.5));
+  CHECK(hw.batched_matrix_rate.at(DType::FP16).value == near(0.8 / 3));
+  CHECK(hw.tiled_attention_rate.at(DType::FP16).value == near(0.45));
+  CHECK(hw.memory_bandwidth_factor->value == near(0.8));
+  CHECK(hw.elementwise_bandwidth->value == near(0.5));
+  CHECK(hw.softmax_bandwidth->value == near(0.4));
+  CHECK(hw.operator_latency.value == near(3e-6));
+  CHECK(hw.host_operator_latency.value == near(8e-6));
   CHECK(hw.memory_capacity.value == 48e9);
   CHECK(hw.links.at("nvlink").bandwidth.value == 300e9);
   CHECK(hw.matrix_rate.at(DType::FP16).source == roofline::Source::Measured);
@@ -110,9 +111,9 @@ TEST_CASE("import: rows of several lengths give rates by length") {
     const Points& points = hw.tiled_attention_rate.at(DType::FP16).by_length;
     REQUIRE(points.size() == 2);
     CHECK(points[0].length == 1024);
-    CHECK(points[0].value == doctest::Approx(0.3));
+    CHECK(points[0].value == near(0.3));
     CHECK(points[1].length == 8192);
-    CHECK(points[1].value == doctest::Approx(0.45));
+    CHECK(points[1].value == near(0.45));
   }
   // 200, 300 and 100 GB/s at 2048, whose median counts, and 380 at 4096; rows of 4097 at 900 would
   // be faster than those.
@@ -125,13 +126,13 @@ TEST_CASE("import: rows of several lengths give rates by length") {
   const std::string one = run + std::string("softmax,fp32,1,0,400e9,1,0.99,1.01,20\n");
   const File file(replaced(card, one, rows));
   const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
-  CHECK(hw.softmax_bandwidth->value == doctest::Approx(0.34));
+  CHECK(hw.softmax_bandwidth->value == near(0.34));
   const Points& points = hw.softmax_bandwidth->by_length;
   REQUIRE(points.size() == 2);
   CHECK(points[0].length == 2048);
-  CHECK(points[0].value == doctest::Approx(0.2));
+  CHECK(points[0].value == near(0.2));
   CHECK(points[1].length == 4096);
-  CHECK(points[1].value == doctest::Approx(0.38));
+  CHECK(points[1].value == near(0.38));
   CHECK(hw.softmax_bandwidth->note ==
         "6 rows of softmax; lengths 4097 took no longer than shorter ones and are left out");
   const TestFolder folder;
@@ -152,26 +153,25 @@ TEST_CASE("import: the catalog's A40 has what its micro-benchmarks give") {
   const roofline::Hardware made =
       import_benchmarks(data / "measurements/vidur_a40.csv", &a40).hardware;
   CHECK(a40.matrix_rate.at(DType::FP16).value ==
-        doctest::Approx(made.matrix_rate.at(DType::FP16).value).epsilon(1e-4));
-  CHECK(a40.elementwise_bandwidth->value ==
-        doctest::Approx(made.elementwise_bandwidth->value).epsilon(1e-4));
+        near(made.matrix_rate.at(DType::FP16).value).epsilon(1e-4));
+  CHECK(a40.elementwise_bandwidth->value == near(made.elementwise_bandwidth->value).epsilon(1e-4));
   // The middle ones of 63 products and of 9 additions: 1024x57344x8192 in 8.5275 ms at a peak of
   // 149.7 TFLOP/s, and three times 4096x8192 numbers of two bytes in 348 us at 696 GB/s.
   CHECK(a40.matrix_rate.at(DType::FP16).value ==
-        doctest::Approx(2.0 * 1024 * 57344 * 8192 / 8.5275e-3 / 149.7e12).epsilon(1e-3));
+        near(2.0 * 1024 * 57344 * 8192 / 8.5275e-3 / 149.7e12).epsilon(1e-3));
   CHECK(a40.elementwise_bandwidth->value ==
-        doctest::Approx(3.0 * 2 * 4096 * 8192 / 348e-6 / 696e9).epsilon(1e-3));
+        near(3.0 * 2 * 4096 * 8192 / 348e-6 / 696e9).epsilon(1e-3));
 }
 
 TEST_CASE("import: without a datasheet the best rates are the peaks") {
   const File file(card);
   const roofline::Hardware hw = import_benchmarks(file.path(), nullptr).hardware;
   CHECK(hw.kind == "gpu");
-  CHECK(hw.peak_flops_per_second.at(DType::FP16).value == doctest::Approx(80e12));
-  CHECK(hw.matrix_rate.at(DType::FP16).value == doctest::Approx(0.75));
-  CHECK(hw.vector_flops_per_second.value == doctest::Approx(10e12));
-  CHECK(hw.memory_bandwidth.value == doctest::Approx(900e9));
-  CHECK(hw.memory_bandwidth_factor->value == doctest::Approx(800.0 / 900));
+  CHECK(hw.peak_flops_per_second.at(DType::FP16).value == near(80e12));
+  CHECK(hw.matrix_rate.at(DType::FP16).value == near(0.75));
+  CHECK(hw.vector_flops_per_second.value == near(10e12));
+  CHECK(hw.memory_bandwidth.value == near(900e9));
+  CHECK(hw.memory_bandwidth_factor->value == near(800.0 / 900));
   CHECK(hw.memory_capacity.value == 40e9);
   CHECK(hw.on_chip_memory_capacity.value == 41943040);
 }
@@ -186,9 +186,9 @@ TEST_CASE("import: the file that is written reads back, with its provenance") {
   CHECK(hw.description == "A Card, as measured (PyTorch 2.4)");
   CHECK(hw.peak_flops_per_second.at(DType::FP16).source == roofline::Source::Datasheet);
   CHECK(hw.peak_flops_per_second.at(DType::FP16).value == 100e12);
-  CHECK(hw.batched_matrix_rate.at(DType::FP16).value == doctest::Approx(0.2667));
-  CHECK(hw.links.at("nvlink").latency.value == doctest::Approx(5e-6));
-  CHECK(hw.operator_latency.value == doctest::Approx(3e-6));
+  CHECK(hw.batched_matrix_rate.at(DType::FP16).value == near(0.2667));
+  CHECK(hw.links.at("nvlink").latency.value == near(5e-6));
+  CHECK(hw.operator_latency.value == near(3e-6));
 }
 
 TEST_CASE("import: the script writes the columns and benchmarks that are read") {
@@ -215,7 +215,7 @@ TEST_CASE("import: the noisiest row is the one whose times spread most") {
   const File file(replaced(card, "1,0.99,1.01,20\n", "1,0.8,1.3,20\n"));
   const ImportedBenchmarks imported = import_benchmarks(file.path(), nullptr);
   CHECK(imported.noisiest().shape == "1x1x1");
-  CHECK(imported.noisiest().spread() == doctest::Approx(0.5));
+  CHECK(imported.noisiest().spread() == near(0.5));
 }
 
 TEST_CASE("import: a bad file is refused in one line that says where") {

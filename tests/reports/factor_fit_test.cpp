@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -43,9 +44,9 @@ TEST_CASE("fit: times that a device's own factors made give these factors back")
   const FactorFit fit = fit_factors(v.cases, v.devices, names);
   REQUIRE(fit.factors.size() == 3);
   CHECK(fit.factors[0].name == "matrix_rate.fp16");
-  CHECK(fit.factors[0].after == doctest::Approx(0.5).epsilon(1e-4));
-  CHECK(fit.factors[1].after == doctest::Approx(0.6).epsilon(1e-4));
-  CHECK(fit.factors[2].after == doctest::Approx(7e-6).epsilon(1e-3));
+  CHECK(fit.factors[0].after == near(0.5).epsilon(1e-4));
+  CHECK(fit.factors[1].after == near(0.6).epsilon(1e-4));
+  CHECK(fit.factors[2].after == near(7e-6).epsilon(1e-3));
   CHECK(fit.before.mape > 0.05);
   CHECK(fit.after.worst < 1e-4);
 }
@@ -56,7 +57,7 @@ TEST_CASE("fit: a factor stays at its peak, and the fit says so") {
   std::erase_if(v.cases, [](const ValidationCase& c) { return c.metric != Metric::Tpot; });
   const std::vector<std::string> names{"memory_bandwidth"};
   const FactorFit fit = fit_factors(v.cases, v.devices, names);
-  CHECK(fit.factors[0].after == doctest::Approx(1));
+  CHECK(fit.factors[0].after == near(1));
   CHECK(fit.factors[0].at_limit);
 }
 
@@ -72,7 +73,7 @@ TEST_CASE("fit: a hardware file with the fitted factors reads back, each with it
   const roofline::Hardware read = roofline::read_hardware(folder / "mine.json");
   CHECK(read.name == "mine");
   const roofline::Sourced& rate = read.matrix_rate.at(DType::FP16);
-  CHECK(rate.value == doctest::Approx(0.5).epsilon(1e-3));
+  CHECK(rate.value == near(0.5).epsilon(1e-3));
   CHECK(rate.source == roofline::Source::Fitted);
   CHECK(rate.reference == "kvcast validate --fit, to 12 rows of m");
   CHECK(read.operator_latency.source == roofline::Source::Fitted);
@@ -94,7 +95,7 @@ TEST_CASE("fit: factors by length keep their proportions") {
   const Validation v = rows_of(truth);
   const std::vector<std::string> names{"tiled_attention_rate"};
   const FactorFit fit = fit_factors(v.cases, v.devices, names);
-  CHECK(fit.factors[0].after == doctest::Approx(rate.value).epsilon(1e-3));
+  CHECK(fit.factors[0].after == near(rate.value).epsilon(1e-3));
   const TestFolder folder;
   std::ofstream(folder / "mine.json")
       << fitted_hardware_json(catalog().root() / "hardware" / "a100-80gb.json", fit, "mine", "m");
@@ -102,7 +103,7 @@ TEST_CASE("fit: factors by length keep their proportions") {
   const auto& fitted = read.tiled_attention_rate.at(DType::FP16).by_length;
   REQUIRE(fitted.size() == rate.by_length.size());
   for (std::size_t i = 0; i < fitted.size(); ++i) {
-    CHECK(fitted[i].value == doctest::Approx(rate.by_length[i].value).epsilon(1e-3));
+    CHECK(fitted[i].value == near(rate.by_length[i].value).epsilon(1e-3));
   }
   CHECK(read.softmax_bandwidth->by_length == start.softmax_bandwidth->by_length);
 }

@@ -6,6 +6,7 @@
 
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -69,7 +70,7 @@ TEST_CASE("reports: spans that a picture cannot hold apart are joined") {
   REQUIRE(plot.series.size() == 2);
   CHECK(plot.series[0].points.size() == 1);
   CHECK(plot.series[1].points.size() == 1);
-  CHECK(plot.series[1].points[0].x_end == doctest::Approx(100));
+  CHECK(plot.series[1].points[0].x_end == near(100));
 }
 
 TEST_CASE("reports: a run that takes no time has no Gantt chart") {

@@ -16,6 +16,7 @@
 #include "reports/csv_table.h"
 #include "reports/measurements.h"
 #include "search/placed_estimator.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -80,8 +81,7 @@ TEST_CASE("matrix: an interrupted one goes on, and its rows stay as they are") {
   for (const CsvRow& row : table.rows()) {
     CHECK(row.text("error").empty());
     const double predicted = row.number("predicted_ttft_s");
-    CHECK(row.number("ttft_relative_error") ==
-          doctest::Approx(predicted / row.number("ttft_s") - 1));
+    CHECK(row.number("ttft_relative_error") == near(predicted / row.number("ttft_s") - 1));
   }
   CHECK(table[1].text("prompt_len") == "8");
   CHECK(table[2].text("method") == "random-prune:keep=0.5");
@@ -181,7 +181,7 @@ TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware
   CHECK(table[0].number("tpot_s") == 0.5);
   CHECK(table[0].text("rounds") == "3");
   // Quartiles 1.05 and 1.15.
-  CHECK(table[0].number("ttft_spread") == doctest::Approx(0.1 / 1.1));
+  CHECK(table[0].number("ttft_spread") == near(0.1 / 1.1));
   CHECK(table[0].number("tpot_spread") == 0);
   roofline::Configuration c;
   c.architecture = load_model(catalog(), points[0].model);
@@ -189,8 +189,8 @@ TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware
   c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
   c.hardware = *o.rank_hardware;
   const roofline::Estimate e = search::PlacedEstimator(c).at(points[0].size);
-  CHECK(table[0].number("predicted_ttft_s") == doctest::Approx(e.ttft_s));
-  CHECK(table[0].number("predicted_tpot_s") == doctest::Approx(e.tpot_s));
+  CHECK(table[0].number("predicted_ttft_s") == near(e.ttft_s));
+  CHECK(table[0].number("predicted_tpot_s") == near(e.tpot_s));
 }
 
 TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast with it") {
@@ -216,7 +216,7 @@ TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast 
   c.hardware = o.hardware;
   c.methods = parse_methods(method);
   const double told = roofline::Estimator(c).at(points[0].size).tpot_s;
-  CHECK(table[0].number("predicted_tpot_s") == doctest::Approx(told));
+  CHECK(table[0].number("predicted_tpot_s") == near(told));
   c.methods = parse_methods(axes.methods[0]);
   CHECK(roofline::Estimator(c).at(points[0].size).tpot_s < told);
 }
@@ -256,7 +256,7 @@ TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where
   CHECK(told[0].find("prompt 8: the middle half of 12 TTFTs") != std::string::npos);
   const CsvTable table = CsvTable::read(folder / "v.csv");
   CHECK(table[1].text("rounds") == "12");
-  CHECK(table[1].number("ttft_spread") == doctest::Approx(1));
+  CHECK(table[1].number("ttft_spread") == near(1));
   CHECK(table[1].text("error").empty());
 }
 
@@ -281,8 +281,8 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
   CHECK(told == 0);
   CsvTable table = CsvTable::read(o.csv);
   REQUIRE(table.size() == 4);
-  CHECK(table[3].number("compute_rate") == doctest::Approx(0.98));
-  CHECK(table[3].number("memory_rate") == doctest::Approx(1.05));
+  CHECK(table[3].number("compute_rate") == near(0.98));
+  CHECK(table[3].number("memory_rate") == near(1.05));
   CHECK(table[3].text("rounds_discarded") == "0");
   CHECK(table[3].text("rounds_unsteady") == "0");
   // Readers of the rows take the columns for what they are.
@@ -293,7 +293,7 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
   measure(points, catalog(), o);
   CHECK(told == 4);
   table = CsvTable::read(o.csv);
-  CHECK(table[0].number("memory_rate") == doctest::Approx(0.5));
+  CHECK(table[0].number("memory_rate") == near(0.5));
   CHECK(table[0].text("rounds_unsteady") == table[0].text("rounds"));
 
   // Rows of another tolerance are another file's.
@@ -308,7 +308,7 @@ TEST_CASE("matrix: where the machine is to be steady, its rates stand beside eac
 TEST_CASE("matrix: a look at this machine is over the hardware's rates") {
   roofline::Hardware hw = roofline::load_hardware(catalog(), "x86-server-cpu");
   const MachineState as_it_is = as_calibrated(hw, 10).look();
-  CHECK(as_calibrated(hw, 10).tolerance == doctest::Approx(0.1));
+  CHECK(as_calibrated(hw, 10).tolerance == near(0.1));
   hw.vector_flops_per_second.value /= 1000;
   hw.memory_bandwidth.value *= 1000;
   const MachineState thousandth = as_calibrated(hw, 10).look();

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -122,14 +123,14 @@ TEST_CASE("own CSV with a metric column: rates become the times that they stand 
       "d,llama-7b,4,100,16,throughput_output_tokens_per_s,32,tokens/s\n",
       "m");
   REQUIRE(m.rows.size() == 4);
-  CHECK(m.rows[0].times[0].seconds == doctest::Approx(0.016));
+  CHECK(m.rows[0].times[0].seconds == near(0.016));
   // 4 x 100 prompt tokens at 800 a second; 4 tokens a step at 80 a second; 4 x 16 at 32.
   CHECK(m.rows[1].times[0].metric == Metric::Ttft);
-  CHECK(m.rows[1].times[0].seconds == doctest::Approx(0.5));
+  CHECK(m.rows[1].times[0].seconds == near(0.5));
   CHECK(m.rows[2].times[0].metric == Metric::Tpot);
-  CHECK(m.rows[2].times[0].seconds == doctest::Approx(0.05));
+  CHECK(m.rows[2].times[0].seconds == near(0.05));
   CHECK(m.rows[3].times[0].metric == Metric::Request);
-  CHECK(m.rows[3].times[0].seconds == doctest::Approx(2.0));
+  CHECK(m.rows[3].times[0].seconds == near(2.0));
 }
 
 TEST_CASE("own CSV: what is wrong is said in one line with its place") {
@@ -203,12 +204,12 @@ TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a req
   CHECK(m.rows[0].lowering.attention == Kernels::Fused);
   CHECK(m.rows[0].lowering.weights == DType::FP16);
   CHECK(m.rows[0].times[0].metric == Metric::Ttft);
-  CHECK(m.rows[0].times[0].seconds == doctest::Approx(0.5));
+  CHECK(m.rows[0].times[0].seconds == near(0.5));
   CHECK(m.rows[0].size.prompt_len == 512);
   // 128 steps behind an empty cache.
   CHECK(m.rows[1].lowering.attention == Kernels::Eager);
   CHECK(m.rows[1].times[0].metric == Metric::Tpot);
-  CHECK(m.rows[1].times[0].seconds == doctest::Approx(0.02));
+  CHECK(m.rows[1].times[0].seconds == near(0.02));
   CHECK(m.rows[1].size.prompt_len == 1);
   CHECK(m.rows[1].size.output_len == 128);
   // 32 steps behind 4096 tokens: the first output token is the prompt's, 32 more follow it.
@@ -232,7 +233,7 @@ TEST_CASE("llama-bench: CSV with every value quoted and JSONL say the same as JS
   CHECK(csv.rows[0].place == "m:2");
   CHECK(csv.rows[0].lowering.weights == DType::FP32);
   CHECK(csv.rows[0].lowering.cache == DType::FP32);
-  CHECK(csv.rows[0].times[0].seconds == doctest::Approx(1.0));
+  CHECK(csv.rows[0].times[0].seconds == near(1.0));
 
   const Measurements lines =
       parse_measurements(bench_json(R"("n_prompt":512,"n_gen":0,"avg_ns":500000000)") + "\n\n" +
@@ -284,8 +285,8 @@ TEST_CASE("batched-bench JSONL: a batch's prefill and its steps") {
   CHECK(m.rows[0].size.prompt_len == 128);
   CHECK(m.rows[0].size.output_len == 65);
   REQUIRE(m.rows[0].times.size() == 2);
-  CHECK(m.rows[0].times[0].seconds == doctest::Approx(0.5));
-  CHECK(m.rows[0].times[1].seconds == doctest::Approx(0.025));  // 1.6 s over 64 steps
+  CHECK(m.rows[0].times[0].seconds == near(0.5));
+  CHECK(m.rows[0].times[1].seconds == near(0.025));  // 1.6 s over 64 steps
 }
 
 TEST_CASE("vLLM latency JSON: what it does not say is asked for") {
@@ -318,8 +319,8 @@ TEST_CASE("vLLM serve JSON: lengths are means, and queued first tokens are left 
   CHECK(one.rows[0].size.prompt_len == 1024);
   CHECK(one.rows[0].size.output_len == 128);
   REQUIRE(one.rows[0].times.size() == 2);
-  CHECK(one.rows[0].times[0].seconds == doctest::Approx(0.2));
-  CHECK(one.rows[0].times[1].seconds == doctest::Approx(0.02));
+  CHECK(one.rows[0].times[0].seconds == near(0.2));
+  CHECK(one.rows[0].times[1].seconds == near(0.02));
 
   const Measurements four = parse_measurements(text("4"), "m");
   CHECK(four.rows[0].size.batch == 4);

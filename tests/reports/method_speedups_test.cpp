@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
+
 namespace kvcast::reports {
 namespace {
 
@@ -39,12 +41,12 @@ TEST_CASE("speed-ups: a method's over the plain row of the same point, with thei
   REQUIRE(s.size() == 1);
   CHECK(s[0].method == "random-prune");
   CHECK(s[0].metric == Metric::Ttft);
-  CHECK(s[0].measured == doctest::Approx(3));
-  CHECK(s[0].predicted == doctest::Approx(std::sqrt(12.0)));
+  CHECK(s[0].measured == near(3));
+  CHECK(s[0].predicted == near(std::sqrt(12.0)));
   CHECK(s[0].errors.rows == 2);
   // 3 / 2 - 1 and 4 / 4.5 - 1
-  CHECK(s[0].errors.worst == doctest::Approx(0.5));
-  CHECK(s[0].errors.mape == doctest::Approx((0.5 + 1.0 / 9) / 2));
+  CHECK(s[0].errors.worst == near(0.5));
+  CHECK(s[0].errors.mape == near((0.5 + 1.0 / 9) / 2));
 }
 
 TEST_CASE("speed-ups: a prefill with logits of all positions stands beside plain's with them") {
@@ -54,7 +56,7 @@ TEST_CASE("speed-ups: a prefill with logits of all positions stands beside plain
   const auto s = speedups_over_plain(cases);
   REQUIRE(s.size() == 1);
   CHECK(s[0].errors.rows == 2);
-  CHECK(s[0].measured == doctest::Approx(std::sqrt(2.0 * 3)));
+  CHECK(s[0].measured == near(std::sqrt(2.0 * 3)));
 }
 
 TEST_CASE("speed-ups: each metric has its own") {
@@ -63,10 +65,10 @@ TEST_CASE("speed-ups: each metric has its own") {
       timed("slim", 64, {8, 8}), timed("slim", 64, {0.2, 0.1}, Metric::Tpot)};
   const auto s = speedups_over_plain(cases);
   REQUIRE(s.size() == 2);
-  CHECK(s[0].measured == doctest::Approx(1));
+  CHECK(s[0].measured == near(1));
   CHECK(s[1].metric == Metric::Tpot);
-  CHECK(s[1].measured == doctest::Approx(1.5));
-  CHECK(s[1].errors.mape == doctest::Approx(1));
+  CHECK(s[1].measured == near(1.5));
+  CHECK(s[1].errors.mape == near(1));
 }
 
 TEST_CASE("speed-ups: other devices, sizes and kernels, and several plain rows, give none") {
@@ -91,11 +93,11 @@ TEST_CASE("speed-ups: ranks stand beside the one process of their machine") {
   const auto s = speedups_over_plain(cases);
   REQUIRE(s.size() == 1);
   CHECK(s[0].method == "kvr");
-  CHECK(s[0].measured == doctest::Approx(1.6));
-  CHECK(s[0].predicted == doctest::Approx(1.5));
+  CHECK(s[0].measured == near(1.6));
+  CHECK(s[0].predicted == near(1.5));
   // A plain row of the ranks' own device is nearer.
   cases.push_back(timed("plain", 64, {10, 8}, Metric::Ttft, "ranks"));
-  CHECK(speedups_over_plain(cases).at(0).measured == doctest::Approx(2));
+  CHECK(speedups_over_plain(cases).at(0).measured == near(2));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "reports/quality_summary.h"
 #include "reports/quality_task.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -58,14 +59,14 @@ TEST_CASE("quality: KL divergence, cross-entropy and agreement of a position by 
   CHECK(sums.positions == 1);
   CHECK(sums.agreeing == 0);
   CHECK(sums.correct == 1);
-  CHECK(sums.kl_nats == doctest::Approx(0.25 * std::log(0.5) + 0.75 * std::log(1.5)));
-  CHECK(sums.cross_entropy_nats == doctest::Approx(std::log(2.0)));
+  CHECK(sums.kl_nats == near(0.25 * std::log(0.5) + 0.75 * std::log(1.5)));
+  CHECK(sums.cross_entropy_nats == near(std::log(2.0)));
   add_position(sums, p, p, 1);
   CHECK(sums.positions == 2);
   CHECK(sums.agreeing == 1);
   CHECK(sums.all_correct());
-  CHECK(sums.kl_nats == doctest::Approx(0.25 * std::log(0.5) + 0.75 * std::log(1.5)));
-  CHECK(sums.cross_entropy_nats == doctest::Approx(std::log(2.0) + std::log(4.0 / 3)));
+  CHECK(sums.kl_nats == near(0.25 * std::log(0.5) + 0.75 * std::log(1.5)));
+  CHECK(sums.cross_entropy_nats == near(std::log(2.0) + std::log(4.0 / 3)));
   add_position(sums, p, p, 0);
   CHECK_FALSE(sums.all_correct());
 }
@@ -75,20 +76,19 @@ TEST_CASE("quality: KL divergence, cross-entropy and agreement of a position by 
 TEST_CASE("quality: intervals are Student's and Wilson's") {
   const Interval four = mean_interval(std::vector<double>{1, 2, 3, 4});
   CHECK(four.mean == 2.5);
-  CHECK(four.high - four.mean == doctest::Approx(3.182446 * std::sqrt(5.0 / 3) / 2).epsilon(0.005));
-  CHECK(four.mean - four.low == doctest::Approx(four.high - four.mean));
-  CHECK(mean_interval(std::vector<double>{0, 2}).high == doctest::Approx(1 + 12.706205));
-  CHECK(mean_interval(std::vector<double>{0, 1, 2}).high ==
-        doctest::Approx(1 + 4.302653 / std::sqrt(3.0)));
+  CHECK(four.high - four.mean == near(3.182446 * std::sqrt(5.0 / 3) / 2).epsilon(0.005));
+  CHECK(four.mean - four.low == near(four.high - four.mean));
+  CHECK(mean_interval(std::vector<double>{0, 2}).high == near(1 + 12.706205));
+  CHECK(mean_interval(std::vector<double>{0, 1, 2}).high == near(1 + 4.302653 / std::sqrt(3.0)));
   std::vector<double> eleven(11);
   std::iota(eleven.begin(), eleven.end(), -5.0);  // variance 11
-  CHECK(mean_interval(eleven).high == doctest::Approx(2.228139).epsilon(1e-4));
+  CHECK(mean_interval(eleven).high == near(2.228139).epsilon(1e-4));
   CHECK(std::isnan(mean_interval(std::vector<double>{7}).low));
   // Brown, Cai and DasGupta 2001 ("Interval estimation for a binomial proportion"): none of 10
   // leaves 0 to z²/(10 + z²).
-  CHECK(share_interval(0, 10).low == doctest::Approx(0).epsilon(1e-12));
-  CHECK(share_interval(0, 10).high == doctest::Approx(3.841459 / 13.841459));
-  CHECK(share_interval(5, 10).low + share_interval(5, 10).high == doctest::Approx(1));
+  CHECK(share_interval(0, 10).low == near(0).epsilon(1e-12));
+  CHECK(share_interval(0, 10).high == near(3.841459 / 13.841459));
+  CHECK(share_interval(5, 10).low + share_interval(5, 10).high == near(1));
 }
 
 TEST_CASE("quality: a method without its share gets each rate, and one with {keep} too") {
@@ -195,12 +195,12 @@ TEST_CASE("quality: a method that keeps everything is the base, and one that doe
     CHECK(rows[i].samples == 3);
     CHECK(rows[i].positions == 15);
     CHECK(rows[i].agreement.mean == 1);
-    CHECK(rows[i].kl_nats.mean == doctest::Approx(0).epsilon(1e-6));
-    CHECK(rows[i].perplexity_ratio.mean == doctest::Approx(1).epsilon(1e-6));
-    CHECK(rows[i].perplexity.mean == doctest::Approx(rows[0].perplexity.mean).epsilon(1e-6));
+    CHECK(rows[i].kl_nats.mean == near(0).epsilon(1e-6));
+    CHECK(rows[i].perplexity_ratio.mean == near(1).epsilon(1e-6));
+    CHECK(rows[i].perplexity.mean == near(rows[0].perplexity.mean).epsilon(1e-6));
   }
   CHECK(rows[5].kl_nats.mean > 1e-4);
-  CHECK(rows[5].perplexity.mean != doctest::Approx(rows[0].perplexity.mean));
+  CHECK(rows[5].perplexity.mean != near(rows[0].perplexity.mean));
 
   // The whole window in one pass gives the base model's cross-entropies.
   SessionOptions all;
@@ -219,9 +219,8 @@ TEST_CASE("quality: a method that keeps everything is the base, and one that doe
       loss += loss_of(g.logits.subspan((p - 1) * vocab, vocab), tokens[p]);
     }
     CHECK(table[s].text("method") == "plain");
-    CHECK(table[s].number("cross_entropy_nats") == doctest::Approx(loss / 5).epsilon(1e-5));
-    CHECK(table[15 + s].number("base_cross_entropy_nats") ==
-          doctest::Approx(loss / 5).epsilon(1e-5));
+    CHECK(table[s].number("cross_entropy_nats") == near(loss / 5).epsilon(1e-5));
+    CHECK(table[15 + s].number("base_cross_entropy_nats") == near(loss / 5).epsilon(1e-5));
     CHECK(table[15 + s].whole("kept_tokens") == 6);
   }
 }
@@ -249,9 +248,9 @@ TEST_CASE("quality: a row's KL divergence is that of the two sessions' first log
   }
   CHECK(kl > 1e-4);
   const CsvTable table = CsvTable::read(folder / "q.csv");
-  CHECK(table[1].number("kl_nats") == doctest::Approx(kl).epsilon(1e-5));
+  CHECK(table[1].number("kl_nats") == near(kl).epsilon(1e-5));
   CHECK(table[1].number("cross_entropy_nats") ==
-        doctest::Approx(loss_of(q, samples[0].continuation[0])).epsilon(1e-5));
+        near(loss_of(q, samples[0].continuation[0])).epsilon(1e-5));
 }
 
 TEST_CASE("quality: an interrupted run goes on, and its rows stay as they are") {
@@ -293,7 +292,7 @@ TEST_CASE("quality: an interrupted run goes on, and its rows stay as they are") 
   // Times may come from another run of the same methods, and of no other.
   const auto timed = summarize_quality(folder / "q.csv", folder / "whole.csv");
   const double one = whole[0].number("ttft_s");
-  CHECK(timed[0].ttft_s == doctest::Approx((one + whole[1].number("ttft_s")) / 2));
+  CHECK(timed[0].ttft_s == near((one + whole[1].number("ttft_s")) / 2));
   measure_quality(checkpoint, methods({"random-prune"}, {"0.5"}), samples, {folder / "few.csv"});
   CHECK(message_of([&] {
           summarize_quality(folder / "q.csv", folder / "few.csv");
@@ -334,7 +333,7 @@ TEST_CASE("quality: the front holds what nothing beats in both") {
   CHECK_FALSE(rows[3].on_front);  // a answers as many, faster
   CHECK(rows[4].on_front);
   CHECK(rows[1].ttft_speedup == 2);
-  CHECK(rows[1].perplexity_ratio.mean == doctest::Approx(std::exp(0.5)));
+  CHECK(rows[1].perplexity_ratio.mean == near(std::exp(0.5)));
   const auto plots = quality_plots(rows, folder / "q.svg");
   std::vector<std::string> files;
   for (const QualityPlot& p : plots) files.push_back(p.picture.filename().string());

@@ -11,6 +11,7 @@
 
 #include "reports/csv_writer.h"
 #include "reports/published_gaps.h"
+#include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 
 namespace kvcast::reports {
@@ -141,7 +142,7 @@ TEST_CASE("reproduce all: cells that a factor was fitted to are shown and check 
     for (const ReproducedRow& row : t.rows) {
       if (!row.exact && !row.fitted) sum += std::abs(row.relative_error);
     }
-    CHECK(s.mape * static_cast<double>(s.measured()) == doctest::Approx(sum));
+    CHECK(s.mape * static_cast<double>(s.measured()) == near(sum));
   }
   // Llama 7B at 1k and 2k on 4 and 8 GPUs, two methods and their ratio; OpenELM 3B's two times.
   CHECK(fitted == std::map<std::string, std::size_t>{
@@ -266,7 +267,7 @@ TEST_CASE("reproduce all: a paper's summary sums its tables'") {
   CHECK(kvr.title == "KV-Runahead");
   CHECK(kvr.tables == kvr_tables);
   CHECK(kvr.sums.measured() == measured);
-  CHECK(kvr.sums.mape == doctest::Approx(error / static_cast<double>(measured)));
+  CHECK(kvr.sums.mape == near(error / static_cast<double>(measured)));
   CHECK(kvr.sums.worst == worst);
   CHECK(kvr.gaps > 0);
 }
@@ -275,16 +276,16 @@ TEST_CASE("reproduce: printed averages and shares of SpecPrefill are those of it
   const auto averages = rows_of("specprefill-averages");
   CHECK(averages.size() == 17 + 12);
   // (50.57 + 53.11 + 25.84 + 66.93 + 52.33 + 72.50) / 6
-  CHECK(find(averages, "Baseline, N/A").ours == doctest::Approx(321.28 / 6));
+  CHECK(find(averages, "Baseline, N/A").ours == near(321.28 / 6));
   // (100 + 100 + 76.9) / 3, the aggregation tasks left out
-  CHECK(find(averages, "baseline, 4k").ours == doctest::Approx(276.9 / 3));
+  CHECK(find(averages, "baseline, 4k").ours == near(276.9 / 3));
   const auto prose = rows_of("specprefill-prose");
   CHECK(prose.size() == 5);
   // data/published/README.md, E20
   CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (without").ours ==
-        doctest::Approx(7.717).epsilon(1e-4));
+        near(7.717).epsilon(1e-4));
   CHECK(find(prose, "speed-up of Llama-3.1-405B at a tenth of the prompt (Table 5").ours ==
-        doctest::Approx(7.701).epsilon(1e-4));
+        near(7.701).epsilon(1e-4));
 }
 
 TEST_CASE("reproduce: SpecPrefill's speed-up on 8 GPUs is its products' and its all-reduces'") {
@@ -300,7 +301,7 @@ TEST_CASE("reproduce: SpecPrefill's speed-up on 8 GPUs is its products' and its 
   CHECK(ratio[0].published == "7.66");
   CHECK_FALSE(ratio[0].exact);
   // data/published/README.md, E21
-  CHECK(ratio[0].ours == doctest::Approx(9.32).epsilon(1e-3));
+  CHECK(ratio[0].ours == near(9.32).epsilon(1e-3));
 
   // 524,288 tokens as 128 x 4096, products and attention alone. 405B: 126 layers of 16384 x (2 x
   // 16384 + 2 x 1024 + 3 x 53248) weights in fp8; 8B: 32 of 4096 x (2 x 4096 + 2 x 1024 + 3 x
@@ -317,13 +318,12 @@ TEST_CASE("reproduce: SpecPrefill's speed-up on 8 GPUs is its products' and its 
   const double plain = base + base_attention;
   const double pruned = kept * base + kept * kept * base_attention + speculator;
   const std::string shape = "Llama-3.1-405B, 128 x 4096, estimate ";
-  CHECK(find(rows, shape + "(8 H200 as one").ours == doctest::Approx(plain / pruned).epsilon(0.05));
+  CHECK(find(rows, shape + "(8 H200 as one").ours == near(plain / pruned).epsilon(0.05));
   // Two all-reduces a layer, each there and back, of 7/8 of the hidden states at 450 GB/s.
   const double base_sums = 4 * 126 * tokens * 16384 * 2 * 7 / 8 / 450e9;
   const double speculator_sums = 4 * 32 * tokens * 4096 * 2 * 7 / 8 / 450e9;
   CHECK(find(rows, shape + "(and two").ours ==
-        doctest::Approx((plain + base_sums) / (pruned + kept * base_sums + speculator_sums))
-            .epsilon(0.05));
+        near((plain + base_sums) / (pruned + kept * base_sums + speculator_sums)).epsilon(0.05));
 }
 
 TEST_CASE("reproduce: KV-Runahead's captions and text are forecast, E6's contradictions named") {
@@ -334,7 +334,7 @@ TEST_CASE("reproduce: KV-Runahead's captions and text are forecast, E6's contrad
   REQUIRE(partition.size() == 4);
   double sum = 0;
   for (const ReproducedRow& row : partition) sum += row.ours;
-  CHECK(sum == doctest::Approx(1));
+  CHECK(sum == near(1));
   CHECK(partition[0].ours > partition[3].ours);  // earlier processes read more
   const auto prose = rows_of("kvr-prose");
   const double first = find(prose, "Llama 7B, 2 GPUs, 16k: tokens").ours;

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 
 namespace kvcast::reports {
@@ -60,11 +61,10 @@ TEST_CASE("reproduce slim: Whisper-tiny's caches, matrices and reads, by hand") 
   CHECK(f.baseline.params == 384.0 * 51865 + 4 * (6 * square + 2 * 384.0 * 1536));
   CHECK(f.option_1.params == f.baseline.params + 4 * square);
   CHECK(f.option_2.params == f.baseline.params + 4 * 2 * square);
-  CHECK(f.option_2.reads(64) == doctest::Approx(448.0 * 384 * 4 + f.option_2.params / 64));
+  CHECK(f.option_2.reads(64) == near(448.0 * 384 * 4 + f.option_2.params / 64));
   // 2·(1500 + 448)/448 whatever the size
   const auto rows = rows_of("slim-whisper");
-  CHECK(find(rows, "whisper-large-v2: option_2_cache_savings").ours ==
-        doctest::Approx(2 * 1948 / 448.0));
+  CHECK(find(rows, "whisper-large-v2: option_2_cache_savings").ours == near(2 * 1948 / 448.0));
   CHECK(find(rows, "whisper-large-v2: option_2_speedup at batch 64").published == "5.3");
 }
 
@@ -109,21 +109,21 @@ TEST_CASE("reproduce slim: steps count what hand-multiplied shapes give") {
 TEST_CASE("reproduce slim: errata are named, and where bounds are claimed they are bounds") {
   const auto prose = rows_of("slim-prose");
   // 2·3072·32·131072 bytes
-  CHECK(find(prose, "p07 ").ours == doctest::Approx(25.769803776));
+  CHECK(find(prose, "p07 ").ours == near(25.769803776));
   CHECK(find(prose, "p07 ").erratum.starts_with("E16"));
-  CHECK(find(prose, "p12 ").ours == doctest::Approx(29.590883 / 16.705981).epsilon(1e-6));
+  CHECK(find(prose, "p12 ").ours == near(29.590883 / 16.705981).epsilon(1e-6));
   CHECK(find(prose, "p12 ").erratum.empty());
   CHECK(find(prose, "p05 ").ours == 32);
   CHECK(find(prose, "p14 ").ours == 2 * 64 + 2);
-  CHECK(find(prose, "p33 ").ours == doctest::Approx(4096.0 / 3584));
+  CHECK(find(prose, "p33 ").ours == near(4096.0 / 3584));
   const ReproducedRow below = find(prose, "p27 whisper_tiny_base_e_cache_max, less than values");
   CHECK(below.ours == 1500 * 512);
 
   const auto chips = rows_of("slim-table3");
   const ReproducedRow h200 = find(chips, "NVIDIA H200: arithmetic_intensity");
-  CHECK(h200.ours == doctest::Approx(1978.9 / 4.8));
+  CHECK(h200.ours == near(1978.9 / 4.8));
   CHECK(h200.erratum.starts_with("E18b"));
-  CHECK(find(chips, "NVIDIA B200: arithmetic_intensity").ours == doctest::Approx(562.5));
+  CHECK(find(chips, "NVIDIA B200: arithmetic_intensity").ours == near(562.5));
   CHECK(find(rows_of("slim-whisper"), "whisper-base: option_1_params").erratum.starts_with("E17"));
 }
 

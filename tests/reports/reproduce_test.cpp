@@ -9,6 +9,7 @@
 
 #include "model/error.h"
 #include "reports/reproduce_specprefill.h"
+#include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 
 namespace kvcast::reports {
@@ -81,7 +82,7 @@ TEST_CASE("reproduce: Llama 7B's TTFT on one A100 is within 5 % on average and 1
   CHECK(s.mape > 0);  // measured: not even a fitted quadratic meets all five (E2)
   const ReproducedRow last = find(rows, "Llama 7B: ttft_s at 12k");
   CHECK(last.published == "3.95");
-  CHECK(last.relative_error == doctest::Approx(last.ours / 3.95 - 1));
+  CHECK(last.relative_error == near(last.ours / 3.95 - 1));
 }
 
 TEST_CASE("reproduce: parallel prefill on the paper's node is within 7 %, every cell within 20 %") {
@@ -151,15 +152,14 @@ TEST_CASE("reproduce: Slim's context memory counts what the paper counts") {
 
 TEST_CASE("reproduce: KV Prediction's FLOPs reductions are ratios of parameter counts") {
   const auto table5 = rows_of("kvp-table5");
-  CHECK(find(table5, "OE450M").ours == doctest::Approx(1079891456.0 / 457179136.0));
-  CHECK(find(table5, "OE1.1B-LP-0.75").ours == doctest::Approx(1079891456.0 / 806707840.0));
-  CHECK(find(table5, "RP-0.75").ours == doctest::Approx(4.0 / 3));
-  CHECK(find(table5, "SP-0.50").ours == doctest::Approx(1 / 0.75));
+  CHECK(find(table5, "OE450M").ours == near(1079891456.0 / 457179136.0));
+  CHECK(find(table5, "OE1.1B-LP-0.75").ours == near(1079891456.0 / 806707840.0));
+  CHECK(find(table5, "RP-0.75").ours == near(4.0 / 3));
+  CHECK(find(table5, "SP-0.50").ours == near(1 / 0.75));
   // LazyLLM from 0.75 to 0.25: 0.3 of the layers see all, 0.6 half on average, 0.1 a quarter.
-  CHECK(find(table5, "L0.75-0.25").ours == doctest::Approx(1 / (0.3 + 0.6 * 0.5 + 0.1 * 0.25)));
+  CHECK(find(table5, "L0.75-0.25").ours == near(1 / (0.3 + 0.6 * 0.5 + 0.1 * 0.25)));
   // The auxiliary model alone: with its predictor it would be 10.76.
-  CHECK(find(rows_of("kvp-table6"), "OE3B-KVP-C-270M").ours ==
-        doctest::Approx(3036647424.0 / 271527168.0));
+  CHECK(find(rows_of("kvp-table6"), "OE3B-KVP-C-270M").ours == near(3036647424.0 / 271527168.0));
 }
 
 TEST_CASE("reproduce: an M2 Pro's bandwidth and matrix rate are what OpenELM 3B's two times show") {
@@ -210,7 +210,7 @@ TEST_CASE("reproduce: an erratum is named where it is needed, and only there") {
 
   const ReproducedRow truncated = find(rows_of("kvp-table3"), "OE 1.1B-0.25");
   CHECK(truncated.published == "3.59");
-  CHECK(truncated.ours == doctest::Approx(3.5974).epsilon(1e-5));
+  CHECK(truncated.ours == near(3.5974).epsilon(1e-5));
   CHECK(truncated.erratum.starts_with("E10"));
 
   CHECK(find(rows_of("kvp-table8"), "OE3B-KVP-LP-450M (read OE3B-KVP-C-450M)").published == "6.64");
@@ -238,15 +238,15 @@ TEST_CASE("reproduce: SpecPrefill's Table 6 needs the K and V projections left o
   const std::string big = "Llama-3.1-8B / Llama-3.1-70B, percent ";
   const std::string huge = "Llama-3.1-8B / Llama-3.1-405B, percent ";
   // data/published/README.md, E20
-  CHECK(find(rows, big + "(Table 5 as printed)").ours == doctest::Approx(14.312).epsilon(4e-5));
-  CHECK(find(rows, huge + "(Table 5 as printed)").ours == doctest::Approx(2.986).epsilon(2e-4));
+  CHECK(find(rows, big + "(Table 5 as printed)").ours == near(14.312).epsilon(4e-5));
+  CHECK(find(rows, huge + "(Table 5 as printed)").ours == near(2.986).epsilon(2e-4));
   const ReproducedRow printed = find(rows, big + "(without K and V projections)");
-  CHECK(printed.ours == doctest::Approx(14.244).epsilon(4e-5));
+  CHECK(printed.ours == near(14.244).epsilon(4e-5));
   CHECK(rounds_to(printed.ours, printed.published, "test"));
   CHECK(rounds_to(find(rows, huge + "(without K and V projections)").ours, "2.96", "test"));
   // K and V cost as much as 1024 tokens' attention where D * H'/H = 1024, as in all three models.
   const std::string shorter = "(Table 5 as printed, at S = 31744)";
-  CHECK(find(rows, big + shorter).ours == doctest::Approx(printed.ours));
+  CHECK(find(rows, big + shorter).ours == near(printed.ours));
   CHECK(rounds_to(find(rows, huge + shorter).ours, "2.96", "test"));
 }
 
@@ -260,8 +260,8 @@ TEST_CASE("reproduce: SpecPrefill's overhead at a tenth of 32,000 tokens follows
     const double ratio = shares.of("Llama-3.1-8B", base, 16, 32768, thousands);
     return 100 * ratio / (ratio + 0.1);
   };
-  CHECK(overhead("Llama-3.1-70B") == doctest::Approx(58.8).epsilon(5e-4));
-  CHECK(overhead("Llama-3.1-405B") == doctest::Approx(22.9).epsilon(2e-3));
+  CHECK(overhead("Llama-3.1-70B") == near(58.8).epsilon(5e-4));
+  CHECK(overhead("Llama-3.1-405B") == near(22.9).epsilon(2e-3));
 }
 
 TEST_CASE("reproduce: names, groups and 'all' select tables, each once and in order") {
@@ -336,8 +336,8 @@ TEST_CASE("reproduce: a summary keeps exact and measured cells apart") {
   CHECK(s.fitted == 1);
   CHECK(s.measured() == 2);
   CHECK(s.errata == 2);
-  CHECK(s.mape == doctest::Approx(0.15));
-  CHECK(s.worst == doctest::Approx(0.25));
+  CHECK(s.mape == near(0.15));
+  CHECK(s.worst == near(0.25));
 }
 
 TEST_CASE("reproduce: a printed digit that differs is a disagreement, an erratum no excuse") {
@@ -359,7 +359,7 @@ TEST_CASE("reproduce: a printed formula that differs is a disagreement") {
   const auto rows = table("specprefill-table5").rows(data.open());
   const ReproducedRow mlp = find(rows, "llama-3.1-70b: mlp_per_layer");
   CHECK_FALSE(mlp.agrees);
-  CHECK(mlp.relative_error == doctest::Approx(0.5));
+  CHECK(mlp.relative_error == near(0.5));
 }
 
 TEST_CASE("reproduce: sums of KV-Runahead's equations run over all processes, and no others") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
+
 namespace kvcast::reports {
 namespace {
 
@@ -38,13 +40,13 @@ TEST_CASE("reproduced plots: cells lie at their published number and ours, mispr
   CHECK(plot.series[0].label == "equal");
   REQUIRE(plot.series[0].points.size() == 2);
   CHECK(plot.series[0].points[0].x == 2);
-  CHECK(plot.series[0].points[1].y == doctest::Approx(10));
+  CHECK(plot.series[0].points[1].y == near(10));
   CHECK(plot.series[1].label == "exact cells");
   REQUIRE(plot.series[1].points.size() == 2);  // zero has no place
   CHECK(plot.series[1].points[0].name == "table-one: a");
   CHECK(plot.series[1].points[1].name == "table-one: e");
   CHECK(plot.series[2].label == "misprinted cells");
-  CHECK(plot.series[2].points.at(0).x == doctest::Approx(10));
+  CHECK(plot.series[2].points.at(0).x == near(10));
   CHECK(plot.series[2].points.at(0).y == 30);
   CHECK(plot.series[3].label == "table-two, measured");
   CHECK(plot.series[3].points.size() == 2);
@@ -54,9 +56,9 @@ TEST_CASE("reproduced plots: errors are of measured cells only") {
   Example example;
   const Plot plot = published_error_plot("A paper", example.tables());
   REQUIRE(plot.series.size() == 1);
-  CHECK(plot.series[0].points.at(0).x == doctest::Approx(4));
-  CHECK(plot.series[0].points.at(0).y == doctest::Approx(0.25));
-  CHECK(plot.series[0].points.at(1).y == doctest::Approx(-0.25));
+  CHECK(plot.series[0].points.at(0).x == near(4));
+  CHECK(plot.series[0].points.at(0).y == near(0.25));
+  CHECK(plot.series[0].points.at(1).y == near(-0.25));
   const std::vector<ReproducedTable> exact_only{{&example.one, example.exact}};
   CHECK(published_error_plot("A paper", exact_only).series.empty());
 }

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
+
 namespace kvcast::reports {
 namespace {
 
@@ -23,9 +25,9 @@ MeasuredRounds measured(std::vector<double> ttft_s, std::vector<double> tpot_s =
 TEST_CASE("rounds: the spread is the middle half over the median") {
   // Quartiles of 1 2 3 4 5 are 2 and 4; of 10 12 20 the places 0.5 and 1.5: 11 and 16.
   CHECK(Rounds{{5, 1, 3, 2, 4}}.median() == 3);
-  CHECK(Rounds{{5, 1, 3, 2, 4}}.spread() == doctest::Approx(2.0 / 3));
+  CHECK(Rounds{{5, 1, 3, 2, 4}}.spread() == near(2.0 / 3));
   CHECK(Rounds{{20, 10, 12}}.median() == 12);
-  CHECK(Rounds{{20, 10, 12}}.spread() == doctest::Approx(5.0 / 12));
+  CHECK(Rounds{{20, 10, 12}}.spread() == near(5.0 / 12));
   CHECK(Rounds{{1, 2, 3, 4}}.median() == 2.5);
   CHECK(Rounds{{7}}.spread() == 0);
 }
@@ -44,7 +46,7 @@ TEST_CASE("rounds: an outlier asks for more of them, which outweigh it") {
   // 1 1 1.01 1.02 1.02 9 they are 1.0025 and 1.02.
   const MeasuredRounds m = measured({1.02, 9, 1, 1, 1.01, 1.02});
   CHECK(m.ttft.seconds.size() == 6);
-  CHECK(m.ttft.median() == doctest::Approx(1.015));
+  CHECK(m.ttft.median() == near(1.015));
   CHECK(m.settled());
 }
 
@@ -60,7 +62,7 @@ TEST_CASE("rounds: what never settles ends after three additions and says so") {
   CHECK(m.ttft.seconds.size() == 12);
   CHECK_FALSE(m.settled());
   // Quartiles of 1 1 1 1 2 2 2 2 3 3 3 3 at the places 2.75 and 8.25: 1 and 3.
-  CHECK(m.spread() == doctest::Approx(1));
+  CHECK(m.spread() == near(1));
 }
 
 /// Rounds of 101, 102, 103 ... s, with these rates of memory looked at one after the other and then
@@ -90,8 +92,8 @@ TEST_CASE("rounds: those between two looks at the machine as calibrated count") 
   CHECK(steady.discarded == 0);
   CHECK(steady.unsteady == 0);
   REQUIRE(steady.states.size() == 2);
-  CHECK(steady.states[0].memory == doctest::Approx(1));
-  CHECK(steady.state().memory == doctest::Approx((1 + 1.07) / 2));
+  CHECK(steady.states[0].memory == near(1));
+  CHECK(steady.state().memory == near((1 + 1.07) / 2));
 
   // It is waited for at first; then the machine leaves its state during the first round.
   const MeasuredRounds left = watched(1, {1.5, 1.4, 1, 0.8, 0.85, 0.95, 1}, looks);

@@ -18,6 +18,7 @@
 #include "model/error.h"
 #include "reports/csv_table.h"
 #include "reports/sweep_plot.h"
+#include "tests/near.h"
 
 namespace kvcast::reports {
 namespace {
@@ -451,7 +452,7 @@ TEST_CASE("sweep: the parts of TTFT are stacked to the whole, a group of bars fo
   CHECK(labels == std::vector<std::string>{"speculator's prefill", "look-ahead", "score", "probe",
                                            "auxiliary model", "predictor", "base model's prefill"});
   CHECK(sums.size() == 4);
-  for (const auto& [x, sum] : sums) CHECK(sum == doctest::Approx(1).epsilon(1e-12));
+  for (const auto& [x, sum] : sums) CHECK(sum == near(1).epsilon(1e-12));
   const std::vector<Point>& base = drawn.plot.series.back().points;
   CHECK(base[0].y == 1);  // plain
   CHECK(base[1].y < base[2].y);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -66,12 +67,11 @@ TEST_CASE("store: bounds are the worst of few rows of the same device, method an
   const roofline::Hardware hw = v.devices.at("tpu-v4");
   const ErrorBars tiled = store.bars(hw, "plain", {});
   REQUIRE(tiled.ttft);
-  CHECK(*tiled.ttft == doctest::Approx(0.3).epsilon(1e-4));  // of -0.2 and 0.3
-  CHECK(*tiled.tpot == doctest::Approx(0.1).epsilon(1e-4));  // of 0.1 and 0.05
+  CHECK(*tiled.ttft == near(0.3).epsilon(1e-4));  // of -0.2 and 0.3
+  CHECK(*tiled.tpot == near(0.1).epsilon(1e-4));  // of 0.1 and 0.05
   CHECK(tiled.ttft_rows == 2);
   CHECK(tiled.note.empty());
-  CHECK(*store.bars(hw, "plain", {.attention = Kernels::Eager}).ttft ==
-        doctest::Approx(0.7).epsilon(1e-4));
+  CHECK(*store.bars(hw, "plain", {.attention = Kernels::Eager}).ttft == near(0.7).epsilon(1e-4));
 
   const ErrorBars slim = store.bars(hw, "slim", {});
   CHECK_FALSE(slim.ttft);
@@ -141,11 +141,11 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
   for (const DType half : {DType::FP16, DType::BF16}) {
     const ErrorBars b = bars(half, half, half);
     REQUIRE(b.ttft);
-    CHECK(*b.ttft == doctest::Approx(0.1).epsilon(1e-4));
-    CHECK(*b.tpot == doctest::Approx(0.2).epsilon(1e-4));
+    CHECK(*b.ttft == near(0.1).epsilon(1e-4));
+    CHECK(*b.tpot == near(0.2).epsilon(1e-4));
     CHECK(b.ttft_rows == 1);
   }
-  CHECK(*bars(DType::INT8, DType::INT8, DType::INT8).ttft == doctest::Approx(0.3).epsilon(1e-4));
+  CHECK(*bars(DType::INT8, DType::INT8, DType::INT8).ttft == near(0.3).epsilon(1e-4));
   const ErrorBars wide = bars(DType::FP32, DType::FP32, DType::FP32);
   CHECK_FALSE(wide.ttft);
   CHECK_FALSE(wide.tpot);
@@ -176,8 +176,7 @@ TEST_CASE("store: a bound of ranks holds for their number and the links it was m
                             [](roofline::Hardware& h) { h.host_message_latency = number(1e-3); },
                             [](roofline::Hardware& h) { h.host_exchange_latency = number(1e-3); },
                             [](roofline::Hardware& h) { h.lockstep = number(0.5); }};
-  CHECK(*store.bars(measured, "kvr:p=2,partition=300/212", {}).ttft ==
-        doctest::Approx(0.3).epsilon(1e-4));
+  CHECK(*store.bars(measured, "kvr:p=2,partition=300/212", {}).ttft == near(0.3).epsilon(1e-4));
   const ErrorBars of_four = store.bars(measured, "kvr:p=4", {});
   CHECK_FALSE(of_four.ttft);
   CHECK(of_four.note.find("kvr on 4 devices, tiled attention, fp16/bf16 on tpu-v4: no") !=
@@ -189,7 +188,7 @@ TEST_CASE("store: a bound of ranks holds for their number and the links it was m
     CHECK_FALSE(bars.ttft);
     CHECK(bars.note.find("on tpu-v4 with these factors and links: no") != std::string::npos);
     const ErrorBars plain = store.bars(other, "plain", {});
-    CHECK(*plain.ttft == doctest::Approx(0.1).epsilon(1e-4));
+    CHECK(*plain.ttft == near(0.1).epsilon(1e-4));
     CHECK(plain.ttft_rows == 1);
   }
   CHECK_FALSE(store.bars(measured, "kvr:p=2", {}, Links::Others).ttft);
@@ -249,7 +248,7 @@ TEST_CASE("store: the catalog's holds what validate says now") {
         CHECK((document["rows"][i]["logits"] == "all") == (stem == "openelm_m2_pro"));
       }
       CHECK(stored["rows"][i]["predicted"].get<double>() ==
-            doctest::Approx(now.cases[i].predicted).epsilon(1e-3));
+            near(now.cases[i].predicted).epsilon(1e-3));
     }
     for (const auto& [name, hardware] : now.devices) {
       CHECK(stored["devices"][name] == fingerprint(hardware));

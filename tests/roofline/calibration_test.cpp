@@ -7,6 +7,7 @@
 
 #include "model/error.h"
 #include "roofline/calibration_bench.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::roofline {
@@ -53,15 +54,15 @@ TEST_CASE("calibration: the file that is written reads back as the hardware that
   std::ofstream(path) << to_json(made_up(), "m");
   const Hardware hw = read_hardware(path);
   CHECK(hw.name == "m");
-  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == doctest::Approx(230e9));
-  CHECK(hw.vector_flops_per_second.value == doctest::Approx(231e9));
-  CHECK(hw.memory_bandwidth.value == doctest::Approx(33e9));
-  CHECK(hw.memory_capacity.value == doctest::Approx(25e9));
-  CHECK(hw.on_chip_memory_capacity.value == doctest::Approx(32 << 20));
-  CHECK(hw.on_chip_memory_bandwidth->value == doctest::Approx(101e9));
-  CHECK(hw.operator_latency.value == doctest::Approx(2.5e-6));
-  CHECK(hw.elementwise_latency->value == doctest::Approx(1.5e-6));
-  CHECK(hw.product_latency->value == doctest::Approx(3.5e-6));
+  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == near(230e9));
+  CHECK(hw.vector_flops_per_second.value == near(231e9));
+  CHECK(hw.memory_bandwidth.value == near(33e9));
+  CHECK(hw.memory_capacity.value == near(25e9));
+  CHECK(hw.on_chip_memory_capacity.value == near(32 << 20));
+  CHECK(hw.on_chip_memory_bandwidth->value == near(101e9));
+  CHECK(hw.operator_latency.value == near(2.5e-6));
+  CHECK(hw.elementwise_latency->value == near(1.5e-6));
+  CHECK(hw.product_latency->value == near(3.5e-6));
   CHECK(hw.host_operator_latency.value == 0);
   CHECK(hw.matrix_rate.at(DType::FP32).value == 0.91);
   CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);
@@ -101,7 +102,7 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   CHECK(drifting.unrest() == 1);
   // Both halves have the median 2, between quartiles 1 and 3: 1.25 · 2 / 1.35 / 4 of it.
   const Measurement scattered{"c", "s", {1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3}};
-  CHECK(scattered.unrest() == doctest::Approx(0.231).epsilon(0.003));
+  CHECK(scattered.unrest() == near(0.231).epsilon(0.003));
   CHECK(scattered.unrest() > settled);
   Calibration c = made_up();
   c.measurements = {still, drifting};
@@ -110,10 +111,10 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
 
 TEST_CASE("calibration: ranks in lockstep are as fast as the slowest of each step") {
   // Means 1.5, 0.75 and 5 seconds; all wait for 2, 1 and 7.
-  CHECK(lockstep({{2, 1, 3}, {1, 0.5, 7}}) == doctest::Approx((1.5 + 0.75 + 5) / (2 + 1 + 7)));
+  CHECK(lockstep({{2, 1, 3}, {1, 0.5, 7}}) == near((1.5 + 0.75 + 5) / (2 + 1 + 7)));
   CHECK(lockstep({{2, 1, 3}, {2, 1, 3}, {2, 1, 3}}) == 1);
   // Each rank alone takes as long as the others: it is in the single steps that they wait.
-  CHECK(lockstep({{1, 3}, {3, 1}}) == doctest::Approx(4.0 / 6));
+  CHECK(lockstep({{1, 3}, {3, 1}}) == near(4.0 / 6));
 }
 
 TEST_CASE("calibration: times of arithmetic are as they were at one clock") {

@@ -7,6 +7,7 @@
 
 #include "model/error.h"
 #include "roofline/hardware_writer.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::roofline {
@@ -59,13 +60,13 @@ TEST_CASE("combine: medians are of rates, and shares are of the median peak") {
   std::ofstream(folder / "all.json") << to_json(c, "all", files);
   const Hardware hw = read_hardware(folder / "all.json");
   CHECK(hw.name == "all");
-  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == doctest::Approx(120e9));
-  CHECK(hw.matrix_rate.at(DType::FP32).value == doctest::Approx(80.0 / 120).epsilon(1e-4));
-  CHECK(hw.memory_bandwidth.value == doctest::Approx(40e9));
-  CHECK(hw.memory_bandwidth_factor->value == doctest::Approx(6.0 / 40));
-  CHECK(hw.overlap->value == doctest::Approx(0.5));
-  CHECK(hw.lockstep->value == doctest::Approx(0.95));
-  CHECK(hw.operator_latency.value == doctest::Approx(0.5e-6));
+  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == near(120e9));
+  CHECK(hw.matrix_rate.at(DType::FP32).value == near(80.0 / 120).epsilon(1e-4));
+  CHECK(hw.memory_bandwidth.value == near(40e9));
+  CHECK(hw.memory_bandwidth_factor->value == near(6.0 / 40));
+  CHECK(hw.overlap->value == near(0.5));
+  CHECK(hw.lockstep->value == near(0.95));
+  CHECK(hw.operator_latency.value == near(0.5e-6));
   CHECK(hw.memory_capacity.value == 16e9);
   CHECK(hw.memory_bandwidth.reference == "median of 3 calibrations, the first: kvcast calibrate");
   const nlohmann::json j = nlohmann::json::parse(std::ifstream(folder / "all.json"));
@@ -80,8 +81,8 @@ TEST_CASE("combine: medians are of rates, and shares are of the median peak") {
   CHECK(peak["high"] == 200e9);
 
   const CombinedCalibration two = combine_calibrations({files[0], files[2]});
-  CHECK(two.hardware.memory_bandwidth.value == doctest::Approx(30e9));
-  CHECK(two.hardware.memory_bandwidth_factor->value == doctest::Approx(0.25));
+  CHECK(two.hardware.memory_bandwidth.value == near(30e9));
+  CHECK(two.hardware.memory_bandwidth_factor->value == near(0.25));
 }
 
 TEST_CASE("combine: rates by length are combined at each length, of which all have the same") {
@@ -99,8 +100,8 @@ TEST_CASE("combine: rates by length are combined at each length, of which all ha
   const CombinedCalibration c = combine_calibrations(files);
   REQUIRE(c.hardware.softmax_bandwidth->by_length.size() == 2);
   CHECK(c.hardware.softmax_bandwidth->by_length[0].length == 10);
-  CHECK(c.hardware.softmax_bandwidth->by_length[0].value == doctest::Approx(6.0 / 30));
-  CHECK(c.hardware.softmax_bandwidth->by_length[1].value == doctest::Approx(9.0 / 30));
+  CHECK(c.hardware.softmax_bandwidth->by_length[0].value == near(6.0 / 30));
+  CHECK(c.hardware.softmax_bandwidth->by_length[1].value == near(9.0 / 30));
   CHECK(c.hardware.softmax_bandwidth->reference ==
         "median of 3 calibrations, the first: kvcast calibrate");
   const auto other = file("d.json", 20e9, {{10, 0.1}, {30, 0.2}});

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/roofline/a100_configuration.h"
 
 using namespace kvcast;
@@ -35,7 +36,7 @@ TEST_CASE("estimator: a method is measured against plain at the same point") {
   CHECK(e.tpot_speedup == base.tpot_s / e.tpot_s);
   CHECK(e.ttft_speedup > 1);
   // 256 of 1024 prompt tokens, and the 64 of the output
-  CHECK(e.kv_cache_ratio == doctest::Approx((256.0 + 64) / (1024 + 64)));
+  CHECK(e.kv_cache_ratio == near((256.0 + 64) / (1024 + 64)));
 }
 
 TEST_CASE("estimator: keeping every token gains nothing, exactly") {
@@ -117,7 +118,7 @@ TEST_CASE("estimator: of a shared cache no more is spared than a window lets a l
   }
   Estimate swept;
   e.sweep({&p, 1}, {&swept, 1});
-  CHECK(decode == doctest::Approx(swept.tpot_s).epsilon(1e-6));
+  CHECK(decode == near(swept.tpot_s).epsilon(1e-6));
   CHECK(swept.tpot_speedup > 1);
 }
 
@@ -150,7 +151,7 @@ TEST_CASE("estimator: passes before the prefill add their time, work and memory"
   const double seconds = speculator.ttft_s + 3 * speculator.tpot_s + base.ttft_s;
   CHECK(e.ttft_s > seconds);
   CHECK(e.ttft_s < 1.05 * seconds);
-  CHECK(e.tpot_s == doctest::Approx(base.tpot_s).epsilon(1e-3));
+  CHECK(e.tpot_s == near(base.tpot_s).epsilon(1e-3));
   CHECK(e.kv_cache_bytes == base.kv_cache_bytes);
   CHECK(e.weight_bytes == base.weight_bytes + speculator.weight_bytes);
   // The speculator's cache of 2003 tokens and its 4 queries stay: 22 layers, 4 KV heads of 64.
@@ -165,7 +166,7 @@ TEST_CASE("estimator: passes before the prefill add their time, work and memory"
   }
   CHECK(passes ==
         std::vector<std::string>{"speculator prefill", "look-ahead", "score", "prefill", "decode"});
-  CHECK(ttft == doctest::Approx(e.ttft_s).epsilon(1e-3));
+  CHECK(ttft == near(e.ttft_s).epsilon(1e-3));
 }
 
 TEST_CASE("estimator: a sweep over speculative points gives each what it gets alone") {
@@ -180,7 +181,7 @@ TEST_CASE("estimator: a sweep over speculative points gives each what it gets al
   for (std::size_t i = 0; i < points.size(); ++i) {
     const Estimate alone = estimator.at(points[i]);
     CHECK(rows[i].ttft_s == alone.ttft_s);
-    CHECK(rows[i].prefill_flops == doctest::Approx(alone.prefill_flops).epsilon(1e-12));
+    CHECK(rows[i].prefill_flops == near(alone.prefill_flops).epsilon(1e-12));
     CHECK(rows[i].peak_memory_bytes == alone.peak_memory_bytes);
   }
 }

@@ -13,6 +13,7 @@
 #include "model/config_reader.h"
 #include "model/error.h"
 #include "roofline/hardware.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -108,10 +109,10 @@ void check_against_brute_force(const Architecture& a, const std::string& methods
   CAPTURE(a.name);
   CAPTURE(p.prompt_len);
   CAPTURE(p.output_len);
-  CHECK(f.ttft_s == doctest::Approx(b.ttft_s).epsilon(1e-12));
-  CHECK(f.tpot_s == doctest::Approx(b.tpot_s).epsilon(1e-12));
-  CHECK(f.decode_flops_per_token == doctest::Approx(b.flops_per_token).epsilon(1e-12));
-  CHECK(f.decode_bytes_per_token == doctest::Approx(b.bytes_per_token).epsilon(1e-12));
+  CHECK(f.ttft_s == near(b.ttft_s).epsilon(1e-12));
+  CHECK(f.tpot_s == near(b.tpot_s).epsilon(1e-12));
+  CHECK(f.decode_flops_per_token == near(b.flops_per_token).epsilon(1e-12));
+  CHECK(f.decode_bytes_per_token == near(b.bytes_per_token).epsilon(1e-12));
 }
 
 bool same(const Forecast& a, const Forecast& b) {
@@ -206,8 +207,7 @@ TEST_CASE("forecast: a first step that differs counts as one step") {
       tiny(), parse_methods("lazyllm:begin=0.5,end=0.5,revive_first=0.4,revive=0.02"), fused);
   const DesignPoint p{1, 100, 9};
   const BruteForce b = brute_force(r, fused, rates(50, 20, 0.5), p);
-  CHECK(Forecaster(r, fused, rates(50, 20, 0.5)).at(p).tpot_s ==
-        doctest::Approx(b.tpot_s).epsilon(0.002));
+  CHECK(Forecaster(r, fused, rates(50, 20, 0.5)).at(p).tpot_s == near(b.tpot_s).epsilon(0.002));
 }
 
 TEST_CASE("forecast: a sweep gives each point what it gets alone, to the last bit") {
@@ -269,7 +269,7 @@ TEST_CASE("forecast: prefill counts are the recording's, exactly") {
     for (const BreakdownRow& row : f.breakdown(p)) {
       if (row.pass == "prefill") prefill += row.total;
     }
-    CHECK(prefill.value == doctest::Approx(x.ttft_s).epsilon(1e-12));
+    CHECK(prefill.value == near(x.ttft_s).epsilon(1e-12));
   }
 }
 
@@ -308,9 +308,9 @@ TEST_CASE("forecast: the breakdown adds up to TTFT, and to the middle decode ste
     (row.pass == "prefill" ? prefill : decode) += row.total.value;
     CHECK(row.total.value == static_cast<double>(row.count) * row.time.total.value);
   }
-  CHECK(prefill == doctest::Approx(f.at(p).ttft_s).epsilon(1e-12));
+  CHECK(prefill == near(f.at(p).ttft_s).epsilon(1e-12));
   const SymbolValues middle = r.symbols.resolve({3, 17, 21});
-  CHECK(decode == doctest::Approx(pass_seconds(fold(r.decode, fused), rate, middle)));
+  CHECK(decode == near(pass_seconds(fold(r.decode, fused), rate, middle)));
 }
 
 TEST_CASE("forecast: the speed of light is never slower than what was calibrated") {
@@ -363,5 +363,5 @@ TEST_CASE("forecast: sizes whose counts do not fit 64 bits throw instead of roun
   // weights for each token are 8.03e17, attention 126 · 128 · (4 · 128 + 5) · 5e11 = 4.17e18.
   const Forecaster g(record(load_model(catalog(), "llama-3.1-405b"), {}, fused), fused,
                      rates(1, 1));
-  CHECK(g.at({1, 1'000'000, 128}).prefill_flops == doctest::Approx(4.97e18).epsilon(0.002));
+  CHECK(g.at({1, 1'000'000, 128}).prefill_flops == near(4.97e18).epsilon(0.002));
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/error.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -75,10 +76,10 @@ TEST_CASE("hardware: a valid file is read into base units with its sources") {
   CHECK(hw.memory_capacity.value == 80e9);
   CHECK(hw.on_chip_memory_capacity.value == 41943040);
   CHECK(hw.links.at("nvlink").bandwidth.value == 300e9);
-  CHECK(hw.links.at("nvlink").latency.value == doctest::Approx(1e-5));
+  CHECK(hw.links.at("nvlink").latency.value == near(1e-5));
   CHECK(hw.links.at("nvlink").latency.source == Source::Fitted);
   CHECK(hw.links.at("nvlink").latency.note == "a note");
-  CHECK(hw.operator_latency.value == doctest::Approx(2e-6));
+  CHECK(hw.operator_latency.value == near(2e-6));
   CHECK(hw.operator_latency.source == Source::Measured);
   CHECK(hw.operator_latency.reference == "us, today");
   CHECK(hw.host_operator_latency.value == 0);
@@ -114,12 +115,12 @@ TEST_CASE("hardware: a file that extends another says only what is different") {
   const Hardware base = read_hardware(folder / "toy.json");
   const Hardware slow = read_hardware(folder / "slow.json");
   CHECK(slow.name == "slow");
-  CHECK(slow.host_operator_latency.value == doctest::Approx(70e-6));
+  CHECK(slow.host_operator_latency.value == near(70e-6));
   CHECK(slow.host_operator_latency.source == Source::Fitted);
   REQUIRE(slow.host_message_latency);
-  CHECK(slow.host_message_latency->value == doctest::Approx(40e-6));
+  CHECK(slow.host_message_latency->value == near(40e-6));
   REQUIRE(slow.host_exchange_latency);
-  CHECK(slow.host_exchange_latency->value == doctest::Approx(2e-3));
+  CHECK(slow.host_exchange_latency->value == near(2e-3));
   CHECK(slow.link_rate->value == 0.5);
   CHECK(slow.operator_latency.value == base.operator_latency.value);
   CHECK(slow.memory_bandwidth.value == base.memory_bandwidth.value);
@@ -313,8 +314,8 @@ TEST_CASE("hardware: the peaks of two well-known parts are those of their datash
   CHECK(a100.memory_bandwidth.value == 2039e9);
   CHECK(a100.memory_capacity.value == 80e9);
   const Hardware h100 = load_hardware(catalog(), "h100-sxm");
-  CHECK(h100.peak_flops_per_second.at(DType::BF16).value == doctest::Approx(989e12).epsilon(0.01));
-  CHECK(h100.memory_bandwidth.value == doctest::Approx(3.35e12).epsilon(0.01));
+  CHECK(h100.peak_flops_per_second.at(DType::BF16).value == near(989e12).epsilon(0.01));
+  CHECK(h100.memory_bandwidth.value == near(3.35e12).epsilon(0.01));
 }
 
 TEST_CASE("hardware: a misspelt name is answered with its neighbour") {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::roofline {
@@ -14,7 +15,7 @@ TEST_CASE("hardware: every file of the catalog, written again, reads back as it 
   const reports::TestFolder folder;
   std::size_t files = 0;
   const auto same = [](const Sourced& a, const Sourced& b) {
-    CHECK(a.value == doctest::Approx(b.value).epsilon(1e-4));
+    CHECK(a.value == near(b.value).epsilon(1e-4));
     CHECK(a.source == b.source);
     CHECK(a.reference == b.reference);
     CHECK(a.note == b.note);

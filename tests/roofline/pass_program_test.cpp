@@ -8,6 +8,7 @@
 
 #include "model/config_reader.h"
 #include "model/recording.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -120,9 +121,9 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
                 static_cast<double>(g.count) * t.total.value;
           }
           CAPTURE(i);
-          CHECK(time.total.v[i] == doctest::Approx(total).epsilon(1e-12));
+          CHECK(time.total.v[i] == near(total).epsilon(1e-12));
           for (std::size_t b = 0; b < num_bounds; ++b) {
-            CHECK(time.by_bound[b].v[i] == doctest::Approx(by_bound[b]).epsilon(1e-12));
+            CHECK(time.by_bound[b].v[i] == near(by_bound[b]).epsilon(1e-12));
           }
           CHECK(flops.v[i] == static_cast<double>(work.flops.at(values)));
           CHECK(bytes.v[i] == static_cast<double>(work.bytes().at(values)));
@@ -167,6 +168,6 @@ TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a 
       sum += 2 * time_of(g, rate, std::vector<std::uint64_t>{1, 1, k}).total.value;
     }
     CAPTURE(i);
-    CHECK(mean.total.v[i] == doctest::Approx(sum / steps.v[i]).epsilon(1e-13));
+    CHECK(mean.total.v[i] == near(sum / steps.v[i]).epsilon(1e-13));
   }
 }

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -92,11 +93,11 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
   const auto tiled = static_cast<std::size_t>(Engine::TiledAttention);
   const Rates e = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
   CHECK(bytes(e, Stream::Softmax) == 62.5);  // what it is without a length
-  CHECK(e.bytes_by_length[softmax].at(10) == doctest::Approx(0.0625 / 0.125));
-  CHECK(e.bytes_by_length[softmax].at(20) == doctest::Approx(0.1 / 0.125));
+  CHECK(e.bytes_by_length[softmax].at(10) == near(0.0625 / 0.125));
+  CHECK(e.bytes_by_length[softmax].at(20) == near(0.1 / 0.125));
   CHECK(e.flops_by_length[tiled].is_flat());
   const Rates f = make_rates(hw, lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
-  CHECK(f.flops_by_length[tiled].at(10) == doctest::Approx(0.05 / 0.125));
+  CHECK(f.flops_by_length[tiled].at(10) == near(0.05 / 0.125));
   CHECK(f.bytes_by_length[softmax].is_flat());
   for (const auto& [rates, name] :
        {std::pair(&e, "softmax_bandwidth"), std::pair(&f, "tiled_attention_rate bf16")}) {

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 
 namespace kvcast::search {
 namespace {
@@ -49,7 +50,7 @@ TEST_CASE("mlkv choice: every pair that divides is there once, with its exact ca
   for (const MlkvCandidate& c : all) {
     // 2·b·s·m·g·hd elements of 2 bytes.
     CHECK(c.kv_cache_bytes == 2.0 * 100 * 2048 * static_cast<double>(c.layers * c.heads) * 64 * 2);
-    CHECK(c.kv_cache_ratio == doctest::Approx(static_cast<double>(c.layers * c.heads) / 144));
+    CHECK(c.kv_cache_ratio == near(static_cast<double>(c.layers * c.heads) / 144));
   }
   CHECK(find(all, {4, 3}).parameters == 162332940);  // Table 2
   CHECK(find(all, {4, 3}).intermediate_size == 3777);

@@ -8,11 +8,11 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/search/parallel_models.h"
 
 using namespace kvcast;
 using namespace kvcast::search;
-using doctest::Approx;
 
 namespace {
 
@@ -48,7 +48,7 @@ TEST_CASE("partition search: against every partition of a short prompt") {
           const PartitionFound found =
               search_partition(r, context, processes, PartitionAlgorithm::Balance);
           check_partition(found.tokens, context, "found");
-          CHECK(found.ttft_s == Approx(r.ttft_s(found.tokens)));
+          CHECK(found.ttft_s == near(r.ttft_s(found.tokens)));
           REQUIRE(found.lower_bound_s);
           CHECK(*found.lower_bound_s <= best * (1 + 1e-12));
           CHECK(found.ttft_s <= best * 1.005);
@@ -123,7 +123,7 @@ TEST_CASE("partition search: attention alone is balanced when tokens times keys 
   const auto shares_near = [&](std::size_t processes, const std::vector<double>& expected) {
     const PartitionFound found = search_partition(r, 65536, processes, PartitionAlgorithm::Balance);
     for (std::size_t i = 0; i < processes; ++i) {
-      CHECK(share(found.tokens, i) == Approx(expected[i]).epsilon(0.01));
+      CHECK(share(found.tokens, i) == near(expected[i]).epsilon(0.01));
     }
   };
   // x² = 1 - x; and so on, process by process.
@@ -155,7 +155,7 @@ TEST_CASE("partition search: all algorithms agree on two processes") {
   const double best = search_partition(r, 8192, 2, PartitionAlgorithm::Balance).ttft_s;
   for (const auto a :
        {PartitionAlgorithm::Golden, PartitionAlgorithm::Grid, PartitionAlgorithm::Coordinate}) {
-    CHECK(search_partition(r, 8192, 2, a).ttft_s == Approx(best).epsilon(1e-4));
+    CHECK(search_partition(r, 8192, 2, a).ttft_s == near(best).epsilon(1e-4));
   }
 }
 

@@ -9,12 +9,12 @@
 
 #include "model/rank_recording.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 #include "tests/roofline/a100_configuration.h"
 
 namespace kvcast::search {
 namespace {
 
-using doctest::Approx;
 using roofline::Bound;
 using roofline::Configuration;
 using roofline::DesignPoint;
@@ -90,8 +90,8 @@ TEST_CASE("placement: an estimate's TTFT is that of the recursion, which it does
         CAPTURE(method);
         const PlacedEstimator placed(configuration(method, "llama-7b", kernels), link_of(20e9));
         const Estimate e = placed.at(p);
-        CHECK(e.ttft_s == Approx(ttft_s).epsilon(1e-9));
-        CHECK(e.ttft_speedup == Approx(plain / ttft_s).epsilon(1e-9));
+        CHECK(e.ttft_s == near(ttft_s).epsilon(1e-9));
+        CHECK(e.ttft_speedup == near(plain / ttft_s).epsilon(1e-9));
       };
       const Runahead chain(times, link);
       check("kvr:p=4,partition=even", chain.ttft_s(Partition{750, 750, 750, 750}));
@@ -113,7 +113,7 @@ TEST_CASE("placement: partition=search takes one that is faster than even parts,
   CHECK(by_default.tokens == Partition{2048, 2048, 2048, 2048});
   CHECK(by_default.run.ttft_s == even);
   CHECK(searched.at(p).ttft_s >= *found.found->lower_bound_s);
-  CHECK(found.run.ttft_s == Approx(found.found->ttft_s).epsilon(1e-9));
+  CHECK(found.run.ttft_s == near(found.found->ttft_s).epsilon(1e-9));
 }
 
 TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {

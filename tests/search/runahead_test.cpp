@@ -6,11 +6,11 @@
 #include <doctest/doctest.h>
 
 #include "model/error.h"
+#include "tests/near.h"
 #include "tests/search/parallel_models.h"
 
 using namespace kvcast;
 using namespace kvcast::search;
-using doctest::Approx;
 using simulate::ProcessTimes;
 
 namespace {
@@ -30,11 +30,11 @@ TEST_CASE("runahead: messages that share a link, one after another, or waited fo
   // Each message of 8388608 bytes takes 8.388608 ms alone; they are ready 1.723713 ms apart.
   // Shared, the last of the four arrives when the link has moved all: 1e-4 + 0.343597 ms +
   // 4·8.388608 ms.
-  CHECK(two_processes(SendOrder::Async) == Approx(36.613186e-3).epsilon(2e-7));
+  CHECK(two_processes(SendOrder::Async) == near(36.613186e-3).epsilon(2e-7));
   // One by one each pays its 0.1 ms: 0.343597 + 4·8.488608, then 1.408749.
-  CHECK(two_processes(SendOrder::Fifo) == Approx(35.706778e-3).epsilon(1e-9));
+  CHECK(two_processes(SendOrder::Fifo) == near(35.706778e-3).epsilon(1e-9));
   // Waited for, 1.380116 + 0.343597 ms of computing lie between the messages.
-  CHECK(two_processes(SendOrder::Block) == Approx(35.706778e-3 + 3 * 1.723713e-3).epsilon(1e-9));
+  CHECK(two_processes(SendOrder::Block) == near(35.706778e-3 + 3 * 1.723713e-3).epsilon(1e-9));
 }
 
 TEST_CASE("runahead: a fast link leaves the longest process and the way to it") {
@@ -44,14 +44,14 @@ TEST_CASE("runahead: a fast link leaves the longest process and the way to it") 
   play_process(chain, ProcessTimes{0, 0, {{2, 6}}}, 2, false, scratch);
   const double end = play_process(chain, ProcessTimes{0, 10, {{1, 1}}}, 3, true, scratch);
   // The second process has its third layer's keys at 2 + 2·(6 + 2) = 18; 1 after them, 10 of head.
-  CHECK(end == Approx(29));
+  CHECK(end == near(29));
 }
 
 TEST_CASE("runahead: one process is the forecaster's, whatever the link") {
   const Runahead r(layer_times("llama-7b", eager), {1e9, 1, SendOrder::Fifo});
   const std::vector<std::uint64_t> whole{4096};
-  CHECK(r.ttft_s(whole) == Approx(r.times().total_s(r.times().process(4096, 4096, true))));
-  CHECK(tsp_ttft_s(r.times(), r.link(), whole) == Approx(r.ttft_s(whole)));
+  CHECK(r.ttft_s(whole) == near(r.times().total_s(r.times().process(4096, 4096, true))));
+  CHECK(tsp_ttft_s(r.times(), r.link(), whole) == near(r.ttft_s(whole)));
 }
 
 TEST_CASE("runahead: TSP gathers all parts in each layer, P - 1 of them over each link") {
@@ -62,10 +62,10 @@ TEST_CASE("runahead: TSP gathers all parts in each layer, P - 1 of them over eac
   const double computing = tsp_ttft_s(times, free, even);
   // Even parts move in step: 32 layers of 3 messages, 0.25 s and 1024 tokens of 16384 bytes each.
   const double moving = 32 * 3 * (0.25 + 1024 * 16384 / 1e6);
-  CHECK(tsp_ttft_s(times, slow, even) == Approx(computing + moving).epsilon(1e-9));
+  CHECK(tsp_ttft_s(times, slow, even) == near(computing + moving).epsilon(1e-9));
   // With scores in memory every process computes a quarter of all of them.
   const auto last = times.process(1024, 4096, true, {.exchanges = true});
-  CHECK(computing == Approx(times.total_s(last)));
+  CHECK(computing == near(times.total_s(last)));
 }
 
 TEST_CASE("runahead: what cannot be is refused in one line") {

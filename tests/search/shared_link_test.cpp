@@ -7,8 +7,9 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/near.h"
+
 using namespace kvcast::search;
-using doctest::Approx;
 
 namespace {
 
@@ -74,8 +75,8 @@ TEST_CASE("shared link: bounds are exact for windows that are points") {
     const Times to = latest(starts, starts, bytes);
     for (std::size_t l = 0; l < ends.size(); ++l) {
       INFO(round, " ", l);
-      CHECK(from[l] == Approx(ends[l]));
-      CHECK(to[l] == Approx(ends[l]));
+      CHECK(from[l] == kvcast::near(ends[l]));
+      CHECK(to[l] == kvcast::near(ends[l]));
     }
   }
 }

@@ -8,11 +8,10 @@
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
-
-using doctest::Approx;
 
 const Topology one_switch{TopologyKind::Switch};
 const Topology ring{TopologyKind::Ring};
@@ -53,12 +52,12 @@ TEST_CASE("simulate: four messages that share a link arrive as worked out by han
     if (i.kind == IntervalKind::Transfer) arrivals.push_back(i.end_s);
   }
   REQUIRE(arrivals.size() == 4);
-  CHECK(arrivals[0] == Approx(26.528607e-3).epsilon(1e-7));
-  CHECK(arrivals[1] == Approx(31.699743e-3).epsilon(1e-7));
-  CHECK(arrivals[2] == Approx(33.423456e-3).epsilon(1e-7));
+  CHECK(arrivals[0] == near(26.528607e-3).epsilon(1e-7));
+  CHECK(arrivals[1] == near(31.699743e-3).epsilon(1e-7));
+  CHECK(arrivals[2] == near(33.423456e-3).epsilon(1e-7));
   // All bytes without a gap: 0.443597 + 4 * 8.388608 ms.
-  CHECK(arrivals[3] == Approx(33.998029e-3).epsilon(1e-9));
-  CHECK(r.ttft_s == Approx(36.613186e-3).epsilon(1e-7));
+  CHECK(arrivals[3] == near(33.998029e-3).epsilon(1e-9));
+  CHECK(r.ttft_s == near(36.613186e-3).epsilon(1e-7));
   CHECK(r.messages == 4);
   CHECK(r.message_bytes == 4 * 8388608);
 }
@@ -69,7 +68,7 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
   const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
   const PrefillWork work = network_hand_check(SendOrder::Fifo);
   const RunResult r = Simulation(platform, prefill_programs(work)).run(in_order(SendOrder::Fifo));
-  CHECK(r.ttft_s == Approx(35.706778e-3).epsilon(1e-9));
+  CHECK(r.ttft_s == near(35.706778e-3).epsilon(1e-9));
 
   // Were the 0.1 ms paid by the first alone, the link would not be idle from there on and the end
   // 35.406778 ms: the same as a latency of zero behind a first computation that takes 0.1 ms more.
@@ -78,7 +77,7 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
   const Platform immediate = make_platform(one_switch, 2, 1e9, 0);
   const RunResult once =
       Simulation(immediate, prefill_programs(first_alone)).run(in_order(SendOrder::Fifo));
-  CHECK(once.ttft_s == Approx(35.406778e-3).epsilon(1e-9));
+  CHECK(once.ttft_s == near(35.406778e-3).epsilon(1e-9));
 }
 
 // In what follows links carry 100 B/s, so 100 B alone take 1 s.
@@ -126,9 +125,9 @@ TEST_CASE("simulate: a flow that is held up elsewhere leaves its share to others
                            {Receive{0, 0}, Receive{4, 0}},
                            {Send{3, 0, 300}}},
                           in_order(SendOrder::Async));
-  CHECK(r.finish_s[1] == Approx(3).epsilon(1e-12));
-  CHECK(r.finish_s[2] == Approx(3).epsilon(1e-12));
-  CHECK(r.finish_s[3] == Approx(4).epsilon(1e-12));
+  CHECK(r.finish_s[1] == near(3).epsilon(1e-12));
+  CHECK(r.finish_s[2] == near(3).epsilon(1e-12));
+  CHECK(r.finish_s[3] == near(4).epsilon(1e-12));
 }
 
 TEST_CASE("simulate: the narrowest link of a route holds a flow to its rate") {
@@ -139,10 +138,10 @@ TEST_CASE("simulate: the narrowest link of a route holds a flow to its rate") {
   const Programs programs{{{Send{2, 0, 300}, Send{1, 0, 700}}, {Receive{0, 0}}, {Receive{0, 0}}},
                           {}};
   const RunResult r = Simulation(platform, programs).run(in_order(SendOrder::Async));
-  CHECK(r.finish_s[1] == Approx(10).epsilon(1e-12));
-  CHECK(r.finish_s[2] == Approx(10).epsilon(1e-12));
+  CHECK(r.finish_s[1] == near(10).epsilon(1e-12));
+  CHECK(r.finish_s[2] == near(10).epsilon(1e-12));
   CHECK(r.link_bytes == std::vector<double>{1000, 300, 0, 0});
-  CHECK(r.link_utilisation[0] == Approx(1).epsilon(1e-12));
+  CHECK(r.link_utilisation[0] == near(1).epsilon(1e-12));
 }
 
 TEST_CASE("simulate: the two directions of a wire share nothing") {
@@ -173,7 +172,7 @@ TEST_CASE("simulate: the order of sends decides when three messages arrive") {
   };
   CHECK(arrivals(SendOrder::Fifo) == std::vector<double>{1.5, 3.0, 4.5, 0});
   const std::vector<double> async = arrivals(SendOrder::Async);
-  for (std::size_t i = 0; i < 3; ++i) CHECK(async[i] == Approx(3.5).epsilon(1e-12));
+  for (std::size_t i = 0; i < 3; ++i) CHECK(async[i] == near(3.5).epsilon(1e-12));
   CHECK(arrivals(SendOrder::Block) == std::vector<double>{1.5, 3.0, 4.5, 4.5});
 }
 
@@ -201,7 +200,7 @@ TEST_CASE("simulate: background flows that start with one another are both there
   RunOptions options;
   options.background = {{0, 0, 1, 50}, {0, 0, 1, 50}, {9, 0, 1, 50}};
   const RunResult r = run(ring, 100, 0, {{Send{1, 0, 100}}, {Receive{0, 0}}}, options);
-  CHECK(r.ttft_s == Approx(2.0).epsilon(1e-12));  // the third starts later: not waited for
+  CHECK(r.ttft_s == near(2.0).epsilon(1e-12));  // the third starts later: not waited for
 }
 
 TEST_CASE("simulate: computing and sending do not slow each other") {

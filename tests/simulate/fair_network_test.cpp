@@ -11,11 +11,10 @@
 
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
-
-using doctest::Approx;
 
 struct Traffic {
   Platform platform;
@@ -135,7 +134,7 @@ TEST_CASE("simulate: every byte is carried once over each link of its route") {
     }
     double sent = 0;
     for (const BackgroundFlow& flow : traffic.flows) sent += static_cast<double>(flow.bytes);
-    CHECK(flowed == Approx(sent).epsilon(1e-9));
+    CHECK(flowed == near(sent).epsilon(1e-9));
   }
 }
 
@@ -162,7 +161,7 @@ TEST_CASE("simulate: a lone bottleneck is never idle while bytes wait") {
   }
   const RunResult r = play(traffic);
   CHECK(r.rate_changes.back().time_s ==
-        Approx(0.25 + bytes / traffic.platform.links()[0].bytes_per_s).epsilon(1e-12));
+        near(0.25 + bytes / traffic.platform.links()[0].bytes_per_s).epsilon(1e-12));
 }
 
 }  // namespace

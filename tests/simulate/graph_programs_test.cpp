@@ -15,6 +15,7 @@
 #include "simulate/model_prefill.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -48,8 +49,7 @@ TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") 
           recorded_programs(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
       const RunResult r = Simulation(links(1, 1e9, 0), programs).run();
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
-      CHECK(r.ttft_s ==
-            doctest::Approx(forecaster.at({.prompt_len = prompt}).ttft_s).epsilon(1e-12));
+      CHECK(r.ttft_s == near(forecaster.at({.prompt_len = prompt}).ttft_s).epsilon(1e-12));
       CHECK(r.messages == 0);
     }
   }
@@ -77,7 +77,7 @@ TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their
       for (std::size_t i = 0; i < partition.size(); ++i) {
         CAPTURE(i);
         CHECK(by_operator.processes[i].compute_s ==
-              doctest::Approx(by_layer.processes[i].compute_s).epsilon(1e-9));
+              near(by_layer.processes[i].compute_s).epsilon(1e-9));
       }
       // Keys leave a few microseconds before the values are in their cache; in tsp a rank with
       // little to compute has to wait for all keys before it may send its values.
@@ -133,8 +133,8 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
   const Programs programs = graph_programs(ranks, bytes, rates);
   const RunResult r = Simulation(links(3, 100, 0), programs).run();
   // An append of 1 s everywhere, 1000 bytes at 100 bytes/s over links of their own, a scale of 1 s.
-  CHECK(r.finish_s[1] == doctest::Approx(1));
-  CHECK(r.finish_s[0] == doctest::Approx(1 + 10 + 1));
+  CHECK(r.finish_s[1] == near(1));
+  CHECK(r.finish_s[0] == near(1 + 10 + 1));
   CHECK(r.message_bytes == 2000);
   CHECK(programs.labels == std::vector<std::string>{"append", "scale"});
 }

@@ -12,10 +12,10 @@
 #include "model/error.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using namespace kvcast::simulate;
-using doctest::Approx;
 using nlohmann::json;
 
 namespace {
@@ -61,15 +61,17 @@ TEST_CASE("simulate: one process that reads the whole prompt takes the forecaste
       rates.product_latency = {Seconds{7e-6}};
       rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
       rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
+      rates.bytes_by_length[static_cast<std::size_t>(roofline::Stream::Product)] =
+          roofline::RateCurve({{1, 0.8}, {2, 0.1}}, 0.1);
       const LayerTimes times(a, {}, lowering, rates);
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
       for (const std::uint64_t prompt : {1u, 37u, 1000u, 9000u}) {
         INFO(model, " eager ", lowering == eager, " prompt ", prompt);
         const double ttft = forecaster.at({.prompt_len = prompt}).ttft_s;
-        CHECK(times.total_s(times.process(prompt, prompt, true)) == Approx(ttft).epsilon(1e-12));
+        CHECK(times.total_s(times.process(prompt, prompt, true)) == near(ttft).epsilon(1e-12));
         const LayerTimes three = times.for_batch(3);
         const double ttft_3 = forecaster.at({.batch = 3, .prompt_len = prompt}).ttft_s;
-        CHECK(three.total_s(three.process(prompt, prompt, true)) == Approx(ttft_3).epsilon(1e-12));
+        CHECK(three.total_s(three.process(prompt, prompt, true)) == near(ttft_3).epsilon(1e-12));
       }
     }
   }
@@ -83,16 +85,16 @@ TEST_CASE("simulate: the exchange parts a layer behind its projections and rotat
   REQUIRE(t.kinds.size() == 1);
   // Before: RMS norm 4·5·48 + 3·5; q, k, v 2·5·48·(48+24+24); rotation 6 a pair of (48+24)/2.
   const double before = 4 * 5 * 48 + 3 * 5 + 2 * 5 * 48 * 96 + 6 * 5 * 36;
-  CHECK(t.kinds[0].before_exchange_s == Approx(before));
+  CHECK(t.kinds[0].before_exchange_s == near(before));
   // After: scores and values 4·8 for each of 6 heads and visible pair, 3 + 4 + ... + 7 = 25 of
   // them, with 1 for the scale, 4 for the softmax of each and a division for each of 5·48 outputs;
   // output projection; two residuals; norm; gated MLP.
   const double attention = (4 * 8 + 1 + 4) * 6 * 25 + 5 * 48;
   const double after = attention + 2 * 5 * 48 * 48 + 2 * 5 * 48 + (4 * 5 * 48 + 3 * 5) +
                        3 * 2 * 5 * 48 * 20 + 5 * 5 * 20;
-  CHECK(t.kinds[0].after_exchange_s == Approx(after));
+  CHECK(t.kinds[0].after_exchange_s == near(after));
   CHECK(t.embedding_s < 1e-20);  // bytes only
-  CHECK(t.head_s == Approx(4 * 48 + 3 + 2 * 48 * 51));
+  CHECK(t.head_s == near(4 * 48 + 3 + 2 * 48 * 51));
   CHECK(times.process(5, 7, false).head_s == 0);
   CHECK(times.bytes_per_token(0) == 2 * 3 * 8 * 2);
   CHECK(times.kv_cache_bytes_per_token() == 3 * 96);
@@ -110,7 +112,7 @@ TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible 
   };
   // One key more is seen by 3 queries of 6 heads: 2·8 for the score, 2·8 for the value, 5 for scale
   // and softmax; scores in memory are masked too.
-  CHECK(attention_growth(tiled, 5) == Approx(3 * 6 * (4 * 8 + 5)));
+  CHECK(attention_growth(tiled, 5) == near(3 * 6 * (4 * 8 + 5)));
   CHECK(attention_growth(in_memory, 5) >= 3 * 6 * (4 * 8 + 5 + 1));
 }
 
@@ -129,14 +131,14 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
   rates.host_operator_latency = {1e9};  // slower than any operator here
   const LayerTimes times(tiny(), {}, eager, rates);
   const ProcessTimes alone = times.process(7, 7, true);
-  CHECK(times.total_s(alone) == Approx(1e9 * times.num_operators()));
+  CHECK(times.total_s(alone) == near(1e9 * times.num_operators()));
   const ProcessTimes exchanging = times.process(7, 7, true, {.exchanges = true, .messages_s = 5e8});
-  CHECK(times.total_s(exchanging) == Approx(1e9 * times.num_operators() + 3 * 5e8));
+  CHECK(times.total_s(exchanging) == near(1e9 * times.num_operators() + 3 * 5e8));
   const ProcessTimes exchanged = times.process(7, 7, true, {true, 5e8, 3e8});
-  CHECK(times.total_s(exchanged) == Approx(times.total_s(exchanging) + 3 * 3e8));
+  CHECK(times.total_s(exchanged) == near(times.total_s(exchanging) + 3 * 3e8));
   // Keys and values from others: two operators more in each layer, to join them with the own ones.
   const ProcessTimes joined = times.process(5, 7, true, {.exchanges = true, .messages_s = 5e8});
-  CHECK(times.total_s(joined) == Approx(1e9 * (times.num_operators() + 6) + 3 * 5e8));
+  CHECK(times.total_s(joined) == near(1e9 * (times.num_operators() + 6) + 3 * 5e8));
 }
 
 TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
@@ -149,7 +151,7 @@ TEST_CASE("simulate: between exchanges the device waits for the host in the shor
   const LayerTimes times(tiny(), {}, eager, rates);
   const LayerTime t = times.process(64, 64, false, {.exchanges = true}).kinds.back();
   CHECK(t.before_exchange_s > free.before_exchange_s);
-  CHECK(t.after_exchange_s == Approx(free.after_exchange_s));
+  CHECK(t.after_exchange_s == near(free.after_exchange_s));
 }
 
 TEST_CASE("simulate: joined keys and values are each read and written once") {
@@ -165,7 +167,7 @@ TEST_CASE("simulate: joined keys and values are each read and written once") {
   const double per_key = join_seconds(8) - join_seconds(7);
   const double first = join_seconds(6) - join_seconds(5);
   // 6 keys are joined, 5 (the own ones alone) are not: 96 bytes a key, read and written.
-  CHECK(first - per_key == Approx(5 * 96 * 2));
+  CHECK(first - per_key == near(5 * 96 * 2));
 }
 
 TEST_CASE("simulate: an encoder-decoder model cannot be read in parts") {

@@ -12,11 +12,10 @@
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
-
-using doctest::Approx;
 
 LayerTimes layer_times(const std::string& model) {
   const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
@@ -40,7 +39,7 @@ TEST_CASE("simulate: one process takes what one device takes, and sends nothing"
     for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
       const PrefillWork work = prefill_work(times, schedule, {3000});
       const RunResult r = run(work, 1, 1);
-      CHECK(r.ttft_s == Approx(prefill_bounds(times, work).one_device_s).epsilon(1e-12));
+      CHECK(r.ttft_s == near(prefill_bounds(times, work).one_device_s).epsilon(1e-12));
       CHECK(r.messages == 0);
     }
   }
@@ -60,11 +59,10 @@ TEST_CASE("simulate: links that cost nothing give the bound, and others no less"
   for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
     const PrefillWork work = prefill_work(times, schedule, {2000, 1500, 1000, 500});
     const PrefillBounds bounds = prefill_bounds(times, work);
-    CHECK(run(work, 1e30, 0).ttft_s == Approx(bounds.no_communication_s).epsilon(1e-12));
+    CHECK(run(work, 1e30, 0).ttft_s == near(bounds.no_communication_s).epsilon(1e-12));
     CHECK(run(work, 10e9, 1e-5).ttft_s > bounds.no_communication_s);
     CHECK(bounds.no_communication_s < bounds.one_device_s);
-    CHECK(bounds.star_s ==
-          Approx(bounds.one_device_s * 5 / 32).epsilon(1e-12));  // 1/2 (1/4 + 1/16)
+    CHECK(bounds.star_s == near(bounds.one_device_s * 5 / 32).epsilon(1e-12));  // 1/2 (1/4 + 1/16)
   }
 }
 
@@ -80,7 +78,7 @@ TEST_CASE("simulate: processes that all wait for each other go at the pace of lo
   const PrefillWork work = prefill_work(times, Schedule::Tsp, even);
   const double once = work.before_layers_s.back() + work.after_layers_s.back();
   CHECK(ttft_s(Schedule::Tsp, even, lockstep) - once ==
-        Approx((ttft_s(Schedule::Tsp, even, 1) - once) / lockstep));
+        near((ttft_s(Schedule::Tsp, even, 1) - once) / lockstep));
   // In a chain nobody waits for those behind, and alone for nobody.
   CHECK(ttft_s(Schedule::Kvr, even, lockstep) == ttft_s(Schedule::Kvr, even, 1));
   CHECK(ttft_s(Schedule::Tsp, {2100}, lockstep) == ttft_s(Schedule::Tsp, {2100}, 1));

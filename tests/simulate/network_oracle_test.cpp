@@ -7,6 +7,7 @@
 
 #include "model/json_file.h"
 #include "simulate/scenario.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 
@@ -23,10 +24,10 @@ TEST_CASE("simulate: every process finishes when the Python simulator says") {
     REQUIRE(r.finish_s.size() == expected.size());
     CHECK(r.messages == rows[n]["messages"]);
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      CHECK(r.finish_s[i] == doctest::Approx(expected[i]).epsilon(1e-9));
+      CHECK(r.finish_s[i] == near(expected[i]).epsilon(1e-9));
       // All of a process's time is computing or waiting.
       CHECK(r.processes[i].compute_s + r.processes[i].waiting_s ==
-            doctest::Approx(r.finish_s[i]).epsilon(1e-12));
+            near(r.finish_s[i]).epsilon(1e-12));
     }
   }
 }

@@ -9,11 +9,10 @@
 #include "simulate/schedules.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
-
-using doctest::Approx;
 
 /// Half computing, half sending: noise is felt.
 Simulation runahead_of_four() {
@@ -58,7 +57,7 @@ TEST_CASE("simulate: flows go between neighbours, at the rate asked for") {
   }
   // 2000 gaps of 0.1 s: 200 s, with a deviation of 0.1 * sqrt(2000) = 4.5 s; half of the flows go
   // forward, with a deviation of 22.
-  CHECK(last == Approx(200).epsilon(0.1));
+  CHECK(last == near(200).epsilon(0.1));
   CHECK(forward > 880);
   CHECK(forward < 1120);
   // Without a rate they start within the quiet run.
@@ -85,7 +84,7 @@ TEST_CASE("simulate: jitter narrows links, evenly up to its share") {
     }
   }
   // 4000 factors, evenly from 0.6 to 1: mean 0.8, deviation of the mean 0.115 / sqrt(4000).
-  CHECK(sum / (8 * trials) == Approx(0.8).epsilon(0.01));
+  CHECK(sum / (8 * trials) == near(0.8).epsilon(0.01));
   CHECK(least >= 0.6);
   CHECK(least < 0.605);
 }

@@ -11,11 +11,10 @@
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 namespace kvcast::simulate {
 namespace {
-
-using doctest::Approx;
 
 PrefillWork work_of(Schedule schedule, std::vector<std::uint64_t> tokens, std::size_t layers) {
   PrefillWork work;
@@ -58,7 +57,7 @@ TEST_CASE("simulate: kvr over free links is a pipeline of layers") {
         std::vector<double>{12.5, 12.5, 12.5});
   const RunResult late = run(work_of(Schedule::Kvr, {4, 3, 2}, 5), 1e30, 1);
   for (std::size_t i = 0; i < 3; ++i) {
-    CHECK(late.finish_s[i] == Approx(12.5 + static_cast<double>(i)).epsilon(1e-12));
+    CHECK(late.finish_s[i] == near(12.5 + static_cast<double>(i)).epsilon(1e-12));
   }
 }
 
@@ -79,9 +78,9 @@ TEST_CASE("simulate: a step of tsp's all-gather waits for the step before") {
   // chunk 1 (2.5 s), then chunk 0, at process 1 since 1.5 s, from 2.5 to 3.5 s. Then 2 s each.
   const RunResult r = run(work_of(Schedule::Tsp, {1, 2, 3}, 1), 10);
   REQUIRE(r.finish_s.size() == 3);
-  CHECK(r.finish_s[0] == Approx(7.5).epsilon(1e-12));
-  CHECK(r.finish_s[1] == Approx(8.5).epsilon(1e-12));
-  CHECK(r.finish_s[2] == Approx(5.5).epsilon(1e-12));
+  CHECK(r.finish_s[0] == near(7.5).epsilon(1e-12));
+  CHECK(r.finish_s[1] == near(8.5).epsilon(1e-12));
+  CHECK(r.finish_s[2] == near(5.5).epsilon(1e-12));
   CHECK(r.ttft_s == r.finish_s[2]);
   CHECK(r.makespan_s == r.finish_s[1]);
 }
@@ -144,7 +143,7 @@ TEST_CASE("simulate: layers of different kinds take their own times and bytes") 
   const RunResult r = run(work, 1e30);
   CHECK(r.message_bytes == 2 * 4 * 10);
   CHECK(r.messages == 2);  // none for the layer that caches nothing
-  CHECK(r.finish_s[1] == Approx(3 * 0.5 + 2 + 1 + 2).epsilon(1e-12));
+  CHECK(r.finish_s[1] == near(3 * 0.5 + 2 + 1 + 2).epsilon(1e-12));
 }
 
 TEST_CASE("simulate: impossible schedules are refused") {
