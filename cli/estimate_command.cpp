@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -260,7 +261,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
   const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
-    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", 100 * *bound, rows,
+    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", std::ceil(100 * *bound), rows,
                                rows == 1 ? "" : "s")
                  : std::string();
   };

@@ -133,7 +133,7 @@ std::string summary_text(const std::vector<Result>& results) {
                "worst"});
   for (const Result& result : results) {
     const ReproductionSummary& s = result.summary;
-    const bool measured = result.table->kind == TableKind::Measured;
+    const bool measured = s.measured() > 0;
     table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
                std::to_string(s.exact_agree), std::to_string(s.corrected), std::to_string(s.fitted),
                std::to_string(s.errata), measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",

@@ -30,6 +30,18 @@ bool same_shape(const Architecture& a, const Architecture& b) {
          x.heads.num_key_value_heads == y.heads.num_key_value_heads;
 }
 
+/// Throws Error when a file with `parameters` is of another model. It may hold a head that is the
+/// embedding's table a second time, and a vocabulary that is padded.
+void check_parameters(const Architecture& a, std::uint64_t parameters) {
+  const auto own = static_cast<double>(count_parameters(a));
+  const auto found = static_cast<double>(parameters);
+  const double with_head = own + static_cast<double>(a.vocab_size * a.hidden_size);
+  constexpr double padding = 0.01;
+  if (std::abs(found / own - 1) < padding || std::abs(found / with_head - 1) < padding) return;
+  throw Error(
+      fmt::format("its model has {} parameters, and {} has {:.0f}", parameters, a.name, own));
+}
+
 }  // namespace
 
 std::string not_in_catalog(std::string_view kind, std::string_view name,
@@ -70,17 +82,23 @@ std::string ModelMatch::find(const std::string& name, std::uint64_t parameters) 
   return found->second;
 }
 
+std::string ModelMatch::named(const std::string& name) const {
+  const auto known = [&](const std::string& n) {
+    return std::find(names_.begin(), names_.end(), n) != names_.end();
+  };
+  if (known(name)) return name;
+  std::error_code ec;
+  if (std::filesystem::exists(name, ec)) return name;
+  const std::string plain = plain_model_name(name);
+  if (known(plain)) return plain;
+  throw Error(not_in_catalog("model", plain, names_));
+}
+
 std::string ModelMatch::search(const std::string& name, std::uint64_t parameters) {
   if (!name.empty()) {
-    const auto known = [&](const std::string& n) {
-      return std::find(names_.begin(), names_.end(), n) != names_.end();
-    };
-    if (known(name)) return name;
-    std::error_code ec;
-    if (std::filesystem::exists(name, ec)) return name;
-    const std::string plain = plain_model_name(name);
-    if (known(plain)) return plain;
-    throw Error(not_in_catalog("model", plain, names_));
+    std::string model = named(name);
+    if (parameters > 0) check_parameters(load_model(catalog_, model), parameters);
+    return model;
   }
   if (parameters == 0) throw Error("its file names no model; expected --model");
   std::vector<std::string> matches;

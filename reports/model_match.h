@@ -19,8 +19,8 @@ class ModelMatch {
   explicit ModelMatch(const Catalog& catalog)
       : catalog_(catalog), names_(catalog.names("models")) {}
 
-  /// A name that load_model takes. `parameters`: 0 when unknown. Throws Error when none fits, or
-  /// several models of different shapes do.
+  /// A name that load_model takes. `parameters`: 0 when unknown. Throws Error when none fits,
+  /// several models of different shapes do, or the one of that name has others.
   std::string find(const std::string& name, std::uint64_t parameters);
 
  private:
@@ -30,6 +30,7 @@ class ModelMatch {
   };
   const std::vector<Counted>& counted();
   std::string search(const std::string& name, std::uint64_t parameters);
+  std::string named(const std::string& name) const;
 
   Catalog catalog_;
   std::vector<std::string> names_;

@@ -70,8 +70,8 @@ struct Hardware {
   std::map<DType, Sourced> tiled_attention_rate;
   std::map<DType, Sourced> decode_attention_rate;  ///< Engine::DecodeAttention
   std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
-  /// Products of several rows with weights, which a library brings into order first: those of one
-  /// row stream them.
+  /// Products of several rows with weights, all that they read and write: a library brings it into
+  /// order first. Those of one row stream the weights.
   std::optional<Sourced> product_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows

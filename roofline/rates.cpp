@@ -45,8 +45,8 @@ class RateBuilder {
     if (factor == nullptr || mode_ == Mode::SpeedOfLight) return {};
     return RateCurve(factor->by_length, factor->value);
   }
-  /// A bandwidth of several rows, and `one_row` of one.
-  RateCurve of_one_row(const Sourced* one_row, const Sourced& several) const {
+  /// By rows: `one_row` of one, `several` of more.
+  RateCurve by_rows(const Sourced* one_row, const Sourced& several) const {
     if (mode_ == Mode::SpeedOfLight) return {};
     return RateCurve({{1, one_row == nullptr ? 1 : one_row->value}, {2, several.value}},
                      several.value);
@@ -159,7 +159,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   b.rates.bytes_per_second[product] = b.rates.bytes_per_second[0];
   if (hw.product_bandwidth) {
     stream(Stream::Product, "product_bandwidth", &*hw.product_bandwidth);
-    b.rates.bytes_by_length[product] = b.of_one_row(memory, *hw.product_bandwidth);
+    b.rates.bytes_by_length[product] = b.by_rows(memory, *hw.product_bandwidth);
   }
 
   const auto attention_stream = [&](Stream s, const std::string& label,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -30,7 +31,7 @@ TEST_CASE("contract: estimate --json has every key, in base units") {
     prefill_s += row["seconds"].get<double>();
     prefill_flops += row["flops"].get<std::uint64_t>();
   }
-  CHECK(prefill_s == doctest::Approx(j["ttft_s"].get<double>()).epsilon(1e-12));
+  CHECK(prefill_s == near(j["ttft_s"].get<double>()).epsilon(1e-12));
   CHECK(prefill_flops == j["prefill_flops"]);
 }
 
@@ -82,6 +83,10 @@ TEST_CASE("contract: reproduce shows a cell that an erratum corrects as an errat
   CHECK(j["papers"][0]["corrected"] == 2);
   const std::string text = run_program("reproduce kvp-table3").output;
   CHECK(text.find("  erratum  E10: parameter ratio") != std::string::npos);
+  // Rows that are all fitted have no mean error.
+  const std::string fitted = run_program("reproduce kvp-section3 --summary").output;
+  CHECK(fitted.find("kvp-section3") != std::string::npos);
+  CHECK(fitted.find('%') == std::string::npos);
 }
 
 TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing else") {

@@ -5,9 +5,11 @@
 #include <string>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "reports/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::cli {
@@ -41,12 +43,12 @@ TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE a
     check_keys(
         row, {"model", "hardware", "method", "metric", "predicted", "measured", "relative_error"});
     const double error = row["predicted"].get<double>() / row["measured"].get<double>() - 1;
-    CHECK(row["relative_error"].get<double>() == doctest::Approx(error));
+    CHECK(row["relative_error"].get<double>() == near(error));
     sum += std::abs(error);
     worst = std::max(worst, std::abs(error));
   }
-  CHECK(j["summary"]["mape"].get<double>() == doctest::Approx(sum / 2));
-  CHECK(j["summary"]["worst"].get<double>() == doctest::Approx(worst));
+  CHECK(j["summary"]["mape"].get<double>() == near(sum / 2));
+  CHECK(j["summary"]["worst"].get<double>() == near(worst));
   CHECK(j["summary"]["methods"][0]["method"] == "plain");
   REQUIRE(j["unmatched"].size() == 1);
   CHECK(j["unmatched"][0]["reason"].get<std::string>().find("no-model") != std::string::npos);
@@ -152,8 +154,7 @@ TEST_CASE("validate --fit: the other rows' error is reported, and the device wri
   CHECK(j["fit"]["factors"].size() == 2);
   CHECK(j["fit"]["fitted_rows"]["after"]["rows"] == 2);
   CHECK(j["fit"]["other_rows"]["after"]["rows"] == 2);
-  CHECK(j["fit"]["other_rows"]["before"]["mape"].get<double>() ==
-        doctest::Approx(1 - 1 / 1.2).epsilon(1e-3));
+  CHECK(j["fit"]["other_rows"]["before"]["mape"].get<double>() == near(1 - 1 / 1.2).epsilon(1e-3));
   CHECK(j["fit"]["other_rows"]["after"]["mape"].get<double>() < 0.02);
   CHECK(j["rows"][0]["fitted_to"] == true);
   CHECK(j["rows"][3]["fitted_to"] == false);
@@ -178,10 +179,14 @@ TEST_CASE("validate --store: estimate and sweep print the bounds, or that there 
                           " --store " + (folder / "here.validation.json").string());
   const json some = run_json(estimate);
   CHECK(some["ttft_error_bound"].get<double>() ==
-        doctest::Approx(std::abs(v["rows"][0]["relative_error"].get<double>())).epsilon(1e-4));
+        near(std::abs(v["rows"][0]["relative_error"].get<double>())).epsilon(1e-4));
   CHECK(some["tpot_error_bound"].get<double>() ==
-        doctest::Approx(std::abs(v["rows"][1]["relative_error"].get<double>())).epsilon(1e-4));
+        near(std::abs(v["rows"][1]["relative_error"].get<double>())).epsilon(1e-4));
   CHECK(some["error_bound_note"] == "");
+  const std::string text =
+      run_program("estimate --model pythia-160m --hardware " + hw).output;  // rounded up
+  const double per_cent = std::ceil(100 * some["ttft_error_bound"].get<double>());
+  CHECK(text.find(fmt::format("+-{:.0f} %, 1 stored row\nTPOT", per_cent)) != std::string::npos);
   CHECK(run_json(estimate + " --mode speed-of-light")["ttft_error_bound"].is_null());
   // The measurements were of fp16.
   CHECK(run_json(estimate + " --dtype bf16")["ttft_error_bound"] == some["ttft_error_bound"]);

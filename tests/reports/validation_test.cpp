@@ -12,6 +12,7 @@
 #include "reports/row_filter.h"
 #include "roofline/estimator.h"
 #include "search/placed_estimator.h"
+#include "tests/near.h"
 #include "tests/reports/test_folder.h"
 
 namespace kvcast::reports {
@@ -38,8 +39,8 @@ TEST_CASE("validation: a row's prediction is what estimate says of the same poin
   REQUIRE(v.cases.size() == 3);
   CHECK(v.cases[0].predicted == e.ttft_s);
   CHECK(v.cases[1].predicted == e.tpot_s);
-  CHECK(v.cases[2].predicted == doctest::Approx(e.ttft_s + 8 * e.tpot_s));
-  CHECK(v.cases[0].relative_error() == doctest::Approx(e.ttft_s / 0.5 - 1));
+  CHECK(v.cases[2].predicted == near(e.ttft_s + 8 * e.tpot_s));
+  CHECK(v.cases[0].relative_error() == near(e.ttft_s / 0.5 - 1));
   CHECK(v.unmatched.empty());
 }
 
@@ -151,12 +152,12 @@ TEST_CASE("validation: percentiles, means and signs of errors by hand") {
   for (int i = 1; i <= 20; ++i) errors.push_back((i % 2 == 0 ? 0.01 : -0.01) * i);
   const ErrorSummary s = summarize(errors);
   CHECK(s.rows == 20);
-  CHECK(s.mape == doctest::Approx(0.105));  // mean of 0.01 ... 0.20
-  CHECK(s.worst == doctest::Approx(0.2));
-  CHECK(s.bias == doctest::Approx(0.005));  // ten pairs of +0.01
-  CHECK(s.bound == doctest::Approx(0.18));  // the 18th of 20
-  CHECK(error_bound(std::vector<double>{-0.3, 0.1, 0.2}) == doctest::Approx(0.3));
-  CHECK(error_bound(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == doctest::Approx(8));
+  CHECK(s.mape == near(0.105));  // mean of 0.01 ... 0.20
+  CHECK(s.worst == near(0.2));
+  CHECK(s.bias == near(0.005));  // ten pairs of +0.01
+  CHECK(s.bound == near(0.18));  // the 18th of 20
+  CHECK(error_bound(std::vector<double>{-0.3, 0.1, 0.2}) == near(0.3));
+  CHECK(error_bound(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == near(8));
 }
 
 TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters") {
@@ -171,6 +172,12 @@ TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters"
   CHECK(models.find("", 8030261312) == "llama-3.1-8b");
   CHECK_THROWS_WITH_AS(models.find("", 123), doctest::Contains("no catalog model"), Error);
   CHECK_THROWS_WITH_AS(models.find("", 0), doctest::Contains("--model"), Error);
+  // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again.
+  CHECK(models.find("smollm2-135m", 134515008) == "smollm2-135m");
+  CHECK(models.find("smollm2-135m", 162826560) == "smollm2-135m");
+  CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 1100048384),
+                       "its model has 1100048384 parameters, and smollm2-135m has 134515008",
+                       Error);
 }
 
 TEST_CASE("row filters: conditions join, and wrong ones are named") {
