@@ -154,6 +154,15 @@ study validation-turns $turns/measured-{1,2,3,4,5,6}.csv \
   --hardware $turns/this-machine.json --rank-hardware $turns/two-ranks.json \
   --csv $turns/rows.csv --plot $turns/forecast.svg
 
+again=reports/validation-turns-again
+study validation-turns-again $again/measured-{1,2,3,4}.csv \
+  $again/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
+  calibrate --combine $again/calibrations-{1,2,3,4}/this-machine.json --output $again/this-machine.json -- \
+  calibrate --combine $again/calibrations-{1,2,3,4}/two-ranks.json --output $again/two-ranks.json -- \
+  validate --measurements $again/measured-{1,2,3,4}.csv \
+  --hardware $again/this-machine.json --rank-hardware $again/two-ranks.json \
+  --csv $again/rows.csv --plot $again/forecast.svg
+
 batches=reports/validation-batches
 study validation-batches $batches/{batches,larger,ranks}-{1,2,3,4}.csv \
   $batches/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \

@@ -141,6 +141,7 @@ TEST_CASE("studies: forecasts of measured runs are what the program says") {
   check_study("validation-zen3");
   check_study("validation-steady");
   check_study("validation-turns");
+  check_study("validation-turns-again");
   check_study("validation-batches");
   check_study("llama-bench");
 }
