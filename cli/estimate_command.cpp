@@ -261,7 +261,8 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
   const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
-    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", std::ceil(100 * *bound), rows,
+    constexpr double noise = 1e-3;  // per cent; stored times have six digits
+    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", std::ceil(100 * *bound - noise), rows,
                                rows == 1 ? "" : "s")
                  : std::string();
   };

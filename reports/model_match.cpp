@@ -30,16 +30,25 @@ bool same_shape(const Architecture& a, const Architecture& b) {
          x.heads.num_key_value_heads == y.heads.num_key_value_heads;
 }
 
-/// Throws Error when a file with `parameters` is of another model. It may hold a head that is the
-/// embedding's table a second time, and a vocabulary that is padded.
+bool same_number(std::uint64_t a, std::uint64_t b) {
+  return std::abs(static_cast<double>(a) / static_cast<double>(b) - 1) <= parameter_tolerance;
+}
+
+/// Throws Error when a file with `parameters` is of another model. It may hold the embedding's
+/// table a second time, as a head of its own, and vocabularies may be padded: by whole rows of each
+/// table.
 void check_parameters(const Architecture& a, std::uint64_t parameters) {
-  const auto own = static_cast<double>(count_parameters(a));
-  const auto found = static_cast<double>(parameters);
-  const double with_head = own + static_cast<double>(a.vocab_size * a.hidden_size);
-  constexpr double padding = 0.01;
-  if (std::abs(found / own - 1) < padding || std::abs(found / with_head - 1) < padding) return;
-  throw Error(
-      fmt::format("its model has {} parameters, and {} has {:.0f}", parameters, a.name, own));
+  const std::uint64_t own = count_parameters(a);
+  const auto is_of = [&](std::uint64_t expected, std::uint64_t row) {
+    constexpr std::uint64_t most_rows = 1024;
+    const std::uint64_t difference =
+        parameters > expected ? parameters - expected : expected - parameters;
+    return same_number(parameters, expected) ||
+           (difference % row == 0 && difference / row <= most_rows);
+  };
+  if (is_of(own, (a.tied_embeddings ? 1 : 2) * a.hidden_size)) return;
+  if (a.tied_embeddings && is_of(own + a.vocab_size * a.hidden_size, 2 * a.hidden_size)) return;
+  throw Error(fmt::format("its model has {} parameters, and {} has {}", parameters, a.name, own));
 }
 
 }  // namespace
@@ -103,9 +112,7 @@ std::string ModelMatch::search(const std::string& name, std::uint64_t parameters
   if (parameters == 0) throw Error("its file names no model; expected --model");
   std::vector<std::string> matches;
   for (const Counted& c : counted()) {
-    const double ratio = static_cast<double>(c.parameters) / static_cast<double>(parameters);
-    if (std::abs(ratio - 1) > parameter_tolerance) continue;
-    matches.push_back(c.name);
+    if (same_number(c.parameters, parameters)) matches.push_back(c.name);
   }
   if (matches.empty()) {
     throw Error(fmt::format("no catalog model has {} parameters; expected --model", parameters));

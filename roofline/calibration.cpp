@@ -225,11 +225,16 @@ double Measurement::unrest() const {
   const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
   const double first = kvcast::median({rounds.begin(), middle});
   const double second = kvcast::median({middle, rounds.end()});
-  // Of normal rounds: a standard deviation is the quartiles' distance over 1.35, and the median's
-  // standard error 1.25 of it over the root of their number.
-  const double quartiles = quantile(rounds, 0.75) - quantile(rounds, 0.25);
-  const double standard_error =
-      1.25 * quartiles / 1.35 / std::sqrt(static_cast<double>(rounds.size()));
+  // Whatever rounds are distributed like, how many of n lie below their median is n/2, give or take
+  // a standard deviation of sqrt(n)/2: between the rounds of these ranks the median may be.
+  std::vector<double> sorted = rounds;
+  std::sort(sorted.begin(), sorted.end());
+  const double half = static_cast<double>(sorted.size()) / 2;
+  const double deviation = std::sqrt(static_cast<double>(sorted.size())) / 2;
+  const auto low = static_cast<std::size_t>(std::max(1.0, std::floor(half - deviation)));
+  const auto high =
+      std::min(sorted.size(), static_cast<std::size_t>(std::ceil(half + deviation)) + 1);
+  const double standard_error = (sorted[high - 1] - sorted[low - 1]) / 2;
   return std::max(std::abs(first - second), standard_error) / median();
 }
 

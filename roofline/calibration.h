@@ -37,8 +37,8 @@ struct Measurement {
 
   double median() const;
   /// What is left of the noise in the median, over it: how far the medians of the first and of the
-  /// second half of the rounds are apart, or the standard error that the rounds' quartiles give the
-  /// median, whichever is larger.
+  /// second half of the rounds are apart, or its standard error by the ranks of the rounds, whichever
+  /// is larger.
   double unrest() const;
 };
 

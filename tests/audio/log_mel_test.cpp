@@ -70,7 +70,7 @@ TEST_CASE("log_mel: filters rise from 0 Hz to 8000 Hz, and each has area 1") {
   for (std::size_t k = 0; k < 201; ++k) area += 40 * filters[79 * 201 + k];
   CHECK(area == near(1).epsilon(0.01));
   CHECK(filters[0] == 0);
-  CHECK(filters[80 * 201 - 1] == near(0).epsilon(1e-9));
+  CHECK(std::abs(filters[80 * 201 - 1]) < 1e-9);
   // 15 + 27·ln(8)/ln(6.4) = 45.245 mel in 81 steps: filter 0 has its centre at 0.5586 mel, 37.24
   // Hz, and its edges at 0 and 74.48 Hz. 40 Hz lies (74.48 - 40)/37.24 up, of a height of 2/74.48.
   CHECK(filters[1] == near((74.48 - 40) / 37.24 * 2 / 74.48).epsilon(1e-3));

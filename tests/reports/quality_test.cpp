@@ -86,7 +86,7 @@ TEST_CASE("quality: intervals are Student's and Wilson's") {
   CHECK(std::isnan(mean_interval(std::vector<double>{7}).low));
   // Brown, Cai and DasGupta 2001 ("Interval estimation for a binomial proportion"): none of 10
   // leaves 0 to z²/(10 + z²).
-  CHECK(share_interval(0, 10).low == near(0).epsilon(1e-12));
+  CHECK(std::abs(share_interval(0, 10).low) < 1e-12);
   CHECK(share_interval(0, 10).high == near(3.841459 / 13.841459));
   CHECK(share_interval(5, 10).low + share_interval(5, 10).high == near(1));
 }
@@ -195,7 +195,7 @@ TEST_CASE("quality: a method that keeps everything is the base, and one that doe
     CHECK(rows[i].samples == 3);
     CHECK(rows[i].positions == 15);
     CHECK(rows[i].agreement.mean == 1);
-    CHECK(rows[i].kl_nats.mean == near(0).epsilon(1e-6));
+    CHECK(std::abs(rows[i].kl_nats.mean) < 1e-6);
     CHECK(rows[i].perplexity_ratio.mean == near(1).epsilon(1e-6));
     CHECK(rows[i].perplexity.mean == near(rows[0].perplexity.mean).epsilon(1e-6));
   }

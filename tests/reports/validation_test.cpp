@@ -175,6 +175,12 @@ TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters"
   // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again.
   CHECK(models.find("smollm2-135m", 134515008) == "smollm2-135m");
   CHECK(models.find("smollm2-135m", 162826560) == "smollm2-135m");
+  CHECK(models.find("smollm2-135m", 134515008 + 64 * 576) == "smollm2-135m");  // a padded table
+  // 162,322,944 is Pythia-160M's; Llama 7B has a head already, and Falcon 7B 0.8 % more.
+  CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 162322944), doctest::Contains("134515008"),
+                       Error);
+  CHECK_THROWS_WITH_AS(models.find("llama-7b", 6738415616 + 32000 * 4096),
+                       doctest::Contains("6738415616"), Error);
   CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 1100048384),
                        "its model has 1100048384 parameters, and smollm2-135m has 134515008",
                        Error);

@@ -100,10 +100,13 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   const Measurement drifting{"b", "s", {1, 1, 3, 3}};  // medians 1 and 3, of all 2
   CHECK(drifting.median() == 2);
   CHECK(drifting.unrest() == 1);
-  // Both halves have the median 2, between quartiles 1 and 3: 1.25 · 2 / 1.35 / 4 of it.
+  // Both halves have the median 2, which is between the 6th and the 11th of the 16: 1 and 3.
   const Measurement scattered{"c", "s", {1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3}};
-  CHECK(scattered.unrest() == near(0.231).epsilon(0.003));
+  CHECK(scattered.unrest() == 0.5);
   CHECK(scattered.unrest() > settled);
+  // 1 to 16: the 6th is 6 and the 11th 11, the median 8.5; those of the halves are 8 and 9.
+  const Measurement even{"d", "s", {1, 13, 3, 15, 5, 9, 7, 11, 2, 14, 4, 16, 6, 10, 8, 12}};
+  CHECK(even.unrest() == near(2.5 / 8.5));
   Calibration c = made_up();
   c.measurements = {still, drifting};
   CHECK(c.noisiest().name == "b");
