@@ -176,6 +176,7 @@ TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters"
   CHECK(models.find("smollm2-135m", 134515008) == "smollm2-135m");
   CHECK(models.find("smollm2-135m", 162826560) == "smollm2-135m");
   CHECK(models.find("smollm2-135m", 134515008 + 64 * 576) == "smollm2-135m");  // a padded table
+  CHECK(models.find("smollm2-135m", 162826560 + 64 * 2 * 576) == "smollm2-135m");
   // 162,322,944 is Pythia-160M's; Llama 7B has a head already, and Falcon 7B 0.8 % more.
   CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 162322944), doctest::Contains("134515008"),
                        Error);
