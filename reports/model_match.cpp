@@ -40,6 +40,7 @@ bool same_number(std::uint64_t a, std::uint64_t b) {
 void check_parameters(const Architecture& a, std::uint64_t parameters) {
   const std::uint64_t own = count_parameters(a);
   const auto is_of = [&](std::uint64_t expected, std::uint64_t row) {
+    // Our choice: above what is left to a multiple of 128 or 512, below another vocabulary.
     constexpr std::uint64_t most_rows = 1024;
     const std::uint64_t difference =
         parameters > expected ? parameters - expected : expected - parameters;

@@ -37,8 +37,8 @@ Forecast forecast(const Catalog& catalog, const Measured& m, const DesignPoint& 
 
 /// KV Prediction as released, with a smaller sibling ("C") or the base's own layers ("LP").
 std::string kv_prediction(std::string_view kind, const std::string& of, const std::string& place) {
-  if (kind == "LP") return "kvp:auxiliary=lp-" + of + "";
-  if (kind == "C") return "kvp:auxiliary=" + catalog_spelling("openelm-" + of) + "";
+  if (kind == "LP") return "kvp:auxiliary=lp-" + of;
+  if (kind == "C") return "kvp:auxiliary=" + catalog_spelling("openelm-" + of);
   throw Error(place, "KVP-" + std::string(kind), "KVP-C or KVP-LP");
 }
 

@@ -55,14 +55,6 @@ std::string missing_text(const ErrorBars& bars) {
   return bars.tpot ? "TTFT" : "TTFT and TPOT";
 }
 
-/// Whether one of "kvp+kvr" spreads the prompt over several devices.
-bool is_placed(std::string_view names) {
-  const std::string all = fmt::format("+{}+", names);
-  return std::any_of(methods().begin(), methods().end(), [&](const Method& m) {
-    return m.kind == MethodKind::Placement && all.find(fmt::format("+{}+", m.name)) != all.npos;
-  });
-}
-
 /// Of the methods of a Group: "kvr on 2 devices".
 std::string on_devices(std::string_view names, std::uint64_t devices) {
   return fmt::format("{} on {} devices", names, devices);
@@ -130,7 +122,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
   j["devices"] = ordered_json::object();
   for (const auto& [name, hardware] : v.devices) j["devices"][name] = fingerprint(hardware);
   for (const ValidationCase& c : v.cases) {
-    if (!is_placed(method_names(c.row.method))) continue;
+    if (!find_placement(parse_methods(c.row.method))) continue;
     j["exchanges"][c.row.hardware] = exchange_fingerprint(v.devices.at(c.row.hardware));
   }
   // A row a line: a file that people compare and keep in a repository.
@@ -217,7 +209,7 @@ void ValidationStore::add(const std::filesystem::path& path) {
                           .activations = dtype("activation_dtype"),
                           .cache = dtype("cache_dtype")};
     std::string method = row.text("method");
-    if (is_placed(method)) {
+    if (row.has("num_devices")) {
       if (exchanges) factors += exchanges->text(device);
       method = on_devices(method, row.whole("num_devices"));
     }

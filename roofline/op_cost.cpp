@@ -12,10 +12,11 @@ namespace {
 
 Stream stream_of(const Graph& graph, const Node& node, const Lowering& lowering) {
   const Op& op = node.op;
-  if (engine(graph, node) == Engine::DecodeAttention) return Stream::Decode;
-  if (engine(graph, node) == Engine::TiledAttention) return Stream::Attention;
+  const Engine runs_on = engine(graph, node);
+  if (runs_on == Engine::DecodeAttention) return Stream::Decode;
+  if (runs_on == Engine::TiledAttention) return Stream::Attention;
+  if (runs_on == Engine::Matrix) return Stream::Product;
   if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
-  if (engine(graph, node) == Engine::Matrix) return Stream::Product;
   const bool elementwise = std::holds_alternative<Elementwise>(op) ||
                            std::holds_alternative<RowMean>(op) ||
                            std::holds_alternative<RotateHalf>(op);

@@ -127,50 +127,28 @@ study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},l
   --hardware $validation/this-machine.json --rank-hardware $validation/two-ranks.json \
   --csv $validation/rows.csv --plot $validation/forecast.svg
 
-zen3=reports/validation-zen3
-study validation-zen3 $zen3/{measured-{1,2,3,4},batches-{1,2},ranks-1,larger-{1,2}}.csv \
-  $zen3/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
-  calibrate --combine $zen3/calibrations-{1,2,3,4}/this-machine.json --output $zen3/this-machine.json -- \
-  calibrate --combine $zen3/calibrations-{1,2,3,4}/two-ranks.json --output $zen3/two-ranks.json -- \
-  validate --measurements $zen3/{measured-{1,2,3,4},batches-{1,2},ranks-1,larger-{1,2}}.csv \
-  --hardware $zen3/this-machine.json --rank-hardware $zen3/two-ranks.json \
-  --csv $zen3/rows.csv --plot $zen3/forecast.svg
-
-steady=reports/validation-steady
-study validation-steady $steady/measured.csv $steady/calibrations-{1,2}/{this-machine,two-ranks}.json \
-  'data/models/*.json' -- \
-  calibrate --combine $steady/calibrations-{1,2}/this-machine.json --output $steady/this-machine.json -- \
-  calibrate --combine $steady/calibrations-{1,2}/two-ranks.json --output $steady/two-ranks.json -- \
-  validate --measurements $steady/measured.csv \
-  --hardware $steady/this-machine.json --rank-hardware $steady/two-ranks.json \
-  --csv $steady/rows.csv --plot $steady/forecast.svg
-
-turns=reports/validation-turns
-study validation-turns $turns/measured-{1,2,3,4,5,6}.csv \
-  $turns/calibrations-{1,2,3,4,5}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
-  calibrate --combine $turns/calibrations-{1,2,3,4,5}/this-machine.json --output $turns/this-machine.json -- \
-  calibrate --combine $turns/calibrations-{1,2,3,4,5}/two-ranks.json --output $turns/two-ranks.json -- \
-  validate --measurements $turns/measured-{1,2,3,4,5,6}.csv \
-  --hardware $turns/this-machine.json --rank-hardware $turns/two-ranks.json \
-  --csv $turns/rows.csv --plot $turns/forecast.svg
-
-again=reports/validation-turns-again
-study validation-turns-again $again/measured-{1,2,3,4}.csv \
-  $again/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
-  calibrate --combine $again/calibrations-{1,2,3,4}/this-machine.json --output $again/this-machine.json -- \
-  calibrate --combine $again/calibrations-{1,2,3,4}/two-ranks.json --output $again/two-ranks.json -- \
-  validate --measurements $again/measured-{1,2,3,4}.csv \
-  --hardware $again/this-machine.json --rank-hardware $again/two-ranks.json \
-  --csv $again/rows.csv --plot $again/forecast.svg
-
-batches=reports/validation-batches
-study validation-batches $batches/{batches,larger,ranks}-{1,2,3,4}.csv \
-  $batches/calibrations-{1,2,3,4}/{this-machine,two-ranks}.json 'data/models/*.json' -- \
-  calibrate --combine $batches/calibrations-{1,2,3,4}/this-machine.json --output $batches/this-machine.json -- \
-  calibrate --combine $batches/calibrations-{1,2,3,4}/two-ranks.json --output $batches/two-ranks.json -- \
-  validate --measurements $batches/{batches,larger,ranks}-{1,2,3,4}.csv \
-  --hardware $batches/this-machine.json --rank-hardware $batches/two-ranks.json \
-  --csv $batches/rows.csv --plot $batches/forecast.svg
+# calibrated NAME N RUN ...: N calibrations, combined, and the runs RUN.csv held against them.
+calibrated() {
+  local name=$1 folder=reports/$1 n=$2 runs=() calibrations=() both=() i
+  shift 2
+  runs=("${@/#/$folder/}")
+  runs=("${runs[@]/%/.csv}")
+  for ((i = 1; i <= n; ++i)); do
+    calibrations+=("$folder/calibrations-$i")
+    both+=("$folder/calibrations-$i/"{this-machine,two-ranks}.json)
+  done
+  study "$name" "${runs[@]}" "${both[@]}" 'data/models/*.json' -- \
+    calibrate --combine "${calibrations[@]/%//this-machine.json}" --output "$folder/this-machine.json" -- \
+    calibrate --combine "${calibrations[@]/%//two-ranks.json}" --output "$folder/two-ranks.json" -- \
+    validate --measurements "${runs[@]}" \
+    --hardware "$folder/this-machine.json" --rank-hardware "$folder/two-ranks.json" \
+    --csv "$folder/rows.csv" --plot "$folder/forecast.svg"
+}
+calibrated validation-zen3 4 measured-{1,2,3,4} batches-{1,2} ranks-1 larger-{1,2}
+calibrated validation-steady 2 measured
+calibrated validation-turns 5 measured-{1,2,3,4,5,6}
+calibrated validation-turns-again 4 measured-{1,2,3,4}
+calibrated validation-batches 4 {batches,larger,ranks}-{1,2,3,4}
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
