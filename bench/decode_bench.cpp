@@ -13,10 +13,10 @@
 
 #include "bench/guarded.h"
 #include "bench/turns.h"
-#include "model/catalog.h"
 #include "model/execute/machine_probe.h"
 #include "model/execute/pass_timer.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/op_cost.h"
 
 namespace kvcast::execute {

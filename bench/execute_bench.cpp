@@ -11,9 +11,9 @@
 
 #include "bench/guarded.h"
 #include "bench/shapes.h"
-#include "model/catalog.h"
 #include "model/execute/machine_probe.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
 
 namespace kvcast::execute {
 namespace {

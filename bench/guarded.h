@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast {
 

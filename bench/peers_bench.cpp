@@ -16,7 +16,7 @@
 
 #include "bench/guarded.h"
 #include "bench/shapes.h"
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/execute/machine_probe.h"
 
 namespace kvcast::execute {

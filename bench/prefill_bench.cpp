@@ -11,11 +11,11 @@
 
 #include "bench/guarded.h"
 #include "bench/turns.h"
-#include "model/catalog.h"
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
 
 namespace kvcast::execute {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "model/base/order_statistics.h"
 #include "model/execute/generate.h"
-#include "model/order_statistics.h"
 
 namespace kvcast::execute {
 

@@ -8,11 +8,11 @@
 
 #include <unistd.h>
 
-#include "cli/build_facts.h"
-#include "cli/command.h"
-#include "cli/mpirun_environment.h"
-#include "cli/shell_command.h"
-#include "model/error.h"
+#include "cli/frame/build_facts.h"
+#include "cli/frame/command.h"
+#include "cli/frame/mpirun_environment.h"
+#include "cli/frame/shell_command.h"
+#include "model/base/error.h"
 #include "model/methods/method.h"
 
 namespace kvcast::cli {

@@ -1,38 +1,58 @@
-# One helper per kind of target, so that a folder's CMakeLists.txt is a list of its files.
+# One helper per kind of target, so that a folder's CMakeLists.txt is a few lines.
 
-# kvcast_library(roofline SOURCES cost.cpp HEADERS cost.h LINK PUBLIC kvcast::model PRIVATE fmt::fmt)
-# Makes libkvcast_roofline.a, known as kvcast::roofline here and after find_package(kvcast). LINK takes
-# what target_link_libraries takes. HEADERS are installed, and each must compile alone.
+# kvcast_library(roofline LINK PUBLIC kvcast::model PRIVATE fmt::fmt)
+# Makes libkvcast_roofline.a from all .cpp of this folder, known as kvcast::roofline here and after
+# find_package(kvcast). ROOMS names folders below to take instead of this one. LINK takes what
+# target_link_libraries takes. Headers are installed; those without a source must compile alone (the
+# others do: a source includes its own header first, which tests/house checks).
 function(kvcast_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;HEADERS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ROOMS;LINK")
   set(target kvcast_${name})
-  add_library(${target} STATIC ${arg_SOURCES})
+  add_library(${target} STATIC)
   add_library(kvcast::${name} ALIAS ${target})
-  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
-                                  FILES ${arg_HEADERS})
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR})
+  target_sources(${target} PUBLIC FILE_SET header_only TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR})
+  if(NOT arg_ROOMS)
+    set(arg_ROOMS .)
+  endif()
+  foreach(room IN LISTS arg_ROOMS)
+    file(GLOB sources CONFIGURE_DEPENDS ${room}/*.cpp)
+    file(GLOB headers CONFIGURE_DEPENDS ${room}/*.h)
+    target_sources(${target} PRIVATE ${sources})
+    foreach(header IN LISTS headers)
+      cmake_path(REPLACE_EXTENSION header LAST_ONLY .cpp OUTPUT_VARIABLE source)
+      set(set header_only)
+      if(source IN_LIST sources)
+        set(set HEADERS)
+      endif()
+      target_sources(${target} PUBLIC FILE_SET ${set} FILES ${header})
+    endforeach()
+  endforeach()
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} ${arg_LINK} PRIVATE $<BUILD_INTERFACE:kvcast_warnings>)
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} ARCHIVE_OUTPUT_DIRECTORY
-                                                                 ${PROJECT_BINARY_DIR}/lib)
+  set_target_properties(
+    ${target} PROPERTIES EXPORT_NAME ${name} ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+                         INTERFACE_HEADER_SETS_TO_VERIFY header_only)
   install(TARGETS ${target} EXPORT kvcast_targets
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvcast)
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvcast
+          FILE_SET header_only DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvcast)
 endfunction()
 
-# kvcast_test(roofline SOURCES cost_test.cpp SLOW sweep_test.cpp LINK kvcast::roofline)
-# Makes roofline_test from files in tests/roofline/, and one ctest per file, named roofline.cost_test,
-# with the label fast (SOURCES) or slow (SLOW).
+# kvcast_test(roofline SLOW sweep_test LINK kvcast::roofline)
+# Makes roofline_test from tests/roofline/*_test.cpp, and one ctest per file, named
+# roofline.cost_test, with the label slow if it is one of SLOW, else fast.
 function(kvcast_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;SLOW;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOW;LINK")
   set(target ${name}_test)
-  add_executable(${target})
+  file(GLOB sources CONFIGURE_DEPENDS ${name}/*_test.cpp)
+  add_executable(${target} ${sources})
   target_link_libraries(${target} PRIVATE kvcast_test_main ${arg_LINK})
-  foreach(file IN LISTS arg_SOURCES arg_SLOW)
-    target_sources(${target} PRIVATE ${name}/${file})
+  foreach(file IN LISTS sources)
     cmake_path(GET file STEM stem)
-    add_test(NAME ${name}.${stem} COMMAND ${target} "--source-file=*/${name}/${file}")
+    add_test(NAME ${name}.${stem} COMMAND ${target} "--source-file=*/${name}/${stem}.cpp")
     set(label fast)
-    if(file IN_LIST arg_SLOW)
+    if(stem IN_LIST arg_SLOW)
       set(label slow)
     endif()
     # A file whose cases are not found must not pass quietly.

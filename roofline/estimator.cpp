@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
-#include "model/prompt_length.h"
+#include "model/base/error.h"
+#include "model/record/prompt_length.h"
 
 namespace kvcast::roofline {
 namespace {

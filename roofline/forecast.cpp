@@ -4,7 +4,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::roofline {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/recording.h"
+#include "model/record/recording.h"
 #include "roofline/op_cost.h"
 #include "roofline/pass_program.h"
 

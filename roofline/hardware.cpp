@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/quantity.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/base/quantity.h"
 
 namespace kvcast::roofline {
 namespace {

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "model/catalog.h"
-#include "model/dtype.h"
-#include "model/work.h"
+#include "model/base/dtype.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
 
 namespace kvcast::roofline {
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::roofline {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/graph.h"
-#include "model/work.h"
+#include "model/graph/graph.h"
+#include "model/graph/work.h"
 #include "roofline/rates.h"
 
 namespace kvcast::roofline {

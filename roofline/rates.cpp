@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::roofline {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/recorder.h"
-#include "model/units.h"
+#include "model/base/units.h"
+#include "model/forward/recorder.h"
 #include "roofline/hardware.h"
 #include "roofline/rate_curve.h"
 

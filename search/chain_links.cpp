@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::search {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::search {
 namespace {

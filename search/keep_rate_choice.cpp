@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::search {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
-#include "model/quantity.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
 
 namespace kvcast::search {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::search {
 namespace {

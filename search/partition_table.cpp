@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
 
 namespace kvcast::search {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "model/error.h"
-#include "model/rank_recording.h"
+#include "model/base/error.h"
+#include "model/record/rank_recording.h"
 #include "simulate/topologies.h"
 
 namespace kvcast::search {

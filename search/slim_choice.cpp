@@ -4,7 +4,7 @@
 #include <functional>
 #include <tuple>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::search {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "roofline/op_cost.h"
 
 namespace kvcast::simulate {

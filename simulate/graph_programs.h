@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "model/graph.h"
-#include "model/rank_recording.h"
-#include "model/recorder.h"
+#include "model/forward/recorder.h"
+#include "model/graph/graph.h"
+#include "model/record/rank_recording.h"
 #include "roofline/rates.h"
 #include "simulate/programs.h"
 

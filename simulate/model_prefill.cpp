@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "model/error.h"
-#include "model/units.h"
+#include "model/base/error.h"
+#include "model/base/units.h"
 
 namespace kvcast::simulate {
 namespace {

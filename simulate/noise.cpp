@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
-#include "model/order_statistics.h"
+#include "model/base/error.h"
+#include "model/base/order_statistics.h"
 
 namespace kvcast::simulate {
 namespace {

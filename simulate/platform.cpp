@@ -12,7 +12,7 @@
 #include <boost/graph/reverse_graph.hpp>
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::simulate {
 namespace {

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/quantity.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/base/quantity.h"
 #include "simulate/topologies.h"
 
 namespace kvcast::simulate {

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
-#include "model/units.h"
+#include "model/base/error.h"
+#include "model/base/units.h"
 
 namespace kvcast::simulate {
 namespace {

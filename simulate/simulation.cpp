@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "simulate/engine.h"
 
 namespace kvcast::simulate {

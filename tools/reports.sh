@@ -36,7 +36,7 @@ manifest() {
 
 # study NAME INPUT ... -- WORDS ... [-- WORDS ...]: runs each `kvcast WORDS` and writes the manifest.
 study() {
-  local folder=reports/$1 inputs=() commands=() words=()
+  local folder=reports/studies/$1 inputs=() commands=() words=()
   shift
   while [[ $1 != -- ]]; do
     inputs+=("$1")
@@ -65,8 +65,8 @@ paper() {
     shift
   done
   study "$name" data/published/errata.csv data/published/"$group"_*.csv 'data/models/*.json' \
-    "${more[@]}" -- reproduce "$group" --csv "reports/$name/cells.csv" \
-    --plot "reports/$name/published-and-ours.svg" "$@"
+    "${more[@]}" -- reproduce "$group" --csv "reports/studies/$name/cells.csv" \
+    --plot "reports/studies/$name/published-and-ours.svg" "$@"
 }
 
 paper kv-prediction kvp 'data/hardware/*.json'
@@ -80,22 +80,22 @@ done
 seeds="1: weights and prompts of specprefill-example, which positions do not depend on" \
   paper speculative-prefill specprefill 'data/hardware/*.json' -- \
   sweep --model llama-3.1-70b,llama-3.1-405b --hardware h200 --dtype bf16 --batch 16 --prompt-len 32k \
-  --output-len 1 "${parts[@]}" --csv reports/speculative-prefill/parts-rows.csv \
-  --plot reports/speculative-prefill/parts.svg --plot-kind parts
+  --output-len 1 "${parts[@]}" --csv reports/studies/speculative-prefill/parts-rows.csv \
+  --plot reports/studies/speculative-prefill/parts.svg --plot-kind parts
 paper mlkv mlkv data/measurements/mlkv_rtx3060.csv
 paper kv-runahead kvr 'data/hardware/*.json' -- \
-  reproduce kvr-table1 kvr-table2 kvr-table3-base kvr-table3-10gbs --plot reports/kv-runahead/ttft.svg
+  reproduce kvr-table1 kvr-table2 kvr-table3-base kvr-table3-10gbs --plot reports/studies/kv-runahead/ttft.svg
 study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models/llama-7b.json \
-  data/hardware/a100-80gb.json -- reproduce kvr-table3-base --csv reports/llama-7b-a100/cells.csv \
-  --plot reports/llama-7b-a100/ttft.svg
+  data/hardware/a100-80gb.json -- reproduce kvr-table3-base --csv reports/studies/llama-7b-a100/cells.csv \
+  --plot reports/studies/llama-7b-a100/ttft.svg
 study public-measurements data/measurements/{public_llm_latency,published_ttft,openelm_m2_pro}.csv \
   'data/models/*.json' 'data/hardware/*.json' -- \
   validate --measurements data/measurements/public_llm_latency.csv \
-  --csv reports/public-measurements/engine-rows.csv --plot reports/public-measurements/engines.svg -- \
+  --csv reports/studies/public-measurements/engine-rows.csv --plot reports/studies/public-measurements/engines.svg -- \
   validate --measurements data/measurements/published_ttft.csv \
-  --csv reports/public-measurements/paper-rows.csv --plot reports/public-measurements/papers.svg -- \
+  --csv reports/studies/public-measurements/paper-rows.csv --plot reports/studies/public-measurements/papers.svg -- \
   validate --measurements data/measurements/openelm_m2_pro.csv \
-  --csv reports/public-measurements/m2-pro-rows.csv --plot reports/public-measurements/m2-pro.svg
+  --csv reports/studies/public-measurements/m2-pro-rows.csv --plot reports/studies/public-measurements/m2-pro.svg
 
 # llama_bench MODEL: fits two factors to all but the 128-token row of a run, and forecasts others.
 llama_bench() {
@@ -112,14 +112,14 @@ llama_bench() {
     -- "${of[@]}" $bench/run{7,8,9,10}.csv --hardware $bench/$1-three-runs.json
     --csv $bench/$1-next-day.csv --plot $bench/$1-next-day-forecast.svg)
 }
-bench=reports/llama-bench
+bench=reports/studies/llama-bench
 bench_words=()
 llama_bench smollm2-135m
 llama_bench tinyllama-1.1b
 study llama-bench $bench/{machine,openblas}.json $bench/run{1,2,4,5,6,7,8,9,10}.csv 'data/models/*.json' \
   "${bench_words[@]}"
 
-validation=reports/validation
+validation=reports/studies/validation
 seeds='weights and prompts: seed 1'
 study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
   $validation/{this-machine,two-ranks}.json 'data/models/*.json' -- \
@@ -129,7 +129,7 @@ study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},l
 
 # calibrated NAME N RUN ...: N calibrations, combined, and the runs RUN.csv held against them.
 calibrated() {
-  local name=$1 folder=reports/$1 n=$2 runs=() calibrations=() both=() i
+  local name=$1 folder=reports/studies/$1 n=$2 runs=() calibrations=() both=() i
   shift 2
   runs=("${@/#/$folder/}")
   runs=("${runs[@]/%/.csv}")
@@ -153,8 +153,8 @@ calibrated validation-batches 4 {batches,larger,ranks}-{1,2,3,4}
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'
 for study in slim-decode kvp-prefill; do
-  (cd "reports/$study" && gnuplot --default-settings speedups.gp)
-  inputs=("reports/$study/speedups.csv")
-  commands=("cd reports/$study && gnuplot --default-settings speedups.gp")
-  manifest "reports/$study"
+  (cd "reports/studies/$study" && gnuplot --default-settings speedups.gp)
+  inputs=("reports/studies/$study/speedups.csv")
+  commands=("cd reports/studies/$study && gnuplot --default-settings speedups.gp")
+  manifest "reports/studies/$study"
 done

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/error.h"
-#include "model/units.h"
+#include "model/base/error.h"
+#include "model/base/units.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "model/dtype.h"
-#include "model/weights/safetensors.h"
+#include "model/base/dtype.h"
+#include "model/io/weights/safetensors.h"
 
 namespace kvcast {
 

@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/weights/gguf.h"
-#include "model/weights/gguf_model.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/io/weights/gguf.h"
+#include "model/io/weights/gguf_model.h"
 
 namespace kvcast {
 namespace {

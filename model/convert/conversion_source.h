@@ -8,9 +8,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "model/recording.h"
-#include "model/weights/checkpoint.h"
-#include "model/weights/safetensors.h"
+#include "model/io/weights/checkpoint.h"
+#include "model/io/weights/safetensors.h"
+#include "model/record/recording.h"
 
 namespace kvcast {
 

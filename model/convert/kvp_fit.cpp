@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "model/base/error.h"
 #include "model/convert/checkpoint_writer.h"
 #include "model/convert/ridge_regression.h"
-#include "model/error.h"
 
 namespace kvcast {
 namespace {

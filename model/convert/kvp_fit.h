@@ -12,9 +12,9 @@
 #include <span>
 #include <vector>
 
-#include "model/dtype.h"
+#include "model/base/dtype.h"
+#include "model/config/kv_predictor.h"
 #include "model/execute/generate.h"
-#include "model/kv_predictor.h"
 
 namespace kvcast {
 

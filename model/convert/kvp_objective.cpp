@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "model/base/error.h"
 #include "model/convert/kvp_fit.h"
-#include "model/error.h"
 
 namespace kvcast {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/base/error.h"
 #include "model/convert/checkpoint_writer.h"
-#include "model/error.h"
-#include "model/weights/weight_map.h"
+#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace {

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "model/base/dtype.h"
 #include "model/convert/conversion_source.h"
-#include "model/dtype.h"
+#include "model/io/weights/checkpoint.h"
 #include "model/methods/mlkv.h"
-#include "model/weights/checkpoint.h"
 
 namespace kvcast {
 

@@ -9,11 +9,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/config/layer_pruning.h"
 #include "model/convert/checkpoint_writer.h"
-#include "model/error.h"
-#include "model/layer_pruning.h"
-#include "model/weights/weight_map.h"
+#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "model/base/dtype.h"
 #include "model/convert/conversion_source.h"
-#include "model/dtype.h"
-#include "model/weights/checkpoint.h"
+#include "model/io/weights/checkpoint.h"
 
 namespace kvcast {
 

@@ -6,7 +6,7 @@
 #include <Eigen/Core>
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast {
 namespace {

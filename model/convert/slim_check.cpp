@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/execute/batch_order.h"
 
 namespace kvcast {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "model/execute/generate.h"
-#include "model/weights/checkpoint.h"
+#include "model/io/weights/checkpoint.h"
 
 namespace kvcast {
 

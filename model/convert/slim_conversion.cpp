@@ -10,10 +10,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "model/base/error.h"
 #include "model/convert/checkpoint_writer.h"
 #include "model/convert/slim_weights.h"
-#include "model/error.h"
-#include "model/weights/weight_source.h"
+#include "model/io/weights/weight_source.h"
 
 namespace kvcast {
 namespace {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "model/config/slim_forms.h"
 #include "model/convert/conversion_source.h"
 #include "model/execute/generate.h"
-#include "model/slim_forms.h"
 
 namespace kvcast {
 

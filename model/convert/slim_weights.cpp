@@ -7,7 +7,7 @@
 #include <Eigen/Core>
 #include <Eigen/QR>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "model/dtype.h"
+#include "model/base/dtype.h"
 
 namespace kvcast {
 

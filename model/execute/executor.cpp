@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/base/stopwatch.h"
 #include "model/execute/exchange.h"
 #include "model/execute/kernels.h"
 #include "model/execute/messenger.h"
 #include "model/execute/token_places.h"
-#include "model/stopwatch.h"
-#include "model/work.h"
+#include "model/graph/work.h"
 
 namespace kvcast::execute {
 namespace {

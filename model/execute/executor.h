@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "model/count.h"
+#include "model/base/count.h"
 #include "model/execute/arena.h"
 #include "model/execute/cache_store.h"
 #include "model/execute/plain_loops.h"
 #include "model/execute/weight_store.h"
-#include "model/graph.h"
+#include "model/graph/graph.h"
 
 namespace kvcast::execute {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "model/dtype.h"
+#include "model/base/dtype.h"
 
 namespace kvcast::execute {
 

@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "model/base/stopwatch.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/messenger.h"
-#include "model/prompt_length.h"
-#include "model/rank_recording.h"
-#include "model/stopwatch.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/record/prompt_length.h"
+#include "model/record/rank_recording.h"
 
 namespace kvcast::execute {
 namespace {

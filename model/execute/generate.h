@@ -12,8 +12,8 @@
 
 #include "model/execute/executor.h"
 #include "model/execute/helper_run.h"
-#include "model/recording.h"
-#include "model/weights/checkpoint.h"
+#include "model/io/weights/checkpoint.h"
+#include "model/record/recording.h"
 
 namespace kvcast::execute {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/execute/executor.h"
-#include "model/recording.h"
+#include "model/record/recording.h"
 
 namespace kvcast::execute {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-#include "model/stopwatch.h"
+#include "model/base/stopwatch.h"
 
 namespace kvcast::execute {
 namespace {

@@ -8,10 +8,10 @@
 
 #include <omp.h>
 
+#include "model/base/order_statistics.h"
+#include "model/base/stopwatch.h"
 #include "model/execute/matrix.h"
 #include "model/execute/vector_lanes.h"
-#include "model/order_statistics.h"
-#include "model/stopwatch.h"
 
 namespace kvcast::execute {
 namespace {

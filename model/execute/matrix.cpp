@@ -8,7 +8,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::execute {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::execute {
 

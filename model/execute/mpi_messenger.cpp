@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 #if defined(KVCAST_HAS_MPI)
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "model/error.h"
-#include "model/graph.h"
+#include "model/base/error.h"
+#include "model/graph/graph.h"
 
 namespace kvcast::execute {
 

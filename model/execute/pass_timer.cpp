@@ -1,6 +1,6 @@
 #include "model/execute/pass_timer.h"
 
-#include "model/stopwatch.h"
+#include "model/base/stopwatch.h"
 
 namespace kvcast::execute {
 

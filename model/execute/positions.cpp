@@ -8,7 +8,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast::execute {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <type_traits>
 
-#include "model/rank_recording.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/record/rank_recording.h"
 
 namespace kvcast::execute {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/execute/vector_math.h"
 
 namespace kvcast::execute {

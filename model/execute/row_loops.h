@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "model/op.h"
+#include "model/graph/op.h"
 
 namespace kvcast::execute {
 

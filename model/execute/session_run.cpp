@@ -5,12 +5,12 @@
 
 #include <fmt/ranges.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/base/stopwatch.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
 #include "model/execute/messenger.h"
-#include "model/stopwatch.h"
-#include "model/work.h"
+#include "model/graph/work.h"
 
 namespace kvcast::execute {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "model/dtype.h"
+#include "model/base/dtype.h"
 #include "model/execute/operand.h"
 
 namespace kvcast::execute {

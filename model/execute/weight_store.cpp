@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "model/recording.h"
+#include "model/record/recording.h"
 
 namespace kvcast::execute {
 namespace {

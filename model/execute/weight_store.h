@@ -9,7 +9,7 @@
 #include "model/execute/matrix.h"
 #include "model/execute/operand.h"
 #include "model/execute/row_table.h"
-#include "model/weights/checkpoint.h"
+#include "model/io/weights/checkpoint.h"
 
 namespace kvcast::execute {
 

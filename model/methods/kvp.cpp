@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/kv_predictor.h"
-#include "model/layer_pruning.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/config/kv_predictor.h"
+#include "model/config/layer_pruning.h"
 #include "model/methods/method.h"
 #include "model/methods/prompt_scores.h"
 

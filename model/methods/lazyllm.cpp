@@ -1,7 +1,7 @@
 #include <memory>
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/methods/prompt_scores.h"
 #include "model/methods/token_revival.h"
 

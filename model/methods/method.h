@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "model/architecture.h"
-#include "model/count.h"
-#include "model/forward.h"
-#include "model/helper_pass.h"
+#include "model/base/count.h"
+#include "model/config/architecture.h"
+#include "model/forward/forward.h"
+#include "model/forward/helper_pass.h"
+#include "model/forward/token_selection.h"
 #include "model/methods/placement.h"
-#include "model/token_selection.h"
 
 namespace kvcast {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/methods/method.h"
 
 namespace kvcast {

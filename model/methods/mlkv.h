@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/architecture.h"
+#include "model/config/architecture.h"
 
 namespace kvcast {
 

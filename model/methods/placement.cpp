@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/base/units.h"
 #include "model/methods/method.h"
-#include "model/units.h"
 
 namespace kvcast {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/recorder.h"
+#include "model/forward/recorder.h"
 
 namespace kvcast {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 namespace kvcast {
 

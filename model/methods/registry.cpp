@@ -2,7 +2,7 @@
 #include <charconv>
 #include <map>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/methods/method.h"
 
 // One line for each file of this folder, which defines a function of that name.

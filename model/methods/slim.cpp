@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/config/slim_forms.h"
 #include "model/methods/method.h"
-#include "model/slim_forms.h"
 
 namespace kvcast {
 namespace {

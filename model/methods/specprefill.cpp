@@ -1,9 +1,9 @@
 #include <memory>
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/config/shared_vocabulary.h"
 #include "model/methods/prompt_scores.h"
-#include "model/shared_vocabulary.h"
 
 namespace kvcast {
 namespace {

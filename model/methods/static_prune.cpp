@@ -1,7 +1,7 @@
 #include <cmath>
 #include <string>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "model/methods/prompt_scores.h"
 
 namespace kvcast {

@@ -1,4 +1,4 @@
-#include "model/audio/log_mel.h"
+#include "model/io/audio/log_mel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 

@@ -1,4 +1,4 @@
-#include "model/audio/resample.h"
+#include "model/io/audio/resample.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "model/audio/wav_file.h"
+#include "model/io/audio/wav_file.h"
 
 #include <array>
 #include <bit>

@@ -5,7 +5,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -21,7 +21,7 @@ std::string a100(const std::string& quartiles = "0.99,1.01") {
          "copy,fp16,1,0,1500e9,1,0.99,1.01,20\n";
 }
 
-std::string file_with(const reports::TestFolder& folder, const std::string& text) {
+std::string file_with(const TestFolder& folder, const std::string& text) {
   std::ofstream(folder / "a100.csv") << text;
   return (folder / "a100.csv").string();
 }
@@ -29,7 +29,7 @@ std::string file_with(const reports::TestFolder& folder, const std::string& text
 }  // namespace
 
 TEST_CASE("calibrate: imported micro-benchmarks become a hardware file that forecasts use") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string output = (folder / "mine.json").string();
   const ProgramResult r = run_program("calibrate --hardware a100-80gb --import " +
                                       file_with(folder, a100()) + " --output " + output);
@@ -53,7 +53,7 @@ TEST_CASE("calibrate: imported micro-benchmarks become a hardware file that fore
 
 // Only that it is measured: this machine may be as noisy as it likes.
 TEST_CASE("calibrate: --quick measures this machine, and its file says when and how") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string output = (folder / "here.json").string();
   const ProgramResult r = run_program("calibrate --quick --force --threads 1 --output " + output);
   CAPTURE(r.errors);
@@ -79,7 +79,7 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
 }
 
 TEST_CASE("calibrate: noisy imports are refused unless forced") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string output = (folder / "mine.json").string();
   const std::string command = "calibrate --hardware a100-80gb --import " +
                               file_with(folder, a100("0.8,1.3")) + " --output " + output;
@@ -95,7 +95,7 @@ TEST_CASE("calibrate: noisy imports are refused unless forced") {
 }
 
 TEST_CASE("calibrate: what does not go together is refused") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string csv = file_with(folder, a100());
   const std::string output = " --output " + (folder / "mine.json").string();
   check_refused("calibrate --hardware a100-80gb" + output, "--import");
@@ -116,7 +116,7 @@ TEST_CASE("calibrate: what does not go together is refused") {
 
 TEST_CASE(
     "calibrate: --combine takes the medians of calibrations, shows them, and measures nothing") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string import = "calibrate --hardware a100-80gb --import ";
   const std::string half = (folder / "half.json").string();
   const std::string third = (folder / "third.json").string();

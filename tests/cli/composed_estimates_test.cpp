@@ -7,10 +7,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -291,7 +291,7 @@ const std::vector<std::pair<std::string, std::string>> refusals{
 };
 
 TEST_CASE("composed: what does not compose is one line of estimate, and a row of sweep") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string file = (folder / "sweep.csv").string();
   const std::string point = device + "--model pythia-160m --prompt-len 1000 --method ";
   std::string methods = "plain";
@@ -300,11 +300,11 @@ TEST_CASE("composed: what does not compose is one line of estimate, and a row of
     methods += ";" + method;
   }
   REQUIRE(run_program("sweep " + point + "'" + methods + "' --csv " + file).status == 0);
-  const reports::CsvTable table = reports::CsvTable::read(file);
+  const CsvTable table = CsvTable::read(file);
   REQUIRE(table.size() == 1 + refusals.size());
   CHECK(table[0].text("error").empty());
   for (std::size_t i = 0; i < refusals.size(); ++i) {
-    const reports::CsvRow row = table[i + 1];
+    const CsvRow row = table[i + 1];
     CHECK(row.text("method") == refusals[i].first);
     CHECK(row.text("ttft_s").empty());
     CHECK(row.text("error").find(refusals[i].second) != std::string::npos);
@@ -318,7 +318,7 @@ TEST_CASE("composed: what does not compose is one line of estimate, and a row of
 }
 
 TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string file = (folder / "sweep.csv").string();
   const std::vector<std::string> methods{
       "random-prune:keep=0.25+mlkv:layers=4,heads=2",
@@ -333,11 +333,11 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
                       "--model pythia-160m --output-len 8 --prompt-len 1000 --method '" + list +
                       "' --csv " + file)
               .status == 0);
-  const reports::CsvTable table = reports::CsvTable::read(file);
+  const CsvTable table = CsvTable::read(file);
   REQUIRE(table.size() == methods.size());
   for (std::size_t i = 0; i < methods.size(); ++i) {
     CAPTURE(methods[i]);
-    const reports::CsvRow row = table[i];
+    const CsvRow row = table[i];
     const json e = estimate("pythia-160m", methods[i]);
     for (const char* key :
          {"ttft_s", "tpot_s", "prefill_flops", "decode_bytes_per_token", "kv_cache_bytes",

@@ -7,7 +7,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 
@@ -98,7 +98,7 @@ TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing el
 
 TEST_CASE("contract: reproduce --plot writes its points over neither rows nor published tables") {
   namespace fs = std::filesystem;
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path data = folder / "data";
   fs::create_directory(data);
   for (const char* name : {"models", "hardware"}) {

@@ -84,7 +84,7 @@ TEST_CASE("documentation: the guide to forward passes shows what the program pri
 TEST_CASE("documentation: each study shows what the program prints") {
   for (const char* name : {"kv-prediction", "slim-attention", "speculative-prefill", "mlkv",
                            "kv-runahead", "llama-7b-a100", "public-measurements"}) {
-    check_document("reports/" + std::string(name) + "/README.md");
+    check_document("reports/studies/" + std::string(name) + "/README.md");
   }
 }
 

@@ -6,10 +6,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -21,7 +21,7 @@ const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 const std::string pair = "--base " + oracle + "openelm --auxiliary " + oracle + "kvp/auxiliary ";
 
 /// Token ids of OpenELM's tiny vocabulary in a file.
-std::string write_ids(const reports::TestFolder& folder, int count) {
+std::string write_ids(const TestFolder& folder, int count) {
   json ids = json::array();
   for (int i = 0; i < count; ++i) ids.push_back((i * i * 7 + 11 * i + 3) % 67);
   const fs::path file = folder / "ids.json";
@@ -30,7 +30,7 @@ std::string write_ids(const reports::TestFolder& folder, int count) {
 }
 
 TEST_CASE("convert prune: --json says which layers are left, and the new checkpoint runs") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const json j =
       run_json("convert prune --quiet --json " + oracle + "openelm " + out + " --keep 0.5");
@@ -51,7 +51,7 @@ TEST_CASE("convert prune: --json says which layers are left, and the new checkpo
 }
 
 TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string ids = write_ids(folder, 400);
   const std::string out = (folder / "maps").string();
   const std::string csv = (folder / "errors.csv").string();
@@ -85,7 +85,7 @@ TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them")
 }
 
 TEST_CASE("convert kvp: bad input is refused in one line and nothing is written") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "maps").string();
   const std::string command = "convert kvp --quiet " + pair + out + " ";
   check_refused(command, "got no text, expected --fit TEXT, or --identity");
@@ -121,7 +121,7 @@ TEST_CASE("convert kvp: bad input is refused in one line and nothing is written"
 
 // 9 tokens to fit 9 unknowns of each output, and 9 others, none of them seen, to predict.
 TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path ids = folder / "ids.json";
   std::ofstream(ids) << "[0,1,2,3,4,5,6,7,8,40,41,42,43,44,45,46,47,48]";
   const ProgramResult r = run_program("convert kvp --json " + pair + (folder / "maps").string() +
@@ -143,7 +143,7 @@ TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line
 }
 
 TEST_CASE("convert kvp: plots of errors over layers and positions beside their points") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string layers = (folder / "layers.svg").string();
   const std::string positions = (folder / "positions.png").string();
   const json j = run_json("convert kvp --quiet --json " + pair + "--fit " + write_ids(folder, 400) +
@@ -151,26 +151,26 @@ TEST_CASE("convert kvp: plots of errors over layers and positions beside their p
                           " --plot-positions " + positions);
   CHECK(fs::file_size(layers) > 0);
   CHECK(fs::file_size(positions) > 0);
-  const reports::CsvTable by_layer = reports::CsvTable::read(folder / "layers.csv");
+  const CsvTable by_layer = CsvTable::read(folder / "layers.csv");
   REQUIRE(by_layer.size() == 2 * 3);  // keys and values of 3 layers
   CHECK(by_layer.rows()[0].number("l1") == j["layers"][0]["key_l1"].get<double>());
-  const reports::CsvTable by_position = reports::CsvTable::read(folder / "positions.csv");
+  const CsvTable by_position = CsvTable::read(folder / "positions.csv");
   REQUIRE(by_position.size() == 2 * 32);
   CHECK(by_position.rows()[63].number("l1") == j["positions"][31]["value_l1"].get<double>());
 
   // The paper's figures 6 and 7 have R2 beside L1.
   CHECK(fs::file_size(folder / "layers-r2.svg") > 0);
   CHECK(fs::file_size(folder / "positions-r2.png") > 0);
-  const reports::CsvTable layers_r2 = reports::CsvTable::read(folder / "layers-r2.csv");
+  const CsvTable layers_r2 = CsvTable::read(folder / "layers-r2.csv");
   REQUIRE(layers_r2.size() == 2 * 3);
   CHECK(layers_r2.rows()[4].number("r2") == j["layers"][1]["value_r2"].get<double>());
-  const reports::CsvTable positions_r2 = reports::CsvTable::read(folder / "positions-r2.csv");
+  const CsvTable positions_r2 = CsvTable::read(folder / "positions-r2.csv");
   REQUIRE(positions_r2.size() == 2 * 32);
   CHECK(positions_r2.rows()[9].number("r2") == j["positions"][9]["key_r2"].get<double>());
 }
 
 TEST_CASE("convert kvp: an output that cannot be written is seen before anything is fitted") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path out = folder / "maps";
   const std::string command = "convert kvp --quiet " + pair + out.string() + " --window 32 --fit " +
                               write_ids(folder, 400) + " ";
@@ -193,7 +193,7 @@ TEST_CASE("convert kvp: an output that cannot be written is seen before anything
 }
 
 TEST_CASE("validate kvp: an auxiliary in a folder named lp-0.50 is the model in that folder") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   fs::copy(fs::path(oracle) / "kvp" / "auxiliary", folder / "lp-0.50");
   const std::string rest = " --predictor " + oracle + "kvp/predictor --text " +
                            write_ids(folder, 60) + " --base " + oracle + "openelm";
@@ -213,7 +213,7 @@ TEST_CASE("validate kvp: an auxiliary in a folder named lp-0.50 is the model in 
 }
 
 TEST_CASE("convert kvp: tokenizers that differ are seen") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path data = fs::path(KVCAST_SOURCE_DIR) / "tests" / "text" / "data";
   const fs::path a = folder / "a", b = folder / "b";
   fs::copy(fs::path(oracle) / "openelm", a);

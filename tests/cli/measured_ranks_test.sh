@@ -22,7 +22,7 @@ fail() {
 # has WORD FILE
 has() { grep -qF -- "$1" "$2" || fail "'$1' is not in $2: $(cat "$2")"; }
 
-cp "$source/reports/kvr-measured/hardware/memory-2.json" two.json
+cp "$source/reports/studies/kvr-measured/hardware/memory-2.json" two.json
 cp "$source/data/hardware/x86-server-cpu.json" one.json
 measure=("$program" validate --measure --quick --threads 1 --json --hardware one.json
   --rank-hardware two.json --attention tiled --output-len 3)

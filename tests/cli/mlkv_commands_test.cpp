@@ -9,7 +9,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -20,7 +20,7 @@ using nlohmann::json;
 const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 
 TEST_CASE("convert mlkv: the new checkpoint runs, and --json says what changed") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const json j = run_json("convert mlkv --quiet --json " + oracle + "gpt_neox " + out +
                           " --kv-layers 1 --kv-heads 1 --merge sequential --widen copy");
@@ -50,7 +50,7 @@ TEST_CASE("convert mlkv: of a GGUF file, all layers and heads kept, the tokens s
     MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
     return;
   }
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   REQUIRE(run_program("convert mlkv --quiet " + smollm.string() + " " + out +
                       " --kv-layers 30 --kv-heads 3")
@@ -62,7 +62,7 @@ TEST_CASE("convert mlkv: of a GGUF file, all layers and heads kept, the tokens s
 }
 
 TEST_CASE("convert mlkv: wrong requests are refused in one line, and leave nothing") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = " " + (folder / "out").string() + " ";
   const std::string convert = "convert mlkv ";
   const std::string neox = convert + oracle + "gpt_neox" + out;

@@ -8,7 +8,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -70,7 +70,7 @@ TEST_CASE("partition search: a command of the user's times the partitions") {
 }
 
 TEST_CASE("partition table: kept, looked up between its contexts, refused for another model") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string file = (folder / "table.json").string();
   const std::string csv = (folder / "table.csv").string();
   const json table = run_json(

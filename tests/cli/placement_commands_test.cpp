@@ -4,10 +4,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -74,7 +74,7 @@ TEST_CASE("estimate: kvr with partition=search takes the searched one, over the 
 }
 
 TEST_CASE("sweep: rows of kvr and tsp are what estimate says") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string csv = (folder / "a.csv").string();
   const ProgramResult sweep =
       run_program("sweep " + base + "--output-len 8 --csv " + csv +
@@ -82,7 +82,7 @@ TEST_CASE("sweep: rows of kvr and tsp are what estimate says") {
                   "slim:option=kcache+tsp:p=2'");
   CAPTURE(sweep.errors);
   REQUIRE(sweep.status == 0);
-  const reports::CsvTable table = reports::CsvTable::read(csv);
+  const CsvTable table = CsvTable::read(csv);
   REQUIRE(table.size() == 4);
   for (std::size_t i = 0; i < table.size(); ++i) {
     const std::string method = table[i].text("method");

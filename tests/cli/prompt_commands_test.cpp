@@ -5,10 +5,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -20,7 +20,7 @@ const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 const std::string tokenizers = std::string(KVCAST_SOURCE_DIR) + "/tests/text/data/";
 
 TEST_CASE("run specprefill: the dumped importance says which tokens were kept") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string csv = (folder / "importance.csv").string();
   const json j = run_json("run --json --count --model " + oracle +
                           "llama_mha --prompt-len 21 --output-len 4 --method "
@@ -29,12 +29,12 @@ TEST_CASE("run specprefill: the dumped importance says which tokens were kept") 
   CHECK(j["kept_tokens"] == 7);
   CHECK(j["counted_flops"] == j["analytic_flops"]);
   CHECK(j["counted_bytes"] == j["analytic_bytes"]);
-  const reports::CsvTable table = reports::CsvTable::read(csv);
+  const CsvTable table = CsvTable::read(csv);
   REQUIRE(table.size() == 21);
   double least_kept = 2;
   double most_dropped = 0;
   std::uint64_t kept = 0;
-  for (const reports::CsvRow& row : table.rows()) {
+  for (const CsvRow& row : table.rows()) {
     const double importance = row.number("importance");
     if (row.whole("kept") == 1) {
       least_kept = std::min(least_kept, importance);
@@ -48,7 +48,7 @@ TEST_CASE("run specprefill: the dumped importance says which tokens were kept") 
 }
 
 TEST_CASE("run specprefill: a speculator of another size, and one whose words are others") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string run = "run --json --tokens 40,41,42,43,44,45 --output-len 3 --model ";
   const std::string method = " --method specprefill:keep=0.5,lookahead=2,speculator=";
   const json other =
@@ -117,7 +117,7 @@ TEST_CASE("choose keep-rate: a target gives a share, and the share gives the spe
 }
 
 TEST_CASE("specprefill: the base named as its own speculator is the same as none named") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string point = " --model pythia-160m --hardware h200 --prompt-len 2k --output-len 8 ";
   const std::string options = "keep=0.3,lookahead=2";
   const std::string named = "specprefill:speculator=pythia-160m," + options;
@@ -133,7 +133,7 @@ TEST_CASE("specprefill: the base named as its own speculator is the same as none
     const std::string csv = (folder.path() / (reuse.empty() ? "own.csv" : "reuse.csv")).string();
     REQUIRE(run_program("sweep --quiet" + point + "--method '" + named + reuse + "' --csv " + csv)
                 .status == 0);
-    const reports::CsvTable table = reports::CsvTable::read(csv);
+    const CsvTable table = CsvTable::read(csv);
     REQUIRE(table.size() == 1);
     CHECK(table[0].text("method") == named + reuse);
     CHECK(table[0].number("weight_bytes") == own["weight_bytes"]);
@@ -170,18 +170,18 @@ TEST_CASE("specprefill: the base named as its own speculator is the same as none
 }
 
 TEST_CASE("run specprefill: the importance is drawn over the prompt, with what was kept") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   run_json("run --json --model " + oracle +
            "llama_mha --prompt-len 21 --output-len 2 --method specprefill:keep=0.3 "
            "--plot-importance " +
            (folder / "importance.svg").string());
   CHECK(fs::file_size(folder / "importance.svg") > 0);
-  const reports::CsvTable table = reports::CsvTable::read(folder / "importance.csv");
+  const CsvTable table = CsvTable::read(folder / "importance.csv");
   CHECK(table.size() == 21 + 7);  // all tokens, and ⌈0.3·21⌉ kept ones
 }
 
 TEST_CASE("run: files of importance that cannot be written are seen before the run") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string run =
       "run --quiet --model " + oracle + "llama_mha --tokens 1,2,3,4,5,6 --output-len 2 --method ";
   const std::string weighs = run + "specprefill:keep=0.5,lookahead=2 ";
@@ -212,7 +212,7 @@ TEST_CASE(
 }
 
 TEST_CASE("run: prompts of different lengths run one by one, and the answer says so") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string csv = (folder / "importance.csv").string();
   const std::string run = "run --quiet --json --model " + oracle +
                           "llama_mha --output-len 4 --method specprefill:keep=0.5,lookahead=2 ";
@@ -227,7 +227,7 @@ TEST_CASE("run: prompts of different lengths run one by one, and the answer says
   CHECK(both["analytic_flops"].get<std::uint64_t>() ==
         first["analytic_flops"].get<std::uint64_t>() +
             second["analytic_flops"].get<std::uint64_t>());
-  CHECK(reports::CsvTable::read(csv).size() == 6 + 3);
+  CHECK(CsvTable::read(csv).size() == 6 + 3);
   const ProgramResult text = run_program("run --model " + oracle +
                                          "llama_mha --output-len 4 --tokens '5,9,2,7,1,8;3,4,3'");
   CHECK(text.errors.find("prompts of 3 to 6 tokens") != std::string::npos);
@@ -257,13 +257,13 @@ TEST_CASE("estimate and choose keep-rate: chunks or pools beyond the prompt are 
 }
 
 TEST_CASE("choose keep-rate: the CSV says which row is chosen, and stderr why none is") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string file = (folder / "rates.csv").string();
   const std::string choose =
       "choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware h200 "
       "--prompt-len 16k --lookahead 1 --csv ";
   REQUIRE(run_program(choose + file + " --target-speedup 2").status == 0);
-  const reports::CsvTable table = reports::CsvTable::read(file);
+  const CsvTable table = CsvTable::read(file);
   REQUIRE(table.size() == 6);  // the answer and the five usual rates
   CHECK(table.rows()[0].text("chosen") == "true");
   for (std::size_t i = 1; i < 6; ++i) CHECK(table.rows()[i].text("chosen") == "false");

@@ -9,7 +9,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -20,7 +20,7 @@ using nlohmann::json;
 const std::string model =
     "--model " + std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/llama_gqa_llama3_rope ";
 
-std::string write_ids(const reports::TestFolder& folder) {
+std::string write_ids(const TestFolder& folder) {
   json ids = json::array();
   for (int i = 0; i < 80; ++i) ids.push_back((i * i * 7 + 11 * i + 3) % 41);
   const fs::path file = folder / "ids.json";
@@ -29,7 +29,7 @@ std::string write_ids(const reports::TestFolder& folder) {
 }
 
 TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the base itself") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string arguments = "validate quality --quiet --json --threads 1 " + model + "--text " +
                                 write_ids(folder) +
                                 " --samples 3 --prompt-len 12 --continuation 4 "
@@ -63,7 +63,7 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
 }
 
 TEST_CASE("validate quality: wrong requests") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string ids = write_ids(folder);
   const std::string csv = " --csv " + (folder / "q.csv").string();
   const std::string command = "validate quality --quiet " + model;
@@ -89,7 +89,7 @@ TEST_CASE("validate quality: wrong requests") {
 }
 
 TEST_CASE("validate quality: the base named as its own speculator is the same as none named") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string base = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/llama_gqa_llama3_rope";
   const json j = run_json("validate quality --quiet --json --threads 1 " + model + "--text " +
                           write_ids(folder) + " --samples 2 --prompt-len 12 --continuation 4 " +
@@ -106,7 +106,7 @@ TEST_CASE("validate quality: the base named as its own speculator is the same as
 
 TEST_CASE("validate quality: a speculator whose words are others") {
   const std::string source(KVCAST_SOURCE_DIR);
-  const reports::TestFolder folder;
+  const TestFolder folder;
   for (const char* name : {"base", "same", "other"}) {
     fs::copy(source + "/tests/oracle/llama_mha", folder / name, fs::copy_options::recursive);
   }

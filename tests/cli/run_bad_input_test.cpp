@@ -13,12 +13,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
-#include "model/weights/mapped_file.h"
-#include "model/weights/safetensors.h"
+#include "model/base/json_file.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/model/checkpoint_files.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -68,7 +68,7 @@ struct Model {
   std::string weights() const { return (folder / "model.safetensors").string(); }
   std::string run() const { return "--model " + folder.path().string() + " --tokens 1,2"; }
 
-  reports::TestFolder folder;
+  TestFolder folder;
   json config;
   Tensors tensors;
 };
@@ -219,7 +219,7 @@ TEST_CASE("bad input: run takes the output that just fits a position table") {
 }
 
 TEST_CASE("bad input: run refuses features of another shape") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "features.safetensors";
   const auto refused = [&](const std::vector<std::uint64_t>& shape, const std::string& message) {
     std::uint64_t elements = 1;
@@ -322,7 +322,7 @@ TEST_CASE("bad input: run refuses checkpoints that are not the model of their co
 }
 
 TEST_CASE("bad input: run refuses fused rows beyond the file without listing them") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   fs::copy_file(oracle + "phi3/model.safetensors", folder / "model.safetensors");
   json config = read_json_file(oracle + "phi3/config.json");
   config["intermediate_size"] = std::uint64_t{1} << 40;
@@ -331,7 +331,7 @@ TEST_CASE("bad input: run refuses fused rows beyond the file without listing the
 }
 
 TEST_CASE("bad input: run refuses an index whose shards are not what it says") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   fs::copy(oracle + "llama_sharded", folder.path(), fs::copy_options::recursive);
   const std::string run = "--model " + folder.path().string() + " --tokens 1";
   CHECK(run_program("run --quiet " + run).status == 0);
@@ -352,7 +352,7 @@ TEST_CASE("bad input: run refuses an index whose shards are not what it says") {
 }
 
 TEST_CASE("bad input: run refuses GGUF files that lie") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "model.gguf";
   const std::string run = "--model " + file.string() + " --tokens 1";
   const auto refused = [&](const std::string& bytes, const std::string& message) {

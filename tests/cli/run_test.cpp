@@ -13,12 +13,12 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
-#include "model/weights/mapped_file.h"
-#include "model/weights/safetensors.h"
+#include "model/base/json_file.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/execute/relative_difference.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -118,7 +118,7 @@ TEST_CASE("run: --rounds gives every round's times and their medians, and the sa
 }
 
 TEST_CASE("run: --logits writes the prompt's logits, those of transformers") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "logits.safetensors";
   for (const char* name : {"llama_sharded", "gpt2", "gemma2", "gpt_neox", "falcon_40b"}) {
     CAPTURE(name);
@@ -143,7 +143,7 @@ TEST_CASE("run: --logits writes the prompt's logits, those of transformers") {
 }
 
 TEST_CASE("run: T5 reads --encoder-tokens, and --tokens for its decoder") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "logits.safetensors";
   const Case c("t5");
   const std::string encoder = "--json --encoder-tokens " + joined(c.sequences("encoder_tokens"));
@@ -160,7 +160,7 @@ TEST_CASE("run: T5 reads --encoder-tokens, and --tokens for its decoder") {
 }
 
 TEST_CASE("run: Whisper reads --features") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "logits.safetensors";
   const Case c("whisper");
   const std::string features = "--json --features " + (c.folder / "features.safetensors").string();
@@ -199,7 +199,7 @@ TEST_CASE("run: counted work equals analytic work for every family and both atte
 }
 
 TEST_CASE("run: --dtype fp64 computes in doubles, counts their bytes and writes them") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "logits.safetensors";
   const Case c("llama_gqa_llama3_rope");
   const Sequences prompts = c.sequences("prompt");
@@ -230,7 +230,7 @@ TEST_CASE("run: --dtype fp64 computes in doubles, counts their bytes and writes 
 }
 
 TEST_CASE("run: one thread and two give the same bytes") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   for (const char* name : {"llama_gqa_llama3_rope", "gpt_neox", "opt"}) {
     CAPTURE(name);
     const Case c(name);
@@ -260,7 +260,7 @@ TEST_CASE("run: without --json the tokens are on stdout, and nothing else") {
 }
 
 TEST_CASE("run: a prompt file of ids, and prefill in chunks, change nothing") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const Case c("qwen2");
   const json whole =
       run_json(c.run("--json --output-len 9 --tokens " + joined(c.sequences("prompt"))));
@@ -283,7 +283,7 @@ TEST_CASE("run: a real model goes on with a text") {
   const ProgramResult streamed = run_program(model + "--output-len 3 --prompt " + prompt);
   CHECK(streamed.output == j["text"].get<std::string>() + "\n");
 
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "prompt.txt";
   std::ofstream(file) << "The capital of France is";
   const json from_file = run_json(model + "--json --output-len 3 --prompt-file " + file.string());

@@ -6,13 +6,13 @@
 
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
+using kvcast::TestFolder;
 using nlohmann::json;
-using reports::TestFolder;
 
 const std::string scenario = R"({"schedule": "kvr", "topology": "switch", "devices": 2,
     "layers": 4, "link_bytes_per_s": 1e9, "link_latency_s": 5e-5, "bytes_per_token_layer": 16384,

@@ -8,10 +8,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -23,7 +23,7 @@ const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 const std::string tokens = " --calibration-tokens 1,2,3,4,5,6,7,8,9,10 ";
 
 TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from half the cache") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const json j =
       run_json("convert slim -q --json --max-error 0.1 " + oracle + "opt " + out + tokens);
@@ -83,7 +83,7 @@ void write_sound(const std::string& path, std::uint32_t samples) {
 }
 
 TEST_CASE("convert slim: bad input is one line, and nothing is written") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const auto refused = [&](const std::string& model, const std::string& flags,
                            const std::string& part) {
@@ -116,7 +116,7 @@ TEST_CASE("convert slim: bad input is one line, and nothing is written") {
 
 // Prompts of 9 and 2 tokens, 15 decode steps behind each.
 TEST_CASE("convert slim: calibration prompts of different lengths are compared each for itself") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const auto convert = [&](const std::string& out, const std::string& ids) {
     return run_json("convert slim -q --json --max-error 0.1 --dtype bf16 " + oracle + "opt " +
                     (folder.path() / out).string() + " --calibration-tokens '" + ids + "'");
@@ -132,7 +132,7 @@ TEST_CASE("convert slim: calibration prompts of different lengths are compared e
 }
 
 TEST_CASE("convert slim: results that cannot be written are refused before the checkpoint is") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const auto refused = [&](const std::string& out, const std::string& flags) {
     check_refused(
         "convert slim -q " + oracle + "opt " + (folder.path() / out).string() + tokens + flags,
@@ -147,7 +147,7 @@ TEST_CASE("convert slim: results that cannot be written are refused before the c
 }
 
 TEST_CASE("convert slim: errors as rows and as a picture, and what they do to the logits") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const std::string csv = (folder / "errors.csv").string();
   const std::string plot = (folder / "picture.svg").string();
@@ -158,7 +158,7 @@ TEST_CASE("convert slim: errors as rows and as a picture, and what they do to th
   CHECK(j["logit_error"].get<double>() > 1e-4);  // bf16 has 8 bits
   CHECK(j["logit_error"].get<double>() < 0.1);
   CHECK(j["compared_positions"] == 10 + 15);  // the prompt, and what follows its last token
-  const reports::CsvTable rows = reports::CsvTable::read(csv);
+  const CsvTable rows = CsvTable::read(csv);
   std::size_t row = 0;
   for (const json& layer : j["layers"]) {
     const json& errors = layer["relative_error"];
@@ -187,7 +187,7 @@ TEST_CASE("convert slim: errors as rows and as a picture, and what they do to th
 }
 
 TEST_CASE("convert slim: refusals name the flag that was typed, and count an empty one as given") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string out = (folder / "out").string();
   const std::string empty = (folder / "empty.txt").string();
   std::ofstream(empty).close();
@@ -207,7 +207,7 @@ TEST_CASE("convert slim: refusals name the flag that was typed, and count an emp
 }
 
 TEST_CASE("convert slim: made-up input is warned of once the request is accepted, not before") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string convert = "convert slim " + oracle + "opt " + (folder / "out").string();
   check_refused(convert + " --max-error 1e-12 --option kcache", "--max-error");
   check_refused(convert + " --dtype int8", "int8");
@@ -218,7 +218,7 @@ TEST_CASE("convert slim: made-up input is warned of once the request is accepted
 }
 
 TEST_CASE("convert slim: --csv - writes the rows to standard output, and nothing else") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string convert = "convert slim -q --max-error 0.1 " + oracle + "opt ";
   const std::string csv = (folder / "errors.csv").string();
   CHECK(run_program(convert + (folder / "a").string() + tokens + "--csv " + csv).status == 0);
@@ -233,7 +233,7 @@ TEST_CASE("convert slim: --csv - writes the rows to standard output, and nothing
 
 // With rotary positions inputs cannot be kept.
 TEST_CASE("convert slim: forms that no layer could take are not counted") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string convert = "convert slim -q --max-error 0.1 " + oracle + "llama_mha ";
   const json j = run_json(convert + (folder / "a").string() + tokens + "--json");
   const json& counts = j["layers_under_5_percent"]["self"];

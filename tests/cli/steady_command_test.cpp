@@ -6,13 +6,13 @@
 
 #include "tests/cli/program.h"
 #include "tests/cli/shell.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
 /// No machine is a billion times slower than this one, and every one within so many per cent of it.
-std::string any_machine(const reports::TestFolder& folder, const std::string& gflops) {
+std::string any_machine(const TestFolder& folder, const std::string& gflops) {
   const std::string number = R"("source": "datasheet", "reference": "a test"})";
   const auto quantity = [&](const std::string& value) {
     return R"({"value": ")" + value + "\", " + number;
@@ -30,7 +30,7 @@ std::string any_machine(const reports::TestFolder& folder, const std::string& gf
 }  // namespace
 
 TEST_CASE("steady: prints what a command prints on a machine as it was calibrated") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string machine = any_machine(folder, "1");
   const std::string command = "steady --tolerance 1e9 --hardware " + machine;
   const ProgramResult r = run_program(command + " 'echo a line; echo a note >&2'");
@@ -50,7 +50,7 @@ TEST_CASE("steady: prints what a command prints on a machine as it was calibrate
 }
 
 TEST_CASE("steady: a machine in another state is an error, or a warning when forced") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string command =
       "steady --tolerance 50 --looks 0 --hardware " + any_machine(folder, "1e9");
   const ProgramResult refused = run_program(command + " 'touch " + (folder / "ran").string() + "'");
@@ -66,7 +66,7 @@ TEST_CASE("steady: a machine in another state is an error, or a warning when for
 }
 
 TEST_CASE("steady: a command that fails, and bad requests") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const std::string machine = any_machine(folder, "1");
   const std::string command = "steady --tolerance 1e9 --hardware " + machine;
   const ProgramResult failed = run_program(command + " 'echo a line; exit 3'");

@@ -12,16 +12,16 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/cli/shell.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using reports::CsvTable;
+using kvcast::CsvTable;
 
 const fs::path source_folder = KVCAST_SOURCE_DIR;
 
@@ -81,7 +81,7 @@ const std::string output_flags[] = {"--csv ", "--plot ", "--output "};
 /// The command with the files that it writes in another folder than the study's.
 std::string redirected(std::string command, const std::string& study, const std::string& folder) {
   for (const std::string& flag : output_flags) {
-    const std::string there = flag + "reports/" + study + "/";
+    const std::string there = flag + "reports/studies/" + study + "/";
     for (std::size_t at = command.find(there); at != std::string::npos; at = command.find(there)) {
       command.replace(at, there.size(), flag + folder + "/");
     }
@@ -91,14 +91,14 @@ std::string redirected(std::string command, const std::string& study, const std:
 
 void check_study(const std::string& name) {
   CAPTURE(name);
-  const fs::path study = source_folder / "reports" / name;
+  const fs::path study = source_folder / "reports/studies" / name;
   REQUIRE(fs::exists(study / "README.md"));
   const nlohmann::json manifest = manifest_of(study);
   for (const auto& [input, hash] : manifest.at("inputs").items()) {
     CHECK_MESSAGE(hash_of(input) == hash.get<std::string>(),
                   input << " has changed; ./run reports");
   }
-  const reports::TestFolder folder;
+  const TestFolder folder;
   for (const std::string command : manifest.at("commands")) {
     CAPTURE(command);
     REQUIRE(command.rfind("kvcast ", 0) == 0);
@@ -148,9 +148,9 @@ TEST_CASE("studies: forecasts of measured runs are what the program says") {
 
 TEST_CASE("studies: every folder is in the index, and its files are complete") {
   std::ostringstream index;
-  index << std::ifstream(source_folder / "reports/README.md").rdbuf();
+  index << std::ifstream(source_folder / "reports/studies/README.md").rdbuf();
   std::size_t studies = 0;
-  for (const auto& entry : fs::directory_iterator(source_folder / "reports")) {
+  for (const auto& entry : fs::directory_iterator(source_folder / "reports/studies")) {
     if (!entry.is_directory()) continue;
     const std::string name = entry.path().filename().string();
     CAPTURE(name);

@@ -7,16 +7,16 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "reports/csv_table.h"
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
+using kvcast::TestFolder;
 using nlohmann::json;
-using reports::TestFolder;
 
 void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path) << text;
@@ -203,9 +203,9 @@ TEST_CASE("validate --store: estimate and sweep print the bounds, or that there 
                       "fp16,int8 --hardware " +
                       hw + " --csv " + rows)
               .status == 0);
-  const reports::CsvTable table = reports::CsvTable::read(rows);
+  const CsvTable table = CsvTable::read(rows);
   REQUIRE(table.size() == 4);
-  for (const reports::CsvRow& row : table.rows()) {
+  for (const CsvRow& row : table.rows()) {
     CAPTURE(row.text("cache_dtype"));
     CHECK(row.text("ttft_error_bound").empty() == (row.text("cache_dtype") == "int8"));
   }
@@ -249,8 +249,8 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   for (const json& row : j["rows"]) CHECK(row["measured"].get<double>() > 0);
   const std::string whole = contents(csv);
   CHECK(std::count(whole.begin(), whole.end(), '\n') == 17);
-  const reports::CsvTable rows = reports::CsvTable::read(csv);
-  for (const reports::CsvRow& row : rows.rows()) CHECK(row.text("rounds") == "1");
+  const CsvTable rows = CsvTable::read(csv);
+  for (const CsvRow& row : rows.rows()) CHECK(row.text("rounds") == "1");
   CHECK(std::filesystem::exists(folder / "here.validation.json"));
   // The file is a measurement file of its own.
   const json again = run_json("validate --json --measurements " + csv + " --hardware " + hw);
@@ -294,7 +294,7 @@ TEST_CASE("validate --measure: where results cannot go is said before anything i
 TEST_CASE("validate --measure: ranks need their calibration, of as many, and mpirun") {
   const TestFolder folder;
   const std::string two = (folder / "two.json").string();
-  write(two, contents(KVCAST_SOURCE_DIR "/reports/kvr-measured/hardware/memory-2.json"));
+  write(two, contents(KVCAST_SOURCE_DIR "/reports/studies/kvr-measured/hardware/memory-2.json"));
   const std::string command =
       "validate --measure --quick --hardware x86-server-cpu --csv " + (folder / "v.csv").string() +
       " --model " KVCAST_SOURCE_DIR "/tests/oracle/llama_mha --prompt-len 8 --method ";

@@ -7,12 +7,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/json_file.h"
-#include "model/layer_pruning.h"
-#include "tests/convert/random_checkpoint.h"
+#include "model/base/json_file.h"
+#include "model/config/layer_pruning.h"
+#include "model/io/weights/catalog.h"
+#include "tests/execute/random_checkpoint.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
@@ -94,7 +94,7 @@ struct KnownPair {
     for (const TensorToWrite& plan : plans) writer.write(tensors.at(plan.name));
     writer.commit();
   }
-  reports::TestFolder folder;
+  TestFolder folder;
   std::map<std::string, std::vector<double>> maps;  ///< "k" and "v": [to, from]
 };
 
@@ -149,7 +149,7 @@ TEST_CASE("kvp fit: as many tokens as unknowns are asked for") {
 // 2 windows of 16 and one of 8: with the last one held out, nothing would measure positions 8
 // to 15.
 TEST_CASE("kvp fit: a short last window is never all that is held out") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
   KvpFit fit;
@@ -166,7 +166,7 @@ TEST_CASE("kvp fit: a short last window is never all that is held out") {
 }
 
 TEST_CASE("kvp fit: the written config says what the predictor is for") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
   const Checkpoint base(folder / "base"), small(folder / "small");
@@ -222,7 +222,7 @@ TEST_CASE("kvp fit: parameter counts of OpenELM's predictors are those of the re
 }
 
 TEST_CASE("kvp fit: bad input is refused and nothing is written") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write_random_checkpoint(llama_config(3, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
   write_random_checkpoint(llama_config(2, 8, 2, 1, 53 + 257), folder / "other", 2);
@@ -264,7 +264,7 @@ TEST_CASE("kvp fit: bad input is refused and nothing is written") {
 }
 
 TEST_CASE("kvp fit: identity hands on what it gets, and only where shapes agree") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write_random_checkpoint(llama_config(2, 16, 4, 2), folder / "base", 1);
   write_random_checkpoint(llama_config(2, 8, 2, 1), folder / "small", 2);
   const Checkpoint base(folder / "base"), small(folder / "small");

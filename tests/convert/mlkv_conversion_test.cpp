@@ -10,13 +10,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/recording.h"
-#include "model/weights/mapped_file.h"
-#include "model/weights/safetensors.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
+#include "model/record/recording.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
@@ -102,7 +102,7 @@ struct Workplace {
     std::ofstream(in() / "model.safetensors", std::ios::binary) << safetensors_bytes(list);
     return Checkpoint(in());
   }
-  reports::TestFolder folder;
+  TestFolder folder;
 };
 
 Tensors read_back(const fs::path& folder) {

@@ -8,12 +8,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/base/json_file.h"
+#include "model/config/layer_pruning.h"
 #include "model/execute/generate.h"
-#include "model/json_file.h"
-#include "model/layer_pruning.h"
-#include "tests/convert/random_checkpoint.h"
+#include "tests/execute/random_checkpoint.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
@@ -39,7 +39,7 @@ TEST_CASE(
   for (const char* family : {"openelm", "gpt2", "gpt_neox", "falcon_40b", "phi3", "gemma2", "gemma",
                              "opt", "olmo", "mistral", "qwen2_windowed", "llama_sharded"}) {
     CAPTURE(family);
-    const reports::TestFolder folder;
+    const TestFolder folder;
     const Checkpoint before(oracle / family);
     const std::size_t layers = before.architecture().num_hidden_layers();
     const Indices kept = layers == 2 ? Indices{1} : Indices{1, 2};
@@ -72,7 +72,7 @@ TEST_CASE(
 }
 
 TEST_CASE("prune: all layers kept compute what the source does") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const Checkpoint before(oracle / "openelm");
   convert_to_pruned(before, folder / "out", {{0, 1, 2}});
   const Checkpoint after(folder / "out");
@@ -87,7 +87,7 @@ TEST_CASE("prune: all layers kept compute what the source does") {
 }
 
 TEST_CASE("prune: lists with an entry a layer keep the entries of the kept layers") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   convert_to_pruned(Checkpoint(oracle / "openelm"), folder / "out", {{0, 2}});
   const json before = read_json_file(oracle / "openelm" / "config.json");
   const json after = read_json_file(folder / "out" / "config.json");
@@ -111,7 +111,7 @@ TEST_CASE("prune: the layers to keep are a fraction of Table 4 or a list") {
 }
 
 /// The message, when nothing was written.
-std::string refusal(const reports::TestFolder& folder, const Checkpoint& checkpoint,
+std::string refusal(const TestFolder& folder, const Checkpoint& checkpoint,
                     const PruneConversion& c, const fs::path& out) {
   const auto files = folder.num_files();
   const std::string line = message_of([&] { convert_to_pruned(checkpoint, out, c); });
@@ -121,7 +121,7 @@ std::string refusal(const reports::TestFolder& folder, const Checkpoint& checkpo
 }
 
 TEST_CASE("prune: what cannot be pruned is refused, and nothing is written") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const Checkpoint openelm(oracle / "openelm");
   const auto refused = [&](const Checkpoint& source, const PruneConversion& c, const fs::path& out,
                            const std::string& part) {

@@ -11,10 +11,10 @@
 #include <doctest/doctest.h>
 
 #include "model/convert/slim_conversion.h"
-#include "model/work.h"
-#include "tests/convert/random_checkpoint.h"
+#include "model/graph/work.h"
 #include "tests/execute/oracle.h"
-#include "tests/reports/test_folder.h"
+#include "tests/execute/random_checkpoint.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::slim_cases {
 
@@ -28,7 +28,7 @@ using nlohmann::json;
 
 /// Where the converted checkpoints of this program's tests lie.
 inline const std::filesystem::path& test_folder() {
-  static const reports::TestFolder folder;
+  static const TestFolder folder;
   return folder.path();
 }
 

@@ -5,9 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include "model/base/error.h"
+#include "model/config/slim_forms.h"
 #include "model/convert/slim_check.h"
-#include "model/error.h"
-#include "model/slim_forms.h"
 #include "tests/convert/slim_cases.h"
 
 namespace kvcast::slim_cases {

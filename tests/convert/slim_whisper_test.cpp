@@ -4,11 +4,11 @@
 
 #include <doctest/doctest.h>
 
-#include "model/audio/log_mel.h"
 #include "model/convert/slim_check.h"
 #include "model/convert/slim_conversion.h"
+#include "model/io/audio/log_mel.h"
 #include "tests/execute/oracle.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
@@ -36,7 +36,7 @@ TEST_CASE("Whisper base: layers under 5 % error are those of the published study
   const auto mel = audio::log_mel(audio::read_wav_file(data / "speech.wav"), a.num_mel_bins);
   request.features = audio::by_frame(mel, a.num_mel_bins);
   request.output_len = 16;
-  const reports::TestFolder workplace;
+  const TestFolder workplace;
   const SlimReport report = convert_to_slim(checkpoint, workplace / "slim", conversion);
 
   const auto counts = [&](SlimKind kind) {

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "model/work.h"
+#include "model/graph/work.h"
 #include "tests/execute/oracle.h"
 
 namespace kvcast::execute {

@@ -10,7 +10,7 @@
 
 #include "model/execute/positions.h"
 #include "tests/execute/oracle.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::execute {
 namespace {
@@ -106,7 +106,7 @@ TEST_CASE("fp64: only fp32 and fp64 run") {
 
 TEST_CASE("fp64: weights rewritten without a change of meaning give equal logits") {
   const OracleCase c("llama_mha");
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::filesystem::copy(c.folder / "config.json", folder / "config.json");
   // down · (gate ∘ up) with up three times as large and down a third; neither is exact in binary.
   std::map<std::string, std::vector<double>> numbers;

@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "model/execute/rank_run.h"
-#include "model/rank_recording.h"
+#include "model/record/rank_recording.h"
 #include "tests/execute/oracle.h"
 #include "tests/model/message_of.h"
 

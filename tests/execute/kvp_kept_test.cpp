@@ -9,7 +9,7 @@
 #include "model/convert/kvp_fit.h"
 #include "tests/execute/oracle.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::execute {
 namespace {
@@ -41,7 +41,7 @@ TEST_CASE("kvp: a model that predicts its own kept tokens computes what pruning 
   for (const char* name :
        {"openelm", "llama_gqa_llama3_rope", "qwen2", "gpt2", "opt", "gpt_neox"}) {
     const Checkpoint model(oracle_folder() / name);
-    const reports::TestFolder folder;
+    const TestFolder folder;
     KvpFit fit;
     for (std::size_t i = 0; i < model.architecture().num_hidden_layers(); ++i) fit.map.push_back(i);
     write_identity_predictor(model, model, folder / "predictor", fit);

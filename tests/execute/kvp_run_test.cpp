@@ -2,15 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include "model/config/layer_pruning.h"
 #include "model/convert/kvp_fit.h"
 #include "model/convert/kvp_objective.h"
 #include "model/convert/prune_conversion.h"
-#include "model/layer_pruning.h"
-#include "tests/convert/random_checkpoint.h"
 #include "tests/execute/oracle.h"
+#include "tests/execute/random_checkpoint.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 // tests/oracle/make_kvp.py computes the expected values with a forward pass of its own.
 
@@ -67,7 +67,7 @@ struct Itself {
   }
   Checkpoint model;
   fs::path place;
-  reports::TestFolder folder;
+  TestFolder folder;
 };
 
 /// Layers of other shapes, a norm of keys, grouped heads, biases, windows, learned positions,
@@ -342,7 +342,7 @@ TEST_CASE("kvp: what is counted is what the formulas say, in every pass") {
 }
 
 TEST_CASE("kvp: an auxiliary of the base's own layers needs no checkpoint of its own") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path place = oracle_folder() / "openelm";
   const Checkpoint base(place);
   convert_to_pruned(base, folder / "pruned", {{0, 2}});
@@ -377,7 +377,7 @@ TEST_CASE("kvp: a folder whose name begins like a pruned base is a model of its 
 
 TEST_CASE("kvp: a fitted predictor comes nearer to the base than one that was not") {
   const Expected expected;
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const Checkpoint base(oracle_folder() / "openelm"), auxiliary(auxiliary_folder);
   std::vector<TokenId> text;
   for (TokenId i = 0; i < 600; ++i) text.push_back((i * i * 7 + 11 * i + 3) % 67);
@@ -393,7 +393,7 @@ TEST_CASE("kvp: a fitted predictor comes nearer to the base than one that was no
 }
 
 TEST_CASE("kvp: what does not fit is refused in one line") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const Checkpoint base(oracle_folder() / "openelm");
   const auto refused = [&](const Checkpoint& checkpoint, const SessionOptions& o,
                            const std::string& part) {

@@ -5,9 +5,9 @@
 #include <doctest/doctest.h>
 
 #include "model/convert/mlkv_conversion.h"
-#include "tests/convert/random_checkpoint.h"
 #include "tests/execute/oracle.h"
-#include "tests/reports/test_folder.h"
+#include "tests/execute/random_checkpoint.h"
+#include "tests/test_folder.h"
 
 // tests/oracle/make_mlkv.py computes the expected values with a forward pass of its own.
 
@@ -134,7 +134,7 @@ struct Converted {
   Converted(const OracleCase& c, const MlkvConversion& conversion)
       : report(convert_to_mlkv(c.checkpoint, folder / "out", conversion)),
         checkpoint(folder / "out") {}
-  reports::TestFolder folder;
+  TestFolder folder;
   MlkvReport report;
   Checkpoint checkpoint;
 };
@@ -204,7 +204,7 @@ TEST_CASE("mlkv run: merging equal heads changes no logit, merging different one
   for (const nlohmann::json& config : {neox, llama}) {
     CAPTURE(config.dump());
     for (const std::size_t equal : {2U, 4U}) {
-      const reports::TestFolder folder;
+      const TestFolder folder;
       const Checkpoint whole = with_equal_heads(config, folder / "in", equal);
       const std::vector<double> expected = logits64_of(whole);
       const auto merged = [&](const char* name, std::uint64_t heads) {

@@ -10,11 +10,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/audio/log_mel.h"
+#include "model/base/json_file.h"
 #include "model/execute/generate.h"
-#include "model/json_file.h"
-#include "model/weights/mapped_file.h"
-#include "model/weights/safetensors.h"
+#include "model/io/audio/log_mel.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
 #include "tests/execute/relative_difference.h"
 
 namespace kvcast::execute {

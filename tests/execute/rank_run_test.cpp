@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/work.h"
+#include "model/graph/work.h"
 #include "tests/execute/oracle.h"
 
 namespace kvcast::execute {

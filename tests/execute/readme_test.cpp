@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "model/execute/generate.h"
-#include "model/work.h"
+#include "model/graph/work.h"
 
 namespace kvcast::execute {
 namespace {
@@ -56,7 +56,7 @@ std::vector<std::string> code_blocks(const std::string& document) {
 }
 
 TEST_CASE("readme: every code block of model/README.md stands in a source file") {
-  const std::vector<std::string> sources{read_text("model/forward.cpp"),
+  const std::vector<std::string> sources{read_text("model/forward/forward.cpp"),
                                          read_text("model/methods/streaming.cpp"),
                                          read_text("tests/execute/readme_test.cpp")};
   const auto blocks = code_blocks(read_text("model/README.md"));

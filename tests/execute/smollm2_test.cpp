@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/text/gguf_vocabulary.h"
+#include "model/io/text/gguf_vocabulary.h"
 #include "tests/execute/oracle.h"
 #include "tests/near.h"
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
+#include "model/config/config_reader.h"
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
 

@@ -1,4 +1,4 @@
-#include "model/token_selection.h"
+#include "model/forward/token_selection.h"
 
 #include <cmath>
 #include <vector>

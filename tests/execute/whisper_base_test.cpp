@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "model/audio/log_mel.h"
+#include "model/io/audio/log_mel.h"
 #include "tests/execute/oracle.h"
 
 namespace kvcast::execute {

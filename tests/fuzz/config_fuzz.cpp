@@ -6,10 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/error.h"
-#include "model/json_file.h"
-#include "model/recording.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/config/config_reader.h"
+#include "model/record/recording.h"
 
 using namespace kvcast;
 

@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/error.h"
-#include "model/weights/gguf.h"
-#include "model/weights/gguf_model.h"
-#include "model/weights/mapped_file.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/io/weights/gguf.h"
+#include "model/io/weights/gguf_model.h"
+#include "model/io/weights/mapped_file.h"
 
 using namespace kvcast;
 

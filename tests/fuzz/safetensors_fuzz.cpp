@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/error.h"
-#include "model/weights/mapped_file.h"
-#include "model/weights/safetensors.h"
+#include "model/base/error.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
 
 using namespace kvcast;
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/error.h"
-#include "model/text/tokenizer.h"
+#include "model/base/error.h"
+#include "model/io/text/tokenizer.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "model/audio/log_mel.h"
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/io/audio/log_mel.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,7 +79,7 @@ TEST_CASE("house: the include check sees an include against the arrow") {
   CHECK(complaint("roofline", R"(#include "../model/units.h")") != "");
 
   CHECK(complaint("roofline", R"(#include "model/methods/slim.h")") == "");
-  CHECK(complaint("model", R"(#include "model/units.h")") == "");
+  CHECK(complaint("model", R"(#include "model/base/units.h")") == "");
   CHECK(complaint("tests", R"(#include "cli/progress.h")") == "");
   CHECK(complaint("model", R"(#include <boost/graph/adjacency_list.hpp>)") == "");
   CHECK(complaint("model", R"(#include <vector>)") == "");
@@ -111,6 +112,51 @@ TEST_CASE("house: the stem check sees a stem used twice") {
   CHECK(shared_stems({"model/cost.h", "roofline/cost.cpp"}).size() == 1);
   CHECK(shared_stems({"model/cost.h", "model/methods/cost.h"}).size() == 1);
   CHECK(shared_stems({"roofline/cost.cpp", "roofline/cost.h", "model/op.h"}).empty());
+}
+
+/// Each room (a folder with sources) and the rooms that its files include.
+using Rooms = std::map<std::string, std::set<std::string>>;
+
+Rooms rooms_of(const std::vector<std::filesystem::path>& files) {
+  Rooms rooms;
+  for (const auto& file : files) {
+    const std::string room = file.parent_path().string();
+    for (const std::string& line : read_lines(file)) {
+      if (!line.starts_with("#include \"")) continue;
+      const std::string path = line.substr(10, line.find('"', 10) - 10);
+      rooms[room].insert(std::filesystem::path(path).parent_path().string());
+    }
+    rooms[room].erase(room);
+  }
+  return rooms;
+}
+
+/// Rooms that are left when those that use none of the others are taken away again and again: empty
+/// when no room uses, by whatever way, one that uses it.
+std::set<std::string> in_cycles(Rooms rooms) {
+  for (bool found = true; found;) {
+    found = std::erase_if(rooms, [&rooms](const auto& room) {
+              return std::none_of(room.second.begin(), room.second.end(),
+                                  [&](const std::string& used) { return rooms.contains(used); });
+            }) > 0;
+  }
+  std::set<std::string> left;
+  for (const auto& [room, used] : rooms) left.insert(room);
+  return left;
+}
+
+TEST_CASE("house: no two rooms include each other, directly or through others") {
+  const Rooms rooms = rooms_of(source_files());
+  CHECK(rooms.size() > 20);  // else we looked in the wrong place
+  std::string cycles;
+  for (const std::string& room : in_cycles(rooms)) cycles += room + " ";
+  CHECK(cycles == "");
+}
+
+TEST_CASE("house: the room check sees a cycle through a third room") {
+  CHECK(in_cycles({{"a", {"b"}}, {"b", {"c"}}, {"c", {"a"}}, {"d", {"a"}}, {"e", {}}}) ==
+        std::set<std::string>{"a", "b", "c", "d"});
+  CHECK(in_cycles({{"a", {"b", "e"}}, {"b", {"e"}}, {"e", {"boost"}}}).empty());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
-#include "model/recording.h"
+#include "model/base/error.h"
+#include "model/record/recording.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/weights/mapped_file.h"
+#include "model/io/weights/mapped_file.h"
 
 namespace kvcast {
 

@@ -1,4 +1,4 @@
-#include "model/weights/checkpoint.h"
+#include "model/io/weights/checkpoint.h"
 
 #include <filesystem>
 #include <fstream>
@@ -11,10 +11,10 @@
 
 #include <doctest/doctest.h>
 
-#include "model/weights/safetensors.h"
+#include "model/io/weights/safetensors.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 namespace fs = std::filesystem;
@@ -55,7 +55,7 @@ class Folder {
   }
 
  private:
-  reports::TestFolder folder_;
+  TestFolder folder_;
 };
 
 // Hidden 12, 6 heads of 2 over 3, MLP 5, vocabulary 7.
@@ -312,7 +312,7 @@ TEST_CASE("checkpoint: a GGUF file is a model, its rows in Hugging Face's order"
   bad.data[7] = std::numeric_limits<float>::infinity();
   w.tensor("blk.0.ffn_down.weight", {5, 8}, ggml_id::f32, raw_list(bad.data));
 
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const fs::path file = folder / "tiny.gguf";
   std::ofstream(file, std::ios::binary) << w.bytes();
   const Checkpoint c(file);

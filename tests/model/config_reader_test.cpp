@@ -1,4 +1,4 @@
-#include "model/config_reader.h"
+#include "model/config/config_reader.h"
 
 #include <algorithm>
 #include <string>
@@ -8,8 +8,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/json_file.h"
+#include "model/base/error.h"
+#include "model/base/json_file.h"
 
 using namespace kvcast;
 using nlohmann::json;

@@ -1,4 +1,4 @@
-#include "model/count.h"
+#include "model/base/count.h"
 
 #include <cstdint>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 using namespace kvcast;
 

@@ -1,4 +1,4 @@
-#include "model/dtype.h"
+#include "model/base/dtype.h"
 
 #include <array>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 using namespace kvcast;
 

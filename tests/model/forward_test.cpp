@@ -1,4 +1,4 @@
-#include "model/forward.h"
+#include "model/forward/forward.h"
 
 #include <cstdint>
 #include <functional>
@@ -9,9 +9,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/recording.h"
-#include "model/work.h"
+#include "model/config/config_reader.h"
+#include "model/graph/work.h"
+#include "model/record/recording.h"
 
 using namespace kvcast;
 using nlohmann::json;

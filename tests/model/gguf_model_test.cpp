@@ -1,4 +1,4 @@
-#include "model/weights/gguf_model.h"
+#include "model/io/weights/gguf_model.h"
 
 #include <cmath>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/weights/mapped_file.h"
+#include "model/config/config_reader.h"
+#include "model/io/weights/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"

@@ -1,4 +1,4 @@
-#include "model/graph.h"
+#include "model/graph/graph.h"
 
 #include <algorithm>
 #include <cctype>
@@ -11,8 +11,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/recording.h"
+#include "model/config/config_reader.h"
+#include "model/record/recording.h"
 
 using namespace kvcast;
 using nlohmann::json;

@@ -1,4 +1,4 @@
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 
 #include <array>
 #include <filesystem>
@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

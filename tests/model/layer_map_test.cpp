@@ -1,4 +1,4 @@
-#include "model/layer_map.h"
+#include "model/config/layer_map.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,10 +9,10 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
-#include "model/layer_pruning.h"
+#include "model/config/layer_pruning.h"
+#include "model/io/weights/catalog.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
@@ -136,7 +136,7 @@ TEST_CASE("layer map: files are checked") {
   const Architecture base = pruned(model("openelm-270m"), 0.25);  // 4 layers
   const Architecture auxiliary =
       prune_layers(model("openelm-450m"), std::vector<std::size_t>{0, 1});
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const auto read = [&](const std::string& text) {
     std::ofstream(folder / "map") << text;
     return read_layer_map((folder / "map").string(), base, auxiliary);

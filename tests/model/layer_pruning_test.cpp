@@ -1,4 +1,4 @@
-#include "model/layer_pruning.h"
+#include "model/config/layer_pruning.h"
 
 #include <fstream>
 #include <map>
@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
-#include "model/error.h"
-#include "model/recording.h"
+#include "model/base/error.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/recording.h"
 
 namespace kvcast {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/weights/mapped_file.h"
+#include "model/io/weights/mapped_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,7 +8,7 @@
 
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 
@@ -21,7 +21,7 @@ std::string content_of(const MappedFile& file) {
 }  // namespace
 
 TEST_CASE("mapped_file: the bytes are the file's, and forgetting them does not change them") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::string content(50000, '\0');  // several pages and a part of one
   for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i % 251);
   std::ofstream(folder / "weights", std::ios::binary) << content;
@@ -37,7 +37,7 @@ TEST_CASE("mapped_file: the bytes are the file's, and forgetting them does not c
 }
 
 TEST_CASE("mapped_file: a mapping outlives the file's name") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::ofstream(folder / "weights") << "abc";
   const auto file = MappedFile::open(folder / "weights");
   std::filesystem::remove(folder / "weights");
@@ -45,7 +45,7 @@ TEST_CASE("mapped_file: a mapping outlives the file's name") {
 }
 
 TEST_CASE("mapped_file: an empty file has no bytes") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::ofstream(folder / "empty").close();
   const auto file = MappedFile::open(folder / "empty");
   CHECK(file->bytes().empty());
@@ -55,7 +55,7 @@ TEST_CASE("mapped_file: an empty file has no bytes") {
 TEST_CASE("mapped_file: a missing file, a folder and a device are refused by name") {
   CHECK(message_of([] { MappedFile::open("/nonexistent/model.gguf"); }) ==
         "/nonexistent/model.gguf: cannot be opened; expected a readable file");
-  const reports::TestFolder folder;
+  const TestFolder folder;
   CHECK(message_of([&] { MappedFile::open(folder.path()); }) ==
         folder.path().string() + ": got a folder, expected a file");
   CHECK(message_of([] { MappedFile::open("/dev/null"); }) ==

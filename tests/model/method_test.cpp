@@ -7,10 +7,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/error.h"
-#include "model/recording.h"
-#include "model/work.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/graph/work.h"
+#include "model/record/recording.h"
 
 using namespace kvcast;
 using nlohmann::json;

@@ -8,13 +8,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/config_reader.h"
-#include "model/error.h"
-#include "model/layer_pruning.h"
-#include "model/recording.h"
-#include "model/weights/weight_map.h"
-#include "model/work.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/config/layer_pruning.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
+#include "model/io/weights/weight_map.h"
+#include "model/record/recording.h"
 
 namespace kvcast {
 namespace {

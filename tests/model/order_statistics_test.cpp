@@ -1,4 +1,4 @@
-#include "model/order_statistics.h"
+#include "model/base/order_statistics.h"
 
 #include <doctest/doctest.h>
 

@@ -4,11 +4,11 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/config_reader.h"
-#include "model/layer_pruning.h"
-#include "model/recording.h"
-#include "model/work.h"
+#include "model/config/config_reader.h"
+#include "model/config/layer_pruning.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/recording.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 

@@ -1,4 +1,4 @@
-#include "model/quantity.h"
+#include "model/base/quantity.h"
 
 #include <array>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/near.h"
 
 using namespace kvcast;

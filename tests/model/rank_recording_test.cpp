@@ -1,4 +1,4 @@
-#include "model/rank_recording.h"
+#include "model/record/rank_recording.h"
 
 #include <algorithm>
 #include <string>
@@ -7,8 +7,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/work.h"
+#include "model/config/config_reader.h"
+#include "model/graph/work.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

@@ -1,4 +1,4 @@
-#include "model/recorder.h"
+#include "model/forward/recorder.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
-#include "model/recording.h"
-#include "model/work.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/recording.h"
 
 using namespace kvcast;
 

@@ -1,4 +1,4 @@
-#include "model/recording.h"
+#include "model/record/recording.h"
 
 #include <array>
 #include <cstdint>
@@ -8,10 +8,10 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/config_reader.h"
-#include "model/error.h"
-#include "model/work.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/graph/work.h"
+#include "model/io/weights/catalog.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

@@ -1,4 +1,4 @@
-#include "model/weights/safetensors.h"
+#include "model/io/weights/safetensors.h"
 
 #include <array>
 #include <cstdint>
@@ -10,11 +10,11 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
-#include "model/weights/mapped_file.h"
+#include "model/base/error.h"
+#include "model/io/weights/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 
@@ -310,7 +310,7 @@ TEST_CASE("safetensors: a header and pieces of the tensors are the whole file") 
 }
 
 TEST_CASE("safetensors: a folder is its model.safetensors, its shards or its only file") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   const auto names = [&] {
     std::string line;
     for (const StoredTensor& t : read_safetensors_folder(folder.path()).tensors) line += t.name;
@@ -330,7 +330,7 @@ TEST_CASE("safetensors: a folder is its model.safetensors, its shards or its onl
 }
 
 TEST_CASE("safetensors: an index that is wrong about its shards is refused") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write(folder / "a.safetensors", scalar_file("a", 2));
   const auto message = [&](const std::string& index) {
     write(folder / "model.safetensors.index.json", index);
@@ -346,7 +346,7 @@ TEST_CASE("safetensors: an index that is wrong about its shards is refused") {
 }
 
 TEST_CASE("safetensors: an index cannot lead out of its folder") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::filesystem::create_directory(folder / "model");
   write(folder / "a.safetensors", scalar_file("a", 2));
   const std::string outside = (folder / "a.safetensors").string();
@@ -362,7 +362,7 @@ TEST_CASE("safetensors: an index cannot lead out of its folder") {
 }
 
 TEST_CASE("safetensors: a tensor counts where the index places it") {
-  const reports::TestFolder folder;
+  const TestFolder folder;
   write(folder / "a.safetensors", scalar_file("w", 1));
   write(folder / "b.safetensors", scalar_file("w", 2));
   write(folder / "model.safetensors.index.json", R"({"weight_map":{"w":"b.safetensors"}})");

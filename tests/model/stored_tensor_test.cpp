@@ -1,4 +1,4 @@
-#include "model/weights/stored_tensor.h"
+#include "model/io/weights/stored_tensor.h"
 
 #include <cmath>
 #include <cstdint>

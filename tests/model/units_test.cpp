@@ -1,4 +1,4 @@
-#include "model/units.h"
+#include "model/base/units.h"
 
 #include <concepts>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 
 using namespace kvcast;
 

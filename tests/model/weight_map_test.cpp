@@ -1,4 +1,4 @@
-#include "model/weights/weight_map.h"
+#include "model/io/weights/weight_map.h"
 
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
+#include "model/config/config_reader.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

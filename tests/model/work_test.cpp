@@ -1,4 +1,4 @@
-#include "model/work.h"
+#include "model/graph/work.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "reports/gantt_plot.h"
+#include "reports/plot/gantt_plot.h"
 
 #include <string>
 
@@ -7,7 +7,7 @@
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::reports {
 namespace {

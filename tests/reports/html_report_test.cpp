@@ -1,4 +1,4 @@
-#include "reports/html_report.h"
+#include "reports/page/html_report.h"
 
 #include <cctype>
 #include <filesystem>
@@ -8,8 +8,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include "model/error.h"
-#include "reports/html_text.h"
+#include "model/base/error.h"
+#include "reports/page/html_text.h"
 
 namespace kvcast::reports {
 namespace {

@@ -1,4 +1,4 @@
-#include "reports/plot.h"
+#include "reports/plot/plot.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -9,11 +9,11 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include "model/error.h"
-#include "reports/atomic_file.h"
-#include "reports/study_plots.h"
+#include "model/base/error.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/plot/study_plots.h"
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::reports {
 namespace {

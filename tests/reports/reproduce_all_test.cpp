@@ -9,8 +9,8 @@
 
 #include <doctest/doctest.h>
 
-#include "reports/csv_writer.h"
-#include "reports/published_gaps.h"
+#include "model/io/files/csv_writer.h"
+#include "reports/reproduce/published_gaps.h"
 #include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 

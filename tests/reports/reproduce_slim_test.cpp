@@ -1,11 +1,11 @@
-#include "reports/reproduce_slim.h"
+#include "reports/reproduce/reproduce_slim.h"
 
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 

@@ -1,4 +1,4 @@
-#include "reports/reproduce.h"
+#include "reports/reproduce/reproduce.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
-#include "reports/reproduce_specprefill.h"
+#include "model/base/error.h"
+#include "reports/reproduce/reproduce_specprefill.h"
 #include "tests/near.h"
 #include "tests/reports/reproduced_tables.h"
 

@@ -1,4 +1,4 @@
-#include "reports/reproduced_plots.h"
+#include "reports/reproduce/reproduced_plots.h"
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include "reports/reproduce.h"
+#include "reports/reproduce/reproduce.h"
 
 namespace kvcast::reports {
 

@@ -1,4 +1,4 @@
-#include "reports/sweep_spec.h"
+#include "reports/sweep/sweep_spec.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
-#include "model/error.h"
-#include "reports/sweep_grid.h"
+#include "model/base/error.h"
+#include "model/io/weights/catalog.h"
+#include "reports/sweep/sweep_grid.h"
 
 namespace kvcast::reports {
 namespace {

@@ -1,4 +1,4 @@
-#include "reports/sweep.h"
+#include "reports/sweep/sweep.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -14,10 +14,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "model/catalog.h"
-#include "model/error.h"
-#include "reports/csv_table.h"
-#include "reports/sweep_plot.h"
+#include "model/base/error.h"
+#include "model/io/files/csv_table.h"
+#include "model/io/weights/catalog.h"
+#include "reports/sweep/sweep_plot.h"
 #include "tests/near.h"
 
 namespace kvcast::reports {

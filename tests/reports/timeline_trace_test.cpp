@@ -1,4 +1,4 @@
-#include "reports/timeline_trace.h"
+#include "reports/plot/timeline_trace.h"
 
 #include <map>
 #include <string>
@@ -7,9 +7,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 #include "simulate/topologies.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::reports {
 namespace {

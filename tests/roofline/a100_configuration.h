@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/estimator.h"
 
 namespace kvcast::roofline {

@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/near.h"
 #include "tests/roofline/a100_configuration.h"
 

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/near.h"
 
 using namespace kvcast;

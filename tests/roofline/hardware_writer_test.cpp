@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/near.h"
-#include "tests/reports/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::roofline {
 
 TEST_CASE("hardware: every file of the catalog, written again, reads back as it was") {
   const std::filesystem::path data = std::filesystem::path(KVCAST_SOURCE_DIR) / "data/hardware";
-  const reports::TestFolder folder;
+  const TestFolder folder;
   std::size_t files = 0;
   const auto same = [](const Sourced& a, const Sourced& b) {
     CHECK(a.value == near(b.value).epsilon(1e-4));

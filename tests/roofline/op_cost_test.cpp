@@ -10,9 +10,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/config_reader.h"
-#include "model/rank_recording.h"
+#include "model/config/config_reader.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/rank_recording.h"
 #include "tests/near.h"
 
 using namespace kvcast;

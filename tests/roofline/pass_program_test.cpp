@@ -6,8 +6,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config_reader.h"
-#include "model/recording.h"
+#include "model/config/config_reader.h"
+#include "model/record/recording.h"
 #include "tests/near.h"
 
 using namespace kvcast;

@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/near.h"
 
 using namespace kvcast;

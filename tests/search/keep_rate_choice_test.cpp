@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 
 namespace kvcast::search {
 namespace {

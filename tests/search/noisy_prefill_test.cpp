@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "search/chain_links.h"
 #include "search/partition_search.h"

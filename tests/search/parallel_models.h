@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "search/runahead.h"
 #include "simulate/layer_times.h"

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/error.h"
+#include "model/base/error.h"
 #include "tests/search/parallel_models.h"
 
 using namespace kvcast;

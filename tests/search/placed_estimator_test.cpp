@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/rank_recording.h"
+#include "model/record/rank_recording.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/roofline/a100_configuration.h"

@@ -7,9 +7,9 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
-#include "model/error.h"
-#include "model/rank_recording.h"
+#include "model/base/error.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/rank_recording.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
 #include "simulate/model_prefill.h"

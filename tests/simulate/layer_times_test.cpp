@@ -7,9 +7,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
-#include "model/config_reader.h"
-#include "model/error.h"
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
 #include "tests/near.h"

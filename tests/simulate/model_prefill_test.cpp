@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"

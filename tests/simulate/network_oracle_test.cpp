@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 #include "simulate/scenario.h"
 #include "tests/near.h"
 

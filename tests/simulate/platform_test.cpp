@@ -8,7 +8,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/catalog.h"
+#include "model/io/weights/catalog.h"
 #include "simulate/platform_json.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"

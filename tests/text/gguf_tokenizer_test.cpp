@@ -1,4 +1,4 @@
-#include "model/text/gguf_tokenizer.h"
+#include "model/io/text/gguf_tokenizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sentencepiece_processor.h>
 
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

@@ -1,4 +1,4 @@
-#include "model/text/json_tokenizer.h"
+#include "model/io/text/json_tokenizer.h"
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/text/tokenizer.h"
+#include "model/io/text/tokenizer.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

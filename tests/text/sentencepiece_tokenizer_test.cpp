@@ -1,4 +1,4 @@
-#include "model/text/sentencepiece_tokenizer.h"
+#include "model/io/text/sentencepiece_tokenizer.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,8 +8,8 @@
 
 #include <doctest/doctest.h>
 
-#include "model/text/sentencepiece_proto.h"
-#include "model/text/tokenizer.h"
+#include "model/io/text/sentencepiece_proto.h"
+#include "model/io/text/tokenizer.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

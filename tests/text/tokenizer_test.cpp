@@ -1,4 +1,4 @@
-#include "model/text/tokenizer.h"
+#include "model/io/text/tokenizer.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,7 +8,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/json_file.h"
+#include "model/base/json_file.h"
 #include "tests/model/message_of.h"
 
 // What is expected of the tokenizers in data/ was computed by Hugging Face's tokenizers and by

@@ -1,11 +1,11 @@
-#include "model/text/unicode_regex.h"
+#include "model/io/text/unicode_regex.h"
 
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include "model/text/regex_dialect.h"
+#include "model/io/text/regex_dialect.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;

@@ -1,10 +1,10 @@
-#include "model/text/utf8_text.h"
+#include "model/io/text/utf8_text.h"
 
 #include <string>
 
 #include <doctest/doctest.h>
 
-#include "model/text/byte_alphabet.h"
+#include "model/io/text/byte_alphabet.h"
 
 using namespace kvcast::text;
 

@@ -1,0 +1,120 @@
+#include "cli/choose/choose_devices.h"
+
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/simulate/parallel_options.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "search/device_choice.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using search::DeviceCount;
+
+struct Options {
+  ParallelOptions parallel;
+  std::string prompt_len = "16k";
+  std::string most_devices = "16";
+  std::string least_gain = "0.1";
+  bool break_even = false;
+  bool json = false;
+};
+
+void choose(const Options& o, const Globals& globals) {
+  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::size_t most = parse_devices(o.most_devices, "--max-devices");
+  const double least_gain = parse_number(o.least_gain, "--min-gain", true);
+  if (least_gain >= 1) throw Error("--min-gain", "'" + o.least_gain + "'", "a share below 1");
+  const search::Runahead runahead = make_runahead(o.parallel, globals.catalog());
+  const std::vector<DeviceCount> counts =
+      search::choose_devices(runahead, context, most, least_gain);
+  std::size_t chosen = 1;
+  ordered_json rows = ordered_json::array();
+  std::vector<std::string> columns{"devices",    "TTFT", "speed-up", "of ideal",
+                                   "even parts", "TSP",  ""};
+  if (o.break_even) columns.insert(columns.end(), {"from a link of", "from a prompt of"});
+  Table table(columns);
+  for (const DeviceCount& c : counts) {
+    if (c.pays_off) chosen = c.devices;
+    ordered_json row{{"devices", c.devices},
+                     {"ttft_s", c.found.ttft_s},
+                     {"lower_bound_s", *c.found.lower_bound_s},
+                     {"even_ttft_s", c.found.even_ttft_s},
+                     {"tsp_ttft_s", nullptr},
+                     {"ttft_speedup", c.speedup},
+                     {"pays_off", c.pays_off},
+                     {"partition_tokens", c.found.tokens}};
+    if (c.tsp_ttft_s) row["tsp_ttft_s"] = *c.tsp_ttft_s;
+    std::vector<std::string> cells{
+        std::to_string(c.devices),
+        format_quantity(c.found.ttft_s, Dimension::Seconds),
+        fmt::format("{:.2f}", c.speedup),
+        fmt::format("{:.0f} %", 100 * c.speedup / static_cast<double>(c.devices)),
+        format_quantity(c.found.even_ttft_s, Dimension::Seconds),
+        c.tsp_ttft_s ? format_quantity(*c.tsp_ttft_s, Dimension::Seconds) : "",
+        c.pays_off ? "pays off" : ""};
+    if (o.break_even) {
+      row["break_even_link_bytes_per_s"] = row["break_even_prompt_len"] = nullptr;
+      cells.resize(columns.size());
+      if (c.devices > 1) {
+        const search::BreakEven from = search::break_even(runahead, context, c.devices, least_gain);
+        cells[7] = cells[8] = "none";
+        if (from.link_bytes_per_s) {
+          row["break_even_link_bytes_per_s"] = *from.link_bytes_per_s;
+          cells[7] = format_quantity(*from.link_bytes_per_s, Dimension::BytesPerSecond);
+        }
+        if (from.context) {
+          row["break_even_prompt_len"] = *from.context;
+          cells[8] = fmt::format("{} tokens", *from.context);
+        }
+      }
+    }
+    rows.push_back(row);
+    table.add(cells);
+  }
+  if (!o.json) {
+    print_text(table.text());
+    return;
+  }
+  print_json({{"prompt_len", context},
+              {"link_bytes_per_s", runahead.link().bytes_per_s},
+              {"link_latency_s", runahead.link().latency_s},
+              {"min_gain", least_gain},
+              {"devices", chosen},
+              {"rows", rows}});
+}
+
+}  // namespace
+
+void add_choose_devices(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "devices",
+      "How many devices pay off for the prefill of one prompt.\n\nExamples:\n"
+      "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 16k\n"
+      "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 2k "
+      "--link-gb-per-s 10");
+  c->footer(
+      "1, 2, 4, ... devices, each chain with its best partition; doubling them pays off as long as "
+      "it cuts TTFT by --min-gain.");
+  const auto o = std::make_shared<Options>();
+  o->parallel.add_to(*c);
+  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--max-devices", o->most_devices, "at most")->type_name("P")->capture_default_str();
+  c->add_option("--min-gain", o->least_gain, "share of TTFT that a doubling must save")
+      ->type_name("SHARE")
+      ->capture_default_str();
+  c->add_flag("--break-even", o->break_even,
+              "from which link at this prompt, and from which prompt over this link, each doubling "
+              "pays off; takes seconds");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { choose(*o, globals); });
+}
+
+}  // namespace kvcast::cli

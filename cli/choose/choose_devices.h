@@ -1,0 +1,10 @@
+/// `choose devices`.
+#pragma once
+
+#include "cli/frame/command.h"
+
+namespace kvcast::cli {
+
+void add_choose_devices(CLI::App& command, const Globals& globals);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,172 @@
+#include "cli/choose/choose_keep_rate.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/csv_output.h"
+#include "cli/frame/request_options.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/io/files/csv_writer.h"
+#include "search/keep_rate_choice.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using search::KeepRate;
+
+/// Shown beside the answer; those of the authors' configurations (config_pX.yaml).
+constexpr double usual_rates[]{0.1, 0.3, 0.5, 0.7, 0.9};
+
+struct Options {
+  RequestOptions request;  ///< model, device, kernels and batch of it
+  std::string speculator;
+  std::string prompt_len = "4k";  // the shortest of the authors' efficiency grid
+  std::string lookahead;
+  std::string chunk;
+  std::string pool;
+  std::string reuse;
+  std::optional<double> target_speedup;
+  std::optional<double> keep;
+  std::string csv;
+  bool json = false;
+};
+
+MethodSpec method_of(const Options& o) {
+  MethodSpec spec{"specprefill", {}};
+  const auto add = [&](const char* key, const std::string& value) {
+    if (!value.empty()) spec.options.emplace_back(key, value);
+  };
+  add("speculator", o.speculator);
+  add("lookahead", o.lookahead);
+  add("chunk", o.chunk);
+  add("pool", o.pool);
+  add("reuse", o.reuse);
+  return spec;
+}
+
+ordered_json rate_json(const KeepRate& r) {
+  return {{"keep", r.keep},
+          {"kept_tokens", r.kept_tokens},
+          {"ttft_s", r.ttft_s},
+          {"ttft_speedup", r.ttft_speedup},
+          {"overhead_s", r.overhead_s},
+          {"kv_cache_bytes", static_cast<std::uint64_t>(r.kv_cache_bytes)},
+          {"fits", r.fits}};
+}
+
+/// `chosen`: the first row is the answer; else there is none.
+void write_csv(const std::string& path, const std::vector<KeepRate>& rates, bool chosen) {
+  CsvWriter csv(csv_target(path), {"chosen", "keep", "kept_tokens", "ttft_s", "ttft_speedup",
+                                   "overhead_s", "kv_cache_bytes", "fits"});
+  for (const KeepRate& r : rates) {
+    csv.cell(chosen && &r == rates.data());
+    csv.cell(r.keep).cell(r.kept_tokens).cell(r.ttft_s).cell(r.ttft_speedup).cell(r.overhead_s);
+    csv.cell(r.kv_cache_bytes).cell(r.fits);
+    csv.end_row();
+  }
+  csv.commit();
+}
+
+std::string rates_text(const std::vector<KeepRate>& rates) {
+  Table table({"keep", "tokens", "TTFT", "of it before", "speed-up", "KV cache", "memory"});
+  for (const KeepRate& r : rates) {
+    table.add({fmt::format("{:.3g}", r.keep), std::to_string(r.kept_tokens),
+               format_quantity(r.ttft_s, Dimension::Seconds),
+               format_quantity(r.overhead_s, Dimension::Seconds),
+               fmt::format("{:.2f}x", r.ttft_speedup),
+               format_quantity(r.kv_cache_bytes, Dimension::Bytes), r.fits ? "fits" : "too large"});
+  }
+  return table.text();
+}
+
+void run(const Options& o, const Globals& globals) {
+  if (o.target_speedup.has_value() == o.keep.has_value()) {
+    throw Error("choose keep-rate", o.keep ? "both --target-speedup and --keep" : "neither",
+                "--target-speedup X, or --keep F for the speed-up of that share");
+  }
+  check_rows_alone(o.csv, {{"--json", o.json}});
+  search::KeepRateRequest request;
+  request.configuration = parse_configuration(o.request, globals.catalog());
+  request.method = method_of(o);
+  request.point = {.batch = parse_token_count(o.request.batch, "--batch"),
+                   .prompt_len = parse_token_count(o.prompt_len, "--prompt-len")};
+  const std::optional<KeepRate> answer =
+      o.keep ? search::keep_rate(request, *o.keep)
+             : search::largest_keep_rate(request, *o.target_speedup);
+  std::vector<KeepRate> rates;
+  for (const double keep : usual_rates) rates.push_back(search::keep_rate(request, keep));
+  if (answer) rates.insert(rates.begin(), *answer);
+
+  const std::string reason =
+      answer ? ""
+             : fmt::format(
+                   "no keep rate reaches a speed-up of {}: what comes before the base's "
+                   "prefill takes {} of the {} at keep 0.1",
+                   *o.target_speedup, format_quantity(rates[0].overhead_s, Dimension::Seconds),
+                   format_quantity(rates[0].ttft_s, Dimension::Seconds));
+  if (!o.csv.empty()) write_csv(o.csv, rates, answer.has_value());
+  if (o.csv == "-") {
+    if (!reason.empty()) globals.say(reason);
+    return;
+  }
+  if (!o.json) {
+    print_text(rates_text(rates) + (reason.empty() ? "" : reason + "\n"));
+    return;
+  }
+  ordered_json j{
+      {"model", request.configuration.architecture.name},
+      {"speculator", o.speculator.empty() ? request.configuration.architecture.name : o.speculator},
+      {"hardware", request.configuration.hardware.name},
+      {"batch", request.point.batch},
+      {"prompt_len", request.point.prompt_len}};
+  if (o.target_speedup) j["target_speedup"] = *o.target_speedup;
+  j["choice"] = answer ? rate_json(*answer) : ordered_json(nullptr);
+  if (!answer) j["reason"] = reason;
+  j["rows"] = ordered_json::array();
+  for (const KeepRate& r : rates) j["rows"].push_back(rate_json(r));
+  print_json(j);
+}
+
+}  // namespace
+
+void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
+  CLI::App* c = choose.add_subcommand(
+      "keep-rate",
+      "How much of a prompt Speculative Prefill may keep for a speed-up, or the speed-up of a "
+      "share.\n\nExamples:\n"
+      "  kvcast choose keep-rate --model llama-3.1-405b --speculator llama-3.1-8b --hardware "
+      "h200 --dtype fp8 --prompt-len 32k --target-speedup 4\n"
+      "  kvcast choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware "
+      "h200 --prompt-len 8k --keep 0.3");
+  const auto o = std::make_shared<Options>();
+  o->request.add_choice_flags_to(*c);
+  c->add_option("--speculator", o->speculator, "the model that chooses; default: MODEL itself")
+      ->type_name("MODEL");
+  c->add_option("--prompt-len,-p", o->prompt_len, "prompt tokens")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--lookahead", o->lookahead, "queries to choose by, see specprefill")
+      ->type_name("N");
+  c->add_option("--chunk", o->chunk, "tokens that are kept together")->type_name("TOKENS");
+  c->add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
+      ->type_name("TOKENS");
+  c->add_option(
+       "--reuse", o->reuse,
+       "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill")
+      ->type_name("none|kept");
+  c->add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base")
+      ->type_name("X");
+  c->add_option("--keep", o->keep, "share of the tokens")->type_name("F");
+  c->add_option("--csv", o->csv, "write the rows, which one is chosen; - is stdout")
+      ->type_name("FILE");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { run(*o, globals); });
+}
+
+}  // namespace kvcast::cli

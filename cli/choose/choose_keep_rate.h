@@ -1,0 +1,10 @@
+/// `kvcast choose keep-rate`.
+#pragma once
+
+#include "cli/frame/command.h"
+
+namespace kvcast::cli {
+
+void add_choose_keep_rate(CLI::App& choose, const Globals& globals);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,10 @@
+/// `kvcast choose slim`.
+#pragma once
+
+#include "cli/frame/command.h"
+
+namespace kvcast::cli {
+
+void add_choose_slim(CLI::App& choose, const Globals& globals);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,144 @@
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert/convert_options.h"
+#include "cli/convert/convert_parts.h"
+#include "cli/frame/command.h"
+#include "cli/frame/request_options.h"
+#include "cli/run/run_inputs.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/convert/mlkv_conversion.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct MlkvOptions {
+  ConvertOptions common;
+  std::string kv_layers;
+  std::string kv_heads;
+  std::string merge = "mean";
+  std::string widen = "preserve";
+};
+
+std::string owned_layers(const MlkvReport& report) {
+  std::vector<std::string> groups;
+  for (const std::vector<std::size_t>& group : report.groups) {
+    groups.push_back(group.size() == 1 ? std::to_string(group.front())
+                                       : fmt::format("{}-{}", group.front(), group.back()));
+  }
+  return fmt::format("{}", fmt::join(groups, ", "));
+}
+
+ordered_json mlkv_json(const MlkvOptions& o, const MlkvReport& r) {
+  const LayerShape& before = r.before.decoder.layers.front();
+  const LayerShape& after = r.after.decoder.layers.front();
+  ordered_json owners = ordered_json::array();
+  for (const std::vector<std::size_t>& group : r.groups) owners.push_back(group.front());
+  return {{"model", r.before.name},
+          {"output", o.common.out},
+          {"kv_layers", r.groups.size()},
+          {"kv_heads", after.heads.num_key_value_heads},
+          {"kv_heads_before", before.heads.num_key_value_heads},
+          {"owners", owners},
+          {"merged_layers", r.groups},
+          {"merge", o.merge},
+          {"widen", o.widen},
+          {"intermediate_size", after.intermediate_size},
+          {"intermediate_size_before", before.intermediate_size},
+          {"parameters_before", r.parameters_before},
+          {"parameters_after", r.parameters_after},
+          {"kv_cache_ratio", r.kv_cache_ratio},
+          {"dtype", o.common.dtype},
+          {"copied_files", r.copied_files}};
+}
+
+std::string mlkv_text(const MlkvReport& r) {
+  const auto row = [](const char* what, std::uint64_t before, std::uint64_t after) {
+    return std::vector<std::string>{what, std::to_string(before), std::to_string(after)};
+  };
+  const LayerShape& before = r.before.decoder.layers.front();
+  const LayerShape& after = r.after.decoder.layers.front();
+  Table table({"", "before", "after"});
+  table.add(row("key-value layers", r.before.decoder.layers.size(), r.groups.size()));
+  table.add(row("key-value heads in each", before.heads.num_key_value_heads,
+                after.heads.num_key_value_heads));
+  table.add(row("MLP width", before.intermediate_size, after.intermediate_size));
+  table.add(row("parameters", r.parameters_before, r.parameters_after));
+  table.add({"KV cache", "1", fmt::format("{:.4g}", r.kv_cache_ratio)});
+  return table.text() + "layers merged into the first of each: " + owned_layers(r) + "\n";
+}
+
+void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
+  MlkvConversion conversion;
+  conversion.shape = {parse_token_count(o.kv_layers, "--kv-layers"),
+                      parse_token_count(o.kv_heads, "--kv-heads"),
+                      parse_flag("--widen", o.widen, parse_mlp_widening)};
+  conversion.merge = parse_flag("--merge", o.merge, parse_layer_merge);
+  conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  const Checkpoint checkpoint(o.common.in);
+  MlkvReport report;
+  {
+    ConvertProgress progress(globals.quiet);
+    report = convert_to_mlkv(checkpoint, o.common.out, conversion, std::ref(progress));
+  }
+  say_copied(globals, o.common, report);
+  if (o.common.json) {
+    print_json(mlkv_json(o, report));
+  } else {
+    print_text(mlkv_text(report));
+  }
+}
+
+void add_mlkv(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "mlkv",
+      "Multi-layer key-value heads: M layers keep keys and values, of G heads.\n\nExamples:\n"
+      "  kvcast convert mlkv weights/pythia-160m pythia-mlkv-12 --kv-layers 4 --kv-heads 3\n"
+      "  kvcast convert mlkv weights/smollm2-135m-instruct.gguf smollm2-mlkv --kv-layers 15 "
+      "--kv-heads 1 --widen none");
+  c->footer(
+      "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. As the authors' script does it:\n"
+      "--merge sequential --widen copy.");
+  const auto o = std::make_shared<MlkvOptions>();
+  add_convert_options(*c, o->common);
+  c->add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
+      ->required()
+      ->type_name("M");
+  c->add_option("--kv-heads", o->kv_heads, "heads that they keep: divides the key-value heads")
+      ->required()
+      ->type_name("G");
+  c->add_option("--merge", o->merge, "across layers: mean, or sequential (the last weighs half)")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--widen", o->widen,
+                "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
+                "weight)")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->callback([o, &globals] { convert_mlkv(*o, globals); });
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "convert",
+      "Rewrite a checkpoint for a method.\n\nExamples:\n"
+      "  kvcast convert mlkv tests/oracle/gpt_neox mlkv-model --kv-layers 1 --kv-heads 1\n"
+      "  kvcast run --model mlkv-model --tokens 1,2,3");
+  command->require_subcommand(1);
+  add_mlkv(*command, globals);
+  add_convert_slim(*command, globals);
+  add_convert_kvp(*command, globals);
+  add_convert_prune(*command, globals);
+}
+
+}  // namespace kvcast::cli

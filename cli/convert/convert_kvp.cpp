@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert/convert_options.h"
+#include "cli/convert/convert_parts.h"
+#include "cli/frame/csv_output.h"
+#include "cli/frame/request_options.h"
+#include "cli/run/pair_text.h"
+#include "model/base/quantity.h"
+#include "model/convert/kvp_fit.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/plot.h"
+#include "reports/plot/prediction_errors.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct KvpOptions {
+  ConvertOptions common;
+  std::string auxiliary;
+  std::string map = "code";
+  std::string text;
+  bool identity = false;
+  double ridge = KvpFit{}.ridge;
+  double held_out = KvpFit{}.held_out;
+  std::string window = std::to_string(KvpFit{}.window);
+  std::string csv;
+  std::string plot;
+  std::string plot_positions;
+};
+
+ordered_json errors_json(const std::vector<PredictionError>& keys,
+                         const std::vector<PredictionError>& values) {
+  ordered_json rows = ordered_json::array();
+  const auto finite = [](double x) { return std::isfinite(x) ? ordered_json(x) : nullptr; };
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    rows.push_back({{"index", i},
+                    {"key_l1", keys[i].l1},
+                    {"key_r2", finite(keys[i].r2)},
+                    {"value_l1", values[i].l1},
+                    {"value_r2", finite(values[i].r2)}});
+  }
+  return rows;
+}
+
+ordered_json kvp_json(const KvpOptions& o, const KvpFitReport& r) {
+  return {{"base", r.config.base.name},
+          {"auxiliary", r.config.auxiliary.name},
+          {"output", o.common.out},
+          {"layer_map", r.config.map},
+          {"parameters", r.parameters},
+          {"fitted_tokens", r.fitted_tokens},
+          {"held_out_tokens", r.held_out_tokens},
+          {"layers", errors_json(r.key_layers, r.value_layers)},
+          {"positions", errors_json(r.key_positions, r.value_positions)},
+          {"dtype", o.common.dtype}};
+}
+
+std::string kvp_text(const KvpFitReport& r) {
+  std::string text;
+  if (!r.key_layers.empty()) {
+    Table table({"layer", "from", "key L1", "key R2", "value L1", "value R2"});
+    for (std::size_t i = 0; i < r.key_layers.size(); ++i) {
+      const auto number = [](double x) { return fmt::format("{:.4g}", x); };
+      table.add({std::to_string(i), std::to_string(r.config.map[i]), number(r.key_layers[i].l1),
+                 number(r.key_layers[i].r2), number(r.value_layers[i].l1),
+                 number(r.value_layers[i].r2)});
+    }
+    text = table.text() + fmt::format("fitted on {} tokens, errors measured on {} others\n",
+                                      r.fitted_tokens, r.held_out_tokens);
+  }
+  return text + fmt::format("predictor of {} parameters\n", r.parameters);
+}
+
+/// One line where maps predict held-out tokens worse than a constant would.
+void warn_of_misfits(const KvpFitReport& r, const Globals& globals) {
+  std::size_t misfits = 0;
+  double worst = 0;
+  for (const auto* errors : {&r.key_layers, &r.value_layers}) {
+    for (const PredictionError& e : *errors) {
+      if (e.r2 < 0) ++misfits;
+      worst = std::min(worst, e.r2);
+    }
+  }
+  if (misfits == 0) return;
+  globals.warn(fmt::format(
+      "{} of {} maps predict the held-out tokens worse than the fitted tokens' mean does (R2 down "
+      "to {:.3g}): {} tokens are too few, or the auxiliary model tells too little",
+      misfits, r.key_layers.size() + r.value_layers.size(), worst, r.fitted_tokens));
+}
+
+void convert_kvp(const KvpOptions& o, const Globals& globals) {
+  const Checkpoint base(o.common.in);
+  const Checkpoint auxiliary(o.auxiliary);
+  check_pair(base.architecture(), auxiliary.architecture());
+  KvpFit fit;
+  fit.map = parse_flag("--map", o.map, [&](const std::string& text) {
+    return read_layer_map(text, base.architecture(), auxiliary.architecture());
+  });
+  fit.ridge = o.ridge;
+  fit.held_out = o.held_out;
+  fit.window = parse_token_count(o.window, "--window");
+  fit.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  const bool draws = !(o.csv.empty() && o.plot.empty() && o.plot_positions.empty());
+  if (o.identity == !o.text.empty() || (o.identity && draws)) {
+    throw Error("convert kvp", o.identity ? "--identity beside others" : "no text",
+                "--fit TEXT, or --identity without --fit, --csv, --plot and --plot-positions");
+  }
+  check_rows_alone(o.csv, {{"--json", o.common.json}});
+  const std::string csv = csv_target(o.csv);
+  if (!csv.empty()) reports::check_writable(csv);
+  reports::check_spares_folder(csv, o.common.out, "--csv");
+  for (const std::string& plot : {o.plot, o.plot_positions}) {
+    if (plot.empty()) continue;
+    reports::check_plot_writable(plot);
+    reports::check_plot_writable(reports::r2_picture(plot));
+    reports::check_plot_spares(plot, csv, "--csv");
+    reports::check_plot_spares(reports::r2_picture(plot), csv, "--csv");
+  }
+  if (!o.plot.empty() && !o.plot_positions.empty()) {
+    const auto points = reports::plot_files(o.plot_positions).csv;
+    reports::check_plot_spares(o.plot, points, "--plot-positions");
+    reports::check_plot_spares(reports::r2_picture(o.plot), points, "--plot-positions");
+  }
+  // What the text shows of the tokenizers says more.
+  const auto text = o.identity ? std::vector<execute::TokenId>()
+                               : read_pair_text("--fit", o.text, base, auxiliary, globals);
+  check_pair_tokenizers(base, auxiliary);
+  KvpFitReport report;
+  if (o.identity) {
+    report = write_identity_predictor(base, auxiliary, o.common.out, fit);
+  } else {
+    ConvertProgress progress(globals.quiet);
+    report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
+  }
+  warn_of_misfits(report, globals);
+  if (!csv.empty()) reports::write_prediction_csv(report, csv);
+  const auto draw = [&](auto plot_of, const std::string& picture) {
+    if (picture.empty()) return;
+    reports::write_plot(plot_of(report, reports::ErrorMeasure::L1), picture);
+    reports::write_plot(plot_of(report, reports::ErrorMeasure::R2), reports::r2_picture(picture));
+  };
+  draw(reports::prediction_layer_plot, o.plot);
+  draw(reports::prediction_position_plot, o.plot_positions);
+  if (o.csv == "-") return;
+  if (o.common.json) {
+    print_json(kvp_json(o, report));
+  } else {
+    print_text(kvp_text(report));
+  }
+}
+
+}  // namespace
+
+void add_convert_kvp(CLI::App& convert, const Globals& globals) {
+  CLI::App* c = convert.add_subcommand(
+      "kvp",
+      "KV Prediction: linear maps from an auxiliary model's keys and values to the base's, fitted "
+      "to a text.\n\nExamples:\n"
+      "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
+      "  kvcast convert kvp --base tests/oracle/openelm --auxiliary openelm-lp --fit ids.json "
+      "predictor");
+  c->footer(
+      "Errors are of keys before the base's norm and rotation, and of values, on windows that were "
+      "not fitted. At least as many tokens are fitted as a map's output has unknowns: the "
+      "auxiliary\n"
+      "layer's features (key-value heads times head size) and a bias.");
+  const auto o = std::make_shared<KvpOptions>();
+  c->add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
+      ->required();
+  add_convert_output_options(*c, o->common);
+  c->add_option("--base", o->common.in, "the model whose cache is predicted")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--map", o->map,
+                "the auxiliary layer of each base layer: code, paper, or a file of indices")
+      ->type_name("MAP")
+      ->capture_default_str();
+  c->add_option("--fit", o->text, "a text file, or token ids in a .json")->type_name("TEXT");
+  c->add_flag("--identity", o->identity,
+              "no fit: hand on the auxiliary's keys and values as they are");
+  c->add_option("--ridge", o->ridge, "penalty on the weights, a share of the inputs' spread")
+      ->type_name("X")
+      ->capture_default_str();
+  c->add_option("--window", o->window, "tokens that the models read at a time")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--held-out", o->held_out, "share of the text that errors are measured on")
+      ->type_name("F")
+      ->capture_default_str();
+  c->add_option("--csv", o->csv, "errors over layers and positions; - is stdout")
+      ->type_name("FILE");
+  c->add_option("--plot", o->plot,
+                "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
+      ->type_name("FILE");
+  c->add_option("--plot-positions", o->plot_positions, "the same over positions")
+      ->type_name("FILE");
+  c->callback([o, &globals] { convert_kvp(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,85 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert/convert_options.h"
+#include "cli/convert/convert_parts.h"
+#include "cli/frame/request_options.h"
+#include "model/convert/prune_conversion.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct PruneOptions {
+  ConvertOptions common;
+  std::string keep;
+};
+
+ordered_json prune_json(const PruneOptions& o, const ConversionReport& r) {
+  return {{"model", r.before.name},
+          {"output", o.common.out},
+          {"kept_layers", r.after.pruning.kept},
+          {"num_hidden_layers", r.after.num_hidden_layers()},
+          {"num_hidden_layers_before", r.before.num_hidden_layers()},
+          {"parameters_before", r.parameters_before},
+          {"parameters_after", r.parameters_after},
+          {"kv_cache_ratio", r.kv_cache_ratio},
+          {"dtype", o.common.dtype},
+          {"copied_files", r.copied_files}};
+}
+
+std::string prune_text(const ConversionReport& r) {
+  const auto number = [](std::uint64_t x) { return std::to_string(x); };
+  Table table({"", "before", "after"});
+  table.add({"layers", number(r.before.num_hidden_layers()), number(r.after.num_hidden_layers())});
+  table.add({"parameters", number(r.parameters_before), number(r.parameters_after)});
+  table.add({"KV cache", "1", fmt::format("{:.4g}", r.kv_cache_ratio)});
+  return table.text() + fmt::format("kept layers: {}\n", fmt::join(r.after.pruning.kept, ", "));
+}
+
+void convert_prune(const PruneOptions& o, const Globals& globals) {
+  const Checkpoint checkpoint(o.common.in);
+  PruneConversion conversion;
+  conversion.kept = parse_flag("--keep", o.keep, [&](const std::string& text) {
+    return parse_kept_layers(text, checkpoint.architecture().num_hidden_layers());
+  });
+  conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  ConversionReport report;
+  {
+    ConvertProgress progress(globals.quiet);
+    report = convert_to_pruned(checkpoint, o.common.out, conversion, std::ref(progress));
+  }
+  say_copied(globals, o.common, report);
+  if (o.common.json) {
+    print_json(prune_json(o, report));
+  } else {
+    print_text(prune_text(report));
+  }
+}
+
+}  // namespace
+
+void add_convert_prune(CLI::App& convert, const Globals& globals) {
+  CLI::App* c = convert.add_subcommand(
+      "prune",
+      "Layer pruning: some layers of a decoder-only model, as KV Prediction's auxiliaries "
+      "\"LP\".\n\n"
+      "Examples:\n"
+      "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
+      "  kvcast convert prune weights/smollm2-135m-instruct.gguf smollm2-short --keep 0,1,2,28,29");
+  c->footer("The pruned model computes something else; the paper trains it further.");
+  const auto o = std::make_shared<PruneOptions>();
+  add_convert_options(*c, o->common);
+  c->add_option("--keep", o->keep,
+                "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
+                "indices: 0 and 1 are lists of one layer, 1.0 is a share")
+      ->required()
+      ->type_name("F|LIST");
+  c->callback([o, &globals] { convert_prune(*o, globals); });
+}
+
+}  // namespace kvcast::cli

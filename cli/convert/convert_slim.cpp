@@ -1,0 +1,348 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert/convert_options.h"
+#include "cli/convert/convert_parts.h"
+#include "cli/frame/csv_output.h"
+#include "cli/frame/request_options.h"
+#include "cli/run/run_inputs.h"
+#include "model/base/error.h"
+#include "model/convert/slim_check.h"
+#include "model/convert/slim_conversion.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/plot.h"
+#include "reports/plot/slim_errors.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct SlimOptions {
+  ConvertOptions common;
+  RunInputs calibration;
+  std::vector<const CLI::Option*> inputs;  ///< the flags of `calibration`
+  std::string option = "auto";
+  double max_error = 0.01;
+  std::string csv;
+  std::string plot;
+};
+
+/// What the published study of Whisper counts layers under: OpenMachine-ai/transformer-tricks,
+/// commit 379556c.
+constexpr double published_limit = 0.05;
+
+/// What a model is tried on when the user gives nothing: any prose will do.
+constexpr const char* calibration_text =
+    "The river had been low all summer, and the boats lay on the mud with their names turned to "
+    "the "
+    "sky. On the second of October it began to rain in the hills. By evening the children could "
+    "hear the water under the bridge; by morning it had taken the lower garden, two hen houses and "
+    "the fence that their grandfather had built in 1931. Nobody was surprised. 'It comes back for "
+    "what it lent us,' said the old man, counting the posts that were left, 'and it never asks for "
+    "a receipt.' Then he went to look for his spade.";
+
+constexpr std::uint64_t made_up_tokens = 256;
+constexpr std::uint64_t decoder_tokens = 32;  ///< generated, for the decoder's own inputs
+
+/// Noise in the place of a sound, the same each time.
+std::vector<float> noise(std::size_t count) {
+  std::vector<float> numbers(count);
+  std::uint32_t state = 1;
+  for (float& x : numbers) {
+    state = state * 1664525 + 1013904223;  // Numerical Recipes' generator
+    x = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1;
+  }
+  return numbers;
+}
+
+/// At most one input is given, and it says something.
+void check_inputs(const std::vector<const CLI::Option*>& inputs) {
+  std::size_t given = 0;
+  std::vector<std::string> names;
+  for (const CLI::Option* input : inputs) {
+    names.push_back(input->get_name());
+    if (input->count() == 0) continue;
+    ++given;
+    if (!input->as<std::string>().empty()) continue;
+    throw Error(input->get_name(), "an empty text",
+                input->get_type_name().starts_with("FILE")
+                    ? "a file"
+                    : fmt::format("at least {} tokens", fewest_calibration_tokens));
+  }
+  if (given > 1) {
+    throw Error("calibration", fmt::format("{} inputs", given),
+                fmt::format("one of {}", fmt::join(names, ", ")));
+  }
+}
+
+struct Calibration {
+  execute::Request request;
+  std::string source;
+  std::vector<std::string> warnings;  ///< for a conversion that comes about
+};
+
+Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint) {
+  const Architecture& a = checkpoint.architecture();
+  RunInputs in = o.calibration;
+  in.tokens_name = in.encoder_tokens_name = "--calibration-tokens";
+  in.prompt_name = "--calibration-prompt";
+  in.file_name = "--calibration-prompt-file";
+  in.audio_name = "--calibration-audio";
+  in.fewest_positions = fewest_calibration_tokens;
+  std::string no_tokenizer;
+  const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  const bool given =
+      !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() && in.audio.empty());
+  const bool reads_sound = a.num_mel_bins > 0;
+  Calibration c;
+  c.source = given ? "given" : tokenizer && !reads_sound ? "built-in text" : "made-up input";
+  if (reads_sound && !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty())) {
+    throw Error("calibration of " + a.name, "text", "--calibration-audio: it reads sound");
+  }
+  if (a.encoder_decoder && !in.tokens.empty()) in.encoder_tokens = std::exchange(in.tokens, "");
+  if (!given && tokenizer && !reads_sound) {
+    in.prompt = calibration_text;
+  } else if (!given) {
+    c.warnings.push_back(
+        "errors are measured on made-up input, on which they may be too small; expected " +
+        std::string(reads_sound ? "--calibration-audio" : "--calibration-prompt"));
+    std::uint64_t length = made_up_tokens;
+    if (a.decoder.position_rows > 0) length = std::min(length, a.decoder.position_rows);
+    in.prompt_len = std::to_string(length);
+  }
+  c.request = read_request(in, checkpoint, tokenizer, no_tokenizer,
+                           [&](const std::string& line) { c.warnings.push_back(line); });
+  execute::Request& request = c.request;
+  if (!given && reads_sound) request.features = noise(request.features.size());
+  if (a.encoder_decoder) {
+    const std::uint64_t start = request.tokens.front().size();
+    const std::uint64_t rows = a.decoder.position_rows;
+    request.output_len = rows > 0 ? std::min(decoder_tokens, rows - start + 1) : decoder_tokens;
+  }
+  return c;
+}
+
+constexpr std::array forms{SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache};
+constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
+
+std::vector<SlimSite> sites_of(const SlimReport& r) {
+  if (r.before.encoder_decoder) return {SlimSite::Self, SlimSite::Cross};
+  return {SlimSite::Self};
+}
+
+ordered_json number_json(const std::optional<double>& number) {
+  if (!number) return nullptr;
+  return std::isfinite(*number) ? ordered_json(*number) : ordered_json("infinity");
+}
+
+bool was_tried(const SlimReport& r, SlimSite site, SlimKind kind) {
+  return std::any_of(r.layers.begin(), r.layers.end(), [&](const SlimLayerReport& l) {
+    return l.site == site && l.errors.contains(kind);
+  });
+}
+
+/// Of each attention and form tried, the layers under the published limit by storage.
+ordered_json counts_json(const SlimReport& r) {
+  ordered_json counts = ordered_json::object();
+  for (const SlimSite site : sites_of(r)) {
+    for (const SlimKind kind : forms) {
+      if (!was_tried(r, site, kind)) continue;
+      for (const DType storage : storages) {
+        counts[reports::site_name(site)][std::string(name(kind))][std::string(name(storage))] =
+            layers_under(r, site, kind, storage, published_limit);
+      }
+    }
+  }
+  return counts;
+}
+
+std::string counts_text(const SlimReport& r) {
+  std::string text;
+  for (const SlimSite site : sites_of(r)) {
+    std::vector<std::string> parts;
+    for (const SlimKind kind : forms) {
+      if (!was_tried(r, site, kind)) continue;
+      std::vector<std::string> numbers;
+      for (const DType storage : storages) {
+        numbers.push_back(std::to_string(layers_under(r, site, kind, storage, published_limit)));
+      }
+      parts.push_back(fmt::format("{} {}", name(kind), fmt::join(numbers, "/")));
+    }
+    text += fmt::format("{}-attentions under {:g} % error in fp32/fp16/bf16, of {}: {}\n",
+                        reports::site_name(site), 100 * published_limit,
+                        r.before.num_hidden_layers(), fmt::join(parts, ", "));
+  }
+  return text;
+}
+
+ordered_json slim_json(const SlimOptions& o, const SlimReport& r, const std::string& source,
+                       const LogitComparison& logits) {
+  ordered_json layers = ordered_json::array();
+  for (const SlimLayerReport& l : r.layers) {
+    ordered_json errors = ordered_json::object();
+    for (const auto& [kind, by_storage] : l.errors) {
+      for (const auto& [storage, error] : by_storage) {
+        errors[std::string(name(kind))][std::string(name(storage))] = number_json(error);
+      }
+    }
+    layers.push_back({{"layer", l.layer},
+                      {"attention", reports::site_name(l.site)},
+                      {"key_condition", number_json(l.key_condition)},
+                      {"value_condition", number_json(l.value_condition)},
+                      {"relative_error", errors},
+                      {"chosen", name(l.chosen)},
+                      {"reason", l.reason}});
+  }
+  return {{"model", r.before.name},
+          {"output", o.common.out},
+          {"option", o.option},
+          {"max_error", o.max_error},
+          {"calibration", source},
+          {"calibration_rows", r.calibration_rows},
+          {"layers", layers},
+          {"layers_under_5_percent", counts_json(r)},
+          {"logit_error", number_json(logits.relative_error)},
+          {"compared_positions", logits.positions},
+          {"same_next_tokens", logits.same},
+          {"parameters_before", r.parameters_before},
+          {"parameters_after", r.parameters_after},
+          {"kv_cache_ratio", r.kv_cache_ratio},
+          {"cross_cache_ratio", number_json(r.cross_cache_ratio)},
+          {"dtype", o.common.dtype},
+          {"copied_files", r.copied_files}};
+}
+
+std::string slim_text(const SlimReport& r, const LogitComparison& logits) {
+  const auto number = [](const std::optional<double>& x) {
+    return x ? fmt::format("{:.2g}", *x) : std::string("-");
+  };
+  Table table({"layer", "attention", "cond W_K", "cond W_V", "kcache fp32", "fp16", "bf16",
+               "vcache fp32", "fp16", "bf16", "xcache fp32", "fp16", "bf16", "chosen"});
+  std::string reasons;
+  for (const SlimLayerReport& l : r.layers) {
+    std::vector<std::string> row{std::to_string(l.layer), reports::site_name(l.site),
+                                 number(l.key_condition), number(l.value_condition)};
+    for (const SlimKind kind : forms) {
+      for (const DType storage : storages) {
+        const auto found = l.errors.find(kind);
+        row.push_back(found == l.errors.end() ? "-" : number(found->second.at(storage)));
+      }
+    }
+    row.emplace_back(name(l.chosen));
+    table.add(std::move(row));
+    if (!l.reason.empty()) {
+      const std::string takes = l.chosen == SlimKind::Plain
+                                    ? std::string("stays plain")
+                                    : fmt::format("takes {}", name(l.chosen));
+      reasons += fmt::format("layer {}, {}-attention {}: {}\n", l.layer, reports::site_name(l.site),
+                             takes, l.reason);
+    }
+  }
+  return table.text() + reasons + counts_text(r) +
+         fmt::format("logits at {} positions {:.2g} % off, the next token the same at {}\n",
+                     logits.positions, 100 * logits.relative_error, logits.same) +
+         fmt::format("parameters {} -> {}, KV cache {:.4g} of what it was", r.parameters_before,
+                     r.parameters_after, r.kv_cache_ratio) +
+         (r.cross_cache_ratio ? fmt::format(", cross-attention's {:.4g}\n", *r.cross_cache_ratio)
+                              : std::string("\n"));
+}
+
+void convert_slim(const SlimOptions& o, const Globals& globals) {
+  SlimConversion conversion;
+  conversion.option = o.option;
+  conversion.max_error = o.max_error;
+  conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
+  check_rows_alone(o.csv, {{"--json", o.common.json}});
+  const std::string csv = csv_target(o.csv);
+  if (!csv.empty()) reports::check_writable(csv);
+  reports::check_spares_folder(csv, o.common.out, "--csv");
+  if (!o.plot.empty()) {
+    reports::check_plot_writable(o.plot);
+    const reports::PlotFiles files = reports::plot_files(o.plot);
+    for (const auto& file : {files.picture, files.csv, files.script}) {
+      reports::check_spares_folder(file, o.common.out, "--plot");
+    }
+    reports::check_plot_spares(o.plot, csv, "--csv");
+  }
+  check_inputs(o.inputs);
+  const Checkpoint checkpoint(o.common.in);
+  const Calibration calibration = read_calibration(o, checkpoint);
+  conversion.calibration = calibration.request;
+  SlimReport report;
+  {
+    ConvertProgress progress(globals.quiet);
+    report = convert_to_slim(checkpoint, o.common.out, conversion, std::ref(progress));
+  }
+  for (const std::string& line : calibration.warnings) globals.warn(line);
+  std::string no_tokenizer;
+  const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  // Behind its end a text says nothing about the model.
+  if (tokenizer) conversion.calibration.stop_tokens = tokenizer->end_of_text();
+  const LogitComparison logits =
+      compare_logits(checkpoint, Checkpoint(o.common.out), conversion.calibration);
+  if (!csv.empty()) {
+    reports::write_slim_csv(report, conversion.dtype, logits.relative_error, csv);
+  }
+  if (!o.plot.empty()) {
+    reports::write_plot(reports::slim_error_plot(report, conversion.dtype, o.max_error), o.plot);
+  }
+  if (o.csv == "-") return;
+  if (o.common.json) {
+    print_json(slim_json(o, report, calibration.source, logits));
+  } else {
+    print_text(slim_text(report, logits));
+  }
+}
+
+}  // namespace
+
+void add_convert_slim(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "slim",
+      "Slim attention: keys, values or inputs are kept, and weights that compute the rest.\n\n"
+      "Every layer's attention is tried on real activations; it takes the first form whose keys "
+      "or\n"
+      "values come out within --max-error, and stays plain when none does.\n\nExamples:\n"
+      "  kvcast convert slim weights/whisper-base whisper-slim --calibration-audio speech.wav\n"
+      "  kvcast run --model whisper-slim --method slim --audio speech.wav");
+  c->footer(
+      "auto tries keys, values, then the input, the input first where it is the narrowest; with "
+      "rotary positions\nvalues halve the cache at the price of computing all keys at every step. "
+      "--option kcache takes keys or nothing.");
+  const auto o = std::make_shared<SlimOptions>();
+  add_convert_options(*c, o->common);
+  c->add_option(
+       "--option", o->option,
+       "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid")
+      ->type_name("FORM")
+      ->capture_default_str();
+  c->add_option("--max-error", o->max_error, "of computed keys and values, relative")
+      ->type_name("F")
+      ->capture_default_str();
+  RunInputs& in = o->calibration;
+  o->inputs = {
+      c->add_option("--calibration-prompt", in.prompt, "text to try the layers on")
+          ->type_name("TEXT"),
+      c->add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
+          ->type_name("FILE"),
+      c->add_option("--calibration-tokens", in.tokens, "the same as token ids")->type_name("IDS"),
+      c->add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
+          ->type_name("FILE.wav")};
+  c->add_option("--csv", o->csv, "errors by attention, form and storage; - is stdout")
+      ->type_name("FILE");
+  c->add_option("--plot", o->plot, "errors in the written storage, .svg or .png")
+      ->type_name("FILE");
+  c->callback([o, &globals] { convert_slim(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,402 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "cli/frame/request_options.h"
+#include "cli/simulate/parallel_options.h"
+#include "measure/validation_store.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "reports/plot/study_plots.h"
+#include "roofline/hardware_writer.h"
+#include "search/placed_estimator.h"
+
+namespace kvcast::cli {
+namespace {
+
+using measure::ErrorBars;
+using nlohmann::ordered_json;
+using roofline::BreakdownRow;
+using roofline::Configuration;
+using roofline::DesignPoint;
+using roofline::Estimate;
+using roofline::Estimator;
+using search::PlacedEstimator;
+using search::PlacedPrefill;
+
+struct Options {
+  RequestOptions request;
+  LinkFlags link;
+  std::string plot;
+  std::string validation;
+  bool json = false;
+  bool breakdown = false;
+};
+
+std::string_view kernels_name(Kernels k) { return k == Kernels::Eager ? "eager" : "tiled"; }
+
+/// Whole counts print as integers.
+ordered_json count_json(double value) {
+  if (value >= 0 && value < 9007199254740992.0 &&
+      value == static_cast<double>(static_cast<std::uint64_t>(value))) {
+    return static_cast<std::uint64_t>(value);
+  }
+  return value;
+}
+
+ordered_json input_json(const Configuration& c, const DesignPoint& p) {
+  return {{"model", c.architecture.name},
+          {"hardware", c.hardware.name},
+          {"method", to_string(c.methods)},
+          {"attention", kernels_name(c.lowering.attention)},
+          {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"weight_dtype", name(c.lowering.weights)},
+          {"activation_dtype", name(c.lowering.activations)},
+          {"cache_dtype", name(c.lowering.cache)},
+          {"mode", roofline::name(c.mode)},
+          {"logits", name(c.logits)},
+          {"skip_unread_rows", c.lowering.skip_unread_rows},
+          {"batch", p.batch},
+          {"prompt_len", p.prompt_len},
+          {"output_len", p.output_len}};
+}
+
+/// The parts of a TTFT that there are, in the order in which they run.
+std::vector<std::pair<std::string, double>> parts_of(const Estimate& e) {
+  std::vector<std::pair<std::string, double>> parts;
+  for (std::size_t i = 0; i < num_ttft_parts; ++i) {
+    if (e.ttft_parts_s[i] > 0) {
+      parts.emplace_back(name(static_cast<TtftPart>(i)), e.ttft_parts_s[i]);
+    }
+  }
+  return parts;
+}
+
+ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
+  ordered_json rows = ordered_json::array();
+  for (const roofline::UsedFactor& f : factors) {
+    rows.push_back({{"name", f.name},
+                    {"peak", f.peak},
+                    {"factor", f.factor},
+                    {"source", f.source},
+                    {"reference", f.reference}});
+    if (!f.by_length.empty()) rows.back()["by_length"] = roofline::by_length_json(f.by_length);
+  }
+  return rows;
+}
+
+/// The kinds of source that the estimate rests on, each once.
+std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& factors) {
+  std::vector<std::string> kinds;
+  for (const char* kind : {"datasheet", "measured", "fitted"}) {
+    for (const roofline::UsedFactor& f : factors) {
+      if (f.source == kind) {
+        kinds.emplace_back(kind);
+        break;
+      }
+    }
+  }
+  return kinds;
+}
+
+ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
+  ordered_json list = ordered_json::array();
+  for (const BreakdownRow& r : rows) {
+    const auto count = static_cast<double>(r.count);
+    list.push_back(
+        {{"pass", r.pass},
+         {"phase", r.group.phase},
+         {"label", r.group.label},
+         {"operator", r.group.op},
+         {"count", r.count},
+         {"flops", count_json(count * static_cast<double>(r.time.flops.count))},
+         {"bytes", count_json(count * static_cast<double>(r.time.bytes.count))},
+         {"bytes_read_again", count_json(count * static_cast<double>(r.time.bytes_again.count))},
+         {"bytes_spared", count_json(count * static_cast<double>(r.time.bytes_spared.count))},
+         {"bytes_on_chip", count_json(count * static_cast<double>(r.time.bytes_on_chip.count))},
+         {"compute_s", count * r.time.compute.value},
+         {"memory_s", count * r.time.memory.value},
+         {"seconds", r.total.value},
+         {"bound", roofline::name(r.time.bound)}});
+  }
+  return list;
+}
+
+/// Of one device and, where there are several, of the link between them.
+std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator) {
+  std::vector<roofline::UsedFactor> factors = estimator.one_device().rates().factors;
+  if (estimator.is_placed()) {
+    const std::vector<roofline::UsedFactor>& of_link = estimator.link().factors;
+    factors.insert(factors.end(), of_link.begin(), of_link.end());
+  }
+  return factors;
+}
+
+/// Whether devices are joined as the hardware says, whatever flags say so.
+bool has_own_links(const Configuration& c, const search::ChainLink& link) {
+  if (c.hardware.links.empty()) return false;
+  const search::ChainLink own = search::hardware_link(c.hardware, c.mode).link;
+  return link.bytes_per_s == own.bytes_per_s && link.latency_s == own.latency_s;
+}
+
+/// What stored validations say of an estimate like this one.
+ErrorBars error_bars(const Options& o, const Configuration& c, const PlacedEstimator& estimator,
+                     const Catalog& catalog) {
+  if (c.mode == roofline::Mode::SpeedOfLight) {
+    return {.note = std::string(measure::speed_of_light_note)};
+  }
+  measure::ValidationStore store(catalog, o.request.hardware);
+  if (!o.validation.empty()) store.add(o.validation);
+  const bool others = estimator.is_placed() && !has_own_links(c, estimator.link().link);
+  return store.bars(c.hardware, to_string(c.methods), c.lowering,
+                    others ? measure::Links::Others : measure::Links::OfHardware);
+}
+
+ordered_json bound_json(const std::optional<double>& bound) {
+  return bound ? ordered_json(*bound) : ordered_json(nullptr);
+}
+
+ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                           const PlacedEstimator& placed, const ErrorBars& bars) {
+  const Estimator& estimator = placed.one_device();
+  const std::vector<roofline::UsedFactor> factors = used_factors(placed);
+  ordered_json j = input_json(c, p);
+  j["parameters"] = estimator.recording().parameters;
+  j["ttft_s"] = e.ttft_s;
+  for (const auto& [part, s] : parts_of(e)) j["ttft_parts_s"][part] = s;
+  j["tpot_s"] = e.tpot_s;
+  j["prefill_flops"] = count_json(e.prefill_flops);
+  j["prefill_bytes"] = count_json(e.prefill_bytes);
+  j["decode_flops_per_token"] = count_json(e.decode_flops_per_token);
+  j["decode_bytes_per_token"] = count_json(e.decode_bytes_per_token);
+  j["kv_cache_bytes"] = count_json(e.kv_cache_bytes);
+  j["weight_bytes"] = count_json(e.weight_bytes);
+  j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
+  j["memory_capacity_bytes"] = count_json(c.hardware.memory_capacity.value);
+  j["fits"] = e.fits;
+  j["bound"] = roofline::name(e.bound);
+  j["ttft_bound"] = roofline::name(e.ttft_bound);
+  j["tpot_bound"] = roofline::name(e.tpot_bound);
+  j["ttft_speedup"] = e.ttft_speedup;
+  j["tpot_speedup"] = e.tpot_speedup;
+  j["kv_cache_ratio"] = e.kv_cache_ratio;
+  j["ttft_error_bound"] = bound_json(bars.ttft);
+  j["tpot_error_bound"] = bound_json(bars.tpot);
+  j["ttft_error_rows"] = bars.ttft_rows;
+  j["tpot_error_rows"] = bars.tpot_rows;
+  j["error_bound_note"] = bars.note;
+  j["rests_on"] = rests_on(factors);
+  j["factors"] = factors_json(factors);
+  j["warnings"] = estimator.warnings(p);
+  return j;
+}
+
+/// What a prefill on several devices adds.
+void add_placed_json(const PlacedEstimator& estimator, const PlacedPrefill& placed,
+                     ordered_json& j) {
+  const search::HardwareLink& link = estimator.link();
+  j["partition_tokens"] = placed.tokens;
+  if (placed.found) {
+    j["lower_bound_s"] = *placed.found->lower_bound_s;
+    j["evaluations"] = placed.found->evaluations;
+  }
+  j["message_bytes"] = placed.run.message_bytes;
+  j["messages"] = placed.run.messages;
+  j["ttft_no_communication_s"] = placed.without_links_s;
+  j["link_bytes_per_s"] = link.link.bytes_per_s;
+  j["link_latency_s"] = link.link.latency_s;
+}
+
+ordered_json devices_json(const PlacedPrefill& placed) {
+  ordered_json list = ordered_json::array();
+  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
+    const simulate::ProcessUsage& usage = placed.run.processes[i];
+    list.push_back({{"device", i},
+                    {"tokens", placed.tokens[i]},
+                    {"compute_s", placed.helpers_s + usage.compute_s},
+                    {"waiting_s", usage.waiting_s},
+                    {"transfer_s", usage.transfer_s},
+                    {"finish_s", placed.helpers_s + placed.run.finish_s[i]}});
+  }
+  return list;
+}
+
+std::string devices_text(const PlacedPrefill& placed) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
+  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
+    const simulate::ProcessUsage& usage = placed.run.processes[i];
+    table.add({std::to_string(i), std::to_string(placed.tokens[i]),
+               seconds(placed.helpers_s + usage.compute_s), seconds(usage.waiting_s),
+               seconds(usage.transfer_s), seconds(placed.helpers_s + placed.run.finish_s[i])});
+  }
+  return table.text();
+}
+
+/// One device's operators; where several read the prompt, those of its helper passes and of a
+/// decode step.
+std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const DesignPoint& p) {
+  std::vector<BreakdownRow> rows = estimator.one_device().breakdown(p);
+  if (estimator.is_placed()) {
+    std::erase_if(rows, [](const BreakdownRow& r) { return r.pass == "prefill"; });
+  }
+  return rows;
+}
+
+std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                          const std::vector<roofline::UsedFactor>& factors, const ErrorBars& bars) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
+                                 c.architecture.name, c.hardware.description, to_string(c.methods),
+                                 p.batch, p.prompt_len, p.output_len,
+                                 kernels_name(c.lowering.attention), roofline::name(c.mode));
+  const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
+    constexpr double noise = 1e-3;  // per cent; stored times have six digits
+    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", std::ceil(100 * *bound - noise), rows,
+                               rows == 1 ? "" : "s")
+                 : std::string();
+  };
+  Table table({"", "value", "", "", ""});
+  const auto gain = [](double ratio) {
+    return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
+  };
+  table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
+             gain(e.ttft_speedup), bar(bars.ttft, bars.ttft_rows)});
+  const auto parts = parts_of(e);
+  for (const auto& [part, s] : parts) {
+    if (parts.size() < 2) break;  // all of it is the base's
+    std::string label = "  " + part;
+    std::replace(label.begin(), label.end(), '_', '-');
+    table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
+  }
+  table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
+             gain(e.tpot_speedup), bar(bars.tpot, bars.tpot_rows)});
+  table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
+             bytes(e.prefill_bytes), ""});
+  table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
+             bytes(e.decode_bytes_per_token), ""});
+  table.add({"weights", bytes(e.weight_bytes), "", ""});
+  table.add({"KV cache", bytes(e.kv_cache_bytes), "",
+             e.kv_cache_ratio == 1 ? "" : fmt::format("{:.3g} of plain", e.kv_cache_ratio)});
+  table.add({"peak memory", bytes(e.peak_memory_bytes),
+             fmt::format("{} {}", e.fits ? "fits" : "does not fit",
+                         bytes(c.hardware.memory_capacity.value)),
+             ""});
+  const std::string rows = table.text();
+  return text + rows.substr(rows.find('\n') + 1) +
+         fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
+}
+
+std::string breakdown_text(const std::vector<BreakdownRow>& rows) {
+  Table table({"pass", "phase", "label", "operator", "count", "GFLOP", "MB", "ms", "bound"});
+  for (const BreakdownRow& r : rows) {
+    const auto count = static_cast<double>(r.count);
+    table.add({r.pass, r.group.phase, r.group.label, r.group.op, std::to_string(r.count),
+               fmt::format("{:.3f}", count * static_cast<double>(r.time.flops.count) / 1e9),
+               fmt::format("{:.3f}", count * static_cast<double>(r.time.bytes.count) / 1e6),
+               fmt::format("{:.4f}", r.total.value * 1e3),
+               std::string(roofline::name(r.time.bound))});
+  }
+  return table.text();
+}
+
+void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
+                    const Estimator& estimator) {
+  using roofline::Mode;
+  std::vector<reports::Roofs> roofs{reports::roofs_of(estimator.rates(), c.mode)};
+  if (c.mode == Mode::Calibrated) {
+    const auto light = roofline::make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
+    roofs.push_back(reports::roofs_of(light, Mode::SpeedOfLight));
+  }
+  if (const auto& on_chip = estimator.rates().on_chip_bytes_per_second) {
+    roofs.push_back({"on-chip memory", roofs.front().compute, *on_chip});
+  }
+  const std::string title =
+      fmt::format("{} on {}, {} attention, batch {}, prompt {}", c.architecture.name,
+                  c.hardware.name, kernels_name(c.lowering.attention), p.batch, p.prompt_len);
+  reports::write_plot(reports::roofline_plot(roofs, estimator.breakdown(p), title), path);
+}
+
+/// The flags say the links of a placement, which else are the hardware's.
+PlacedEstimator make_estimator(const Options& o, const Configuration& c) {
+  std::optional<search::HardwareLink> link;
+  for (const auto& [flag, value] :
+       {std::pair{"--link", &o.link.name}, std::pair{"--link-gb-per-s", &o.link.gb_per_s},
+        std::pair{"--link-latency-s", &o.link.latency_s}}) {
+    if (value->empty()) continue;
+    if (!find_placement(c.methods)) {
+      throw Error(flag, "method " + to_string(c.methods), "kvr:p=P or tsp:p=P among the methods");
+    }
+    if (!link) link = parse_link(o.link, c.hardware, c.mode);
+  }
+  return PlacedEstimator(c, link);
+}
+
+void run(const Options& o, const Globals& globals) {
+  const Configuration c = parse_configuration(o.request, globals.catalog());
+  const DesignPoint p = parse_sizes(o.request, c.architecture);
+  const PlacedEstimator estimator = make_estimator(o, c);
+  const Estimator& one_device = estimator.one_device();
+  const Estimate e = estimator.at(p);
+  const ErrorBars bars = error_bars(o, c, estimator, globals.catalog());
+  std::optional<PlacedPrefill> placed;
+  if (estimator.is_placed()) placed = estimator.prefill(p);
+  for (const std::string& line : one_device.warnings(p)) globals.warn(line);
+  if (!bars.note.empty()) globals.say("note: " + bars.note);
+  if (!o.plot.empty()) {
+    if (placed) {
+      throw Error("--plot", "method " + to_string(c.methods) + " on several devices",
+                  "one device, or kvcast simulate prefill --plot");
+    }
+    write_roofline(o.plot, c, p, one_device);
+  }
+  if (o.json) {
+    ordered_json j = estimate_json(c, p, e, estimator, bars);
+    if (placed) add_placed_json(estimator, *placed, j);
+    if (o.breakdown && placed) j["devices"] = devices_json(*placed);
+    if (o.breakdown) j["breakdown"] = breakdown_json(operators(estimator, p));
+    print_json(j);
+    return;
+  }
+  print_text(estimate_text(c, p, e, used_factors(estimator), bars));
+  if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
+  if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
+}
+
+}  // namespace
+
+void add_estimate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "estimate",
+      "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
+      "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
+      "  kvcast estimate --model llama-7b --hardware a100-80gb --method "
+      "kvr:p=4,partition=search --prompt-len 16k --breakdown\n"
+      "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
+      "--json");
+  const auto options = std::make_shared<Options>();
+  options->request.add_to(*command);
+  command->add_flag("--json", options->json, "one JSON object in base units");
+  options->link.add_to(*command);
+  command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
+      ->type_name("FILE.svg|png");
+  command
+      ->add_option("--validation", options->validation,
+                   "stored validations besides the catalog's, for error bounds")
+      ->type_name("FILE|FOLDER");
+  command->add_flag("--breakdown", options->breakdown,
+                    "a row for every operator, and for each of several devices");
+  command->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,161 @@
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "model/base/quantity.h"
+#include "roofline/hardware.h"
+#include "roofline/hardware_writer.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using roofline::Hardware;
+using roofline::Sourced;
+
+struct Options {
+  std::string hardware;
+  bool json = false;
+};
+
+ordered_json source_json(const Sourced& s) {
+  ordered_json j{{"source", roofline::name(s.source)}, {"reference", s.reference}};
+  if (!s.note.empty()) j["note"] = s.note;
+  if (!s.by_length.empty()) j["by_length"] = roofline::by_length_json(s.by_length);
+  return j;
+}
+
+/// Collects values under their keys and their sources under the same keys in `sources`.
+class Sheet {
+ public:
+  ordered_json values;
+  ordered_json sources;
+
+  void add(const std::string& key, const Sourced& s) {
+    values[key] = s.value;
+    sources[key] = source_json(s);
+  }
+  void add(const std::string& key, const std::map<DType, Sourced>& by_dtype) {
+    if (by_dtype.empty()) return;
+    for (const auto& [dtype, s] : by_dtype) {
+      values[key][std::string(name(dtype))] = s.value;
+      sources[key][std::string(name(dtype))] = source_json(s);
+    }
+  }
+  void add(const std::string& key, const std::optional<Sourced>& s) {
+    if (s) add(key, *s);
+  }
+};
+
+ordered_json hardware_json(const Hardware& hw) {
+  Sheet sheet;
+  sheet.add("peak_flops_per_second", hw.peak_flops_per_second);
+  sheet.add("vector_flops_per_second", hw.vector_flops_per_second);
+  sheet.add("memory_bandwidth_bytes_per_s", hw.memory_bandwidth);
+  sheet.add("memory_capacity_bytes", hw.memory_capacity);
+  sheet.add("on_chip_memory_capacity_bytes", hw.on_chip_memory_capacity);
+  sheet.add("on_chip_memory_bandwidth_bytes_per_s", hw.on_chip_memory_bandwidth);
+  sheet.add("operator_latency_s", hw.operator_latency);
+  if (hw.elementwise_latency) sheet.add("elementwise_latency_s", *hw.elementwise_latency);
+  if (hw.product_latency) sheet.add("product_latency_s", *hw.product_latency);
+  sheet.add("host_operator_latency_s", hw.host_operator_latency);
+  sheet.add("host_message_latency_s", hw.host_message_latency);
+  sheet.add("host_exchange_latency_s", hw.host_exchange_latency);
+  for (const auto& [link, l] : hw.links) {
+    sheet.add("link_" + link + "_bytes_per_s", l.bandwidth);
+    sheet.add("link_" + link + "_latency_s", l.latency);
+  }
+  sheet.add("factor_matrix_rate", hw.matrix_rate);
+  sheet.add("factor_batched_matrix_rate", hw.batched_matrix_rate);
+  sheet.add("factor_tiled_attention_rate", hw.tiled_attention_rate);
+  sheet.add("factor_decode_attention_rate", hw.decode_attention_rate);
+  sheet.add("factor_decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  sheet.add("factor_tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
+  sheet.add("factor_overlap", hw.overlap);
+  sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
+  sheet.add("factor_product_bandwidth", hw.product_bandwidth);
+  sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
+  sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);
+  sheet.add("factor_link_rate", hw.link_rate);
+  sheet.add("factor_lockstep", hw.lockstep);
+  ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
+  j.update(sheet.values);
+  j["sources"] = sheet.sources;
+  return j;
+}
+
+void add_rows(Table& table, const std::string& key, const ordered_json& value,
+              const ordered_json& source) {
+  if (value.is_object()) {
+    for (const auto& [dtype, number] : value.items()) {
+      add_rows(table, key + " " + dtype, number, source[dtype]);
+    }
+    return;
+  }
+  const auto add = [&](const std::string& name, const ordered_json& number) {
+    table.add({name, shortest(number.get<double>()), source["source"].get<std::string>(),
+               source["reference"].get<std::string>()});
+  };
+  add(key, value);
+  if (!source.contains("by_length")) return;
+  const ordered_json& by_length = source["by_length"];
+  for (std::size_t i = 0; i < by_length["lengths"].size(); ++i) {
+    add(fmt::format("{} at {}", key, by_length["lengths"][i].get<std::uint64_t>()),
+        by_length["values"][i]);
+  }
+}
+
+void list(const Globals& globals, bool json) {
+  const Catalog catalog = globals.catalog();
+  Table table({"name", "description", "fp16 peak", "bandwidth", "memory"});
+  ordered_json rows = ordered_json::array();
+  for (const std::string& name : catalog.names("hardware")) {
+    const Hardware hw = roofline::load_hardware(catalog, name);
+    rows.push_back(hardware_json(hw));
+    const auto peak = hw.peak_flops_per_second.find(hw.supported(DType::FP16));
+    table.add({name, hw.description, format_quantity(peak->second.value, Dimension::FlopsPerSecond),
+               format_quantity(hw.memory_bandwidth.value, Dimension::BytesPerSecond),
+               format_quantity(hw.memory_capacity.value, Dimension::Bytes)});
+  }
+  if (json) {
+    print_json(rows);
+  } else {
+    print_text(table.text());
+  }
+}
+
+void show(const Options& o, const Globals& globals) {
+  const ordered_json j = hardware_json(roofline::load_hardware(globals.catalog(), o.hardware));
+  if (o.json) {
+    print_json(j);
+    return;
+  }
+  Table table({"quantity (base units)", "value", "source", "reference"});
+  for (const auto& [key, value] : j["sources"].items()) add_rows(table, key, j[key], value);
+  print_text(j["name"].get<std::string>() + ": " + j["description"].get<std::string>() + "\n" +
+             table.text());
+}
+
+}  // namespace
+
+void add_hardware(CLI::App& app, const Globals& globals) {
+  CLI::App* command =
+      app.add_subcommand("hardware",
+                         "The hardware catalog, or any hardware file.\n\nExamples:\n"
+                         "  kvcast hardware show a100-80gb\n"
+                         "  kvcast hardware list --json");
+  command->require_subcommand(1);
+  const auto options = std::make_shared<Options>();
+  CLI::App* list_command = command->add_subcommand("list", "every device of the catalog");
+  list_command->add_flag("--json", options->json, "one JSON list in base units");
+  list_command->callback([options, &globals] { list(globals, options->json); });
+
+  CLI::App* c = command->add_subcommand("show", "one device: every number with its source");
+  c->add_option("HARDWARE", options->hardware, "catalog name or a JSON file")->required();
+  c->add_flag("--json", options->json, "one JSON object in base units");
+  c->callback([options, &globals] { show(*options, globals); });
+}
+
+}  // namespace kvcast::cli

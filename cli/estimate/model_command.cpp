@@ -1,0 +1,146 @@
+#include <memory>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "cli/frame/request_options.h"
+#include "model/base/error.h"
+#include "model/io/files/atomic_file.h"
+#include "model/record/recording.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  std::string dtype = "fp16";
+  std::string attention = "tiled";
+  std::string pass = "prefill";
+  std::string graph;
+  std::string method = "plain";
+  std::vector<std::string> set;
+  bool json = false;
+};
+
+/// One number where all layers agree, else the list over layers.
+template <typename Get>
+ordered_json over_layers(const Stack& stack, Get get) {
+  std::vector<std::uint64_t> values;
+  for (const LayerShape& layer : stack.layers) values.push_back(get(layer));
+  const bool same = std::equal(values.begin() + 1, values.end(), values.begin());
+  return same ? ordered_json(values.front()) : ordered_json(values);
+}
+
+ordered_json stack_json(const Stack& s) {
+  return {{"num_hidden_layers", s.layers.size()},
+          {"num_attention_heads",
+           over_layers(s, [](const LayerShape& l) { return l.heads.num_attention_heads; })},
+          {"num_key_value_heads",
+           over_layers(s, [](const LayerShape& l) { return l.heads.num_key_value_heads; })},
+          {"head_dim", over_layers(s, [](const LayerShape& l) { return l.heads.head_dim; })},
+          {"intermediate_size",
+           over_layers(s, [](const LayerShape& l) { return l.intermediate_size; })}};
+}
+
+ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) {
+  ordered_json j{{"name", a.name},
+                 {"model_type", a.model_type},
+                 {"parameters", r.parameters},
+                 {"hidden_size", a.hidden_size},
+                 {"vocab_size", a.vocab_size},
+                 {"max_position_embeddings", a.max_position_embeddings}};
+  j.update(stack_json(a.decoder));
+  if (a.encoder_decoder) j["encoder"] = stack_json(a.encoder);
+  j["tied_embeddings"] = a.tied_embeddings;
+  j["dtype"] = name(dtype);
+  j["weight_bytes"] = r.weight_bytes.at({});
+  j["kv_cache_bytes_per_token"] = r.kv_cache_bytes_per_token.at({});
+  if (a.encoder_decoder) {
+    j["cross_cache_bytes_per_encoder_token"] = r.cross_cache_bytes_per_token.at({});
+  }
+  return j;
+}
+
+std::string plain_text(const ordered_json& j) {
+  Table table({"key", "value"});
+  for (const auto& [key, value] : j.items()) {
+    table.add({key, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  return table.text();
+}
+
+void list(const Globals& globals, bool json) {
+  const Catalog catalog = globals.catalog();
+  Table table({"name", "model_type", "parameters", "layers", "hidden", "KV bytes/token (fp16)"});
+  ordered_json rows = ordered_json::array();
+  for (const std::string& name : catalog.names("models")) {
+    const Architecture a = load_model(catalog, name);
+    const Recording r = record(a, {}, {});
+    rows.push_back(model_json(a, r, DType::FP16));
+    table.add({name, a.model_type, std::to_string(r.parameters),
+               std::to_string(a.num_hidden_layers()), std::to_string(a.hidden_size),
+               std::to_string(r.kv_cache_bytes_per_token.at({}))});
+  }
+  if (json) {
+    print_json(rows);
+  } else {
+    print_text(table.text());
+  }
+}
+
+void show(const Options& o, const Globals& globals) {
+  const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
+  const DType dtype = parse_dtype(o.dtype);
+  Lowering lowering;
+  lowering.attention = lowering.elementwise = parse_kernels(o.attention);
+  lowering.weights = lowering.activations = lowering.cache = dtype;
+  if (o.pass != "prefill" && o.pass != "decode") {
+    throw Error("--pass", "'" + o.pass + "'", "prefill or decode");
+  }
+  const Recording r = record(a, parse_methods(o.method), lowering);
+  if (!o.graph.empty()) {
+    std::ostringstream dot;
+    write_dot(dot, o.pass == "prefill" ? r.prefill : r.decode, r.symbols, a.name + " " + o.pass);
+    write_file(o.graph, dot.str());
+  }
+  const ordered_json j = model_json(a, r, dtype);
+  if (o.json) {
+    print_json(j);
+  } else {
+    print_text(plain_text(j));
+  }
+}
+
+}  // namespace
+
+void add_model(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand("model",
+                                         "The model catalog, or any config.json.\n\nExamples:\n"
+                                         "  kvcast model show llama-3.1-8b --graph llama.dot\n"
+                                         "  kvcast model list --json");
+  command->require_subcommand(1);
+  const auto options = std::make_shared<Options>();
+  CLI::App* list_command = command->add_subcommand("list", "every model of the catalog");
+  list_command->add_flag("--json", options->json, "one JSON list in base units");
+  list_command->callback([options, &globals] { list(globals, options->json); });
+
+  CLI::App* c = command->add_subcommand("show", "one model: sizes, parameters, cache per token");
+  c->add_option("MODEL", options->model, "catalog name, config.json, or a folder with one")
+      ->required();
+  c->add_flag("--json", options->json, "one JSON object in base units");
+  c->add_option("--dtype", options->dtype, "of weights and cache")->capture_default_str();
+  c->add_option("--set", options->set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--graph", options->graph, "write the operator graph (Graphviz DOT)")
+      ->type_name("FILE.dot");
+  c->add_option("--pass", options->pass, "of the graph: prefill or decode")->capture_default_str();
+  c->add_option("--attention", options->attention, "of the graph: eager or tiled")
+      ->capture_default_str();
+  c->add_option("--method", options->method, "of the graph")->capture_default_str();
+  c->callback([options, &globals] { show(*options, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,58 @@
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string_view>
+
+#include "cli/frame/command.h"
+#include "model/base/error.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/page/html_report.h"
+
+namespace kvcast::cli {
+namespace {
+
+struct Options {
+  std::string folder;
+  std::string output;
+};
+
+/// A result that stands where the page is to go would be left out of it and lost. Throws Error.
+void check_is_page(const std::filesystem::path& output) {
+  std::ifstream in(output, std::ios::binary);
+  constexpr std::string_view doctype = "<!DOCTYPE html";
+  std::string begin(doctype.size(), '\0');
+  const bool has_bytes = std::filesystem::is_regular_file(output) && in.read(begin.data(), 1);
+  if (!has_bytes) return;
+  in.read(begin.data() + 1, static_cast<std::streamsize>(begin.size() - 1));
+  if (begin == doctype) return;
+  throw Error("--output", output.string() + ", a file that is no page",
+              "a new file, or a page to write anew");
+}
+
+void run(const Options& o, const Globals& globals) {
+  const std::filesystem::path output = o.output.empty()
+                                           ? std::filesystem::path(o.folder) / "report.html"
+                                           : std::filesystem::path(o.output);
+  if (!o.output.empty()) check_is_page(output);
+  const reports::HtmlReport report = reports::html_report(o.folder, output, KVCAST_VERSION);
+  for (const std::string& line : report.unreadable) globals.warn(line);
+  write_file(output, report.html);
+  print_text(output.string() + "\n");
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "report",
+      "One HTML page from a folder of results: JSON, CSV, plots and traces.\n\nExamples:\n"
+      "  kvcast report results\n"
+      "  kvcast report results --output page.html");
+  const auto options = std::make_shared<Options>();
+  command->add_option("DIR", options->folder, "folder with what kvcast wrote")->required();
+  command->add_option("--output", options->output, "the page; default DIR/report.html")
+      ->type_name("FILE.html");
+  command->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,386 @@
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sched.h>
+#include <unistd.h>
+
+#include "cli/frame/command.h"
+#include "cli/frame/interrupt_guard.h"
+#include "cli/frame/mpirun_environment.h"
+#include "cli/frame/progress_bar.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/plot.h"
+#include "reports/sweep/sweep.h"
+#include "reports/sweep/sweep_plot.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using reports::MpiRanks;
+using reports::SweepGrid;
+using reports::SweepResult;
+using reports::SweepSpec;
+
+struct Options {
+  std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
+  std::vector<std::string> set;
+  std::string spec;
+  std::string csv;
+  std::string plot;
+  std::string plot_kind = "ttft";
+  std::string shard = "1/1";
+  std::uint64_t threads = 0;  ///< 0: one for each core that this process may use
+  bool restart = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+struct AxisHelp {
+  const char* key;
+  const char* flags;
+  const char* type;
+  const char* text;
+};
+constexpr AxisHelp axis_help[] = {
+    {"model", "--model,-m", "LIST", "catalog names, config.json files or folders with one"},
+    {"hardware", "--hardware", "LIST", "catalog names or JSON files"},
+    {"method", "--method", "LIST", "separated by ';', or by ',' where no KEY=VALUE follows"},
+    {"attention", "--attention", "LIST", "eager, tiled"},
+    {"elementwise", "--elementwise", "LIST", "eager, fused; default as attention"},
+    {"dtype", "--dtype", "LIST", "of weights, activations and cache"},
+    {"weight_dtype", "--weight-dtype", "LIST", "of weights"},
+    {"activation_dtype", "--activation-dtype", "LIST", "of activations"},
+    {"cache_dtype", "--cache-dtype", "LIST", "of the KV cache"},
+    {"mode", "--mode", "LIST", "calibrated, speed-of-light"},
+    {"batch", "--batch,-b", "RANGE", "sequences processed together"},
+    {"prompt_len", "--prompt-len,-p", "RANGE", "prompt tokens, or encoder length"},
+    {"output_len", "--output-len,-n", "RANGE", "tokens to generate"},
+};
+
+constexpr const char* description =
+    "TTFT, TPOT, cache and memory over a grid, as CSV.\n\n"
+    "Examples:\n"
+    "  kvcast sweep --model llama-7b,pythia-1.4b --hardware a100-80gb --prompt-len 1k..16k:x2\n"
+    "  kvcast sweep -m llama-3.1-8b --hardware h100-sxm,h200 --batch 1..64:x2 --csv sweep.csv";
+
+constexpr const char* footer =
+    "A LIST is a,b,c; a RANGE is a list of numbers (k is 1024) and of ranges: 1k..128k:x2 (times\n"
+    "2), 1k..16k:1k (steps of 1k), 1..10. Flags may be repeated. --spec holds the same axes as\n"
+    "JSON: {\"model\": [\"llama-7b\"], \"prompt_len\": \"1k..128k:x2\", \"set\": "
+    "{\"num_key_value_heads\": [1, 8]}};\n"
+    "a flag replaces the axis of the file.\n"
+    "Rows stand in the order of the axes above, the last fastest. A combination that is "
+    "impossible\n"
+    "has empty results and the reason in the column error. Until it is complete the file is named\n"
+    "FILE.partial; the same command goes on where it was killed. Each shard's file has the "
+    "header:\n"
+    "  cat s1.csv <(tail -n +2 s2.csv) <(tail -n +2 s3.csv)\n"
+    "Under mpirun all ranks work on one file.\n";
+
+/// One text for the flags of an axis: repeating a flag adds to its list.
+std::string joined(const std::vector<std::string>& texts, const char* separator) {
+  return fmt::format("{}", fmt::join(texts, separator));
+}
+
+std::string flag_of(std::string key) {
+  for (char& c : key) {
+    if (c == '_') c = '-';
+  }
+  return "--" + key;
+}
+
+SweepSpec parse_spec(const Options& o) {
+  SweepSpec spec;
+  if (!o.spec.empty()) spec = reports::read_sweep_spec(o.spec);
+  for (const auto& [key, values] : reports::word_axes) {
+    const std::vector<std::string>& texts = o.axes.at(key);
+    if (texts.empty()) continue;
+    const bool methods = std::string(key) == "method";
+    spec.*values = methods ? reports::parse_method_words(joined(texts, ";"), flag_of(key))
+                           : reports::parse_words(joined(texts, ","), flag_of(key));
+  }
+  for (const auto& [key, values] : reports::number_axes) {
+    const std::vector<std::string>& texts = o.axes.at(key);
+    if (!texts.empty()) spec.*values = reports::parse_numbers(joined(texts, ","), flag_of(key));
+  }
+  std::vector<reports::SetAxis> set;
+  for (const std::string& text : o.set) {
+    set.push_back(reports::parse_set_axis(text, "--set"));
+    std::erase_if(spec.set, [&](const auto& axis) { return axis.key == set.back().key; });
+  }
+  spec.set.insert(spec.set.end(), set.begin(), set.end());
+  return spec;
+}
+
+unsigned num_cores() {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) == 0) {
+    return static_cast<unsigned>(CPU_COUNT(&cores));
+  }
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+unsigned num_threads(const Options& o, const MpiRanks* ranks) {
+  if (o.threads > 0) return static_cast<unsigned>(o.threads);
+  const unsigned sharing = ranks == nullptr ? 1u : static_cast<unsigned>(ranks_on_this_machine());
+  return std::max(1u, num_cores() / sharing);
+}
+
+/// Its first `most` lines or bars.
+reports::SweepPlot plot_of(const Options& o, const SweepGrid& grid, std::size_t most) {
+  if (o.plot_kind == "parts") return reports::sweep_parts_plot(grid, most);
+  if (o.plot_kind == "memory") return reports::sweep_memory_plot(grid);
+  return reports::sweep_ttft_plot(grid, most);
+}
+
+struct Request {
+  reports::Shard shard;
+  SweepGrid grid;
+};
+
+Request parse_request(const Options& o, const Globals& globals) {
+  if (o.json && o.csv.empty() && !o.dry_run) {
+    throw Error(
+        "--json: its summary and the rows would share standard output; expected --csv FILE "
+        "beside it");
+  }
+  Request request{reports::parse_shard(o.shard, "--shard"),
+                  SweepGrid(parse_spec(o), globals.catalog())};
+  const std::vector<std::string> kinds{"ttft", "memory", "parts"};
+  if (std::find(kinds.begin(), kinds.end(), o.plot_kind) == kinds.end()) {
+    throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
+  }
+  // All of this is found now and not after the sweep.
+  if (!o.dry_run) reports::check_any_possible(request.grid);
+  if (o.plot.empty()) return request;
+  if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
+    throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
+  }
+  reports::check_plot_spares(o.plot, o.csv, "--csv");
+  if (o.dry_run) return request;
+  reports::check_plot_writable(o.plot);
+  plot_of(o, request.grid, 1);
+  return request;
+}
+
+/// Under mpirun all ranks come to the same end: of a wrong request rank 0 throws the error, and the
+/// others, which have nothing to add, return nothing.
+std::optional<Request> parse_request(const Options& o, const Globals& globals,
+                                     const MpiRanks* ranks) {
+  if (ranks == nullptr) return parse_request(o, globals);
+  std::optional<Request> request;
+  std::string problem;
+  try {
+    request = parse_request(o, globals);
+  } catch (const Error& e) {
+    problem = e.what();
+  }
+  problem = ranks->first_error(problem, request ? request->grid.fingerprint() : "");
+  if (problem.empty()) return request;
+  if (ranks->rank() == 0) throw Error(problem);
+  return std::nullopt;
+}
+
+void print_dry_run(const Options& o, const Request& request) {
+  const SweepGrid& grid = request.grid;
+  const reports::PointRange range = request.shard.of(grid.num_points());
+  const std::uint64_t points = range.last - range.first;
+  if (o.json) {
+    print_json({{"points", points},
+                {"grid_points", grid.num_points()},
+                {"configurations", grid.num_configurations()}});
+    return;
+  }
+  std::string line = fmt::format("{} points", points);
+  if (request.shard.count > 1)
+    line += fmt::format(" of {} in shard {}", grid.num_points(), o.shard);
+  print_text(fmt::format("{} ({} configurations x {} sizes)\n", line, grid.num_configurations(),
+                         grid.num_sizes()));
+}
+
+void print_result(const Options& o, const Globals& globals, const SweepResult& r) {
+  const auto evaluated = static_cast<double>(r.rows_written - r.rows_resumed);
+  const double rate = r.elapsed_s > 0 ? evaluated / r.elapsed_s : 0;
+  if (o.json) {
+    print_json({{"points", r.num_points},
+                {"rows_written", r.rows_written},
+                {"rows_resumed", r.rows_resumed},
+                {"errors", r.num_errors},
+                {"elapsed_s", r.elapsed_s},
+                {"points_per_second", rate},
+                {"csv", o.csv},
+                {"plot", o.plot}});
+    return;
+  }
+  std::string line = fmt::format("{} rows in {:.2f} s ({} points/s)", r.rows_written, r.elapsed_s,
+                                 format_count(rate));
+  if (r.rows_resumed > 0) line += fmt::format(", {} of them from an earlier run", r.rows_resumed);
+  if (r.num_errors > 0) {
+    line += fmt::format("; {} are impossible, see the column error", r.num_errors);
+  }
+  if (!o.csv.empty()) line += "; " + o.csv;
+  globals.say(line);
+}
+
+/// One line for each model whose longest request is beyond its context.
+void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
+  const auto longest = [](const std::vector<std::uint64_t>& lens) {
+    return lens.empty() ? std::uint64_t{1} : *std::max_element(lens.begin(), lens.end());
+  };
+  const roofline::DesignPoint point{1, longest(grid.spec().prompt_len),
+                                    longest(grid.spec().output_len)};
+  // Models are the slowest axis.
+  const std::uint64_t stride = grid.num_configurations() / grid.spec().model.size();
+  for (std::uint64_t c = 0; c < grid.num_configurations(); c += stride) {
+    try {
+      const Architecture a = grid.configuration(c).architecture;
+      for (const std::string& line : roofline::context_warnings(a, point)) globals.warn(line);
+    } catch (const Error&) {
+      // A model that its `set` entries make impossible has its reason in the column error.
+    }
+  }
+}
+
+/// How much of the grid has no error bounds, and why the first of it has none.
+void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
+  std::uint64_t missing = 0;
+  std::string note;
+  for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
+    const measure::ErrorBars& bars = grid.error_bars(c);
+    if (bars.note.empty()) continue;
+    if (missing++ == 0) note = bars.note;
+  }
+  if (missing == 0) return;
+  const std::string others = missing == 1 ? "" : fmt::format(" (and {} others)", missing - 1);
+  globals.say("note: " + note + others);
+}
+
+void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
+  if (o.plot.empty()) return;
+  const bool memory = o.plot_kind == "memory";
+  const bool parts = o.plot_kind == "parts";
+  const reports::SweepPlot drawn = plot_of(o, grid, parts ? reports::max_bars : reports::max_lines);
+  reports::write_plot(drawn.plot, o.plot);
+  std::string line =
+      parts ? o.plot + ": the parts of TTFT"
+            : fmt::format("{}: {} over prompt length", o.plot, memory ? "memory" : "TTFT");
+  if (drawn.num_lines < drawn.num_possible_lines) {
+    line += fmt::format(", {} of {} configurations{}", drawn.num_lines, drawn.num_possible_lines,
+                        parts ? "" : " and batches");
+  }
+  globals.say(line);
+}
+
+/// False when Ctrl-C ended it.
+bool sweep(const Options& o, const Globals& globals, const MpiRanks* ranks) {
+  const std::optional<Request> request = parse_request(o, globals, ranks);
+  if (!request) return true;
+  const bool speaks = ranks == nullptr || ranks->rank() == 0;
+  reports::SweepOptions options;
+  if (o.dry_run) {
+    if (speaks) print_dry_run(o, *request);
+    return true;
+  }
+  if (speaks) {
+    warn_of_contexts(globals, request->grid);
+    say_missing_bounds(globals, request->grid);
+  }
+  options.shard = request->shard;
+  options.csv = o.csv;
+  options.descriptor = STDOUT_FILENO;
+  options.descriptor_name = "standard output";
+  options.num_threads = num_threads(o, ranks);
+  options.restart = o.restart;
+  options.stop = &InterruptGuard::interrupted;
+  SweepResult result;
+  {
+    const InterruptGuard guard;
+    ProgressBar bar(globals.quiet || !speaks);
+    options.on_progress = [&bar](const reports::SweepProgress& p) {
+      bar.draw(p.rows, p.rows_resumed, p.total_rows, p.elapsed_s);
+    };
+    result = reports::run_sweep(request->grid, options, ranks);
+  }
+  if (!speaks) return true;
+  if (!result.stopped) {
+    draw(o, globals, request->grid);
+    print_result(o, globals, result);
+    return true;
+  }
+  std::string line =
+      fmt::format("interrupted after {} of {} rows", result.rows_written, result.num_points);
+  if (!result.partial.empty()) {
+    line += "; they are in " + result.partial + ", and the same command goes on from there";
+  }
+  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
+  return false;
+}
+
+void run(Options o, const Globals& globals) {
+  if (o.csv == "-") o.csv.clear();
+  bool finished = true;
+  {
+    std::optional<MpiRanks> ranks;
+    if (launched_by_mpirun()) {
+      if (!MpiRanks::is_built_in() && rank_of_mpirun() > 0) return;  // the first one says it
+      ranks.emplace();
+    }
+    finished = sweep(o, globals, ranks ? &*ranks : nullptr);
+  }
+  if (!finished) std::exit(exit_interrupted);
+}
+
+}  // namespace
+
+void add_sweep(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand("sweep", description);
+  command->footer(footer);
+  const auto o = std::make_shared<Options>();
+  for (const AxisHelp& axis : axis_help) {
+    command->add_option(axis.flags, o->axes[axis.key], axis.text)
+        ->type_name(axis.type)
+        ->allow_extra_args(false)
+        ->group("Axes");
+  }
+  command->add_option("--set", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
+      ->type_name("KEY=LIST")
+      ->allow_extra_args(false)
+      ->group("Axes");
+  command->add_option("--spec", o->spec, "JSON file with axes")->type_name("FILE");
+  command->add_option("--csv", o->csv, "file to write; - or none: standard output")
+      ->type_name("FILE");
+  command
+      ->add_option("--plot", o->plot,
+                   "picture over the prompt length or, of parts, the methods; .svg or .png")
+      ->type_name("FILE");
+  command
+      ->add_option("--plot-kind", o->plot_kind,
+                   "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
+                   "each configuration, of what TTFT is made")
+      ->type_name("KIND")
+      ->capture_default_str();
+  command->add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")
+      ->type_name("I/N");
+  command->add_option("--threads", o->threads, "default: one for each core")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1024}));
+  command->add_flag("--restart", o->restart, "discard what an earlier run left in FILE.partial");
+  command->add_flag("--dry-run", o->dry_run, "print the number of points and end");
+  command->add_flag("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
+  command->callback([o, &globals] { run(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,65 @@
+/// What every subcommand shares: where the data is, how results and messages leave the program.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "model/io/weights/catalog.h"
+
+namespace kvcast::cli {
+
+/// Options that stand before or after any subcommand.
+struct Globals {
+  std::string data;  ///< --data; empty: KVCAST_DATA, or beside the program
+  bool quiet = false;
+  /// From `data` to the folder; set by main, which alone reads the environment.
+  std::filesystem::path (*find_data)(const std::string& flag) = nullptr;
+
+  Catalog catalog() const;
+  /// A message for a person, to stderr.
+  void say(const std::string& line) const;
+  void warn(const std::string& line) const;
+};
+
+/// Registers one subcommand; its callback does the work and throws kvcast::Error.
+void add_model(CLI::App& app, const Globals& globals);
+void add_hardware(CLI::App& app, const Globals& globals);
+void add_calibrate(CLI::App& app, const Globals& globals);
+void add_estimate(CLI::App& app, const Globals& globals);
+void add_run(CLI::App& app, const Globals& globals);
+void add_sweep(CLI::App& app, const Globals& globals);
+void add_choose(CLI::App& app, const Globals& globals);
+void add_convert(CLI::App& app, const Globals& globals);
+void add_partition(CLI::App& app, const Globals& globals);
+/// `kvcast man` and `kvcast completion`, of all commands that `app` has when they run.
+void add_documents(CLI::App& app);
+void add_report(CLI::App& app, const Globals& globals);
+void add_reproduce(CLI::App& app, const Globals& globals);
+void add_simulate(CLI::App& app, const Globals& globals);
+void add_steady(CLI::App& app, const Globals& globals);
+void add_validate(CLI::App& app, const Globals& globals);
+
+/// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.
+void print_json(const nlohmann::ordered_json& document);
+/// Prints text to stdout, likewise.
+void print_text(const std::string& text);
+
+/// Text aligned in columns: numbers to the right, words to the left.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// The shortest decimal form that reads back as the same number.
+std::string shortest(double value);
+
+}  // namespace kvcast::cli

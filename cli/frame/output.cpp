@@ -1,0 +1,71 @@
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "model/base/error.h"
+
+namespace kvcast::cli {
+namespace {
+
+bool is_numeric(const std::string& cell) {
+  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 ||
+                           ((cell[0] == '-' || cell[0] == '+') && cell.size() > 1));
+}
+
+}  // namespace
+
+void print_text(const std::string& text) {
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written || std::fflush(stdout) != 0) {
+    throw Error(std::string("standard output: ") + std::strerror(errno), Fault::Run);
+  }
+}
+
+void print_json(const nlohmann::ordered_json& document) {
+  print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+Catalog Globals::catalog() const { return Catalog(find_data(data)); }
+
+void Globals::say(const std::string& line) const {
+  if (!quiet) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void Globals::warn(const std::string& line) const { say("warning: " + line); }
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    std::string line;
+    for (std::size_t i = 0; i < rows_[r].size(); ++i) {
+      const std::string& cell = rows_[r][i];
+      const std::string padding(widths[i] - cell.size(), ' ');
+      // A header stands over its column the way the column's first cell does.
+      const std::string& model =
+          r == 0 && rows_.size() > 1 && i < rows_[1].size() ? rows_[1][i] : cell;
+      line += i == 0 ? "" : "  ";
+      line += is_numeric(model) ? padding + cell : cell + padding;
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string shortest(double value) {
+  char buffer[32];
+  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
+  return {buffer, end};
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,188 @@
+#include "cli/frame/request_options.h"
+
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/methods/mlkv.h"
+
+namespace kvcast::cli {
+namespace {
+
+constexpr std::uint64_t default_prompt_len = 1024;
+
+DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
+  return text.empty() ? parse_flag("--dtype", fallback, parse_dtype)
+                      : parse_flag(flag, text, parse_dtype);
+}
+
+}  // namespace
+
+void RequestOptions::add_device_flags_to(CLI::App& c, bool required) {
+  c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
+      ->required(required)
+      ->type_name("MODEL");
+  c.add_option("--hardware", hardware, "catalog name or a JSON file")
+      ->required(required)
+      ->type_name("HW");
+  c.add_option("--attention", attention, "eager or tiled")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c.add_option("--dtype", dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c.add_option("--mode", mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+}
+
+void RequestOptions::add_choice_flags_to(CLI::App& c) {
+  add_device_flags_to(c);
+  c.add_option("--batch,-b", batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c.add_option("--set", set, "override a config entry")->type_name("KEY=VALUE");
+}
+
+void RequestOptions::add_to(CLI::App& c) {
+  c.add_option("--model,-m", model,
+               "catalog name (kvcast model list), config.json, or a folder with one")
+      ->required()
+      ->type_name("MODEL");
+  c.add_option("--hardware", hardware, "catalog name (kvcast hardware list) or a JSON file")
+      ->required()
+      ->type_name("HW");
+  c.add_option("--method", method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  c.add_option("--attention", attention,
+               "eager (scores in memory, as plain PyTorch) or tiled (flash)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c.add_option("--elementwise", elementwise,
+               "eager or fused kernels for norms, rotations and activations; default as attention")
+      ->type_name("KIND");
+  c.add_option("--dtype", dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c.add_option("--weight-dtype", weight_dtype, "of weights")->type_name("DTYPE");
+  c.add_option("--activation-dtype", activation_dtype, "of activations")->type_name("DTYPE");
+  c.add_option("--cache-dtype", cache_dtype, "of the KV cache")->type_name("DTYPE");
+  c.add_option("--mode", mode,
+               "calibrated (datasheet peaks times measured factors) or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c.add_option("--logits", logits, "last: head on the last position; all: on every position")
+      ->type_name("WHICH")
+      ->capture_default_str();
+  add_unread_rows_flag(c, skip_unread_rows);
+  add_semantics_flag(c, semantics);
+  c.add_option("--batch,-b", batch, "sequences processed together")
+      ->type_name("N")
+      ->capture_default_str();
+  c.add_option("--prompt-len,-p", prompt_len,
+               "prompt tokens; encoder length of encoder-decoder models [1024]")
+      ->type_name("TOKENS");
+  c.add_option("--encoder-tokens", encoder_tokens,
+               "encoder length of encoder-decoder models, the same as --prompt-len")
+      ->type_name("TOKENS");
+  c.add_option("--output-len,-n", output_len, "tokens to generate, the first included")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c.add_option("--set", set, "override a config entry, e.g. num_key_value_heads=8")
+      ->type_name("KEY=VALUE");
+}
+
+std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set) {
+  std::vector<ConfigOverride> overrides;
+  for (const std::string& text : set) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+      throw Error("--set", "'" + text + "'", "KEY=VALUE");
+    }
+    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  return overrides;
+}
+
+void add_semantics_flag(CLI::App& command, std::string& semantics) {
+  command
+      .add_option("--semantics", semantics,
+                  "of MLKV models: paper, or released for the authors' checkpoints")
+      ->type_name("WHICH");
+}
+
+void apply_semantics(const std::string& semantics, const Architecture& a,
+                     std::vector<MethodSpec>& methods) {
+  if (semantics.empty()) return;
+  parse_flag("--semantics", semantics, parse_shared_keys);
+  for (MethodSpec& method : methods) {
+    if (method.name != "mlkv") continue;
+    for (const auto& [key, value] : method.options) {
+      if (key == "semantics")
+        throw Error(
+            "--semantics and the option semantics of the method mlkv mean the same; expected one "
+            "of them");
+    }
+    method.options.emplace_back("semantics", semantics);
+    return;
+  }
+  const Stack& s = a.decoder;
+  if (s.num_key_value_layers == 0) {
+    throw Error("--semantics", a.name + ", whose layers all read their own keys and values",
+                "an MLKV model, or --method mlkv:layers=M,heads=G");
+  }
+  methods.push_back({"mlkv",
+                     {{"layers", std::to_string(s.num_key_value_layers)},
+                      {"heads", std::to_string(s.layers.front().heads.num_key_value_heads)},
+                      {"semantics", semantics}}});
+}
+
+void add_unread_rows_flag(CLI::App& command, bool& skip) {
+  command.add_flag("--skip-unread-rows", skip,
+                   "prefill: rows that no logits need end with the last layer's attention (as in "
+                   "llama.cpp)");
+}
+
+Lowering parse_lowering(const RequestOptions& o) {
+  Lowering l;
+  l.attention = parse_flag("--attention", o.attention, parse_kernels);
+  l.elementwise = o.elementwise.empty() ? l.attention
+                                        : parse_flag("--elementwise", o.elementwise, parse_kernels);
+  l.skip_unread_rows = o.skip_unread_rows;
+  l.weights = dtype_or(o.weight_dtype, o.dtype, "--weight-dtype");
+  l.activations = dtype_or(o.activation_dtype, o.dtype, "--activation-dtype");
+  l.cache = dtype_or(o.cache_dtype, o.dtype, "--cache-dtype");
+  return l;
+}
+
+roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog) {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
+  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  if (o.needs_hardware || !o.hardware.empty()) {
+    c.hardware = roofline::load_hardware(catalog, o.hardware);
+  }
+  c.methods = parse_methods(o.method);
+  apply_semantics(o.semantics, c.architecture, c.methods);
+  c.lowering = parse_lowering(o);
+  c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
+  c.logits = parse_flag("--logits", o.logits, parse_logits);
+  return c;
+}
+
+roofline::DesignPoint parse_sizes(const RequestOptions& o, const Architecture& a) {
+  if (o.encoder_tokens && !a.encoder_decoder) {
+    throw Error("--encoder-tokens: " + a.name + " has no encoder; expected --prompt-len");
+  }
+  if (o.encoder_tokens && o.prompt_len) {
+    throw Error("--encoder-tokens and --prompt-len mean the same; expected one of them");
+  }
+  roofline::DesignPoint p;
+  p.batch = parse_token_count(o.batch, "--batch");
+  p.output_len = parse_token_count(o.output_len, "--output-len");
+  p.prompt_len = a.max_source_positions > 0 ? a.max_source_positions : default_prompt_len;
+  if (o.encoder_tokens) p.prompt_len = parse_token_count(*o.encoder_tokens, "--encoder-tokens");
+  if (o.prompt_len) p.prompt_len = parse_token_count(*o.prompt_len, "--prompt-len");
+  return p;
+}
+
+}  // namespace kvcast::cli

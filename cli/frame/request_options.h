@@ -1,0 +1,74 @@
+/// The options that name a model, a device, a method and the sizes of a request; the same flags
+/// under every subcommand that takes them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "model/base/error.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::cli {
+
+/// As the user typed them.
+struct RequestOptions {
+  std::string model;
+  std::string hardware;
+  bool needs_hardware = true;  ///< false: an empty `hardware` is none
+  std::string method = "plain";
+  std::string attention = "tiled";
+  std::string elementwise;  ///< empty: as attention
+  std::string dtype = "fp16";
+  std::string weight_dtype;  ///< empty: dtype
+  std::string activation_dtype;
+  std::string cache_dtype;
+  std::string mode = "calibrated";
+  std::string logits = "last";
+  bool skip_unread_rows = false;
+  std::string semantics;  ///< of MLKV models; empty: as the method or the model says
+  std::string batch = "1";
+  std::optional<std::string> prompt_len;  ///< none: 1024, or the model's encoder length
+  std::optional<std::string> encoder_tokens;
+  std::string output_len = "128";
+  std::vector<std::string> set;
+
+  /// All flags.
+  void add_to(CLI::App& command);
+  /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.
+  void add_device_flags_to(CLI::App& command, bool required = true);
+  /// Those that a choice among a method's forms takes: model, device, batch, kernels, dtype, mode.
+  void add_choice_flags_to(CLI::App& command);
+};
+
+/// parse(text), with the flag named in errors.
+template <typename Parse>
+auto parse_flag(const char* flag, const std::string& text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const Error& e) {
+    throw Error(std::string(flag) + ": " + e.what());
+  }
+}
+
+/// KEY=VALUE from each `--set`.
+std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);
+
+/// `--semantics`: what an MLKV model's layers read, as the option of the method mlkv, which stands
+/// for the model as it is when the user gave none. Throws Error for other models.
+void add_semantics_flag(CLI::App& command, std::string& semantics);
+void apply_semantics(const std::string& semantics, const Architecture& a,
+                     std::vector<MethodSpec>& methods);
+
+/// `--skip-unread-rows`.
+void add_unread_rows_flag(CLI::App& command, bool& skip);
+
+Lowering parse_lowering(const RequestOptions& o);
+
+/// Throws Error naming the flag for every wrong value.
+roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog);
+roofline::DesignPoint parse_sizes(const RequestOptions& o, const Architecture& a);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,357 @@
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "cli/frame/command.h"
+#include "cli/frame/progress_bar.h"
+#include "cli/frame/request_options.h"
+#include "cli/run/run_importance.h"
+#include "cli/run/run_inputs.h"
+#include "cli/run/run_job.h"
+#include "cli/run/run_profile.h"
+#include "cli/run/run_ranks.h"
+#include "cli/run/token_printer.h"
+#include "measure/timed_runs.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/base/stopwatch.h"
+#include "model/execute/batch_order.h"
+#include "model/io/files/atomic_file.h"
+#include "model/io/weights/safetensors.h"
+
+namespace kvcast::cli {
+namespace {
+
+using execute::Generation;
+using execute::TokenId;
+using nlohmann::ordered_json;
+
+/// Highest resident memory of this process so far, bytes; 0 where the system does not say.
+std::uint64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+/// One sequence as a plain list, as the contract has it; a batch as a list of lists.
+ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
+  return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
+}
+
+/// The mean over decode steps, for each run of layers that share their tokens.
+ordered_json revived_json(const Recording& recording,
+                          const std::vector<std::vector<std::uint64_t>>& revived) {
+  ordered_json rows = ordered_json::array();
+  for (std::size_t i = 0; i < recording.revived.size(); ++i) {
+    std::uint64_t sum = 0;
+    for (const std::vector<std::uint64_t>& step : revived) sum += step[i];
+    rows.push_back(
+        {{"from_layer", recording.revived[i].first_layer},
+         {"mean_per_step", static_cast<double>(sum) / static_cast<double>(revived.size())}});
+  }
+  return rows;
+}
+
+/// How many, of one sequence or of each of a batch.
+ordered_json kept_json(const std::vector<std::vector<std::uint64_t>>& kept) {
+  if (kept.size() == 1) return kept[0].size();
+  ordered_json counts = ordered_json::array();
+  for (const std::vector<std::uint64_t>& positions : kept) counts.push_back(positions.size());
+  return counts;
+}
+
+void write_logits(AtomicFile& file, const Generation& g) {
+  // One sequence: [positions, vocab]; a batch keeps its dimension.
+  std::vector<std::uint64_t> shape;
+  for (std::size_t i = g.logits_shape[0] == 1 ? 1 : 0; i < 3; ++i) {
+    shape.push_back(g.logits_shape[i]);
+  }
+  const auto write = [&](const auto& numbers, DType dtype) {
+    file.write(safetensors_header({{"logits", shape, numbers, dtype}}));
+    file.write({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
+  };
+  if (g.logits64.empty()) {
+    write(g.logits, DType::FP32);
+  } else {
+    write(g.logits64, DType::FP64);
+  }
+  file.commit();
+}
+
+/// Of a decoder's prompts, or of the encoder's input; of each where they differ.
+ordered_json prompt_len_json(const execute::Request& request, std::size_t prompt_len) {
+  if (!execute::have_different_lengths(request.tokens)) return prompt_len;
+  ordered_json lengths = ordered_json::array();
+  for (const std::vector<TokenId>& prompt : request.tokens) lengths.push_back(prompt.size());
+  return lengths;
+}
+
+ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
+                      const std::vector<MethodSpec>& methods, const execute::Session& session,
+                      const Generation& g, const ordered_json& prompt_len, int threads) {
+  ordered_json j{{"model", checkpoint.architecture().name},
+                 {"method", to_string(methods)},
+                 {"attention", o.attention},
+                 {"dtype", o.dtype},
+                 {"threads", threads},
+                 {"batch", g.tokens.size()},
+                 {"prompt_len", prompt_len},
+                 {"generated_tokens", tokens_json(g.tokens)},
+                 {"ttft_s", g.ttft_s},
+                 {"tpot_s", g.tpot_s},
+                 {"load_s", session.load_s()},
+                 {"kv_cache_bytes", g.kv_cache_bytes},
+                 {"weight_bytes", session.weight_bytes()},
+                 {"peak_memory_bytes", peak_resident_bytes()},
+                 {"analytic_flops", g.analytic_flops},
+                 {"analytic_bytes", g.analytic_bytes}};
+  if (g.skipped.all_pairs > 0) {
+    j["skipped_share"] =
+        static_cast<double>(g.skipped.pairs) / static_cast<double>(g.skipped.all_pairs);
+    j["skipped_flops"] = g.skipped.flops;
+    j["skipped_bytes"] = g.skipped.bytes;
+  }
+  if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
+  if (!g.revived.empty()) {
+    j["revived_tokens"] = revived_json(session.recording(), g.revived);
+    // As the tokens, of the first sequence.
+    const std::uint64_t length = prompt_len.is_array() ? prompt_len.front() : prompt_len;
+    const RevivedShares shares = execute::revived_shares(session.recording(), g, length);
+    j["revived_share"] = {{"first_step", shares.first_step}, {"later_steps", shares.later_steps}};
+  }
+  if (o.count) {
+    j["counted_flops"] = g.counted.flops;
+    j["counted_bytes"] = g.counted.bytes();
+  }
+  return j;
+}
+
+void add_ranks(ordered_json& j, const std::vector<std::uint64_t>& partition,
+               const std::vector<execute::RankReport>& ranks) {
+  std::uint64_t messages = 0;
+  std::uint64_t message_bytes = 0;
+  for (const execute::RankReport& r : ranks) {
+    messages += r.messages;
+    message_bytes += r.message_bytes;
+  }
+  j["partition_tokens"] = partition;
+  j["messages"] = messages;
+  j["message_bytes"] = message_bytes;
+  j["ranks"] = ranks_json(ranks);
+}
+
+std::string summary(const execute::Session& session, const Generation& g,
+                    const ordered_json& prompt_len, bool one_by_one) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  std::string line = fmt::format("prompt {} tokens", prompt_len.dump());
+  if (prompt_len.is_array()) {
+    const auto [least, most] = std::minmax_element(prompt_len.begin(), prompt_len.end());
+    line = fmt::format("prompts of {} to {} tokens", least->dump(), most->dump());
+  }
+  line += fmt::format(", TTFT {}", seconds(g.ttft_s));
+  if (g.decode_steps > 0) {
+    line += fmt::format(", then {} tokens at {} each", g.decode_steps, seconds(g.tpot_s));
+  }
+  if (one_by_one)
+    line += fmt::format(", times summed over {} sequences that ran one by one", g.tokens.size());
+  return line +
+         fmt::format("; loaded in {}, cache {}, peak memory {}", seconds(session.load_s()),
+                     format_quantity(static_cast<double>(g.kv_cache_bytes), Dimension::Bytes),
+                     format_quantity(static_cast<double>(peak_resident_bytes()), Dimension::Bytes));
+}
+
+void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks* ranks) {
+  execute::Request& request = job.request;
+  std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
+  const std::size_t prompt_len = job.point.prompt_len;
+  const execute::Session session(job.checkpoint, job.options);
+  if (!session.opened().empty() && !tokenizer && !job.checkpoint.is_random()) {
+    std::string no_tokenizer;
+    tokenizer = find_tokenizer(job.checkpoint, no_tokenizer);
+  }
+  if (tokenizer) check_tokenizers(session.opened(), request.tokens, *tokenizer);
+  check_importance(o.dump_importance, o.plot_importance, session);
+  const bool one_by_one = execute::runs_one_by_one(session, request);
+  if (o.profile && one_by_one) {
+    throw Error("--profile",
+                "a batch whose sequences may keep or look ahead differently far and so run one "
+                "after another",
+                "one sequence");
+  }
+
+  Printer printer(tokenizer);
+  const bool speaks = ranks == nullptr || ranks->speaks();
+  const bool stream = speaks && !o.json && request.tokens.size() == 1 && o.rounds == 0;
+  if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
+  ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
+  const Stopwatch watch;
+  request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
+    bar.draw(done, 0, all, watch.seconds());
+  };
+  const measure::TimedRuns timed = measure::time_runs(o.rounds, [&]() -> execute::RankRun {
+    if (ranks == nullptr) return {session.run(request), {}};
+    return run_rank(session, request, ranks->messenger());
+  });
+  if (!speaks) return;
+  const execute::RankRun& done = timed.run;
+  const Generation& g = done.generation;
+  if (stream) printer.finish();
+
+  if (job.logits) write_logits(*job.logits, g);
+  if (!o.dump_importance.empty()) write_importance_csv(o.dump_importance, request, g);
+  if (!o.plot_importance.empty()) {
+    write_importance_plot(o.plot_importance,
+                          session.architecture().name + ", " + to_string(job.options.methods), g);
+  }
+  const ordered_json lengths = prompt_len_json(request, prompt_len);
+  ordered_json j =
+      run_json(o, job.checkpoint, job.options.methods, session, g, lengths, job.threads);
+  // Times and the cache are then sums over all sequences.
+  if (one_by_one) j["one_by_one"] = true;
+  if (o.rounds > 0) {
+    j["ttft_rounds_s"] = timed.rounds.ttft.seconds;
+    j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
+  }
+  if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
+  if (tokenizer) {
+    ordered_json texts = ordered_json::array();
+    for (const auto& tokens : g.tokens) texts.push_back(text_of(*tokenizer, tokens));
+    j["text"] = texts.size() == 1 ? texts[0] : texts;
+  }
+  std::vector<ProfileRow> rows;
+  if (o.profile) {
+    if (!job.hardware) {
+      job.hardware = measured_machine();  // after the run: it needs memory of its own
+    }
+    const std::uint64_t first_kv_len =
+        1 + session.recording().prompt_slots.at(session.recording().symbols.resolve(
+                {job.point.batch, prompt_len, prompt_len}, g.found));
+    rows = profile_rows(session, job.options, g, job.point.batch, prompt_len, first_kv_len,
+                        *job.hardware);
+    j["profile_hardware"] = job.hardware->name;
+    j["profile"] = profile_json(rows);
+  }
+  if (o.json) {
+    print_json(j);
+    return;
+  }
+  if (!stream) {
+    for (const auto& tokens : g.tokens) {
+      print_text(
+          (tokenizer ? text_of(*tokenizer, tokens) : fmt::format("{}", fmt::join(tokens, ","))) +
+          "\n");
+    }
+  }
+  if (o.count) {
+    Table table({"", "analytic", "counted"});
+    table.add({"FLOPs", std::to_string(g.analytic_flops), std::to_string(g.counted.flops)});
+    table.add({"bytes", std::to_string(g.analytic_bytes), std::to_string(g.counted.bytes())});
+    print_text(table.text());
+  }
+  if (o.profile) print_text(profile_text(rows));
+  for (const std::string& line : ranks_text(done.ranks)) globals.say(line);
+  globals.say(summary(session, g, lengths, one_by_one));
+}
+
+void run(const RunOptions& o, const Globals& globals) {
+  const std::vector<MethodSpec> methods = with_ranks_of_mpirun(parse_methods(o.method));
+  if (is_idle_rank(methods)) return;
+  const auto ranks = RunRanks::start(methods, o.wait_limit_s);
+  if (ranks == nullptr) {
+    RunJob job = prepare_run(o, globals, nullptr);
+    return run_job(o, globals, job, nullptr);
+  }
+  Globals mine = globals;
+  mine.quiet = globals.quiet || !ranks->speaks();
+  std::optional<RunJob> job;
+  const bool agreed = ranks->prepare([&] {
+    job.emplace(prepare_run(o, mine, ranks.get()));
+    return common_text(o, *job, globals);
+  });
+  if (agreed) ranks->work([&] { run_job(o, mine, *job, ranks.get()); });
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, const Globals& globals) {
+  CLI::App* c = app.add_subcommand(
+      "run",
+      "Execute a checkpoint on the CPU: prefill and greedy decoding.\n\nExamples:\n"
+      "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
+      "is'\n"
+      "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
+      "  kvcast run --model weights/whisper-base --audio speech.wav\n"
+      "  mpirun -quiet -n 4 kvcast run --model weights/smollm2-135m-instruct.gguf --method kvr:p=4 "
+      "--prompt-len 1k\n"
+      "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
+  const auto o = std::make_shared<RunOptions>();
+  c->add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
+      ->required()
+      ->type_name("PATH");
+  c->add_option("--method", o->method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  add_semantics_flag(*c, o->semantics);
+  o->inputs.add_to(*c);
+  c->add_option("--output-len,-n", o->output_len, "tokens to generate, the first included")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--attention", o->attention, "eager (scores in memory) or tiled (online softmax)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--elementwise", o->elementwise,
+                "eager or fused norms, rotations and activations; default as attention")
+      ->type_name("KIND");
+  add_unread_rows_flag(*c, o->skip_unread_rows);
+  c->add_option("--dtype", o->dtype,
+                "fp32, or fp64 for comparisons: plain loops in double precision (slow)")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--random-weights", o->random_weights,
+                "make the weights up from this seed; MODEL is then a catalog name or a config")
+      ->type_name("SEED");
+  c->add_option("--chunk", o->chunk, "prefill this many prompt tokens at a time")
+      ->type_name("TOKENS");
+  c->add_option("--threads,-t", o->threads, "0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
+  c->add_option(
+       "--wait-limit", o->wait_limit_s,
+       "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
+       "seconds")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  c->add_option("--rounds", o->rounds,
+                "run N times behind a run that does not count, which compiles and asks for memory; "
+                "times are medians")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  c->add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
+  c->add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
+      ->type_name("FILE.safetensors");
+  c->add_option("--dump-importance", o->dump_importance,
+                "of each prompt token, and which were kept, where a method selects some")
+      ->type_name("FILE.csv");
+  c->add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
+      ->type_name("FILE.svg|png");
+  c->add_flag("--profile", o->profile,
+              "time by operator beside the roofline's prediction; of ranks, the last one's");
+  c->add_option("--hardware", o->hardware,
+                "roofline of --profile, default: this machine, measured; and the devices and links "
+                "of kvr:p=P,partition=search")
+      ->type_name("HW");
+  c->add_flag("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { run(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,352 @@
+#include "cli/run/run_inputs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/base/quantity.h"
+#include "model/io/audio/log_mel.h"
+#include "model/io/text/gguf_vocabulary.h"
+#include "model/io/weights/gguf.h"
+#include "model/io/weights/mapped_file.h"
+#include "model/io/weights/safetensors.h"
+
+namespace kvcast::cli {
+namespace fs = std::filesystem;
+namespace {
+
+using execute::TokenId;
+using Sequences = std::vector<std::vector<TokenId>>;
+
+constexpr int whisper_seconds = 30;  // openai/whisper, whisper/audio.py, CHUNK_LENGTH
+// Ours: beyond what a machine runs, so that a slip of the pen does not fill its memory.
+constexpr std::uint64_t max_numbers = std::uint64_t{1} << 28;  ///< of a whole batch's input
+constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
+constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
+constexpr std::uint64_t max_copies = 4096;
+
+/// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
+Sequences parse_ids(const std::string& text, const std::string& flag) {
+  Sequences sequences(1);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    while (at != end && *at == ' ') ++at;
+    TokenId id = 0;
+    const auto [rest, error] = std::from_chars(at, end, id);
+    if (error != std::errc()) {
+      throw Error(flag, "'" + text + "'", "token ids such as 1,2,3 (sequences joined by ;)");
+    }
+    sequences.back().push_back(id);
+    at = rest;
+    while (at != end && *at == ' ') ++at;
+    if (at == end) return sequences;
+    if (*at == ';') sequences.emplace_back();
+    if (*at != ',' && *at != ';') {
+      throw Error(flag, fmt::format("'{}' behind a token id", *at), "a comma or a semicolon");
+    }
+    ++at;
+  }
+}
+
+std::string read_prompt_file(const std::string& path, const std::string& name) {
+  const std::string place = name + " " + path;
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) throw Error(place, "a folder", "a text file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(place + ": cannot be read");
+  // Piece by piece: the size of a pipe or a device is not known ahead.
+  std::string text;
+  std::vector<char> piece(std::size_t{1} << 16);
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > max_prompt_file) {
+      throw Error(place, "more text", fmt::format("at most {} bytes", max_prompt_file));
+    }
+  }
+  return text;
+}
+
+/// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
+std::optional<Sequences> ids_of_file(const std::string& path, const std::string& name) {
+  if (fs::path(path).extension() != ".json") return {};
+  const nlohmann::json j = read_json_file(path);
+  const auto is_list = [](const nlohmann::json& list) {
+    return list.is_array() && !list.empty() &&
+           std::all_of(list.begin(), list.end(),
+                       [](const nlohmann::json& id) { return id.is_number_unsigned(); });
+  };
+  const auto to_ids = [](const nlohmann::json& list) {
+    std::vector<TokenId> ids;
+    for (const nlohmann::json& id : list) {
+      const auto value = id.get<std::uint64_t>();
+      ids.push_back(static_cast<TokenId>(std::min<std::uint64_t>(value, 0xFFFFFFFF)));
+    }
+    return ids;
+  };
+  if (is_list(j)) return Sequences{to_ids(j)};
+  if (!j.is_array() || j.empty() || !std::all_of(j.begin(), j.end(), is_list)) {
+    throw Error(name + " " + path, "another JSON document", "a list of token ids");
+  }
+  Sequences sequences;
+  for (const nlohmann::json& list : j) sequences.push_back(to_ids(list));
+  return sequences;
+}
+
+std::vector<float> read_features(const std::string& path, const Architecture& a) {
+  const StoredTensors file = read_safetensors(MappedFile::open(path));
+  for (const StoredTensor& t : file.tensors) {
+    if (t.name != "features") continue;
+    if (t.shape.size() != 2 || t.shape[0] != a.num_mel_bins) {
+      throw Error(
+          t.place(),
+          fmt::format("{} dimensions, the first of {}", t.shape.size(),
+                      t.shape.empty() ? 0 : t.shape[0]),
+          fmt::format("[{}, {}], mel bins and frames", a.num_mel_bins, 2 * a.max_source_positions));
+    }
+    std::vector<float> values(t.elements());
+    read_elements(t, 0, values);
+    return audio::by_frame(values, a.num_mel_bins);
+  }
+  throw Error(path + ": no tensor 'features' in it; expected one [mel bins, frames]");
+}
+
+/// A tokenizer of another model gives such ids too.
+void check_vocabulary(const Sequences& sequences, const Architecture& a, const std::string& flag) {
+  for (const std::vector<TokenId>& sequence : sequences) {
+    const auto outside = std::find_if(sequence.begin(), sequence.end(),
+                                      [&](TokenId id) { return id >= a.vocab_size; });
+    if (outside == sequence.end()) continue;
+    throw Error(flag,
+                fmt::format("token id {} at position {}", *outside, outside - sequence.begin()),
+                fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
+  }
+}
+
+/// Whisper's start: what language is spoken, and that it is to be written down without times.
+/// Source: openai/whisper, whisper/tokenizer.py, sot_sequence_including_notimestamps.
+Sequences transcription_start(const text::Tokenizer& tokenizer, const std::string& language) {
+  std::vector<TokenId> start;
+  for (const std::string& token :
+       {std::string("<|startoftranscript|>"), "<|" + language + "|>", std::string("<|transcribe|>"),
+        std::string("<|notimestamps|>")}) {
+    const auto id = tokenizer.id_of(token);
+    if (!id) {
+      throw Error("--language " + language + ": the tokenizer has no token " + token +
+                  "; expected a language such as en, or --tokens");
+    }
+    start.push_back(*id);
+  }
+  return {start};
+}
+
+/// How much sound so many positions of the encoder are: two frames each, for its second
+/// convolution takes every other one.
+double seconds_of(std::uint64_t positions) {
+  return static_cast<double>(positions * 2 * audio::whisper_hop) / audio::whisper_sample_rate;
+}
+
+/// Ids that a decoder starts from when the user gives none.
+Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
+                                const std::optional<text::Tokenizer>& tokenizer) {
+  if (checkpoint.is_random()) return {{0}};
+  if (checkpoint.architecture().num_mel_bins > 0 && tokenizer) {
+    return transcription_start(*tokenizer, in.language);
+  }
+  const fs::path config = checkpoint.path() / "config.json";
+  const nlohmann::json j = read_json_file(config);
+  const JsonObject c(j, config.string());
+  if (!c.has("decoder_start_token_id")) {
+    throw Error("--tokens is missing: " + config.string() + " names no decoder_start_token_id");
+  }
+  const std::uint64_t id = c.whole("decoder_start_token_id", 0);
+  if (id >= checkpoint.architecture().vocab_size) {
+    c.fail("decoder_start_token_id", "an id of the vocabulary");
+  }
+  return {{static_cast<TokenId>(id)}};
+}
+
+}  // namespace
+
+void RunInputs::add_to(CLI::App& c) {
+  c.add_option("--tokens", tokens,
+               "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
+               "encoder-decoder models the decoder's")
+      ->type_name("IDS");
+  c.add_option("--prompt", prompt, "prompt as text; of encoder-decoder models the encoder's")
+      ->type_name("TEXT");
+  c.add_option("--prompt-file", prompt_file, "prompt from a text file, or token ids from a .json")
+      ->type_name("FILE");
+  c.add_option("--encoder-tokens", encoder_tokens, "the encoder's token ids")->type_name("IDS");
+  c.add_option("--features", features,
+               "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file")
+      ->type_name("FILE");
+  c.add_option("--audio", audio, "the encoder's input: a WAV file, of which the log-mel is taken")
+      ->type_name("FILE.wav");
+  c.add_option("--language", language, "spoken in the audio, when no --tokens are given")
+      ->type_name("CODE")
+      ->capture_default_str();
+  c.add_option("--prompt-len,-p", prompt_len, "make up a prompt of this length, for measuring")
+      ->type_name("TOKENS");
+  c.add_option("--batch,-b", batch, "run the prompt this many times side by side")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+bool RunInputs::has_text_file() const {
+  return !prompt_file.empty() && fs::path(prompt_file).extension() != ".json";
+}
+
+std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std::string& why) {
+  if (checkpoint.gguf() != nullptr) {
+    if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
+      why = checkpoint.path().string() + " holds no tokenizer";
+      return {};
+    }
+    return text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()));
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"}) {
+    std::error_code ec;
+    if (fs::exists(checkpoint.path() / name, ec)) {
+      return text::Tokenizer::from_folder(checkpoint.path());
+    }
+  }
+  why = checkpoint.path().string() + " holds no tokenizer.json, tokenizer.model or spiece.model";
+  return {};
+}
+
+execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
+                              const std::optional<text::Tokenizer>& tokenizer,
+                              const std::string& no_tokenizer,
+                              const std::function<void(const std::string&)>& warn) {
+  const Architecture& a = checkpoint.architecture();
+  const auto encode = [&](const std::string& text, const std::string& flag) -> Sequences {
+    if (!tokenizer) {
+      throw Error(flag + ": " + no_tokenizer + "; expected " +
+                  (flag == in.file_name ? "token ids in a .json" : in.tokens_name));
+    }
+    if (text.empty()) throw Error(flag, "an empty text", "a prompt");
+    std::vector<TokenId> ids = tokenizer->encode(text);
+    if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
+    return {ids};
+  };
+  Sequences prompt;
+  int given = 0;
+  const auto take = [&](Sequences sequences, const std::string& flag) {
+    check_vocabulary(sequences, a, flag);
+    prompt = std::move(sequences);
+    ++given;
+  };
+  if (!in.prompt.empty()) take(encode(in.prompt, in.prompt_name), in.prompt_name);
+  if (!in.prompt_file.empty()) {
+    auto ids = ids_of_file(in.prompt_file, in.file_name);
+    take(ids ? std::move(*ids)
+             : encode(read_prompt_file(in.prompt_file, in.file_name), in.file_name),
+         in.file_name);
+  }
+
+  if (!in.prompt_len.empty()) {
+    const std::uint64_t length = parse_token_count(in.prompt_len, "--prompt-len");
+    if (length > max_made_up) {
+      throw Error("--prompt-len", in.prompt_len, fmt::format("at most {}", max_made_up));
+    }
+    if (a.num_mel_bins == 0) take({execute::made_up_prompt(length, a.vocab_size)}, "--prompt-len");
+  }
+
+  execute::Request r;
+  if (!a.encoder_decoder) {
+    const std::string features_name = "--features";
+    for (const auto& [flag, value] :
+         {std::pair{&in.encoder_tokens_name, &in.encoder_tokens},
+          std::pair{&features_name, &in.features}, std::pair{&in.audio_name, &in.audio}}) {
+      if (!value->empty()) {
+        throw Error(*flag + ": " + a.name + " has no encoder; expected " + in.tokens_name);
+      }
+    }
+    if (!in.tokens.empty()) take(parse_ids(in.tokens, in.tokens_name), in.tokens_name);
+    if (given != 1) {
+      throw Error(given == 0 ? "no prompt given" : "several prompts given",
+                  std::to_string(given) + " of them",
+                  "one of --tokens, --prompt, --prompt-file and --prompt-len");
+    }
+    r.tokens = std::move(prompt);
+  } else {
+    const bool mel = a.num_mel_bins > 0;
+    if (mel && !in.prompt_len.empty()) {
+      // Silence: the encoder's length is the model's.
+      r.features.assign(2 * a.max_source_positions * a.num_mel_bins, 0);
+      ++given;
+    }
+    if (!mel && !(in.features.empty() && in.audio.empty())) {
+      throw Error(in.features.empty() ? in.audio_name : "--features",
+                  a.name + ", which reads tokens", "--encoder-tokens, --prompt or --prompt-file");
+    }
+    r.tokens = in.tokens.empty() ? default_decoder_start(in, checkpoint, tokenizer)
+                                 : parse_ids(in.tokens, in.tokens_name);
+    check_vocabulary(r.tokens, a, in.tokens_name);
+    if (!in.encoder_tokens.empty()) {
+      take(parse_ids(in.encoder_tokens, in.encoder_tokens_name), in.encoder_tokens_name);
+    }
+    r.encoder_tokens = std::move(prompt);
+    if (!in.features.empty()) {
+      r.features = read_features(in.features, a);
+      ++given;
+    }
+    if (!in.audio.empty()) {
+      const audio::Recording sound = audio::read_wav_file(in.audio);
+      const double seconds = static_cast<double>(sound.samples.size()) / sound.sample_rate;
+      if (seconds < seconds_of(in.fewest_positions)) {
+        throw Error(in.audio_name + " " + in.audio, fmt::format("{:.3g} s of sound", seconds),
+                    fmt::format("at least {:.3g} s, {} positions of the encoder",
+                                seconds_of(in.fewest_positions), in.fewest_positions));
+      }
+      if (seconds > whisper_seconds) {
+        warn(fmt::format("{}: {:.1f} s of sound; only the first {} s are heard", in.audio, seconds,
+                         whisper_seconds));
+      }
+      r.features = audio::by_frame(
+          audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions), a.num_mel_bins);
+      ++given;
+    }
+    if (given != 1 || mel != r.encoder_tokens.empty()) {
+      throw Error("the encoder's input", std::to_string(given) + " given",
+                  mel ? "one of --features, --audio and --prompt-len"
+                      : "one of --encoder-tokens, --prompt and --prompt-file");
+    }
+    if (mel && r.tokens.size() > 1) {
+      throw Error("--tokens", std::to_string(r.tokens.size()) + " sequences",
+                  "one, for there is one recording");
+    }
+  }
+  const std::uint64_t copies = parse_token_count(in.batch, "--batch");
+  if (copies > max_copies) {
+    throw Error("--batch", in.batch, fmt::format("at most {} sequences", max_copies));
+  }
+  std::size_t numbers = r.features.size();
+  for (const Sequences* sequences : {&r.tokens, &r.encoder_tokens}) {
+    for (const std::vector<TokenId>& sequence : *sequences) numbers += sequence.size();
+  }
+  if (numbers * copies > max_numbers) {
+    throw Error("--batch", fmt::format("{} times an input of {} numbers", copies, numbers),
+                fmt::format("at most {} numbers", max_numbers));
+  }
+  const auto repeat = [&](auto& sequences) {
+    const auto once = sequences;
+    for (std::uint64_t i = 1; i < copies; ++i) {
+      sequences.insert(sequences.end(), once.begin(), once.end());
+    }
+  };
+  repeat(r.tokens);
+  repeat(r.encoder_tokens);
+  repeat(r.features);
+  return r;
+}
+
+}  // namespace kvcast::cli

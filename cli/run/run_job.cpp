@@ -1,0 +1,198 @@
+#include "cli/run/run_job.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "cli/frame/mpirun_environment.h"
+#include "cli/frame/request_options.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/execute/batch_order.h"
+#include "model/execute/machine_probe.h"
+#include "reports/plot/output_check.h"
+#include "search/placed_estimator.h"
+
+namespace kvcast::cli {
+namespace {
+
+DType parse_run_dtype(const std::string& text) {
+  for (const DType dtype : {DType::FP32, DType::FP64}) {
+    if (text == name(dtype)) return dtype;
+  }
+  throw Error("--dtype", text, "fp32 or fp64, which are what a run computes in");
+}
+
+execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
+                                        std::size_t decoder_tokens, const Catalog& catalog) {
+  execute::SessionOptions s;
+  s.methods = with_ranks_of_mpirun(parse_methods(o.method));
+  apply_semantics(o.semantics, a, s.methods);
+  RequestOptions kernels;
+  kernels.attention = o.attention;
+  kernels.elementwise = o.elementwise;
+  kernels.skip_unread_rows = o.skip_unread_rows;
+  const Lowering lowering = parse_lowering(kernels);
+  s.attention = lowering.attention;
+  s.elementwise = lowering.elementwise;
+  s.skip_unread_rows = lowering.skip_unread_rows;
+  s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
+  s.dtype = parse_run_dtype(o.dtype);
+  s.logits = o.logits.empty() ? Logits::Last : Logits::All;
+  s.decoder_tokens = decoder_tokens;
+  if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
+  if (!o.random_weights.empty()) {
+    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
+    s.open = [catalog, seed](const std::string& name) {
+      return Checkpoint(load_model(catalog, name), seed + 1);
+    };
+  }
+  return s;
+}
+
+/// Else the system would end the process without a word once its memory is used up.
+void check_memory(const Architecture& a, const execute::SessionOptions& options,
+                  const roofline::DesignPoint& point) {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return;
+  const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
+  // Ranks on one machine share its memory.
+  const double needed =
+      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len) *
+      ranks_on_this_machine();
+  if (needed <= memory) return;
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  const std::string what =
+      fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype));
+  throw Error(
+      Error(what, bytes(needed), "at most this machine's memory of " + bytes(memory)).what(),
+      Fault::Run);
+}
+
+Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
+  if (o.random_weights.empty()) return Checkpoint(o.model);
+  return Checkpoint(load_model(globals.catalog(), o.model),
+                    parse_token_count(o.random_weights, "--random-weights"));
+}
+
+/// The partition that is the fastest on devices and links of --hardware.
+search::Partition search_partition(const RunOptions& o, const Globals& globals, const RunJob& job) {
+  if (o.hardware.empty()) {
+    throw Error("--method", o.method, "--hardware beside it, for which the partition is searched");
+  }
+  roofline::Configuration c;
+  c.architecture = job.checkpoint.architecture();
+  c.methods = job.options.methods;
+  c.lowering = execute::session_lowering(job.options);
+  c.logits = job.options.logits;
+  c.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
+  if (c.hardware.links.empty()) {
+    throw Error("hardware " + c.hardware.name, "no links",
+                "one, as mpirun -n 2 kvcast calibrate measures it");
+  }
+  const search::PlacedEstimator estimator(c);
+  const std::uint64_t prompt_len = job.point.prompt_len;
+  return estimator.is_placed() ? estimator.prefill(job.point).tokens
+                               : search::Partition{prompt_len};
+}
+
+/// Of prompts whose lengths differ, which run one after another.
+void check_lengths(const RunOptions& o, const RunRanks* ranks) {
+  const auto refuse = [](const char* flag, const std::string& reason) {
+    throw Error(flag, "prompts of different lengths, " + reason, "prompts of one length");
+  };
+  if (ranks != nullptr) refuse("--method", "of which " + o.method + " would spread each otherwise");
+  if (!o.logits.empty()) refuse("--logits", "whose rows make no rectangle");
+  if (o.profile) refuse("--profile", "whose operators take times of their own each");
+}
+
+}  // namespace
+
+RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks) {
+  RunJob job{execute::use_threads(rank_threads(o.threads)),
+             open_checkpoint(o, globals),
+             {},
+             {},
+             {},
+             {},
+             {},
+             {}};
+  const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
+  const Checkpoint& checkpoint = job.checkpoint;
+  const Architecture& a = checkpoint.architecture();
+  std::string no_tokenizer;
+  const bool sound_given = a.num_mel_bins > 0 && o.inputs.tokens.empty();
+  const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
+  if ((text_given || !o.json) && !checkpoint.is_random()) {
+    job.tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  } else {
+    no_tokenizer = "random weights have no tokenizer";
+  }
+  execute::Request& request = job.request;
+  request = read_request(o.inputs, checkpoint, job.tokenizer, no_tokenizer,
+                         [&](const std::string& line) { globals.warn(line); });
+  request.output_len = output_len;
+  // Token ids ask for so many tokens; a text ends where the model ends it.
+  if (text_given && job.tokenizer && !o.ignore_eos) {
+    request.stop_tokens = job.tokenizer->end_of_text();
+  }
+
+  execute::SessionOptions& options = job.options;
+  options = session_options(o, a, request.tokens.front().size(), globals.catalog());
+  std::size_t prompt_len =
+      a.encoder_decoder
+          ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
+          : request.tokens[0].size();
+  if (!a.encoder_decoder && execute::have_different_lengths(request.tokens)) {
+    check_lengths(o, ranks);
+    for (const auto& prompt : request.tokens) prompt_len = std::max(prompt_len, prompt.size());
+  }
+  job.point = {request.tokens.size(), prompt_len, output_len};
+  const bool searches = ranks != nullptr && ranks->searches();
+  if (!o.hardware.empty() && !o.profile && !searches) {
+    throw Error("--hardware", "neither --profile nor partition=search", "one of them");
+  }
+  if (ranks != nullptr) {
+    options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),
+                                 [&] { return search_partition(o, globals, job); });
+  }
+  // Beyond a position table the run is refused; any other context is only a warning.
+  if (a.decoder.position_rows == 0) {
+    for (const std::string& line : roofline::context_warnings(a, job.point)) globals.warn(line);
+  }
+  if (o.profile) {
+    if (options.dtype != DType::FP32) {
+      throw Error("--profile", "--dtype " + o.dtype, "fp32, which the fast loops compute in");
+    }
+    if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
+  }
+  if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
+  if (ranks == nullptr || ranks->speaks()) {
+    if (!o.dump_importance.empty()) reports::check_writable(o.dump_importance);
+    if (!o.plot_importance.empty()) {
+      reports::check_plot_writable(o.plot_importance);
+      reports::check_plot_spares(o.plot_importance, o.dump_importance, "--dump-importance");
+    }
+  }
+  execute::check_checkpoint(checkpoint, options);
+  check_memory(a, options, job.point);
+  return job;
+}
+
+std::string common_text(const RunOptions& o, const RunJob& job, const Globals& globals) {
+  std::string random;
+  if (job.checkpoint.is_random()) {
+    const auto config = globals.catalog().find("models", "model", o.model);
+    random = o.random_weights + " " + file_fingerprint(config);
+  }
+  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} {}", KVCAST_VERSION,
+                     fingerprint(job.checkpoint), fingerprint(job.request.tokens),
+                     to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
+                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows,
+                     o.rounds, fmt::join(job.options.share->partition, "/"));
+}
+
+}  // namespace kvcast::cli

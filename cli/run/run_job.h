@@ -1,0 +1,60 @@
+/// A request of `kvcast run`, read and checked before anything runs.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/frame/command.h"
+#include "cli/run/run_inputs.h"
+#include "cli/run/run_ranks.h"
+#include "model/execute/generate.h"
+#include "model/io/files/atomic_file.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::cli {
+
+struct RunOptions {
+  std::string model;
+  std::string method = "plain";
+  std::string semantics;
+  std::string attention = "tiled";
+  std::string elementwise;
+  bool skip_unread_rows = false;
+  std::string dtype = "fp32";
+  RunInputs inputs;
+  std::string output_len = "16";
+  std::string chunk;
+  std::string logits;
+  std::string hardware;
+  std::string random_weights;  ///< a seed
+  std::string dump_importance;
+  std::string plot_importance;
+  int threads = 0;
+  unsigned rounds = 0;  ///< timed, behind one that is not; 0: one run, timed
+  double wait_limit_s = 600;
+  bool count = false;
+  bool profile = false;
+  bool ignore_eos = false;
+  bool json = false;
+};
+
+/// A request with all that it needs, checked.
+struct RunJob {
+  int threads = 0;
+  Checkpoint checkpoint;
+  std::optional<text::Tokenizer> tokenizer;
+  execute::Request request;
+  execute::SessionOptions options;
+  roofline::DesignPoint point;
+  std::optional<roofline::Hardware> hardware;
+  std::optional<AtomicFile> logits;
+};
+
+/// The whole request, checked: Error says what is wrong with it, before the run. `ranks` of a
+/// placement; null: this process runs it all.
+RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks);
+
+/// What all ranks of a job must have in common.
+std::string common_text(const RunOptions& o, const RunJob& job, const Globals& globals);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,215 @@
+#include "cli/run/run_ranks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sched.h>
+
+#include "cli/frame/mpirun_environment.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/io/files/fnv_hash.h"
+#include "search/placed_estimator.h"
+
+namespace kvcast::cli {
+namespace {
+
+std::string command_for(std::uint64_t ranks) {
+  return fmt::format("{} of them: mpirun -n {} kvcast run ...", ranks, ranks);
+}
+
+/// Size and evenly spread samples: all of a small file, so that large ones are not read twice.
+void add_file(FnvHash& hash, const std::filesystem::path& file) {
+  constexpr std::uint64_t samples = 64;
+  constexpr std::uint64_t sample_bytes = 4096;
+  const std::string name = file.filename().string();
+  hash.add(name);
+  std::error_code ec;
+  const std::uint64_t size = std::filesystem::file_size(file, ec);
+  hash.add(&size, sizeof size);
+  std::ifstream in(file, std::ios::binary);
+  std::vector<char> bytes(sample_bytes);
+  const std::uint64_t step = std::max(sample_bytes, size / samples);
+  for (std::uint64_t first = 0; first < size; first += step) {
+    in.seekg(static_cast<std::streamoff>(first));
+    in.read(bytes.data(), static_cast<std::streamsize>(sample_bytes));
+    hash.add(bytes.data(), static_cast<std::size_t>(in.gcount()));
+    in.clear();
+  }
+}
+
+constexpr int exit_failed = 1;
+constexpr int exit_wrong_request = 2;
+
+}  // namespace
+
+int rank_threads(int asked) {
+  if (asked > 0 || std::getenv("OMP_NUM_THREADS") != nullptr || !launched_by_mpirun()) return asked;
+  cpu_set_t bound;
+  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  if (::sched_getaffinity(0, sizeof bound, &bound) != 0 || CPU_COUNT(&bound) < all) return asked;
+  return std::max(1, all / ranks_on_this_machine());
+}
+
+bool is_idle_rank(const std::vector<MethodSpec>& methods) {
+  const int ranks = ranks_of_mpirun();
+  if (ranks <= 1 || find_placement(methods)) return false;
+  if (rank_of_mpirun() > 0) return true;
+  throw Error("--method", fmt::format("a method of one process for {} of mpirun", ranks),
+              fmt::format("kvr:p={} or tsp:p={}", ranks, ranks));
+}
+
+std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
+  if (!launched_by_mpirun()) return methods;
+  for (MethodSpec& spec : methods) {
+    const auto says = [&](const char* key) {
+      return std::any_of(spec.options.begin(), spec.options.end(),
+                         [&](const auto& option) { return option.first == key; });
+    };
+    const bool is_placement = find_method(spec.name).kind == MethodKind::Placement;
+    if (!is_placement || says("p") || says("partition")) continue;
+    spec.options.emplace_back("p", std::to_string(ranks_of_mpirun()));
+  }
+  return methods;
+}
+
+std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods, double limit_s) {
+  std::optional<Placement> placement = find_placement(methods);
+  if (!placement) return nullptr;
+  if (!launched_by_mpirun() && placement->ranks > 1) {
+    throw Error("method " + placement->method, "one process", command_for(placement->ranks));
+  }
+  return std::unique_ptr<RunRanks>(
+      new RunRanks(*std::move(placement), search::searches_partition(methods), limit_s));
+}
+
+RunRanks::RunRanks(Placement placement, bool searches, double limit_s)
+    : placement_(std::move(placement)), searches_(searches), mailboxes_(1, limit_s) {
+  if (launched_by_mpirun()) {
+    mpi_ = std::make_unique<execute::MpiMessenger>(limit_s);
+  } else {
+    local_ = mailboxes_.messenger(0);
+  }
+}
+
+RankShare RunRanks::share(std::uint64_t prompt_len,
+                          const std::function<std::vector<std::uint64_t>()>& search) const {
+  const execute::Messenger& m = mpi_ ? *mpi_ : *local_;
+  if (m.ranks() != placement_.ranks) {
+    throw Error("method " + placement_.method, fmt::format("{} processes of mpirun", m.ranks()),
+                command_for(placement_.ranks));
+  }
+  std::vector<std::uint64_t> partition = partition_tokens(placement_, prompt_len);
+  if (searches_) partition = search();
+  return {std::move(partition), m.rank(), placement_.first_decodes};
+}
+
+bool RunRanks::speaks() const {
+  return !mpi_ || mpi_->rank() == (placement_.first_decodes ? 0 : mpi_->ranks() - 1);
+}
+bool RunRanks::complains() const { return !mpi_ || mpi_->rank() == 0; }
+
+bool RunRanks::prepare(const std::function<std::string()>& prepare) {
+  std::string problem;
+  std::string common;
+  try {
+    common = prepare();
+  } catch (const Error& e) {
+    problem = (e.fault() == Fault::Run ? "1" : "2") + std::string(e.what());
+  } catch (const std::exception& e) {
+    problem = "1" + std::string(e.what());
+  }
+  try {
+    problem = first_error(messenger(), problem, common);
+  } catch (const std::exception& e) {
+    fail(e);
+  }
+  if (problem.empty()) return true;
+  if (mpi_) mpi_->end();
+  if (!complains()) return false;
+  const char status = problem.front();
+  if (status != '1' && status != '2') throw Error(problem);  // they differ
+  throw Error(problem.substr(1), status == '1' ? Fault::Run : Fault::Request);
+}
+
+void RunRanks::work(const std::function<void()>& work) {
+  if (!mpi_) return work();
+  try {
+    work();
+  } catch (const std::exception& e) {
+    fail(e);
+  }
+}
+
+void RunRanks::fail(const std::exception& e) {
+  if (!mpi_) throw;
+  std::fprintf(stderr, "kvcast: %s\n", e.what());
+  const auto* error = dynamic_cast<const Error*>(&e);
+  const bool request = error != nullptr && error->fault() == Fault::Request;
+  mpi_->abort(request ? exit_wrong_request : exit_failed);
+}
+
+std::string file_fingerprint(const std::filesystem::path& file) {
+  FnvHash hash;
+  add_file(hash, file);
+  return hash.text();
+}
+
+std::string fingerprint(const Checkpoint& checkpoint) {
+  if (checkpoint.is_random()) return checkpoint.architecture().name;
+  namespace fs = std::filesystem;
+  std::vector<fs::path> files;
+  if (fs::is_directory(checkpoint.path())) {
+    for (const auto& entry : fs::directory_iterator(checkpoint.path())) {
+      const std::string ending = entry.path().extension().string();
+      if (ending == ".json" || ending == ".safetensors") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+  } else {
+    files.push_back(checkpoint.path());
+  }
+  FnvHash hash;
+  for (const fs::path& file : files) add_file(hash, file);
+  return hash.text();
+}
+
+std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens) {
+  FnvHash hash;
+  for (const auto& sequence : tokens) {
+    hash.add(sequence.data(), sequence.size() * sizeof(execute::TokenId));
+  }
+  return hash.text();
+}
+
+nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const execute::RankReport& r : ranks) {
+    list.push_back({{"rank", list.size()},
+                    {"tokens", r.tokens},
+                    {"compute_s", r.compute_s},
+                    {"wait_s", r.wait_s},
+                    {"messages", r.messages},
+                    {"message_bytes", r.message_bytes}});
+  }
+  return list;
+}
+
+std::vector<std::string> ranks_text(const std::vector<execute::RankReport>& ranks) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  std::vector<std::string> lines;
+  for (const execute::RankReport& r : ranks) {
+    lines.push_back(
+        fmt::format("rank {}: {} tokens, computed {}, waited {}, sent {} messages of {} in all",
+                    lines.size(), r.tokens, seconds(r.compute_s), seconds(r.wait_s), r.messages,
+                    format_quantity(static_cast<double>(r.message_bytes), Dimension::Bytes)));
+  }
+  return lines;
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,135 @@
+#include "cli/simulate/parallel_options.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "cli/frame/command.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "simulate/platform.h"
+
+namespace kvcast::cli {
+namespace {
+
+constexpr std::uint64_t most_devices = 4096;
+
+}  // namespace
+
+void LinkFlags::add_to(CLI::App& c) {
+  c.add_option("--link", name, "of kvr and tsp: a link of the hardware file, such as nvlink")
+      ->type_name("NAME");
+  c.add_option("--link-gb-per-s", gb_per_s,
+               "of kvr and tsp: from each device to the next, 1e9 bytes a second; default: the "
+               "hardware's link")
+      ->type_name("GB/S");
+  c.add_option("--link-latency-s", latency_s,
+               "of kvr and tsp: of one message; default: the hardware's link")
+      ->type_name("SECONDS");
+}
+
+search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hw,
+                                roofline::Mode mode) {
+  search::HardwareLink link;
+  if (!flags.name.empty()) {
+    link = parse_flag("--link", flags.name, [&](const std::string& name) {
+      return search::hardware_link(hw, mode, name);
+    });
+  } else if (flags.gb_per_s.empty() || flags.latency_s.empty()) {
+    link = search::hardware_link(hw, mode);
+  } else {
+    search::set_exchange_cost(link.link, search::exchange_cost(hw, mode));
+  }
+  const auto forget = [&](const char* what) {
+    std::erase_if(link.factors,
+                  [&](const roofline::UsedFactor& f) { return f.name.ends_with(what); });
+  };
+  if (!flags.gb_per_s.empty()) {
+    link.link.bytes_per_s = parse_link_rate(flags.gb_per_s);
+    forget("bandwidth");
+  }
+  if (!flags.latency_s.empty()) {
+    link.link.latency_s = parse_number(flags.latency_s, "--link-latency-s", true);
+    forget("latency");
+  }
+  return link;
+}
+
+double parse_number(const std::string& text, const char* flag, bool zero) {
+  double number = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const bool whole = error == std::errc() && stop == end && std::isfinite(number);
+  if (!whole || number < 0 || (number == 0 && !zero)) {
+    throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
+  }
+  return number;
+}
+
+double parse_link_rate(const std::string& text) {
+  constexpr const char* flag = "--link-gb-per-s";
+  constexpr double giga = 1e9;
+  const double bytes_per_s = giga * parse_number(text, flag, false);
+  if (bytes_per_s < simulate::least_bytes_per_s || !std::isfinite(bytes_per_s)) {
+    throw Error(flag, "'" + text + "'",
+                fmt::format("at least {:g}, a byte a second, and what a number can hold in bytes",
+                            simulate::least_bytes_per_s / giga));
+  }
+  return bytes_per_s;
+}
+
+std::size_t parse_devices(const std::string& text, const char* flag) {
+  const std::uint64_t devices = parse_token_count(text, flag);
+  if (devices > most_devices) {
+    throw Error(flag, "'" + text + "'", fmt::format("at most {} devices", most_devices));
+  }
+  return devices;
+}
+
+void ParallelOptions::add_to(CLI::App& c, bool required) {
+  request.add_device_flags_to(c, required);
+  c.add_option("--link-gb-per-s", link_gb_per_s,
+               "from each device to the next, 1e9 bytes a second; default: the hardware's link")
+      ->type_name("GB/S");
+  c.add_option("--link-latency-s", link_latency_s,
+               "of a whole message, from device to device; default: the hardware's link")
+      ->type_name("SECONDS");
+  c.add_option("--send-order", send_order,
+               "fifo: messages leave one at a time; async: they share the link; block: a device "
+               "waits until its message has left")
+      ->type_name("ORDER")
+      ->capture_default_str();
+}
+
+void ParallelOptions::add_algorithm_to(CLI::App& c) {
+  c.add_option("--algorithm", algorithm,
+               "balance, coordinate, golden (2 devices) or grid (the paper's)")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog) {
+  const roofline::Configuration c = parse_configuration(o.request, catalog);
+  search::ChainLink link =
+      parse_link({"", o.link_gb_per_s, o.link_latency_s}, c.hardware, c.mode).link;
+  link.order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+  return {simulate::LayerTimes(c.architecture, {}, c.lowering,
+                               roofline::make_rates(c.hardware, c.lowering, c.mode)),
+          link};
+}
+
+search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead) {
+  return {{"kvcast", KVCAST_VERSION},
+          {"model", o.request.model},
+          {"hardware", o.request.hardware},
+          {"attention", o.request.attention},
+          {"dtype", o.request.dtype},
+          {"mode", o.request.mode},
+          {"link_bytes_per_s", shortest(runahead.link().bytes_per_s)},
+          {"link_latency_s", shortest(runahead.link().latency_s)},
+          {"send_order", o.send_order},
+          {"algorithm", o.algorithm}};
+}
+
+}  // namespace kvcast::cli

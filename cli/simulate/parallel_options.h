@@ -1,0 +1,51 @@
+/// The flags of parallel prefill: model, devices, the links between them.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/frame/request_options.h"
+#include "roofline/estimator.h"
+#include "search/chain_links.h"
+#include "search/partition_table.h"
+#include "search/runahead.h"
+
+namespace kvcast::cli {
+
+struct ParallelOptions {
+  RequestOptions request;      ///< its model, each device, kernels, dtype and mode
+  std::string link_gb_per_s;   ///< empty: of the hardware's first link, with its link_rate
+  std::string link_latency_s;  ///< empty: of that link
+  std::string send_order = "fifo";
+  std::string algorithm = "balance";
+
+  /// `required`: whether the command cannot do without a model and hardware.
+  void add_to(CLI::App& command, bool required = true);
+  void add_algorithm_to(CLI::App& command);
+};
+
+struct LinkFlags {
+  std::string name;       ///< --link; empty: the hardware's default
+  std::string gb_per_s;   ///< empty: that link's
+  std::string latency_s;  ///< likewise
+
+  void add_to(CLI::App& command);
+};
+/// Throws Error naming the flag, or the hardware that lists no links.
+search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hardware,
+                                roofline::Mode mode);
+
+/// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
+double parse_number(const std::string& text, const char* flag, bool zero);
+/// --link-gb-per-s in bytes a second.
+double parse_link_rate(const std::string& text);
+/// 1 or more devices.
+std::size_t parse_devices(const std::string& text, const char* flag);
+
+/// Throws Error naming the flag for every wrong value.
+search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog);
+/// What a table is made for, to be kept in it.
+search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead);
+
+}  // namespace kvcast::cli

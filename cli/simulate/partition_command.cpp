@@ -1,0 +1,401 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "cli/frame/csv_output.h"
+#include "cli/frame/progress_bar.h"
+#include "cli/frame/request_options.h"
+#include "cli/simulate/objective_command.h"
+#include "cli/simulate/parallel_options.h"
+#include "cli/simulate/partition_choice.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/io/files/atomic_file.h"
+#include "model/io/files/csv_writer.h"
+#include "reports/sweep/sweep_spec.h"
+#include "search/partition_bound.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using search::Partition;
+using search::PartitionFound;
+using search::PartitionTable;
+using search::Runahead;
+
+struct SearchOptions {
+  ParallelOptions parallel;
+  std::string devices;
+  std::string prompt_len = "1024";
+  std::string objective_command;
+  std::string command_limit_s = "60";
+  bool json = false;
+};
+
+struct TableOptions {
+  ParallelOptions parallel;
+  std::string devices = "2,4,8,16";
+  std::string prompt_len = "4k..128k:4k";
+  std::string output;
+  std::string csv;
+  std::size_t threads = 0;
+  bool verify = false;
+  bool json = false;
+};
+
+struct LookupOptions {
+  std::string table;
+  std::string model;
+  std::string hardware;
+  std::string devices;
+  std::string prompt_len;
+  bool extrapolate = false;
+  bool force = false;
+  bool verify = false;
+  bool json = false;
+};
+
+ordered_json found_json(const PartitionFound& f) {
+  ordered_json j{
+      {"partition_tokens", f.tokens}, {"partition_boundaries", search::boundaries_of(f.tokens)},
+      {"ttft_s", f.ttft_s},           {"lower_bound_s", nullptr},
+      {"evaluations", f.evaluations}, {"even_ttft_s", f.even_ttft_s}};
+  if (f.lower_bound_s) {
+    j["lower_bound_s"] = *f.lower_bound_s;
+    j["gap"] = f.ttft_s / *f.lower_bound_s - 1;
+  }
+  return j;
+}
+
+std::string found_text(const PartitionFound& f, std::uint64_t context) {
+  Table table({"device", "tokens", "share", "ends at"});
+  const std::vector<std::uint64_t> ends = search::boundaries_of(f.tokens);
+  for (std::size_t i = 0; i < f.tokens.size(); ++i) {
+    table.add(
+        {std::to_string(i), std::to_string(f.tokens[i]),
+         fmt::format("{:.3f}", static_cast<double>(f.tokens[i]) / static_cast<double>(context)),
+         std::to_string(ends[i + 1])});
+  }
+  std::string text = table.text();
+  text += fmt::format("TTFT {}, {} with even parts", format_quantity(f.ttft_s, Dimension::Seconds),
+                      format_quantity(f.even_ttft_s, Dimension::Seconds));
+  if (f.lower_bound_s) {
+    text += fmt::format("; no partition is more than {:.3g} % faster",
+                        100 * (1 - *f.lower_bound_s / f.ttft_s));
+  }
+  return text + fmt::format(" ({} partitions tried)\n", f.evaluations);
+}
+
+void print_found(const PartitionFound& f, std::uint64_t context, bool json) {
+  if (json) {
+    print_json(found_json(f));
+  } else {
+    print_text(found_text(f, context));
+  }
+}
+
+void search_one(const SearchOptions& o, const Globals& globals) {
+  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::size_t devices = parse_devices(o.devices, "--devices");
+  const auto algorithm =
+      parse_flag("--algorithm", o.parallel.algorithm, search::parse_partition_algorithm);
+  if (!o.objective_command.empty()) {
+    const search::Objective objective = command_objective(
+        o.objective_command, parse_number(o.command_limit_s, "--command-limit-s", false));
+    print_found(search_partition(objective, context, devices, algorithm), context, o.json);
+    return;
+  }
+  for (const auto& [flag, value] : {std::pair{"--model", &o.parallel.request.model},
+                                    std::pair{"--hardware", &o.parallel.request.hardware}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
+  }
+  const Runahead runahead = make_runahead(o.parallel, globals.catalog());
+  print_found(search_partition(runahead, context, devices, algorithm), context, o.json);
+}
+
+/// What interpolation loses: each inner entry looked up from its neighbours.
+struct Verified {
+  double mean_loss = 0;
+  double worst_loss = 0;
+  std::uint64_t worst_context = 0;
+  std::size_t worst_devices = 0;
+  std::size_t entries = 0;
+};
+
+Verified verify(const PartitionTable& table, const Runahead& runahead) {
+  Verified v;
+  search::RunaheadScratch scratch;
+  for (std::size_t i = 1; i + 1 < table.entries.size(); ++i) {
+    const search::TableEntry& e = table.entries[i];
+    const std::size_t devices = e.found.tokens.size();
+    if (table.entries[i - 1].found.tokens.size() != devices ||
+        table.entries[i + 1].found.tokens.size() != devices) {
+      continue;
+    }
+    const PartitionTable neighbours{{}, {table.entries[i - 1], table.entries[i + 1]}};
+    const Partition between = search::look_up(neighbours, e.context, devices, false);
+    const double loss = runahead.ttft_s(between, scratch) / e.found.ttft_s - 1;
+    v.mean_loss += loss;
+    ++v.entries;
+    if (v.entries > 1 && loss <= v.worst_loss) continue;
+    v.worst_loss = loss;
+    v.worst_context = e.context;
+    v.worst_devices = devices;
+  }
+  if (v.entries > 0) v.mean_loss /= static_cast<double>(v.entries);
+  return v;
+}
+
+ordered_json verified_json(const Verified& v) {
+  return {{"entries", v.entries},
+          {"mean_loss", v.mean_loss},
+          {"worst_loss", v.worst_loss},
+          {"worst_context", v.worst_context},
+          {"worst_devices", v.worst_devices}};
+}
+
+void write_table_csv(const std::string& path, const PartitionTable& table) {
+  std::vector<std::string> names{"context_tokens", "devices",       "partition_tokens",
+                                 "ttft_s",         "lower_bound_s", "even_ttft_s"};
+  for (const auto& [key, value] : table.settings) names.push_back(key);
+  const std::vector<std::string_view> columns(names.begin(), names.end());
+  CsvWriter csv(csv_target(path), columns);
+  for (const search::TableEntry& e : table.entries) {
+    csv.cell(e.context).cell(e.found.tokens.size());
+    csv.cell(fmt::format("{}", fmt::join(e.found.tokens, " ")));
+    csv.cell(e.found.ttft_s).cell(*e.found.lower_bound_s).cell(e.found.even_ttft_s);
+    for (const auto& [key, value] : table.settings) csv.cell(value);
+    csv.end_row();
+  }
+  csv.commit();
+}
+
+void make_table(const TableOptions& o, const Globals& globals) {
+  check_rows_alone(o.csv, {{"--json", o.json}, {"--verify", o.verify}});
+  const std::vector<std::uint64_t> contexts = reports::parse_numbers(o.prompt_len, "--prompt-len");
+  std::vector<std::size_t> devices;
+  for (const std::string& word : reports::parse_words(o.devices, "--devices")) {
+    devices.push_back(parse_devices(word, "--devices"));
+  }
+  const auto algorithm =
+      parse_flag("--algorithm", o.parallel.algorithm, search::parse_partition_algorithm);
+  const Runahead runahead = make_runahead(o.parallel, globals.catalog());
+  PartitionTable table{table_settings(o.parallel, runahead), {}};
+  const std::size_t threads =
+      o.threads > 0 ? o.threads : std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    ProgressBar bar(globals.quiet);
+    const std::size_t total = contexts.size() * devices.size();
+    table.entries = search::search_table(
+        runahead, contexts, devices, algorithm, threads, [&](std::size_t done) {
+          const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+          bar.draw(done, 0, total, elapsed.count());
+        });
+  }
+  if (!o.output.empty()) write_file(o.output, to_json(table));
+  if (!o.csv.empty()) write_table_csv(o.csv, table);
+  if (o.csv == "-") return;
+  std::optional<Verified> verified;
+  if (o.verify) verified = verify(table, runahead);
+  if (o.json) {
+    ordered_json j{{"settings", ordered_json::object()}, {"entries", ordered_json::array()}};
+    for (const auto& [key, value] : table.settings) j["settings"][key] = value;
+    for (const search::TableEntry& e : table.entries) {
+      ordered_json entry{{"context", e.context}, {"devices", e.found.tokens.size()}};
+      entry.update(found_json(e.found));
+      j["entries"].push_back(entry);
+    }
+    if (verified) j["verify"] = verified_json(*verified);
+    print_json(j);
+    return;
+  }
+  Table text({"tokens", "devices", "TTFT", "even parts", "gap to bound", "shares"});
+  for (const search::TableEntry& e : table.entries) {
+    std::string shares;
+    for (const std::uint64_t tokens : e.found.tokens) {
+      shares += fmt::format("{}{:.3f}", shares.empty() ? "" : " ",
+                            static_cast<double>(tokens) / static_cast<double>(e.context));
+    }
+    text.add({std::to_string(e.context), std::to_string(e.found.tokens.size()),
+              format_quantity(e.found.ttft_s, Dimension::Seconds),
+              format_quantity(e.found.even_ttft_s, Dimension::Seconds),
+              fmt::format("{:.3f} %", 100 * (e.found.ttft_s / *e.found.lower_bound_s - 1)),
+              shares});
+  }
+  std::string result = text.text();
+  if (verified) {
+    result += fmt::format(
+        "interpolated from their neighbours, {} entries lose {:.3f} % on average, {:.3f} % at "
+        "worst "
+        "({} tokens over {} devices)\n",
+        verified->entries, 100 * verified->mean_loss, 100 * verified->worst_loss,
+        verified->worst_context, verified->worst_devices);
+  }
+  print_text(result);
+}
+
+/// The table's setting, or the flag's when it says the same or is forced.
+std::string agreed(const PartitionTable& table, const LookupOptions& o, const char* name,
+                   const std::string& flag) {
+  const std::string& made_for = table_setting(table, o.table, name);
+  if (flag.empty() || flag == made_for) return made_for;
+  if (!o.force) check_table_is_for(table, "--table " + o.table, name, flag, ", or --force");
+  return flag;
+}
+
+/// The names may mean another config or hardware file by now: then its times are no longer these.
+void check_times(const PartitionTable& table, const LookupOptions& o, const Runahead& runahead) {
+  for (const search::TableEntry* e : {&table.entries.front(), &table.entries.back()}) {
+    const double now = runahead.ttft_s(e->found.tokens);
+    if (std::abs(now - e->found.ttft_s) <= search::bound_rounding * now) continue;
+    throw Error(fmt::format("--table {}", o.table),
+                fmt::format("a TTFT of {:.6g} s for {} tokens over {} devices", e->found.ttft_s,
+                            e->context, e->found.tokens.size()),
+                fmt::format("{:.6g} s, as the model and hardware of these names now have it; make "
+                            "the table again, or --force",
+                            now));
+  }
+}
+
+void look_up_one(const LookupOptions& o, const Globals& globals) {
+  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::size_t devices = parse_devices(o.devices, "--devices");
+  const PartitionTable table = search::read_table(o.table);
+  ParallelOptions p;
+  p.request.model = agreed(table, o, "model", o.model);
+  p.request.hardware = agreed(table, o, "hardware", o.hardware);
+  p.request.attention = table_setting(table, o.table, "attention");
+  p.request.dtype = table_setting(table, o.table, "dtype");
+  p.request.mode = table_setting(table, o.table, "mode");
+  p.send_order = table_setting(table, o.table, "send_order");
+  p.link_latency_s = table_setting(table, o.table, "link_latency_s");
+  const double bytes_per_s =
+      parse_number(table_setting(table, o.table, "link_bytes_per_s"), "link_bytes_per_s", false);
+  p.link_gb_per_s = shortest(bytes_per_s / 1e9);
+  const Runahead runahead = make_runahead(p, globals.catalog());
+  if (!o.force) check_times(table, o, runahead);
+
+  PartitionFound found;
+  found.tokens = search::look_up(table, context, devices, o.extrapolate);
+  found.ttft_s = runahead.ttft_s(found.tokens);
+  found.even_ttft_s = runahead.ttft_s(even_partition(context, devices));
+  found.evaluations = 2;
+  found.lower_bound_s =
+      search::PartitionBound(runahead, context, devices).lower_bound_s(found.ttft_s);
+  if (!o.verify) {
+    print_found(found, context, o.json);
+    return;
+  }
+  const PartitionFound searched =
+      search::search_partition(runahead, context, devices, search::PartitionAlgorithm::Balance);
+  const double loss = found.ttft_s / searched.ttft_s - 1;
+  if (o.json) {
+    ordered_json j = found_json(found);
+    j["searched_ttft_s"] = searched.ttft_s;
+    j["loss"] = loss;
+    print_json(j);
+    return;
+  }
+  print_text(found_text(found, context) +
+             fmt::format("a search finds {}: interpolation loses {:.3f} %\n",
+                         format_quantity(searched.ttft_s, Dimension::Seconds), 100 * loss));
+}
+
+void add_search(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "search",
+      "The best partition of one prompt.\n\nExamples:\n"
+      "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
+      "--prompt-len 16k\n"
+      "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 2 "
+      "--prompt-len 16k --link-gb-per-s 10 --attention eager --json");
+  const auto o = std::make_shared<SearchOptions>();
+  o->parallel.add_to(*c, false);
+  o->parallel.add_algorithm_to(*c);
+  c->add_option("--devices", o->devices, "parts of the prompt")->required()->type_name("P");
+  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option(
+       "--objective-command", o->objective_command,
+       "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
+       "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656")
+      ->type_name("CMD");
+  c->add_option("--command-limit-s", o->command_limit_s, "for one run of that command")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { search_one(*o, globals); });
+}
+
+void add_table(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "table",
+      "The best partitions of many prompt lengths.\n\nExamples:\n"
+      "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json\n"
+      "  kvcast partition table --model llama-7b --hardware a100-80gb --devices 4 "
+      "--prompt-len 4k..32k:4k --verify");
+  const auto o = std::make_shared<TableOptions>();
+  o->parallel.add_to(*c);
+  o->parallel.add_algorithm_to(*c);
+  c->add_option("--devices", o->devices, "numbers of devices")
+      ->type_name("P,...")
+      ->capture_default_str();
+  c->add_option("--prompt-len,-p", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--output,-o", o->output, "write the table for kvcast partition lookup")
+      ->type_name("FILE.json");
+  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
+  c->add_option("--threads", o->threads, "default: one for each processor")->type_name("N");
+  c->add_flag("--verify", o->verify,
+              "what each entry would lose if it were interpolated from its neighbours");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { make_table(*o, globals); });
+}
+
+void add_lookup(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "lookup",
+      "A partition interpolated from a table.\n\nExamples:\n"
+      "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k\n"
+      "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k --verify");
+  const auto o = std::make_shared<LookupOptions>();
+  c->add_option("--table", o->table, "a file of kvcast partition table --output")
+      ->required()
+      ->type_name("FILE.json");
+  c->add_option("--devices", o->devices, "parts of the prompt")->required()->type_name("P");
+  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")->required()->type_name("TOKENS");
+  c->add_option("--model,-m", o->model, "refuse a table for another one")->type_name("MODEL");
+  c->add_option("--hardware", o->hardware, "refuse a table for another one")->type_name("HW");
+  c->add_flag("--force", o->force, "take a table for another model or hardware, or of other times");
+  c->add_flag("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
+  c->add_flag("--verify", o->verify, "search too, and say what the interpolation loses");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->callback([o, &globals] { look_up_one(*o, globals); });
+}
+
+}  // namespace
+
+void add_partition(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "partition",
+      "Partitions of a prompt over a chain of devices (KV-Runahead).\n\nExamples:\n"
+      "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
+      "--prompt-len 16k\n"
+      "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json");
+  command->require_subcommand(1);
+  add_search(*command, globals);
+  add_table(*command, globals);
+  add_lookup(*command, globals);
+}
+
+}  // namespace kvcast::cli

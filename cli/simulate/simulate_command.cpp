@@ -1,0 +1,376 @@
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/command.h"
+#include "cli/frame/request_options.h"
+#include "cli/simulate/parallel_options.h"
+#include "cli/simulate/partition_choice.h"
+#include "cli/simulate/simulate_output.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "reports/plot/gantt_plot.h"
+#include "reports/plot/plot.h"
+#include "reports/plot/timeline_trace.h"
+#include "search/chain_links.h"
+#include "simulate/graph_programs.h"
+#include "simulate/model_prefill.h"
+#include "simulate/noise.h"
+#include "simulate/platform_json.h"
+#include "simulate/scenario.h"
+#include "simulate/topologies.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using simulate::RunResult;
+using simulate::Scenario;
+using simulate::Simulation;
+
+struct Options {
+  std::string scenario;
+  RequestOptions request;
+  std::string schedule;
+  std::string devices;
+  PartitionFlags partition;
+  std::string topology;
+  std::string platform;
+  std::string link;
+  std::string link_gb_per_s;
+  std::string link_latency_s;
+  std::string send_order;
+  std::string all_gather;
+  std::string noise;
+  std::string trace;
+  std::string plot;
+  bool operators = false;
+  std::string beside_scenario;  ///< the first flag given that a scenario leaves nothing to say to
+  bool json = false;
+};
+
+/// A run of so many messages takes about a second.
+constexpr std::uint64_t most_repeated_messages = 1'000'000;
+
+/// What a scenario says, or has no use for.
+constexpr std::array model_flags{
+    "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
+    "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
+    "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
+    "--platform",  "--operators"};
+
+/// The link that is named in the hardware file, with the share of it that payload reaches, or given
+/// by its two numbers.
+std::pair<double, double> parse_numbers_of_link(const Options& o,
+                                                const roofline::Hardware& hardware,
+                                                roofline::Mode mode) {
+  if (!o.link.empty()) {
+    if (!(o.link_gb_per_s + o.link_latency_s).empty()) {
+      throw Error(
+          "--link and --link-gb-per-s or --link-latency-s both say what the links are; expected "
+          "one of them");
+    }
+    const search::ChainLink link =
+        parse_link(LinkFlags{.name = o.link, .gb_per_s = {}, .latency_s = {}}, hardware, mode).link;
+    return {link.bytes_per_s, link.latency_s};
+  }
+  if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
+    throw Error(
+        "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
+        "--platform FILE");
+  }
+  return {parse_link_rate(o.link_gb_per_s),
+          parse_number(o.link_latency_s, "--link-latency-s", true)};
+}
+
+simulate::Platform parse_platform(const Options& o, const Catalog& catalog,
+                                  const roofline::Hardware& hardware, roofline::Mode mode,
+                                  std::string& in_words) {
+  std::optional<std::uint64_t> devices;
+  if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
+  if (!o.platform.empty()) {
+    for (const auto& [flag, value] :
+         {std::pair{"--topology", &o.topology}, std::pair{"--link", &o.link},
+          std::pair{"--link-gb-per-s", &o.link_gb_per_s},
+          std::pair{"--link-latency-s", &o.link_latency_s}}) {
+      if (!value->empty()) {
+        throw Error(std::string(flag) +
+                    " and --platform both say what the links are; expected one of them");
+      }
+    }
+    simulate::Platform platform =
+        simulate::read_platform(catalog.find("platforms", "platform", o.platform));
+    if (devices && *devices != platform.num_devices()) {
+      throw Error("--devices", std::to_string(*devices),
+                  fmt::format("the {} of {}", platform.num_devices(), o.platform));
+    }
+    in_words = o.platform;
+    return platform;
+  }
+  if (!devices) throw Error("--devices is required, or --platform FILE");
+  if (*devices > simulate::max_devices) {
+    throw Error("--devices", o.devices, fmt::format("1 to {}", simulate::max_devices));
+  }
+  const simulate::Topology topology = parse_flag(
+      "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
+  const auto [bytes_per_s, latency_s] = parse_numbers_of_link(o, hardware, mode);
+  in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
+                         format_quantity(bytes_per_s, Dimension::BytesPerSecond),
+                         format_quantity(latency_s, Dimension::Seconds));
+  return make_platform(topology, static_cast<std::uint32_t>(*devices), bytes_per_s, latency_s);
+}
+
+struct Orders {
+  std::optional<simulate::AllGather> all_gather;
+  std::optional<simulate::SendOrder> send_order;
+};
+
+Orders parse_orders(const Options& o) {
+  Orders orders;
+  if (!o.all_gather.empty()) {
+    orders.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+  }
+  if (!o.send_order.empty()) {
+    orders.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+  }
+  return orders;
+}
+
+SimulatedRun explicit_run(const Options& o) {
+  if (!o.beside_scenario.empty()) {
+    throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
+  }
+  SimulatedRun run{simulate::read_scenario(o.scenario), {}, o.scenario, {}};
+  const Orders orders = parse_orders(o);
+  Scenario& scenario = run.scenario;
+  if (orders.all_gather && scenario.work.schedule != simulate::Schedule::Tsp) {
+    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+  }
+  scenario.work.all_gather = orders.all_gather.value_or(scenario.work.all_gather);
+  scenario.work.send_order = orders.send_order.value_or(scenario.work.send_order);
+  scenario.options.send_order = scenario.work.send_order;
+  run.programs = simulate::prefill_programs(scenario.work);
+  return run;
+}
+
+/// What each device does of the recorded passes of `run`, operator by operator.
+simulate::Programs recorded_programs(const roofline::Configuration& c,
+                                     const simulate::PrefillWork& work,
+                                     const roofline::Rates& rates) {
+  std::vector<MethodSpec> methods = c.methods;
+  const std::size_t ranks = work.partition_tokens.size();
+  methods.push_back({std::string(simulate::name(work.schedule)), {{"p", std::to_string(ranks)}}});
+  return simulate::recorded_programs(c.architecture, methods, work.partition_tokens, c.lowering,
+                                     rates, work.send_order == simulate::SendOrder::Block);
+}
+
+/// Recorded operators and messages take their own time alone, also in the bounds beside them.
+void warn_of_exchange(const simulate::ExchangeCost& cost, simulate::Schedule schedule,
+                      const std::string& hardware, const Globals& globals) {
+  std::vector<std::string> left_out;
+  if (cost.exchange_s > 0) left_out.emplace_back("latency.host_exchange");
+  if (cost.message_s > 0) left_out.emplace_back("latency.host_message");
+  if (cost.lockstep < 1 && schedule == simulate::Schedule::Tsp) {
+    left_out.emplace_back("factors.lockstep");
+  }
+  if (left_out.empty()) return;
+  globals.warn(
+      fmt::format("--operators: {} of {}: not counted", fmt::join(left_out, ", "), hardware));
+}
+
+SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
+                       const Globals& globals) {
+  for (const auto& [flag, value] :
+       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware},
+        std::pair{"--schedule", &o.schedule}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
+  }
+  SimulatedModel model;
+  model.configuration = parse_configuration(o.request, globals.catalog());
+  const roofline::Configuration& c = model.configuration;
+  const simulate::Schedule schedule =
+      parse_flag("--schedule", o.schedule, simulate::parse_schedule);
+  std::string platform_words;
+  simulate::Platform platform =
+      parse_platform(o, globals.catalog(), c.hardware, c.mode, platform_words);
+  const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
+  model.prompt_len = sizes.prompt_len;
+  for (const std::string& line :
+       roofline::context_warnings(c.architecture, {1, sizes.prompt_len, 1})) {
+    globals.warn(line);
+  }
+  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
+  const Orders orders = parse_orders(o);
+  if (orders.all_gather && schedule != simulate::Schedule::Tsp) {
+    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+  }
+  if (orders.all_gather && o.operators) {
+    throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
+  }
+  const simulate::ExchangeCost exchange_cost = search::exchange_cost(c.hardware, c.mode);
+  if (o.operators) warn_of_exchange(exchange_cost, schedule, c.hardware.name, globals);
+  const PartitionTask task{.times = times,
+                           .exchange_cost = o.operators ? simulate::ExchangeCost{} : exchange_cost,
+                           .schedule = schedule,
+                           .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
+                           .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
+                           .platform = platform,
+                           .prompt_len = model.prompt_len,
+                           .noise = noise};
+  PartitionFlags flags = o.partition;
+  flags.model = o.request.model;
+  flags.hardware = o.request.hardware;
+  ChosenPartition partition = choose_partition(flags, task);
+  simulate::PrefillWork work = task.work(partition.tokens);
+  model.found = std::move(partition.found);
+  Scenario scenario{std::move(work), std::move(platform), {}};
+  scenario.options.send_order = scenario.work.send_order;
+  model.bounds = simulate::prefill_bounds(times, scenario.work);
+  simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)
+                                            : simulate::prefill_programs(scenario.work);
+  return {std::move(scenario), std::move(programs), std::move(platform_words), std::move(model)};
+}
+
+void run_prefill(const Options& o, const Globals& globals) {
+  std::optional<simulate::NoiseSpec> spec;
+  if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong name is said before anything runs
+  const SimulatedRun run = o.scenario.empty() ? model_run(o, spec, globals) : explicit_run(o);
+  const Simulation simulation(run.scenario.platform, run.programs);
+  simulate::RunOptions options = run.scenario.options;
+  options.record = !o.trace.empty() || !o.plot.empty();
+  const RunResult r = simulation.run(options);
+  std::optional<double> sensitivity;
+  if (r.messages <= most_repeated_messages) {
+    sensitivity = simulate::ttft_sensitivity(simulation, options, r.ttft_s);
+  } else {
+    globals.say(fmt::format("{} messages: too many to run three times more for the sensitivity",
+                            r.messages));
+  }
+  if (sensitivity && *sensitivity > simulate::ill_conditioned) {
+    globals.warn(
+        fmt::format("ill-conditioned: inputs that differ by 1e-9 of themselves move the "
+                    "TTFT by {:.2g} of itself; trust no more digits",
+                    *sensitivity));
+  }
+  if (!o.trace.empty()) reports::write_trace(simulation, r, o.trace);
+  if (!o.plot.empty()) {
+    reports::write_plot(reports::gantt_plot(simulation, r, title_of(run)), o.plot);
+  }
+  std::optional<simulate::NoiseResult> noise;
+  if (spec) noise = simulate::run_noise(simulation, run.scenario.options, *spec);
+  if (o.json) {
+    ordered_json j = run_json(run, r, sensitivity);
+    if (noise) j["noise"] = noise_json(*spec, *noise);
+    print_json(j);
+    return;
+  }
+  print_text(run_text(run, r) + (noise ? noise_text(*spec, *noise) : std::string()));
+}
+
+void add_prefill(CLI::App& command, const Globals& globals) {
+  CLI::App* c = command.add_subcommand(
+      "prefill",
+      "One prompt read by several devices, message by message.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --scenario scenario.json --json");
+  const auto o = std::make_shared<Options>();
+  RequestOptions& request = o->request;
+  c->add_option("--scenario", o->scenario, "explicit compute times instead of a model's")
+      ->type_name("FILE.json");
+  c->add_option("--model,-m", request.model, "catalog name, config.json, or a folder with one")
+      ->type_name("MODEL");
+  c->add_option("--hardware", request.hardware, "catalog name or a JSON file")->type_name("HW");
+  c->add_option("--method", request.method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  c->add_option("--schedule", o->schedule,
+                "kvr (KV-Runahead) or tsp (tensor and sequence parallel)")
+      ->type_name("SCHEDULE");
+  c->add_option("--devices", o->devices, "processes, one on each device")->type_name("P");
+  c->add_option("--partition", o->partition.how,
+                "tokens of each process: even, search, table:FILE of kvcast partition table, or "
+                "A,B,C")
+      ->type_name("HOW")
+      ->capture_default_str();
+  c->add_option("--search-objective", o->partition.search_objective,
+                "of --partition search: recurrence (the default, as kvcast partition search) or "
+                "simulator, which knows what messages share and takes the mean under --noise")
+      ->type_name("WHICH");
+  c->add_flag("--extrapolate", o->partition.extrapolate,
+              "outside the table of --partition table:FILE, take its nearest shares");
+  c->add_flag("--force", o->partition.force,
+              "of --partition table:FILE: also when it is for another model or hardware");
+  c->add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]")->type_name("TOKENS");
+  c->add_option("--attention", request.attention,
+                "eager (scores in memory, as plain PyTorch) or tiled (flash)")
+      ->type_name("KIND")
+      ->capture_default_str();
+  c->add_option("--dtype", request.dtype, "of weights, activations and cache")
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  c->add_option("--mode", request.mode, "calibrated or speed-of-light")
+      ->type_name("MODE")
+      ->capture_default_str();
+  c->add_option("--set", request.set, "override a config entry")->type_name("KEY=VALUE");
+  c->add_option("--topology", o->topology,
+                "switch (the default), ring, chain, crossbar, pcie[:group=N], "
+                "fat-tree[:group=N,oversubscription=F]")
+      ->type_name("KIND");
+  c->add_option("--link", o->link, "a link of the hardware file, such as nvlink")
+      ->type_name("NAME");
+  c->add_option("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second")
+      ->type_name("RATE");
+  c->add_option("--link-latency-s", o->link_latency_s, "of one link; a switch is two away")
+      ->type_name("SECONDS");
+  c->add_option(
+       "--platform", o->platform,
+       "devices, switches and links instead: a name of data/platforms, or a file like those")
+      ->type_name("PLATFORM");
+  c->add_option("--send-order", o->send_order,
+                "fifo (one message at a time, the default), async or block")
+      ->type_name("ORDER");
+  c->add_option("--all-gather", o->all_gather, "of tsp: ring, recursive-doubling or direct")
+      ->type_name("KIND");
+  c->add_flag("--operators", o->operators,
+              "play the recorded passes of run operator by operator, keys and values each a "
+              "message, in the place of a layer's two parts");
+  c->add_option("--noise", o->noise,
+                "many runs with traffic of others: "
+                "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
+      ->type_name("SPEC");
+  c->add_flag("--json", o->json, "one JSON object in base units");
+  c->add_option("--trace", o->trace, "write a Chrome trace, for ui.perfetto.dev")
+      ->type_name("FILE.json");
+  c->add_option("--plot", o->plot, "draw who computes, waits and sends when")
+      ->type_name("FILE.svg|png");
+  c->callback([o, c, &globals] {
+    for (const char* flag : model_flags) {
+      if (o->beside_scenario.empty() && c->count(flag) > 0) o->beside_scenario = flag;
+    }
+    run_prefill(*o, globals);
+  });
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "simulate",
+      "Discrete-event simulation of devices that share a network.\n\nExamples:\n"
+      "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
+      "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
+      "  kvcast simulate prefill --help");
+  command->require_subcommand(1);
+  add_prefill(*command, globals);
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "cli/frame/command.h"
+#include "cli/frame/mpirun_environment.h"
+#include "cli/frame/progress_bar.h"
+#include "cli/run/run_ranks.h"
+#include "measure/benchmark_import.h"
+#include "measure/calibration.h"
+#include "measure/combined_calibration.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/base/stopwatch.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/plot/output_check.h"
+
+namespace kvcast::cli {
+namespace {
+
+using measure::Calibration;
+using measure::Measurement;
+
+struct Options {
+  std::string output;
+  std::string import_file;
+  std::string hardware;
+  std::vector<std::string> combine;
+  bool quick = false;
+  bool force = false;
+  int threads = 0;
+};
+
+/// "this-machine" for "results/this-machine.json".
+std::string name_of(const std::string& path) {
+  const std::string stem = std::filesystem::path(path).stem().string();
+  return stem.empty() ? "this-machine" : stem;
+}
+
+std::string in_units(double value, const std::string& unit) {
+  if (unit.empty()) return fmt::format("{:.3g}", value);
+  if (unit == "s") return format_quantity(value, Dimension::Seconds);
+  return format_quantity(value,
+                         unit == "bytes/s" ? Dimension::BytesPerSecond : Dimension::FlopsPerSecond);
+}
+
+/// Throws Error above the limit, unless forced; then warns.
+void check_noise(double unrest, const std::string& what, const Options& o, const Globals& globals) {
+  if (unrest <= measure::settled) return;
+  if (o.force) return globals.warn(what);
+  throw Error(fmt::format("the machine is too noisy: {}, more than {:.0f} %; try again when it is "
+                          "idle, or write the file all the same with --force",
+                          what, 100 * measure::settled),
+              Fault::Run);
+}
+
+std::string measurements_text(const Calibration& c) {
+  Table table({"measured", "median", "low", "high", "unrest"});
+  for (const auto* list : {&c.measurements, &c.by_threads}) {
+    for (const Measurement& m : *list) {
+      const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
+      table.add({m.name, in_units(m.median(), m.unit), in_units(*low, m.unit),
+                 in_units(*high, m.unit), fmt::format("{:.1f} %", 100 * m.unrest())});
+    }
+  }
+  return table.text();
+}
+
+/// Rows and threads down, shapes of weights across.
+std::string matrix_rates_text(const Calibration& c) {
+  std::vector<std::string> shapes;
+  std::vector<std::pair<std::uint64_t, int>> lines;
+  for (const measure::MatrixRate& r : c.matrix_rates) {
+    const std::string shape = fmt::format("{}x{}", r.out, r.in);
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+    const std::pair line{r.rows, r.threads};
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  }
+  std::vector<std::string> header{"product of rows", "threads"};
+  header.insert(header.end(), shapes.begin(), shapes.end());
+  Table table(header);
+  for (const auto& [rows, threads] : lines) {
+    std::vector<std::string> cells{std::to_string(rows), std::to_string(threads)};
+    for (const std::string& shape : shapes) {
+      const auto found = std::find_if(c.matrix_rates.begin(), c.matrix_rates.end(),
+                                      [&](const measure::MatrixRate& r) {
+                                        return r.rows == rows && r.threads == threads &&
+                                               fmt::format("{}x{}", r.out, r.in) == shape;
+                                      });
+      const bool there = found != c.matrix_rates.end();
+      cells.push_back(there ? in_units(found->rate.median(), found->rate.unit) : "");
+    }
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+/// `speaks`: of several ranks, the first one.
+void measure(const Options& o, const Globals& globals, execute::Messenger* messenger) {
+  const bool speaks = messenger == nullptr || messenger->rank() == 0;
+  // Opened first: a wrong name is said before the measuring, not after it.
+  std::optional<AtomicFile> file;
+  if (speaks) file.emplace(o.output);
+  measure::CalibrationOptions options{.quick = o.quick,
+                                      .threads = rank_threads(o.threads),
+                                      .messenger = messenger,
+                                      .on_step = nullptr};
+  Calibration c;
+  {
+    ProgressBar bar(globals.quiet || !speaks);
+    const Stopwatch watch;
+    options.on_step = [&](std::uint64_t done, std::uint64_t all) {
+      bar.draw(done, 0, all, watch.seconds());
+    };
+    c = measure::calibrate(options);
+  }
+  if (!speaks) return;
+  const Measurement& noisiest = c.noisiest();
+  const auto [low, high] = std::minmax_element(noisiest.rounds.begin(), noisiest.rounds.end());
+  check_noise(noisiest.unrest(),
+              fmt::format("{}: its median, {} of {} rounds from {} to {}, is uncertain by {:.0f} %",
+                          noisiest.name, in_units(noisiest.median(), noisiest.unit),
+                          noisiest.rounds.size(), in_units(*low, noisiest.unit),
+                          in_units(*high, noisiest.unit), 100 * noisiest.unrest()),
+              o, globals);
+  file->write(measure::to_json(c, name_of(o.output)));
+  file->commit();
+  print_text(fmt::format("{}, {} threads{}, {} rounds\n{}\n{}", c.processor, c.threads,
+                         c.ranks > 1 ? fmt::format(" on each of {} ranks", c.ranks) : "",
+                         c.measurements.front().rounds.size(), measurements_text(c),
+                         matrix_rates_text(c)));
+}
+
+/// Every rank measures; an error of one ends them all.
+void measure_ranks(const Options& o, const Globals& globals) {
+  constexpr double limit_s = 600;  // of a round, on the slowest rank
+  execute::MpiMessenger mpi(limit_s);
+  try {
+    measure(o, globals, &mpi);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "kvcast: %s\n", e.what());
+    std::fflush(stderr);
+    mpi.abort(e.fault() == Fault::Run ? 1 : 2);
+  }
+  mpi.end();
+}
+
+void import_file(const Options& o, const Globals& globals) {
+  if (o.quick || o.threads > 0) {
+    throw Error("--import: --quick and --threads are of measuring; expected --import without them");
+  }
+  std::optional<roofline::Hardware> base;
+  if (!o.hardware.empty()) base = roofline::load_hardware(globals.catalog(), o.hardware);
+  const measure::ImportedBenchmarks imported =
+      measure::import_benchmarks(o.import_file, base ? &*base : nullptr);
+  const measure::Benchmark& noisiest = imported.noisiest();
+  check_noise(noisiest.spread(),
+              fmt::format("{} {} {}: the middle half of its times spreads over {:.0f} % of their "
+                          "median",
+                          noisiest.name, noisiest.dtype, noisiest.shape, 100 * noisiest.spread()),
+              o, globals);
+  write_file(o.output, measure::to_json(imported, name_of(o.output)));
+  Table table({"benchmark", "dtype", "shape", "rate", "spread"});
+  for (const measure::Benchmark& b : imported.rows) {
+    const bool latency = b.name == "small_kernel" || b.name == "host_operator";
+    const std::string unit = latency ? "s" : b.flops > 0 ? "FLOP/s" : "bytes/s";
+    const double value = latency ? b.median_s : (b.flops > 0 ? b.flops : b.bytes) / b.median_s;
+    table.add({b.name, b.dtype, b.shape, in_units(value, unit),
+               fmt::format("{:.1f} %", 100 * b.spread())});
+  }
+  print_text(fmt::format("{}, {}, {}\n{}", imported.device, imported.software, imported.date,
+                         table.text()));
+}
+
+void combine_files(const Options& o) {
+  if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
+    throw Error(
+        "--combine: reads calibrations and measures nothing; expected --output alone beside it");
+  }
+  const std::vector<std::filesystem::path> files(o.combine.begin(), o.combine.end());
+  const measure::CombinedCalibration combined = measure::combine_calibrations(files);
+  write_file(o.output, measure::to_json(combined, name_of(o.output), files));
+  Table table({"number", "median", "low", "high"});
+  for (const Measurement& n : combined.numbers) {
+    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
+    table.add(
+        {n.name, in_units(n.median(), n.unit), in_units(*low, n.unit), in_units(*high, n.unit)});
+  }
+  print_text(table.text());
+}
+
+void run(const Options& o, const Globals& globals) {
+  for (const std::string& file : o.combine) {
+    reports::check_spares_input(o.output, file, "--output", "--combine");
+  }
+  if (!o.combine.empty()) return combine_files(o);
+  if (!o.import_file.empty()) {
+    reports::check_spares_input(o.output, o.import_file, "--output", "--import");
+    reports::check_spares_input(o.output, o.hardware, "--output", "--hardware");
+    return import_file(o, globals);
+  }
+  if (!o.hardware.empty()) {
+    throw Error(
+        "--hardware: gives an imported file its peaks; expected --import FILE.csv beside it");
+  }
+  if (ranks_of_mpirun() > 1) return measure_ranks(o, globals);
+  measure(o, globals, nullptr);
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, const Globals& globals) {
+  CLI::App* c = app.add_subcommand(
+      "calibrate",
+      "Measures this machine and writes a hardware file for estimates of runs on it: fp32, on the "
+      "CPU. Under mpirun every rank measures at the same time, and the link between them too. Or "
+      "makes a hardware file of micro-benchmarks that ran elsewhere, on a GPU "
+      "(tools/gpu_microbenchmarks.py). Or takes the medians of several calibrations, before and "
+      "behind what they are to forecast.\n\nExamples:\n"
+      "  kvcast calibrate --output this-machine.json\n"
+      "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
+      "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
+      "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
+      "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
+  const auto options = std::make_shared<Options>();
+  c->add_option("-o,--output", options->output, "the hardware file; its name is the file's")
+      ->required();
+  c->add_option("--import", options->import_file,
+                "a CSV of micro-benchmarks in the place of measuring")
+      ->type_name("FILE.csv");
+  c->add_option("--hardware", options->hardware,
+                "--import: the device whose peaks, sizes and links hold; none: the best rates of "
+                "the file are its peaks")
+      ->type_name("HW");
+  c->add_option("--combine", options->combine,
+                "medians of these calibrations of one machine in the place of measuring")
+      ->type_name("FILE.json");
+  c->add_flag("--quick", options->quick, "fewer rounds: under 20 s");
+  c->add_flag("--force", options->force, "write the file even when the medians do not settle");
+  c->add_option("--threads", options->threads, "threads of the executor; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
+  c->callback([options, &globals] { run(*options, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,47 @@
+#include <memory>
+
+#include "cli/validate/validate_kvp.h"
+#include "cli/validate/validate_measure.h"
+#include "cli/validate/validate_measurements.h"
+#include "cli/validate/validate_quality.h"
+#include "model/base/error.h"
+
+namespace kvcast::cli {
+namespace {
+
+void run(const ValidateOptions& o, const Globals& globals) {
+  if (o.measurements.empty() != o.measure) {
+    throw Error("validate", o.measure ? "both" : "neither", "--measurements FILE or --measure");
+  }
+  if (o.measure) return validate_measure(o, globals);
+  if (o.quick || o.restart || o.force || o.threads != 0 || o.steady != 0 || o.rounds != 0) {
+    throw Error(
+        "--quick, --restart, --force, --steady, --rounds and --threads belong to --measure; "
+        "expected it beside them");
+  }
+  validate_measurements(o, globals);
+}
+
+}  // namespace
+
+void add_validate(CLI::App& app, const Globals& globals) {
+  CLI::App* command = app.add_subcommand(
+      "validate",
+      "Hold what is predicted against what is.\n\nExamples:\n"
+      "  kvcast validate --measurements data/measurements/public_llm_latency.csv\n"
+      "  kvcast validate --measurements llama-bench.json --hardware rtx-4090 --json\n"
+      "  kvcast validate --measure --quick --hardware this-machine.json --csv validation.csv\n"
+      "  kvcast validate --measure --hardware this-machine.json --rank-hardware one-of-two.json "
+      "--csv validation.csv");
+  command->require_subcommand(0, 1);
+  const auto o = std::make_shared<ValidateOptions>();
+  o->add_to(*command);
+  // With a subcommand the flags of this one mean nothing.
+  command->callback([o, command, &globals] {
+    if (command->get_subcommands().empty()) run(*o, globals);
+  });
+  add_validate_kvp(*command, globals);
+  add_validate_quality(*command, globals);
+}
+
+}  // namespace kvcast::cli

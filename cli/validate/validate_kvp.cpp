@@ -1,0 +1,118 @@
+#include "cli/validate/validate_kvp.h"
+
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/convert/convert_options.h"
+#include "cli/frame/request_options.h"
+#include "cli/run/pair_text.h"
+#include "model/base/quantity.h"
+#include "model/convert/kvp_objective.h"
+
+namespace kvcast::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string base;
+  std::string auxiliary;
+  std::string predictor;
+  std::string text;
+  std::string window = "2048";  // the paper's training length (Horton et al. 2024, section 5)
+  KvpObjectiveWeights weights;
+  bool json = false;
+};
+
+ordered_json loss_json(const LanguageLoss& loss) {
+  return {{"cross_entropy", loss.cross_entropy}, {"z_loss", loss.z_loss}};
+}
+
+ordered_json objective_json(const KvpObjective& v) {
+  return {{"tokens", v.tokens},
+          {"base", loss_json(v.base)},
+          {"base_plain", loss_json(v.plain)},
+          {"auxiliary", loss_json(v.auxiliary)},
+          {"key_l1", v.key_l1},
+          {"value_l1", v.value_l1},
+          {"consistency", v.consistency},
+          {"total", v.total}};
+}
+
+std::string objective_text(const KvpObjective& v) {
+  const auto number = [](double x) { return fmt::format("{:.5g}", x); };
+  Table losses({"", "cross-entropy", "z-loss"});
+  for (const auto& [name, loss] :
+       {std::pair{"base, predicted cache", &v.base}, std::pair{"base, its own cache", &v.plain},
+        std::pair{"auxiliary", &v.auxiliary}}) {
+    losses.add({name, number(loss->cross_entropy), number(loss->z_loss)});
+  }
+  Table layers({"layer", "key L1", "value L1"});
+  for (std::size_t i = 0; i < v.key_l1.size(); ++i) {
+    layers.add({std::to_string(i), number(v.key_l1[i]), number(v.value_l1[i])});
+  }
+  return losses.text() + layers.text() +
+         fmt::format("consistency {:.5g}, total {:.5g}, over {} tokens\n", v.consistency, v.total,
+                     v.tokens);
+}
+
+void validate_kvp(const Options& o, const Globals& globals) {
+  const Checkpoint base(o.base);
+  const Checkpoint auxiliary(o.auxiliary);
+  const std::size_t window = parse_token_count(o.window, "--window");
+  const auto text = read_pair_text("--text", o.text, base, auxiliary, globals);
+  KvpObjective objective;
+  {
+    ConvertProgress progress(globals.quiet);
+    // Else the method would take a folder named lp-0.50 for the base with layers pruned.
+    const std::string folder = std::filesystem::absolute(o.auxiliary).string();
+    objective = kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights,
+                              std::ref(progress));
+  }
+  if (o.json) {
+    print_json(objective_json(objective));
+  } else {
+    print_text(objective_text(objective));
+  }
+}
+
+}  // namespace
+
+void add_validate_kvp(CLI::App& validate, const Globals& globals) {
+  CLI::App* c = validate.add_subcommand(
+      "kvp",
+      "KV Prediction's training objective on a text: the base on predicted keys and values alone.\n"
+      "\nExamples:\n"
+      "  kvcast validate kvp --base tests/oracle/openelm --auxiliary tests/oracle/kvp/auxiliary "
+      "--predictor tests/oracle/kvp/predictor --text ids.json");
+  const auto o = std::make_shared<Options>();
+  c->add_option("--base", o->base, "the model whose cache is predicted")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
+      ->required()
+      ->type_name("MODEL");
+  c->add_option("--predictor", o->predictor, "the linear maps, as convert kvp writes them")
+      ->required()
+      ->type_name("FOLDER");
+  c->add_option("--text", o->text, "a text file, or token ids in a .json")
+      ->required()
+      ->type_name("FILE");
+  c->add_option("--window", o->window, "tokens read at a time")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--base-weight", o->weights.base, "of the base's loss")->capture_default_str();
+  c->add_option("--auxiliary-weight", o->weights.auxiliary, "of the auxiliary's loss")
+      ->capture_default_str();
+  c->add_option("--consistency-weight", o->weights.consistency, "of the differences' sum")
+      ->capture_default_str();
+  c->add_option("--z-loss", o->weights.z_loss, "of the squared log of the softmax's denominator")
+      ->capture_default_str();
+  c->add_flag("--json", o->json, "as one JSON object");
+  c->callback([o, &globals] { validate_kvp(*o, globals); });
+}
+
+}  // namespace kvcast::cli

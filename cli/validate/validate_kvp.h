@@ -1,0 +1,10 @@
+/// `kvcast validate kvp`.
+#pragma once
+
+#include "cli/frame/command.h"
+
+namespace kvcast::cli {
+
+void add_validate_kvp(CLI::App& validate, const Globals& globals);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,169 @@
+#include "cli/validate/validate_measure.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/validate/measured_ranks.h"
+#include "cli/validate/measured_rows_run.h"
+#include "measure/measure_matrix.h"
+#include "measure/validation_store.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/execute/machine_probe.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/validation_plots.h"
+#include "reports/sweep/sweep_spec.h"
+
+namespace kvcast::cli {
+namespace {
+
+using measure::MeasureAxes;
+
+MeasureAxes parse_axes(const ValidateOptions& o) {
+  MeasureAxes axes;
+  axes.quick = o.quick;
+  if (!o.model.empty()) axes.models = reports::parse_words(o.model, "--model");
+  if (!o.method.empty()) axes.methods = reports::parse_method_words(o.method, "--method");
+  if (!o.attention.empty()) {
+    for (const std::string& word : reports::parse_words(o.attention, "--attention")) {
+      axes.attention.push_back(parse_kernels(word));
+    }
+  }
+  if (o.batch) axes.batch = reports::parse_numbers(*o.batch, "--batch");
+  if (o.prompt_len) axes.prompt_len = reports::parse_numbers(*o.prompt_len, "--prompt-len");
+  if (o.output_len) axes.output_len = parse_token_count(*o.output_len, "--output-len");
+  return axes;
+}
+
+void check_flags(const ValidateOptions& o) {
+  if (o.hardware.empty() || o.csv.empty()) {
+    throw Error(
+        "--measure: needs --hardware HW.json, this machine as kvcast calibrate writes it, and "
+        "--csv FILE, where its rows are kept");
+  }
+  for (const auto& [value, flag] :
+       {std::pair{&o.rows, "--rows"}, std::pair{&o.fit, "--fit"},
+        std::pair{&o.fit_rows, "--fit-rows"}, std::pair{&o.output, "--output"},
+        std::pair{&o.dtype, "--dtype"}}) {
+    if (value->empty()) continue;
+    throw Error(std::string(flag) +
+                ": not with --measure; expected --measurements of the CSV that it writes");
+  }
+}
+
+/// Forecasts of so many threads are none of others.
+void warn_of_threads(int threads, const std::string& hardware, const Globals& globals) {
+  const auto calibrated = calibrated_with(globals.catalog(), hardware).threads;
+  if (!calibrated || *calibrated == static_cast<std::uint64_t>(threads)) return;
+  globals.warn(fmt::format("{}: calibrated with {} threads; the runs have {}", hardware,
+                           *calibrated, threads));
+}
+
+/// Where the error bounds of a device are looked for, if it is a file.
+std::filesystem::path store_beside(const std::string& hardware, const Catalog& catalog) {
+  const std::vector<std::string> names = catalog.names("hardware");
+  const bool in_catalog = std::find(names.begin(), names.end(), hardware) != names.end();
+  return in_catalog ? std::filesystem::path() : measure::validation_beside(hardware);
+}
+
+/// ", in the place of 268 rows of all.csv": what a stored validation is about to lose.
+std::string replaced(const std::filesystem::path& file, const std::string& source) {
+  std::ifstream in(file);
+  const auto old = nlohmann::json::parse(in, nullptr, false);
+  if (!old.is_object() || !old.contains("rows") || !old["rows"].is_array()) return {};
+  const auto from = old.find("measurements");
+  const bool is_named = from != old.end() && from->is_string();
+  if (is_named && from->get<std::string>() == source) return {};
+  return fmt::format(", in the place of {} rows of {}", old["rows"].size(),
+                     is_named ? from->get<std::string>() : "another run");
+}
+
+/// Of the rows of a device, or of all when none is named; nothing without rows or a file.
+void write_store(const std::filesystem::path& file, measure::Validation v,
+                 const std::string& device, const ValidateOptions& o, const Globals& globals) {
+  if (!device.empty()) {
+    std::erase_if(v.cases, [&](const auto& c) { return c.row.hardware != device; });
+    std::erase_if(v.devices, [&](const auto& d) { return d.first != device; });
+  }
+  if (file.empty() || v.cases.empty()) return;
+  const std::string source = std::filesystem::path(o.csv).filename().string();
+  const std::string lost = replaced(file, source);
+  write_file(file, measure::validation_document(v, source));
+  globals.say(file.string() + ": for the error bounds of estimate and sweep" + lost);
+}
+
+}  // namespace
+
+void validate_measure(const ValidateOptions& o, const Globals& globals) {
+  check_flags(o);
+  const Catalog catalog = globals.catalog();
+  measure::MeasureOptions options;
+  options.csv = o.csv;
+  options.hardware = roofline::load_hardware(catalog, o.hardware);
+  options.restart = o.restart;
+  MeasureAxes axes = parse_axes(o);
+  std::optional<RankHardware> rank_hardware;
+  if (!o.rank_hardware.empty()) {
+    rank_hardware = read_rank_hardware(catalog, o.rank_hardware);
+    axes.ranks = rank_hardware->ranks;
+    options.rank_hardware = rank_hardware->hardware;
+    options.run_ranks = rank_runner(*rank_hardware, options, globals);
+  }
+  std::vector<std::string> unsettled;
+  if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
+  if (o.rounds > 0) options.rounds = o.rounds;
+  if (o.steady > 0) options.steadiness = measure::as_calibrated(options.hardware, o.steady);
+  std::uint64_t unsteady_rows = 0;
+  options.on_unsteady = [&] { ++unsteady_rows; };
+  check_plot(o);
+  // Said before minutes of measuring, not behind them.
+  if (!o.plot.empty()) {
+    reports::check_plot_writable(o.plot);
+    reports::check_plot_writable(reports::error_plot_file(o.plot));
+  }
+  const bool one_store = !o.store.empty();
+  std::filesystem::path store = o.store;
+  if (!one_store) store = store_beside(o.hardware, catalog);
+  std::filesystem::path rank_store;
+  if (!one_store && rank_hardware) rank_store = store_beside(o.rank_hardware, catalog);
+  for (const std::filesystem::path& file : {store, rank_store}) {
+    if (!file.empty()) reports::check_writable(file);
+  }
+  const measure::DeviceChoice devices{"", o.hardware, o.rank_hardware};
+  measure::validate({}, catalog, devices);  // refuses two devices of one name
+  const auto points = measure::measure_matrix(axes, catalog);
+  check_rank_points(points, rank_hardware ? &*rank_hardware : nullptr);
+  options.threads = execute::use_threads(o.threads);
+  warn_of_threads(options.threads, o.hardware, globals);
+  const measure::MeasuredRows result = run_measured_rows(
+      globals, options, [&] { return measure::measure(points, catalog, options); });
+  for (const std::string& row : unsettled) globals.warn(row);
+  if (unsteady_rows > 0) {
+    globals.warn(fmt::format(
+        "{} of {} rows measured now have rounds in which the machine was further than {:g} % from "
+        "{}: columns rounds_unsteady, compute_rate and memory_rate",
+        unsteady_rows, result.rows_written - result.rows_resumed, o.steady, o.hardware));
+  }
+
+  const auto measurements = measure::read_measurements(o.csv);
+  const measure::Validation v = measure::validate(measurements, catalog, devices);
+  write_validation_files(v, "", o.plot);
+  write_store(store, v, one_store ? "" : options.hardware.name, o, globals);
+  if (rank_hardware) write_store(rank_store, v, rank_hardware->hardware.name, o, globals);
+  if (o.json) {
+    nlohmann::ordered_json j{
+        {"csv", o.csv}, {"store", store.string()}, {"rows_resumed", result.rows_resumed}};
+    if (!rank_store.empty()) j["rank_store"] = rank_store.string();
+    j.update(validation_json(v));
+    print_json(j);
+    return;
+  }
+  print_text(validation_text(v));
+}
+
+}  // namespace kvcast::cli

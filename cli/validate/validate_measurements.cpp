@@ -1,0 +1,235 @@
+#include "cli/validate/validate_measurements.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/request_options.h"
+#include "measure/row_filter.h"
+#include "measure/validation_store.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/validation_plots.h"
+#include "reports/sweep/sweep_spec.h"
+
+namespace kvcast::cli {
+namespace {
+
+using measure::Validation;
+
+std::optional<std::uint64_t> parse_optional(const std::optional<std::string>& text,
+                                            const char* flag) {
+  if (!text) return {};
+  return parse_token_count(*text, flag);
+}
+
+measure::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
+  measure::MeasurementDefaults d;
+  d.model = o.model;
+  if (!o.method.empty()) d.method = o.method;
+  if (!o.attention.empty()) d.attention = o.attention;
+  d.dtype = o.dtype;
+  d.batch = parse_optional(o.batch, "--batch");
+  d.prompt_len = parse_optional(o.prompt_len, "--prompt-len");
+  d.output_len = parse_optional(o.output_len, "--output-len");
+  parse_flag("--method", d.method, parse_methods);
+  parse_flag("--attention", d.attention, parse_kernels);
+  if (!o.dtype.empty()) parse_flag("--dtype", o.dtype, parse_dtype);
+  return d;
+}
+
+/// Of --measurements, without folders.
+std::string file_names(const ValidateOptions& o) {
+  std::vector<std::string> names;
+  for (const std::string& file : o.measurements) {
+    names.push_back(std::filesystem::path(file).filename().string());
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Throws Error when there were rows and none is left.
+void keep(Validation& v, const measure::RowFilter& filter) {
+  std::vector<measure::ValidationCase> kept;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    if (filter.takes(v.cases[i], i)) kept.push_back(v.cases[i]);
+  }
+  if (kept.empty() && !v.cases.empty()) {
+    throw Error("--rows", "a filter that takes no row", "some");
+  }
+  v.cases = std::move(kept);
+}
+
+/// Of the rows of the fitted device that it was not fitted to.
+measure::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f) {
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    const bool other = !f.chosen[i] && v.cases[i].row.hardware == f.fit.hardware.name;
+    if (other) errors.push_back(v.cases[i].relative_error());
+  }
+  return measure::summarize(errors);
+}
+
+/// Fits to the chosen rows; afterwards all of them are forecast with the fitted factors.
+CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter& filter) {
+  CheckedFit f;
+  std::vector<measure::ValidationCase> to_fit;
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    f.chosen.push_back(filter.takes(v.cases[i], i));
+    if (f.chosen[i]) to_fit.push_back(v.cases[i]);
+  }
+  if (to_fit.empty()) throw Error("--fit-rows", "a filter that takes no row", "some");
+  f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(), file_names(o));
+  if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
+  f.fit = measure::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));
+  f.others_before = errors_of_others(v, f);
+  v.devices.at(f.fit.hardware.name) = f.fit.hardware;
+  measure::predict(v.cases, v.devices);
+  f.others_after = errors_of_others(v, f);
+  return f;
+}
+
+void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog& catalog) {
+  const std::string device = measure::parse_device_choice(o.hardware).hardware;
+  const auto file =
+      catalog.find("hardware", "hardware", device.empty() ? f.fit.hardware.name : device);
+  const std::string name = std::filesystem::path(o.output).stem().string();
+  write_file(o.output, measure::fitted_hardware_json(file, f.fit, name, f.rows));
+}
+
+/// Of --hardware and --rank-hardware.
+measure::DeviceChoice device_choice(const ValidateOptions& o) {
+  measure::DeviceChoice choice = measure::parse_device_choice(o.hardware);
+  choice.placed_hardware = o.rank_hardware;
+  return choice;
+}
+
+}  // namespace
+
+void check_plot(const ValidateOptions& o) {
+  if (o.plot.empty()) return;
+  for (const std::filesystem::path& picture :
+       {std::filesystem::path(o.plot), reports::error_plot_file(o.plot)}) {
+    reports::check_plot_spares(picture, o.csv, "--csv");
+    for (const std::string& file : o.measurements) {
+      reports::check_plot_spares(picture, file, "--measurements");
+    }
+  }
+}
+
+void ValidateOptions::add_to(CLI::App& c) {
+  c.add_option(
+       "--measurements", measurements,
+       "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
+       "files are runs of the same rows, whose medians are taken")
+      ->type_name("FILE ...");
+  c.add_flag("--measure", measure,
+             "run models of random weights here: a matrix of models, methods, kernels and sizes");
+  c.add_flag("--quick", quick, "--measure: a small matrix");
+  c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
+  c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
+  c.add_option("--rounds", rounds, "--measure: runs of each row, whose medians it has; default: 3")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  c.add_option("--steady", steady,
+               "--measure: count rounds while this machine computes and reads memory as its "
+               "hardware file says, at most so many per cent from it")
+      ->check(CLI::Range(1.0, 1000.0))
+      ->type_name("PERCENT");
+  c.add_option("--threads,-t", threads, "--measure: 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N");
+  c.add_option("--hardware", hardware,
+               "forecast for this device: of rows that name none, or that name it or NAME")
+      ->type_name("[NAME=]HW");
+  c.add_option("--rank-hardware", rank_hardware,
+               "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
+               "on the device that mpirun -n 2 kvcast calibrate wrote")
+      ->type_name("HW");
+  c.add_option("--model,-m", model, "of rows that name none; --measure: a list")
+      ->type_name("MODEL");
+  c.add_option("--method", method, "likewise [plain]")->type_name("METHOD");
+  c.add_option("--attention", attention, "likewise: eager or tiled [tiled]")->type_name("KIND");
+  c.add_option("--dtype", dtype, "of rows that name none; over what llama-bench says")
+      ->type_name("DTYPE");
+  c.add_option("--batch,-b", batch,
+               "of rows that have none; over what vLLM says; --measure: a list")
+      ->type_name("N");
+  c.add_option("--prompt-len,-p", prompt_len, "likewise")->type_name("TOKENS");
+  c.add_option("--output-len,-n", output_len, "of rows that have none, or of the matrix")
+      ->type_name("TOKENS");
+  c.add_option("--rows", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
+      ->type_name("FILTER");
+  c.add_option("--fit", fit,
+               "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
+               "tiled_attention_rate, operator_latency, ...")
+      ->type_name("FACTOR,...");
+  c.add_option("--fit-rows", fit_rows, "fit to these rows and report the error of the others")
+      ->type_name("FILTER");
+  c.add_option("--output,-o", output, "write the device with the fitted factors")
+      ->type_name("HW.json");
+  c.add_option("--store", store,
+               "keep the errors for the error bounds of estimate and sweep, which read "
+               "DATA/validation/*.json and HW.validation.json beside a file HW.json")
+      ->type_name("FILE.json");
+  c.add_option("--csv", csv, "write the rows; --measure: grows row by row")->type_name("FILE");
+  c.add_option("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
+      ->type_name("FILE.svg|png");
+  c.add_flag("--json", json, "one JSON object in base units");
+}
+
+void validate_measurements(const ValidateOptions& o, const Globals& globals) {
+  const measure::MeasurementDefaults defaults = parse_defaults(o);
+  const measure::RowFilter filter(o.rows, "--rows");
+  const measure::RowFilter fit_filter(o.fit_rows, "--fit-rows");
+  if (o.fit.empty() && !(o.fit_rows.empty() && o.output.empty())) {
+    throw Error("--fit-rows and --output belong to --fit; expected --fit FACTOR,...");
+  }
+  if (!o.fit.empty() && !o.store.empty()) {
+    throw Error(
+        "--store: rows that factors were fitted to say nothing of their error; expected --output "
+        "HW.json, and then a validation of it on other rows");
+  }
+  check_plot(o);
+  for (const std::string& file : o.measurements) {
+    reports::check_spares_input(o.csv, file, "--csv", "--measurements");
+    reports::check_spares_input(o.store, file, "--store", "--measurements");
+    reports::check_spares_input(o.output, file, "--output", "--measurements");
+  }
+  const measure::Measurements measurements =
+      measure::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);
+  Validation v = measure::validate(measurements, globals.catalog(), device_choice(o));
+  keep(v, filter);
+  std::optional<CheckedFit> fitted;
+  if (!o.fit.empty()) fitted = fit(v, o, fit_filter);
+  if (!o.output.empty()) write_hardware(*fitted, o, globals.catalog());
+  // A store or a picture of nothing would replace an earlier one.
+  const bool any = !v.cases.empty();
+  if (!any && !(o.store.empty() && o.plot.empty())) {
+    globals.warn("no row has a forecast: --store and --plot write nothing");
+  }
+  write_validation_files(v, o.csv, any ? o.plot : "");
+  if (any && !o.store.empty()) {
+    write_file(o.store, measure::validation_document(v, file_names(o)));
+  }
+  if (o.json) {
+    nlohmann::ordered_json j;
+    j["measurements"] = o.measurements.front();
+    if (o.measurements.size() > 1) j["measurements"] = o.measurements;
+    j["format"] = measurements.format;
+    j.update(validation_json(v));
+    if (fitted) {
+      for (std::size_t i = 0; i < v.cases.size(); ++i) {
+        j["rows"][i]["fitted_to"] = bool{fitted->chosen[i]};
+      }
+      j["fit"] = fit_json(*fitted);
+    }
+    print_json(j);
+    return;
+  }
+  if (fitted) print_text(fit_text(*fitted));
+  print_text(validation_text(v));
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,68 @@
+/// `kvcast validate --measurements FILE` and what it shares with `--measure`.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/frame/command.h"
+#include "measure/factor_fit.h"
+#include "measure/validation.h"
+
+namespace kvcast::cli {
+
+/// As the user typed them.
+struct ValidateOptions {
+  std::vector<std::string> measurements;
+  std::string hardware;
+  std::string rank_hardware;
+  std::string model;
+  std::string method;     ///< empty: plain, or those of the matrix
+  std::string attention;  ///< empty: tiled, or both
+  std::string dtype;
+  std::optional<std::string> batch;
+  std::optional<std::string> prompt_len;
+  std::optional<std::string> output_len;
+  std::string rows;
+  std::string fit;
+  std::string fit_rows;
+  std::string output;
+  std::string store;
+  std::string csv;
+  std::string plot;
+  int threads = 0;
+  double steady = 0;    ///< per cent
+  unsigned rounds = 0;  ///< 0: as many as MeasureOptions has
+  bool measure = false;
+  bool quick = false;
+  bool restart = false;
+  bool force = false;
+  bool json = false;
+
+  void add_to(CLI::App& command);
+};
+
+void validate_measurements(const ValidateOptions& o, const Globals& globals);
+
+/// Rows, summary, and the summaries of methods and of groups.
+nlohmann::ordered_json validation_json(const measure::Validation& v);
+std::string validation_text(const measure::Validation& v);
+/// A fit, and the errors of the rows that it was not made to; `chosen`: by case.
+struct CheckedFit {
+  measure::FactorFit fit;
+  std::vector<bool> chosen;
+  std::string rows;  ///< "20 of 34 rows of FILE (every=2)"
+  measure::ErrorSummary others_before;
+  measure::ErrorSummary others_after;
+};
+nlohmann::ordered_json fit_json(const CheckedFit& fit);
+std::string fit_text(const CheckedFit& fit);
+
+/// Throws Error when a plot has a wrong ending, or its points would replace rows.
+void check_plot(const ValidateOptions& o);
+/// Writes what `--csv` and `--plot` name.
+void write_validation_files(const measure::Validation& v, const std::string& csv,
+                            const std::string& plot);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,246 @@
+#include "cli/validate/validate_quality.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/frame/request_options.h"
+#include "cli/run/pair_text.h"
+#include "cli/run/run_importance.h"
+#include "cli/run/run_inputs.h"
+#include "cli/validate/measured_rows_run.h"
+#include "measure/quality_matrix.h"
+#include "measure/quality_summary.h"
+#include "model/base/quantity.h"
+#include "model/execute/machine_probe.h"
+#include "model/io/files/csv_table.h"
+#include "reports/plot/output_check.h"
+#include "reports/plot/plot.h"
+#include "reports/plot/quality_plots.h"
+#include "reports/sweep/sweep_spec.h"
+
+namespace kvcast::cli {
+namespace {
+
+using measure::Interval;
+using measure::QualityRow;
+using measure::QualitySample;
+using nlohmann::ordered_json;
+
+/// The released code's steps of the keep rate (Jingyu6/speculative_prefill,
+/// configs/config_pX.yaml).
+constexpr const char* default_rates = "0.1,0.3,0.5,0.7,0.9";
+constexpr const char* default_methods = "specprefill,random-prune,static-prune,lazyllm";
+
+struct Options {
+  std::string model;
+  std::vector<std::string> texts;
+  std::string needles = "0";
+  std::uint64_t seed = 1;
+  std::string methods = default_methods;
+  std::string rates = default_rates;
+  std::string samples = "8";
+  std::string prompt_len = "512";
+  std::string continuation = "64";
+  std::string csv;
+  std::string times;
+  std::string plot;
+  int threads = 0;
+  bool restart = false;
+  bool json = false;
+};
+
+std::uint64_t parse_count(const std::string& text, const char* flag) {
+  return text == "0" ? 0 : parse_token_count(text, flag);
+}
+
+/// The samples of all texts, then the needles.
+std::vector<QualitySample> read_samples(const Options& o, const Checkpoint& checkpoint,
+                                        const std::optional<text::Tokenizer>& tokenizer,
+                                        const std::string& no_tokenizer, const Globals& globals) {
+  const measure::QualityLengths lengths{parse_token_count(o.prompt_len, "--prompt-len"),
+                                        parse_token_count(o.continuation, "--continuation")};
+  const std::uint64_t count = parse_token_count(o.samples, "--samples");
+  const auto prefix = tokenizer ? tokenizer->encode("") : std::vector<execute::TokenId>();
+  std::vector<QualitySample> samples;
+  for (const std::string& file : o.texts) {
+    const auto ids = read_pair_text("--text", file, checkpoint, checkpoint, globals);
+    for (QualitySample& s : measure::text_samples(
+             ids, prefix, std::filesystem::path(file).filename().string(), lengths, count)) {
+      samples.push_back(std::move(s));
+    }
+  }
+  const std::uint64_t needles = parse_count(o.needles, "--needles");
+  if (needles == 0) return samples;
+  if (!tokenizer) throw Error("--needles: " + no_tokenizer);
+  for (QualitySample& s :
+       measure::needle_samples(*tokenizer, lengths.prompt_len, needles, o.seed)) {
+    samples.push_back(std::move(s));
+  }
+  return samples;
+}
+
+ordered_json interval_json(const Interval& i) {
+  ordered_json j{{"mean", i.mean}};
+  j["low"] = std::isnan(i.low) ? ordered_json() : ordered_json(i.low);
+  j["high"] = std::isnan(i.high) ? ordered_json() : ordered_json(i.high);
+  return j;
+}
+
+ordered_json row_json(const QualityRow& r) {
+  return {{"task", r.task},
+          {"method", r.method},
+          {"keep", std::isnan(r.keep) ? ordered_json() : ordered_json(r.keep)},
+          {"samples", r.samples},
+          {"positions", r.positions},
+          {"agreement", interval_json(r.agreement)},
+          {"kl_nats", interval_json(r.kl_nats)},
+          {"perplexity", interval_json(r.perplexity)},
+          {"perplexity_ratio", interval_json(r.perplexity_ratio)},
+          {"answered", interval_json(r.answered)},
+          {"ttft_s", r.ttft_s},
+          {"ttft_speedup", r.ttft_speedup},
+          {"on_front", r.on_front}};
+}
+
+/// "0.81 [0.75, 0.87]"
+std::string interval_text(const Interval& i) {
+  if (std::isnan(i.low)) return fmt::format("{:.3g}", i.mean);
+  return fmt::format("{:.3g} [{:.3g}, {:.3g}]", i.mean, i.low, i.high);
+}
+
+std::string summary_text(const std::vector<QualityRow>& rows) {
+  Table table({"task", "method", "agreement", "KL (nats)", "perplexity", "over base", "answered",
+               "TTFT (s)", "speed-up", "front"});
+  for (const QualityRow& r : rows) {
+    table.add({r.task, r.method, interval_text(r.agreement), interval_text(r.kl_nats),
+               fmt::format("{:.4g}", r.perplexity.mean), interval_text(r.perplexity_ratio),
+               interval_text(r.answered), fmt::format("{:.3g}", r.ttft_s),
+               fmt::format("{:.2f}", r.ttft_speedup), r.on_front ? "*" : ""});
+  }
+  const bool needles =
+      std::any_of(rows.begin(), rows.end(), [](const QualityRow& r) { return r.task == "needle"; });
+  return table.text() +
+         "Means with 95 % intervals over samples; * no method on the task is as fast and as near "
+         "to "
+         "the base model" +
+         (needles ? ", or answers as many needles" : "") + "\n";
+}
+
+/// The methods' models read the samples as the base model does.
+void check_helpers(const Checkpoint& base, std::span<const measure::QualityMethod> methods,
+                   std::span<const QualitySample> samples, const text::Tokenizer& tokenizer) {
+  std::vector<std::vector<execute::TokenId>> prompts;
+  for (const QualitySample& s : samples) prompts.push_back(s.prompt);
+  execute::OpenedModels models;
+  for (const measure::QualityMethod& m : methods) {
+    models.merge(execute::check_checkpoint(base, {.methods = parse_methods(m.method)}));
+  }
+  check_tokenizers(models, prompts, tokenizer);
+}
+
+void validate_quality(const Options& o, const Globals& globals) {
+  if (o.texts.empty() && parse_count(o.needles, "--needles") == 0) {
+    throw Error("validate quality", "nothing to measure on", "--text FILE, --needles N, or both");
+  }
+  const auto methods = measure::quality_methods(reports::parse_method_words(o.methods, "--method"),
+                                                reports::parse_words(o.rates, "--keep"));
+  for (const auto& picture :
+       o.plot.empty() ? std::vector<std::filesystem::path>() : reports::quality_pictures(o.plot)) {
+    reports::check_plot_writable(picture);
+    reports::check_plot_spares(picture, o.csv, "--csv");
+    reports::check_plot_spares(picture, o.times, "--times");
+  }
+  if (!o.times.empty()) CsvTable::read(o.times);
+  const Checkpoint checkpoint(o.model);
+  std::string no_tokenizer;
+  const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  const auto samples = read_samples(o, checkpoint, tokenizer, no_tokenizer, globals);
+  if (tokenizer) check_helpers(checkpoint, methods, samples, *tokenizer);
+  execute::use_threads(o.threads);
+  measure::QualityOptions options;
+  options.csv = o.csv;
+  if (tokenizer) options.stop_tokens = tokenizer->end_of_text();
+  options.restart = o.restart;
+  const measure::MeasuredRows result = run_measured_rows(globals, options, [&] {
+    return measure::measure_quality(checkpoint, methods, samples, options);
+  });
+  const auto rows = measure::summarize_quality(o.csv, o.times);
+  if (!o.plot.empty()) {
+    for (const reports::QualityPlot& p : reports::quality_plots(rows, o.plot)) {
+      reports::write_plot(p.plot, p.picture);
+    }
+  }
+  if (!o.json) return print_text(summary_text(rows));
+  ordered_json j{{"model", checkpoint.architecture().name},
+                 {"csv", o.csv},
+                 {"rows_resumed", result.rows_resumed},
+                 {"rows", ordered_json::array()}};
+  for (const QualityRow& r : rows) j["rows"].push_back(row_json(r));
+  print_json(j);
+}
+
+}  // namespace
+
+void add_validate_quality(CLI::App& validate, const Globals& globals) {
+  CLI::App* c = validate.add_subcommand(
+      "quality",
+      "What methods do to a model's next tokens behind a prompt, measured beside the TTFT.\n\n"
+      "Examples:\n"
+      "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --text "
+      "tests/oracle/smollm2/alice.txt --samples 1 --prompt-len 256 --csv quality.csv\n"
+      "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --needles 10 --method "
+      "\"specprefill;kvp:auxiliary=lp-{keep},predictor=maps-{keep}\" --keep 0.25,0.50 --csv q.csv");
+  c->footer(
+      "The model reads a prompt under each method and then the continuation, token by token. At "
+      "every position its most likely token, KL divergence and perplexity are held against those "
+      "of the plain model. --csv has a row for each sample and method, and an interrupted run goes "
+      "on from there.");
+  const auto o = std::make_shared<Options>();
+  c->add_option("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
+      ->required()
+      ->type_name("PATH");
+  c->add_option("--text", o->texts,
+                "texts, or token ids in a .json; of each, windows spread over its length")
+      ->type_name("FILE")
+      ->expected(1, -1);
+  c->add_option("--needles", o->needles,
+                "sentences with a number to find, each in a made-up haystack of its own")
+      ->type_name("N")
+      ->capture_default_str();
+  c->add_option("--seed", o->seed, "of the haystacks")->capture_default_str();
+  c->add_option("--method", o->methods,
+                "methods; {keep} in one, or its missing share, stands for each --keep")
+      ->type_name("METHODS")
+      ->capture_default_str();
+  c->add_option("--keep", o->rates, "keep rates")->type_name("F,...")->capture_default_str();
+  c->add_option("--samples", o->samples, "windows of each text")
+      ->type_name("N")
+      ->capture_default_str();
+  c->add_option("--prompt-len", o->prompt_len, "tokens before what is compared")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--continuation", o->continuation, "tokens of a text that are compared")
+      ->type_name("TOKENS")
+      ->capture_default_str();
+  c->add_option("--csv", o->csv, "the rows; an interrupted run goes on in it")
+      ->required()
+      ->type_name("FILE");
+  c->add_option("--times", o->times,
+                "take the TTFTs from the rows of this run, made while the machine was idle")
+      ->type_name("FILE");
+  c->add_option("--plot", o->plot,
+                "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep")
+      ->type_name("FILE");
+  c->add_option("--threads", o->threads, "0: as many as there are")->capture_default_str();
+  c->add_flag("--restart", o->restart, "discard the rows of an interrupted run");
+  c->add_flag("--json", o->json, "as one JSON object");
+  c->callback([o, &globals] { validate_quality(*o, globals); });
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,295 @@
+#include "measure/calibration.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "measure/calibration_bench.h"
+#include "model/base/error.h"
+#include "model/base/order_statistics.h"
+#include "model/execute/link_probe.h"
+#include "model/execute/machine_probe.h"
+#include "roofline/hardware_writer.h"
+#include "roofline/op_cost.h"
+
+namespace kvcast::measure {
+namespace {
+
+/// The rates of busy_seconds.
+struct Formula {
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+  double exposed = 0;
+
+  double time(const Sample& w) const {
+    return roofline::busy_seconds(w.flops / flops_per_second, w.bytes / bytes_per_second, exposed);
+  }
+};
+
+/// Solves the formula for its rates, each from the sample that depends on it most: repeated, since
+/// each may depend a little on the other.
+void solve_rates(Formula& f, const Samples& computing, const Samples& loading) {
+  f.bytes_per_second = loading.work.bytes / loading.median_s();
+  for (int i = 0; i < 50; ++i) {
+    const double waiting = f.exposed * computing.work.bytes / f.bytes_per_second;
+    f.flops_per_second = computing.work.flops / std::max(computing.median_s() - waiting, 1e-12);
+    double memory = loading.median_s();
+    const double compute = loading.work.flops / f.flops_per_second;
+    if (f.exposed > 0) memory = std::min(memory, std::max(memory - compute, 1e-12) / f.exposed);
+    f.bytes_per_second = loading.work.bytes / memory;
+  }
+}
+
+/// The exposed part that products at the ridge show.
+double exposed_part(const Formula& f, const std::vector<const Samples*>& ridge) {
+  std::vector<double> parts;
+  for (const Samples* s : ridge) {
+    const double compute = s->work.flops / f.flops_per_second;
+    const double memory = s->work.bytes / f.bytes_per_second;
+    parts.push_back(std::clamp((s->median_s() - compute) / memory, 0.0, 0.99));
+  }
+  return kvcast::median(parts);
+}
+
+std::string processor_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) {
+      return line.substr(line.find(": ") + 2);
+    }
+  }
+  return "unknown processor";
+}
+
+double physical_memory() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+}
+
+/// The last-level cache that the first processor shares, or what the systems that do not say have
+/// at least. Of a part of a machine sysconf gives the whole machine's.
+double on_chip_memory() {
+  double bytes = 1 << 20;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    double kib = 0;
+    if (file >> kib) bytes = std::max(bytes, kib * 1024);
+  }
+  return bytes;
+}
+
+roofline::Sourced measured(double value, const std::string& reference,
+                           const std::string& note = "") {
+  return {value, roofline::Source::Measured, reference, note};
+}
+
+roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
+  const std::string how =
+      fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
+                  c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
+  const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
+  // Products: rates and overlap together.
+  Formula product;
+  const Samples& large = b.get(fmt::format("linear {} rows", large_rows));
+  std::vector<const Samples*> ridge;
+  for (const std::uint64_t rows : ridge_rows) {
+    ridge.push_back(&b.get(fmt::format("linear {} rows", rows)));
+  }
+  for (int i = 0; i < 20; ++i) {
+    solve_rates(product, large, b.get("linear 1 rows"));
+    product.exposed = exposed_part(product, ridge);
+  }
+  // Without the loads that large products wait for they may come out above it, by a few per cent.
+  const double fma = b.get("FMA").median_s();
+  const double peak = std::max(fma, product.flops_per_second);
+  // Ranks read at once, but take turns with products of one row.
+  const double read = std::max(b.get("streaming read").median_s(), product.bytes_per_second);
+  Formula decode;
+  decode.exposed = product.exposed;
+  solve_rates(decode, b.get("decode attention, slim K-cache"), b.get("decode attention"));
+  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
+  // tokens; the products grow with their square.
+  Formula tiled;
+  tiled.exposed = product.exposed;
+  solve_rates(tiled, b.get(fmt::format("tiled attention {} tokens", large_rows)),
+              b.get(fmt::format("tiled attention {} tokens", short_prompt)));
+
+  const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
+  const auto elementwise_rate = [&](const char* what) {
+    return b.get(fmt::format("element-wise {} tokens, {}", large_rows, what))
+        .measurement()
+        .median();
+  };
+  const double elementwise = elementwise_rate("scores");
+  const double on_chip = std::max(elementwise_rate("states"), product.bytes_per_second);
+  // Eager attention's products write their scores, and read them again.
+  const Samples& batched = b.get(fmt::format("attention products {} tokens", large_rows));
+  const bool on_the_chip = batched.work.bytes / batched.work.operators <=
+                           roofline::most_intermediate_bytes(on_chip_memory());
+  const double loading =
+      product.exposed * batched.work.bytes / (on_the_chip ? on_chip : product.bytes_per_second);
+  const double batched_rate =
+      batched.work.flops / std::max(batched.median_s() - loading, batched.median_s() / 2);
+  const double softmax = b.get(fmt::format("softmax {} tokens", large_rows)).measurement().median();
+
+  // Formulas charge an operator's bytes beside its latency.
+  const auto latency = [&](const char* name, double bytes_per_second) {
+    const Samples& s = b.get(name);
+    return std::max(0.0, s.median_s() - s.work.bytes / bytes_per_second);
+  };
+
+  roofline::Hardware hw;
+  hw.description = fmt::format("{}, {} threads, as measured", c.processor, c.threads);
+  hw.kind = "cpu";
+  hw.peak_flops_per_second[DType::FP32] =
+      measured(peak, how, "multiply-adds in registers, or products if faster");
+  hw.vector_flops_per_second = measured(fma, how, "multiply-adds in registers");
+  hw.memory_bandwidth = measured(read, how, "reading 256 MiB, or products of one row if faster");
+  hw.memory_capacity = measured(physical_memory(), "the operating system");
+  hw.on_chip_memory_capacity =
+      measured(on_chip_memory(), "the operating system", "the last-level cache");
+  hw.on_chip_memory_bandwidth = measured(
+      on_chip, how, fmt::format("sums and products of the states of {} tokens", large_rows));
+  hw.operator_latency = measured(latency("operator", read), how,
+                                 "norms, rotations and sums of one token, and the loop around");
+  hw.elementwise_latency = measured(latency("element-wise operator", on_chip), how,
+                                    "eager operators of one token, and the loop around");
+  const Samples& smallest = b.get("product");
+  hw.product_latency = measured(std::max(0.0, smallest.median_s() - product.time(smallest.work)),
+                                how, "products of 256 x 256 and one row, and the loop around");
+  hw.host_operator_latency = measured(0, "on a CPU the host is the device");
+  hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
+                                         fmt::format("products of {} rows", large_rows));
+  hw.tiled_attention_rate[DType::FP32] =
+      measured(share(tiled.flops_per_second, peak), how,
+               fmt::format("{} tokens, 24 heads of 64", large_rows));
+  hw.tiled_attention_bandwidth = measured(share(tiled.bytes_per_second, read), how,
+                                          fmt::format("{} tokens, 24 heads of 64", short_prompt));
+  hw.decode_attention_rate[DType::FP32] = measured(share(decode.flops_per_second, peak), how,
+                                                   "a Slim K-cache of 24 heads of 64" + alone);
+  hw.decode_attention_bandwidth =
+      measured(share(decode.bytes_per_second, read), how,
+               fmt::format("{} slots, 24 heads of 64{}", decode_slots, alone));
+  hw.memory_bandwidth_factor =
+      measured(share(product.bytes_per_second, read), how, "products of one row" + alone);
+  hw.batched_matrix_rate[DType::FP32] =
+      measured(share(batched_rate, peak), how,
+               fmt::format("scores and values of {} tokens, 24 heads of 64", large_rows));
+  hw.softmax_bandwidth =
+      measured(share(softmax, read), how, fmt::format("rows of {} scores, 24 heads", large_rows));
+  hw.elementwise_bandwidth =
+      measured(share(elementwise, read), how,
+               fmt::format("sums and products of the scores of {} tokens", large_rows));
+  hw.overlap = measured(1 - product.exposed, how, "products of 8, 16 and 32 rows");
+  if (c.ranks > 1) {
+    hw.lockstep = measured(share(b.get("ranks in lockstep").median_s(), 1), how,
+                           "layers of 32 tokens, each beside the other ranks'");
+  }
+  return hw;
+}
+
+/// The link as runs of kvcast use it.
+void add_link(Calibration& c, const std::vector<execute::LinkSample>& samples) {
+  Measurement latency{"message", "s", {}};
+  Measurement bandwidth{"messages of 8 MiB", "bytes/s", {}};
+  for (const execute::LinkSample& s : samples) {
+    latency.rounds.push_back(s.latency_s);
+    bandwidth.rounds.push_back(s.bytes_per_s);
+  }
+  const std::string how = fmt::format("kvcast calibrate, {}, ranks 0 and 1 of {}", c.date, c.ranks);
+  c.hardware.links["mpi"] = {measured(bandwidth.median(), how, "messages of 8 MiB"),
+                             measured(latency.median(), how, "half of a byte's way and back")};
+  c.measurements.push_back(std::move(latency));
+  c.measurements.push_back(std::move(bandwidth));
+}
+
+nlohmann::ordered_json statistics(const Measurement& m) {
+  const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
+  return {{"median", m.median()},
+          {"low", *low},
+          {"high", *high},
+          {"unrest", m.unrest()},
+          {"rounds", m.rounds.size()}};
+}
+
+}  // namespace
+
+double Measurement::median() const { return kvcast::median(rounds); }
+
+double Measurement::unrest() const {
+  if (rounds.size() < 2) return 0;
+  const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
+  const double first = kvcast::median({rounds.begin(), middle});
+  const double second = kvcast::median({middle, rounds.end()});
+  // Whatever rounds are distributed like, how many of n lie below their median is n/2, give or take
+  // a standard deviation of sqrt(n)/2: between the rounds of these ranks the median may be.
+  std::vector<double> sorted = rounds;
+  std::sort(sorted.begin(), sorted.end());
+  const double half = static_cast<double>(sorted.size()) / 2;
+  const double deviation = std::sqrt(static_cast<double>(sorted.size())) / 2;
+  const auto low = static_cast<std::size_t>(std::max(1.0, std::floor(half - deviation)));
+  const auto high =
+      std::min(sorted.size(), static_cast<std::size_t>(std::ceil(half + deviation)) + 1);
+  const double standard_error = (sorted[high - 1] - sorted[low - 1]) / 2;
+  return std::max(std::abs(first - second), standard_error) / median();
+}
+
+const Measurement& Calibration::noisiest() const {
+  return *std::max_element(
+      measurements.begin(), measurements.end(),
+      [](const Measurement& a, const Measurement& b) { return a.unrest() < b.unrest(); });
+}
+
+Calibration calibrate(const CalibrationOptions& options) {
+  Calibration c;
+  c.threads = execute::use_threads(options.threads);
+  if (options.messenger != nullptr) c.ranks = options.messenger->ranks();
+  c.processor = processor_name();
+  c.date = fmt::format(
+      "{:%Y-%m-%dT%H:%M:%SZ}",
+      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  CalibrationBench bench(options);
+  const int rounds = options.quick ? 3 : 16;
+  bench.run(rounds);
+  c.hardware = hardware_of(bench, c);
+  for (const Samples& s : bench.all()) c.measurements.push_back(s.measurement());
+  for (const Samples& s : bench.by_threads()) c.by_threads.push_back(s.measurement());
+  c.matrix_rates = bench.grid();
+  if (c.ranks > 1) add_link(c, execute::measure_link(*options.messenger, rounds));
+  return c;
+}
+
+std::string to_json(const Calibration& c, const std::string& name) {
+  roofline::Hardware hardware = c.hardware;
+  hardware.name = name;
+  nlohmann::ordered_json j = roofline::hardware_entries(hardware);
+  nlohmann::ordered_json& calibration = j["calibration"];
+  calibration = {{"version", roofline::calibration_version},
+                 {"date", c.date},
+                 {"processor", c.processor},
+                 {"threads", c.threads}};
+  if (c.ranks > 1) calibration["ranks"] = c.ranks;
+  for (const auto& [key, list] :
+       {std::pair{"measurements", &c.measurements}, std::pair{"by_threads", &c.by_threads}}) {
+    for (const Measurement& m : *list) {
+      nlohmann::ordered_json entry{{"name", m.name}, {"unit", m.unit}};
+      entry.update(statistics(m));
+      calibration[key].push_back(std::move(entry));
+    }
+  }
+  for (const MatrixRate& r : c.matrix_rates) {
+    nlohmann::ordered_json entry{
+        {"rows", r.rows}, {"out", r.out}, {"in", r.in}, {"threads", r.threads}};
+    entry["unit"] = r.rate.unit;
+    entry.update(statistics(r.rate));
+    calibration["matrix_rates"].push_back(std::move(entry));
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace kvcast::measure

@@ -1,0 +1,430 @@
+#include "measure/calibration_bench.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/config/config_reader.h"
+#include "model/execute/machine_probe.h"
+#include "model/execute/messenger.h"
+#include "model/graph/work.h"
+
+namespace kvcast::measure {
+namespace {
+
+using execute::PassSeconds;
+using execute::PassSizes;
+
+/// Attention as wide as a half-billion-parameter model's, a feed-forward of another ratio.
+constexpr const char* probe_config = R"({
+  "model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3, "num_attention_heads": 24,
+  "num_key_value_heads": 24, "intermediate_size": 4224, "vocab_size": 8192,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu"})";
+
+/// Narrow layers, whose operators are as small as any, and products between them that push them out
+/// of the caches of a core, as a model's do. Many layers: what a pass does once counts little.
+constexpr const char* narrow_config = R"({
+  "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 16, "num_attention_heads": 4,
+  "num_key_value_heads": 4, "intermediate_size": 4096, "vocab_size": 1024,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu"})";
+
+/// What the caches of one core hold (L2 of today's processors: 0.5 to 2 MiB).
+constexpr std::size_t cached_bytes_of_a_thread = std::size_t{256} << 10;
+
+/// Seconds of FMAs before and after each benchmark: about ten of the probe's samples.
+constexpr double fma_seconds = 0.01;
+
+/// Decode steps of attention in a round, which are short and noisy.
+constexpr int attention_repeats = 3;
+
+/// Tokens of a prompt whose layers last about as long as those between two exchanges of a short
+/// prompt, and prompts in a sample: slow moments are rare.
+constexpr std::uint64_t lockstep_rows = 32;
+constexpr int lockstep_repeats = 4;
+
+/// Decode steps with one row in a sample: a time per token is a mean as well.
+constexpr int step_repeats = 4;
+
+Architecture read_probe(const char* config) {
+  return read_config(nlohmann::json::parse(config), "calibration-probe", "the probe model");
+}
+
+template <typename Wanted>
+Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds& run,
+              Wanted wanted) {
+  Sample s;
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!wanted(node)) continue;
+    const Work w = work(graph, node);
+    s.flops += static_cast<double>(w.flops.at(values));
+    s.bytes += static_cast<double>(w.bytes().at(values));
+    s.seconds += run.nodes[n];
+    ++s.operators;
+  }
+  return s;
+}
+
+/// Seconds of each layer, of one run after the other.
+std::vector<double> layer_seconds(const Graph& graph, const std::vector<PassSeconds>& runs) {
+  std::vector<double> seconds;
+  for (const PassSeconds& run : runs) {
+    int layer = no_layer;
+    for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+      const Node& node = graph.nodes()[n];
+      if (node.layer == no_layer) continue;
+      if (node.layer != layer) seconds.push_back(0);
+      layer = node.layer;
+      seconds.back() += run.nodes[n];
+    }
+  }
+  return seconds;
+}
+
+PassSeconds mean_of(const std::vector<PassSeconds>& runs) {
+  PassSeconds mean = runs.front();
+  for (std::size_t r = 1; r < runs.size(); ++r) {
+    for (std::size_t n = 0; n < mean.nodes.size(); ++n) mean.nodes[n] += runs[r].nodes[n];
+    mean.between += runs[r].between;
+    mean.total += runs[r].total;
+  }
+  const auto count = static_cast<double>(runs.size());
+  for (double& seconds : mean.nodes) seconds /= count;
+  mean.between /= count;
+  mean.total /= count;
+  return mean;
+}
+
+bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
+bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
+/// Whose latency is measured.
+bool is_small(const Node& node) {
+  return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
+         std::holds_alternative<Rope>(node.op) || std::holds_alternative<RowMean>(node.op) ||
+         std::holds_alternative<RotateHalf>(node.op);
+}
+/// Adds and scales: the attention's are those of its scores, [batch, heads, tokens, keys].
+bool is_sum_or_product(const Graph& graph, const Node& node, bool of_scores) {
+  const auto* op = std::get_if<Elementwise>(&node.op);
+  if (op == nullptr || (graph.tensor(node.output).shape.size() == 4) != of_scores) return false;
+  return op->function == Function::Add || op->function == Function::Multiply ||
+         op->function == Function::Scale;
+}
+bool is_softmax(const Node& node) { return std::holds_alternative<Softmax>(node.op); }
+bool is_attention_product(const Node& node) {
+  return std::holds_alternative<AttentionScores>(node.op) ||
+         std::holds_alternative<AttentionValues>(node.op);
+}
+
+}  // namespace
+
+double lockstep(const std::vector<std::vector<double>>& seconds) {
+  double mean = 0;
+  double slowest = 0;
+  for (std::size_t step = 0; step < seconds.front().size(); ++step) {
+    double longest = 0;
+    for (const std::vector<double>& of_rank : seconds) {
+      mean += of_rank[step] / static_cast<double>(seconds.size());
+      longest = std::max(longest, of_rank[step]);
+    }
+    slowest += longest;
+  }
+  return mean / slowest;
+}
+
+double Samples::median_s() const { return Measurement{name, unit, seconds}.median(); }
+
+void Samples::scale_to(double fma_rate) {
+  for (std::size_t i = 0; i < fma_rates.size(); ++i) seconds[i] *= fma_rates[i] / fma_rate;
+  fma_rates.clear();
+}
+
+Measurement Samples::measurement() const {
+  Measurement m{name, unit, seconds};
+  if (unit == "s") return m;
+  const double amount = unit == "FLOP/s" ? work.flops : work.bytes;
+  if (amount > 0) {
+    for (double& x : m.rounds) x = amount / x;
+  }
+  return m;
+}
+
+CalibrationBench::CalibrationBench(const CalibrationOptions& options)
+    : options_(options),
+      threads_(execute::use_threads(options.threads)),
+      checkpoint_(read_probe(probe_config), 1),
+      plain_(checkpoint_, {}),
+      slim_(checkpoint_, {.methods = parse_methods("slim:option=kcache")}),
+      eager_(checkpoint_, {.attention = Kernels::Eager, .elementwise = Kernels::Eager}),
+      narrow_checkpoint_(read_probe(narrow_config), 1),
+      narrow_plain_(narrow_checkpoint_, {}),
+      narrow_eager_(narrow_checkpoint_,
+                    {.attention = Kernels::Eager, .elementwise = Kernels::Eager}) {}
+
+void CalibrationBench::run(int rounds) {
+  const std::vector<std::function<void()>> round = steps();
+  const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size();
+  std::uint64_t done = 0;
+  for (int r = 0; r < rounds; ++r) {
+    if (options_.messenger != nullptr) execute::meet(*options_.messenger);
+    double before = execute::measure_fma_rate(fma_seconds);
+    for (const std::function<void()>& step : round) {
+      if (options_.on_step) options_.on_step(done, all);
+      ++done;
+      step();
+      const double after = execute::measure_fma_rate(fma_seconds);
+      note_fma_rate((before + after) / 2);
+      before = after;
+    }
+  }
+  const double usual = get("FMA").median_s();
+  for (Samples& s : samples_) s.scale_to(usual);
+}
+
+/// On one rank after the other, as decode steps run: the last rank has the memory to itself.
+void CalibrationBench::in_turns(const std::function<void()>& step) const {
+  if (options_.messenger == nullptr) return step();
+  execute::Messenger& messenger = *options_.messenger;
+  for (std::size_t rank = 0; rank < messenger.ranks(); ++rank) {
+    execute::meet(messenger);
+    if (rank == messenger.rank()) step();
+  }
+  execute::meet(messenger);
+}
+
+/// For the samples that the last step has taken.
+void CalibrationBench::note_fma_rate(double rate) {
+  for (Samples& s : samples_) {
+    if (s.computing) s.fma_rates.resize(s.seconds.size(), rate);
+  }
+}
+
+std::vector<std::function<void()>> CalibrationBench::steps() {
+  std::vector<std::function<void()>> list;
+  list.push_back([this] {
+    at("FMA", "FLOP/s").seconds.push_back(execute::measure_fma_rate());
+    at("streaming read", "bytes/s").seconds.push_back(execute::measure_read_bandwidth());
+  });
+  list.push_back([this] {
+    const std::size_t block = cached_bytes_of_a_thread * static_cast<std::size_t>(threads_);
+    at("read in cache", "bytes/s").seconds.push_back(execute::measure_read_bandwidth(0.02, block));
+  });
+  for (const std::uint64_t rows : rows_of_decode) {
+    list.push_back([this, rows] {
+      const auto step = [this, rows] { time_decode(rows, threads_); };
+      if (rows == 1) {
+        in_turns(step);
+      } else {
+        step();
+      }
+    });
+  }
+  for (const std::uint64_t rows : rows_of_prefill) {
+    list.push_back([this, rows] { time_prefill(rows, threads_); });
+  }
+  const PassSizes sizes{decode_batch, 1, decode_slots};
+  const auto attention_step = [this, sizes] {
+    for (const PassSeconds& run : plain_.decode(sizes, attention_repeats)) {
+      add("decode attention", "FLOP/s", plain_.recording(), false, sizes, run, is_attention);
+    }
+  };
+  const auto slim_attention_step = [this, sizes] {
+    for (const PassSeconds& run : slim_.decode(sizes, attention_repeats)) {
+      add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes, run,
+          is_attention)
+          .computing = true;
+    }
+  };
+  list.push_back([=, this] { in_turns(attention_step); });
+  list.push_back([=, this] { in_turns(slim_attention_step); });
+  list.push_back([this] {
+    const PassSizes prompt{1, large_rows, large_rows};
+    const PassSeconds run = eager_.prefill(prompt, 1).front();
+    const Recording& r = eager_.recording();
+    add(fmt::format("attention products {} tokens", large_rows), "FLOP/s", r, true, prompt, run,
+        is_attention_product)
+        .computing = true;
+    add(fmt::format("softmax {} tokens", large_rows), "bytes/s", r, true, prompt, run, is_softmax);
+    for (const bool of_scores : {true, false}) {
+      add(fmt::format("element-wise {} tokens, {}", large_rows, of_scores ? "scores" : "states"),
+          "bytes/s", r, true, prompt, run,
+          [&](const Node& node) { return is_sum_or_product(r.prefill, node, of_scores); });
+    }
+  });
+  if (options_.messenger != nullptr) list.push_back([this] { time_lockstep(); });
+  add_fewer_threads(list);
+  return list;
+}
+
+/// How far the ranks keep up with each other, layer by layer of the same passes.
+void CalibrationBench::time_lockstep() {
+  execute::Messenger& messenger = *options_.messenger;
+  execute::meet(messenger);
+  const Graph& graph = narrow_plain_.recording().prefill;
+  const PassSizes sizes{1, lockstep_rows, lockstep_rows};
+  const std::vector<double> own =
+      layer_seconds(graph, narrow_plain_.prefill(sizes, lockstep_repeats));
+  double share = 1;
+  if (messenger.rank() == 0) {
+    std::vector<std::vector<double>> ranks(messenger.ranks(), own);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      execute::receive_bytes(messenger, r, ranks[r].data(), own.size() * sizeof(double));
+    }
+    share = lockstep(ranks);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      execute::send_bytes(messenger, r, &share, sizeof(share));
+    }
+  } else {
+    execute::send_bytes(messenger, 0, own.data(), own.size() * sizeof(double));
+    execute::receive_bytes(messenger, 0, &share, sizeof(share));
+  }
+  at("ranks in lockstep", "").seconds.push_back(share);
+}
+
+/// Products and roofs of half the threads, a quarter, ... and one. Not on several ranks, which
+/// share the processors.
+void CalibrationBench::add_fewer_threads(std::vector<std::function<void()>>& list) {
+  if (options_.messenger != nullptr) return;
+  for (int threads = threads_ / 2; threads >= 1; threads /= 2) {
+    list.push_back([this, threads] {
+      execute::use_threads(threads);
+      at(by_threads_, fmt::format("FMA, {} threads", threads), "FLOP/s")
+          .seconds.push_back(execute::measure_fma_rate());
+      at(by_threads_, fmt::format("streaming read, {} threads", threads), "bytes/s")
+          .seconds.push_back(execute::measure_read_bandwidth(0.05));
+      time_decode(1, threads);
+      time_prefill(options_.quick ? rows_of_prefill[0] : large_rows, threads);
+      execute::use_threads(threads_);
+    });
+  }
+}
+
+void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
+  const PassSizes sizes{rows, 1, 64};
+  const PassSeconds run = mean_of(plain_.decode(sizes, rows == 1 ? step_repeats : 1));
+  const Recording& r = plain_.recording();
+  if (threads == threads_) {
+    add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
+    if (rows == 1) add_latencies(sizes);
+  }
+  add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+               rows, threads);
+}
+
+void CalibrationBench::time_prefill(std::uint64_t rows, int threads) {
+  const PassSizes sizes{1, rows, rows};
+  const PassSeconds run = plain_.prefill(sizes, 1).front();
+  const Recording& r = plain_.recording();
+  if (threads == threads_) {
+    add(fmt::format("linear {} rows", rows), "FLOP/s", r, true, sizes, run, is_linear).computing =
+        true;
+    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run, is_attention)
+        .computing = true;
+  }
+  add_products(r.prefill, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+               rows, threads);
+}
+
+const Samples& CalibrationBench::get(const std::string& name) const {
+  const auto found = std::find_if(samples_.begin(), samples_.end(),
+                                  [&](const Samples& s) { return s.name == name; });
+  KVCAST_ASSERT(found != samples_.end());
+  return *found;
+}
+
+Samples& CalibrationBench::at(std::vector<Samples>& list, const std::string& name,
+                              const char* unit) {
+  const auto found =
+      std::find_if(list.begin(), list.end(), [&](const Samples& s) { return s.name == name; });
+  if (found != list.end()) return *found;
+  list.push_back({name, unit, {}, {}, false, {}});
+  return list.back();
+}
+
+template <typename Wanted>
+Samples& CalibrationBench::add(const std::string& name, const char* unit,
+                               const Recording& recording, bool prefill, const PassSizes& sizes,
+                               const PassSeconds& run, Wanted wanted) {
+  const SymbolValues values =
+      recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const Sample s = sum_of(prefill ? recording.prefill : recording.decode, values, run, wanted);
+  Samples& samples = at(name, unit);
+  samples.work = s;
+  samples.seconds.push_back(s.seconds);
+  return samples;
+}
+
+/// The products with each shape of weight. A prefill's last one has one row and is left out.
+void CalibrationBench::add_products(const Graph& graph, const SymbolValues& values,
+                                    const PassSeconds& run, std::uint64_t rows, int threads) {
+  struct Product {
+    std::uint64_t out;
+    std::uint64_t in;
+    double flops = 0;
+    double seconds = 0;
+  };
+  std::vector<Product> products;
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!is_linear(node)) continue;
+    const TensorInfo& weight = graph.tensor(node.inputs[1]);
+    const std::uint64_t out = weight.shape[0].at(values);
+    const std::uint64_t in = weight.shape[1].at(values);
+    const std::uint64_t flops = work(graph, node).flops.at(values);
+    if (flops != 2 * rows * out * in) continue;
+    auto found = std::find_if(products.begin(), products.end(),
+                              [&](const Product& p) { return p.out == out && p.in == in; });
+    if (found == products.end()) found = products.insert(products.end(), {out, in});
+    found->flops += static_cast<double>(flops);
+    found->seconds += run.nodes[n];
+  }
+  for (const Product& p : products) {
+    auto found = std::find_if(grid_.begin(), grid_.end(), [&](const MatrixRate& g) {
+      return g.rows == rows && g.out == p.out && g.in == p.in && g.threads == threads;
+    });
+    if (found == grid_.end()) {
+      found = grid_.insert(grid_.end(), {rows, p.out, p.in, threads, {}});
+      found->rate = {
+          fmt::format("product {}x{}x{}, {} threads", rows, p.out, p.in, threads), "FLOP/s", {}};
+    }
+    found->rate.rounds.push_back(p.flops / p.seconds);
+  }
+}
+
+/// Seconds of one of the wanted operators, and of the loop around all.
+template <typename Wanted>
+void CalibrationBench::add_latency(const char* name, const Graph& graph, const SymbolValues& values,
+                                   const PassSeconds& run, Wanted wanted) {
+  const Sample s = sum_of(graph, values, run, wanted);
+  Samples& samples = at(name, "s");
+  samples.work.flops = s.flops / s.operators;
+  samples.work.bytes = s.bytes / s.operators;
+  samples.seconds.push_back(s.seconds / s.operators + run.between);
+}
+
+/// Constant seconds of operators: of the smallest ones of a decode step.
+void CalibrationBench::add_latencies(const PassSizes& sizes) {
+  const Recording& plain = narrow_plain_.recording();
+  const std::uint64_t hidden_size = plain.model.hidden_size;
+  const SymbolValues values = plain.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const auto add = [&](const char* name, const Graph& graph, const PassSeconds& run) {
+    add_latency(name, graph, values, run, [&](const Node& node) {
+      return is_small(node) && graph.tensor(node.output).elements().at(values) <= hidden_size;
+    });
+  };
+  const PassSeconds run = mean_of(narrow_plain_.decode(sizes, step_repeats));
+  add("operator", plain.decode, run);
+  add_latency("product", plain.decode, values, run, [&](const Node& node) {
+    if (!is_linear(node)) return false;
+    const auto& weight = plain.decode.tensor(node.inputs[1]).shape;
+    return weight[0].at(values) == hidden_size && weight[1].at(values) == hidden_size;
+  });
+  add("element-wise operator", narrow_eager_.recording().decode,
+      mean_of(narrow_eager_.decode(sizes, step_repeats)));
+}
+
+}  // namespace kvcast::measure

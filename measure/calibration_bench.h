@@ -1,0 +1,105 @@
+/// The micro-benchmarks of `kvcast calibrate`: what they run, not what it says of a machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "measure/calibration.h"
+#include "model/config/architecture.h"
+#include "model/execute/pass_timer.h"
+
+namespace kvcast::measure {
+
+/// Rows of products: the first are decode steps of so many sequences.
+inline constexpr std::uint64_t rows_of_decode[] = {1, 8, 16, 32};
+inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
+/// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
+inline constexpr std::uint64_t large_rows = 512;
+inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
+/// The shortest prompt.
+inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
+/// Cache slots of the decode steps: far more than the caches of a core hold.
+inline constexpr std::uint64_t decode_slots = 2048;
+inline constexpr std::uint64_t decode_batch = 4;
+
+/// What one kind of operator did in one pass: sums over its nodes.
+struct Sample {
+  double flops = 0;
+  double bytes = 0;
+  double seconds = 0;
+  double operators = 0;
+};
+
+/// One kind of operator at one size, over the rounds.
+struct Samples {
+  std::string name;
+  std::string unit;  ///< "FLOP/s", "bytes/s", "s"
+  Sample work;       ///< seconds unused; zero where `seconds` holds rates
+  std::vector<double> seconds;
+  /// Of operators whose time is their arithmetic's: the FMA rate beside each of `seconds`.
+  bool computing = false;
+  std::vector<double> fma_rates = {};
+
+  double median_s() const;
+  /// Turns the seconds that have an FMA rate beside them into what they were at this one.
+  void scale_to(double fma_rate);
+  /// In `unit`.
+  Measurement measurement() const;
+};
+
+/// Ranks down, steps across, as many of each: the sum of the ranks' mean seconds over the sum of
+/// the slowest one's, step by step.
+double lockstep(const std::vector<std::vector<double>>& seconds);
+
+class CalibrationBench {
+ public:
+  explicit CalibrationBench(const CalibrationOptions& options);
+  /// All benchmarks once a round, so that a disturbance of seconds spoils one round of each. What
+  /// computes is held against the FMA rate right before and after it, since a machine that is lent
+  /// in part changes its clock within seconds: its times are as at the median FMA rate.
+  void run(int rounds);
+
+  /// Of a name that run() has measured.
+  const Samples& get(const std::string& name) const;
+  const std::vector<Samples>& all() const { return samples_; }
+  const std::vector<MatrixRate>& grid() const { return grid_; }
+  /// Roofs of fewer threads.
+  const std::vector<Samples>& by_threads() const { return by_threads_; }
+
+ private:
+  std::vector<std::function<void()>> steps();
+  void in_turns(const std::function<void()>& step) const;
+  void note_fma_rate(double rate);
+  void add_fewer_threads(std::vector<std::function<void()>>& steps);
+  static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
+  Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
+  void time_lockstep();
+  void time_decode(std::uint64_t rows, int threads);
+  void time_prefill(std::uint64_t rows, int threads);
+  template <typename Wanted>
+  Samples& add(const std::string& name, const char* unit, const Recording& recording, bool prefill,
+               const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
+  void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
+                    std::uint64_t rows, int threads);
+  template <typename Wanted>
+  void add_latency(const char* name, const Graph& graph, const SymbolValues& values,
+                   const execute::PassSeconds& run, Wanted wanted);
+  void add_latencies(const execute::PassSizes& sizes);
+
+  const CalibrationOptions& options_;
+  int threads_;
+  Checkpoint checkpoint_;
+  execute::PassTimer plain_;
+  execute::PassTimer slim_;
+  execute::PassTimer eager_;
+  Checkpoint narrow_checkpoint_;
+  execute::PassTimer narrow_plain_;
+  execute::PassTimer narrow_eager_;
+  std::vector<Samples> samples_;
+  std::vector<Samples> by_threads_;
+  std::vector<MatrixRate> grid_;
+};
+
+}  // namespace kvcast::measure

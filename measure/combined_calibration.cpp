@@ -1,0 +1,190 @@
+#include "measure/combined_calibration.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "roofline/hardware_writer.h"
+
+namespace kvcast::measure {
+namespace {
+
+constexpr const char* flop_rate = "FLOP/s";
+constexpr const char* byte_rate = "bytes/s";
+constexpr const char* seconds = "s";
+constexpr const char* ratio = "";
+
+/// A number of a device; `peak`: what it is a share of, null: nothing.
+struct Entry {
+  std::string name;
+  const char* unit = ratio;  ///< of rate()
+  double* number = nullptr;
+  std::string* reference = nullptr;  ///< null: that of the number before it
+  roofline::Sourced* peak = nullptr;
+
+  double rate() const { return *number * (peak == nullptr ? 1 : peak->value); }
+};
+
+/// All numbers that calibrations measure, peaks before their shares.
+std::vector<Entry> entries_of(roofline::Hardware& hw) {
+  std::vector<Entry> list;
+  const auto put = [&](const std::string& what, const char* unit, roofline::Sourced& number,
+                       roofline::Sourced* peak = nullptr) {
+    list.push_back({what, unit, &number.value, &number.reference, peak});
+    for (roofline::FactorAt& point : number.by_length) {
+      const std::string at = fmt::format("{} at {}", what, point.length);
+      list.push_back({at, unit, &point.value, nullptr, peak});
+    }
+  };
+  const auto add = [&](const char* what, const char* unit, std::optional<roofline::Sourced>& number,
+                       roofline::Sourced* peak = nullptr) {
+    if (number) put(what, unit, *number, peak);
+  };
+  for (auto& [dtype, peak] : hw.peak_flops_per_second) {
+    put(fmt::format("peak_flops_per_second.{}", name(dtype)), flop_rate, peak);
+  }
+  put("vector_flops_per_second", flop_rate, hw.vector_flops_per_second);
+  put("memory_bandwidth", byte_rate, hw.memory_bandwidth);
+  add("on_chip_memory_bandwidth", byte_rate, hw.on_chip_memory_bandwidth);
+  for (auto& [link, numbers] : hw.links) {
+    put(fmt::format("links.{}.bandwidth", link), byte_rate, numbers.bandwidth);
+    put(fmt::format("links.{}.latency", link), seconds, numbers.latency);
+  }
+  put("latency.operator", seconds, hw.operator_latency);
+  put("latency.host_operator", seconds, hw.host_operator_latency);
+  add("latency.elementwise", seconds, hw.elementwise_latency);
+  add("latency.product", seconds, hw.product_latency);
+  add("latency.host_message", seconds, hw.host_message_latency);
+  add("latency.host_exchange", seconds, hw.host_exchange_latency);
+  const auto shares = [&](const char* what, std::map<DType, roofline::Sourced>& numbers) {
+    for (auto& [dtype, number] : numbers) {
+      const DType runs_as = hw.supported(dtype);
+      put(fmt::format("factors.{}.{}", what, name(dtype)), flop_rate, number,
+          &hw.peak_flops_per_second.at(runs_as));
+    }
+  };
+  shares("matrix_rate", hw.matrix_rate);
+  shares("batched_matrix_rate", hw.batched_matrix_rate);
+  shares("tiled_attention_rate", hw.tiled_attention_rate);
+  shares("decode_attention_rate", hw.decode_attention_rate);
+  add("factors.memory_bandwidth", byte_rate, hw.memory_bandwidth_factor, &hw.memory_bandwidth);
+  add("factors.product_bandwidth", byte_rate, hw.product_bandwidth, &hw.memory_bandwidth);
+  add("factors.elementwise_bandwidth", byte_rate, hw.elementwise_bandwidth, &hw.memory_bandwidth);
+  add("factors.softmax_bandwidth", byte_rate, hw.softmax_bandwidth, &hw.memory_bandwidth);
+  add("factors.decode_attention_bandwidth", byte_rate, hw.decode_attention_bandwidth,
+      &hw.memory_bandwidth);
+  add("factors.tiled_attention_bandwidth", byte_rate, hw.tiled_attention_bandwidth,
+      &hw.memory_bandwidth);
+  add("factors.overlap", ratio, hw.overlap);
+  add("factors.link_rate", ratio, hw.link_rate);
+  add("factors.lockstep", ratio, hw.lockstep);
+  return list;
+}
+
+/// 1 in files that do not say it; read_hardware has checked it.
+std::uint64_t version_of(const std::filesystem::path& file) {
+  const nlohmann::json how = calibration_of(file);
+  const auto version = how.find("version");
+  return version != how.end() && version->is_number_unsigned() ? version->get<std::uint64_t>() : 1;
+}
+
+void check_same_machine(const std::filesystem::path& file, const roofline::Hardware& other,
+                        const std::filesystem::path& first_file, const roofline::Hardware& first) {
+  const auto differs = [&](const std::string& what, const std::string& found,
+                           const std::string& expected) {
+    throw Error(
+        file.string(), fmt::format("{} {}", what, found),
+        fmt::format("{}, as in {}: calibrations of one machine", expected, first_file.string()));
+  };
+  if (other.description != first.description) {
+    differs("the description", "'" + other.description + "'", "'" + first.description + "'");
+  }
+  const auto check_bytes = [&](const char* what, const roofline::Sourced& found,
+                               const roofline::Sourced& expected) {
+    if (found.value == expected.value) return;
+    differs(what, fmt::format("of {} bytes", found.value), fmt::format("{}", expected.value));
+  };
+  check_bytes("a memory", other.memory_capacity, first.memory_capacity);
+  check_bytes("an on-chip memory", other.on_chip_memory_capacity, first.on_chip_memory_capacity);
+}
+
+}  // namespace
+
+nlohmann::json calibration_of(const std::filesystem::path& file) {
+  const auto document = nlohmann::json::parse(roofline::hardware_document(file));
+  const auto found = document.find("calibration");
+  return found != document.end() && found->is_object() ? *found : nlohmann::json::object();
+}
+
+CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path>& files) {
+  if (files.size() < 2) {
+    throw Error("--combine", fmt::format("{} file", files.size()), "two hardware files or more");
+  }
+  std::vector<roofline::Hardware> devices;
+  std::set<std::filesystem::path> seen;
+  for (const std::filesystem::path& file : files) {
+    devices.push_back(roofline::read_hardware(file));
+    check_same_machine(file, devices.back(), files.front(), devices.front());
+    const std::uint64_t version = version_of(file);
+    if (const std::uint64_t first = version_of(files.front()); version != first) {
+      throw Error(file.string(), fmt::format("a calibration of version {}", version),
+                  fmt::format("version {}, as {}", first, files.front().string()));
+    }
+    if (!seen.insert(std::filesystem::weakly_canonical(file)).second) {
+      throw Error("--combine", file.string() + " twice", "each calibration once");
+    }
+  }
+  CombinedCalibration c;
+  c.hardware = devices.front();
+  const std::vector<Entry> combined = entries_of(c.hardware);
+  for (const Entry& e : combined) c.numbers.push_back({e.name, e.unit, {}});
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    const std::vector<Entry> entries = entries_of(devices[d]);
+    for (std::size_t i = 0; i < std::max(entries.size(), combined.size()); ++i) {
+      const std::string found = i < entries.size() ? entries[i].name : "nothing";
+      const std::string expected = i < combined.size() ? combined[i].name : "nothing more";
+      if (found != expected) throw Error(files[d].string(), found, expected + ", as in the first");
+      c.numbers[i].rounds.push_back(entries[i].rate());
+    }
+  }
+  for (std::size_t i = 0; i < combined.size(); ++i) {
+    const double median = c.numbers[i].median();
+    const Entry& e = combined[i];
+    // Its peak is combined already, and no lower: each calibration's is no lower than its rates.
+    *e.number = e.peak == nullptr ? median : median / e.peak->value;
+    if (e.reference == nullptr) continue;
+    *e.reference =
+        fmt::format("median of {} calibrations, the first: {}", files.size(), *e.reference);
+  }
+  return c;
+}
+
+std::string to_json(const CombinedCalibration& c, const std::string& name,
+                    const std::vector<std::filesystem::path>& files) {
+  roofline::Hardware hardware = c.hardware;
+  hardware.name = name;
+  nlohmann::ordered_json j = roofline::hardware_entries(hardware);
+  nlohmann::ordered_json& calibration = j["calibration"];
+  calibration = nlohmann::ordered_json::object();
+  for (const std::filesystem::path& file : files) {
+    const nlohmann::json how = calibration_of(file);
+    if (&file == &files.front()) {
+      for (const char* key : {"version", "date", "processor", "threads", "ranks"}) {
+        if (how.contains(key)) calibration[key] = how[key];
+      }
+    }
+    calibration["combined"].push_back(
+        {{"file", file.filename().string()}, {"date", how.value("date", "")}});
+  }
+  for (const Measurement& n : c.numbers) {
+    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
+    calibration["numbers"].push_back(
+        {{"name", n.name}, {"median", n.median()}, {"low", *low}, {"high", *high}});
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace kvcast::measure

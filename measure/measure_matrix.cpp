@@ -1,0 +1,411 @@
+#include "measure/measure_matrix.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "measure/calibration.h"
+#include "measure/validation_store.h"
+#include "model/base/error.h"
+#include "model/execute/batch_order.h"
+#include "model/execute/generate.h"
+#include "model/execute/machine_probe.h"
+#include "model/io/files/csv_writer.h"
+#include "model/io/files/fnv_hash.h"
+#include "model/methods/method.h"
+#include "model/record/rank_recording.h"
+#include "search/placed_estimator.h"
+
+namespace kvcast::measure {
+namespace {
+
+using execute::Session;
+using execute::SessionOptions;
+using roofline::DesignPoint;
+
+constexpr std::string_view header =
+    "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
+    "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
+    "tpot_relative_error,compute_rate,memory_rate,rounds_discarded,rounds_unsteady,error\n";
+
+/// No catalog model of the matrix has the shape that calibration probes with.
+const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
+                                          "pythia-410m", "tinyllama-1.1b"};
+const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
+
+/// Tokens of a batch's prompts up to which the default matrix goes; a prompt of TinyLlama that long
+/// is half a minute on two cores.
+constexpr std::uint64_t most_default_tokens = 2048;
+
+/// The methods that need no files, and those of several ranks.
+std::vector<std::string> default_methods(const std::string& model, const Architecture& a,
+                                         std::uint64_t ranks) {
+  std::vector<std::string> methods{"plain",
+                                   "slim",
+                                   "kvp:auxiliary=lp-0.50",
+                                   "random-prune:keep=0.5",
+                                   "static-prune:keep=0.5",
+                                   "lazyllm:begin=0.75,end=0.25"};
+  const std::size_t layers = a.decoder.layers.size();
+  methods.push_back(fmt::format("mlkv:layers={},heads=1", layers % 2 == 0 ? layers / 2 : 1));
+  // The speculator of each family is its smallest member.
+  const bool pythia = model.starts_with("pythia");
+  const bool smollm2 = model.starts_with("smollm2");
+  if (pythia || smollm2) {
+    methods.push_back(fmt::format("specprefill:speculator={},keep=0.25",
+                                  pythia ? "pythia-160m" : "smollm2-135m"));
+  }
+  if (ranks > 1) {
+    for (const char* method : {"kvr", "tsp"})
+      methods.push_back(fmt::format("{}:p={}", method, ranks));
+  }
+  return methods;
+}
+
+Lowering lowering_of(Kernels attention) {
+  Lowering l;
+  l.attention = l.elementwise = attention;
+  l.weights = l.activations = l.cache = DType::FP32;
+  return l;
+}
+
+roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& catalog,
+                                         const roofline::Hardware& hardware) {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog, p.model);
+  c.methods = parse_methods(p.method);
+  c.lowering = lowering_of(p.attention);
+  c.hardware = hardware;
+  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  return c;
+}
+
+execute::Request made_up_request(const roofline::DesignPoint& size, std::uint64_t vocab_size) {
+  execute::Request request;
+  request.tokens.assign(size.batch, execute::made_up_prompt(size.prompt_len, vocab_size));
+  request.output_len = size.output_len;
+  return request;
+}
+
+/// Nothing when the methods do not fit the model.
+std::optional<Recording> find_recording(const roofline::Configuration& c) {
+  try {
+    if (const std::optional<Placement> placement = find_placement(c.methods)) {
+      const std::vector<std::uint64_t> a_token_each(placement->ranks, 1);
+      return record_rank(c.architecture, c.methods, c.lowering,
+                         {a_token_each, placement->ranks - 1}, {.find_model = c.find_model});
+    }
+    return record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+  } catch (const Error& e) {
+    if (e.fault() == Fault::Run) throw;
+    return {};
+  }
+}
+
+template <typename T>
+std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) {
+  return given.empty() ? std::move(fallback) : given;
+}
+
+std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
+  FnvHash hash;
+  bool any_ranks = false;
+  for (const MeasurePoint& p : points) {
+    hash.add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
+                         p.size.batch, p.size.prompt_len, p.size.output_len));
+    any_ranks |= num_ranks(p) > 1;
+  }
+  hash.add(fmt::format("{}|{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds,
+                       o.threads));
+  if (o.steadiness) hash.add(fmt::format("|steady {}", o.steadiness->tolerance));
+  if (any_ranks && o.rank_hardware) {
+    hash.add(fmt::format("{}|{}|{}", o.rank_hardware->name, fingerprint(*o.rank_hardware),
+                         exchange_fingerprint(*o.rank_hardware)));
+  }
+  return hash.text();
+}
+
+const roofline::Hardware& hardware_of(const MeasurePoint& p, const MeasureOptions& o) {
+  if (num_ranks(p) == 1) return o.hardware;
+  KVCAST_ASSERT(o.rank_hardware && o.run_ranks);
+  return *o.rank_hardware;
+}
+
+/// A model and its forecasts, for the points that differ in sizes alone.
+class Subject {
+ public:
+  Subject(const MeasurePoint& p, const Catalog& catalog, const MeasureOptions& o)
+      : options_(o),
+        on_ranks_(num_ranks(p) > 1),
+        configuration_(configuration_of(p, catalog, hardware_of(p, o))) {
+    if (on_ranks_) return;
+    checkpoint_.emplace(open(p.model, catalog, o.seed));
+    session_options_.methods = configuration_.methods;
+    session_options_.attention = session_options_.elementwise = p.attention;
+    session_options_.open = [catalog, seed = o.seed](const std::string& name) {
+      return open(name, catalog, seed);
+    };
+  }
+
+  /// Once measured, with the shares of dropped tokens that decode steps took back, which depend on
+  /// the data and which estimates are told.
+  std::vector<MethodSpec> methods() const {
+    std::vector<MethodSpec> methods = configuration_.methods;
+    for (MethodSpec& spec : methods) {
+      const bool told = !text_option(spec, "revive", "").empty() ||
+                        !text_option(spec, "revive_first", "").empty();
+      if (spec.name != "lazyllm" || told) continue;
+      if (revived_.first_step == 0 && revived_.later_steps == 0) continue;
+      spec.options.emplace_back("revive_first", fmt::format("{:.4f}", revived_.first_step));
+      spec.options.emplace_back("revive", fmt::format("{:.4f}", revived_.later_steps));
+    }
+    return methods;
+  }
+
+  roofline::Estimate predicted(const roofline::DesignPoint& size) const {
+    roofline::Configuration c = configuration_;
+    c.methods = methods();
+    return search::PlacedEstimator(c).at(size);
+  }
+
+  MeasuredRounds measured(const MeasurePoint& p) {
+    revived_ = {};
+    std::function<RunSeconds()> run;
+    if (on_ranks_) {
+      run = [this, &p] { return options_.run_ranks(p); };
+    } else {
+      run = in_process(p.size);
+    }
+    // The first run asks for memory; of ranks, it reads the program.
+    run();
+    std::optional<Steadiness> steadiness = options_.steadiness;
+    if (steadiness) {
+      steadiness->look = [this, look = steadiness->look] {
+        options_.check_stop();
+        return look();
+      };
+    }
+    return measure_rounds(
+        options_.rounds,
+        [&] {
+          options_.check_stop();
+          return run();
+        },
+        steadiness ? &*steadiness : nullptr);
+  }
+
+ private:
+  std::function<RunSeconds()> in_process(const roofline::DesignPoint& size) {
+    check_memory(size);
+    if (session_ == nullptr) session_ = std::make_unique<Session>(*checkpoint_, session_options_);
+    execute::Request request = made_up_request(size, vocab_size());
+    request.on_pass = [this](std::uint64_t, std::uint64_t) { options_.check_stop(); };
+    return [this, request = std::move(request)]() -> RunSeconds {
+      const execute::Generation g = session_->run(request);
+      revived_ = execute::revived_shares(session_->recording(), g, request.tokens[0].size());
+      return {g.ttft_s, g.tpot_s};
+    };
+  }
+
+  /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
+  /// not be the base model's.
+  std::uint64_t vocab_size() const {
+    std::uint64_t least = configuration_.architecture.vocab_size;
+    for (const HelperModel& model : session_->recording().helper_models) {
+      least = std::min(least, model.architecture.vocab_size);
+    }
+    return least;
+  }
+
+  /// A folder's own weights, else random ones.
+  static Checkpoint open(const std::string& model, const Catalog& catalog, std::uint64_t seed) {
+    if (has_weights(model)) return Checkpoint(model);
+    return {load_model(catalog, model), seed};
+  }
+
+  void check_memory(const roofline::DesignPoint& size) const {
+    const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<double>(::sysconf(_SC_PAGESIZE));
+    const double needed = execute::needed_bytes(configuration_.architecture, session_options_,
+                                                size.batch, size.prompt_len, size.output_len);
+    if (needed > memory) throw Error("it needs more than this machine's memory");
+  }
+
+  const MeasureOptions& options_;
+  bool on_ranks_;
+  roofline::Configuration configuration_;
+  std::optional<Checkpoint> checkpoint_;  ///< none of what ranks run
+  SessionOptions session_options_;
+  std::unique_ptr<Session> session_;
+  RevivedShares revived_;
+};
+
+/// A row of the CSV; `error`: why there are no times.
+std::string row_text(const MeasurePoint& p, const std::string& method, const std::string& device,
+                     const std::optional<MeasuredRounds>& measured,
+                     const std::optional<roofline::Estimate>& predicted, std::string error) {
+  CsvText csv;
+  csv.cell(p.model).cell(device).cell(method).cell(attention_name(p.attention));
+  csv.cell(elementwise_name(p.attention)).cell("fp32");
+  csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
+  const bool decodes = p.size.output_len > 1;
+  const auto cell = [&](bool there, double value) {
+    if (there) {
+      csv.cell(value);
+    } else {
+      csv.missing_cell();
+    }
+  };
+  const double ttft = predicted ? predicted->ttft_s : 0;
+  const double tpot = predicted ? predicted->tpot_s : 0;
+  const bool m_tpot = measured && !measured->tpot.seconds.empty();
+  const double m_ttft_s = measured ? measured->ttft.median() : 0;
+  const double m_tpot_s = m_tpot ? measured->tpot.median() : 0;
+  cell(measured.has_value(), m_ttft_s);
+  cell(m_tpot, m_tpot_s);
+  cell(measured.has_value(), measured ? measured->ttft.spread() : 0);
+  cell(m_tpot, m_tpot ? measured->tpot.spread() : 0);
+  if (measured) {
+    csv.cell(measured->ttft.seconds.size());
+  } else {
+    csv.missing_cell();
+  }
+  cell(predicted.has_value(), ttft);
+  cell(predicted && decodes, tpot);
+  cell(measured && predicted, ttft / m_ttft_s - 1);
+  cell(m_tpot && predicted, tpot / m_tpot_s - 1);
+  const bool watched = measured && !measured->states.empty();
+  const MachineState state = watched ? measured->state() : MachineState{};
+  cell(watched, state.compute);
+  cell(watched, state.memory);
+  for (const unsigned MeasuredRounds::*rounds :
+       {&MeasuredRounds::discarded, &MeasuredRounds::unsteady}) {
+    if (watched) {
+      csv.cell((*measured).*rounds);
+    } else {
+      csv.missing_cell();
+    }
+  }
+  // A row is a line, whatever a message holds.
+  std::replace(error.begin(), error.end(), '\n', ' ');
+  csv.cell(error);
+  csv.end_row();
+  return csv.text();
+}
+
+/// Throws Error (Fault::Run), unless somebody is to be told.
+void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const MeasureOptions& o) {
+  const bool ttft = m.tpot.seconds.empty() || m.ttft.spread() >= m.tpot.spread();
+  const std::string what = fmt::format(
+      "{} {} {}, batch {}, prompt {}: the middle half of {} {}s spreads over {:.0f} % of their "
+      "median",
+      p.model, p.method, attention_name(p.attention), p.size.batch, p.size.prompt_len,
+      m.ttft.seconds.size(), ttft ? "TTFT" : "TPOT", 100 * m.spread());
+  if (o.on_unsettled) return o.on_unsettled(what);
+  throw Error(
+      fmt::format("the machine is too noisy: {}, more than {:.0f} %; the rows before it are "
+                  "kept: try again when the machine is idle, or keep such rows with --force",
+                  what, 100 * measure::settled),
+      Fault::Run);
+}
+
+bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
+  return a.model == b.model && a.method == b.method && a.attention == b.attention;
+}
+
+}  // namespace
+
+std::uint64_t num_ranks(const MeasurePoint& point) {
+  const std::optional<Placement> placement = find_placement(parse_methods(point.method));
+  return placement ? placement->ranks : 1;
+}
+
+bool has_weights(const std::string& model) {
+  const std::filesystem::path folder(model);
+  std::error_code ec;
+  return std::filesystem::exists(folder / "model.safetensors", ec) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ec);
+}
+
+std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog) {
+  const bool default_sizes = axes.batch.empty() && axes.prompt_len.empty();
+  const auto batches = or_default(
+      axes.batch, axes.quick ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{1, 4});
+  const auto prompts =
+      or_default(axes.prompt_len, axes.quick ? std::vector<std::uint64_t>{64, 384}
+                                             : std::vector<std::uint64_t>{128, 512, 1024});
+  const auto kernels = or_default(axes.attention, {Kernels::Fused, Kernels::Eager});
+  std::vector<MeasurePoint> points;
+  for (const std::string& model : or_default(axes.models, axes.quick ? quick_models : all_models)) {
+    const Architecture a = load_model(catalog, model);
+    for (const std::string& method :
+         or_default(axes.methods, default_methods(model, a, axes.ranks))) {
+      for (const Kernels attention : kernels) {
+        MeasurePoint p{model, to_string(parse_methods(method)), attention, {}};
+        const auto recording = find_recording(configuration_of(p, catalog, {}));
+        if (!recording) continue;
+        for (const std::uint64_t batch : batches) {
+          for (const std::uint64_t prompt_len : prompts) {
+            p.size = {batch, prompt_len, axes.output_len};
+            const std::uint64_t positions = a.decoder.position_rows;
+            if (positions > 0 && prompt_len + axes.output_len > positions) continue;
+            if (default_sizes && batch * prompt_len > most_default_tokens) continue;
+            if (execute::runs_one_by_one(*recording, made_up_request(p.size, a.vocab_size)))
+              continue;
+            points.push_back(p);
+          }
+        }
+      }
+    }
+  }
+  if (points.empty()) {
+    throw Error("the matrix", "no combination that exists",
+                "a method that fits a model, and prompts that fit its positions");
+  }
+  return points;
+}
+
+Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent) {
+  const auto look = [&hardware]() -> MachineState {
+    constexpr double seconds = 0.1;
+    const auto stalls = execute::Stalls::Counted;
+    return {execute::measure_fma_rate(seconds, stalls) / hardware.vector_flops_per_second.value,
+            execute::measure_read_bandwidth(seconds, execute::beyond_caches, stalls) /
+                hardware.memory_bandwidth.value};
+  };
+  return {.look = look, .tolerance = per_cent / 100};
+}
+
+MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
+                     const MeasureOptions& options) {
+  std::unique_ptr<Subject> subject;
+  return measure_rows(
+      options, header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
+        const MeasurePoint& p = points[i];
+        std::optional<MeasuredRounds> measured;
+        std::optional<roofline::Estimate> predicted;
+        std::string error;
+        try {
+          const bool same = subject != nullptr && i > 0 && same_subject(points[i - 1], p);
+          if (!same) {
+            subject.reset();  // its memory first
+            subject = std::make_unique<Subject>(p, catalog, options);
+          }
+          predicted = subject->predicted(p.size);
+          measured = subject->measured(p);
+          predicted = subject->predicted(p.size);  // a run finds out more
+        } catch (const Error& e) {
+          error = e.what();
+        }
+        if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
+        if (measured && measured->unsteady > 0 && options.on_unsteady) options.on_unsteady();
+        const std::string method = measured ? to_string(subject->methods()) : p.method;
+        return row_text(p, method, hardware_of(p, options).name, measured, predicted,
+                        std::move(error));
+      });
+}
+
+}  // namespace kvcast::measure

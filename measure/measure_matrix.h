@@ -1,0 +1,82 @@
+/// Measures this machine on a matrix of models, methods, prompts and batches, each row beside its
+/// forecast, into a CSV that grows row by row and goes on where it was interrupted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "measure/measured_rows.h"
+#include "measure/settled_rounds.h"
+#include "model/forward/recorder.h"
+#include "model/io/weights/catalog.h"
+#include "roofline/forecast.h"
+#include "roofline/hardware.h"
+
+namespace kvcast::measure {
+
+struct MeasurePoint {
+  std::string model;   ///< catalog name, configuration or checkpoint folder
+  std::string method;  ///< as parse_methods takes it
+  Kernels attention = Kernels::Fused;
+  roofline::DesignPoint size;
+};
+
+/// Ranks that read the prompt: 1 for methods of one process.
+std::uint64_t num_ranks(const MeasurePoint& point);
+
+/// Whether a model is a folder with weights; others get random ones.
+bool has_weights(const std::string& model);
+
+/// What the matrix spans; an empty list stands for its default.
+struct MeasureAxes {
+  std::vector<std::string> models = {};   ///< smollm2-135m ... tinyllama-1.1b
+  std::vector<std::string> methods = {};  ///< each model's own list, which needs no other files
+  std::vector<Kernels> attention = {};    ///< both
+  std::vector<std::uint64_t> batch = {};
+  std::vector<std::uint64_t> prompt_len = {};
+  std::uint64_t output_len = 16;
+  std::uint64_t ranks = 1;  ///< of kvr and tsp among the default methods; 1: neither is
+  bool quick = false;       ///< the two smallest models, fewer sizes
+};
+
+/// All combinations that exist: a method must fit its model and run a batch together, and a prompt
+/// fit its positions. Models slowest, so that each is loaded once for a method. Of the default
+/// sizes the largest are left out. Throws Error when a model cannot be read or no combination
+/// exists.
+std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog);
+
+struct MeasureOptions : MeasuredRowsOptions {
+  roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
+  std::uint64_t seed = 1;       ///< of random weights
+  int threads = 0;              ///< that the executor has been told to use
+  unsigned rounds = 3;          ///< timed, behind one that is not; more where they do not settle
+  /// Of points that several ranks run: calibrated with all of them busy.
+  std::optional<roofline::Hardware> rank_hardware = {};
+  /// Runs such a point once, and may check_stop.
+  std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
+  /// Rounds count while the machine is in one state; nothing: in any.
+  std::optional<Steadiness> steadiness = {};
+  /// Told of a row that has rounds of another state all the same; null: nobody is.
+  std::function<void()> on_unsteady = nullptr;
+  /// Told of a row that does not settle, which is then kept; null: it ends the measuring.
+  std::function<void(const std::string&)> on_unsettled = nullptr;
+};
+
+/// Rounds count while this machine's arithmetic and memory, stalls counted, are within so many per
+/// cent of the `vector_flops_per_second` and the `memory_bandwidth` of the hardware, the latter of
+/// which products of one row may have set. The hardware must outlive it.
+Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent);
+
+/// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
+/// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the
+/// machine's rates beside the rounds over the hardware's and how many rounds did not count or count
+/// all the same. What cannot run is a row with the reason in `error`. Throws Error as SweepFile
+/// does, among others for rows of another matrix or hardware file, and (Fault::Run) when a row does
+/// not settle; the rows before it are kept.
+MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
+                     const MeasureOptions& options);
+
+}  // namespace kvcast::measure

@@ -1,0 +1,131 @@
+#include "measure/model_match.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/base/error.h"
+#include "model/record/recording.h"
+
+namespace kvcast::measure {
+namespace {
+
+/// llama.cpp counts what a GGUF file holds: small tables of frequencies too, 64 numbers of 8
+/// billion.
+constexpr double parameter_tolerance = 1e-5;
+
+bool same_shape(const Architecture& a, const Architecture& b) {
+  if (a.hidden_size != b.hidden_size || a.vocab_size != b.vocab_size ||
+      a.decoder.layers.size() != b.decoder.layers.size()) {
+    return false;
+  }
+  const LayerShape& x = a.decoder.layers.front();
+  const LayerShape& y = b.decoder.layers.front();
+  return x.intermediate_size == y.intermediate_size &&
+         x.heads.num_attention_heads == y.heads.num_attention_heads &&
+         x.heads.num_key_value_heads == y.heads.num_key_value_heads;
+}
+
+bool same_number(std::uint64_t a, std::uint64_t b) {
+  return std::abs(static_cast<double>(a) / static_cast<double>(b) - 1) <= parameter_tolerance;
+}
+
+/// Throws Error when a file with `parameters` is of another model. It may hold the embedding's
+/// table a second time, as a head of its own, and vocabularies may be padded: by whole rows of each
+/// table.
+void check_parameters(const Architecture& a, std::uint64_t parameters) {
+  const std::uint64_t own = count_parameters(a);
+  const auto is_of = [&](std::uint64_t expected, std::uint64_t row) {
+    // Our choice: above what is left to a multiple of 128 or 512, below another vocabulary.
+    constexpr std::uint64_t most_rows = 1024;
+    const std::uint64_t difference =
+        parameters > expected ? parameters - expected : expected - parameters;
+    return same_number(parameters, expected) ||
+           (difference % row == 0 && difference / row <= most_rows);
+  };
+  if (is_of(own, (a.tied_embeddings ? 1 : 2) * a.hidden_size)) return;
+  if (a.tied_embeddings && is_of(own + a.vocab_size * a.hidden_size, 2 * a.hidden_size)) return;
+  throw Error(fmt::format("its model has {} parameters, and {} has {}", parameters, a.name, own));
+}
+
+}  // namespace
+
+std::string not_in_catalog(std::string_view kind, std::string_view name,
+                           const std::vector<std::string>& names) {
+  const std::string near = nearest(name, names);
+  return fmt::format("the catalog has no {} '{}'{}", kind, name,
+                     near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+}
+
+std::string plain_model_name(std::string name) {
+  name.erase(0, name.rfind('/') + 1);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (name.starts_with("meta-")) name.erase(0, 5);
+  for (bool shorter = true; shorter;) {
+    shorter = false;
+    for (const std::string_view ending : {"-hf", "-instruct", "-chat", "-it", "-base", "-fp8"}) {
+      if (!name.ends_with(ending)) continue;
+      name.erase(name.size() - ending.size());
+      shorter = true;
+    }
+  }
+  return name;
+}
+
+const std::vector<ModelMatch::Counted>& ModelMatch::counted() {
+  if (!counted_.empty()) return counted_;
+  for (const std::string& name : names_) {
+    counted_.push_back({name, count_parameters(load_model(catalog_, name))});
+  }
+  return counted_;
+}
+
+std::string ModelMatch::find(const std::string& name, std::uint64_t parameters) {
+  const std::pair key(name, parameters);
+  auto found = found_.find(key);
+  if (found == found_.end()) found = found_.emplace(key, search(name, parameters)).first;
+  return found->second;
+}
+
+std::string ModelMatch::named(const std::string& name) const {
+  const auto known = [&](const std::string& n) {
+    return std::find(names_.begin(), names_.end(), n) != names_.end();
+  };
+  if (known(name)) return name;
+  std::error_code ec;
+  if (std::filesystem::exists(name, ec)) return name;
+  const std::string plain = plain_model_name(name);
+  if (known(plain)) return plain;
+  throw Error(not_in_catalog("model", plain, names_));
+}
+
+std::string ModelMatch::search(const std::string& name, std::uint64_t parameters) {
+  if (!name.empty()) {
+    std::string model = named(name);
+    if (parameters > 0) check_parameters(load_model(catalog_, model), parameters);
+    return model;
+  }
+  if (parameters == 0) throw Error("its file names no model; expected --model");
+  std::vector<std::string> matches;
+  for (const Counted& c : counted()) {
+    if (same_number(c.parameters, parameters)) matches.push_back(c.name);
+  }
+  if (matches.empty()) {
+    throw Error(fmt::format("no catalog model has {} parameters; expected --model", parameters));
+  }
+  const Architecture first = load_model(catalog_, matches.front());
+  for (const std::string& match : matches) {
+    if (!same_shape(first, load_model(catalog_, match))) {
+      throw Error(fmt::format("{} parameters are those of {}; expected --model", parameters,
+                              fmt::join(matches, ", ")));
+    }
+  }
+  return matches.front();
+}
+
+}  // namespace kvcast::measure

@@ -1,0 +1,39 @@
+/// Measures what methods do to a model's next tokens, and their TTFT: every method on every sample,
+/// into a CSV that grows row by row and goes on where it was interrupted.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "measure/measured_rows.h"
+#include "measure/quality_task.h"
+#include "model/io/weights/checkpoint.h"
+
+namespace kvcast::measure {
+
+struct QualityMethod {
+  std::string method;  ///< as parse_methods takes it
+  std::string family;  ///< without the options that the keep rate is in: "specprefill:lookahead=4"
+  std::string keep;    ///< the keep rate that it was made with; empty: none
+};
+
+/// Methods as the user names them, with plain before all: "{keep}" in one stands for each of the
+/// rates in turn. A method that takes an option keep and is not given it gets "keep={keep}",
+/// lazyllm without its options "begin={keep},end={keep}". Throws Error as parse_methods does, and
+/// for rates that are no fractions above 0 and up to 1.
+std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
+                                           std::span<const std::string> rates);
+
+struct QualityOptions : MeasuredRowsOptions {
+  std::vector<execute::TokenId> stop_tokens = {};  ///< end a speculator's look-ahead
+};
+
+/// The base model reads each sample's prompt and then the continuation, token by token; so does
+/// the model under each method, and where both say what comes next they are compared. Each method
+/// runs once before the first timed run. Throws Error before anything runs when a method does not
+/// fit the model or its files are wrong, and as SweepFile does.
+MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
+                             std::span<const QualitySample> samples, const QualityOptions& options);
+
+}  // namespace kvcast::measure

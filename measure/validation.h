@@ -1,0 +1,90 @@
+/// Forecasts held against measured rows: relative errors, what could not be compared, and why.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "measure/measurements.h"
+#include "model/io/weights/catalog.h"
+#include "model/record/recording.h"
+#include "roofline/estimator.h"
+#include "roofline/hardware.h"
+
+namespace kvcast::measure {
+
+/// The device of rows that name none, and of those that name it.
+struct DeviceChoice {
+  std::string name;      ///< in the file; empty: that of `hardware`
+  std::string hardware;  ///< catalog name or file; empty: each row's own, from the catalog
+  /// Likewise of rows whose prompt several devices read; empty: as of the others.
+  std::string placed_hardware = {};
+};
+/// "HW" or "NAME=HW": rows that name NAME are forecast for the device HW.
+DeviceChoice parse_device_choice(std::string_view text);
+
+/// One measured time and all that its forecast needs.
+struct ValidationCase {
+  MeasuredRow row;  ///< model and hardware as kvcast names them
+  Metric metric = Metric::Ttft;
+  double measured = 0;                                    ///< seconds
+  double predicted = 0;                                   ///< seconds
+  std::shared_ptr<const Recording> recording;             ///< of a prompt on one device
+  std::shared_ptr<const roofline::Configuration> placed;  ///< on several; whatever its hardware
+
+  /// predicted / measured - 1
+  double relative_error() const { return predicted / measured - 1; }
+};
+
+struct UnmatchedRow {
+  std::string place;
+  std::string id;
+  std::string reason;
+};
+
+/// By name.
+using Devices = std::map<std::string, roofline::Hardware>;
+
+struct Validation {
+  std::vector<ValidationCase> cases;
+  std::vector<UnmatchedRow> unmatched;
+  Devices devices;
+};
+
+/// Finds each row's model and device and forecasts its times. A row for which that is impossible is
+/// listed as unmatched. Throws Error when a chosen device cannot be read or two have one name.
+Validation validate(const Measurements& measurements, const Catalog& catalog,
+                    const DeviceChoice& choice);
+
+/// Sets `predicted` of all cases for these devices.
+void predict(std::span<ValidationCase> cases, const Devices& devices);
+
+/// "slim+specprefill": a method's parts without their options.
+std::string method_names(std::string_view methods);
+
+struct ErrorSummary {
+  std::size_t rows = 0;
+  double mape = 0;   ///< mean of |relative error|
+  double worst = 0;  ///< largest |relative error|
+  double bias = 0;   ///< mean relative error: above 0, forecasts are too slow
+  double bound = 0;  ///< error_bound of them
+};
+ErrorSummary summarize(std::span<const double> relative_errors);
+
+/// What nine of ten rows stay within: the 90th percentile (nearest rank) of |relative error|; of
+/// fewer than ten rows that is the worst.
+double error_bound(std::span<const double> relative_errors);
+
+/// The errors of the cases by what `key` says of them.
+std::map<std::string, ErrorSummary> summarize_by(
+    std::span<const ValidationCase> cases,
+    const std::function<std::string(const ValidationCase&)>& key);
+
+/// A row for each case: what was run, metric, predicted_s, measured_s, relative_error.
+void write_validation_csv(std::span<const ValidationCase> cases, const std::filesystem::path& path);
+
+}  // namespace kvcast::measure

@@ -1,0 +1,267 @@
+#include "measure/validation_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/io/files/fnv_hash.h"
+#include "model/methods/method.h"
+
+namespace kvcast::measure {
+namespace {
+
+using nlohmann::ordered_json;
+using roofline::Hardware;
+using roofline::Sourced;
+
+constexpr const char* what = "kvcast validation";
+constexpr std::uint64_t version = 3;  // 1 did not tell dtypes apart, 2 not numbers of devices
+
+/// A hash of the numbers as they are printed, so that a file and its copy agree.
+class Fingerprint {
+ public:
+  void add(std::string_view name, double value) {
+    hash_.add(fmt::format("{}={:.6g};", name, value));
+  }
+  void add(std::string_view name, const roofline::Sourced& number) {
+    add(name, number.value);
+    for (const roofline::FactorAt& point : number.by_length) {
+      add(fmt::format("{} at {}", name, point.length), point.value);
+    }
+  }
+  void add(std::string_view name, const std::optional<roofline::Sourced>& number) {
+    if (number) add(name, *number);
+  }
+  void add(std::string_view name, const std::map<DType, roofline::Sourced>& values) {
+    for (const auto& [dtype, value] : values) {
+      add(fmt::format("{}.{}", name, kvcast::name(dtype)), value);
+    }
+  }
+  std::string text() const { return hash_.text(); }
+
+ private:
+  FnvHash hash_;
+};
+
+/// "TTFT" and "TPOT", as people write them.
+std::string missing_text(const ErrorBars& bars) {
+  if (bars.ttft) return "TPOT";
+  return bars.tpot ? "TTFT" : "TTFT and TPOT";
+}
+
+/// Of the methods of a Group: "kvr on 2 devices".
+std::string on_devices(std::string_view names, std::uint64_t devices) {
+  return fmt::format("{} on {} devices", names, devices);
+}
+
+std::string_view dtype_text(DType dtype) {
+  return dtype == DType::FP16 || dtype == DType::BF16 ? "fp16/bf16" : name(dtype);
+}
+
+}  // namespace
+
+std::string dtypes_text(const Lowering& l) {
+  const std::string_view weights = dtype_text(l.weights);
+  const std::string_view activations = dtype_text(l.activations);
+  const std::string_view cache = dtype_text(l.cache);
+  if (weights == activations && weights == cache) return std::string(weights);
+  return fmt::format("{} weights, {} activations, {} cache", weights, activations, cache);
+}
+
+std::filesystem::path validation_beside(const std::filesystem::path& hardware_file) {
+  std::filesystem::path file = hardware_file;
+  return file.replace_extension(".validation.json");
+}
+
+std::string fingerprint(const roofline::Hardware& hw) {
+  Fingerprint f;
+  f.add("peak_flops_per_second", hw.peak_flops_per_second);
+  f.add("vector_flops_per_second", hw.vector_flops_per_second.value);
+  f.add("memory_bandwidth", hw.memory_bandwidth.value);
+  f.add("on_chip_memory_capacity", hw.on_chip_memory_capacity.value);
+  f.add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
+  f.add("operator_latency", hw.operator_latency.value);
+  f.add("elementwise_latency", hw.elementwise_latency);
+  f.add("product_latency", hw.product_latency);
+  f.add("host_operator_latency", hw.host_operator_latency.value);
+  f.add("matrix_rate", hw.matrix_rate);
+  f.add("batched_matrix_rate", hw.batched_matrix_rate);
+  f.add("tiled_attention_rate", hw.tiled_attention_rate);
+  f.add("decode_attention_rate", hw.decode_attention_rate);
+  f.add("memory_bandwidth_factor", hw.memory_bandwidth_factor);
+  f.add("product_bandwidth", hw.product_bandwidth);
+  f.add("elementwise_bandwidth", hw.elementwise_bandwidth);
+  f.add("softmax_bandwidth", hw.softmax_bandwidth);
+  f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
+  f.add("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
+  f.add("overlap", hw.overlap);
+  return f.text();
+}
+
+std::string exchange_fingerprint(const roofline::Hardware& hw) {
+  Fingerprint f;
+  for (const auto& [name, link] : hw.links) {
+    f.add(name + ".bandwidth", link.bandwidth.value);
+    f.add(name + ".latency", link.latency.value);
+  }
+  f.add("link_rate", hw.link_rate);
+  f.add("host_message_latency", hw.host_message_latency);
+  f.add("host_exchange_latency", hw.host_exchange_latency);
+  f.add("lockstep", hw.lockstep);
+  return f.text();
+}
+
+std::string validation_document(const Validation& v, std::string_view source) {
+  ordered_json j{{"what", what}, {"version", version}, {"measurements", source}};
+  j["devices"] = ordered_json::object();
+  for (const auto& [name, hardware] : v.devices) j["devices"][name] = fingerprint(hardware);
+  for (const ValidationCase& c : v.cases) {
+    if (!find_placement(parse_methods(c.row.method))) continue;
+    j["exchanges"][c.row.hardware] = exchange_fingerprint(v.devices.at(c.row.hardware));
+  }
+  // A row a line: a file that people compare and keep in a repository.
+  std::string text = j.dump(2);
+  text.erase(text.rfind('}'));
+  text.erase(text.find_last_not_of(" \n") + 1);
+  text += ",\n  \"rows\": [";
+  const auto rounded = [](double x) { return fmt::format("{:.6g}", x); };
+  for (std::size_t i = 0; i < v.cases.size(); ++i) {
+    const ValidationCase& c = v.cases[i];
+    const MeasuredRow& r = c.row;
+    ordered_json row{{"id", r.id},
+                     {"model", r.model},
+                     {"hardware", r.hardware},
+                     {"method", method_names(r.method)},
+                     {"attention", attention_name(r.lowering.attention)},
+                     {"weight_dtype", name(r.lowering.weights)},
+                     {"activation_dtype", name(r.lowering.activations)},
+                     {"cache_dtype", name(r.lowering.cache)},
+                     {"logits", name(r.logits)},
+                     {"batch", r.size.batch},
+                     {"prompt_len", r.size.prompt_len},
+                     {"output_len", r.size.output_len},
+                     {"metric", name(c.metric)}};
+    if (const auto placed = find_placement(parse_methods(r.method))) {
+      row["num_devices"] = placed->ranks;
+    }
+    for (const auto& [key, value] :
+         {std::pair{"predicted", c.predicted}, std::pair{"measured", c.measured},
+          std::pair{"relative_error", c.relative_error()}}) {
+      row[key] = std::stod(rounded(value));
+    }
+    text += (i == 0 ? "\n    " : ",\n    ") +
+            row.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  }
+  return text + "\n  ]\n}\n";
+}
+
+ValidationStore::ValidationStore(const Catalog& catalog, const std::string& hardware) {
+  std::error_code ec;
+  const std::filesystem::path folder = catalog.root() / validation_folder;
+  if (std::filesystem::is_directory(folder, ec)) add(folder);
+  const std::vector<std::string> names = catalog.names("hardware");
+  if (std::find(names.begin(), names.end(), hardware) != names.end()) return;
+  const std::filesystem::path beside = validation_beside(hardware);
+  if (std::filesystem::is_regular_file(beside, ec)) add(beside);
+}
+
+void ValidationStore::add(const std::filesystem::path& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      if (entry.path().extension() == ".json") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    for (const std::filesystem::path& file : files) add(file);
+    return;
+  }
+  const nlohmann::json document = read_json_file(path);
+  const JsonObject o(document, path.string());
+  if (o.text("what") != what) o.fail("what", std::string("\"") + what + "\"");
+  if (o.whole("version") != version) {
+    o.fail("version", fmt::format("{}; kvcast validate --store writes it anew", version));
+  }
+  const JsonObject devices = o.object("devices");
+  std::optional<JsonObject> exchanges;
+  if (o.has("exchanges")) exchanges = o.object("exchanges");
+  const nlohmann::json& rows = o.at("rows");
+  if (!rows.is_array()) o.fail("rows", "a list");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const JsonObject row(rows[i], fmt::format("{}: /rows/{}", path.string(), i));
+    const std::string device = row.text("hardware");
+    std::string factors = devices.text(device);
+    const double error = row.positive("predicted") / row.positive("measured") - 1;
+    if (!std::isfinite(error)) row.fail("measured", "a time");
+    const auto dtype = [&row](const char* key) {
+      const std::string word = row.text(key);
+      const std::vector<std::string> names = dtype_names();
+      if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
+      return parse_dtype(word);
+    };
+    const Lowering dtypes{.weights = dtype("weight_dtype"),
+                          .activations = dtype("activation_dtype"),
+                          .cache = dtype("cache_dtype")};
+    std::string method = row.text("method");
+    if (row.has("num_devices")) {
+      if (exchanges) factors += exchanges->text(device);
+      method = on_devices(method, row.whole("num_devices"));
+    }
+    errors_[{device, factors, method, row.text("attention"), dtypes_text(dtypes),
+             row.text("metric")}]
+        .push_back(error);
+  }
+}
+
+ErrorBars ValidationStore::bars(const roofline::Hardware& hardware, std::string_view methods,
+                                const Lowering& lowering, Links links) const {
+  Group group{hardware.name,         fingerprint(hardware),
+              method_names(methods), std::string(attention_name(lowering.attention)),
+              dtypes_text(lowering), ""};
+  const std::optional<Placement> placed = find_placement(parse_methods(methods));
+  if (placed) {
+    group.fingerprint += links == Links::OfHardware ? exchange_fingerprint(hardware) : "others";
+    group.method = on_devices(group.method, placed->ranks);
+  }
+  const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
+    group.metric = name(metric);
+    const auto found = errors_.find(group);
+    if (found == errors_.end()) return {};
+    rows = found->second.size();
+    return error_bound(found->second);
+  };
+  ErrorBars bars;
+  bars.ttft = bound(Metric::Ttft, bars.ttft_rows);
+  bars.tpot = bound(Metric::Tpot, bars.tpot_rows);
+  if (bars.ttft && bars.tpot) return bars;
+  bool changed = false;
+  std::set<std::string> other_dtypes;
+  for (const auto& [g, errors] : errors_) {
+    const bool missing = (g.metric == name(Metric::Ttft) && !bars.ttft) ||
+                         (g.metric == name(Metric::Tpot) && !bars.tpot);
+    if (!missing) continue;
+    if (g.device != group.device || g.method != group.method || g.attention != group.attention) {
+      continue;
+    }
+    const bool same_dtypes = g.dtypes == group.dtypes;
+    const bool same_factors = g.fingerprint == group.fingerprint;
+    changed |= same_dtypes && !same_factors;
+    if (same_factors && !same_dtypes) other_dtypes.insert(g.dtypes);
+  }
+  bars.note = fmt::format(
+      "no stored validation of {} with {}, {} attention, {} on {}{}{}: no error bound",
+      missing_text(bars), group.method, group.attention, group.dtypes, group.device,
+      !changed ? ""
+      : placed ? " with these factors and links"
+               : " with these factors",
+      other_dtypes.empty() ? "" : fmt::format(", only of {}", fmt::join(other_dtypes, "; ")));
+  return bars;
+}
+
+}  // namespace kvcast::measure

@@ -1,0 +1,355 @@
+#include "model/base/count.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include "model/base/error.h"
+
+namespace kvcast {
+namespace {
+
+__extension__ using Wide = __int128;  // room for a product of two coefficients
+
+std::int64_t narrow(Wide value) {
+  if (value > std::numeric_limits<std::int64_t>::max() ||
+      value < std::numeric_limits<std::int64_t>::min()) {
+    throw Error(
+        "count overflow: a FLOP or byte count does not fit 64 bits; the model is too large");
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+constexpr int fraction_bits = 32;
+
+}  // namespace
+
+std::size_t Monomial::degree() const {
+  return static_cast<std::size_t>(
+      std::distance(factors_.begin(), std::find(factors_.begin(), factors_.end(), none)));
+}
+
+Monomial operator*(const Monomial& a, const Monomial& b) {
+  const std::size_t degree_a = a.degree();
+  const std::size_t degree_b = b.degree();
+  if (degree_a + degree_b > Monomial::max_degree) {
+    throw Error("a symbolic count exceeds degree " + std::to_string(Monomial::max_degree));
+  }
+  Monomial product = a;
+  std::copy_n(b.factors_.begin(), degree_b,
+              product.factors_.begin() + static_cast<std::ptrdiff_t>(degree_a));
+  std::sort(product.factors_.begin(), product.factors_.end());
+  return product;
+}
+
+Count::Count(std::uint64_t constant) {
+  if (constant != 0) terms_.push_back({Monomial(), narrow(static_cast<Wide>(constant))});
+}
+
+Count::Count(Symbol s) : terms_{{Monomial(s), 1}} {}
+
+bool Count::is_constant() const {
+  return terms_.empty() || (terms_.size() == 1 && terms_[0].monomial.degree() == 0);
+}
+
+std::uint64_t Count::constant() const {
+  KVCAST_ASSERT(is_constant() && denominator_ == 1);
+  return terms_.empty() ? 0 : static_cast<std::uint64_t>(terms_[0].numerator);
+}
+
+bool Count::depends_on(Symbol s) const {
+  return std::any_of(terms_.begin(), terms_.end(), [s](const Term& t) {
+    const auto factors = t.monomial.factors();
+    return std::find(factors.begin(), factors.end(), s.id) != factors.end();
+  });
+}
+
+std::uint64_t Count::at(std::span<const std::uint64_t> values) const {
+  Wide sum = 0;
+  for (const Term& term : terms_) {
+    Wide product = term.numerator;
+    for (const std::uint16_t factor : term.monomial.factors()) {
+      if (__builtin_mul_overflow(product, static_cast<Wide>(values[factor]), &product)) {
+        throw Error("count overflow: a FLOP or byte count does not fit 64 bits");
+      }
+    }
+    if (__builtin_add_overflow(sum, product, &sum)) {
+      throw Error("count overflow: a FLOP or byte count does not fit 64 bits");
+    }
+  }
+  if (sum < 0) throw Error("a FLOP or byte count is negative at the given sizes");
+  const Wide value = (sum + denominator_ - 1) / denominator_;
+  if (value > static_cast<Wide>(std::numeric_limits<std::uint64_t>::max())) {
+    throw Error(
+        "count overflow: a FLOP or byte count does not fit 64 bits; the model, batch or prompt is "
+        "too large");
+  }
+  return static_cast<std::uint64_t>(value);
+}
+
+Count& Count::operator+=(const Count& other) {
+  if (other.is_zero()) return *this;
+  const std::int64_t common = std::lcm(denominator_, other.denominator_);
+  const std::int64_t mine = common / denominator_;
+  const std::int64_t theirs = common / other.denominator_;
+  for (Term& t : terms_) t.numerator = narrow(static_cast<Wide>(t.numerator) * mine);
+  for (const Term& t : other.terms_) {
+    terms_.push_back({t.monomial, narrow(static_cast<Wide>(t.numerator) * theirs)});
+  }
+  denominator_ = common;
+  normalize();
+  return *this;
+}
+
+Count& Count::operator-=(const Count& other) { return *this += other.scaled(-1, 1); }
+
+Count operator*(const Count& a, const Count& b) {
+  Count product;
+  product.denominator_ = narrow(static_cast<Wide>(a.denominator_) * b.denominator_);
+  for (const Count::Term& x : a.terms_) {
+    for (const Count::Term& y : b.terms_) {
+      product.terms_.push_back(
+          {x.monomial * y.monomial, narrow(static_cast<Wide>(x.numerator) * y.numerator)});
+    }
+  }
+  product.normalize();
+  return product;
+}
+
+Count Count::scaled(std::int64_t numerator, std::int64_t denominator) const {
+  KVCAST_ASSERT(denominator > 0);
+  Count result = *this;
+  for (Term& t : result.terms_) t.numerator = narrow(static_cast<Wide>(t.numerator) * numerator);
+  result.denominator_ = narrow(static_cast<Wide>(denominator_) * denominator);
+  result.normalize();
+  return result;
+}
+
+bool operator<(const Count& a, const Count& b) {
+  const auto key = [](const Count::Term& t) { return std::tie(t.monomial, t.numerator); };
+  if (a.denominator_ != b.denominator_) return a.denominator_ < b.denominator_;
+  return std::lexicographical_compare(
+      a.terms_.begin(), a.terms_.end(), b.terms_.begin(), b.terms_.end(),
+      [&key](const Count::Term& x, const Count::Term& y) { return key(x) < key(y); });
+}
+
+void Count::normalize() {
+  std::sort(terms_.begin(), terms_.end(),
+            [](const Term& a, const Term& b) { return a.monomial < b.monomial; });
+  std::size_t kept = 0;
+  for (const Term& term : terms_) {
+    if (kept > 0 && terms_[kept - 1].monomial == term.monomial) {
+      terms_[kept - 1].numerator =
+          narrow(static_cast<Wide>(terms_[kept - 1].numerator) + term.numerator);
+    } else {
+      terms_[kept++] = term;
+    }
+  }
+  terms_.resize(kept);
+  std::erase_if(terms_, [](const Term& t) { return t.numerator == 0; });
+  std::int64_t divisor = denominator_;
+  for (const Term& t : terms_) divisor = std::gcd(divisor, t.numerator);
+  for (Term& t : terms_) t.numerator /= divisor;
+  denominator_ /= divisor;
+}
+
+Symbols::Symbols() : names_{"batch", "prompt_len", "kv_len"} {}
+
+Count Symbols::derive(Derived derived, std::string name) {
+  if (derived.a.is_constant() && derived.b.is_constant()) {
+    return apply(derived, derived.a.constant(), derived.b.constant());
+  }
+  const auto known = std::find(derived_.begin(), derived_.end(), derived);
+  if (known == derived_.end()) return add(std::move(derived), std::move(name));
+  const auto index = static_cast<std::size_t>(known - derived_.begin()) + symbol::num_free;
+  return Symbol{static_cast<std::uint16_t>(index)};
+}
+
+Symbol Symbols::add(Derived derived, std::string name) {
+  const std::size_t index = names_.size();
+  if (index >= 65535) {  // which stands for none
+    throw Error("a recording with more than 65,534 sizes of its own; fewer layers may differ");
+  }
+  derived_.push_back(std::move(derived));
+  names_.push_back(std::move(name));
+  return Symbol{static_cast<std::uint16_t>(index)};
+}
+
+Count Symbols::minimum(const Count& a, const Count& b) {
+  if (a == b) return a;
+  std::string name = "min(" + to_string(a) + ", " + to_string(b) + ")";
+  return derive({Function::Minimum, a, b, 0}, std::move(name));
+}
+
+Count Symbols::ceil_fraction(const Count& a, double fraction) {
+  if (!(fraction > 0 && fraction <= 1)) {
+    throw Error("a fraction of tokens", std::to_string(fraction), "a number above 0 and at most 1");
+  }
+  if (fraction == 1) return a;
+  const double scaled = std::round(fraction * std::ldexp(1.0, fraction_bits));
+  const auto parameter = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(scaled));
+  std::string name = "ceil(" + std::to_string(fraction) + "·(" + to_string(a) + "))";
+  return derive({Function::CeilFraction, a, Count(), parameter}, std::move(name));
+}
+
+Count Symbols::ceil_divide(const Count& a, std::uint64_t divisor) {
+  KVCAST_ASSERT(divisor > 0);
+  if (divisor == 1) return a;
+  std::string name = "ceil((" + to_string(a) + ")/" + std::to_string(divisor) + ")";
+  return derive({Function::CeilDivide, a, Count(), divisor}, std::move(name));
+}
+
+Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<Count> expected) {
+  Count usual = expected ? *expected : most;
+  return add({Function::FoundByRun, most, std::move(usual), 0}, std::move(name));
+}
+
+std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b) {
+  switch (d.function) {
+    case Function::Minimum: return std::min(a, b);
+    case Function::CeilFraction: {
+      // The fraction is known to within 2^-33, so a product closer to a whole number than
+      // a * 2^-33 is that whole number.
+      const Wide product = static_cast<Wide>(a) * d.parameter;
+      const Wide one = Wide{1} << fraction_bits;
+      const Wide slack = std::min<Wide>(static_cast<Wide>(a), one / 2 - 1);
+      const Wide rounded = (product - slack + one - 1) / one;
+      return static_cast<std::uint64_t>(std::max<Wide>(rounded, a > 0 ? 1 : 0));
+    }
+    case Function::CeilDivide: return a / d.parameter + (a % d.parameter != 0 ? 1 : 0);
+    case Function::FoundByRun: return b;
+  }
+  KVCAST_ASSERT(false);
+  return 0;
+}
+
+SymbolValues Symbols::resolve(std::array<std::uint64_t, symbol::num_free> free,
+                              std::span<const FoundCount> found) const {
+  SymbolValues values(size());
+  std::copy(free.begin(), free.end(), values.begin());
+  resolve(values, found);
+  return values;
+}
+
+SymbolValues Symbols::resolve_most(std::array<std::uint64_t, symbol::num_free> free,
+                                   std::span<const FoundCount> found) const {
+  SymbolValues values(size());
+  std::copy(free.begin(), free.end(), values.begin());
+  resolve(values, found, 0, true);
+  return values;
+}
+
+void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found) const {
+  resolve(values, found, 0, false);
+}
+
+void Symbols::resolve_newest(std::span<std::uint64_t> values,
+                             std::span<const FoundCount> found) const {
+  KVCAST_ASSERT(!found.empty() && found.back().symbol.id >= symbol::num_free);
+  resolve(values, found, found.back().symbol.id - symbol::num_free, false);
+}
+
+void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found,
+                      std::size_t first, bool most) const {
+  for (std::size_t i = first; i < derived_.size(); ++i) {
+    const Derived& d = derived_[i];
+    std::uint64_t& value = values[symbol::num_free + i];
+    const std::uint64_t a = d.a.at(values);
+    const bool at_most = most && d.function == Function::FoundByRun;
+    value = at_most ? a : apply(d, a, d.b.at(values));
+    if (d.function != Function::FoundByRun) continue;
+    for (const FoundCount& f : found) {
+      if (f.symbol.id != symbol::num_free + i) continue;
+      KVCAST_ASSERT(f.value <= a);
+      value = f.value;
+    }
+  }
+}
+
+std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
+    std::span<const std::uint64_t> values) const {
+  std::vector<std::uint64_t> points;
+  std::vector<Symbol> varying{symbol::kv_len};
+  const auto varies = [&](const Count& c) {
+    return std::any_of(varying.begin(), varying.end(), [&](Symbol s) { return c.depends_on(s); });
+  };
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    const Derived& d = derived_[i];
+    if (!varies(d.a) && !varies(d.b)) continue;
+    varying.push_back(Symbol{static_cast<std::uint16_t>(symbol::num_free + i)});
+    // A share of the tokens is affine to within one token, and what a run finds changes slope with
+    // what it is expected to be.
+    if (d.function == Function::CeilFraction || d.function == Function::FoundByRun) continue;
+    // Else decode steps derive minima: sliding windows, caches of limited length.
+    KVCAST_ASSERT(d.function == Function::Minimum);
+    if (d.a == Count(symbol::kv_len) && !varies(d.b)) {
+      points.push_back(d.b.at(values));
+    } else if (const std::uint64_t last = last_smaller(d, values); last > 0) {
+      points.push_back(last);
+    }
+  }
+  std::sort(points.begin(), points.end());
+  points.erase(std::unique(points.begin(), points.end()), points.end());
+  return points;
+}
+
+bool Symbols::kv_len_breakpoints_vary() const {
+  std::vector<Symbol> of_cache{symbol::kv_len};
+  std::vector<Symbol> of_prompt{symbol::prompt_len};
+  const auto depends = [](const Derived& d, const std::vector<Symbol>& symbols) {
+    return std::any_of(symbols.begin(), symbols.end(),
+                       [&](Symbol s) { return d.a.depends_on(s) || d.b.depends_on(s); });
+  };
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    const Symbol symbol{static_cast<std::uint16_t>(symbol::num_free + i)};
+    const bool cache = depends(derived_[i], of_cache);
+    const bool prompt = depends(derived_[i], of_prompt);
+    if (cache && prompt && derived_[i].function == Function::Minimum) return true;
+    if (cache) of_cache.push_back(symbol);
+    if (prompt) of_prompt.push_back(symbol);
+  }
+  return false;
+}
+
+/// The last kv_len at which the first argument of a minimum is not above the second; 0 when the
+/// order never changes. The difference of the two must grow with kv_len.
+std::uint64_t Symbols::last_smaller(const Derived& d, std::span<const std::uint64_t> values) const {
+  SymbolValues at(values.begin(), values.end());
+  const auto smaller = [&](std::uint64_t kv_len) {
+    at[symbol::kv_len.id] = kv_len;
+    resolve(at);
+    return d.a.at(at) <= d.b.at(at);
+  };
+  std::uint64_t low = 1;
+  std::uint64_t high = std::uint64_t{1} << 40;
+  if (!smaller(low) || smaller(high)) return 0;
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (smaller(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string Symbols::to_string(const Count& c) const {
+  if (c.is_zero()) return "0";
+  std::string text;
+  for (const Count::Term& term : c.terms()) {
+    const bool negative = term.numerator < 0;
+    const std::uint64_t magnitude = negative ? 0 - static_cast<std::uint64_t>(term.numerator)
+                                             : static_cast<std::uint64_t>(term.numerator);
+    text += text.empty() ? (negative ? "-" : "") : (negative ? " - " : " + ");
+    const auto factors = term.monomial.factors();
+    std::string product;
+    if (magnitude != 1 || factors.empty()) product = std::to_string(magnitude);
+    for (const std::uint16_t factor : factors) {
+      product += (product.empty() ? "" : "·") + names_[factor];
+    }
+    text += product;
+  }
+  if (c.denominator() != 1) text = "(" + text + ")/" + std::to_string(c.denominator());
+  return text;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,56 @@
+#include "model/base/dtype.h"
+
+#include <array>
+
+#include "model/base/error.h"
+
+namespace kvcast {
+namespace {
+
+constexpr std::array<DTypeWidth, num_dtypes> widths{{
+    {"fp32", 32, 1},
+    {"tf32", 32, 1},
+    {"fp16", 16, 1},
+    {"bf16", 16, 1},
+    {"fp8", 8, 1},
+    {"int8", 8, 1},
+    {"int4", 4, 1},
+    {"q8_0", 272, 32},
+    {"q4_0", 144, 32},
+    {"q4_1", 160, 32},
+    {"q4_k", 1152, 256},
+    {"q6_k", 1680, 256},
+    {"fp64", 64, 1},
+}};
+
+}  // namespace
+
+const DTypeWidth& width(DType dtype) { return widths[static_cast<std::size_t>(dtype)]; }
+
+double bits_per_element(DType dtype) {
+  return static_cast<double>(width(dtype).block_bits) / width(dtype).block_elements;
+}
+
+Count bytes_of(const Count& elements, DType dtype) {
+  return elements.scaled(width(dtype).block_bits, std::int64_t{8} * width(dtype).block_elements);
+}
+
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names;
+  for (const DTypeWidth& w : widths) names.emplace_back(w.name);
+  return names;
+}
+
+DType parse_dtype(std::string_view text) {
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    if (widths[i].name == text) return static_cast<DType>(i);
+  }
+  throw unknown_name("dtype", text, dtype_names());
+}
+
+DType product_dtype(DType a, DType b) {
+  if (a == b) return a;
+  return bits_per_element(a) >= bits_per_element(b) ? a : b;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,195 @@
+#include "model/base/json_file.h"
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+
+namespace kvcast {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uintmax_t max_file_bytes = 16u << 20;
+constexpr int max_depth = 100;  // deeper documents would exhaust the stack when copied or printed
+constexpr std::uint64_t max_whole = std::uint64_t{1} << 40;
+
+std::string shown(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+template <typename Input>
+json parse_limited(Input&& input, const std::string& place) {
+  const auto limit_depth = [&place](int depth, json::parse_event_t, json&) {
+    if (depth > max_depth) {
+      throw Error(place, "JSON nested deeper than " + std::to_string(max_depth), "a flat document");
+    }
+    return true;
+  };
+  try {
+    return json::parse(input, limit_depth);
+  } catch (const json::exception& e) {
+    std::string reason = e.what();
+    const auto bracket = reason.find("] ");
+    if (bracket != std::string::npos) reason = reason.substr(bracket + 2);
+    throw Error(place + ": not valid JSON: " + reason);
+  }
+}
+
+}  // namespace
+
+json read_json_file(const std::filesystem::path& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) {
+    throw Error(path.string(), "a folder", "a JSON file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(path.string() + ": cannot be opened; expected a readable JSON file");
+  const auto size = std::filesystem::file_size(path, ec);
+  if (!ec && size > max_file_bytes) {
+    throw Error(path.string(), std::to_string(size) + " bytes", "a JSON file of at most 16 MiB");
+  }
+  return parse_limited(file, path.string());
+}
+
+json parse_json(std::string_view text, const std::string& place) {
+  return parse_limited(text, place);
+}
+
+JsonObject::JsonObject(const json& value, std::string place)
+    : json_(&value), place_(std::move(place)) {
+  if (!value.is_object()) throw Error(place_, shown(value), "an object");
+}
+
+std::string JsonObject::place_of(std::string_view key) const {
+  const bool inside = place_.find(": /") != std::string::npos;
+  return place_ + (inside ? "/" : ": /") + std::string(key);
+}
+
+const json* JsonObject::find(std::string_view key) const {
+  asked_.emplace(key);
+  const auto it = json_->find(key);
+  return it == json_->end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonObject::has(std::string_view key) const { return find(key) != nullptr; }
+
+bool JsonObject::is_null(std::string_view key) const {
+  asked_.emplace(key);
+  const auto it = json_->find(key);
+  return it != json_->end() && it->is_null();
+}
+
+const json& JsonObject::at(std::string_view key) const {
+  const json* value = find(key);
+  if (value == nullptr) throw Error(place_of(key) + ": missing; this key is required");
+  return *value;
+}
+
+void JsonObject::fail(std::string_view key, std::string_view expected) const {
+  throw Error(place_of(key), shown(at(key)), expected);
+}
+
+std::uint64_t JsonObject::whole(std::string_view key, std::uint64_t minimum) const {
+  const json& value = at(key);
+  const std::string expected = "a whole number from " + std::to_string(minimum) + " to 2^40";
+  double number = 0;
+  const bool is_natural =
+      value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
+  if (is_natural) {
+    const auto n = value.get<std::uint64_t>();
+    if (n < minimum || n > max_whole) fail(key, expected);
+    return n;
+  }
+  if (value.is_number_float()) {
+    number = value.get<double>();
+    if (number == std::floor(number) && number >= static_cast<double>(minimum) &&
+        number <= static_cast<double>(max_whole)) {
+      return static_cast<std::uint64_t>(number);
+    }
+  }
+  fail(key, expected);
+}
+
+std::uint64_t JsonObject::whole_or(std::string_view key, std::uint64_t fallback,
+                                   std::uint64_t minimum) const {
+  return has(key) ? whole(key, minimum) : fallback;
+}
+
+std::vector<std::uint64_t> JsonObject::wholes(std::string_view key) const {
+  const json& value = at(key);
+  if (!value.is_array() || value.empty()) fail(key, "a list of whole numbers above 0");
+  std::vector<std::uint64_t> numbers;
+  for (const json& entry : value) {
+    const bool in_range = entry.is_number_integer() && entry.get<std::int64_t>() >= 1 &&
+                          entry.get<std::uint64_t>() <= max_whole;
+    if (!in_range) {
+      throw Error(place_of(key), shown(entry), "a list of whole numbers from 1 to 2^40");
+    }
+    numbers.push_back(entry.get<std::uint64_t>());
+  }
+  return numbers;
+}
+
+double JsonObject::positive(std::string_view key) const {
+  const json& value = at(key);
+  if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
+    fail(key, "a number above 0");
+  }
+  return value.get<double>();
+}
+
+double JsonObject::positive_or(std::string_view key, double fallback) const {
+  return has(key) ? positive(key) : fallback;
+}
+
+std::vector<double> JsonObject::positives(std::string_view key) const {
+  const json& value = at(key);
+  if (!value.is_array() || value.empty()) fail(key, "a list of numbers above 0");
+  std::vector<double> numbers;
+  for (const json& entry : value) {
+    if (!entry.is_number() || !(entry.get<double>() > 0) || !std::isfinite(entry.get<double>())) {
+      throw Error(place_of(key), shown(entry), "a list of numbers above 0");
+    }
+    numbers.push_back(entry.get<double>());
+  }
+  return numbers;
+}
+
+std::string JsonObject::text(std::string_view key) const {
+  const json& value = at(key);
+  if (!value.is_string()) fail(key, "a string");
+  return value.get<std::string>();
+}
+
+std::string JsonObject::text_or(std::string_view key, std::string fallback) const {
+  return has(key) ? text(key) : std::move(fallback);
+}
+
+bool JsonObject::flag_or(std::string_view key, bool fallback) const {
+  if (!has(key)) return fallback;
+  if (!at(key).is_boolean()) fail(key, "true or false");
+  return at(key).get<bool>();
+}
+
+JsonObject JsonObject::object(std::string_view key) const { return {at(key), place_of(key)}; }
+
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : json_->items()) names.push_back(key);
+  return names;
+}
+
+void JsonObject::reject_unknown_keys() const {
+  for (const auto& [key, value] : json_->items()) {
+    if (asked_.contains(key)) continue;
+    throw Error(place_ + ": " + unknown_name("key", key, {asked_.begin(), asked_.end()}).what());
+  }
+}
+
+}  // namespace kvcast

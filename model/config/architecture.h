@@ -1,0 +1,182 @@
+/// What a model is made of, independent of the family that described it.
+///
+/// Every supported family (Llama, Phi-3, Gemma, OLMo, GPT-NeoX, OpenELM, Falcon, GPT-2, OPT, T5,
+/// Whisper, ...) is a setting of these fields; the forward passes in `forward.h` read nothing else.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "model/base/units.h"
+#include "model/graph/op.h"
+
+namespace kvcast {
+
+enum class NormKind {
+  Rms,            ///< RMSNorm with a weight
+  RmsUnitOffset,  ///< RMSNorm whose weight is 1 + w (Gemma)
+  Layer,          ///< LayerNorm with weight and bias
+  LayerPlain,     ///< LayerNorm without parameters (OLMo)
+};
+
+enum class Residual {
+  Sequential,        ///< h = x + attn(norm1 x); y = h + mlp(norm2 h)
+  ParallelTwoNorms,  ///< y = x + attn(norm1 x) + mlp(norm2 x) (GPT-NeoX)
+  ParallelOneNorm,   ///< y = x + attn(n) + mlp(n), n = norm x (Falcon-7B)
+};
+
+enum class Position {
+  Rope,
+  Alibi,
+  Learned,   ///< a table added to the embedding
+  Sinusoid,  ///< a fixed table added to the embedding (Whisper's encoder)
+  Relative,  ///< T5's bucketed bias on the scores
+};
+
+/// Where eager code multiplies by head_dim^-0.5.
+enum class ScoreScale { OnScores, OnQuery, None };
+
+/// MLKV: what the layers that read another layer's keys and values get of the keys.
+enum class SharedKeys {
+  Rotated,  ///< the owner's, rotated, as they lie in its cache: what the paper describes
+  /// The authors' code (zaydzuhri/pythia-mlkv, gpt_neox_mlkv/modeling_gpt_neox.py): the owner's
+  /// rotated keys of earlier passes and its unrotated keys of this pass. A prompt in one piece is
+  /// so scored on unrotated keys alone, and differs from the same prompt in chunks.
+  Released,
+};
+
+/// One transformer layer's sizes; they differ between layers in OpenELM and Gemma 2.
+struct LayerShape {
+  Heads heads;
+  std::uint64_t intermediate_size = 0;
+  std::uint64_t sliding_window = 0;  ///< 0: full attention
+  /// The earlier layer whose keys and values it reads (MLKV); none: its own.
+  std::optional<std::size_t> kv_layer = {};
+  bool operator==(const LayerShape&) const = default;
+};
+
+/// A stack of layers: the decoder of a decoder-only model, or one side of an encoder-decoder.
+struct Stack {
+  std::vector<LayerShape> layers;
+  NormKind norm = NormKind::Rms;
+  double norm_eps = 1e-5;
+  Residual residual = Residual::Sequential;
+  bool post_norms = false;      ///< a norm on each branch's output too (Gemma 2)
+  bool query_key_norm = false;  ///< RMSNorm on each query and key head (OpenELM)
+  bool final_norm = true;
+  Position position = Position::Rope;
+  std::shared_ptr<const RopeTable> rope;  ///< set iff position is Rope
+  std::uint64_t position_rows = 0;        ///< rows of a Learned or Sinusoid table
+  std::uint64_t position_offset = 0;      ///< OPT's table starts at row 2
+  std::uint64_t relative_buckets = 0;
+  std::uint64_t relative_max_distance = 0;
+  double attention_scale = 1;  ///< on q·k
+  ScoreScale score_scale = ScoreScale::OnScores;
+  bool clamps_masked_scores = false;  ///< eager code clamps after the mask (Llama, OPT)
+  bool query_bias = false;
+  bool key_bias = false;
+  bool value_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool gated_mlp = false;
+  Function activation = Function::Silu;
+  double attention_softcap = 0;  ///< 0: none
+  bool causal = true;
+  bool cross_attention = false;
+  /// MLKV: so many layers own keys and values, the others read those of the nearest below them;
+  /// each projection is a tensor of its own. 0: another architecture.
+  std::uint64_t num_key_value_layers = 0;
+  SharedKeys shared_keys = SharedKeys::Rotated;
+};
+
+/// What one attention of Slim attention (Graef et al. 2025, arXiv:2503.05840) keeps of each token.
+enum class SlimKind {
+  Plain,       ///< keys and values
+  KeyCache,    ///< keys; values are computed from them
+  ValueCache,  ///< values; keys are computed from them
+  InputCache,  ///< the attention's input; both are computed from it
+  FirstKeys,   ///< cross-attention: the first layer's keys, for all layers (appendix H)
+};
+/// "plain", "kcache", "vcache", "xcache", "hybrid"
+std::string_view name(SlimKind kind);
+
+/// One decoder layer's.
+struct SlimLayer {
+  SlimKind self = SlimKind::Plain;
+  SlimKind cross = SlimKind::Plain;
+  bool operator==(const SlimLayer&) const = default;
+};
+
+/// Of which layers of a larger model a layer-pruned one is made.
+struct KeptLayers {
+  std::vector<std::size_t> kept;  ///< indices in the whole model, ascending; empty: not pruned
+  std::size_t of = 0;             ///< layers of the whole model
+  bool operator==(const KeptLayers&) const = default;
+};
+
+/// A whole model.
+struct Architecture {
+  std::string name;
+  /// The folder or file that it was read from; models of one origin have the same weights. Empty:
+  /// made up, or changed since.
+  std::filesystem::path origin;
+  std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
+  std::uint64_t hidden_size = 0;
+  std::uint64_t vocab_size = 0;
+  std::uint64_t max_position_embeddings = 0;  ///< nominal context; 0: unlimited
+  bool tied_embeddings = false;
+  double embedding_scale = 1;  ///< sqrt(hidden_size) in Gemma
+  double logit_scale = 1;      ///< hidden_size^-0.5 in T5 v1.0
+  double logit_softcap = 0;    ///< 0: none
+  Stack decoder;
+
+  /// Encoder-decoder models only.
+  bool encoder_decoder = false;
+  Stack encoder;
+  std::uint64_t num_mel_bins = 0;          ///< Whisper: input features of the convolutions
+  std::uint64_t max_source_positions = 0;  ///< Whisper: encoder frames, 1500
+
+  /// What a converted checkpoint's weights are made for, by decoder layer; empty: not converted.
+  std::vector<SlimLayer> slim;
+  /// Decoder layers that were left by `prune_layers`.
+  KeptLayers pruning;
+
+  std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
+};
+
+/// Both were read from the same folder or file, whatever it was called, and not changed since.
+inline bool same_origin(const Architecture& a, const Architecture& b) {
+  std::error_code missing;
+  return !a.origin.empty() && std::filesystem::equivalent(a.origin, b.origin, missing);
+}
+
+/// Gives the keys and values of the stack to `owners` of its layers, 0, n, 2n, ... with n the
+/// number of layers in a group, which `owners` divides: the layers behind an owner read what it
+/// has. Source: Zuhri et al. 2024 (arXiv:2406.09297), section 3, and the authors'
+/// convert_to_mlkv.py, which puts owners at int(i · layers / owners).
+inline void share_key_values(Stack& stack, std::uint64_t owners) {
+  const std::size_t group = stack.layers.size() / owners;
+  stack.num_key_value_layers = owners;
+  for (std::size_t i = 0; i < stack.layers.size(); ++i) {
+    const std::size_t owner = i / group * group;
+    stack.layers[i].kv_layer = owner == i ? std::nullopt : std::optional(owner);
+  }
+}
+
+/// Features of a layer's cached keys (and of its values): num_key_value_heads · head_dim.
+/// Throws Error on overflow.
+inline std::uint64_t kv_features(const Heads& heads) {
+  return checked_multiply(heads.num_key_value_heads, heads.head_dim);
+}
+/// Features of its queries: num_attention_heads · head_dim.
+inline std::uint64_t query_features(const Heads& heads) {
+  return checked_multiply(heads.num_attention_heads, heads.head_dim);
+}
+
+}  // namespace kvcast

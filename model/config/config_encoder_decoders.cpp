@@ -1,0 +1,89 @@
+// Encoder-decoder families. Sources: transformers, models/t5 and models/whisper.
+#include "model/config/config_families.h"
+
+namespace kvcast::config {
+
+Architecture read_t5(const JsonObject& c) {
+  Architecture a;
+  a.encoder_decoder = true;
+  a.hidden_size = c.whole("d_model");
+  a.vocab_size = c.whole("vocab_size");
+  a.max_position_embeddings = c.whole_or("n_positions", 512);
+  a.tied_embeddings = c.flag_or("tie_word_embeddings", true);
+  // The tied head of v1.0 scales its input by hidden_size^-0.5.
+  if (a.tied_embeddings) a.logit_scale = inverse_root(a.hidden_size);
+
+  Stack s;
+  LayerShape layer;
+  const std::uint64_t num_heads = c.whole("num_heads");
+  layer.heads = {num_heads, num_heads, c.whole("d_kv")};
+  layer.intermediate_size = c.whole("d_ff");
+  s.norm_eps = c.positive_or("layer_norm_epsilon", 1e-6);
+  s.position = Position::Relative;
+  s.relative_buckets = c.whole_or("relative_attention_num_buckets", 32);
+  s.relative_max_distance = c.whole_or("relative_attention_max_distance", 128);
+  s.attention_scale = 1;
+  s.score_scale = ScoreScale::None;
+  const std::string projection = c.text_or("feed_forward_proj", "relu");
+  if (projection == "relu") {
+    s.activation = Function::Relu;
+  } else if (projection == "gated-gelu") {
+    s.gated_mlp = true;
+    s.activation = Function::GeluTanh;  // transformers reads gated-gelu as gelu_new
+  } else {
+    c.fail("feed_forward_proj", "relu or gated-gelu");
+  }
+
+  a.encoder = s;
+  a.encoder.causal = false;
+  const std::uint64_t encoder_layers = read_num_layers(c, "num_layers");
+  a.encoder.layers.assign(encoder_layers, layer);
+  a.decoder = s;
+  a.decoder.cross_attention = true;
+  const bool own_depth = c.has("num_decoder_layers");
+  a.decoder.layers.assign(own_depth ? read_num_layers(c, "num_decoder_layers") : encoder_layers,
+                          layer);
+  return a;
+}
+
+Architecture read_whisper(const JsonObject& c) {
+  Architecture a;
+  a.encoder_decoder = true;
+  a.hidden_size = c.whole("d_model");
+  a.vocab_size = c.whole("vocab_size");
+  a.tied_embeddings = c.flag_or("tie_word_embeddings", true);
+  a.num_mel_bins = c.whole_or("num_mel_bins", 80);
+  a.max_source_positions = c.whole_or("max_source_positions", 1500);
+  a.max_position_embeddings = c.whole_or("max_target_positions", 448);
+
+  Stack s;
+  s.norm = NormKind::Layer;
+  s.norm_eps = 1e-5;  // torch.nn.LayerNorm's default
+  s.score_scale = ScoreScale::OnQuery;
+  s.query_bias = s.value_bias = s.attention_output_bias = s.mlp_bias = true;
+  s.activation = read_activation(c, "activation_function", "gelu");
+  const auto layer_of = [&](const char* heads_key, const char* ffn_key) {
+    LayerShape layer;
+    layer.heads = read_heads(c, {"d_model", heads_key, nullptr});
+    layer.intermediate_size = c.whole(ffn_key);
+    s.attention_scale = inverse_root(layer.heads.head_dim);
+    return layer;
+  };
+
+  const LayerShape encoder_layer = layer_of("encoder_attention_heads", "encoder_ffn_dim");
+  a.encoder = s;
+  a.encoder.layers.assign(read_num_layers(c, "encoder_layers"), encoder_layer);
+  a.encoder.causal = false;
+  a.encoder.position = Position::Sinusoid;
+  a.encoder.position_rows = a.max_source_positions;
+
+  const LayerShape decoder_layer = layer_of("decoder_attention_heads", "decoder_ffn_dim");
+  a.decoder = s;
+  a.decoder.layers.assign(read_num_layers(c, "decoder_layers"), decoder_layer);
+  a.decoder.cross_attention = true;
+  a.decoder.position = Position::Learned;
+  a.decoder.position_rows = a.max_position_embeddings;
+  return a;
+}
+
+}  // namespace kvcast::config

@@ -1,0 +1,142 @@
+#include "model/config/config_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/config/config_families.h"
+#include "model/config/slim_forms.h"
+
+namespace kvcast {
+namespace {
+
+using nlohmann::json;
+
+struct Family {
+  const char* model_type;
+  Architecture (*read)(const JsonObject&);
+};
+
+constexpr std::array families{
+    Family{"llama", config::read_llama},
+    Family{"mistral", config::read_llama},
+    Family{"qwen2", config::read_llama},
+    Family{"olmo", config::read_llama},
+    Family{"phi3", config::read_phi3},
+    Family{"gemma", config::read_gemma},
+    Family{"gemma2", config::read_gemma},
+    Family{"gpt_neox", config::read_gpt_neox},
+    Family{"gpt_neox_mlkv", config::read_gpt_neox},
+    Family{"openelm", config::read_openelm},
+    Family{"falcon", config::read_falcon},
+    Family{"RefinedWeb", config::read_falcon},
+    Family{"RefinedWebModel", config::read_falcon},
+    Family{"gpt2", config::read_gpt2},
+    Family{"opt", config::read_opt},
+    Family{"t5", config::read_t5},
+    Family{"whisper", config::read_whisper},
+};
+
+json with_overrides(json config, const std::string& place,
+                    const std::vector<ConfigOverride>& overrides) {
+  if (!config.is_object())
+    throw Error(place, "a JSON document that is none", "an object, as a config.json is");
+  for (const ConfigOverride& o : overrides) {
+    if (o.value.empty()) throw Error("--set " + o.key, "no value", "KEY=VALUE");
+    // A bare word is a string; what opens like JSON has to be JSON.
+    const bool is_word = std::isalpha(static_cast<unsigned char>(o.value.front())) != 0 &&
+                         o.value != "true" && o.value != "false" && o.value != "null";
+    config[o.key] = is_word ? json(o.value) : parse_json(o.value, "--set " + o.key);
+  }
+  return config;
+}
+
+/// "kvcast_slim": {"self": [FORM, ...], "cross": [FORM, ...]}, a form for each decoder layer, as
+/// `kvcast convert slim` writes it.
+void read_slim(const JsonObject& config, Architecture& a) {
+  if (!config.has("kvcast_slim")) return;
+  const JsonObject slim = config.object("kvcast_slim");
+  a.slim.resize(a.decoder.layers.size());
+  for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
+    if (site == SlimSite::Cross && !a.encoder_decoder) continue;
+    const char* key = site == SlimSite::Self ? "self" : "cross";
+    const json& forms = slim.at(key);
+    if (!forms.is_array() || forms.size() != a.slim.size()) {
+      slim.fail(key, "a list of " + std::to_string(a.slim.size()) + " forms, one a layer");
+    }
+    for (std::size_t i = 0; i < a.slim.size(); ++i) {
+      if (!forms[i].is_string()) slim.fail(key, "forms such as \"kcache\"");
+      const SlimKind kind = parse_slim_kind(forms[i].get<std::string>());
+      const std::string reason = why_not(a, i, site, kind);
+      if (!reason.empty()) {
+        throw Error(slim.place_of(key) + ", layer " + std::to_string(i) + ", " +
+                    std::string(name(kind)) + ": " + reason);
+      }
+      (site == SlimSite::Self ? a.slim[i].self : a.slim[i].cross) = kind;
+    }
+  }
+  const auto shares_first = [](const SlimLayer& l) { return l.cross == SlimKind::FirstKeys; };
+  if (!shares_first(a.slim.front()) && std::any_of(a.slim.begin(), a.slim.end(), shares_first)) {
+    slim.fail("cross", "\"hybrid\" in the first layer, whose keys the others read");
+  }
+  slim.reject_unknown_keys();
+}
+
+/// "kvcast_prune": {"kept": [INDEX, ...], "of": LAYERS}, as `kvcast convert prune` writes it.
+void read_pruning(const JsonObject& config, Architecture& a) {
+  if (!config.has("kvcast_prune")) return;
+  const JsonObject pruning = config.object("kvcast_prune");
+  const json& kept = pruning.at("kept");
+  a.pruning.of = pruning.whole("of");
+  const std::string expected = std::to_string(a.num_hidden_layers()) + " ascending indices below " +
+                               std::to_string(a.pruning.of);
+  if (!kept.is_array() || kept.size() != a.num_hidden_layers()) pruning.fail("kept", expected);
+  for (const json& index : kept) {
+    const bool whole = index.is_number_unsigned() && index.get<std::uint64_t>() < a.pruning.of;
+    if (!whole || (!a.pruning.kept.empty() && index.get<std::size_t>() <= a.pruning.kept.back())) {
+      pruning.fail("kept", expected);
+    }
+    a.pruning.kept.push_back(index.get<std::size_t>());
+  }
+  pruning.reject_unknown_keys();
+}
+
+}  // namespace
+
+std::vector<std::string> supported_model_types() {
+  std::vector<std::string> names;
+  for (const Family& f : families) names.emplace_back(f.model_type);
+  return names;
+}
+
+Architecture read_config(const json& config, const std::string& name, const std::string& place,
+                         const std::vector<ConfigOverride>& overrides) {
+  const json changed = with_overrides(config, place, overrides);
+  const JsonObject object(changed, place);
+  const std::string model_type = object.text("model_type");
+  const auto family = std::find_if(families.begin(), families.end(),
+                                   [&](const Family& f) { return model_type == f.model_type; });
+  if (family == families.end()) {
+    throw Error(object.place_of("model_type") + ": " +
+                unknown_name("model type", model_type, supported_model_types()).what());
+  }
+  Architecture a = family->read(object);
+  read_slim(object, a);
+  read_pruning(object, a);
+  for (const ConfigOverride& o : overrides) {
+    if (!object.asked().contains(o.key)) {
+      const std::vector<std::string> known(object.asked().begin(), object.asked().end());
+      throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, known).what());
+    }
+  }
+  a.name = name;
+  // The authors of MLKV kept the type "gpt_neox"; others wrote down what it is.
+  a.model_type = model_type == "gpt_neox_mlkv" ? "gpt_neox" : model_type;
+  return a;
+}
+
+}  // namespace kvcast

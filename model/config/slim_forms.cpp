@@ -1,0 +1,133 @@
+#include "model/config/slim_forms.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "model/base/error.h"
+
+namespace kvcast {
+namespace {
+
+constexpr std::array kinds{SlimKind::Plain, SlimKind::KeyCache, SlimKind::ValueCache,
+                           SlimKind::InputCache, SlimKind::FirstKeys};
+
+bool has_rope(const Architecture& a) { return a.decoder.position == Position::Rope; }
+
+/// The form with the smallest cache.
+SlimKind smallest(const Architecture& a, std::size_t layer, SlimSite site) {
+  const std::uint64_t keys = kv_features(a.decoder.layers[layer].heads);
+  const SlimKind first = keys > a.hidden_size ? SlimKind::InputCache : SlimKind::KeyCache;
+  return why_not(a, layer, site, first).empty() ? first : SlimKind::KeyCache;
+}
+
+void check(const Architecture& a, const std::vector<SlimLayer>& layers) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
+      const SlimKind kind = site == SlimSite::Self ? layers[i].self : layers[i].cross;
+      const std::string reason = why_not(a, i, site, kind);
+      if (reason.empty()) continue;
+      throw Error(fmt::format("method slim: {} of layer {} of {} cannot take the form {}: {}",
+                              site == SlimSite::Self ? "self-attention" : "cross-attention", i,
+                              a.name, name(kind), reason));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view name(SlimKind kind) {
+  switch (kind) {
+    case SlimKind::Plain: return "plain";
+    case SlimKind::KeyCache: return "kcache";
+    case SlimKind::ValueCache: return "vcache";
+    case SlimKind::InputCache: return "xcache";
+    case SlimKind::FirstKeys: return "hybrid";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+SlimKind parse_slim_kind(std::string_view word) {
+  std::vector<std::string> known;
+  for (const SlimKind kind : kinds) {
+    if (name(kind) == word) return kind;
+    known.emplace_back(name(kind));
+  }
+  throw unknown_name("form", word, known);
+}
+
+bool keeps_some_values(const Architecture& a, std::size_t layer) {
+  return kv_features(a.decoder.layers[layer].heads) < a.hidden_size;
+}
+
+std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, SlimKind kind) {
+  if (kind == SlimKind::Plain) return {};
+  if (a.decoder.num_key_value_layers > 0) return "its layers share keys and values (MLKV)";
+  const Heads& heads = a.decoder.layers[layer].heads;
+  const std::uint64_t keys = kv_features(heads);
+  const bool rope = site == SlimSite::Self && has_rope(a);
+  if (kind == SlimKind::InputCache) {
+    if (rope) return "rotary positions stand between its input and the scores";
+    if (site == SlimSite::Self && a.decoder.query_key_norm) return "its keys are normalised";
+    if (2 * keys <= a.hidden_size) {
+      return fmt::format("keys and values have {} features together, the input {}", 2 * keys,
+                         a.hidden_size);
+    }
+    return {};
+  }
+  if (kind == SlimKind::FirstKeys && site == SlimSite::Self) {
+    return "only cross-attention shares one input among layers";
+  }
+  const bool wide = keys >= a.hidden_size;
+  if (!wide && kind != SlimKind::KeyCache) {
+    return fmt::format("{} features cannot hold the {} of the input", keys, a.hidden_size);
+  }
+  if (2 * keys <= a.hidden_size) {
+    return fmt::format(
+        "its keys have {} features, of which values could be computed only if they were more than "
+        "half of the input's {}",
+        keys, a.hidden_size);
+  }
+  return {};
+}
+
+std::vector<SlimLayer> slim_layers(const Architecture& a, std::string_view option) {
+  static const std::vector<std::string> options{"auto",    "kcache",  "vcache", "xcache",
+                                                "encdec1", "encdec2", "hybrid"};
+  if (std::find(options.begin(), options.end(), option) == options.end()) {
+    throw Error("method slim: " + std::string(unknown_name("option", option, options).what()));
+  }
+  const std::size_t count = a.decoder.layers.size();
+  if (option == "auto" && !a.slim.empty()) return a.slim;
+  const bool for_both = option == "encdec1" || option == "encdec2" || option == "hybrid";
+  if (for_both && !a.encoder_decoder) {
+    throw Error("method slim: option " + std::string(option), "the decoder-only model " + a.name,
+                "an encoder-decoder model; kcache, vcache, xcache or auto here");
+  }
+  std::vector<SlimLayer> layers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    SlimLayer& l = layers[i];
+    if (option == "auto") {
+      l.self = smallest(a, i, SlimSite::Self);
+      l.cross = smallest(a, i, SlimSite::Cross);
+    } else if (for_both) {
+      l.self = SlimKind::KeyCache;
+      l.cross = option == "encdec1"   ? SlimKind::KeyCache
+                : option == "encdec2" ? SlimKind::InputCache
+                                      : SlimKind::FirstKeys;
+    } else {
+      l.self = l.cross = parse_slim_kind(option);
+    }
+    if (!a.encoder_decoder) l.cross = SlimKind::Plain;
+  }
+  check(a, layers);
+  return layers;
+}
+
+bool folds_biases(const Architecture& a) {
+  return a.decoder.value_bias || (a.decoder.key_bias && has_rope(a));
+}
+
+}  // namespace kvcast

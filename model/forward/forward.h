@@ -1,0 +1,166 @@
+/// The forward passes of every supported architecture, written once against the recorder.
+///
+/// `reference/architectures` of the field: each family's own modelling code in transformers; see
+/// `architecture.h` for the settings that tell the families apart.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/forward/recorder.h"
+
+namespace kvcast {
+
+/// What a layer that owns keys and values leaves for the layers that read them (MLKV).
+struct OwnedKeyValues {
+  Value past_keys;  ///< the cache before the pass, rotated
+  Value new_keys;   ///< of this pass, not rotated
+  Value keys;       ///< the cache with this pass's rows, rotated
+  Value values;     ///< likewise
+  /// Of this pass, rotated; those of the layer that attended last.
+  Value queries = {};
+};
+
+/// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
+struct AttentionSite {
+  Recorder& r;
+  const Architecture& architecture;
+  const Stack& stack;
+  const LayerShape& layer;
+  std::size_t index;                      ///< 3
+  const std::string& name;                ///< "layers.3"
+  const Value x;                          ///< [batch, tokens, hidden_size]
+  const Count& past;                      ///< tokens before the pass
+  const std::optional<Value>& bias;       ///< T5's or ALiBi's, for past + tokens keys
+  const std::optional<Value>& positions;  ///< [batch, tokens], where the pass was given them
+  /// Of layer.kv_layer, or of this layer, which then fills it.
+  OwnedKeyValues& shared;
+
+  Count batch() const { return r.info(x).shape[0]; }
+  Count tokens() const { return r.info(x).shape[1]; }
+  /// Projections of x, query and key with the family's norms, not rotated.
+  Value query() const;
+  Value key() const;
+  /// Its two steps: without the norm, and the norm alone.
+  Value projected_key() const;
+  Value normed_key(Value k) const;
+  Value value() const;
+  /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on, or at
+  /// the given positions.
+  Value rotate_query(Value q, const Count& first_position) const;
+  Value rotate_key(Value k, const Count& first_position) const;
+  /// The layer's cache "NAME.PART" with `rows` rows before the pass.
+  Value cache(const std::string& part, const Count& rows) const;
+  /// How queries see keys, the first query at position `first_position` among them.
+  Recorder::Attention attention(const Count& queries, const Count& keys,
+                                const Count& first_position) const;
+  /// That attention, its values with the keys' heads.
+  Value attend(Value q, Value k, Value v, const Count& first_position) const;
+};
+
+/// What a method puts in the place of `plain_attention`.
+using AttentionMethod = std::function<Value(const AttentionSite&)>;
+
+/// Keys rotated as they enter the cache "keys", values in "values", everything before visible. A
+/// layer with a kv_layer has neither keys nor values and reads those of that layer.
+Value plain_attention(const AttentionSite& site);
+
+/// The same over a prompt read in one pass that is never continued: its values are not kept.
+Value keys_cached_attention(const AttentionSite& site);
+
+/// A layer's cross-attention cache; layers may share one.
+struct CrossCache {
+  Value keys;
+  Value values;
+};
+
+/// One layer's cross-attention, as a method sees it.
+struct CrossSite {
+  Recorder& r;
+  const Architecture& architecture;
+  std::size_t index;
+  const std::string& name;  ///< "decoder.layers.3"
+
+  const LayerShape& layer() const { return architecture.decoder.layers[index]; }
+  /// The projection "NAME.cross_PART" to `features`, with its bias if the stack has one there.
+  Value project(std::string_view part, Value x, const Count& features, bool bias) const;
+  /// The cache "NAME.PART" with `rows` rows before the pass.
+  Value cache(const std::string& part, const Count& batch, const Count& rows) const;
+  Recorder::Attention attention() const;
+};
+
+/// What is kept of the encoder's states for a layer, and how its attention reads that. `before`
+/// holds the caches of the layers below.
+struct CrossMethod {
+  /// Projects encoder states [batch, length, hidden_size] and appends them to the empty cache.
+  std::function<CrossCache(const CrossSite&, Value encoder_states,
+                           const std::vector<CrossCache>& before)>
+      fill;
+  /// The cache as an earlier pass filled it.
+  std::function<CrossCache(const CrossSite&, const Count& batch, const Count& length,
+                           const std::vector<CrossCache>& before)>
+      read;
+  /// From the normed input [batch, tokens, hidden_size] to the heads' outputs.
+  std::function<Value(const CrossSite&, Value x, const CrossCache&)> attend;
+};
+
+/// Keys and values of each layer in "cross_keys" and "cross_values".
+CrossMethod plain_cross_attention();
+
+/// Which positions get logits. None: the pass ends with the hidden states of the last layer.
+enum class Logits { Last, All, None };
+/// "last" or "all". Throws Error with the nearest word.
+Logits parse_logits(std::string_view word);
+/// "last", "all" or "none"
+std::string_view name(Logits logits);
+
+/// What a method sees between two layers.
+struct LayerGap {
+  Recorder& r;
+  const Stack& stack;
+  std::size_t index;                ///< of the layer below
+  const OwnedKeyValues& below;      ///< its keys and queries
+  std::optional<Value>& positions;  ///< of the tokens that go on: to be set with them
+};
+
+/// The next layer's input from the output [batch, tokens, hidden_size] of the one below.
+using GapMethod = std::function<Value(const LayerGap&, Value x)>;
+
+/// The settings of a layer's attention, without mask and bias.
+Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
+
+/// The shape of one pass over a decoder.
+struct Pass {
+  Count batch = 1;
+  Count tokens = 1;        ///< new tokens of each sequence
+  Count past = {};         ///< tokens already in the cache
+  Count encoder_len = {};  ///< encoder-decoder models: rows of the cross-attention cache
+  Logits logits = Logits::Last;
+  AttentionMethod attention = plain_attention;  ///< of causal stacks
+  CrossMethod cross = plain_cross_attention();
+  /// An input "positions" [batch, tokens] says where the tokens stand in the text; else they follow
+  /// what is in the cache. Rotary or learned positions only.
+  bool given_positions = false;
+  GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
+  Count later = 0;                     ///< keys behind the pass's tokens, see CacheExchange
+};
+
+/// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads
+/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and
+/// for encoder-decoder models reads "layers.I.cross_keys", "layers.I.cross_values" [batch,
+/// encoder_len, G·hd], which must be `cross` when the same recording made them. Methods keep other
+/// tensors.
+Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
+                     const std::vector<CrossCache>& cross = {});
+
+/// Token ids [batch, length] (T5) or mel features [batch, 2·length, num_mel_bins] (Whisper)
+/// -> encoder states [batch, length, hidden_size].
+Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length);
+
+/// Encoder states -> every decoder layer's cross-attention cache.
+std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
+                                           const CrossMethod& method, Value encoder_states);
+
+}  // namespace kvcast

@@ -1,0 +1,76 @@
+/// Passes that a method runs before the base model's prefill: of a speculator, an auxiliary model,
+/// a part of the base model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "model/base/count.h"
+#include "model/config/architecture.h"
+#include "model/forward/recorder.h"
+#include "model/graph/graph.h"
+
+namespace kvcast {
+
+/// Where a helper model's weights are.
+enum class HelperWeights {
+  Checkpoint,  ///< of its name
+  BaseLayers,  ///< the base's own, of the layers that its architecture kept
+  /// Tensors in a folder of its name, without a model (KV Prediction's linear maps). No name: none
+  /// are there, and only random weights can stand for them.
+  Tensors,
+};
+
+/// A model of its own weights beside the base.
+struct HelperModel {
+  std::string prefix;  ///< of its weights' names in the graphs: "speculator."
+  std::string name;    ///< as the user wrote it: where the weights come from
+  Architecture architecture;
+  HelperWeights weights = HelperWeights::Checkpoint;
+};
+
+/// Which token ids a helper pass reads, its input "PREFIXtokens" [batch, tokens].
+enum class HelperTokens {
+  None,
+  Prompt,  ///< the prompt's first ones
+  Kept,    ///< the first of those that the selection keeps, at their own positions
+  Next,    ///< one, the most likely after the last pass with HelperResult::Logits
+};
+
+/// What leaves a helper pass besides cache tensors.
+enum class HelperResult {
+  Nothing,
+  Logits,      ///< [batch, 1, vocab_size]
+  Importance,  ///< of the prompt's tokens, [batch, prompt_len, 1]
+  /// Of the tokens that it reads, [batch, tokens, vocab_size]: they stand before the base's own
+  /// where logits of all positions are asked for.
+  PromptLogits,
+};
+
+/// A part of the time to the first token.
+enum class TtftPart { Speculator, LookAhead, Score, Probe, Auxiliary, Predictor, Base };
+inline constexpr std::size_t num_ttft_parts = 7;
+/// Of the nodes of an auxiliary's pass that are the predictor's part.
+inline constexpr std::string_view predictor_phase = "predictor";
+/// "look_ahead"
+std::string_view name(TtftPart part);
+
+struct HelperPass {
+  std::string name = {};  ///< "speculator prefill", "look-ahead"; in breakdowns and profiles
+  TtftPart part = TtftPart::Auxiliary;
+  NamePrefixes prefixes = {};
+  HelperTokens reads = HelperTokens::None;
+  HelperResult result = HelperResult::Nothing;
+  /// Prompt tokens that it works on; the pass does not run when there are none.
+  Count tokens = {};
+  /// It runs so many times, kv_len growing by 1 from `first_kv_len` on.
+  std::uint64_t steps = 1;
+  Count first_kv_len = 1;
+  Graph graph = {};
+  /// Of the cache tensors that no later pass makes larger, at the last step; the base's excluded.
+  Count cache_bytes = {};
+};
+
+}  // namespace kvcast

@@ -1,0 +1,224 @@
+#include "model/graph/graph.h"
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/topological_sort.hpp>
+
+#include "model/base/error.h"
+#include "model/graph/work.h"
+
+namespace kvcast {
+namespace {
+
+/// A run of consecutive nodes with the same layer number.
+struct LayerSpan {
+  std::size_t first = 0;
+  std::size_t size = 0;
+  int layer = no_layer;
+};
+
+std::vector<LayerSpan> layer_spans(const Graph& graph) {
+  std::vector<LayerSpan> spans;
+  const auto nodes = graph.nodes();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const bool same = !spans.empty() && nodes[i].layer == spans.back().layer &&
+                      nodes[i].phase == nodes[spans.back().first].phase;
+    if (!same) spans.push_back({i, 0, nodes[i].layer});
+    ++spans.back().size;
+  }
+  return spans;
+}
+
+bool same_operators(const Graph& graph, const LayerSpan& a, const LayerSpan& b) {
+  if (a.size != b.size || a.layer == no_layer || b.layer == no_layer) return false;
+  for (std::size_t i = 0; i < a.size; ++i) {
+    const Node& x = graph.nodes()[a.first + i];
+    const Node& y = graph.nodes()[b.first + i];
+    if (!(x.op == y.op) || x.label != y.label || x.phase != y.phase ||
+        graph.tensor(x.output).shape != graph.tensor(y.output).shape) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// True if every coefficient of p is at most the same one of q; sizes are never negative.
+bool nowhere_above(const Count& p, const Count& q) {
+  const Count rest = q - p;
+  return std::all_of(rest.terms().begin(), rest.terms().end(),
+                     [](const Count::Term& t) { return t.numerator >= 0; });
+}
+
+/// "encoder " and so on before "layer"; a decoder-only model has one kind of layer.
+std::string layer_kind(const std::string& phase) { return phase == "layers" ? "" : phase + " "; }
+
+/// Inside a quoted DOT string.
+std::string dot_text(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string shape_text(const TensorInfo& tensor, const Symbols& symbols) {
+  std::string text = "[";
+  for (const Count& dimension : tensor.shape) {
+    text += (text.size() > 1 ? ", " : "") + symbols.to_string(dimension);
+  }
+  return text + "] " + std::string(name(tensor.dtype));
+}
+
+}  // namespace
+
+std::string_view name(Storage storage) {
+  switch (storage) {
+    case Storage::Weights: return "weights";
+    case Storage::KvCache: return "kv_cache";
+    case Storage::Activations: return "activations";
+    case Storage::Messages: return "messages";
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+Count TensorInfo::elements() const {
+  Count product = 1;
+  for (const Count& dimension : shape) product = product * dimension;
+  return product;
+}
+
+TensorId Graph::add_tensor(TensorInfo info) {
+  tensors_.push_back(std::move(info));
+  return {static_cast<std::uint32_t>(tensors_.size() - 1)};
+}
+
+TensorId Graph::add_node(Node node, TensorInfo output) {
+  for (const TensorId input : node.inputs) KVCAST_ASSERT(input.index < tensors_.size());
+  output.producer = NodeId{static_cast<std::uint32_t>(nodes_.size())};
+  node.output = add_tensor(std::move(output));
+  nodes_.push_back(std::move(node));
+  return nodes_.back().output;
+}
+
+std::vector<NodeId> predecessors(const Graph& graph, NodeId id) {
+  std::vector<NodeId> result;
+  for (const TensorId input : graph.node(id).inputs) {
+    const auto producer = graph.tensor(input).producer;
+    if (producer) result.push_back(*producer);
+  }
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+std::size_t critical_path_nodes(const Graph& graph) {
+  using Dag = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS>;
+  const std::size_t n = graph.nodes().size();
+  Dag dag(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    for (const NodeId before : predecessors(graph, {i})) boost::add_edge(before.index, i, dag);
+  }
+  std::vector<Dag::vertex_descriptor> reversed;
+  reversed.reserve(n);
+  boost::topological_sort(dag, std::back_inserter(reversed));  // throws on a cycle
+  std::vector<std::size_t> length(n, 1);
+  std::size_t longest = 0;
+  for (auto it = reversed.rbegin(); it != reversed.rend(); ++it) {
+    for (const auto edge : boost::make_iterator_range(boost::in_edges(*it, dag))) {
+      length[*it] = std::max(length[*it], length[boost::source(edge, dag)] + 1);
+    }
+    longest = std::max(longest, length[*it]);
+  }
+  return longest;
+}
+
+std::vector<Count> activation_peaks(const Graph& graph) {
+  const auto tensors = graph.tensors();
+  const auto nodes = graph.nodes();
+  std::vector<std::size_t> last_reader(tensors.size(), 0);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].producer) last_reader[t] = tensors[t].producer->index;
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (const TensorId input : nodes[i].inputs) last_reader[input.index] = i;
+  }
+  std::vector<std::vector<std::size_t>> dying(nodes.size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].storage == Storage::Activations) dying[last_reader[t]].push_back(t);
+  }
+  Count live;
+  for (const TensorInfo& t : tensors) {
+    if (!t.producer && t.storage == Storage::Activations) live += t.bytes();
+  }
+  std::set<Count> peaks;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const TensorInfo& output = graph.tensor(nodes[i].output);
+    if (output.storage == Storage::Activations) live += output.bytes();
+    peaks.insert(live);
+    for (const std::size_t t : dying[i]) live -= tensors[t].bytes();
+  }
+  // A peak that is nowhere above another one can never be the maximum.
+  std::vector<Count> maximal;
+  for (const Count& p : peaks) {
+    const bool dominated = std::any_of(peaks.begin(), peaks.end(), [&](const Count& q) {
+      return !(p == q) && nowhere_above(p, q);
+    });
+    if (!dominated) maximal.push_back(p);
+  }
+  return maximal;
+}
+
+void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
+               std::string_view title) {
+  const auto spans = layer_spans(graph);
+  const auto nodes = graph.nodes();
+  std::vector<std::size_t> drawn_as(nodes.size());
+  const std::string name_text = dot_text(title);
+  out << "digraph \"" << name_text << "\" {\n"
+      << "  label=\"" << name_text << "\"; labelloc=t; rankdir=TB;\n"
+      << "  node [shape=box, style=rounded, fontname=\"Helvetica\", fontsize=10];\n";
+  for (std::size_t s = 0; s < spans.size();) {
+    std::size_t repeats = 1;
+    while (s + repeats < spans.size() && same_operators(graph, spans[s], spans[s + repeats])) {
+      ++repeats;
+    }
+    const LayerSpan& span = spans[s];
+    if (span.layer != no_layer) {
+      out << "  subgraph cluster_" << s << " {\n    label=\"" << layer_kind(nodes[span.first].phase)
+          << "layer " << span.layer;
+      if (repeats > 1) out << " to " << spans[s + repeats - 1].layer << " (x" << repeats << ")";
+      out << "\"; color=gray;\n";
+    }
+    for (std::size_t i = 0; i < span.size; ++i) {
+      const std::size_t index = span.first + i;
+      const Node& node = nodes[index];
+      for (std::size_t r = 0; r < repeats; ++r) drawn_as[spans[s + r].first + i] = index;
+      const Work w = work(graph, node);
+      out << "    n" << index << " [label=\"" << node.label << "\\n"
+          << name(node.op) << " " << shape_text(graph.tensor(node.output), symbols);
+      if (!w.flops.is_zero()) out << "\\nFLOPs " << symbols.to_string(w.flops);
+      out << "\"];\n";
+    }
+    if (span.layer != no_layer) out << "  }\n";
+    s += repeats;
+  }
+  std::set<std::pair<std::size_t, std::size_t>> edges;
+  for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+    for (const NodeId before : predecessors(graph, {i})) {
+      edges.emplace(drawn_as[before.index], drawn_as[i]);
+    }
+  }
+  for (const auto& [from, to] : edges) {
+    // An edge from a repeated layer back to its own first operators is the residual stream.
+    out << "  n" << from << " -> n" << to << (from >= to ? " [style=dashed, constraint=false]" : "")
+        << ";\n";
+  }
+  out << "}\n";
+}
+
+}  // namespace kvcast

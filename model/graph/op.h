@@ -1,0 +1,396 @@
+/// The tensor operators that a forward pass is made of.
+///
+/// `Op` is a closed variant: a new operator does not compile until every interpreter (work, cost,
+/// simulation, execution) handles it. The structs hold attributes only; shapes and element types
+/// stand with the tensors that a node of the `Graph` reads and writes.
+///
+/// Layouts: hidden states are [batch, tokens, features], heads side by side within the features
+/// ([batch, tokens, num_heads · head_dim]); scores are [batch, num_attention_heads, queries, keys].
+/// Weights are stored [out_features, in_features], as PyTorch's nn.Linear does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/base/count.h"
+
+namespace kvcast {
+
+/// Head counts of one attention layer. Query head i reads key-value head
+/// i / (num_attention_heads / num_key_value_heads).
+struct Heads {
+  std::uint64_t num_attention_heads = 0;
+  std::uint64_t num_key_value_heads = 0;
+  std::uint64_t head_dim = 0;
+  bool operator==(const Heads&) const = default;
+};
+
+/// The frequencies of a rotary embedding, computed once for a model.
+struct RopeTable {
+  std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
+  double gain = 1;                          ///< on cos and sin (longrope)
+  double position_scale = 1;                ///< positions are divided by it (linear scaling)
+  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
+  bool operator==(const RopeTable&) const = default;
+};
+
+/// Which (query, key) pairs are visible. Query i stands at position `past + i`.
+struct Mask {
+  bool causal = true;
+  std::uint64_t window = 0;  ///< keys visible to a query, itself included; 0: all before it
+  Count past;                ///< tokens in the cache before the first query
+  bool operator==(const Mask&) const = default;
+};
+
+/// y[b,t,:] = table[ids[b,t],:].  Inputs: table [rows, features], ids [batch, tokens].
+struct Embedding {
+  bool operator==(const Embedding&) const = default;
+};
+
+/// y = x·Wᵀ (+ bias).  Inputs: x [..., in], W [out, in], optionally bias [out].
+/// Work: 2·rows·out·in FLOPs, and rows·out for the bias.
+struct Linear {
+  bool operator==(const Linear&) const = default;
+};
+
+/// A product of each head's features with the head's own block of one weight [G·out, in], query
+/// head h with block i = h / (H/G):  y_h = W_i·x_h, or y_h = W_iᵀ·x_h if `transposed`.
+/// Inputs: x [..., H·in] (transposed: H·out), W.  Work: 2·rows·H·out·in FLOPs.
+struct HeadLinear {
+  std::uint64_t num_heads = 0;   ///< H
+  std::uint64_t num_blocks = 0;  ///< G
+  bool transposed = false;
+  bool operator==(const HeadLinear&) const = default;
+};
+
+/// scores[b,h,i,j] = q[b,i,h]·k[b,j,g(h)], all pairs, masked or not, as eager kernels do.
+/// Inputs: q [batch, queries, H·hd], k [batch, keys, G·hd].  Work: 2·batch·H·queries·keys·hd FLOPs.
+struct AttentionScores {
+  Heads heads;
+  bool operator==(const AttentionScores&) const = default;
+};
+
+/// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)], all pairs.
+/// Inputs: probabilities [batch, H, queries, keys], v [batch, keys, G·hd].
+struct AttentionValues {
+  Heads heads;
+  bool operator==(const AttentionValues&) const = default;
+};
+
+/// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)] over the keys of at least `threshold`
+/// probability.  Inputs: as AttentionValues.  With `unrotate` the rows of v are keys, `rope_heads`
+/// of them side by side, kept rotated from position 0 on: those that some head takes are turned
+/// back. Work, if none is skipped: 1 comparison and 2·vd FLOPs a pair, 6 a rotated pair of each
+/// row. What a run skips is up to its probabilities; it says how much (execute::Skipped).
+struct SparseValues {
+  Heads heads;
+  double threshold = 0;
+  std::shared_ptr<const RopeTable> unrotate = nullptr;
+  std::uint64_t rope_heads = 0;
+  bool operator==(const SparseValues&) const = default;
+};
+
+/// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
+/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys]. Values may
+/// have heads of their own width vd, [batch, keys, Gv·vd] -> [batch, queries, H·vd].
+/// Work per visible pair and head: 2·hd and 2·vd FLOPs for the two products, 1 for the scale unless
+/// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1
+/// division per output element. Keys and values that some query sees are read once, a tensor that
+/// is both once in all, and so is the bias of visible pairs.
+/// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+struct TiledAttention {
+  Heads heads;
+  double scale = 1;
+  double softcap = 0;  ///< scores become softcap·tanh(score/softcap); 0: none
+  Mask mask;
+  Count visible_pairs;  ///< per sequence and head, see visible_pairs() in model/work.h
+  Count visible_keys;   ///< per sequence: keys that at least one query sees
+  std::uint64_t num_value_heads = 0;  ///< Gv; 0: as keys
+  std::uint64_t value_dim = 0;        ///< vd; 0: as keys
+  bool values_are_keys = false;       ///< v is the same tensor as k
+  /// Keys are stored unrotated, from position 0 on, and rotated as they are read; null: not so.
+  /// Work: 6 FLOPs a rotated pair of each visible key.
+  std::shared_ptr<const RopeTable> key_rope = nullptr;
+
+  /// The values' heads.
+  Heads value_heads() const {
+    return {heads.num_attention_heads,
+            num_value_heads > 0 ? num_value_heads : heads.num_key_value_heads,
+            value_dim > 0 ? value_dim : heads.head_dim};
+  }
+  bool operator==(const TiledAttention&) const = default;
+};
+
+/// The largest probability that some head gives a key:  out[b,j,i] = max over h of
+/// pooled[b,h,i,j], and of before[b,j,i]. With `pool` > 0 a row of probabilities is averaged over
+/// that many neighbours, zeros beyond its ends, always divided by `pool`; else it is as it is.
+/// Inputs: probabilities [batch, H, queries, keys], optionally before [batch, keys, queries], the
+/// shape of the output. Work for each probability: 1 comparison, and with pooling `pool` additions,
+/// of the zeros too, and 1 division.
+struct LargestProbability {
+  std::uint64_t pool = 0;
+  bool operator==(const LargestProbability&) const = default;
+};
+
+/// Which tokens go on to the next layer: the last one, and those that it attends to most, summed
+/// over the heads; the first among equals.  Input: probabilities of one query [batch, H, 1,
+/// tokens]; output: their indices [batch, n], ascending.  Work: 1 FLOP a probability; ordering is
+/// not counted.
+struct KeepTokens {
+  bool operator==(const KeepTokens&) const = default;
+};
+
+/// Rows of each sequence.  Inputs: x [batch, tokens, features] or [batch, tokens], indices [batch,
+/// n]; output [batch, n, features] or [batch, n]. Only these rows are read.
+struct GatherRows {
+  bool operator==(const GatherRows&) const = default;
+};
+
+/// The tokens that a KeepTokens leaves behind.  Input: the indices that it keeps [batch, n];
+/// output: the others [batch, m], ascending.
+struct DropTokens {
+  bool operator==(const DropTokens&) const = default;
+};
+
+// Tensors that methods keep beside a cache say in [batch, rows, 1] of which tokens its rows are.
+// Searching is not counted: only what is read and written.
+
+/// Which wanted tokens have no row in a cache.  Inputs: the cache's tokens [batch, rows, 1], the
+/// wanted ones [batch, n], ascending, the last of which is the pass's own and has none; output
+/// [batch, missing + 1], ascending. A run finds how many are missing.
+struct MissingTokens {
+  Symbol missing;
+  bool operator==(const MissingTokens&) const = default;
+};
+
+/// The rows of some tokens.  Inputs: cache [batch, rows, features], its tokens [batch, rows, 1],
+/// the wanted ones [batch, n]; output [batch, n, features].
+struct TokenRows {
+  bool operator==(const TokenRows&) const = default;
+};
+
+/// The same for all but the last token, whose row is the last one of x.  Inputs: cache, its tokens,
+/// x [batch, m, features], the wanted tokens [batch, n].
+struct TokenStates {
+  bool operator==(const TokenStates&) const = default;
+};
+
+/// Writes rows of all tokens but the last over those that a cache has of them.  Inputs: cache
+/// [batch, rows, features], its tokens, x [batch, n, features], the tokens of x [batch, n]; output:
+/// the same cache.
+struct StoreStates {
+  bool operator==(const StoreStates&) const = default;
+};
+
+/// The additive mask [batch, 1, queries, keys] of tokens that are not side by side: 0 where the
+/// key's is not behind the query's, the lowest number where it is.  Inputs: tokens of the queries
+/// [batch, queries], of the keys [batch, keys].
+struct TokenMask {
+  bool operator==(const TokenMask&) const = default;
+};
+
+/// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
+/// divide).
+struct Softmax {
+  bool operator==(const Softmax&) const = default;
+};
+
+/// What an element-wise operator computes; FLOPs an element in brackets.
+enum class Function {
+  Copy,         ///< x [0]; also layout and element-type changes
+  Add,          ///< x + y [1]
+  Multiply,     ///< x · y [1]
+  Scale,        ///< parameter · x [1]
+  ClampBelow,   ///< max(x, parameter) [1]
+  Square,       ///< x² [1]
+  Center,       ///< x - y, y one number a row [1]
+  InverseRoot,  ///< 1/sqrt(x + parameter) [3]
+  SoftCap,      ///< parameter·tanh(x/parameter) [3]
+  Relu,         ///< max(x, 0) [1]
+  Silu,         ///< x/(1 + exp(-x)) [4]
+  Gelu,         ///< x/2·(1 + erf(x/√2)) [5]
+  GeluTanh,     ///< x/2·(1 + tanh(√(2/π)(x + 0.044715·x³))) [9]
+  OnePlus,      ///< 1 + x [1]
+};
+
+std::string_view name(Function function);
+std::uint64_t flops_per_element(Function function);
+
+/// Inputs: x, and y for Add, Multiply and Center. y's dimensions are aligned with x's last ones; a
+/// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y of
+/// more dimensions than x holds one number for each run of elements(x)/elements(y) elements.
+struct Elementwise {
+  Function function = Function::Copy;
+  double parameter = 0;
+  bool operator==(const Elementwise&) const = default;
+};
+
+/// f(gate)·up in one kernel, f an activation.  Inputs: gate, up.
+/// Work: the activation's FLOPs and 1 more an element.
+struct GatedActivation {
+  Function function = Function::Silu;
+  bool operator==(const GatedActivation&) const = default;
+};
+
+/// Mean over the last dimension: [..., n] -> [..., 1].  Work: 1 FLOP an element.
+struct RowMean {
+  bool operator==(const RowMean&) const = default;
+};
+
+/// y = w·x·rsqrt(mean(x²) + eps), over the last dimension or, with `groups` > 1, over each of that
+/// many equal parts of it with one shared w (query and key norms). `unit_offset`: the weight is
+/// 1 + w (Gemma).  Work: 4 FLOPs an element and 3 a row.
+/// Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4.
+struct RmsNorm {
+  double eps = 0;
+  bool unit_offset = false;
+  std::uint64_t groups = 1;
+  bool operator==(const RmsNorm&) const = default;
+};
+
+/// y = (x - mean)·rsqrt(variance + eps)·w + b, the biased variance; w and b are optional inputs.
+/// Work: 5 FLOPs an element, 1 more for each of w and b, and 4 a row.
+struct LayerNorm {
+  double eps = 0;
+  bool operator==(const LayerNorm&) const = default;
+};
+
+/// Rotates the first 2·inverse_frequencies dims of each head by position·frequency, half-split.
+/// Inputs: x [batch, tokens, num_heads·head_dim], optionally positions [batch, tokens], which then
+/// hold in the place of first_position. Work: 6 FLOPs a rotated pair.
+/// Source: Su et al. 2021 (arXiv:2104.09864), eq. 15, in the half-split layout of transformers.
+struct Rope {
+  std::uint64_t num_heads = 0;
+  std::uint64_t head_dim = 0;
+  std::shared_ptr<const RopeTable> table;
+  Count first_position;  ///< of token 0; positions are consecutive
+  bool inverse = false;  ///< rotates back: by -position·frequency, with the inverse gain
+  bool operator==(const Rope&) const = default;
+};
+
+/// cos or sin of position·frequency for `head_dim` dims of consecutive positions: no input, output
+/// [tokens, head_dim]; dims that are not rotated hold 1 (cos) or 0 (sin). Or of positions [batch,
+/// tokens], its input: output [batch, tokens, head_dim]. Eager kernels only.
+/// Work: 2 FLOPs an element.
+struct RopeAngles {
+  bool sine = false;
+  std::shared_ptr<const RopeTable> table;
+  Count first_position;
+  bool inverse = false;  ///< of Rope
+  bool operator==(const RopeAngles&) const = default;
+};
+
+/// [a | b | rest] -> [-b | a | 0] in each head, a and b the two halves of the rotated dims. Eager
+/// kernels only.  Work: 1 FLOP an element.
+struct RotateHalf {
+  std::uint64_t num_heads = 0;
+  std::uint64_t rotary_dims = 0;
+  bool operator==(const RotateHalf&) const = default;
+};
+
+/// Appends new rows to a cache.  Inputs: past [batch, past, features], rows [batch, n, features];
+/// output: the same cache with past + n rows. Only the new rows are read and written.
+struct CacheAppend {
+  bool operator==(const CacheAppend&) const = default;
+};
+
+/// Drops `dropped` rows of a cache behind its first `kept_first`, and moves the later rows up.
+/// Input: a cache [batch, rows, features]; output: the same cache with rows - dropped rows.
+/// Only the moved rows are read and written.
+struct CacheEvict {
+  std::uint64_t kept_first = 0;
+  Count dropped;
+  Count moved;  ///< rows behind the gap, 0 when there is none
+  bool operator==(const CacheEvict&) const = default;
+};
+
+/// Rows behind one another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
+/// [batch, n, features]; output [batch, past + n, features]. All rows are read and written.
+struct JoinRows {
+  bool operator==(const JoinRows&) const = default;
+};
+
+/// Sends rows of a cache to another rank of the run (model/methods/placement.h), as many as the
+/// message has.  Input: cache [batch, rows, features]; output: the message [batch, sent, features].
+/// The n-th Send to a rank is what the n-th Receive there from the sender waits for.
+/// Work: the sent rows are read from the cache and written as a message.
+struct Send {
+  std::uint64_t rank = 0;  ///< that gets them
+  Count first_row;         ///< of the cache
+  bool operator==(const Send&) const = default;
+};
+
+/// Waits for rows of a cache from another rank.  Inputs: cache [batch, rows, features], the message
+/// [batch, sent, features]; output: the same cache with the sent rows from `first_row` on.
+/// Work: the message is read and its rows are written to the cache.
+struct Receive {
+  std::uint64_t rank = 0;  ///< that has sent them
+  Count first_row;         ///< of the cache
+  bool operator==(const Receive&) const = default;
+};
+
+/// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
+struct RepeatHeads {
+  std::uint64_t repeats = 1;
+  std::uint64_t head_dim = 0;
+  bool operator==(const RepeatHeads&) const = default;
+};
+
+/// The last token of each sequence: [batch, tokens, features] -> [batch, 1, features].
+struct LastToken {
+  bool operator==(const LastToken&) const = default;
+};
+
+/// One-dimensional convolution over time with padding kernel/2.
+/// Inputs: x [batch, frames, in], W [out, in, kernel], bias [out]; output [batch, frames/stride,
+/// out].  Work: 2·output rows·out·in·kernel FLOPs (padded taps count) and output rows·out (bias).
+struct Conv1d {
+  std::uint64_t kernel = 3;
+  std::uint64_t stride = 1;
+  bool operator==(const Conv1d&) const = default;
+};
+
+/// T5's bucketed position bias: table [buckets, H] -> [H, queries, keys]; query i stands at
+/// `first_position + i`.  Source: Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
+struct RelativePositionBias {
+  std::uint64_t num_buckets = 32;
+  std::uint64_t max_distance = 128;
+  bool bidirectional = true;
+  Count first_position;
+  bool operator==(const RelativePositionBias&) const = default;
+};
+
+/// ALiBi: no input, output [H, 1, keys] = slope_h·j, slope and product rounded to bf16, times
+/// `scale`.  Work: 2 FLOPs an element.  Source: Press et al. 2022 (arXiv:2108.12409), section 3.
+struct AlibiBias {
+  double scale = 1;
+  bool operator==(const AlibiBias&) const = default;
+};
+
+/// The additive mask [queries, keys]: 0 where visible, the lowest number where not. No input.
+struct CausalMask {
+  Mask mask;
+  bool operator==(const CausalMask&) const = default;
+};
+
+using Op =
+    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
+                 TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
+                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict,
+                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
+                 DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
+                 RelativePositionBias, AlibiBias, CausalMask>;
+
+/// "linear", "tiled_attention", "silu", ...
+std::string_view name(const Op& op);
+
+/// From one rank to another.
+inline bool is_message(const Op& op) {
+  return std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op);
+}
+
+}  // namespace kvcast

@@ -1,0 +1,23 @@
+/// Numbers as files spell them.
+#pragma once
+
+#include <charconv>
+#include <limits>
+#include <string_view>
+#include <system_error>
+
+namespace kvcast {
+
+/// Of a cell or coordinate that has none: an empty cell in a CSV file.
+inline constexpr double no_value = std::numeric_limits<double>::quiet_NaN();
+
+/// True if all of `text` is a number that `value` can hold: no sign where it has none, no blanks,
+/// no unit. "nan" and "inf" are numbers of a double.
+template <typename Number>
+bool parse_number(std::string_view text, Number& value) {
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && rest == end;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,12 @@
+/// The tokenizer's part of a GGUF file's metadata.
+#pragma once
+
+#include "model/io/text/tokenizer.h"
+#include "model/io/weights/gguf.h"
+
+namespace kvcast::text {
+
+/// The keys tokenizer.ggml.*. Throws Error naming the file and the key.
+GgufVocabulary gguf_vocabulary(const GgufFile& file);
+
+}  // namespace kvcast::text

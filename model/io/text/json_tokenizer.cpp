@@ -1,0 +1,152 @@
+#include "model/io/text/json_tokenizer.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/io/text/bpe_tokenizer.h"
+#include "model/io/text/json_parts.h"
+#include "model/io/text/json_pipeline.h"
+
+namespace kvcast::text {
+namespace {
+
+using nlohmann::json;
+
+Vocabulary read_vocabulary(const JsonObject& model) {
+  const json& tokens = model.at("vocab");
+  if (!tokens.is_object()) model.fail("vocab", "an object from tokens to ids");
+  Vocabulary vocabulary(tokens.size(), model.place_of("vocab"));
+  for (const auto& [token, id] : tokens.items()) {
+    vocabulary.add(token, read_id(id, vocabulary.place()));
+  }
+  return vocabulary;
+}
+
+/// "left right", or ["left", "right"] where tokens may contain blanks.
+template <typename Place>
+std::pair<std::string, std::string> read_pair(const json& entry, const Place& place) {
+  if (entry.is_string()) {
+    const std::string text = entry.get<std::string>();
+    const std::size_t blank = text.find(' ');
+    if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos) {
+      return {text.substr(0, blank), text.substr(blank + 1)};
+    }
+  } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
+             entry[1].is_string()) {
+    return {entry[0].get<std::string>(), entry[1].get<std::string>()};
+  }
+  std::string shown = entry.dump(-1, ' ', false, json::error_handler_t::replace);
+  throw Error(place(), shown.substr(0, 60), "two tokens");
+}
+
+std::vector<Merge> read_merges(const JsonObject& model, const Vocabulary& vocabulary) {
+  const json& list = list_at(model, "merges");
+  std::vector<Merge> merges;
+  merges.reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto place = [&] { return place_of_entry(model.place_of("merges"), i); };
+    if (i == 0 && list[i].is_string() && list[i].get<std::string>().starts_with("#version")) {
+      continue;
+    }
+    const auto [left, right] = read_pair(list[i], place);
+    const auto id = [&](const std::string& token) {
+      const auto known = vocabulary.id_of(token);
+      if (!known) throw Error(place(), "'" + token + "'", "tokens of the vocabulary");
+      return *known;
+    };
+    merges.push_back({id(left), id(right), id(left + right)});
+  }
+  return merges;
+}
+
+void reject_text(const JsonObject& model, const char* key) {
+  if (model.has(key) && !model.text(key).empty()) model.fail(key, "null; affixes are unknown here");
+}
+
+BpeOptions read_options(const JsonObject& model, const Vocabulary& vocabulary) {
+  BpeOptions options;
+  if (model.has("dropout") && model.at("dropout") != 0) model.fail("dropout", "null or 0");
+  reject_text(model, "continuing_subword_prefix");
+  reject_text(model, "end_of_word_suffix");
+  options.fuse_unknown = model.flag_or("fuse_unk", false);
+  options.ignore_merges = model.flag_or("ignore_merges", false);
+  const std::string unknown = model.text_or("unk_token", "");
+  if (!unknown.empty()) {
+    options.unknown = vocabulary.id_of(unknown);
+    if (!options.unknown) model.fail("unk_token", "a token of the vocabulary");
+  }
+  if (model.flag_or("byte_fallback", false)) {
+    options.byte_tokens.emplace();
+    for (std::size_t byte = 0; byte < options.byte_tokens->size(); ++byte) {
+      constexpr std::string_view digits = "0123456789ABCDEF";
+      const std::string token = std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">";
+      (*options.byte_tokens)[byte] = vocabulary.id_of(token);
+    }
+  }
+  return options;
+}
+
+const json& part_or_null(const json& document, const char* key) {
+  static const json null;
+  const auto part = document.find(key);
+  return part == document.end() ? null : *part;
+}
+
+void require_ids(const std::vector<TokenId>& ids, const TokenizerBackend& tokenizer,
+                 const std::string& place) {
+  for (const TokenId id : ids) {
+    if (id >= tokenizer.vocab_size()) {
+      throw Error(place, "id " + std::to_string(id),
+                  "ids below " + std::to_string(tokenizer.vocab_size()));
+    }
+  }
+}
+
+}  // namespace
+
+std::string model_type(const json& document, const std::string& place) {
+  // Files from before tokenizers 0.5 leave it out, and then it is BPE if it has merges.
+  const JsonObject model = JsonObject(document, place).object("model");
+  return model.text_or("type", model.has("merges") ? "BPE" : "none");
+}
+
+std::unique_ptr<TokenizerBackend> make_json_tokenizer(const json& document,
+                                                      const std::string& place) {
+  const JsonObject root(document, place);
+  const JsonObject model = root.object("model");
+  const std::string type = model_type(document, place);
+  if (type != "BPE") {
+    throw Error(model.place_of("type"), "'" + type + "'",
+                "'BPE'; for 'Unigram', load the SentencePiece model beside the file");
+  }
+  static_cast<void>(model.has("type"));
+
+  Vocabulary vocabulary = read_vocabulary(model);
+  std::vector<Merge> merges = read_merges(model, vocabulary);
+  BpeOptions options = read_options(model, vocabulary);
+  model.reject_unknown_keys();
+  Frame frame = read_post_processor(part_or_null(document, "post_processor"),
+                                    root.place_of("post_processor"));
+  auto tokenizer = make_bpe_tokenizer(
+      {.place = place,
+       .vocabulary = std::move(vocabulary),
+       .merges = std::move(merges),
+       .options = std::move(options),
+       .added_tokens =
+           read_added_tokens(part_or_null(document, "added_tokens"), root.place_of("added_tokens")),
+       .normalizer =
+           read_normalizer(part_or_null(document, "normalizer"), root.place_of("normalizer")),
+       .pre_tokenizer = read_pre_tokenizer(part_or_null(document, "pre_tokenizer"),
+                                           root.place_of("pre_tokenizer")),
+       .decoder = read_decoder(part_or_null(document, "decoder"), root.place_of("decoder")),
+       .prefix = std::move(frame.prefix),
+       .suffix = std::move(frame.suffix)});
+  require_ids(tokenizer->prefix, *tokenizer, root.place_of("post_processor"));
+  require_ids(tokenizer->suffix, *tokenizer, root.place_of("post_processor"));
+  return tokenizer;
+}
+
+}  // namespace kvcast::text

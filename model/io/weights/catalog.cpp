@@ -1,0 +1,74 @@
+#include "model/io/weights/catalog.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/io/weights/gguf.h"
+#include "model/io/weights/gguf_model.h"
+#include "model/io/weights/mapped_file.h"
+
+namespace kvcast {
+namespace fs = std::filesystem;
+
+Catalog::Catalog(fs::path root) : root_(std::move(root)) {
+  std::error_code ec;
+  if (!fs::is_directory(root_ / "models", ec)) {
+    throw Error("data folder " + root_.string(), "no folder 'models' in it",
+                "kvcast's data folder (set KVCAST_DATA, or pass --data)");
+  }
+}
+
+std::vector<std::string> Catalog::names(std::string_view folder) const {
+  std::vector<std::string> found;
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(root_ / folder, ec)) {
+    if (entry.path().extension() == ".json") found.push_back(entry.path().stem().string());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+fs::path Catalog::find(std::string_view folder, std::string_view kind,
+                       const std::string& name_or_path) const {
+  const std::vector<std::string> known = names(folder);
+  if (std::binary_search(known.begin(), known.end(), name_or_path)) {
+    return root_ / folder / (name_or_path + ".json");
+  }
+  const fs::path path(name_or_path);
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    if (fs::exists(path / "config.json", ec)) return path / "config.json";
+    throw Error(path.string(), "a folder without config.json",
+                "a checkpoint folder with config.json");
+  }
+  if (fs::exists(path, ec)) return path;
+  const bool looks_like_path = name_or_path.find('/') != std::string::npos ||
+                               path.extension() == ".json" || path.extension() == ".gguf";
+  if (looks_like_path) throw Error(name_or_path + ": no such file");
+  throw unknown_name(kind, name_or_path, known);
+}
+
+Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
+                        const std::vector<ConfigOverride>& overrides) {
+  const fs::path path = catalog.find("models", "model", name_or_path);
+  std::string name = path.stem().string();
+  fs::path origin = path;
+  nlohmann::json config;
+  if (path.extension() == ".gguf") {
+    config = gguf_config(read_gguf(MappedFile::open(path)));
+  } else {
+    config = read_json_file(path);
+    if (name == "config") {
+      origin = fs::absolute(path).parent_path();
+      if (origin.has_filename()) name = origin.filename().string();
+    }
+  }
+  Architecture a = read_config(config, name, path.string(), overrides);
+  if (overrides.empty()) a.origin = origin;
+  return a;
+}
+
+}  // namespace kvcast

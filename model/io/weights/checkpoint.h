@@ -1,0 +1,100 @@
+/// A model with its weights: a Hugging Face folder (config.json and safetensors) or a GGUF file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config/architecture.h"
+#include "model/graph/graph.h"
+#include "model/io/weights/stored_tensor.h"
+#include "model/io/weights/weight_source.h"
+
+namespace kvcast {
+
+struct GgufFile;
+
+/// Reads one weight of the forward pass by its rows, whatever its form in the file.
+class WeightReader {
+ public:
+  WeightReader(StoredTensor tensor, WeightSource source);
+  /// Random numbers in the place of a stored tensor, the same for the same seed.
+  WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
+  /// The rows of the weight that begin at row `first`, as fp32; a row is everything behind the
+  /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
+  /// not finite.
+  void read_rows(std::size_t first, std::span<float> out) const;
+  /// The same as fp64: stored FP64 exactly, all else, random numbers too, the fp32 values.
+  void read_rows(std::size_t first, std::span<double> out) const;
+  /// Lets go of the file's pages in memory; nothing to do for random numbers.
+  void forget() const;
+
+  const StoredTensor& tensor() const { return tensor_; }
+  /// The weight's own shape.
+  std::vector<std::uint64_t> shape() const;
+
+ private:
+  template <typename N>
+  void read_numbers(std::size_t first, std::span<N> out) const;
+
+  StoredTensor tensor_;
+  WeightSource source_;
+  std::uint64_t seed_ = 0;
+};
+
+class Checkpoint {
+ public:
+  /// Reads headers and configuration, no weights. Throws Error: no such file, no checkpoint there,
+  /// a broken header or configuration.
+  explicit Checkpoint(const std::filesystem::path& path);
+  /// A model of random weights, for measuring what its shape costs: norms near 1, matrices that
+  /// keep the size of what they multiply.
+  Checkpoint(Architecture architecture, std::uint64_t seed);
+
+  /// Tensors under their own names, all of which begin with `prefix`, which the weights' names
+  /// lack: linear maps of KV Prediction. The architecture stays empty.
+  static Checkpoint of_tensors(const std::filesystem::path& folder, std::string_view prefix);
+  /// The same weights, as many layers as `kept`: layer i is layer kept[i] of this one. Throws Error
+  /// as prune_layers does.
+  Checkpoint pruned(std::span<const std::size_t> kept) const;
+
+  const Architecture& architecture() const { return architecture_; }
+  const std::filesystem::path& path() const { return path_; }
+  bool is_random() const { return seed_.has_value(); }
+  /// The GGUF file, for its metadata; null for a folder.
+  const GgufFile* gguf() const { return gguf_.get(); }
+  /// Bytes of all tensors as they are stored.
+  std::uint64_t stored_bytes() const;
+
+  /// Throws Error naming the file and the tensor unless the weight is there in this shape.
+  void check(const TensorInfo& weight) const;
+  /// For all weights of a model, each one checked: throws Error naming a stored tensor that none of
+  /// them is made of, in whole or in part, and that is no known buffer.
+  void check_nothing_left(const std::vector<std::string>& weights) const;
+  /// Throws Error naming the file and the tensors looked for when the weight is missing.
+  WeightReader reader(const std::string& weight) const;
+  /// The same, or random numbers in the weight's shape.
+  WeightReader reader(const TensorInfo& weight) const;
+
+ private:
+  Checkpoint() = default;
+  void take(StoredTensors stored);
+  WeightSource source_of(const std::string& weight) const;
+
+  std::filesystem::path path_;
+  std::shared_ptr<const GgufFile> gguf_;
+  Architecture architecture_;
+  std::optional<std::uint64_t> seed_;         ///< of random weights
+  std::optional<std::string> tensor_prefix_;  ///< of of_tensors()
+  std::optional<Architecture> whole_;         ///< what the files hold, if more than the model
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::map<std::string, SkippedTensor, std::less<>> skipped_;
+};
+
+}  // namespace kvcast

@@ -1,0 +1,250 @@
+#include "model/io/weights/stored_tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "model/base/error.h"
+#include "model/base/units.h"
+#include "model/io/weights/mapped_file.h"
+
+namespace kvcast {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoint files are little-endian");
+
+constexpr std::size_t chunk = 4096;  // elements converted and checked while they are in the cache
+constexpr std::uint32_t infinity_bits = 0x7f800000;
+constexpr std::uint64_t infinity_bits64 = 0x7ff0000000000000;
+static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559,
+              "numbers too large for a float become infinities");
+
+/// Stored numbers may lie on any address.
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/// Exact for every half, without a branch, so that loops over it become vector code.
+float half_to_float(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16;
+  const std::uint32_t magnitude = half & 0x7fffu;
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<int>(magnitude)) * 0x1p-24f);
+  const std::uint32_t normal = (magnitude << 13) + (112u << 23);
+  const std::uint32_t special = normal + (112u << 23);  // exponent 31 to 255: infinities and NaN
+  const std::uint32_t large = magnitude < 0x7c00u ? normal : special;
+  return std::bit_cast<float>(sign | (magnitude < 0x0400u ? subnormal : large));
+}
+
+float load_half(const std::byte* from) { return half_to_float(load<std::uint16_t>(from)); }
+
+/// Unsigned number of a byte, its low and its high four bits.
+int whole(std::byte b) { return std::to_integer<int>(b); }
+int low(std::byte b) { return whole(b) & 15; }
+int high(std::byte b) { return whole(b) >> 4; }
+
+/// scale · q, 32 elements: half scale, 32 signed bytes.
+void read_q8_0(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  for (std::size_t i = 0; i < 32; ++i) {
+    out[i] = scale * static_cast<float>(load<std::int8_t>(block + 2 + i));
+  }
+}
+
+/// scale · (q - 8), 32 elements: half scale, 16 bytes with elements i and i + 16.
+void read_q4_0(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  for (std::size_t i = 0; i < 16; ++i) {
+    out[i] = scale * static_cast<float>(low(block[2 + i]) - 8);
+    out[i + 16] = scale * static_cast<float>(high(block[2 + i]) - 8);
+  }
+}
+
+/// scale · q + minimum, 32 elements: half scale, half minimum, 16 bytes as in Q4_0.
+void read_q4_1(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  const float minimum = load_half(block + 2);
+  for (std::size_t i = 0; i < 16; ++i) {
+    out[i] = scale * static_cast<float>(low(block[4 + i])) + minimum;
+    out[i + 16] = scale * static_cast<float>(high(block[4 + i])) + minimum;
+  }
+}
+
+/// (scale · s_j) · q - (minimum · m_j), 256 elements in 8 groups j of 32: half scale, half minimum,
+/// 12 bytes with the 6-bit s_0 ... s_7 and m_0 ... m_7, then 32 bytes for each pair of groups.
+/// Bytes 0-3 hold s_0 ... s_3, bytes 4-7 m_0 ... m_3, both in their low six bits; the two bits
+/// above them are the upper bits of s_4 ... s_7 and m_4 ... m_7, whose lower four share bytes 8-11.
+void read_q4_k(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  const float minimum = load_half(block + 2);
+  const std::byte* packed = block + 4;
+  std::array<float, 8> scales;
+  std::array<float, 8> minima;
+  for (std::size_t j = 0; j < 4; ++j) {
+    scales[j] = scale * static_cast<float>(whole(packed[j]) & 63);
+    minima[j] = minimum * static_cast<float>(whole(packed[4 + j]) & 63);
+    const int upper_scale = whole(packed[j]) >> 6 << 4;
+    const int upper_minimum = whole(packed[4 + j]) >> 6 << 4;
+    scales[4 + j] = scale * static_cast<float>(low(packed[8 + j]) | upper_scale);
+    minima[4 + j] = minimum * static_cast<float>(high(packed[8 + j]) | upper_minimum);
+  }
+  for (std::size_t pair = 0; pair < 4; ++pair) {
+    const std::byte* q = block + 16 + 32 * pair;
+    float* group = out + 64 * pair;
+    for (std::size_t i = 0; i < 32; ++i) {
+      group[i] = scales[2 * pair] * static_cast<float>(low(q[i])) - minima[2 * pair];
+      group[32 + i] = scales[2 * pair + 1] * static_cast<float>(high(q[i])) - minima[2 * pair + 1];
+    }
+  }
+}
+
+/// (scale · s_j) · (q - 32), 256 elements in 16 groups j of 16: 128 bytes with the low four bits of
+/// q, 64 bytes with its upper two, 16 signed bytes s_j, half scale. Each half of 128 elements is
+/// four rows of 32: rows 0, 1 lie in the low and rows 2, 3 in the high bits of 64 bytes, and the
+/// upper two bits of all four rows share 32 bytes.
+void read_q6_k(const std::byte* block, float* out) {
+  const float scale = load_half(block + 208);
+  for (std::size_t part = 0; part < 2; ++part) {
+    const std::byte* lower = block + 64 * part;
+    const std::byte* upper = block + 128 + 32 * part;
+    for (std::size_t group = 0; group < 8; ++group) {
+      const std::size_t row = group / 2;
+      const auto step = load<std::int8_t>(block + 192 + 8 * part + group);
+      const float group_scale = scale * static_cast<float>(step);
+      const std::byte* bits = lower + 32 * (row % 2) + 16 * (group % 2);
+      const std::byte* more = upper + 16 * (group % 2);
+      const int shift = row < 2 ? 0 : 4;
+      const int more_shift = 2 * static_cast<int>(row);
+      float* to = out + 128 * part + 16 * group;
+      for (std::size_t i = 0; i < 16; ++i) {
+        const int q = (whole(bits[i]) >> shift & 15) | (whole(more[i]) >> more_shift & 3) << 4;
+        to[i] = group_scale * static_cast<float>(q - 32);
+      }
+    }
+  }
+}
+
+template <auto read_block>
+void read_blocks(const DTypeWidth& block, const std::byte* from, std::span<float> out) {
+  const auto elements = static_cast<std::size_t>(block.block_elements);
+  const auto bytes = static_cast<std::size_t>(block.block_bits) / 8;
+  for (std::size_t i = 0; i < out.size(); i += elements, from += bytes) {
+    read_block(from, out.data() + i);
+  }
+}
+
+void convert(DType dtype, const std::byte* from, std::span<float> out) {
+  const DTypeWidth& block = width(dtype);
+  switch (dtype) {
+    case DType::FP32: std::memcpy(out.data(), from, out.size_bytes()); return;
+    case DType::FP16:
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = load_half(from + 2 * i);
+      return;
+    case DType::BF16:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = std::bit_cast<float>(std::uint32_t{load<std::uint16_t>(from + 2 * i)} << 16);
+      }
+      return;
+    case DType::Q8_0: read_blocks<read_q8_0>(block, from, out); return;
+    case DType::Q4_0: read_blocks<read_q4_0>(block, from, out); return;
+    case DType::Q4_1: read_blocks<read_q4_1>(block, from, out); return;
+    case DType::Q4_K: read_blocks<read_q4_k>(block, from, out); return;
+    case DType::Q6_K: read_blocks<read_q6_k>(block, from, out); return;
+    case DType::FP64:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<float>(load<double>(from + 8 * i));
+      }
+      return;
+    case DType::TF32:
+    case DType::FP8:
+    case DType::INT8:
+    case DType::INT4: break;
+  }
+  constexpr bool files_have_this_dtype = false;
+  KVCAST_ASSERT(files_have_this_dtype);
+}
+
+void convert(DType dtype, const std::byte* from, std::span<double> out) {
+  if (dtype == DType::FP64) {
+    std::memcpy(out.data(), from, out.size_bytes());
+    return;
+  }
+  std::array<float, chunk> floats;
+  const std::span<float> part = std::span<float>(floats).first(out.size());
+  convert(dtype, from, part);
+  std::copy(part.begin(), part.end(), out.begin());
+}
+
+bool is_finite(float value) {
+  return (std::bit_cast<std::uint32_t>(value) & infinity_bits) != infinity_bits;
+}
+
+bool is_finite(double value) {
+  return (std::bit_cast<std::uint64_t>(value) & infinity_bits64) != infinity_bits64;
+}
+
+bool all_finite(std::span<const float> values) {
+  std::uint32_t worst = 0;
+  for (const float value : values) {
+    worst = std::max(worst, std::bit_cast<std::uint32_t>(value) & infinity_bits);
+  }
+  return worst != infinity_bits;
+}
+
+bool all_finite(std::span<const double> values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return is_finite(x); });
+}
+
+template <typename N>
+void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N> out) {
+  const DTypeWidth& block = width(tensor.dtype);
+  const auto elements = static_cast<std::uint64_t>(block.block_elements);
+  const std::uint64_t block_bytes = static_cast<std::uint64_t>(block.block_bits) / 8;
+  KVCAST_ASSERT(first % elements == 0 && out.size() % elements == 0);
+  const std::uint64_t stored = tensor.bytes.size() / block_bytes * elements;
+  KVCAST_ASSERT(first <= stored && out.size() <= stored - first);
+
+  for (std::size_t begin = 0; begin < out.size(); begin += chunk) {
+    const std::span<N> part = out.subspan(begin, std::min(chunk, out.size() - begin));
+    convert(tensor.dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
+    if (all_finite(part)) continue;
+    const auto bad =
+        std::find_if_not(part.begin(), part.end(), [](N value) { return is_finite(value); });
+    const std::uint64_t index = first + begin + static_cast<std::uint64_t>(bad - part.begin());
+    throw Error(tensor.place() + ", element " + std::to_string(index),
+                *bad != *bad ? "NaN" : "an infinity", "finite weights");
+  }
+}
+
+}  // namespace
+
+std::uint64_t StoredTensor::elements() const {
+  // However large the other extents claim to be.
+  if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
+  std::uint64_t product = 1;
+  for (const std::uint64_t extent : shape) product = checked_multiply(product, extent);
+  return product;
+}
+
+std::string StoredTensor::place() const {
+  return (file ? file->path() + ": " : std::string()) + "tensor " + shortened(name);
+}
+
+std::string shortened(std::string_view text) {
+  return text.size() <= 80 ? std::string(text) : std::string(text.substr(0, 77)) + "...";
+}
+
+void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out) {
+  read_converted(tensor, first, out);
+}
+
+void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out) {
+  read_converted(tensor, first, out);
+}
+
+}  // namespace kvcast

@@ -1,0 +1,40 @@
+/// A model's passes as one rank of a placement makes them.
+#pragma once
+
+#include <vector>
+
+#include "model/methods/placement.h"
+#include "model/record/recording.h"
+
+namespace kvcast {
+
+/// The prefill of a rank's own tokens, with a Receive and a Send for each cache tensor that comes
+/// in and goes out, and the decode step of the rank that goes on. In the prefill the symbol
+/// prompt_len stands for the rank's own tokens and kv_len for these and all before them, so rank i
+/// of a batch of b sequences runs at
+///
+///   symbols.resolve({b, share.tokens(), share.end()})
+///
+/// and kvr's graphs, which name no other sizes, hold for every partition; tsp's hold for the sizes
+/// of the other ranks' parts in `share`. The n-th Send to a rank is for its n-th Receive from the
+/// sender.
+///
+/// Where a method chooses the prompt's tokens, every rank runs its helper passes on the whole
+/// prompt and knows the kept tokens, which the ranks then share: nothing but the cache is sent.
+///
+/// The last rank has the prompt's logits, and share.decoder(), with the whole cache, goes on
+/// decoding. The others end with the hidden states of their tokens, or their logits with
+/// Logits::All. Everything else of the recording is as without the placement.
+///
+/// Throws Error when there is no placement for so many ranks among the methods, when they do not
+/// fit the model, and for what no placement spreads: encoder-decoder models, methods after which
+/// the base reads one token or other tokens in each layer, methods that read the prompt in one
+/// piece, MLKV's released semantics.
+Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
+                      const Lowering& lowering, const RankShare& share, RecordOptions options = {});
+
+/// Tokens of a prompt that the ranks of a recording share, with its placement or without: all, or
+/// those that a method keeps. Where their number depends on which chunks are kept, the most.
+std::uint64_t shared_tokens(const Recording& recording, std::uint64_t prompt_len);
+
+}  // namespace kvcast

@@ -1,0 +1,69 @@
+/// A model's passes under a method, recorded with symbolic batch, prompt and cache lengths.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/forward/forward.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+
+struct Recording {
+  /// What was recorded: the configured model, as the methods changed its shape.
+  Architecture model;
+  std::string conversion;  ///< see Plan
+  Symbols symbols;
+  /// The whole prompt to the first token's logits; encoder-decoder models: encoder, cross-attention
+  /// cache and the decoder's first token.
+  Graph prefill;
+  /// One decode step of every sequence; symbol kv_len counts the new token.
+  Graph decode;
+  /// What runs before the prefill, in order, and the models beside the base whose weights it reads.
+  std::vector<HelperPass> helpers;
+  std::vector<HelperModel> helper_models;
+  /// See Plan; with given positions both passes take "positions" [batch, tokens].
+  std::optional<TokenSelection> selection;
+  bool given_positions = false;
+  /// Where layers take dropped tokens back in decode steps.
+  std::vector<RevivedTokens> revived;
+  Count prompt_tokens;
+  Count prompt_past;
+  /// Unique parameters, each tied tensor once, of the base and of all others.
+  std::uint64_t parameters = 0;
+  std::uint64_t helper_parameters = 0;
+  Count weight_bytes;  ///< of all of them
+  /// Cache slots filled in each sequence after prefill (encoder-decoder models: in the decoder).
+  Count prompt_slots;
+  /// All layers, the whole batch, at kv_len slots; with the cross-attention cache.
+  Count kv_cache_bytes;
+  /// All layers, one token of one sequence. Encoder-decoder models: of the decoder's own cache, and
+  /// of the cross-attention cache for each encoder position.
+  Count kv_cache_bytes_per_token;
+  Count cross_cache_bytes_per_token;
+};
+
+struct RecordOptions {
+  Logits logits = Logits::Last;
+  /// Encoder-decoder models: tokens of the decoder in prefill.
+  std::uint64_t decoder_tokens = 1;
+  /// The prefill is a chunk: kv_len - prompt_len tokens are in the cache before it. Decoder-only
+  /// models.
+  bool chunked = false;
+  /// Finds the models that methods name.
+  FindModel find_model = {};
+};
+
+/// Throws Error when the methods do not fit the model.
+Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
+                 const Lowering& lowering, const RecordOptions& options = {});
+
+/// All graphs of a recording, the helpers' first.
+std::vector<const Graph*> graphs_of(const Recording& recording);
+
+/// Unique parameters of a model.
+std::uint64_t count_parameters(const Architecture& a);
+
+}  // namespace kvcast

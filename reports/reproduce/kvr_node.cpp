@@ -1,0 +1,63 @@
+#include "reports/reproduce/kvr_node.h"
+
+#include "model/methods/placement.h"
+#include "reports/reproduce/reproduce.h"
+#include "search/partition_search.h"
+
+namespace kvcast::reports {
+namespace {
+
+constexpr const char* node = "a100-80gb-kvr-node";
+constexpr search::SendOrder send_order = search::SendOrder::Block;
+
+/// "Falcon 1B" and "MQA" as the catalog has them.
+Architecture load_printed(const Catalog& catalog, const std::string& model,
+                          const std::string& attention) {
+  const std::string name = model == "Falcon 1B" ? "falcon-rw-1b" : catalog_spelling(model);
+  if (attention == "MQA") return load_model(catalog, name, {{"num_key_value_heads", "1"}});
+  if (attention == "GQA8") return load_model(catalog, name, {{"num_key_value_heads", "8"}});
+  return load_model(catalog, name);
+}
+
+}  // namespace
+
+KvrNode::KvrNode(const Catalog& catalog)
+    : catalog_(catalog), hardware_(roofline::load_hardware(catalog, node)) {
+  lowering_.attention = lowering_.elementwise = Kernels::Eager;
+}
+
+double KvrNode::ttft_s(const KvrSetting& setting, bool tsp) {
+  if (!tsp) return searched(setting).ttft_s;
+  return tsp_ttft_s(layer_times(setting), link(setting.gb_per_s),
+                    even_partition(setting.context, setting.gpus));
+}
+
+search::PartitionFound KvrNode::searched(const KvrSetting& setting) {
+  const search::Runahead runahead(layer_times(setting), link(setting.gb_per_s));
+  return search_partition(runahead, setting.context, setting.gpus,
+                          search::PartitionAlgorithm::Balance);
+}
+
+search::ChainLink KvrNode::link(double gb_per_s) const {
+  search::ChainLink link;
+  link.bytes_per_s = 1e9 * gb_per_s * hardware_.link_rate->value;
+  link.latency_s = hardware_.links.at("nvlink").latency.value;
+  link.order = send_order;
+  link.host_message_s = hardware_.host_message_latency->value;
+  link.host_exchange_s = hardware_.host_exchange_latency->value;
+  return link;
+}
+
+const simulate::LayerTimes& KvrNode::layer_times(const KvrSetting& setting) {
+  const auto key = std::make_pair(setting.model, setting.attention);
+  const auto found = times_.find(key);
+  if (found != times_.end()) return found->second;
+  const roofline::Rates rates =
+      roofline::make_rates(hardware_, lowering_, roofline::Mode::Calibrated);
+  return times_
+      .emplace(key, simulate::LayerTimes(load_printed(catalog_, setting.model, setting.attention),
+                                         {}, lowering_, rates))
+      .first->second;
+}
+
+}  // namespace kvcast::reports

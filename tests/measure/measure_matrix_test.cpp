@@ -1,0 +1,372 @@
+#include "measure/measure_matrix.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "measure/measurements.h"
+#include "model/base/error.h"
+#include "model/io/files/csv_table.h"
+#include "search/placed_estimator.h"
+#include "tests/near.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::measure {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(KVCAST_SOURCE_DIR "/data");
+  return c;
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+MeasureAxes tiny() {
+  MeasureAxes axes;
+  axes.models = {KVCAST_SOURCE_DIR "/tests/oracle/llama_mha"};
+  axes.methods = {"plain", "random-prune:keep=0.5"};
+  axes.attention = {Kernels::Fused};
+  axes.batch = {2};
+  axes.prompt_len = {4, 8};
+  axes.output_len = 3;
+  return axes;
+}
+
+MeasureOptions options(const std::filesystem::path& csv) {
+  MeasureOptions o;
+  o.csv = csv;
+  o.hardware = roofline::load_hardware(catalog(), "x86-server-cpu");
+  o.rounds = 1;
+  return o;
+}
+
+TEST_CASE("matrix: an interrupted one goes on, and its rows stay as they are") {
+  const TestFolder folder;
+  const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
+  REQUIRE(points.size() == 4);
+  std::atomic<bool> stop = false;
+  MeasureOptions first = options(folder / "v.csv");
+  first.stop = &stop;
+  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 2; };
+  const MeasuredRows cut = measure(points, catalog(), first);
+  CHECK(cut.stopped);
+  CHECK(cut.rows_written == 2);
+  CHECK(cut.file == folder / "v.csv.partial");
+  const std::string two = contents(cut.file);
+  CHECK_FALSE(std::filesystem::exists(folder / "v.csv"));
+
+  // A torn row, as a kill leaves it, is cut off.
+  std::ofstream(cut.file, std::ios::app) << "torn,row";
+  const MeasuredRows rest = measure(points, catalog(), options(folder / "v.csv"));
+  CHECK_FALSE(rest.stopped);
+  CHECK(rest.rows_resumed == 2);
+  CHECK(rest.rows_written == 4);
+  CHECK(contents(folder / "v.csv").starts_with(two));
+  CHECK(folder.num_files() == 1);
+
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 4);
+  for (const CsvRow& row : table.rows()) {
+    CHECK(row.text("error").empty());
+    const double predicted = row.number("predicted_ttft_s");
+    CHECK(row.number("ttft_relative_error") == near(predicted / row.number("ttft_s") - 1));
+  }
+  CHECK(table[1].text("prompt_len") == "8");
+  CHECK(table[2].text("method") == "random-prune:keep=0.5");
+}
+
+// A vocabulary padded less: 48 of the base's 61 ids, which a prompt made up for the base exceeds
+// (7919 mod 61 = 50). What tokens mean is no matter of time, and tokenizers are not compared.
+TEST_CASE("matrix: prompts are made up of ids that the helper models have too") {
+  const TestFolder folder;
+  const std::string speculator = (folder / "small.json").string();
+  std::string config = contents(KVCAST_SOURCE_DIR "/tests/oracle/llama_mha/config.json");
+  const std::string vocab = "\"vocab_size\": 61";
+  REQUIRE(config.find(vocab) != std::string::npos);
+  config.replace(config.find(vocab), vocab.size(), "\"vocab_size\": 48");
+  std::ofstream(speculator) << config;
+  MeasureAxes axes = tiny();
+  axes.methods = {"specprefill:speculator=" + speculator + ",keep=0.5,lookahead=2"};
+  const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 2);
+  measure(points, catalog(), options(folder / "v.csv"));
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  CHECK(table.size() == 2);
+  for (const CsvRow& row : table.rows()) {
+    CHECK(row.text("error") == "");
+    CHECK(row.number("ttft_s") > 0);
+  }
+}
+
+TEST_CASE("matrix: a base named as its own speculator can have its cache reused") {
+  const TestFolder folder;
+  MeasureAxes axes = tiny();
+  axes.prompt_len = {8};
+  const std::string named = "specprefill:speculator=" + axes.models[0] + ",keep=0.5,reuse=kept";
+  axes.methods = {"specprefill:keep=0.5,reuse=kept", named};
+  const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 2);
+  measure(points, catalog(), options(folder / "v.csv"));
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 2);
+  CHECK(table[1].text("method") == named);
+  CHECK(table[1].text("error") == "");
+  CHECK(table[1].text("predicted_ttft_s") == table[0].text("predicted_ttft_s"));
+}
+
+TEST_CASE("matrix: rows of another hardware file are kept, and the run refused") {
+  const TestFolder folder;
+  const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
+  const std::atomic<bool> stop = true;
+  MeasureOptions first = options(folder / "v.csv");
+  std::atomic<bool> later = false;
+  first.stop = &later;
+  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { later = done == 1; };
+  measure(points, catalog(), first);
+  const std::string before = contents(folder / "v.csv.partial");
+  MeasureOptions other = options(folder / "v.csv");
+  other.hardware.memory_bandwidth.value *= 2;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), other), doctest::Contains("--restart"), Error);
+  CHECK(contents(folder / "v.csv.partial") == before);
+  other.restart = true;
+  other.stop = &stop;
+  CHECK(measure(points, catalog(), other).rows_written == 0);
+}
+
+/// Ranks of this project's own calibration, whose runs take these times, over and over.
+MeasureOptions on_ranks(const std::filesystem::path& csv, std::vector<RunSeconds> times) {
+  MeasureOptions o = options(csv);
+  o.rounds = 3;
+  o.rank_hardware = roofline::load_hardware(
+      catalog(), KVCAST_SOURCE_DIR "/reports/studies/kvr-measured/hardware/memory-2.json");
+  o.run_ranks = [times = std::move(times), next = std::size_t{0}](const MeasurePoint&) mutable {
+    return times[next++ % times.size()];
+  };
+  return o;
+}
+
+MeasureAxes rank_axes() {
+  MeasureAxes axes = tiny();
+  axes.methods = {"kvr:p=2"};
+  return axes;
+}
+
+TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware's forecast") {
+  const TestFolder folder;
+  MeasureAxes axes = rank_axes();
+  axes.prompt_len = {8};
+  const auto points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 1);
+  CHECK(num_ranks(points[0]) == 2);
+  // The first run is not timed.
+  const MeasureOptions o =
+      on_ranks(folder / "v.csv", {{99, 99}, {1.2, 0.5}, {1.0, 0.5}, {1.1, 0.5}});
+  measure(points, catalog(), o);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 1);
+  CHECK(table[0].text("hardware") == "memory-2");
+  CHECK(table[0].number("ttft_s") == 1.1);
+  CHECK(table[0].number("tpot_s") == 0.5);
+  CHECK(table[0].text("rounds") == "3");
+  // Quartiles 1.05 and 1.15.
+  CHECK(table[0].number("ttft_spread") == near(0.1 / 1.1));
+  CHECK(table[0].number("tpot_spread") == 0);
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), points[0].model);
+  c.methods = parse_methods("kvr:p=2");
+  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
+  c.hardware = *o.rank_hardware;
+  const roofline::Estimate e = search::PlacedEstimator(c).at(points[0].size);
+  CHECK(table[0].number("predicted_ttft_s") == near(e.ttft_s));
+  CHECK(table[0].number("predicted_tpot_s") == near(e.tpot_s));
+}
+
+TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast with it") {
+  const TestFolder folder;
+  MeasureAxes axes = tiny();
+  axes.methods = {"lazyllm:begin=0.8,end=0.3,from=0.1"};
+  axes.prompt_len = {40};
+  CHECK_THROWS_WITH_AS(measure_matrix(axes, catalog()), doctest::Contains("no combination"), Error);
+  axes.batch = {1, 2};  // the sequences of a batch run one after another
+  const auto points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 1);
+  const MeasureOptions o = options(folder / "v.csv");
+  measure(points, catalog(), o);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  REQUIRE(table.size() == 1);
+  const std::string method = table[0].text("method");
+  REQUIRE(method.starts_with(axes.methods[0] + ",revive_first=0."));
+  CHECK(method.find(",revive=0.") != std::string::npos);
+
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), points[0].model);
+  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
+  c.hardware = o.hardware;
+  c.methods = parse_methods(method);
+  const double told = roofline::Estimator(c).at(points[0].size).tpot_s;
+  CHECK(table[0].number("predicted_tpot_s") == near(told));
+  c.methods = parse_methods(axes.methods[0]);
+  CHECK(roofline::Estimator(c).at(points[0].size).tpot_s < told);
+}
+
+TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where that is asked") {
+  const TestFolder folder;
+  const auto points = measure_matrix(rank_axes(), catalog());
+  REQUIRE(points.size() == 2);
+  // A warm-up and 3 rounds of the first row; then 1, 2, 3 seconds in turns.
+  std::vector<RunSeconds> times(4, {1, 0.5});
+  for (int round = 0; round < 5; ++round) {
+    for (const double seconds : {1.0, 2.0, 3.0}) times.push_back({seconds, 0.5});
+  }
+  try {
+    measure(points, catalog(), on_ranks(folder / "v.csv", times));
+    FAIL("it ended");
+  } catch (const Error& e) {
+    CHECK(e.fault() == Fault::Run);
+    const std::string line = e.what();
+    CHECK(line.find("too noisy: " + points[1].model +
+                    " kvr:p=2 tiled, batch 2, prompt 8: the "
+                    "middle half of 12 TTFTs spreads over 100 % of their median, more than 20 %") !=
+          std::string::npos);
+    CHECK(line.find("--force") != std::string::npos);
+  }
+  const std::string first = contents(folder / "v.csv.partial");
+  CHECK(std::count(first.begin(), first.end(), '\n') == 2);
+
+  // The same again goes on behind the first row. The warm-up and 12 rounds never settle.
+  std::vector<std::string> told;
+  MeasureOptions o = on_ranks(folder / "v.csv", {{1, 0.5}, {2, 0.5}, {3, 0.5}});
+  o.on_unsettled = [&](const std::string& row) { told.push_back(row); };
+  const MeasuredRows rows = measure(points, catalog(), o);
+  CHECK(rows.rows_resumed == 1);
+  CHECK(rows.rows_written == 2);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].find("prompt 8: the middle half of 12 TTFTs") != std::string::npos);
+  const CsvTable table = CsvTable::read(folder / "v.csv");
+  CHECK(table[1].text("rounds") == "12");
+  CHECK(table[1].number("ttft_spread") == near(1));
+  CHECK(table[1].text("error").empty());
+}
+
+TEST_CASE("matrix: where the machine is to be steady, its rates stand beside each row") {
+  const TestFolder folder;
+  const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
+  MeasureOptions o = options(folder / "v.csv");
+  measure(points, catalog(), o);
+  const CsvTable any_state = CsvTable::read(o.csv);
+  CHECK(any_state[0].text("memory_rate").empty());
+
+  // The rows' looks are taken, each with a round behind it, and told of when they are off.
+  double memory = 1.05;
+  unsigned told = 0;
+  o.csv = folder / "steady.csv";
+  o.steadiness = Steadiness{[&] {
+                              return MachineState{0.98, memory};
+                            },
+                            0.1, std::chrono::milliseconds(0)};
+  o.on_unsteady = [&] { ++told; };
+  measure(points, catalog(), o);
+  CHECK(told == 0);
+  CsvTable table = CsvTable::read(o.csv);
+  REQUIRE(table.size() == 4);
+  CHECK(table[3].number("compute_rate") == near(0.98));
+  CHECK(table[3].number("memory_rate") == near(1.05));
+  CHECK(table[3].text("rounds_discarded") == "0");
+  CHECK(table[3].text("rounds_unsteady") == "0");
+  // Readers of the rows take the columns for what they are.
+  CHECK(read_measurements(o.csv).rows.size() == 4);
+
+  memory = 0.5;
+  o.csv = folder / "off.csv";
+  measure(points, catalog(), o);
+  CHECK(told == 4);
+  table = CsvTable::read(o.csv);
+  CHECK(table[0].number("memory_rate") == near(0.5));
+  CHECK(table[0].text("rounds_unsteady") == table[0].text("rounds"));
+
+  // Rows of another tolerance are another file's.
+  const std::atomic<bool> stop = true;
+  o.csv = folder / "other.csv";
+  o.stop = &stop;
+  measure(points, catalog(), o);
+  o.steadiness->tolerance = 0.2;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), o), doctest::Contains("--restart"), Error);
+}
+
+TEST_CASE("matrix: a look at this machine is over the hardware's rates") {
+  roofline::Hardware hw = roofline::load_hardware(catalog(), "x86-server-cpu");
+  const MachineState as_it_is = as_calibrated(hw, 10).look();
+  CHECK(as_calibrated(hw, 10).tolerance == near(0.1));
+  hw.vector_flops_per_second.value /= 1000;
+  hw.memory_bandwidth.value *= 1000;
+  const MachineState thousandth = as_calibrated(hw, 10).look();
+  CHECK(thousandth.compute / as_it_is.compute > 100);
+  CHECK(thousandth.compute / as_it_is.compute < 10000);
+  CHECK(thousandth.memory / as_it_is.memory > 1e-4);
+  CHECK(thousandth.memory / as_it_is.memory < 1e-2);
+}
+
+TEST_CASE("matrix: ranks are measured where there are some, with both of their methods") {
+  MeasureAxes axes;
+  axes.quick = true;
+  const auto one = measure_matrix(axes, catalog());
+  axes.ranks = 2;
+  std::map<std::string, int> placed;
+  for (const MeasurePoint& p : measure_matrix(axes, catalog())) {
+    if (num_ranks(p) > 1) ++placed[p.method];
+  }
+  // 2 models, 2 kernels, 2 prompts.
+  CHECK(placed == std::map<std::string, int>{{"kvr:p=2", 8}, {"tsp:p=2", 8}});
+  CHECK(measure_matrix(axes, catalog()).size() == one.size() + 16);
+}
+
+TEST_CASE("matrix: rows of other links or threads are kept, and the run refused") {
+  const TestFolder folder;
+  const auto points = measure_matrix(rank_axes(), catalog());
+  std::atomic<bool> stop = false;
+  MeasureOptions first = on_ranks(folder / "v.csv", {{1, 0.5}});
+  first.stop = &stop;
+  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 1; };
+  CHECK(measure(points, catalog(), first).rows_written == 1);
+  MeasureOptions other = on_ranks(folder / "v.csv", {{1, 0.5}});
+  other.rank_hardware->links.at("mpi").latency.value *= 2;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), other), doctest::Contains("--restart"), Error);
+  MeasureOptions threads = on_ranks(folder / "v.csv", {{1, 0.5}});
+  threads.threads = 3;
+  CHECK_THROWS_WITH_AS(measure(points, catalog(), threads), doctest::Contains("--restart"), Error);
+}
+
+TEST_CASE("matrix: the default has every kind of method, and only what can exist") {
+  const std::vector<MeasurePoint> points = measure_matrix({}, catalog());
+  std::set<std::string> methods;
+  std::set<std::string> models;
+  for (const MeasurePoint& p : points) {
+    methods.insert(p.method.substr(0, p.method.find(':')));
+    models.insert(p.model);
+    CHECK(p.size.batch * p.size.prompt_len <= 2048);
+  }
+  CHECK(models == std::set<std::string>{"pythia-160m", "pythia-410m", "smollm2-135m",
+                                        "smollm2-360m", "tinyllama-1.1b"});
+  for (const char* method : {"plain", "slim", "kvp", "specprefill", "random-prune", "mlkv"}) {
+    CAPTURE(method);
+    CHECK(methods.contains(method));
+  }
+  MeasureAxes quick;
+  quick.quick = true;
+  CHECK(measure_matrix(quick, catalog()).size() * 3 < points.size());
+}
+
+}  // namespace
+}  // namespace kvcast::measure

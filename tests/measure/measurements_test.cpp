@@ -1,0 +1,355 @@
+// The texts are written by hand from the documented formats, with round numbers.
+#include "measure/measurements.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "model/base/error.h"
+#include "tests/near.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::measure {
+namespace {
+
+std::string error_of(const std::string& text, const MeasurementDefaults& defaults = {}) {
+  try {
+    parse_measurements(text, "m", defaults);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+void check_error(const std::string& text, const std::string& part) {
+  const std::string message = error_of(text);
+  CAPTURE(message);
+  CAPTURE(part);
+  CHECK(message.find(part) != std::string::npos);
+  CHECK(message.find('\n') == std::string::npos);
+}
+
+const std::string own_header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s\n";
+
+TEST_CASE("own CSV: a row holds the times of one run, and empty cells are no times") {
+  const Measurements m = parse_measurements(
+      own_header + "llama-7b,a100-80gb,2,512,64,0.25,0.02\nllama-7b,a100-80gb,4,512,64,,0.03\n",
+      "m");
+  CHECK(m.format == "kvcast CSV");
+  REQUIRE(m.rows.size() == 2);
+  const MeasuredRow& r = m.rows[0];
+  CHECK(r.place == "m:2");
+  CHECK(r.model == "llama-7b");
+  CHECK(r.hardware == "a100-80gb");
+  CHECK(r.method == "plain");
+  CHECK(r.size.batch == 2);
+  CHECK(r.size.prompt_len == 512);
+  CHECK(r.size.output_len == 64);
+  REQUIRE(r.times.size() == 2);
+  CHECK(r.times[0].metric == Metric::Ttft);
+  CHECK(r.times[0].seconds == 0.25);
+  CHECK(r.times[1].metric == Metric::Tpot);
+  CHECK(r.times[1].seconds == 0.02);
+  REQUIRE(m.rows[1].times.size() == 1);
+  CHECK(m.rows[1].times[0].metric == Metric::Tpot);
+}
+
+TEST_CASE("runs: every time is the median over the files that have its row") {
+  const TestFolder folder;
+  const auto file = [&](const char* name, const std::string& rows) {
+    const std::filesystem::path path = folder / name;
+    std::ofstream(path) << own_header << rows;
+    return path;
+  };
+  const auto a = file("a.csv", "llama-7b,x,1,512,64,3,0.2\nllama-7b,x,1,512,32,7,\n");
+  const auto b = file("b.csv", "llama-7b,x,1,512,64,1,0.4\nllama-7b,x,2,512,64,5,\n");
+  const auto c = file("c.csv", "llama-7b,x,2,512,64,6,\nllama-7b,x,1,512,64,2,0.9\n");
+  const Measurements m = read_runs({a, b, c});
+  REQUIRE(m.rows.size() == 3);
+  CHECK(m.rows[0].place == a.string() + ":2 and 2 more");
+  REQUIRE(m.rows[0].times.size() == 2);
+  CHECK(m.rows[0].times[0].seconds == 2);    // of 3, 1, 2
+  CHECK(m.rows[0].times[1].seconds == 0.4);  // of 0.2, 0.4, 0.9
+  CHECK(m.rows[1].place == a.string() + ":3");
+  CHECK(m.rows[1].times[0].seconds == 7);
+  CHECK(m.rows[2].size.batch == 2);
+  CHECK(m.rows[2].times[0].seconds == 5.5);  // between two
+  CHECK_THROWS_WITH_AS(
+      read_runs({a, b, a}),
+      (a.string() + ": got a file named twice, expected a file for each run").c_str(), Error);
+  // A row without all times, and a path of another spelling.
+  const auto d = file("d.csv", "llama-7b,x,1,512,64,9,\n");
+  const Measurements two = read_runs({a, d});
+  REQUIRE(two.rows.size() == 2);
+  CHECK(two.rows[0].times[0].seconds == 6);
+  CHECK(two.rows[0].times[1].seconds == 0.2);
+  CHECK_THROWS_AS(read_runs({a, folder / "." / "a.csv"}), Error);
+  const auto twice = file("e.csv", "llama-7b,x,1,512,64,9,\nllama-7b,x,1,512,64,,1\n");
+  CHECK_THROWS_WITH_AS(read_runs({a, twice}),
+                       (twice.string() + ":3: got a second row of one run, expected one, where "
+                                         "several files are runs")
+                           .c_str(),
+                       Error);
+  const std::filesystem::path other = folder / "d.json";
+  std::ofstream(other) << R"({"avg_latency": 2.5})";
+  CHECK_THROWS_WITH_AS(
+      read_runs({a, other}),
+      (other.string() + ": got vLLM latency JSON, expected kvcast CSV as before").c_str(), Error);
+}
+
+TEST_CASE("own CSV: kernels and dtypes are the row's") {
+  const Measurements m = parse_measurements(
+      "model,attention,elementwise,dtype,cache_dtype,batch,prompt_len,output_len,ttft_s\n"
+      "llama-7b,eager,,bf16,fp8,1,8,1,1\nllama-7b,eager,fused,,,1,8,1,1\n",
+      "m");
+  const Lowering& l = m.rows[0].lowering;
+  CHECK(l.attention == Kernels::Eager);
+  CHECK(l.elementwise == Kernels::Eager);
+  CHECK(l.weights == DType::BF16);
+  CHECK(l.activations == DType::BF16);
+  CHECK(l.cache == DType::FP8);
+  CHECK(m.rows[1].lowering.elementwise == Kernels::Fused);
+  CHECK(m.rows[1].lowering.weights == DType::FP16);
+}
+
+TEST_CASE("own CSV with a metric column: rates become the times that they stand for") {
+  const Measurements m = parse_measurements(
+      "id,model,batch,prompt_len,output_len,metric,value,unit\n"
+      "a,llama-7b,1,100,1,ttft_s,16,ms\n"
+      "b,llama-7b,4,100,0,prefill_tokens_per_s,800,tokens/s\n"
+      "c,llama-7b,4,0,16,decode_tokens_per_s,80,tokens/s\n"
+      "d,llama-7b,4,100,16,throughput_output_tokens_per_s,32,tokens/s\n",
+      "m");
+  REQUIRE(m.rows.size() == 4);
+  CHECK(m.rows[0].times[0].seconds == near(0.016));
+  // 4 x 100 prompt tokens at 800 a second; 4 tokens a step at 80 a second; 4 x 16 at 32.
+  CHECK(m.rows[1].times[0].metric == Metric::Ttft);
+  CHECK(m.rows[1].times[0].seconds == near(0.5));
+  CHECK(m.rows[2].times[0].metric == Metric::Tpot);
+  CHECK(m.rows[2].times[0].seconds == near(0.05));
+  CHECK(m.rows[3].times[0].metric == Metric::Request);
+  CHECK(m.rows[3].times[0].seconds == near(2.0));
+}
+
+TEST_CASE("own CSV: what is wrong is said in one line with its place") {
+  check_error("", "empty file");
+  check_error("model,prompt_len\n", "no column of times");
+  check_error("model,batch,prompt_len,output_len,ttft_s,colour\n", "unknown column 'colour'");
+  check_error("model,batch,prompt_len,output_len,ttft_ms\nllama-7b,1,1,1,3\n",
+              "'ttft_ms', expected ttft_s");
+  check_error("model,batch,prompt_len,output_len,ttft_s,tpot_ms\n", "'tpot_ms', expected tpot_s");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,-1,\n", "m:2: 'ttft_s': got '-1'");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,0,\n", "above zero");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,nan,\n", "above zero");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,,\n", "no time");
+  check_error(own_header + "llama-7b,a100-80gb,0,512,64,1,\n", "'batch'");
+  check_error(own_header + "llama-7b,a100-80gb,1,99999999999999999999,64,1,\n", "'prompt_len'");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1\n", "6 fields");
+  check_error(own_header, "no rows");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1,\nllama-7b,a100-80gb,1,512,64,2,\n",
+              "m:3: the same run as m:2");
+  const std::string with_unit = "id,model,batch,prompt_len,output_len,metric,value,unit\n";
+  check_error(with_unit + "a,llama-7b,1,8,1,ttft_s,1,us\n", "'unit': got 'us', expected s or ms");
+  check_error(with_unit + "a,llama-7b,1,8,1,decode_tokens_per_s,1,ms\n", "expected tokens/s");
+  check_error(with_unit + "a,llama-7b,1,8,1,ttft,1,s\n", "did you mean 'ttft_s'?");
+  // A quotient with 1e-320 would be no number, in the summary and in a plot's axis.
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1e-320,\n", "expected a time from 1 ns");
+  check_error(own_header + "llama-7b,a100-80gb,1,512,64,1,1e300\n", "m:2: got tpot_s of 1e+300 s");
+  check_error(with_unit + "a,llama-7b,1,8,1,decode_tokens_per_s,1e-300,tokens/s\n",
+              "expected a time from 1 ns");
+  check_error("model,ttft_s,metric,value,unit\n", "one way to write a time");
+  check_error("model,attention,batch,prompt_len,output_len,ttft_s\nllama-7b,tilde,1,1,1,1\n",
+              "m:2: 'attention'");
+}
+
+TEST_CASE("own CSV: an id is one line, whatever it holds") {
+  const Measurements m = parse_measurements(
+      "id,model,batch,prompt_len,output_len,ttft_s\n\"a\nb\x1B[31m\",llama-7b,1,8,1,1\n", "m");
+  CHECK(m.rows.at(0).id == "a b [31m");
+}
+
+/// llama-bench with the fields that are read, and one of those that come and go.
+std::string bench_json(const std::string& fields) {
+  return R"({"build_commit":"abc","model_filename":"/models/some.gguf","model_type":"llama 8B F16",)"
+         R"("model_n_params":8030261312,"n_batch":2048,"n_ubatch":512,"n_threads":8,)"
+         R"("type_k":"f16","type_v":"f16","samples_ns":[1,2],)" +
+         fields + "}";
+}
+
+TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {
+  const Measurements m = parse_measurements(
+      "[" +
+          bench_json(
+              R"("flash_attn":true,"n_prompt":512,"n_gen":0,"n_depth":0,"avg_ns":500000000)") +
+          "," +
+          bench_json(
+              R"("flash_attn":false,"n_prompt":0,"n_gen":128,"n_depth":0,"avg_ns":2560000000)") +
+          "," +
+          bench_json(
+              R"("flash_attn":1,"n_prompt":0,"n_gen":32,"n_depth":4096,"avg_ns":640000000)") +
+          "," +
+          bench_json(
+              R"("flash_attn":1,"n_prompt":512,"n_gen":32,"n_depth":0,"avg_ns":3000000000)") +
+          "," +
+          bench_json(
+              R"("flash_attn":1,"n_prompt":512,"n_gen":0,"n_depth":64,"avg_ns":3000000000)") +
+          "]",
+      "m");
+  CHECK(m.format == "llama-bench JSON");
+  REQUIRE(m.rows.size() == 5);
+  CHECK(m.rows[0].place == "m: /0");
+  CHECK(m.rows[0].parameters == 8030261312u);
+  CHECK(m.rows[0].lowering.attention == Kernels::Fused);
+  CHECK(m.rows[0].lowering.weights == DType::FP16);
+  CHECK(m.rows[0].times[0].metric == Metric::Ttft);
+  CHECK(m.rows[0].times[0].seconds == near(0.5));
+  CHECK(m.rows[0].size.prompt_len == 512);
+  // 128 steps behind an empty cache.
+  CHECK(m.rows[1].lowering.attention == Kernels::Eager);
+  CHECK(m.rows[1].times[0].metric == Metric::Tpot);
+  CHECK(m.rows[1].times[0].seconds == near(0.02));
+  CHECK(m.rows[1].size.prompt_len == 1);
+  CHECK(m.rows[1].size.output_len == 128);
+  // 32 steps behind 4096 tokens: the first output token is the prompt's, 32 more follow it.
+  CHECK(m.rows[2].size.prompt_len == 4096);
+  CHECK(m.rows[2].size.output_len == 33);
+  CHECK(m.rows[3].times[0].metric == Metric::Request);
+  CHECK(m.rows[3].size.output_len == 33);
+  CHECK(m.rows[3].unusable.empty());
+  CHECK(m.rows[4].unusable.find("n_depth") != std::string::npos);
+}
+
+TEST_CASE("llama-bench: CSV with every value quoted and JSONL say the same as JSON") {
+  const Measurements csv = parse_measurements(
+      "\"model_filename\",\"model_type\",\"model_n_params\",\"type_k\",\"type_v\",\"flash_attn\","
+      "\"n_prompt\",\"n_gen\",\"avg_ns\",\"new_column\"\n"
+      "\"m.gguf\",\"llama 1B all F32\",\"1100048384\",\"f32\",\"f32\",\"1\",\"256\",\"0\","
+      "\"1000000000\",\"\"\n",
+      "m");
+  CHECK(csv.format == "llama-bench CSV");
+  REQUIRE(csv.rows.size() == 1);
+  CHECK(csv.rows[0].place == "m:2");
+  CHECK(csv.rows[0].lowering.weights == DType::FP32);
+  CHECK(csv.rows[0].lowering.cache == DType::FP32);
+  CHECK(csv.rows[0].times[0].seconds == near(1.0));
+
+  const Measurements lines =
+      parse_measurements(bench_json(R"("n_prompt":512,"n_gen":0,"avg_ns":500000000)") + "\n\n" +
+                             bench_json(R"("n_prompt":1024,"n_gen":0,"avg_ns":900000000)") + "\n",
+                         "m");
+  REQUIRE(lines.rows.size() == 2);
+  CHECK(lines.rows[1].place == "m:3");
+  CHECK(lines.rows[1].size.prompt_len == 1024);
+}
+
+TEST_CASE("llama-bench: caches of two types are two runs, and a byte-order mark is skipped") {
+  // Timed within one second, as tests of a small model are.
+  const auto line = [](const std::string& type) {
+    return R"({"model_type":"llama 1B all F32","type_k":")" + type + R"(","type_v":")" + type +
+           R"(","n_prompt":8,"n_gen":0,"avg_ns":5000,"test_time":"2026-01-01T00:00:00Z"})" + "\n";
+  };
+  const Measurements m = parse_measurements("\xEF\xBB\xBF" + line("f16") + line("f32"), "m");
+  CHECK(m.format == "llama-bench JSON");
+  REQUIRE(m.rows.size() == 2);
+  CHECK(m.rows[1].lowering.cache == DType::FP32);
+}
+
+TEST_CASE("llama-bench: quantised weights are multiplied in 16 bits, unknown ones are asked for") {
+  const auto row = [](const std::string& type, const std::string& dtype) {
+    MeasurementDefaults defaults;
+    defaults.dtype = dtype;
+    return parse_measurements(
+               R"({"model_type":")" + type + R"(","n_prompt":8,"n_gen":0,"avg_ns":5})", "m",
+               defaults)
+        .rows[0];
+  };
+  CHECK(row("llama 7B Q4_0", "").lowering.weights == DType::Q4_0);
+  CHECK(row("llama 7B Q4_0", "").lowering.activations == DType::FP16);
+  CHECK(row("llama 7B Q4_K - Medium", "").lowering.weights == DType::Q4_K);
+  CHECK(row("llama 7B BF16", "").lowering.activations == DType::BF16);
+  CHECK(row("llama 7B IQ2_XXS", "").unusable.find("--dtype") != std::string::npos);
+  CHECK(row("llama 7B IQ2_XXS", "int4").lowering.weights == DType::INT4);
+}
+
+TEST_CASE("batched-bench JSONL: a batch's prefill and its steps") {
+  const std::string line =
+      R"({"n_kv_max":4096,"flash_attn":1,"is_pp_shared":0,"pp":128,"tg":64,"pl":4,"n_kv":768,)"
+      R"("t_pp":0.5,"speed_pp":1024,"t_tg":1.6,"speed_tg":160,"t":2.1,"speed":365})";
+  const Measurements m = parse_measurements(line + "\n", "m", {.model = "llama-7b"});
+  CHECK(m.format == "batched-bench JSONL");
+  REQUIRE(m.rows.size() == 1);
+  CHECK(m.rows[0].model == "llama-7b");
+  CHECK(m.rows[0].size.batch == 4);
+  CHECK(m.rows[0].size.prompt_len == 128);
+  CHECK(m.rows[0].size.output_len == 65);
+  REQUIRE(m.rows[0].times.size() == 2);
+  CHECK(m.rows[0].times[0].seconds == near(0.5));
+  CHECK(m.rows[0].times[1].seconds == near(0.025));  // 1.6 s over 64 steps
+}
+
+TEST_CASE("vLLM latency JSON: what it does not say is asked for") {
+  const std::string text =
+      R"({"avg_latency": 1.5, "latencies": [1.4, 1.6], "percentiles": {"50": 1.5}})";
+  const Measurements unknown = parse_measurements(text, "m");
+  CHECK(unknown.format == "vLLM latency JSON");
+  CHECK(unknown.rows[0].unusable.find("--batch") != std::string::npos);
+  MeasurementDefaults defaults;
+  defaults.batch = 8;
+  defaults.prompt_len = 32;
+  defaults.output_len = 128;
+  const Measurements m = parse_measurements(text, "m", defaults);
+  CHECK(m.rows[0].unusable.empty());
+  CHECK(m.rows[0].size.batch == 8);
+  REQUIRE(m.rows[0].times.size() == 1);
+  CHECK(m.rows[0].times[0].metric == Metric::Request);
+  CHECK(m.rows[0].times[0].seconds == 1.5);
+}
+
+TEST_CASE("vLLM serve JSON: lengths are means, and queued first tokens are left out") {
+  const auto text = [](const char* concurrency) {
+    return std::string(R"({"model_id":"meta-llama/Llama-3.1-8B-Instruct","completed":10,)") +
+           R"("total_input_tokens":10240,"total_output_tokens":1280,"request_rate":"inf",)" +
+           R"("mean_ttft_ms":200.0,"mean_tpot_ms":20.0,"max_concurrency":)" + concurrency + "}";
+  };
+  const Measurements one = parse_measurements(text("1"), "m");
+  CHECK(one.format == "vLLM serve JSON");
+  CHECK(one.rows[0].model == "meta-llama/Llama-3.1-8B-Instruct");
+  CHECK(one.rows[0].size.prompt_len == 1024);
+  CHECK(one.rows[0].size.output_len == 128);
+  REQUIRE(one.rows[0].times.size() == 2);
+  CHECK(one.rows[0].times[0].seconds == near(0.2));
+  CHECK(one.rows[0].times[1].seconds == near(0.02));
+
+  const Measurements four = parse_measurements(text("4"), "m");
+  CHECK(four.rows[0].size.batch == 4);
+  REQUIRE(four.rows[0].times.size() == 1);
+  CHECK(four.rows[0].times[0].metric == Metric::Tpot);
+
+  CHECK(parse_measurements(text("null"), "m").rows[0].unusable.find("--batch") !=
+        std::string::npos);
+}
+
+TEST_CASE("JSON that no tool wrote is refused in one line") {
+  check_error("{", "m: not valid JSON");
+  check_error("[]", "no rows");
+  check_error("[1]", "m: /0: got no JSON object");
+  check_error(R"({"a":1})", "without avg_ns");
+  check_error(R"({"elapsed_time":9.5,"num_requests":8,"requests_per_second":0.8})",
+              "vLLM throughput JSON, in which no request has a time");
+  check_error(R"({"avg_ns":5,"n_prompt":-8,"n_gen":0})", "'n_prompt': got '-8'");
+  check_error(R"({"avg_ns":0,"n_prompt":8,"n_gen":0,"model_type":"x F16"})", "'avg_ns': got '0'");
+  check_error(R"({"avg_ns":5,"n_prompt":0,"n_gen":0})", "that was timed");
+  check_error(R"({"avg_ns":5,"n_gen":0})", "'n_prompt': missing");
+  check_error(R"({"avg_ns":[5],"n_prompt":8})", "without avg_ns");
+  check_error(R"({"mean_tpot_ms":5,"mean_ttft_ms":5,"completed":0})", "'completed'");
+  check_error("{\"avg_ns\":5,\"n_prompt\":8,\"n_gen\":0}\n{\"avg_latency\":1}\n", "as before");
+  check_error("{\"avg_ns\":5,\"n_prompt\":8,\"n_gen\":0}\n{\"avg_ns\":\n", "m:2: not valid JSON");
+  const std::string row = R"({"avg_ns":5,"n_prompt":8,"n_gen":0})";
+  check_error(row + "\n" + row + "\n", "the same run");
+  check_error(std::string(200, '[') + std::string(200, ']'), "deeper");
+}
+
+}  // namespace
+}  // namespace kvcast::measure

@@ -1,0 +1,260 @@
+#include "measure/validation_store.h"
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "tests/near.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::measure {
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(KVCAST_SOURCE_DIR "/data");
+  return c;
+}
+
+Validation validated(const std::string& table) {
+  return validate(parse_measurements(table, "m"), catalog(), {});
+}
+
+const std::string columns = "model,hardware,attention,batch,prompt_len,output_len,ttft_s,tpot_s\n";
+
+roofline::Sourced number(double value) {
+  return {value, roofline::Source::Measured, "by hand", ""};
+}
+
+/// As if the cases had been measured with these relative errors.
+void set_errors(Validation& v, const std::vector<double>& errors) {
+  REQUIRE(v.cases.size() == errors.size());
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    v.cases[i].measured = v.cases[i].predicted / (1 + errors[i]);
+  }
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path) << text;
+}
+
+/// A store with nothing in it but what a test adds: no stored validation is of this device.
+ValidationStore empty_store() { return {catalog(), "tpu-v4"}; }
+
+/// A store that has read the validation back from a file.
+ValidationStore store_of(const Validation& v) {
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder / "v.json");
+  return store;
+}
+
+TEST_CASE("store: bounds are the worst of few rows of the same device, method and attention") {
+  Validation v =
+      validated(columns +
+                "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
+                "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
+  set_errors(v, {-0.2, 0.1, 0.3, 0.05, 0.7, 0.8});
+  const TestFolder folder;
+  write(folder / "v.json", validation_document(v, "m"));
+  ValidationStore store = empty_store();
+  store.add(folder.path());
+  const roofline::Hardware hw = v.devices.at("tpu-v4");
+  const ErrorBars tiled = store.bars(hw, "plain", {});
+  REQUIRE(tiled.ttft);
+  CHECK(*tiled.ttft == near(0.3).epsilon(1e-4));  // of -0.2 and 0.3
+  CHECK(*tiled.tpot == near(0.1).epsilon(1e-4));  // of 0.1 and 0.05
+  CHECK(tiled.ttft_rows == 2);
+  CHECK(tiled.note.empty());
+  CHECK(*store.bars(hw, "plain", {.attention = Kernels::Eager}).ttft == near(0.7).epsilon(1e-4));
+
+  const ErrorBars slim = store.bars(hw, "slim", {});
+  CHECK_FALSE(slim.ttft);
+  CHECK(slim.note ==
+        "no stored validation of TTFT and TPOT with slim, tiled attention, fp16/bf16 on tpu-v4: no "
+        "error bound");
+  // Other factors of the same device were never validated.
+  roofline::Hardware changed = hw;
+  changed.memory_bandwidth.value *= 1.01;
+  const ErrorBars other = store.bars(changed, "plain", {});
+  CHECK_FALSE(other.ttft);
+  CHECK(other.note.find("with these factors") != std::string::npos);
+}
+
+TEST_CASE("store: a device with any other factor is another one, with other sources it is not") {
+  using roofline::Hardware;
+  const Hardware device = roofline::load_hardware(catalog(), "a100-80gb");
+  const std::string same = fingerprint(device);
+  Hardware copy = device;
+  copy.memory_bandwidth.reference = "another page";
+  CHECK(fingerprint(copy) == same);
+  const roofline::Sourced odd{0.123, roofline::Source::Measured, "", ""};
+  const std::vector<void (*)(Hardware&, const roofline::Sourced&)> changes{
+      [](Hardware& h, const auto& x) { h.peak_flops_per_second[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.vector_flops_per_second = x; },
+      [](Hardware& h, const auto& x) { h.memory_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.on_chip_memory_capacity = x; },
+      [](Hardware& h, const auto& x) { h.on_chip_memory_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.operator_latency = x; },
+      [](Hardware& h, const auto& x) { h.elementwise_latency = x; },
+      [](Hardware& h, const auto& x) { h.product_latency = x; },
+      [](Hardware& h, const auto& x) { h.host_operator_latency = x; },
+      [](Hardware& h, const auto& x) { h.matrix_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.batched_matrix_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.tiled_attention_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.decode_attention_rate[DType::FP16] = x; },
+      [](Hardware& h, const auto& x) { h.memory_bandwidth_factor = x; },
+      [](Hardware& h, const auto& x) { h.product_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.elementwise_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.softmax_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.softmax_bandwidth->by_length[1].value = x.value; },
+      [](Hardware& h, const auto&) { ++h.softmax_bandwidth->by_length[1].length; },
+      [](Hardware& h, const auto& x) { h.decode_attention_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.tiled_attention_bandwidth = x; },
+      [](Hardware& h, const auto& x) { h.overlap = x; },
+  };
+  std::set<std::string> seen{same};
+  for (const auto change : changes) {
+    Hardware changed = device;
+    change(changed, odd);
+    CHECK(seen.insert(fingerprint(changed)).second);
+  }
+}
+
+// Errors of one width say nothing of another: other rates and other bytes are at work.
+TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are one") {
+  Validation v = validated(
+      "model,hardware,dtype,batch,prompt_len,output_len,ttft_s,tpot_s\n"
+      "pythia-160m,tpu-v4,fp16,1,512,9,1,1\n"
+      "pythia-160m,tpu-v4,int8,1,512,9,1,1\n");
+  set_errors(v, {0.1, 0.2, 0.3, 0.4});
+  const ValidationStore store = store_of(v);
+  const auto bars = [&](DType weights, DType activations, DType cache) {
+    return store.bars(v.devices.at("tpu-v4"), "plain",
+                      {.weights = weights, .activations = activations, .cache = cache});
+  };
+  for (const DType half : {DType::FP16, DType::BF16}) {
+    const ErrorBars b = bars(half, half, half);
+    REQUIRE(b.ttft);
+    CHECK(*b.ttft == near(0.1).epsilon(1e-4));
+    CHECK(*b.tpot == near(0.2).epsilon(1e-4));
+    CHECK(b.ttft_rows == 1);
+  }
+  CHECK(*bars(DType::INT8, DType::INT8, DType::INT8).ttft == near(0.3).epsilon(1e-4));
+  const ErrorBars wide = bars(DType::FP32, DType::FP32, DType::FP32);
+  CHECK_FALSE(wide.ttft);
+  CHECK_FALSE(wide.tpot);
+  CHECK(wide.ttft_rows == 0);
+  CHECK(wide.note ==
+        "no stored validation of TTFT and TPOT with plain, tiled attention, fp32 on tpu-v4, only "
+        "of fp16/bf16; int8: no error bound");
+  const ErrorBars mixed = bars(DType::INT8, DType::FP16, DType::BF16);
+  CHECK_FALSE(mixed.ttft);
+  CHECK(mixed.note.find("int8 weights, fp16/bf16 activations, fp16/bf16 cache on tpu-v4") !=
+        std::string::npos);
+}
+
+// Rows of several devices are of the links between them too; those of one device are not.
+TEST_CASE("store: a bound of ranks holds for their number and the links it was measured over") {
+  Validation v = validated(
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s,tpot_s\n"
+      "pythia-160m,tpu-v4,plain,1,512,9,1,1\n"
+      "pythia-160m,tpu-v4,kvr:p=2,1,512,9,1,1\n");
+  set_errors(v, {0.1, 0.2, 0.3, 0.4});
+  const ValidationStore store = store_of(v);
+  const roofline::Hardware measured = v.devices.at("tpu-v4");
+  using Change = void (*)(roofline::Hardware&);
+  const Change changes[] = {[](roofline::Hardware& h) { h.links.at("ici").bandwidth.value /= 2; },
+                            [](roofline::Hardware& h) { h.links.at("ici").latency.value *= 2; },
+                            [](roofline::Hardware& h) { h.links.clear(); },
+                            [](roofline::Hardware& h) { h.link_rate = number(0.5); },
+                            [](roofline::Hardware& h) { h.host_message_latency = number(1e-3); },
+                            [](roofline::Hardware& h) { h.host_exchange_latency = number(1e-3); },
+                            [](roofline::Hardware& h) { h.lockstep = number(0.5); }};
+  CHECK(*store.bars(measured, "kvr:p=2,partition=300/212", {}).ttft == near(0.3).epsilon(1e-4));
+  const ErrorBars of_four = store.bars(measured, "kvr:p=4", {});
+  CHECK_FALSE(of_four.ttft);
+  CHECK(of_four.note.find("kvr on 4 devices, tiled attention, fp16/bf16 on tpu-v4: no") !=
+        std::string::npos);
+  for (const Change change : changes) {
+    roofline::Hardware other = measured;
+    change(other);
+    const ErrorBars bars = store.bars(other, "kvr:p=2", {});
+    CHECK_FALSE(bars.ttft);
+    CHECK(bars.note.find("on tpu-v4 with these factors and links: no") != std::string::npos);
+    const ErrorBars plain = store.bars(other, "plain", {});
+    CHECK(*plain.ttft == near(0.1).epsilon(1e-4));
+    CHECK(plain.ttft_rows == 1);
+  }
+  CHECK_FALSE(store.bars(measured, "kvr:p=2", {}, Links::Others).ttft);
+  CHECK(store.bars(measured, "plain", {}, Links::Others).ttft_rows == 1);
+}
+
+TEST_CASE("store: options of a method are one method, and a missing metric is named") {
+  const Validation v = validated(
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s\n"
+      "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n");
+  const ValidationStore store = store_of(v);
+  const ErrorBars bars = store.bars(v.devices.at("tpu-v4"), "random-prune:keep=0.25", {});
+  CHECK(bars.ttft);
+  CHECK_FALSE(bars.tpot);
+  CHECK(bars.note.find("validation of TPOT with random-prune") != std::string::npos);
+}
+
+TEST_CASE("store: a file that is none is refused in one line") {
+  const TestFolder folder;
+  const auto refused = [&](const std::string& text, const char* part) {
+    write(folder / "v.json", text);
+    CAPTURE(text);
+    ValidationStore store = empty_store();
+    CHECK_THROWS_WITH_AS(store.add(folder / "v.json"), doctest::Contains(part), Error);
+  };
+  refused("{", "not valid JSON");
+  refused("[]", "an object");
+  refused(R"({"what":"else"})", "kvcast validation");
+  refused(R"({"what":"kvcast validation","version":2,"devices":{},"rows":[]})", "version");
+  refused(R"({"what":"kvcast validation","version":3,"devices":{},"rows":{}})", "a list");
+  const std::string start =
+      R"({"what":"kvcast validation","version":3,"devices":{"d":"f"},"rows":[)";
+  refused(start + "3]}", "/rows/0");
+  refused(start + R"({"hardware":"e","predicted":1,"measured":1}]})", "/devices");
+  refused(start + R"({"hardware":"d","predicted":1,"measured":0}]})", "/rows/0/measured");
+  refused(start + R"({"hardware":"d","predicted":-1,"measured":1}]})", "/rows/0/predicted");
+  refused(start + R"({"hardware":"d","predicted":1,"measured":1,"weight_dtype":"fp17"}]})",
+          "/rows/0/weight_dtype");
+}
+
+TEST_CASE("store: the catalog's holds what validate says now") {
+  const std::filesystem::path root = catalog().root();
+  for (const std::string stem : {"public_llm_latency", "published_ttft", "openelm_m2_pro"}) {
+    const Validation now =
+        validate(read_measurements(root / "measurements" / (stem + ".csv")), catalog(), {});
+    std::ifstream file(root / validation_folder / (stem + ".json"));
+    REQUIRE(file.good());
+    const nlohmann::json stored = nlohmann::json::parse(file);
+    const nlohmann::json written = nlohmann::json::parse(validation_document(now, stem));
+    INFO("kvcast validate --measurements data/measurements/"
+         << stem << ".csv --store data/validation/" << stem << ".json writes it anew");
+    REQUIRE(stored["rows"].size() == now.cases.size());
+    for (std::size_t i = 0; i < now.cases.size(); ++i) {
+      CAPTURE(now.cases[i].row.id);
+      CHECK(stored["rows"][i]["id"] == now.cases[i].row.id);
+      for (const nlohmann::json& document : {stored, written}) {
+        CHECK((document["rows"][i]["logits"] == "all") == (stem == "openelm_m2_pro"));
+      }
+      CHECK(stored["rows"][i]["predicted"].get<double>() ==
+            near(now.cases[i].predicted).epsilon(1e-3));
+    }
+    for (const auto& [name, hardware] : now.devices) {
+      CHECK(stored["devices"][name] == fingerprint(hardware));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::measure

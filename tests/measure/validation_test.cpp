@@ -1,0 +1,240 @@
+#include "measure/validation.h"
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "measure/model_match.h"
+#include "measure/row_filter.h"
+#include "model/base/error.h"
+#include "reports/plot/validation_plots.h"
+#include "roofline/estimator.h"
+#include "search/placed_estimator.h"
+#include "tests/near.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::measure {
+using namespace reports;
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(KVCAST_SOURCE_DIR "/data");
+  return c;
+}
+
+Validation validated(const std::string& text, const std::string& device = "",
+                     const MeasurementDefaults& defaults = {}) {
+  return validate(parse_measurements(text, "m", defaults), catalog(), parse_device_choice(device));
+}
+
+const std::string header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s,request_s\n";
+
+TEST_CASE("validation: a row's prediction is what estimate says of the same point") {
+  const Validation v = validated(header + "pythia-160m,a100-80gb,2,384,9,0.5,0.25,2\n");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  const roofline::Estimate e = roofline::Estimator(c).at({2, 384, 9});
+  REQUIRE(v.cases.size() == 3);
+  CHECK(v.cases[0].predicted == e.ttft_s);
+  CHECK(v.cases[1].predicted == e.tpot_s);
+  CHECK(v.cases[2].predicted == near(e.ttft_s + 8 * e.tpot_s));
+  CHECK(v.cases[0].relative_error() == near(e.ttft_s / 0.5 - 1));
+  CHECK(v.unmatched.empty());
+}
+
+TEST_CASE("validation: a row says whether its prefill had logits of all positions") {
+  const std::string text =
+      "model,hardware,method,logits,batch,prompt_len,output_len,ttft_s\n"
+      "pythia-160m,a100-80gb,plain,all,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,plain,last,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,kvr:p=2,all,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,kvr:p=2,,2,384,9,0.5\n";
+  const Validation v = validated(text);
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  REQUIRE(v.cases.size() == 4);
+  CHECK(v.cases[1].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
+  c.logits = Logits::All;
+  CHECK(v.cases[0].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[0].predicted > v.cases[1].predicted);
+  c.methods = parse_methods("kvr:p=2");
+  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[2].predicted > v.cases[3].predicted);
+  try {
+    validated("model,hardware,logits,batch,prompt_len,output_len,ttft_s\nm,h,some,1,1,1,1\n");
+    FAIL("logits 'some' was taken");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()) ==
+          "m:2: 'logits': unknown logits 'some'; expected one of: last, all");
+  }
+}
+
+TEST_CASE("validation: prompts on several devices are forecast as estimate forecasts them") {
+  const std::string placed_header =
+      "model,hardware,method,num_devices,batch,prompt_len,output_len,ttft_s,tpot_s\n";
+  const Validation v = validated(placed_header +
+                                 "pythia-160m,a100-80gb,kvr:p=2,2,1,384,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,tsp:p=2,,1,384,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,kvr:p=2,3,1,400,9,0.5,0.25\n"
+                                 "pythia-160m,a100-80gb,plain,2,1,384,9,0.5,0.25\n");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  REQUIRE(v.cases.size() == 4);
+  c.methods = parse_methods("kvr:p=2");
+  const roofline::Estimate kvr = search::PlacedEstimator(c).at({1, 384, 9});
+  CHECK(v.cases[0].predicted == kvr.ttft_s);
+  CHECK(v.cases[1].predicted == kvr.tpot_s);
+  c.methods = parse_methods("tsp:p=2");
+  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({1, 384, 9}).ttft_s);
+  REQUIRE(v.unmatched.size() == 2);
+  CHECK(v.unmatched[0].reason == "it ran on 3 devices, and kvr:p=2 on 2");
+  CHECK(v.unmatched[1].reason == "it ran on 2 devices, and plain on one");
+}
+
+TEST_CASE("validation: prompts on several devices may have a hardware file of their own") {
+  const std::string rows =
+      "model,hardware,method,batch,prompt_len,output_len,ttft_s,ttft_spread,rounds\n"
+      "pythia-160m,a100-80gb,plain,1,384,1,0.5,0.01,3\n"
+      "pythia-160m,h200,kvr:p=2,1,384,1,0.5,0.01,3\n"
+      "pythia-160m,a100-80gb,tsp:p=2,1,384,1,0.5,0.01,3\n";
+  const Measurements measurements = parse_measurements(rows, "m");
+  const Validation v = validate(measurements, catalog(), {"", "a100-80gb", "h200"});
+  REQUIRE(v.cases.size() == 2);
+  CHECK(v.cases[0].row.hardware == "a100-80gb");
+  CHECK(v.cases[1].row.hardware == "h200");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), "h200");
+  c.methods = parse_methods("kvr:p=2");
+  CHECK(v.cases[1].predicted == search::PlacedEstimator(c).at({1, 384, 1}).ttft_s);
+  CHECK(v.devices.size() == 2);
+  REQUIRE(v.unmatched.size() == 1);
+  CHECK(v.unmatched[0].reason == "it ran on a100-80gb, not on h200");
+  CHECK_THROWS_WITH_AS(validate(measurements, catalog(), {"", "h200", "h200"}),
+                       doctest::Contains("names that differ"), Error);
+}
+
+TEST_CASE("validation: rows that nothing can be said about are listed with the reason") {
+  const Validation v = validated(header +
+                                 "pythia-160m,a100-80gb,1,8,1,1,,\n"
+                                 "no-such-model,a100-80gb,1,8,1,1,,\n"
+                                 "pythia-160m,no-such-device,1,8,1,1,,\n"
+                                 "pythia-160m,,1,8,1,1,,\n"
+                                 ",a100-80gb,1,8,1,1,,\n");
+  CHECK(v.cases.size() == 1);
+  REQUIRE(v.unmatched.size() == 4);
+  CHECK(v.unmatched[0].place == "m:3");
+  CHECK(v.unmatched[0].reason.find("no model 'no-such-model'") != std::string::npos);
+  CHECK(v.unmatched[1].reason.find("no hardware 'no-such-device'") != std::string::npos);
+  CHECK(v.unmatched[2].reason.find("--hardware") != std::string::npos);
+  CHECK(v.unmatched[3].reason.find("--model") != std::string::npos);
+}
+
+TEST_CASE("validation: --hardware is for rows without a device and for those that name it") {
+  const std::string rows = header +
+                           "pythia-160m,,1,8,1,1,,\npythia-160m,h200,1,8,1,1,,\n"
+                           "pythia-160m,l4,1,8,1,1,,\n";
+  const Validation h200 = validated(rows, "h200");
+  CHECK(h200.cases.size() == 2);
+  REQUIRE(h200.unmatched.size() == 1);
+  CHECK(h200.unmatched[0].reason == "it ran on l4, not on h200");
+  const Validation renamed = validated(rows, "l4=h200");
+  REQUIRE(renamed.cases.size() == 3);  // those of the device itself too
+  CHECK(renamed.cases[2].row.hardware == "h200");
+}
+
+TEST_CASE("validation: percentiles, means and signs of errors by hand") {
+  std::vector<double> errors;
+  for (int i = 1; i <= 20; ++i) errors.push_back((i % 2 == 0 ? 0.01 : -0.01) * i);
+  const ErrorSummary s = summarize(errors);
+  CHECK(s.rows == 20);
+  CHECK(s.mape == near(0.105));  // mean of 0.01 ... 0.20
+  CHECK(s.worst == near(0.2));
+  CHECK(s.bias == near(0.005));  // ten pairs of +0.01
+  CHECK(s.bound == near(0.18));  // the 18th of 20
+  CHECK(error_bound(std::vector<double>{-0.3, 0.1, 0.2}) == near(0.3));
+  CHECK(error_bound(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == near(8));
+}
+
+TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters") {
+  ModelMatch models(catalog());
+  CHECK(models.find("llama-7b", 0) == "llama-7b");
+  CHECK(models.find("meta-llama/Llama-3.1-8B-Instruct", 0) == "llama-3.1-8b");
+  CHECK(models.find("meta-llama/Llama-2-7b-chat-hf", 0) == "llama-2-7b");
+  CHECK(models.find("TinyLlama/tinyllama-1.1b", 0) == "tinyllama-1.1b");
+  // 1,100,048,384 is what TinyLlama's model card and llama-bench print.
+  CHECK(models.find("", 1100048384) == "tinyllama-1.1b");
+  // llama-bench counts Llama 3.1's 64 rotary frequencies too.
+  CHECK(models.find("", 8030261312) == "llama-3.1-8b");
+  CHECK_THROWS_WITH_AS(models.find("", 123), doctest::Contains("no catalog model"), Error);
+  CHECK_THROWS_WITH_AS(models.find("", 0), doctest::Contains("--model"), Error);
+  // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again.
+  CHECK(models.find("smollm2-135m", 134515008) == "smollm2-135m");
+  CHECK(models.find("smollm2-135m", 162826560) == "smollm2-135m");
+  CHECK(models.find("smollm2-135m", 134515008 + 64 * 576) == "smollm2-135m");  // a padded table
+  CHECK(models.find("smollm2-135m", 162826560 + 64 * 2 * 576) == "smollm2-135m");
+  // 162,322,944 is Pythia-160M's; Llama 7B has a head already, and Falcon 7B 0.8 % more.
+  CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 162322944), doctest::Contains("134515008"),
+                       Error);
+  CHECK_THROWS_WITH_AS(models.find("llama-7b", 6738415616 + 32000 * 4096),
+                       doctest::Contains("6738415616"), Error);
+  CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 1100048384),
+                       "its model has 1100048384 parameters, and smollm2-135m has 134515008",
+                       Error);
+}
+
+TEST_CASE("row filters: conditions join, and wrong ones are named") {
+  const Validation v = validated(header +
+                                 "pythia-160m,h200,1,512,1,1,,\npythia-160m,h200,1,1024,5,1,1,\n"
+                                 "pythia-410m,h200,4,2048,1,1,,\n");
+  const auto taken = [&](const std::string& text) {
+    const RowFilter filter(text, "--rows");
+    std::string result;
+    for (std::size_t i = 0; i < v.cases.size(); ++i)
+      result += filter.takes(v.cases[i], i) ? "1" : "0";
+    return result;
+  };
+  CHECK(taken("") == "1111");
+  CHECK(taken("prompt_len<=1k") == "1110");
+  CHECK(taken("prompt_len<1024") == "1000");
+  CHECK(taken("model=pythia-160m,metric=ttft_s") == "1100");
+  CHECK(taken("model!=pythia-160m") == "0001");
+  CHECK(taken("every=2") == "1010");
+  CHECK(taken("batch>1") == "0001");
+  for (const char* wrong : {"prompt_len", "prompt_len<=", "color=red", "model<3", "every=0",
+                            "prompt_len=x", "=3", ","}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH_AS(RowFilter(wrong, "--rows"), doctest::Contains("--rows"), Error);
+  }
+}
+
+TEST_CASE("validation: the CSV has a row for each case, the plots a mark") {
+  const Validation v = validated(header +
+                                 "pythia-160m,h200,1,512,3,0.01,0.001,\n"
+                                 "pythia-160m,h200,2,512,3,0.02,,\n");
+  const TestFolder folder;
+  write_validation_csv(v.cases, folder / "v.csv");
+  std::ifstream file(folder / "v.csv");
+  std::string line;
+  std::getline(file, line);
+  CHECK(line.find("predicted_s,measured_s,relative_error") != std::string::npos);
+  int rows = 0;
+  while (std::getline(file, line)) ++rows;
+  CHECK(rows == 3);
+  const Plot scatter = scatter_plot(v.cases);
+  REQUIRE(scatter.series.size() == 3);  // equal, plain ttft, plain tpot
+  CHECK(scatter.series[0].points[0].x == 0.001);
+  CHECK(scatter.series[0].points[1].y == 0.02);
+  CHECK(scatter.series[1].points.size() + scatter.series[2].points.size() == 3);
+  CHECK(error_plot(v.cases).series.size() == 2);
+  CHECK(error_plot_file("a/b.svg") == std::filesystem::path("a/b-errors.svg"));
+}
+
+}  // namespace
+}  // namespace kvcast::measure
