@@ -24,7 +24,7 @@ macro(kvcast_pkg_config_dependency name module)
   string(APPEND KVCAST_FIND_DEPENDENCIES
          "pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})\n")
 endmacro()
-kvcast_pkg_config_dependency(PCRE2 libpcre2-8>=10.40)
+kvcast_pkg_config_dependency(ONIGURUMA oniguruma>=6.9.8)
 kvcast_pkg_config_dependency(UTF8PROC libutf8proc>=2.6)
 kvcast_pkg_config_dependency(SENTENCEPIECE sentencepiece>=0.1.96)
 if(KVCAST_FUZZ)

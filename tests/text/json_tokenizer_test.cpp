@@ -124,7 +124,8 @@ TEST_CASE("json_tokenizer: a file is refused in one line that names the place") 
       {"/pre_tokenizer", R"({"type": "BertPreTokenizer"})",
        "t.json: /pre_tokenizer: unknown type 'BertPreTokenizer'"},
       {"/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})",
-       "t.json: /pre_tokenizer/pattern: got a pattern that is wrong at offset 2"},
+       "t.json: /pre_tokenizer/pattern: got a pattern that is wrong (end pattern with unmatched "
+       "parenthesis)"},
       {"/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolate"})",
        "t.json: /pre_tokenizer/behavior: unknown value 'Isolate'; did you mean 'Isolated'?"},
       {"/decoder", R"({"type": "WordPiece"})", "t.json: /decoder: unknown type 'WordPiece'"},

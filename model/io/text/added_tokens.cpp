@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "model/base/error.h"
-#include "model/io/text/regex_dialect.h"
 #include "model/io/text/unicode_regex.h"
 
 namespace kvcast::text {

@@ -6,7 +6,6 @@
 #include "model/base/error.h"
 #include "model/io/text/bpe_tokenizer.h"
 #include "model/io/text/gguf_pre_tokenizer.h"
-#include "model/io/text/regex_dialect.h"
 #include "model/io/text/sentencepiece_proto.h"
 #include "model/io/text/sentencepiece_tokenizer.h"
 
@@ -98,7 +97,7 @@ std::unique_ptr<TokenizerBackend> make_byte_level(const GgufVocabulary& gguf) {
   parts.options.ignore_merges = pre.ignore_merges;
   std::vector<PreTokenizerStep> steps;
   for (const std::string_view pattern : pre.patterns) {
-    steps.emplace_back(SplitByPattern{{pcre2_pattern(pattern, pre_place), pre_place}});
+    steps.emplace_back(SplitByPattern{{pattern, pre_place}});
   }
   steps.emplace_back(ToByteAlphabet{gguf.add_space_prefix.value_or(false), std::nullopt});
   parts.pre_tokenizer = PreTokenizer(std::move(steps));

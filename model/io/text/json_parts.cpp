@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/io/text/regex_dialect.h"
 
 namespace kvcast::text {
 
@@ -41,11 +40,11 @@ UnicodeRegex read_pattern(const JsonObject& part) {
   if (pattern.has("String")) {
     const std::string text = pattern.text("String");
     pattern.reject_unknown_keys();
-    return {quoted_pattern(text), pattern.place()};
+    return {text, pattern.place(), UnicodeRegex::Syntax::Text};
   }
   const std::string regex = pattern.text("Regex");
   pattern.reject_unknown_keys();
-  return {pcre2_pattern(regex, pattern.place()), pattern.place()};
+  return {regex, pattern.place()};
 }
 
 TokenId read_id(const json& value, const std::string& place) {

@@ -7,7 +7,6 @@
 
 #include "model/base/error.h"
 #include "model/io/text/json_parts.h"
-#include "model/io/text/regex_dialect.h"
 
 namespace kvcast::text {
 namespace {
@@ -86,7 +85,7 @@ PreTokenizerStep read_pre_tokenizer_step(const JsonObject& part, const std::stri
     ToByteAlphabet step{part.flag_or("add_prefix_space", true), std::nullopt};
     static_cast<void>(part.has("trim_offsets"));  // about offsets, which we do not give
     if (part.flag_or("use_regex", true)) {
-      step.pattern = UnicodeRegex(pcre2_pattern(gpt2_pattern, part.place()), part.place());
+      step.pattern = UnicodeRegex(gpt2_pattern, part.place());
     }
     return step;
   }

@@ -1,5 +1,3 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
-
 #include "model/io/text/unicode_regex.h"
 
 #include <algorithm>
@@ -7,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <pcre2.h>
+#include <oniguruma.h>
 
 #include "model/base/error.h"
 
@@ -15,118 +13,116 @@ namespace kvcast::text {
 namespace {
 
 constexpr std::size_t max_pattern_bytes = 16384;
-constexpr std::uint32_t heap_limit_kib = 64U << 10;
-/// Steps that one search may take: a run of n blanks needs a few times n, a hostile pattern more.
-constexpr std::size_t least_steps = 1'000'000;
-constexpr std::size_t steps_per_byte = 32;
+/// How often one search may go back: a run of n blanks needs a few times n, a hostile pattern more.
+constexpr std::size_t least_retries = 1'000'000;
+constexpr std::size_t retries_per_byte = 32;
+/// Places that one search may remember (40 bytes each): each letter of a word is one.
+constexpr std::size_t least_stack = 1'000'000;
+constexpr std::size_t stack_per_byte = 4;
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
+struct FreeRegion {
+  void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
+};
+struct FreeLimits {
+  void operator()(OnigMatchParam* limits) const { onig_free_match_param(limits); }
 };
 
-using Code = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
-using CompileContext = std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
-using JitStack = std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>>;
-
-std::string reason_of(int error) {
-  std::array<PCRE2_UCHAR, 160> buffer{};
-  pcre2_get_error_message(error, buffer.data(), buffer.size());
-  return reinterpret_cast<const char*>(buffer.data());
+/// One line, whatever of the pattern Oniguruma puts into its message.
+std::string reason_of(int error, OnigErrorInfo* info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> buffer{};
+  const int length = onig_error_code_to_str(buffer.data(), error, info);
+  std::string reason(buffer.data(), buffer.data() + length);
+  std::replace_if(
+      reason.begin(), reason.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return reason;
 }
 
-PCRE2_SPTR bytes_of(std::string_view text) {
-  // PCRE2 dislikes a null subject even when its length is 0.
-  return reinterpret_cast<PCRE2_SPTR>(text.empty() ? "" : text.data());
+const OnigUChar* bytes_of(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.empty() ? "" : text.data());
 }
 
 /// One search after the other in one text.
 class Search {
  public:
-  Search(const pcre2_code* code, std::string_view text, const std::string& place)
+  Search(OnigRegex code, std::string_view text, const std::string& place)
       : code_(code),
         text_(text),
         place_(place),
-        data_(pcre2_match_data_create(1, nullptr)),
-        context_(pcre2_match_context_create(nullptr)) {
-    if (!data_ || !context_) throw Error(place_ + ": no memory for a search", Fault::Run);
-    const std::size_t steps = std::max(least_steps, steps_per_byte * text.size());
-    const auto limit = static_cast<std::uint32_t>(std::min<std::size_t>(steps, UINT32_MAX));
-    pcre2_set_match_limit(context_.get(), limit);
-    pcre2_set_depth_limit(context_.get(), limit);
-    pcre2_set_heap_limit(context_.get(), heap_limit_kib);
+        region_(onig_region_new()),
+        limits_(onig_new_match_param()) {
+    if (!region_ || !limits_) throw Error(place_ + ": no memory for a search", Fault::Run);
+    const auto limit = [&text](std::size_t least, std::size_t per_byte) {
+      return static_cast<unsigned>(
+          std::min<std::size_t>(std::max(least, per_byte * text.size()), UINT32_MAX));
+    };
+    const unsigned retries = limit(least_retries, retries_per_byte);
+    onig_set_retry_limit_in_match_of_match_param(limits_.get(), retries);
+    onig_set_retry_limit_in_search_of_match_param(limits_.get(), retries);
+    onig_set_match_stack_limit_size_of_match_param(limits_.get(),
+                                                   limit(least_stack, stack_per_byte));
   }
 
   bool find(std::size_t from, Span& match) {
-    int result = run(from);
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT && !stack_) {
-      stack_.reset(pcre2_jit_stack_create(32U << 10, 8U << 20, nullptr));
-      pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
-      result = run(from);
-    }
-    if (result == PCRE2_ERROR_NOMATCH) return false;
+    const OnigUChar* begin = bytes_of(text_);
+    const OnigUChar* end = begin + text_.size();
+    const int result = onig_search_with_param(code_, begin, end, begin + from, end, region_.get(),
+                                              ONIG_OPTION_NONE, limits_.get());
+    if (result == ONIG_MISMATCH) return false;
     if (result < 0) {
       throw Error(place_ + ": a pattern gave up on a text of " + std::to_string(text_.size()) +
-                  " bytes: " + reason_of(result));
+                  " bytes: " + reason_of(result, nullptr));
     }
-    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data_.get());
-    // A lookbehind with \K could put the start behind the end; the dialect has no \K.
-    match = {ends[0], std::max(ends[0], ends[1])};
+    const auto match_end = static_cast<std::size_t>(region_->end[0]);
+    // With \K in a lookaround a match may begin outside of what was searched.
+    match = {
+        std::clamp(static_cast<std::size_t>(region_->beg[0]), std::min(from, match_end), match_end),
+        match_end};
     return true;
   }
 
  private:
-  int run(std::size_t from) {
-    return pcre2_match(code_, bytes_of(text_), text_.size(), from, PCRE2_NO_UTF_CHECK, data_.get(),
-                       context_.get());
-  }
-
-  const pcre2_code* code_;
+  OnigRegex code_;
   std::string_view text_;
   const std::string& place_;
-  MatchData data_;
-  MatchContext context_;
-  JitStack stack_;
+  std::unique_ptr<OnigRegion, FreeRegion> region_;
+  std::unique_ptr<OnigMatchParam, FreeLimits> limits_;
 };
 
 }  // namespace
 
 struct UnicodeRegex::Compiled {
-  Code code;
+  OnigRegex code = nullptr;
+  Compiled() = default;
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+  ~Compiled() { onig_free(code); }
 };
 
-UnicodeRegex::UnicodeRegex(const std::string& pattern, std::string place)
+UnicodeRegex::UnicodeRegex(std::string_view pattern, std::string place, Syntax syntax)
     : place_(std::move(place)) {
   if (pattern.size() > max_pattern_bytes) {
     throw Error(place_, "a pattern of " + std::to_string(pattern.size()) + " bytes",
                 "at most " + std::to_string(max_pattern_bytes));
   }
-  const CompileContext context(pcre2_compile_context_create(nullptr));
-  if (!context) throw Error(place_ + ": no memory for a pattern", Fault::Run);
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  Code code(pcre2_compile(bytes_of(pattern), pattern.size(),
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                          &offset, context.get()));
-  if (!code) {
-    throw Error(place_,
-                "a pattern that is wrong at offset " + std::to_string(offset) + " (" +
-                    reason_of(error) + ")",
+  static const int started = [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    return onig_initialize(encodings, 1);
+  }();
+  KVCAST_ASSERT(started == ONIG_NORMAL);
+  const auto compiled = std::make_shared<Compiled>();
+  OnigErrorInfo info{};
+  const int error = onig_new(&compiled->code, bytes_of(pattern), bytes_of(pattern) + pattern.size(),
+                             ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                             syntax == Syntax::Text ? ONIG_SYNTAX_ASIS : ONIG_SYNTAX_RUBY, &info);
+  if (error != ONIG_NORMAL) {
+    throw Error(place_, "a pattern that is wrong (" + reason_of(error, &info) + ")",
                 "a regular expression");
   }
-  // Where the machine has no JIT, matching is slower and gives the same.
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  compiled_ = std::make_shared<const Compiled>(Compiled{std::move(code)});
+  compiled_ = compiled;
 }
 
 void UnicodeRegex::find_all(std::string_view text, std::vector<Span>& matches) const {
-  Search search(compiled_->code.get(), text, place_);
+  Search search(compiled_->code, text, place_);
   std::size_t from = 0;
   std::size_t last_end = std::string_view::npos;
   Span match;
@@ -141,7 +137,7 @@ void UnicodeRegex::find_all(std::string_view text, std::vector<Span>& matches) c
 
 bool UnicodeRegex::matches_somewhere(std::string_view text) const {
   Span match;
-  return Search(compiled_->code.get(), text, place_).find(0, match);
+  return Search(compiled_->code, text, place_).find(0, match);
 }
 
 }  // namespace kvcast::text

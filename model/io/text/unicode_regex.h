@@ -1,4 +1,4 @@
-/// Regular expressions over UTF-8 text, run by PCRE2.
+/// Regular expressions over UTF-8 text, in the dialect of tokenizer.json, run by Oniguruma.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,18 @@
 
 namespace kvcast::text {
 
-/// A compiled PCRE2 pattern with the options UTF, UCP and MULTILINE. Copies share it, and any
-/// number of threads may search with it at the same time.
+/// A compiled pattern. Copies share it, and any number of threads may search with it at the same
+/// time.
 class UnicodeRegex {
  public:
-  /// Throws Error with `place` and PCRE2's reason when the pattern is wrong or too long.
-  UnicodeRegex(const std::string& pattern, std::string place);
+  /// Ruby's syntax, as Hugging Face's tokenizers read patterns, or a text that matches itself.
+  enum class Syntax { Ruby, Text };
+
+  /// Throws Error with `place` and Oniguruma's reason when the pattern is wrong or too long.
+  UnicodeRegex(std::string_view pattern, std::string place, Syntax syntax = Syntax::Ruby);
 
   /// Appends all matches in valid UTF-8 text, from left to right. An empty match counts unless it
-  /// touches the match before it. Throws Error when the pattern needs too many steps.
+  /// touches the match before it. Throws Error when the pattern goes back too often.
   void find_all(std::string_view text, std::vector<Span>& matches) const;
 
   bool matches_somewhere(std::string_view text) const;
