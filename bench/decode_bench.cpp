@@ -95,7 +95,7 @@ void compare(const Options& o, const roofline::Hardware& hardware, const Archite
     const PassTimer& timer = *timers.back();
     const Recording& r = timer.recording();
     turns.push_back({method,
-                     forecast_s(hardware, options, r.decode,
+                     forecast_s(hardware, options, r.decode(),
                                 r.symbols.resolve({o.batch, o.prompt_len, o.kv_len})),
                      [&timer, sizes] {
                        std::vector<double> totals;
@@ -135,11 +135,11 @@ void run(const Options& o) {
     const PassTimer timer(checkpoint, {.methods = parse_methods(method)});
     std::printf("%s %s batch %lu kv_len %lu\n", o.model.c_str(), method.c_str(), o.batch, o.kv_len);
     const auto values = timer.recording().symbols.resolve({o.batch, o.prompt_len, o.kv_len});
-    report(timer.recording().decode, values,
+    report(timer.recording().decode(), values,
            timer.decode({o.batch, o.prompt_len, o.kv_len}, o.repeats));
     if (o.tokens == 0) continue;
     std::printf("prefill of %lu\n", o.tokens);
-    report(timer.recording().prefill,
+    report(timer.recording().prefill(),
            timer.recording().symbols.resolve({o.batch, o.tokens, o.tokens}),
            timer.prefill({o.batch, o.tokens, o.tokens}, o.repeats));
   }

@@ -62,10 +62,10 @@ void measure(const Session& session, std::size_t prompt, std::size_t output_len,
   const Recording& recording = session.recording();
   const std::uint64_t start = request.tokens[0].size();
   const auto values = recording.symbols.resolve({1, prompt, start});
-  const double flops = matrix_flops(recording.prefill, values);
+  const double flops = matrix_flops(recording.prefill(), values);
   const std::uint64_t middle = start + output_len / 2;
   const double bytes = static_cast<double>(
-      total_work(recording.decode).bytes().at(recording.symbols.resolve({1, prompt, middle})));
+      total_work(recording.decode()).bytes().at(recording.symbols.resolve({1, prompt, middle})));
 
   session.run(request);  // compiles kernels, touches memory
   std::vector<double> prefill;

@@ -95,11 +95,11 @@ class Prefill {
     const Recording& recording = session_.recording();
     const auto rows = forecaster_.breakdown({options_.batch, options_.prompt_len, 1});
     std::fprintf(stderr, "%s: %.4g s\n", method_.c_str(), run.ttft_s);
-    for (std::size_t i = 0; i < recording.helpers.size(); ++i) {
-      print_operators(recording.helpers[i].name, rows, recording.helpers[i].graph,
+    for (std::size_t i = 0; i < recording.helpers().size(); ++i) {
+      print_operators(recording.helpers()[i].name, rows, recording.helpers()[i].graph,
                       run.profile.helpers_s[i]);
     }
-    print_operators("prefill", rows, recording.prefill, run.profile.prefill_s);
+    print_operators("prefill", rows, recording.prefill(), run.profile.prefill_s);
   }
 
  private:

@@ -252,7 +252,7 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
     for (const bool of_scores : {true, false}) {
       add(fmt::format("element-wise {} tokens, {}", large_rows, of_scores ? "scores" : "states"),
           "bytes/s", r, true, prompt, run,
-          [&](const Node& node) { return is_sum_or_product(r.prefill, node, of_scores); });
+          [&](const Node& node) { return is_sum_or_product(r.prefill(), node, of_scores); });
     }
   });
   if (options_.messenger != nullptr) list.push_back([this] { time_lockstep(); });
@@ -264,7 +264,7 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
 void CalibrationBench::time_lockstep() {
   execute::Messenger& messenger = *options_.messenger;
   execute::meet(messenger);
-  const Graph& graph = narrow_plain_.recording().prefill;
+  const Graph& graph = narrow_plain_.recording().prefill();
   const PassSizes sizes{1, lockstep_rows, lockstep_rows};
   const std::vector<double> own =
       layer_seconds(graph, narrow_plain_.prefill(sizes, lockstep_repeats));
@@ -311,7 +311,7 @@ void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
     add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
     if (rows == 1) add_latencies(sizes);
   }
-  add_products(r.decode, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+  add_products(r.decode(), r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
                rows, threads);
 }
 
@@ -325,7 +325,7 @@ void CalibrationBench::time_prefill(std::uint64_t rows, int threads) {
     add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run, is_attention)
         .computing = true;
   }
-  add_products(r.prefill, r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
+  add_products(r.prefill(), r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
                rows, threads);
 }
 
@@ -351,7 +351,7 @@ Samples& CalibrationBench::add(const std::string& name, const char* unit,
                                const PassSeconds& run, Wanted wanted) {
   const SymbolValues values =
       recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const Sample s = sum_of(prefill ? recording.prefill : recording.decode, values, run, wanted);
+  const Sample s = sum_of(prefill ? recording.prefill() : recording.decode(), values, run, wanted);
   Samples& samples = at(name, unit);
   samples.work = s;
   samples.seconds.push_back(s.seconds);
@@ -417,13 +417,13 @@ void CalibrationBench::add_latencies(const PassSizes& sizes) {
     });
   };
   const PassSeconds run = mean_of(narrow_plain_.decode(sizes, step_repeats));
-  add("operator", plain.decode, run);
-  add_latency("product", plain.decode, values, run, [&](const Node& node) {
+  add("operator", plain.decode(), run);
+  add_latency("product", plain.decode(), values, run, [&](const Node& node) {
     if (!is_linear(node)) return false;
-    const auto& weight = plain.decode.tensor(node.inputs[1]).shape;
+    const auto& weight = plain.decode().tensor(node.inputs[1]).shape;
     return weight[0].at(values) == hidden_size && weight[1].at(values) == hidden_size;
   });
-  add("element-wise operator", narrow_eager_.recording().decode,
+  add("element-wise operator", narrow_eager_.recording().decode(),
       mean_of(narrow_eager_.decode(sizes, step_repeats)));
 }
 

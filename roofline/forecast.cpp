@@ -34,19 +34,19 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
     : symbols_(recording.symbols),
       cuts_vary_(symbols_.kv_len_breakpoints_vary()),
       prompt_slots_(recording.prompt_slots),
-      prefill_groups_(fold(recording.prefill, lowering)),
-      decode_groups_(fold(recording.decode, lowering)),
+      prefill_groups_(fold(recording.prefill(), lowering)),
+      decode_groups_(fold(recording.decode(), lowering)),
       prefill_(prefill_groups_, rates),
       decode_(decode_groups_, rates),
       exact_kv_cache_bytes_(recording.kv_cache_bytes),
       weight_bytes_(static_cast<double>(recording.weight_bytes.at({}))) {
   kv_cache_bytes_ = memory_.add(recording.kv_cache_bytes);
-  for (const Graph* graph : {&recording.prefill, &recording.decode}) {
+  for (const Graph* graph : {&recording.prefill(), &recording.decode()}) {
     for (const Count& peak : kvcast::activation_peaks(*graph)) {
       activation_peaks_.push_back(memory_.add(peak));
     }
   }
-  for (const HelperPass& pass : recording.helpers) {
+  for (const RecordedPass& pass : recording.helpers()) {
     if (pass.steps == 0) continue;
     std::vector<OpGroup> groups = fold(pass.graph, lowering);
     PassProgram program(groups, rates);

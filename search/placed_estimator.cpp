@@ -87,11 +87,11 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   others.push_back({"kvr", {{"p", "3"}}});
   middle_ = record_pass(c, others, 1);
   last_ = record_pass(c, others, 2);
-  decode_peaks_ = activation_peaks(one_device_.recording().decode);
-  const Work base = total_work(roofline::fold(one_device_.recording().prefill, c.lowering));
+  decode_peaks_ = activation_peaks(one_device_.recording().decode());
+  const Work base = total_work(roofline::fold(one_device_.recording().prefill(), c.lowering));
   base_flops_ = base.flops;
   base_bytes_ = base.bytes();
-  for (const HelperPass& pass : one_device_.recording().helpers) {
+  for (const RecordedPass& pass : one_device_.recording().helpers()) {
     helper_peaks_.push_back(activation_peaks(pass.graph));
   }
 }
@@ -101,8 +101,8 @@ PlacedEstimator::DevicePass PlacedEstimator::record_pass(const Configuration& c,
                                                          std::size_t rank) {
   const Recording r = record_rank(c.architecture, methods, c.lowering, {{1, 1, 1}, rank},
                                   {.logits = c.logits, .find_model = c.find_model});
-  const Work work = total_work(roofline::fold(r.prefill, c.lowering));
-  return {r.symbols, work.flops, work.bytes(), activation_peaks(r.prefill)};
+  const Work work = total_work(roofline::fold(r.prefill(), c.lowering));
+  return {r.symbols, work.flops, work.bytes(), activation_peaks(r.prefill())};
 }
 
 PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
@@ -149,7 +149,7 @@ PlacedEstimator::HelperMemory PlacedEstimator::helper_memory(const DesignPoint& 
   const Recording& r = one_device_.recording();
   HelperMemory memory;
   for (std::size_t i = 0; i < helper_peaks_.size(); ++i) {
-    const HelperPass& pass = r.helpers[i];
+    const RecordedPass& pass = r.helpers()[i];
     const std::uint64_t first = pass.first_kv_len.at(r.symbols.resolve({p.batch, p.prompt_len, 1}));
     const SymbolValues last =
         r.symbols.resolve({p.batch, p.prompt_len, checked_add(first, pass.steps) - 1});
@@ -190,7 +190,7 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
   }
   double helper_flops = 0;
   double helper_bytes = 0;
-  if (!whole.helpers.empty()) {  // what one device computes before the base's prefill, each does
+  if (!whole.helpers().empty()) {  // what one device computes before the base's prefill, each does
     const SymbolValues prefill = whole.symbols.resolve({p.batch, p.prompt_len, read});
     const auto devices = static_cast<double>(tokens.size());
     helper_flops = devices * (e.prefill_flops - static_cast<double>(base_flops_.at(prefill)));

@@ -52,7 +52,7 @@ std::vector<std::uint64_t> counted_to(std::uint64_t last) {
 /// Bytes of the cache tensor that the cross-attentions of all layers share.
 std::optional<double> shared_cache_bytes(const Estimator& estimator, const DesignPoint& point) {
   const Recording& recording = estimator.recording();
-  for (const TensorInfo& t : recording.decode.tensors()) {
+  for (const TensorInfo& t : recording.decode().tensors()) {
     const bool shared =
         t.name == "decoder.cross_inputs" || (t.name == "decoder.layers.0.cross_keys" &&
                                              recording.model.slim[0].cross == SlimKind::FirstKeys);

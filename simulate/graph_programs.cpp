@@ -106,7 +106,7 @@ Programs recorded_programs(const Architecture& architecture, const std::vector<M
   std::vector<RankPass> passes;
   for (std::size_t rank = 0; rank < partition.size(); ++rank) {
     const RankShare share{partition, rank};
-    passes.push_back({&recordings[rank].prefill,
+    passes.push_back({&recordings[rank].prefill(),
                       recordings[rank].symbols.resolve({1, share.tokens(), share.end()})});
   }
   return graph_programs(passes, lowering, rates, block);

@@ -86,7 +86,7 @@ LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<Metho
   const Recording recording =
       record(architecture, methods, lowering, {.logits = logits, .chunked = true});
   symbols_ = recording.symbols;
-  const Graph graph = split_by_layer(recording.prefill);
+  const Graph graph = split_by_layer(recording.prefill());
   std::map<std::string, std::vector<roofline::OpGroup>> by_phase;
   for (roofline::OpGroup& g : roofline::fold(graph, lowering)) {
     by_phase[g.phase].push_back(std::move(g));

@@ -104,7 +104,8 @@ void show(const Options& o, const Globals& globals) {
   const Recording r = record(a, parse_methods(o.method), lowering);
   if (!o.graph.empty()) {
     std::ostringstream dot;
-    write_dot(dot, o.pass == "prefill" ? r.prefill : r.decode, r.symbols, a.name + " " + o.pass);
+    write_dot(dot, o.pass == "prefill" ? r.prefill() : r.decode(), r.symbols,
+              a.name + " " + o.pass);
     write_file(o.graph, dot.str());
   }
   const ordered_json j = model_json(a, r, dtype);

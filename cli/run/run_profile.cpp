@@ -81,8 +81,8 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
     return recording.symbols.resolve({batch, length, kv_len}, run.found);
   };
   std::vector<ProfileRow> all;
-  for (std::size_t i = 0; i < recording.helpers.size(); ++i) {
-    const HelperPass& pass = recording.helpers[i];
+  for (std::size_t i = 0; i < recording.helpers().size(); ++i) {
+    const RecordedPass& pass = recording.helpers()[i];
     std::map<std::string, ProfileRow> rows;
     const auto groups = roofline::fold(pass.graph, lowering);
     const std::uint64_t first = pass.first_kv_len.at(symbols(prompt_len, prompt_len));
@@ -92,7 +92,7 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
     append(all, std::move(rows), pass.name, pass.graph, run.profile.helpers_s[i]);
   }
   std::map<std::string, ProfileRow> prefill;
-  const auto prefill_groups = roofline::fold(recording.prefill, lowering);
+  const auto prefill_groups = roofline::fold(recording.prefill(), lowering);
   const std::uint64_t begin = options.share ? options.share->first() : 0;
   const std::uint64_t end = options.share ? options.share->end() : prompt_len;
   const std::uint64_t chunk = options.chunk > 0 ? options.chunk : end - begin;
@@ -100,14 +100,14 @@ std::vector<ProfileRow> profile_rows(const execute::Session& session,
     const std::uint64_t n = std::min(chunk, end - first);
     predict(prefill, prefill_groups, rates, symbols(n, first + n));
   }
-  append(all, std::move(prefill), "prefill", recording.prefill, run.profile.prefill_s);
+  append(all, std::move(prefill), "prefill", recording.prefill(), run.profile.prefill_s);
 
   std::map<std::string, ProfileRow> decode;
-  const auto decode_groups = roofline::fold(recording.decode, lowering);
+  const auto decode_groups = roofline::fold(recording.decode(), lowering);
   for (std::uint64_t step = 0; step < run.decode_steps; ++step) {
     predict(decode, decode_groups, rates, symbols(prompt_len, first_kv_len + step));
   }
-  append(all, std::move(decode), "decode", recording.decode, run.profile.decode_s);
+  append(all, std::move(decode), "decode", recording.decode(), run.profile.decode_s);
   return all;
 }
 

@@ -39,7 +39,7 @@ nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
 
 std::map<std::string, TensorInfo> weights_of(const Recording& recording) {
   std::map<std::string, TensorInfo> weights;
-  for (const Graph* graph : {&recording.prefill, &recording.decode}) {
+  for (const Graph* graph : {&recording.prefill(), &recording.decode()}) {
     for (const TensorInfo& t : graph->tensors()) {
       if (t.storage == Storage::Weights) weights.emplace(t.name, t);
     }

@@ -40,11 +40,6 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
   if (o.dtype != DType::FP32 && o.dtype != DType::FP64) {
     throw Error("a run's dtype", std::string(name(o.dtype)), "fp32 or fp64");
   }
-  for (const MethodSpec& method : o.methods) {
-    const Method& m = find_method(method.name);
-    if (m.runs || m.kind == MethodKind::Placement) continue;
-    throw Error("method " + method.name + " is costed (estimate, sweep) but does not run yet");
-  }
   const RecordOptions options{.logits = o.logits,
                               .decoder_tokens = o.decoder_tokens,
                               .chunked = o.chunk > 0,
@@ -250,13 +245,13 @@ double needed_bytes(const Architecture& a, const SessionOptions& options, std::u
       activations = std::max(activations, static_cast<double>(peak.at(values)));
     }
   };
-  for (const HelperPass& pass : r.helpers) {
+  for (const RecordedPass& pass : r.helpers()) {
     const std::uint64_t kv_len =
         pass.first_kv_len.at(r.symbols.resolve({batch, start, start})) + pass.steps;
     add(pass.graph, r.symbols.resolve({batch, start, kv_len - 1}));
   }
-  add(r.prefill, prefill);
-  if (!share || share->decodes()) add(r.decode, last);
+  add(r.prefill(), prefill);
+  if (!share || share->decodes()) add(r.decode(), last);
   double sum = static_cast<double>(r.weight_bytes.at({})) + activations;
   for (const auto& [name, bytes] : cache) sum += bytes;
   return sum;
@@ -297,7 +292,7 @@ void Session::check(const Request& request) const {
   for (const HelperModel& model : recording_.helper_models) {
     check_ids(request.tokens, model.architecture, "prompt, read by " + model.name);
   }
-  for (const HelperPass& pass : recording_.helpers) {
+  for (const RecordedPass& pass : recording_.helpers()) {
     const std::uint64_t before = pass.reads == HelperTokens::Next ? length : 0;
     const std::uint64_t tokens = before > 0 ? pass.steps : length;
     check_positions(stack_of(recording_, pass), before + tokens, pass.name);

@@ -53,7 +53,7 @@ std::vector<std::vector<double>> by_sequence(const Output& out) {
 
 }  // namespace
 
-const Stack& stack_of(const Recording& recording, const HelperPass& pass) {
+const Stack& stack_of(const Recording& recording, const RecordedPass& pass) {
   for (const HelperModel& model : recording.helper_models) {
     if (model.prefix == pass.prefixes.weights) return model.architecture.decoder;
   }
@@ -86,13 +86,14 @@ std::vector<TokenId> greedy(const Output& logits, DType dtype) {
 HelperRun::HelperRun(const Recording& recording, const WeightStore& weights, Loops loops,
                      DType dtype)
     : recording_(recording), dtype_(dtype) {
-  for (const HelperPass& pass : recording.helpers) {
+  for (const RecordedPass& pass : recording.helpers()) {
     executors_.emplace_back(pass.graph, weights, loops, dtype);
   }
 }
 
-SymbolValues HelperRun::values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
-                               std::uint64_t step, std::span<const FoundCount> found) const {
+SymbolValues HelperRun::values(const RecordedPass& pass, std::size_t batch,
+                               std::uint64_t prompt_len, std::uint64_t step,
+                               std::span<const FoundCount> found) const {
   const Symbols& symbols = recording_.symbols;
   const std::uint64_t first =
       pass.first_kv_len.at(symbols.resolve({batch, prompt_len, prompt_len}, found));
@@ -101,7 +102,7 @@ SymbolValues HelperRun::values(const HelperPass& pass, std::size_t batch, std::u
 
 std::uint64_t HelperRun::passes(std::size_t batch, std::uint64_t prompt_len) const {
   std::uint64_t sum = 0;
-  for (const HelperPass& pass : recording_.helpers) {
+  for (const RecordedPass& pass : recording_.helpers()) {
     if (pass.tokens.at(values(pass, batch, prompt_len, 0)) > 0) sum += pass.steps;
   }
   return sum;
@@ -109,7 +110,7 @@ std::uint64_t HelperRun::passes(std::size_t batch, std::uint64_t prompt_len) con
 
 void HelperRun::reserve(CacheStore& cache, std::size_t batch, std::uint64_t prompt_len) const {
   for (std::size_t i = 0; i < executors_.size(); ++i) {
-    const HelperPass& pass = recording_.helpers[i];
+    const RecordedPass& pass = recording_.helpers()[i];
     if (pass.steps == 0) continue;
     const SymbolValues last = values(pass, batch, prompt_len, pass.steps - 1);
     executors_[i].reserve(cache, last);
@@ -141,7 +142,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
   std::uint64_t seen = 0;  // queries that look ahead, the prompt's last one included
   bool stopped = false;
   for (std::size_t i = 0; i < executors_.size(); ++i) {
-    const HelperPass& pass = recording_.helpers[i];
+    const RecordedPass& pass = recording_.helpers()[i];
     const Stack& stack = stack_of(recording_, pass);
     for (std::uint64_t step = 0; step < pass.steps; ++step) {
       if (pass.reads == HelperTokens::Next && stopped) break;
@@ -183,7 +184,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
                 std::find(stop_tokens.begin(), stop_tokens.end(), next[0]) != stop_tokens.end();
     }
     const bool last_look =
-        i + 1 == executors_.size() || recording_.helpers[i + 1].result != HelperResult::Logits;
+        i + 1 == executors_.size() || recording_.helpers()[i + 1].result != HelperResult::Logits;
     if (pass.result == HelperResult::Logits && last_look && recording_.selection &&
         recording_.selection->queries) {
       found.counts.push_back({*recording_.selection->queries, seen});

@@ -48,7 +48,7 @@ class HelperRun {
  private:
   void select(const std::vector<std::vector<TokenId>>& prompt, std::size_t index,
               HelperFindings& found) const;
-  SymbolValues values(const HelperPass& pass, std::size_t batch, std::uint64_t prompt_len,
+  SymbolValues values(const RecordedPass& pass, std::size_t batch, std::uint64_t prompt_len,
                       std::uint64_t step, std::span<const FoundCount> found = {}) const;
 
   const Recording& recording_;
@@ -57,7 +57,7 @@ class HelperRun {
 };
 
 /// Of the model that a pass is of.
-const Stack& stack_of(const Recording& recording, const HelperPass& pass);
+const Stack& stack_of(const Recording& recording, const RecordedPass& pass);
 
 /// Token ids as the numbers that graphs take.
 std::vector<float> flatten(const std::vector<std::vector<TokenId>>& sequences, std::size_t first,

@@ -8,11 +8,11 @@ PassTimer::PassTimer(const Checkpoint& checkpoint, const SessionOptions& options
     : architecture_(checkpoint.architecture()),
       recording_(record(architecture_, options.methods, session_lowering(options),
                         {.logits = options.logits, .decoder_tokens = options.decoder_tokens})),
-      weights_({{"", &checkpoint}}, {&recording_.prefill, &recording_.decode}, WeightForm::Packed) {
-}
+      weights_({{"", &checkpoint}}, {&recording_.prefill(), &recording_.decode()},
+               WeightForm::Packed) {}
 
 std::vector<PassSeconds> PassTimer::decode(const PassSizes& sizes, int repeats) const {
-  return time(recording_.decode, sizes, 1, sizes.kv_len - 1, repeats);
+  return time(recording_.decode(), sizes, 1, sizes.kv_len - 1, repeats);
 }
 
 std::vector<PassSeconds> PassTimer::prefill(const PassSizes& sizes, int repeats) const {
@@ -20,7 +20,7 @@ std::vector<PassSeconds> PassTimer::prefill(const PassSizes& sizes, int repeats)
     throw Error("timing a prefill", "the encoder-decoder model " + architecture_.name,
                 "a decoder-only model");
   }
-  return time(recording_.prefill, sizes, sizes.prompt_len, 0, repeats);
+  return time(recording_.prefill(), sizes, sizes.prompt_len, 0, repeats);
 }
 
 std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& sizes,

@@ -16,7 +16,7 @@ namespace {
 
 /// What the generation says of the rank.
 void complete(RankReport& report, const Session& session, const Generation& g) {
-  const auto nodes = session.recording().prefill.nodes();
+  const auto nodes = session.recording().prefill().nodes();
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     if (!is_message(nodes[n].op)) report.compute_s += g.profile.prefill_s[n];
   }

@@ -166,27 +166,27 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
 
   const DType dtype = options_.dtype;
   const Loops loops = dtype == DType::FP32 ? options_.loops : Loops::Counting;
-  const Executor prefill(recording_.prefill, weights_, loops, dtype);
-  const Executor decode(recording_.decode, weights_, loops, dtype);
+  const Executor prefill(recording_.prefill(), weights_, loops, dtype);
+  const Executor decode(recording_.decode(), weights_, loops, dtype);
   const HelperRun helpers(recording_, weights_, loops, dtype);
   HelperFindings found;
   const auto symbols = [&](std::uint64_t prompt, std::uint64_t kv_len) {
     return recording_.symbols.resolve({batch, prompt, kv_len}, found.counts);
   };
-  const PassWork prefill_work(recording_.prefill);
-  const PassWork decode_work(recording_.decode);
+  const PassWork prefill_work(recording_.prefill());
+  const PassWork decode_work(recording_.decode());
   std::vector<PassWork> helper_work;
   CacheStore cache(dtype);
   Arena arena;
   Generation g;
   g.tokens.resize(batch);
-  for (const HelperPass& pass : recording_.helpers) {
+  for (const RecordedPass& pass : recording_.helpers()) {
     helper_work.emplace_back(pass.graph);
     g.profile.helpers_s.emplace_back(pass.graph.nodes().size());
   }
-  g.helper_steps.resize(recording_.helpers.size());
-  g.profile.prefill_s.resize(recording_.prefill.nodes().size());
-  g.profile.decode_s.resize(recording_.decode.nodes().size());
+  g.helper_steps.resize(recording_.helpers().size());
+  g.profile.prefill_s.resize(recording_.prefill().nodes().size());
+  g.profile.decode_s.resize(recording_.decode().nodes().size());
 
   // The tokens of prefill: the whole prompt or this rank's part, of the kept tokens if it is
   // pruned.
@@ -232,7 +232,7 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
   const auto run_helper = [&](std::size_t i, const Executor& executor, const SymbolValues& values,
                               const Inputs& inputs) {
     ++g.helper_steps[i];
-    return run_graph(executor, recording_.helpers[i].graph, helper_work[i], values, inputs,
+    return run_graph(executor, recording_.helpers()[i].graph, helper_work[i], values, inputs,
                      g.profile.helpers_s[i]);
   };
 
@@ -323,7 +323,7 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
       }
     }
     logits =
-        run_pass(prefill, recording_.prefill, prefill_work, std::move(pass), g.profile.prefill_s);
+        run_pass(prefill, recording_.prefill(), prefill_work, std::move(pass), g.profile.prefill_s);
     const bool last = first + past + n == part_end;
     if (last && has_logits && !decodes) {
       send_last_logits(logits, dtype, *options_.share, *request.messenger);
@@ -375,7 +375,7 @@ Generation Session::run_together(const Request& request, std::size_t index) cons
                                    : std::vector<float>(next.begin(), next.end());
     std::vector<float> places = positions(a.decoder, length + step - 1, 1);
     if (recording_.given_positions) places.resize(batch, places[0]);
-    logits = run_pass(decode, recording_.decode, decode_work,
+    logits = run_pass(decode, recording_.decode(), decode_work,
                       {prompt_len, slots() + step, std::move(ids), std::move(places), {}},
                       g.profile.decode_s);
     next = greedy(logits, dtype);

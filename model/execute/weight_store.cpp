@@ -91,7 +91,7 @@ void check_weights(const std::vector<ModelWeights>& models,
     const Architecture& whole = models[i].checkpoint->architecture();
     if (!models[i].prefix.empty() && !whole.decoder.layers.empty()) {
       const Recording recording = record(whole, {}, {});
-      for (const auto& [name, use] : uses_of({&recording.prefill, &recording.decode})) {
+      for (const auto& [name, use] : uses_of({&recording.prefill(), &recording.decode()})) {
         names[i].insert(name);
       }
     }

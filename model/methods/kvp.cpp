@@ -148,47 +148,6 @@ Value attend_to_predicted(const AttentionSite& s) {
   return s.attend(q, k, s.cache("values", s.tokens()), 0);
 }
 
-bool is_plain(const AttentionMethod& attention) {
-  const auto* function = attention.target<Value (*)(const AttentionSite&)>();
-  return function != nullptr && *function == plain_attention;
-}
-
-Error refused_cache_method() {
-  return Error(
-      "method kvp does not compose with a method of the kind 'cache': it predicts each layer's own "
-      "keys, rotated, and its values, and such a method keeps something else");
-}
-
-/// Methods after this one may have changed the plan.
-void check_cache(const Plan& plan, bool likelihood) {
-  if (!plan.model.slim.empty() || plan.model.decoder.num_key_value_layers > 0 ||
-      (!likelihood && !is_plain(plan.attention))) {
-    throw refused_cache_method();
-  }
-}
-
-/// The method that chooses the prompt's tokens has been applied before.
-void check_prompt_method(const Plan& plan, const Architecture& auxiliary, bool likelihood) {
-  if (plan.selection && plan.selection->reused) {
-    throw Error(
-        "method kvp does not compose with specprefill's reuse=kept: both fill the base's cache of "
-        "the kept tokens, one with predictions, the other with the speculator's own");
-  }
-  if (plan.token_flow) {
-    throw Error(
-        "method kvp does not compose with lazyllm: of a predicted prompt the base reads the last "
-        "token alone, which leaves its layers no tokens to drop");
-  }
-  if (!plan.selection) return;
-  if (likelihood) {
-    throw Error(
-        "method kvp: mode=likelihood does not compose with a method that prunes the prompt: "
-        "dropped tokens have no likelihood");
-  }
-  check_prunable("kvp", auxiliary);
-  check_windows("kvp", auxiliary, plan.selection->keep);
-}
-
 void apply(const MethodSpec& spec, Plan& plan) {
   const Architecture base = plan.model;
   Architecture auxiliary = find_auxiliary(spec, plan);
@@ -202,8 +161,15 @@ void apply(const MethodSpec& spec, Plan& plan) {
   // The base reads one token of the prompt: logits of the others are the auxiliary's, as in the
   // released program (apple/corenet, kv_prediction.py: merge_outputs).
   const bool reads_out = plan.logits == Logits::All && !likelihood;
-  if (!is_plain(plan.attention)) throw refused_cache_method();
-  check_prompt_method(plan, auxiliary, likelihood);
+  if (likelihood) {
+    plan.exclude({{Trait::ChosenTokens,
+                   "method kvp: mode=likelihood does not compose with a method that prunes the "
+                   "prompt: dropped tokens have no likelihood"}});
+  }
+  if (plan.selection) {
+    check_prunable(spec.name, auxiliary);
+    check_windows(spec.name, auxiliary, plan.selection->keep);
+  }
 
   plan.whole_prompt = true;
   const Count read = likelihood ? plan.prompt_tokens : plan.prompt_tokens - 1;
@@ -235,11 +201,13 @@ void apply(const MethodSpec& spec, Plan& plan) {
   planned.pass.reads = selected ? HelperTokens::Kept : HelperTokens::Prompt;
   if (reads_out) planned.pass.result = HelperResult::PromptLogits;
   planned.pass.tokens = read;
-  planned.record = [prediction, likelihood](Recorder& r, const Plan& whole) {
-    check_cache(whole, likelihood);
+  planned.record = [prediction](Recorder& r, const Plan& whole) {
     record_prediction(r, whole.model, prediction);
   };
   plan.helpers.push_back(std::move(planned));
+  plan.not_spread.emplace_back(
+      spec.name,
+      "none that predicts the cache: the base then reads one token, which cannot be spread");
 }
 
 }  // namespace
@@ -251,13 +219,25 @@ bool is_pruned_auxiliary(std::string_view name) { return find_pruned(name) != nu
 /// auxiliary reads the kept ones at their own positions, and the base the last of them. Source:
 /// Horton et al. 2024 (arXiv:2410.08391), section 3; apple/corenet, kv_prediction.py.
 Method kvp() {
+  const std::string other_cache =
+      "method kvp does not compose with a method of the kind 'cache': it predicts each layer's own "
+      "keys, rotated, and its values, and such a method keeps something else";
   return {"kvp",
           MethodKind::Source,
           "auxiliary=MODEL|lp-0.75|lp-0.50|lp-0.25[,predictor=PATH][,map=code|paper]"
           "[,mode=likelihood]: an auxiliary model reads the prompt, linear maps make the cache",
           {"auxiliary", "predictor", "map", "mode"},
           apply,
-          "kvp:auxiliary=lp-0.50"};
+          "kvp:auxiliary=lp-0.50",
+          {{Trait::OwnAttention, other_cache},
+           {Trait::SharedKeys, other_cache},
+           {Trait::LacksWeights, other_cache},
+           {Trait::ReusedCache,
+            "method kvp does not compose with specprefill's reuse=kept: both fill the base's cache "
+            "of the kept tokens, one with predictions, the other with the speculator's own"},
+           {Trait::TokensPerLayer,
+            "method kvp does not compose with lazyllm: of a predicted prompt the base reads the "
+            "last token alone, which leaves its layers no tokens to drop"}}};
 }
 
 }  // namespace kvcast

@@ -38,8 +38,7 @@ Method kvr() {
             plan.placement = parse_placement(spec);
             plan.placement->exchange = exchange;
           },
-          "kvr:p=2",
-          false};
+          "kvr:p=2"};
 }
 
 }  // namespace kvcast

@@ -15,7 +15,7 @@
 #include "model/base/count.h"
 #include "model/config/architecture.h"
 #include "model/forward/forward.h"
-#include "model/forward/helper_pass.h"
+#include "model/forward/recorded_pass.h"
 #include "model/forward/token_selection.h"
 #include "model/methods/placement.h"
 
@@ -32,9 +32,6 @@ std::string_view name(MethodKind kind);
 /// Parses "NAME[:KEY=VALUE,...][+NAME...]". Throws Error: unknown method or option (with the
 /// nearest), empty parts, two methods of one kind.
 std::vector<MethodSpec> parse_methods(std::string_view text);
-/// As they are applied: the source of the cache after the choice of the tokens that it is for, and
-/// that choice after a change of the model, which may be compared with the one that chooses.
-std::vector<MethodSpec> in_order_of_work(std::vector<MethodSpec> methods);
 /// The canonical spelling of what parse_methods read.
 std::string to_string(const std::vector<MethodSpec>& methods);
 
@@ -60,9 +57,31 @@ using FindModel = std::function<Architecture(const std::string& name)>;
 
 struct Plan;
 
+/// What a plan may have that some methods do not go with.
+enum class Trait {
+  OwnAttention,    ///< a method keeps and reads the cache in a way of its own
+  SharedKeys,      ///< an MLKV model: layers read the keys and values of others
+  LacksWeights,    ///< slim attention has dropped projections of the model
+  ChosenTokens,    ///< a method keeps some of the prompt's tokens
+  ReusedCache,     ///< the kept tokens' keys and values come from the method that chose them
+  TokensPerLayer,  ///< each layer sees tokens of its own
+};
+
+/// A combination that the mathematics forbids, declared by the method that needs something else.
+struct Exclusion {
+  Trait trait;
+  /// The error's line; "{methods}" and "{model}" stand for the plan's.
+  std::string reason;
+};
+
+/// Of methods that ask each layer for keys and values of its own.
+Exclusion needs_own_keys();
+/// Of methods for which the base is a helper of its own.
+Exclusion reads_with_own_weights();
+
 /// A pass before the base model's prefill, to be recorded once all methods have had their say.
 struct PlannedPass {
-  HelperPass pass;  ///< all but the graph
+  RecordedPass pass;  ///< all but the graph
   std::function<void(Recorder&, const Plan&)> record;
 };
 
@@ -98,13 +117,15 @@ struct Plan {
   Count prompt_past = {};
   /// The prompt's positions whose logits are asked for.
   Logits logits = Logits::Last;
+  /// The prompt comes in chunks.
+  bool chunked = false;
   /// The prompt has to be read in one piece: chunks would see another cache.
   bool whole_prompt = false;
   /// The command that makes the weights of `model`, when it is no longer the configured one; empty:
   /// a checkpoint of the configured model holds them.
   std::string conversion = {};
-  /// What is cached, and how attention reads it.
-  AttentionMethod attention = plain_attention;
+  /// What is cached, and how attention reads it; none: plain_attention.
+  std::optional<AttentionMethod> attention = {};
   CrossMethod cross = plain_cross_attention();
   /// Who computes which part of the prompt; none: one device all of it.
   std::optional<Placement> placement = {};
@@ -120,7 +141,20 @@ struct Plan {
   /// Which tokens the layers of the base see, with given positions; none: all of them.
   std::optional<TokenFlow> token_flow = {};
   FindModel find_model = {};
+  /// Methods that leave ranks nothing to share, and what a placement expects in their place.
+  std::vector<std::pair<std::string, std::string>> not_spread = {};
+  std::string methods = {};  ///< of the request, as its user wrote them
 
+  AttentionMethod base_attention() const { return attention.value_or(plain_attention); }
+  bool has(Trait trait) const;
+  /// Throws Error when the plan has what one of these excludes.
+  void exclude(const std::vector<Exclusion>& exclusions) const;
+  /// The base reads these of the prompt's tokens, at their own positions. Throws Error when the
+  /// model or the cache method cannot keep those.
+  void choose_tokens(TokenSelection chosen);
+  /// Each layer sees tokens of its own. Throws Error when the model or the cache method asks for
+  /// all of them.
+  void let_flow(TokenFlow flow);
   /// The architecture of a model that an option names. Throws Error where none can be looked up.
   Architecture named_model(const std::string& name) const;
 };
@@ -133,13 +167,19 @@ struct Method {
   std::function<void(const MethodSpec&, Plan&)> apply;
   /// A spelling that works with small prompts: for help, and for the tests that try all methods.
   std::string_view example;
-  /// False: a process by itself cannot run it, as placements, or nothing can yet.
-  bool runs = true;
+  /// What it does not compose with, whatever its options.
+  std::vector<Exclusion> excludes = {};
 };
 
 /// All methods, in the order of `registry.cpp`.
 const std::vector<Method>& methods();
 /// Throws Error with the nearest name.
 const Method& find_method(std::string_view name);
+
+/// Applies methods in the order of their work: what is cached, then which tokens the base reads,
+/// where their cache comes from, and who computes what. So a method sees what those that it depends
+/// on have done, and can refuse it. Throws Error: methods that do not fit the model, each other, or
+/// a prompt in chunks.
+void apply_methods(std::vector<MethodSpec> methods, Plan& plan);
 
 }  // namespace kvcast

@@ -19,10 +19,8 @@ Method random_prune() {
             }
             const double keep = fraction_option(spec, "keep");
             if (keep == 1) return;
-            plan.whole_prompt = true;
             check_windows(spec.name, plan.model, keep);
-            plan.selection = {.keep = keep, .seed = whole_option(spec, "seed", 0, 0)};
-            plan.prompt_tokens = kept_tokens(plan.symbols, plan.prompt_tokens, *plan.selection);
+            plan.choose_tokens({.keep = keep, .seed = whole_option(spec, "seed", 0, 0)});
           },
           "random-prune:keep=0.5"};
 }

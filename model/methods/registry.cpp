@@ -121,22 +121,6 @@ std::vector<MethodSpec> parse_methods(std::string_view text) {
   return specs;
 }
 
-std::vector<MethodSpec> in_order_of_work(std::vector<MethodSpec> methods) {
-  const auto of_kind = [&](MethodKind kind) {
-    return std::find_if(methods.begin(), methods.end(), [&](const MethodSpec& spec) {
-      return find_method(spec.name).kind == kind;
-    });
-  };
-  const auto put_before = [&](MethodKind first, MethodKind second) {
-    const auto moved = of_kind(first);
-    const auto place = of_kind(second);
-    if (moved != methods.end() && place < moved) std::rotate(place, moved, moved + 1);
-  };
-  put_before(MethodKind::Prompt, MethodKind::Source);
-  put_before(MethodKind::Cache, MethodKind::Prompt);
-  return methods;
-}
-
 std::string to_string(const std::vector<MethodSpec>& methods) {
   std::string text;
   for (const MethodSpec& spec : methods) {

@@ -356,7 +356,8 @@ Method slim() {
           "[,rope=unrotate][,threshold=F]: keeps keys, values or inputs and computes the rest",
           {"option", "order", "rope", "threshold"},
           apply,
-          "slim"};
+          "slim",
+          {needs_own_keys()}};
 }
 
 }  // namespace kvcast

@@ -122,15 +122,17 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const std::uint64_t lookahead = lookahead_option(spec);
   const std::uint64_t pool = pool_option(spec);
 
-  plan.whole_prompt = true;
-  plan.selection = {.keep = fraction_option(spec, "keep"),
-                    .chunk = whole_option(spec, "chunk", 0, 0)};
-  plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
-  if (reuse_option(spec, plan, own == nullptr)) {
-    plan.selection->reused = true;
+  if (!own) plan.exclude({reads_with_own_weights()});
+  plan.choose_tokens({.keep = fraction_option(spec, "keep"),
+                      .chunk = whole_option(spec, "chunk", 0, 0),
+                      .reused = reuse_option(spec, plan, own == nullptr)});
+  if (plan.selection->reused) {
     plan.prompt_past = plan.prompt_tokens - 1;
     plan.prompt_tokens = 1;
-    plan.token_flow = reusing_flow(plan.prompt_past);
+    plan.let_flow(reusing_flow(plan.prompt_past));
+    plan.not_spread.emplace_back(
+        spec.name,
+        "reuse=none: with a reused cache the base reads one token, which cannot be spread");
   }
   // Scores take keys; values are for the look-ahead and for the base.
   const bool values_are_read = lookahead > 1 || plan.selection->reused;

@@ -22,9 +22,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
   const double probe = fraction_option(spec, "probe", default_probe);
   const NamePrefixes prefixes{"", "probe."};
-  plan.whole_prompt = true;
-  plan.selection = {.keep = fraction_option(spec, "keep")};
-  plan.prompt_tokens = kept_tokens(plan.symbols, symbol::prompt_len, *plan.selection);
+  plan.choose_tokens({.keep = fraction_option(spec, "keep")});
   plan.helpers.push_back({{.name = "probe",
                            .part = TtftPart::Probe,
                            .prefixes = prefixes,
@@ -61,7 +59,8 @@ Method static_prune() {
           "keep=F[,probe=F]: the model sees the tokens that its first layers attend to most",
           {"keep", "probe"},
           apply,
-          "static-prune:keep=0.5,probe=0.5"};
+          "static-prune:keep=0.5,probe=0.5",
+          {reads_with_own_weights()}};
 }
 
 }  // namespace kvcast

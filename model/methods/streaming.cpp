@@ -49,7 +49,8 @@ Method streaming() {
             plan.whole_prompt = true;
             plan.attention = [=](const AttentionSite& s) { return attend(s, sinks, window); };
           },
-          "streaming:sinks=2,window=6"};
+          "streaming:sinks=2,window=6",
+          {needs_own_keys()}};
 }
 
 }  // namespace kvcast

@@ -54,8 +54,7 @@ Method tsp() {
             plan.placement->exchange = exchange;
             plan.placement->first_decodes = true;
           },
-          "tsp:p=2",
-          false};
+          "tsp:p=2"};
 }
 
 }  // namespace kvcast

@@ -16,7 +16,7 @@ void check_prompt_length(const Recording& recording, std::uint64_t prompt_len) {
                 fmt::format("chunks of {} tokens", chunk),
                 fmt::format("at most the prompt's {}: one chunk is all of it", prompt_len));
   }
-  for (const HelperPass& pass : recording.helpers) {
+  for (const RecordedPass& pass : recording.helpers()) {
     for (const Node& node : pass.graph.nodes()) {
       const auto* const op = std::get_if<LargestProbability>(&node.op);
       // As many before as behind: from 2n - 1 on, every mean is over all n tokens.

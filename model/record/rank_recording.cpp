@@ -16,20 +16,6 @@ std::vector<MethodSpec> without_placement(const std::vector<MethodSpec>& methods
   return rest;
 }
 
-/// Empty where ranks can share what the method leaves to read.
-std::string why_not_spread(const Plan& plan, const MethodSpec& spec) {
-  const MethodKind kind = find_method(spec.name).kind;
-  if (kind == MethodKind::Source) {
-    return "none that predicts the cache: the base then reads one token, which cannot be spread";
-  }
-  if (kind != MethodKind::Prompt || !plan.token_flow) return {};
-  if (plan.selection) {
-    return "reuse=none: with a reused cache the base reads one token, which cannot be spread";
-  }
-  return "one that drops the same tokens in all layers: which of its tokens a layer drops depends "
-         "on the prompt's last one, which another rank reads";
-}
-
 void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share) {
   if (!plan.placement) {
     throw Error("methods " + to_string(methods), "no placement", "kvr:p=P or tsp:p=P among them");
@@ -43,9 +29,8 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
   if (plan.model.encoder_decoder) {
     throw Error(where, "the encoder-decoder model " + plan.model.name, "a decoder-only model");
   }
-  for (const MethodSpec& spec : methods) {
-    const std::string reason = why_not_spread(plan, spec);
-    if (!reason.empty()) throw Error(where, "method " + spec.name + " beside it", reason);
+  for (const auto& [method, expected] : plan.not_spread) {
+    throw Error(where, "method " + method + " beside it", expected);
   }
   if (share.ranks() == 1) return;
   if (plan.whole_prompt && !plan.selection) {
@@ -65,9 +50,7 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
   Recording recording = record(configured, without_placement(methods), lowering, options);
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
-  for (const MethodSpec& spec : in_order_of_work(methods)) {
-    find_method(spec.name).apply(spec, plan);
-  }
+  apply_methods(methods, plan);
   check(plan, methods, share);
 
   if (!share.is_last() && options.logits == Logits::Last) options.logits = Logits::None;
@@ -80,11 +63,11 @@ Recording record_rank(const Architecture& configured, const std::vector<MethodSp
                   .past = past,
                   .encoder_len = 0,
                   .logits = options.logits,
-                  .attention = plan.attention,
+                  .attention = plan.base_attention(),
                   .cross = plan.cross,
                   .given_positions = recording.given_positions,
                   .later = exchange.later});
-  recording.prefill = r.take();
+  recording.pass(prefill_name).graph = r.take();
   // Of kept tokens as many, whatever the part of the rank that goes on with them.
   if (!plan.selection) {
     const bool goes_on = share.decodes() && share.ranks() > 1;  // with all rows of the prompt

@@ -14,7 +14,7 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
   const Architecture& a = plan.model;
   Recorder r(plan.symbols, lowering);
   const Count batch = symbol::batch;
-  Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.attention, plan.cross};
+  Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.base_attention(), plan.cross};
   if (a.encoder_decoder) {
     const Value states = record_encoder(r, a, batch, plan.prompt_tokens);
     const auto cross = record_cross_cache(r, a, plan.cross, states);
@@ -33,15 +33,16 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
 Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   Recorder r(plan.symbols, lowering);
   const Count past = Count(symbol::kv_len) - 1;
-  Pass pass{symbol::batch, 1, past, plan.prompt_tokens, Logits::Last, plan.attention, plan.cross};
+  Pass pass{symbol::batch,         1,         past, plan.prompt_tokens, Logits::Last,
+            plan.base_attention(), plan.cross};
   pass.given_positions = plan.given_positions;
   if (plan.token_flow) plan.token_flow->decode(pass);
   record_decoder(r, plan.model, pass);
   return r.take();
 }
 
-std::vector<HelperPass> record_helpers(const Plan& plan, const Lowering& lowering) {
-  std::vector<HelperPass> passes;
+std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lowering) {
+  std::vector<RecordedPass> passes;
   for (const PlannedPass& planned : plan.helpers) {
     Recorder r(plan.symbols, lowering, planned.pass.prefixes);
     planned.record(r, plan);
@@ -73,9 +74,9 @@ std::map<std::string, Count> cache_rows(const Graph& decode) {
 /// Sets the cache_bytes of all passes. Caches grow: the last pass that reads or makes one knows its
 /// size.
 void count_helper_caches(Recording& recording) {
-  const auto base = cache_rows(recording.decode);
-  std::map<std::string, std::pair<HelperPass*, Count>> last;
-  for (HelperPass& pass : recording.helpers) {
+  const auto base = cache_rows(recording.decode());
+  std::map<std::string, std::pair<RecordedPass*, Count>> last;
+  for (RecordedPass& pass : std::span(recording.passes).first(recording.helpers().size())) {
     const auto rows = cache_rows(pass.graph);
     for (const TensorInfo& t : pass.graph.tensors()) {
       if (t.storage != Storage::KvCache || t.producer || base.contains(t.name)) continue;
@@ -85,38 +86,6 @@ void count_helper_caches(Recording& recording) {
     }
   }
   for (const auto& [name, at] : last) at.first->cache_bytes += at.second;
-}
-
-/// Other methods ask each layer for keys and values of its own.
-bool is_plain(const AttentionMethod& attention) {
-  const auto* function = attention.target<Value (*)(const AttentionSite&)>();
-  return function != nullptr && *function == plain_attention;
-}
-
-/// Rotation and masks of other attentions go by places in the cache.
-void check_positions(const Plan& plan, const std::vector<MethodSpec>& methods) {
-  const Stack& s = plan.model.decoder;
-  if (plan.model.encoder_decoder || s.position == Position::Alibi) {
-    throw Error(
-        "methods " + to_string(methods), "the model " + plan.model.name,
-        "a decoder-only model with rotary or learned positions: pruned prompts keep theirs");
-  }
-  if (s.position == Position::Rope && !is_plain(plan.attention)) {
-    throw Error("methods " + to_string(methods) +
-                " do not compose: kept tokens have positions of their own, and the cache method "
-                "rotates by places in the cache");
-  }
-}
-
-/// A base that is its own helper has to have all of its projections.
-void check_own_helpers(const Plan& plan, const std::vector<MethodSpec>& methods) {
-  if (plan.model.slim.empty()) return;
-  for (const PlannedPass& planned : plan.helpers) {
-    if (!planned.pass.prefixes.weights.empty()) continue;
-    throw Error("methods " + to_string(methods) +
-                " do not compose: the base reads the prompt as its own helper, with projections "
-                "that slim attention has dropped; another model can be its speculator");
-  }
 }
 
 bool is_helper_weight(const Recording& recording, const std::string& name) {
@@ -137,18 +106,8 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
   plan.logits = options.logits;
-  for (const MethodSpec& spec : in_order_of_work(methods)) {
-    find_method(spec.name).apply(spec, plan);
-    if (options.chunked && plan.whole_prompt) {
-      throw Error("method " + spec.name + " reads the prompt in one piece; got a prompt in chunks");
-    }
-  }
-
-  if (plan.model.decoder.num_key_value_layers > 0 && !is_plain(plan.attention)) {
-    throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,
-                "a model whose layers all have keys and values of their own");
-  }
-
+  plan.chunked = options.chunked;
+  apply_methods(methods, plan);
   if (plan.placement) {
     throw Error(
         "method " + plan.placement->method +
@@ -156,32 +115,23 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
         "prefill --schedule' for a forecast, or 'mpirun -n " +
         std::to_string(plan.placement->ranks) + " kvcast run' for a run");
   }
-  if (plan.token_flow && !is_plain(plan.attention)) {
-    throw Error("methods " + to_string(methods) +
-                " do not compose: one of them lets each layer attend to tokens of its own, the "
-                "other has another attention");
-  }
-  if (plan.token_flow && plan.model.decoder.num_key_value_layers > 0) {
-    throw Error("methods " + to_string(methods), "the MLKV model " + plan.model.name,
-                "a model whose layers all have keys and values of their own, for the tokens that "
-                "they see");
-  }
-
-  check_own_helpers(plan, methods);
 
   const Architecture& a = plan.model;
-  plan.given_positions |= plan.selection.has_value();
-  if (plan.given_positions) check_positions(plan, methods);
   recording.conversion = plan.conversion;
-  recording.helpers = record_helpers(plan, lowering);
   recording.helper_models = plan.helper_models;
   recording.selection = plan.selection;
   recording.given_positions = plan.given_positions;
   if (plan.token_flow) recording.revived = plan.token_flow->revived;
   recording.prompt_tokens = plan.prompt_tokens;
   recording.prompt_past = plan.prompt_past;
-  recording.prefill = record_prefill(plan, lowering, options);
-  recording.decode = record_decode_step(plan, lowering);
+  recording.passes = record_helpers(plan, lowering);
+  const auto add = [&](std::string_view name, const Count& tokens, Graph graph) {
+    RecordedPass pass{.name = std::string(name), .part = TtftPart::Base, .tokens = tokens};
+    pass.graph = std::move(graph);
+    recording.passes.push_back(std::move(pass));
+  };
+  add(prefill_name, plan.prompt_tokens, record_prefill(plan, lowering, options));
+  add(decode_name, 1, record_decode_step(plan, lowering));
   recording.prompt_slots =
       a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_past + plan.prompt_tokens;
 
@@ -199,8 +149,8 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   recording.helper_parameters = helper_parameters.constant();
   count_helper_caches(recording);
 
-  const auto rows = cache_rows(recording.decode);
-  for (const TensorInfo& t : recording.decode.tensors()) {
+  const auto rows = cache_rows(recording.decode());
+  for (const TensorInfo& t : recording.decode().tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
     const Count per_token = bytes_of(t.shape.back(), t.dtype);
     const bool cross = is_cross_cache(t);
@@ -227,16 +177,26 @@ std::string_view name(TtftPart part) {
   return {};
 }
 
-Architecture Plan::named_model(const std::string& name) const {
-  if (!find_model) throw Error("the model '" + name + "' that a method names cannot be looked up");
-  return find_model(name);
+const RecordedPass& Recording::pass(std::string_view name) const {
+  const auto found = std::find_if(passes.begin(), passes.end(),
+                                  [&](const RecordedPass& p) { return p.name == name; });
+  KVCAST_ASSERT(found != passes.end());
+  return *found;
+}
+
+RecordedPass& Recording::pass(std::string_view name) {
+  return const_cast<RecordedPass&>(std::as_const(*this).pass(name));
+}
+
+std::span<const RecordedPass> Recording::helpers() const {
+  const auto own = std::find_if(passes.begin(), passes.end(),
+                                [](const RecordedPass& p) { return p.part == TtftPart::Base; });
+  return std::span(passes).first(static_cast<std::size_t>(own - passes.begin()));
 }
 
 std::vector<const Graph*> graphs_of(const Recording& recording) {
   std::vector<const Graph*> graphs;
-  for (const HelperPass& pass : recording.helpers) graphs.push_back(&pass.graph);
-  graphs.push_back(&recording.prefill);
-  graphs.push_back(&recording.decode);
+  for (const RecordedPass& pass : recording.passes) graphs.push_back(&pass.graph);
   return graphs;
 }
 

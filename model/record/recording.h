@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/forward/forward.h"
@@ -16,13 +18,12 @@ struct Recording {
   Architecture model;
   std::string conversion;  ///< see Plan
   Symbols symbols;
-  /// The whole prompt to the first token's logits; encoder-decoder models: encoder, cross-attention
-  /// cache and the decoder's first token.
-  Graph prefill;
-  /// One decode step of every sequence; symbol kv_len counts the new token.
-  Graph decode;
-  /// What runs before the prefill, in order, and the models beside the base whose weights it reads.
-  std::vector<HelperPass> helpers;
+  /// In the order in which a request runs them: those of helpers, then "prefill" (the whole prompt
+  /// to the first token's logits; encoder-decoder models: encoder, cross-attention cache and the
+  /// decoder's first token) and "decode" (a step of every sequence; symbol kv_len counts the new
+  /// token).
+  std::vector<RecordedPass> passes;
+  /// The models beside the base whose weights helpers read.
   std::vector<HelperModel> helper_models;
   /// See Plan; with given positions both passes take "positions" [batch, tokens].
   std::optional<TokenSelection> selection;
@@ -43,6 +44,14 @@ struct Recording {
   /// of the cross-attention cache for each encoder position.
   Count kv_cache_bytes_per_token;
   Count cross_cache_bytes_per_token;
+
+  /// The pass of that name, which must be there.
+  const RecordedPass& pass(std::string_view name) const;
+  RecordedPass& pass(std::string_view name);
+  const Graph& prefill() const { return pass(prefill_name).graph; }
+  const Graph& decode() const { return pass(decode_name).graph; }
+  /// Those before the base's own.
+  std::span<const RecordedPass> helpers() const;
 };
 
 struct RecordOptions {
@@ -60,7 +69,7 @@ struct RecordOptions {
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options = {});
 
-/// All graphs of a recording, the helpers' first.
+/// The graphs of all passes.
 std::vector<const Graph*> graphs_of(const Recording& recording);
 
 /// Unique parameters of a model.

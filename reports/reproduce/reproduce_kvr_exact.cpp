@@ -32,11 +32,11 @@ class ScoreCounter {
     const Architecture a = load_model(catalog, "llama-7b");
     recording_ = record(a, {}, lowering, {.chunked = true});
     const Heads& heads = a.decoder.layers.front().heads;
-    for (const Node& node : recording_.prefill.nodes()) {
+    for (const Node& node : recording_.prefill().nodes()) {
       if (node.layer != 0 || node.label != "scores") continue;
       const auto products = static_cast<std::int64_t>(2 * heads.head_dim);
       scores_ =
-          work(recording_.prefill, node)
+          work(recording_.prefill(), node)
               .flops.scaled(1, products * static_cast<std::int64_t>(heads.num_attention_heads));
     }
   }
@@ -130,9 +130,9 @@ Count rows_sent(const Catalog& catalog, const std::string& method,
   for (; share.rank < share.ranks(); ++share.rank) {
     const Recording r = record_rank(a, parse_methods(method), {}, share);
     const SymbolValues values = r.symbols.resolve({1, share.tokens(), share.end()});
-    for (const Node& node : r.prefill.nodes()) {
+    for (const Node& node : r.prefill().nodes()) {
       if (node.layer != 0 || node.label != "send_keys") continue;
-      rows += r.prefill.tensor(node.output).shape[1].at(values);
+      rows += r.prefill().tensor(node.output).shape[1].at(values);
     }
   }
   return rows;

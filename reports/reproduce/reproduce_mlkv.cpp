@@ -142,7 +142,7 @@ struct MemoryTest {
   /// Weights, cache and the peak of activations in a decode step.
   double bytes(std::uint64_t batch) const {
     std::uint64_t activations = 0;
-    for (const Count& peak : activation_peaks(recording.decode)) {
+    for (const Count& peak : activation_peaks(recording.decode())) {
       activations = std::max(activations, peak.at(at(batch)));
     }
     return static_cast<double>(recording.weight_bytes.at({})) + cache_bytes(batch) +

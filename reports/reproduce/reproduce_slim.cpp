@@ -174,9 +174,9 @@ std::vector<ReproducedRow> encoder_decoder_options(const Catalog& catalog) {
 
   Count encoder_ops;  // of the recorded cross-attention projections, without biases
   const Recording recording = record(a, {}, {});
-  for (const Node& node : recording.prefill.nodes()) {
+  for (const Node& node : recording.prefill().nodes()) {
     if (node.phase != "cross" || !std::holds_alternative<Linear>(node.op)) continue;
-    const std::vector<Count>& weight = recording.prefill.tensor(node.inputs[1]).shape;
+    const std::vector<Count>& weight = recording.prefill().tensor(node.inputs[1]).shape;
     encoder_ops += product_ops(n, weight[1], weight[0]);
   }
   std::vector<ReproducedRow> rows;

@@ -13,11 +13,11 @@ namespace {
 /// position tables are left out as in the paper, the head is in.
 std::uint64_t decode_matrices(const Recording& recording) {
   std::set<TensorId> read;
-  for (const Node& node : recording.decode.nodes()) {
+  for (const Node& node : recording.decode().nodes()) {
     if (std::holds_alternative<Linear>(node.op)) read.insert(node.inputs[1]);
   }
   Count elements;
-  for (const TensorId id : read) elements += recording.decode.tensor(id).elements();
+  for (const TensorId id : read) elements += recording.decode().tensor(id).elements();
   return elements.constant();
 }
 

@@ -80,7 +80,7 @@ std::vector<ReproducedRow> table5(const Catalog& catalog) {
     for (const CsvRow& row : table.rows()) {
       const std::string& module = row.text("module");
       const Count formula = evaluate_formula(row, "expression_python", variables);
-      Count ours = multiply_adds(recording.prefill, labels_of(module, row.place("module")));
+      Count ours = multiply_adds(recording.prefill(), labels_of(module, row.place("module")));
       if (module.ends_with("_per_layer")) {
         ours = ours.scaled(1, static_cast<std::int64_t>(a.num_hidden_layers()));
       }
@@ -140,7 +140,7 @@ double SpeculatorShares::total(const std::string& model, std::uint64_t batch, st
   }
   const std::uint64_t length = reading.tokens > 0 ? reading.tokens : tokens;
   const SymbolValues sizes = found->second.symbols.resolve({batch, length, length});
-  return static_cast<double>(multiply_adds(found->second.prefill, labels).at(sizes));
+  return static_cast<double>(multiply_adds(found->second.prefill(), labels).at(sizes));
 }
 
 double SpeculatorShares::of(const std::string& speculator, const std::string& base,

@@ -41,7 +41,7 @@ Positions positions_of_run(const execute::Session& session, execute::Request req
       if (graph.tensor(call.node.inputs[i]).name != "positions") continue;
       const float* const places = call.inputs[i].data;
       const std::vector<std::uint64_t> all(places, places + call.inputs[i].shape.elements());
-      if (&graph == &session.recording().prefill) {
+      if (&graph == &session.recording().prefill()) {
         found.prefill = all;
       } else if (found.decode.empty() || found.decode.back() != all.front()) {
         found.decode.push_back(all.front());

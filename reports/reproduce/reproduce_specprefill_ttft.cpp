@@ -80,7 +80,7 @@ class Pair {
     for (const roofline::BreakdownRow& row : speculator_part_.breakdown(p)) {
       if (row.pass != "prefill" && row.pass != "decode") sum.computing += row.total.value;
     }
-    for (const HelperPass& pass : method_.helpers) {
+    for (const RecordedPass& pass : method_.helpers()) {
       if (pass.result != HelperResult::Logits) continue;
       sum.messages += static_cast<double>(pass.steps) *
                       group_.all_reduces_s(speculator_, tokens(p, pass.tokens.at(values)));

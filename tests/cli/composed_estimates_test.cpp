@@ -276,7 +276,7 @@ TEST_CASE("composed: a neutral method changes nothing, on either side of another
 
 const std::vector<std::pair<std::string, std::string>> refusals{
     {"kvp:auxiliary=lp-0.50+mlkv:layers=4,heads=2", "does not compose with a method of the kind"},
-    {"mlkv:layers=4,heads=2+kvp:auxiliary=lp-0.50", "got an MLKV model"},
+    {"mlkv:layers=4,heads=2+kvp:auxiliary=lp-0.50", "does not compose with a method of the kind"},
     {"kvp:auxiliary=lp-0.50+lazyllm:begin=0.8,end=0.4", "leaves its layers no tokens to drop"},
     {"specprefill:keep=0.5,reuse=kept+kvp:auxiliary=lp-0.50", "both fill the base's cache"},
     {"kvp:auxiliary=lp-0.50,mode=likelihood+random-prune:keep=0.5", "have no likelihood"},

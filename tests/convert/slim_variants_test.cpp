@@ -144,7 +144,7 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
       record(c.checkpoint.architecture(), parse_methods("slim:option=kcache"), {});
   bool is_appended = false;
   std::size_t norms = 0;
-  for (const Node& node : slim.decode.nodes()) {
+  for (const Node& node : slim.decode().nodes()) {
     if (node.layer != 0) continue;
     if (std::holds_alternative<CacheAppend>(node.op)) is_appended = true;
     if (node.label == "key_norm") {

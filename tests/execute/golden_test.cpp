@@ -32,7 +32,8 @@ ordered_json run_method(const Method& method) {
 TEST_CASE("golden: every method that runs gives the stored tokens and work") {
   ordered_json runs;
   for (const Method& method : methods()) {
-    if (method.runs) runs[std::string(method.example)] = run_method(method);
+    if (method.kind != MethodKind::Placement)
+      runs[std::string(method.example)] = run_method(method);
   }
   if (std::getenv("KVCAST_REGENERATE") != nullptr) std::ofstream(golden_file()) << runs.dump(1);
   const nlohmann::json stored = read_json_file(golden_file());

@@ -227,7 +227,7 @@ TEST_CASE("kvp: a prompt of one token is the base model's alone") {
   Request request = request_of({{5}, {9}}, 9);
   std::size_t helper_nodes = 0;
   request.on_node = [&](const Graph& graph, const NodeRun&, std::span<const std::uint64_t>) {
-    if (&graph == &predicting.recording().helpers.at(0).graph) ++helper_nodes;
+    if (&graph == &predicting.recording().helpers()[0].graph) ++helper_nodes;
   };
   const Generation b = predicting.run(request);
   CHECK(helper_nodes == 0);

@@ -52,7 +52,7 @@ std::vector<Attended> attentions_of(const Session& session, Request request) {
   request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
     const Node& node = graph.nodes()[run.node];
     const auto* op = std::get_if<TiledAttention>(&node.op);
-    if (&graph != &session.recording().prefill || op == nullptr) return;
+    if (&graph != &session.recording().prefill() || op == nullptr) return;
     const auto rows = [](const Operand& x) {
       return std::vector<float>(x.sequence(0), x.sequence(0) + x.shape[1] * x.shape[2]);
     };

@@ -71,7 +71,7 @@ struct Single {
     request.output_len = 4;
     Request watched = request;
     watched.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
-      if (&graph == &session.recording().prefill) keep(caches, graph, run);
+      if (&graph == &session.recording().prefill()) keep(caches, graph, run);
     };
     generation = session.run(watched);
     logits = logits_of(generation);

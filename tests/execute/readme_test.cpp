@@ -14,7 +14,7 @@ TEST_CASE("readme: a graph, its cost and its run agree") {
   Session session(checkpoint, {.loops = Loops::Counting});
 
   // 1. A graph: every operator with its operands, shapes in symbols.
-  const Graph& decode = session.recording().decode;
+  const Graph& decode = session.recording().decode();
 
   // 2. A cost: exact polynomials, here at batch 1 and 20 tokens in the cache ...
   const Work formula = total_work(decode);

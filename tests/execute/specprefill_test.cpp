@@ -56,8 +56,8 @@ TEST_CASE("specprefill: a base that is its own speculator and keeps all makes on
   request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
     const Node& node = graph.nodes()[run.node];
     if (node.label != "cache_keys" && node.label != "cache_values") return;
-    const bool first = &graph == &recording.helpers[0].graph;
-    if (!first && &graph != &recording.prefill) return;
+    const bool first = &graph == &recording.helpers()[0].graph;
+    if (!first && &graph != &recording.prefill()) return;
     std::vector<float>& rows = (first ? speculator : base)[{node.layer, node.label}];
     const Operand& out = run.call->output;
     for (std::size_t b = 0; b < out.shape[0]; ++b) {
@@ -77,7 +77,7 @@ TEST_CASE("specprefill: a look-ahead of 1 is the prompt's own query and runs no 
     const Generation g = session.run(c.request(c.prompt, 2));
     std::map<std::string, std::uint64_t> by_pass;
     for (std::size_t i = 0; i < g.helper_steps.size(); ++i) {
-      by_pass[session.recording().helpers[i].name] = g.helper_steps[i];
+      by_pass[session.recording().helpers()[i].name] = g.helper_steps[i];
     }
     return by_pass;
   };
@@ -96,7 +96,7 @@ TEST_CASE("specprefill: a look-ahead of 1 caches the speculator's keys and no va
     Request request = c.request(c.prompt, 2);
     request.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
       const Node& node = graph.nodes()[run.node];
-      if (&graph != &session.recording().helpers[0].graph) return;
+      if (&graph != &session.recording().helpers()[0].graph) return;
       if (std::holds_alternative<CacheAppend>(node.op)) ++layers[node.label];
     };
     session.run(request);

@@ -87,7 +87,7 @@ TEST_CASE("catalog: every model file is read and recorded, eager and fused") {
     const Recording slow = record(a, {}, eager);
     CHECK(fused.parameters == slow.parameters);
     CHECK(fused.kv_cache_bytes == slow.kv_cache_bytes);
-    CHECK(slow.prefill.nodes().size() > fused.prefill.nodes().size());
+    CHECK(slow.prefill().nodes().size() > fused.prefill().nodes().size());
   }
 }
 

@@ -156,10 +156,10 @@ TEST_CASE("forward: a prefill's linear layers do 2 FLOPs a parameter and token")
   const U D = 42, H = 6, G = 3, hd = 8, F = 20, L = 3, V = 51;
   const U layers = L * (D * H * hd + 2 * D * G * hd + H * hd * D + 3 * D * F);
   // every token through the layers, the last of each sequence through the head
-  CHECK(flops_of<Linear>(r.prefill, values) == 2 * batch * (prompt * layers + D * V));
-  CHECK(flops_of<Linear>(r.decode, values) == 2 * batch * (layers + D * V));
+  CHECK(flops_of<Linear>(r.prefill(), values) == 2 * batch * (prompt * layers + D * V));
+  CHECK(flops_of<Linear>(r.decode(), values) == 2 * batch * (layers + D * V));
   const Recording all = record(read(llama), {}, {}, {.logits = Logits::All});
-  CHECK(flops_of<Linear>(all.prefill, values) == 2 * batch * prompt * (layers + D * V));
+  CHECK(flops_of<Linear>(all.prefill(), values) == 2 * batch * prompt * (layers + D * V));
 }
 
 TEST_CASE("forward: a prefill's attention does 4·hd + 5 FLOPs a visible pair and head") {
@@ -167,12 +167,12 @@ TEST_CASE("forward: a prefill's attention does 4·hd + 5 FLOPs a visible pair an
   const Recording r = record(read(llama), {}, {});
   const SymbolValues values = r.symbols.resolve({batch, prompt, 5});
   const U pairs = prompt * (prompt + 1) / 2;
-  CHECK(flops_of<TiledAttention>(r.prefill, values) ==
+  CHECK(flops_of<TiledAttention>(r.prefill(), values) ==
         L * (batch * H * pairs * (4 * hd + 5) + batch * prompt * H * hd));
   // eager: all pairs, masked or not, 4·hd for the two products
   const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
   const Recording e = record(read(llama), {}, eager);
-  CHECK(flops_of<AttentionScores, AttentionValues>(e.prefill, values) ==
+  CHECK(flops_of<AttentionScores, AttentionValues>(e.prefill(), values) ==
         L * batch * H * prompt * prompt * 4 * hd);
 }
 
@@ -187,8 +187,8 @@ TEST_CASE("forward: token by token attends to as many pairs as the prompt at onc
     const Recording r = record(read(llama, patch), {}, {});
     U sum = 0;
     for (U n = 1; n <= 13; ++n) {
-      sum += flops_of<TiledAttention>(r.decode, r.symbols.resolve({3, 7, n}));
-      CHECK(sum == flops_of<TiledAttention>(r.prefill, r.symbols.resolve({3, n, 1})));
+      sum += flops_of<TiledAttention>(r.decode(), r.symbols.resolve({3, 7, n}));
+      CHECK(sum == flops_of<TiledAttention>(r.prefill(), r.symbols.resolve({3, n, 1})));
     }
   }
 }
@@ -199,8 +199,8 @@ TEST_CASE("forward: token by token does the linear work of the prompt at once") 
     CAPTURE(model);
     const Recording r = record(read(model), {}, {}, {.logits = Logits::All});
     U sum = 0;
-    for (U n = 1; n <= 5; ++n) sum += flops_of<Linear>(r.decode, r.symbols.resolve({3, 7, n}));
-    CHECK(sum == flops_of<Linear>(r.prefill, r.symbols.resolve({3, 5, 1})));
+    for (U n = 1; n <= 5; ++n) sum += flops_of<Linear>(r.decode(), r.symbols.resolve({3, 7, n}));
+    CHECK(sum == flops_of<Linear>(r.prefill(), r.symbols.resolve({3, 5, 1})));
   }
 }
 
@@ -223,10 +223,10 @@ TEST_CASE("forward: a decode step reads the whole cache once and writes one row 
   const std::size_t cache = static_cast<std::size_t>(Storage::KvCache);
   for (const U kv : {2u, 9u, 100u}) {
     const SymbolValues values = r.symbols.resolve({3, 7, kv});
-    const Work decode = total_work(r.decode);
+    const Work decode = total_work(r.decode());
     CHECK(decode.read[cache].at(values) == 3 * kv * 4 * 3 * 24);
     CHECK(decode.written[cache].at(values) == 3 * 4 * 3 * 24);
-    const Work prefill = total_work(r.prefill);
+    const Work prefill = total_work(r.prefill());
     CHECK(prefill.written[cache].at(values) == 3 * 7 * 4 * 3 * 24);
   }
 }
@@ -237,9 +237,9 @@ TEST_CASE("forward: a pass reads each weight once; a decode step all but the oth
   const SymbolValues values = r.symbols.resolve({2, 7, 5});
   const U embedding = 51 * 42;
   // fp16; the embedding table gives a row of 42 for each of the 2 tokens
-  CHECK(total_work(r.decode).read[weights].at(values) ==
+  CHECK(total_work(r.decode()).read[weights].at(values) ==
         2 * (r.parameters - embedding) + 2 * 2 * 42);
-  CHECK(total_work(r.prefill).read[weights].at(values) ==
+  CHECK(total_work(r.prefill()).read[weights].at(values) ==
         2 * (r.parameters - embedding) + 2 * 7 * 2 * 42);
 }
 
@@ -252,13 +252,13 @@ TEST_CASE("forward: an encoder sees all pairs, its decoder the encoder's rows at
   const U encoder = 2 * batch * (6 * length * length * (per_pair + 1) + length * e);
   const U self = 3 * batch * (6 * (per_pair + 1) + e);
   const U cross = 3 * batch * (6 * length * per_pair + e);
-  CHECK(flops_of<TiledAttention>(r.prefill, values) == encoder + self + cross);
+  CHECK(flops_of<TiledAttention>(r.prefill(), values) == encoder + self + cross);
   // third step: 3 pairs
-  CHECK(flops_of<TiledAttention>(r.decode, values) ==
+  CHECK(flops_of<TiledAttention>(r.decode(), values) ==
         3 * batch * (6 * 3 * (per_pair + 1) + e) + cross);
   // linear: encoder 2 layers for 11 tokens; cross K and V for 11; decoder and head for one
   const U D = 42, F = 20, V = 51;
-  CHECK(flops_of<Linear>(r.prefill, values) ==
+  CHECK(flops_of<Linear>(r.prefill(), values) ==
         2 * batch *
             (length * 2 * (4 * D * e + 2 * D * F) + length * 3 * 2 * D * e +
              3 * (6 * D * e + 2 * D * F) + D * V));
@@ -271,5 +271,5 @@ TEST_CASE("forward: Whisper's convolutions halve the mel frames") {
   // 26 frames through conv1, 13 out of conv2; a bias each
   const U conv1 = batch * 2 * length * D * (2 * mels * 3 + 1);
   const U conv2 = batch * length * D * (2 * D * 3 + 1);
-  CHECK(flops_of<Conv1d>(r.prefill, values) == conv1 + conv2);
+  CHECK(flops_of<Conv1d>(r.prefill(), values) == conv1 + conv2);
 }

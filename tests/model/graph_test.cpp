@@ -165,8 +165,8 @@ TEST_CASE("graph: the peaks of recorded passes are those of a liveness simulatio
         CAPTURE(patch);
         CAPTURE(prompt);
         const SymbolValues values = r.symbols.resolve({3, prompt, prompt + 1});
-        CHECK(peak_of(r.prefill, values) == simulated_peak(r.prefill, values));
-        CHECK(peak_of(r.decode, values) == simulated_peak(r.decode, values));
+        CHECK(peak_of(r.prefill(), values) == simulated_peak(r.prefill(), values));
+        CHECK(peak_of(r.decode(), values) == simulated_peak(r.decode(), values));
       }
     }
   }
@@ -194,15 +194,15 @@ TEST_CASE("graph: the critical path is the longest chain, not the number of node
   CHECK(critical_path_nodes(g) == 4);
   CHECK(longest_chain(g) == 4);
   const Recording r = record(tiny(), {}, {});
-  CHECK(critical_path_nodes(r.prefill) == longest_chain(r.prefill));
-  CHECK(critical_path_nodes(r.prefill) < r.prefill.nodes().size());
+  CHECK(critical_path_nodes(r.prefill()) == longest_chain(r.prefill()));
+  CHECK(critical_path_nodes(r.prefill()) < r.prefill().nodes().size());
   CHECK(critical_path_nodes(Graph()) == 0);
 }
 
 TEST_CASE("graph: every pass is a chain of producers before readers") {
   const Recording r = record(tiny(), {}, {});
-  for (std::size_t i = 0; i < r.prefill.nodes().size(); ++i) {
-    for (const NodeId before : predecessors(r.prefill, {static_cast<std::uint32_t>(i)})) {
+  for (std::size_t i = 0; i < r.prefill().nodes().size(); ++i) {
+    for (const NodeId before : predecessors(r.prefill(), {static_cast<std::uint32_t>(i)})) {
       CHECK(before.index < i);
     }
   }
@@ -210,21 +210,21 @@ TEST_CASE("graph: every pass is a chain of producers before readers") {
 
 TEST_CASE("graph: DOT draws identical layers once, with their number") {
   const Recording four = record(tiny(), {}, {});
-  const std::string dot = dot_of(four.prefill, four.symbols);
+  const std::string dot = dot_of(four.prefill(), four.symbols);
   const std::size_t drawn = checked_dot_nodes(dot);
   CHECK(dot.find("label=\"layer 0 to 3 (x4)") != std::string::npos);
   CHECK(dot.find("layer 1") == std::string::npos);
   // As many boxes as the model with one layer has operators.
   const Recording one = record(tiny(R"({"num_hidden_layers": 1})"), {}, {});
-  CHECK(drawn == one.prefill.nodes().size());
-  CHECK(checked_dot_nodes(dot_of(one.prefill, one.symbols)) == drawn);
+  CHECK(drawn == one.prefill().nodes().size());
+  CHECK(checked_dot_nodes(dot_of(one.prefill(), one.symbols)) == drawn);
 }
 
 TEST_CASE("graph: DOT draws layers of different shapes apart") {
   // windows on layers 0 and 2: no two neighbours are alike
   const Recording r = record(tiny(R"({"model_type": "gemma2", "sliding_window": 5})"), {}, {});
-  const std::string dot = dot_of(r.prefill, r.symbols);
-  CHECK(checked_dot_nodes(dot) == r.prefill.nodes().size());
+  const std::string dot = dot_of(r.prefill(), r.symbols);
+  CHECK(checked_dot_nodes(dot) == r.prefill().nodes().size());
   for (const char* layer : {"layer 0\"", "layer 1\"", "layer 2\"", "layer 3\""}) {
     CHECK(dot.find(layer) != std::string::npos);
   }
@@ -234,6 +234,6 @@ TEST_CASE("graph: DOT survives a title with quotes and backslashes") {
   const Recording r = record(tiny(), {}, {});
   for (const std::string title : {"a \"quoted\" name", "back\\slash\\", "{brace"}) {
     CAPTURE(title);
-    checked_dot_nodes(dot_of(r.decode, r.symbols, title));
+    checked_dot_nodes(dot_of(r.decode(), r.symbols, title));
   }
 }

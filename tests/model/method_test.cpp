@@ -141,14 +141,15 @@ TEST_CASE("method: a pruned prefill costs what a plain prefill of the kept token
     const Lowering lowering{kernels, kernels, DType::FP16, DType::FP16, DType::FP16};
     const Recording plain = record(tiny(), {}, lowering);
     const Recording pruned = record(tiny(), parse_methods("random-prune:keep=0.25"), lowering);
-    const Work p = total_work(plain.prefill);
-    const Work q = total_work(pruned.prefill);
+    const Work p = total_work(plain.prefill());
+    const Work q = total_work(pruned.prefill());
     const SymbolValues at_11 = plain.symbols.resolve({1, 11, 13});
     const SymbolValues at_44 = pruned.symbols.resolve({1, 44, 13});
     const std::uint64_t readers = kernels == Kernels::Eager ? 2 : 4;
     CHECK(q.flops.at(at_44) == p.flops.at(at_11));
     CHECK(q.bytes().at(at_44) == p.bytes().at(at_11) + readers * 11 * 4);
-    CHECK(total_work(pruned.decode).flops.at(at_44) == total_work(plain.decode).flops.at(at_11));
+    CHECK(total_work(pruned.decode()).flops.at(at_44) ==
+          total_work(plain.decode()).flops.at(at_11));
     CHECK(pruned.parameters == plain.parameters);
   }
 }
@@ -156,8 +157,8 @@ TEST_CASE("method: a pruned prefill costs what a plain prefill of the kept token
 TEST_CASE("method: random pruning that keeps everything is plain") {
   const Recording plain = record(tiny(), parse_methods("plain"), {});
   const Recording all = record(tiny(), parse_methods("random-prune:keep=1"), {});
-  const Work p = total_work(plain.prefill);
-  const Work q = total_work(all.prefill);
+  const Work p = total_work(plain.prefill());
+  const Work q = total_work(all.prefill());
   for (const std::uint64_t prompt : {1u, 2u, 7u, 100u, 131072u}) {
     const SymbolValues x = plain.symbols.resolve({3, prompt, 5});
     const SymbolValues y = all.symbols.resolve({3, prompt, 5});
@@ -165,7 +166,7 @@ TEST_CASE("method: random pruning that keeps everything is plain") {
     CHECK(p.bytes().at(x) == q.bytes().at(y));
     CHECK(all.prompt_slots.at(y) == prompt);
   }
-  CHECK(total_work(plain.decode) == total_work(all.decode));
+  CHECK(total_work(plain.decode()) == total_work(all.decode()));
 }
 
 TEST_CASE("method: random pruning of an encoder is refused") {

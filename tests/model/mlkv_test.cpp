@@ -192,7 +192,7 @@ TEST_CASE("mlkv: only layers that own keys and values have weights and a cache f
   const Recording r = record(read(neox_config()), {}, {});
   std::vector<std::string> caches;
   std::vector<std::string> projections;
-  for (const TensorInfo& t : r.decode.tensors()) {
+  for (const TensorInfo& t : r.decode().tensors()) {
     if (t.storage == Storage::KvCache && !t.producer) {
       caches.push_back(t.name);
       CHECK(t.shape[2] == Count(2 * 6));
@@ -219,12 +219,12 @@ TEST_CASE("mlkv: the released semantics copies keys in decoding, not in a prompt
   const Recording paper = record(read(neox_config()), {}, {});
   const Recording released =
       record(read(neox_config()), parse_methods("mlkv:layers=3,heads=2,semantics=released"), {});
-  CHECK(joins(paper.prefill) + joins(paper.decode) == 0);
-  CHECK(joins(released.prefill) == 0);
-  CHECK(joins(released.decode) == 3);
+  CHECK(joins(paper.prefill()) + joins(paper.decode()) == 0);
+  CHECK(joins(released.prefill()) == 0);
+  CHECK(joins(released.decode()) == 3);
   // Each join reads and writes the keys of kv_len tokens: batch · kv_len · 12 · 2 bytes.
   const SymbolValues at = paper.symbols.resolve({3, 7, 11});
-  CHECK(total_work(released.decode).bytes().at(at) - total_work(paper.decode).bytes().at(at) ==
+  CHECK(total_work(released.decode()).bytes().at(at) - total_work(paper.decode()).bytes().at(at) ==
         3 * 2 * (3 * 11 * 12 * 2));
   CHECK(released.kv_cache_bytes == paper.kv_cache_bytes);
 }

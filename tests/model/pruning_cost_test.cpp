@@ -44,10 +44,10 @@ double layer_products(const Recording& r, std::uint64_t prompt_len) {
     }
   };
   const SymbolValues values = r.symbols.resolve({2, prompt_len, prompt_len});
-  for (const HelperPass& pass : r.helpers) {
+  for (const RecordedPass& pass : r.helpers()) {
     add(pass.graph, values, static_cast<double>(pass.steps));
   }
-  add(r.prefill, values, 1);
+  add(r.prefill(), values, 1);
   return sum;
 }
 
@@ -145,12 +145,12 @@ TEST_CASE("pruning: a base named as its own speculator is counted once") {
 TEST_CASE("pruning: the score pass multiplies every kept query with every key of the prompt") {
   const Recording r =
       record_with(llama(8), "specprefill:keep=0.2,speculator=small,lookahead=5,pool=13");
-  REQUIRE(r.helpers.size() == 3);
+  REQUIRE(r.helpers().size() == 3);
   const SymbolValues values = r.symbols.resolve({2, 700, 1});
   std::uint64_t products = 0;
-  for (const Node& node : r.helpers[2].graph.nodes()) {
+  for (const Node& node : r.helpers()[2].graph.nodes()) {
     if (!std::holds_alternative<AttentionScores>(node.op)) continue;
-    products += work(r.helpers[2].graph, node).flops.at(values);
+    products += work(r.helpers()[2].graph, node).flops.at(values);
   }
   CHECK(products == 2u * 2 * 3 * 6 * 8 * 700 * 5);  // FLOPs, batch, L, H, hd, M, N
 }
@@ -185,7 +185,7 @@ TEST_CASE("pruning: the speculator's cache is its keys and queries, with a look-
   const auto bytes = [&](const std::string& options) {
     const Recording r = record_with(llama(10), "specprefill:keep=0.3,speculator=small," + options);
     double sum = 0;
-    for (const HelperPass& pass : r.helpers) {
+    for (const RecordedPass& pass : r.helpers()) {
       sum += static_cast<double>(pass.cache_bytes.at(r.symbols.resolve({1, 1000, 1003})));
     }
     return sum;
@@ -200,9 +200,9 @@ TEST_CASE("pruning: a decode step pays for the tokens that it is expected to rev
   const auto products = [&](const std::string& methods, std::uint64_t kv_len) {
     const Recording r = record_with(llama(10), methods);
     std::uint64_t sum = 0;
-    for (const Node& node : r.decode.nodes()) {
+    for (const Node& node : r.decode().nodes()) {
       if (!std::holds_alternative<Linear>(node.op) || node.phase == "head") continue;
-      sum += work(r.decode, node).flops.at(r.symbols.resolve({1, 1000, kv_len}));
+      sum += work(r.decode(), node).flops.at(r.symbols.resolve({1, 1000, kv_len}));
     }
     return sum;
   };

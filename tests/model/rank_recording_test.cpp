@@ -52,9 +52,9 @@ std::vector<Share> shares(const std::string& method, const Parts& parts) {
     const Recording r = rank_of(method, parts, rank, Kernels::Eager);
     const SymbolValues values = values_of(r, parts, rank);
     Share s;
-    for (const Node& node : r.prefill.nodes()) {
+    for (const Node& node : r.prefill().nodes()) {
       if (node.layer != 0) continue;
-      const std::vector<Count>& shape = r.prefill.tensor(node.output).shape;
+      const std::vector<Count>& shape = r.prefill().tensor(node.output).shape;
       if (std::holds_alternative<AttentionScores>(node.op)) {
         s.scores = (shape[2] * shape[3]).at(values);
       }
@@ -107,9 +107,9 @@ TEST_CASE("placement: message bytes are the formulas of keys and values, layer b
       std::uint64_t tsp = 0;
       for (std::size_t rank = 0; rank < parts.size(); ++rank) {
         const Recording k = rank_of("kvr", parts, rank);
-        kvr += total_work(k.prefill).sent_bytes().at(values_of(k, parts, rank, batch));
+        kvr += total_work(k.prefill()).sent_bytes().at(values_of(k, parts, rank, batch));
         const Recording t = rank_of("tsp", parts, rank);
-        tsp += total_work(t.prefill).sent_bytes().at(values_of(t, parts, rank, batch));
+        tsp += total_work(t.prefill()).sent_bytes().at(values_of(t, parts, rank, batch));
       }
       CHECK(kvr == batch * unit * runahead);
       CHECK(tsp == batch * unit * (parts.size() - 1) * tokens);
@@ -121,13 +121,13 @@ TEST_CASE("placement: message bytes are the formulas of keys and values, layer b
 template <typename Message>
 Parts rows_of(const Recording& r, const SymbolValues& values, std::size_t peer) {
   Parts rows;
-  for (const Node& node : r.prefill.nodes()) {
+  for (const Node& node : r.prefill().nodes()) {
     const auto* op = std::get_if<Message>(&node.op);
     if (op == nullptr || op->rank != peer) continue;
     const TensorId message = std::is_same_v<Message, Send> ? node.output : node.inputs[1];
-    CHECK(r.prefill.tensor(message).storage == Storage::Messages);
+    CHECK(r.prefill().tensor(message).storage == Storage::Messages);
     rows.push_back(op->first_row.at(values));
-    rows.push_back(r.prefill.tensor(message).shape[1].at(values));
+    rows.push_back(r.prefill().tensor(message).shape[1].at(values));
   }
   return rows;
 }
@@ -163,8 +163,8 @@ TEST_CASE("placement: rank i's cache has the rows of tokens up to its own, with 
       const Recording r = rank_of(method, parts, rank);
       const std::uint64_t rows = method == "tsp" ? 9 : RankShare{parts, rank}.end();
       std::size_t caches = 0;
-      for (const TensorId id : r.prefill.outputs()) {
-        const TensorInfo& t = r.prefill.tensor(id);
+      for (const TensorId id : r.prefill().outputs()) {
+        const TensorInfo& t = r.prefill().tensor(id);
         if (t.storage != Storage::KvCache) continue;
         ++caches;
         CHECK(t.shape[1].at(values_of(r, parts, rank)) == rows);
@@ -179,8 +179,8 @@ TEST_CASE("placement: the ranks' FLOPs are those of one device, but for the head
   const Recording whole = record(tiny(), {}, {});
   const auto head = [](const Recording& r, const SymbolValues& values) {
     std::uint64_t flops = 0;
-    for (const Node& node : r.prefill.nodes()) {
-      if (node.phase == "head") flops += work(r.prefill, node).flops.at(values);
+    for (const Node& node : r.prefill().nodes()) {
+      if (node.phase == "head") flops += work(r.prefill(), node).flops.at(values);
     }
     return flops;
   };
@@ -190,12 +190,12 @@ TEST_CASE("placement: the ranks' FLOPs are those of one device, but for the head
       for (std::size_t rank = 0; rank < parts.size(); ++rank) {
         const Recording r = rank_of(method, parts, rank);
         const SymbolValues values = values_of(r, parts, rank);
-        flops += total_work(r.prefill).flops.at(values);
+        flops += total_work(r.prefill()).flops.at(values);
         // Only the last rank has a head, and one row of it.
         const bool last = rank + 1 == parts.size();
         CHECK(head(r, values) == (last ? head(whole, whole.symbols.resolve({1, 13, 13})) : 0));
       }
-      CHECK(flops == total_work(whole.prefill).flops.at(whole.symbols.resolve({1, 13, 13})));
+      CHECK(flops == total_work(whole.prefill()).flops.at(whole.symbols.resolve({1, 13, 13})));
     }
   }
 }
@@ -207,10 +207,10 @@ TEST_CASE("placement: kvr's eager products are the paper's FLOPs for a process a
     const Recording r = rank_of("kvr", parts, rank, Kernels::Eager);
     const SymbolValues values = values_of(r, parts, rank);
     std::uint64_t flops = 0;
-    for (const Node& node : r.prefill.nodes()) {
+    for (const Node& node : r.prefill().nodes()) {
       const Engine e = engine(node.op);
       const bool product = e == Engine::Matrix || e == Engine::BatchedMatrix;
-      if (node.layer == 1 && product) flops += work(r.prefill, node).flops.at(values);
+      if (node.layer == 1 && product) flops += work(r.prefill(), node).flops.at(values);
     }
     const std::uint64_t c = parts[rank];
     const std::uint64_t s = RankShare{parts, rank}.end();
@@ -222,7 +222,7 @@ TEST_CASE("placement: one graph of kvr holds for every partition") {
   for (std::size_t rank = 0; rank < 3; ++rank) {
     const Recording a = rank_of("kvr", {4, 3, 2}, rank);
     const Recording b = rank_of("kvr", {1, 20, 6}, rank);
-    CHECK(total_work(a.prefill) == total_work(b.prefill));
+    CHECK(total_work(a.prefill()) == total_work(b.prefill()));
   }
 }
 
@@ -230,15 +230,15 @@ TEST_CASE("placement: one rank is plain") {
   for (const std::string method : {"kvr", "tsp"}) {
     const Recording one = rank_of(method, {13}, 0);
     const Recording plain = record(tiny(), {}, {});
-    CHECK(total_work(one.prefill) == total_work(plain.prefill));
-    CHECK(total_work(one.decode) == total_work(plain.decode));
+    CHECK(total_work(one.prefill()) == total_work(plain.prefill()));
+    CHECK(total_work(one.decode()) == total_work(plain.decode()));
   }
 }
 
 TEST_CASE("placement: with all logits every rank has a head") {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const Recording r = rank_of("kvr", {4, 3}, rank, Kernels::Fused, {.logits = Logits::All});
-    const TensorInfo& logits = r.prefill.tensor(r.prefill.outputs().back());
+    const TensorInfo& logits = r.prefill().tensor(r.prefill().outputs().back());
     CHECK(logits.shape[1].at(values_of(r, {4, 3}, rank)) == (rank == 0 ? 4 : 3));
     CHECK(logits.shape[2] == Count(51));
   }

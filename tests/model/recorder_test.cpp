@@ -83,7 +83,7 @@ TEST_CASE("recorder: only families whose eager code clamps after the mask pay fo
   eager.attention = eager.elementwise = Kernels::Eager;
   const auto clamps = [&](const std::string& model) {
     const Recording recording = record(load_model(catalog, model), {}, eager);
-    const Names names = operators(recording.prefill);
+    const Names names = operators(recording.prefill());
     return std::count(names.begin(), names.end(), "clamp_below");
   };
   CHECK(clamps("llama-7b") == 32);

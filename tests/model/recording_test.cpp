@@ -74,8 +74,8 @@ TEST_CASE("recording: symbols evaluated at a point are the recording of that poi
     for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
       const Lowering lowering{kernels, kernels, DType::FP16, DType::FP16, DType::FP16};
       const Recording r = record(a, {}, lowering);
-      const Work prefill = total_work(r.prefill);
-      const Work decode = total_work(r.decode);
+      const Work prefill = total_work(r.prefill());
+      const Work decode = total_work(r.decode());
       for (const Point& p : points) {
         CAPTURE(name);
         CAPTURE(p.prompt_len);
@@ -94,8 +94,8 @@ TEST_CASE("recording: quantised weights and caches round up once in both recordi
   const Recording r = record(a, {}, lowering);
   const Point p{3, 7, 11};
   const SymbolValues values = r.symbols.resolve({p.batch, p.prompt_len, p.kv_len});
-  check_equal(total_work(r.prefill), values, concrete_prefill(a, lowering, p));
-  check_equal(total_work(r.decode), values, concrete_decode(a, lowering, p));
+  check_equal(total_work(r.prefill()), values, concrete_prefill(a, lowering, p));
+  check_equal(total_work(r.decode()), values, concrete_decode(a, lowering, p));
   // 162,322,944 parameters at 4.5 bits
   CHECK(r.weight_bytes.at({}) == 162322944 / 256 * 144);
 }
@@ -119,10 +119,10 @@ TEST_CASE("recording: all logits cost the head for every token, last logits for 
   const Recording last = record(a, {}, {});
   const Recording all = record(a, {}, {}, {.logits = Logits::All});
   const SymbolValues values = last.symbols.resolve({2, 7, 3});
-  const Count difference = total_work(all.prefill).flops - total_work(last.prefill).flops;
+  const Count difference = total_work(all.prefill()).flops - total_work(last.prefill()).flops;
   // 6 more tokens of 2 sequences: head 2·512·50304, final LayerNorm 7·512 + 4
   CHECK(difference.at(values) == 2 * 6 * (2 * 512 * 50304 + 7 * 512 + 4));
-  CHECK(total_work(all.decode) == total_work(last.decode));
+  CHECK(total_work(all.decode()) == total_work(last.decode()));
 }
 
 TEST_CASE("recording: of the last layer's rows without logits only attention is left") {
@@ -134,23 +134,23 @@ TEST_CASE("recording: of the last layer's rows without logits only attention is 
   const auto matrix_flops = [](const Recording& r, std::uint64_t batch, std::uint64_t tokens) {
     const SymbolValues at = r.symbols.resolve({batch, tokens, tokens});
     std::uint64_t sum = 0;
-    for (const Node& n : r.prefill.nodes()) {
-      if (std::holds_alternative<Linear>(n.op)) sum += work(r.prefill, n).flops.at(at);
+    for (const Node& n : r.prefill().nodes()) {
+      if (std::holds_alternative<Linear>(n.op)) sum += work(r.prefill(), n).flops.at(at);
     }
     return sum;
   };
   // of W_O 2048 x 2048 and three matrices 2048 x 5632, for 3 x 511 rows
   CHECK(matrix_flops(full, 3, 512) - matrix_flops(skipped, 3, 512) ==
         2ULL * 3 * 511 * (2048 * 2048 + 3 * 2048 * 5632));
-  CHECK(total_work(full.decode).flops.at(full.symbols.resolve({3, 512, 600})) ==
-        total_work(skipped.decode).flops.at(skipped.symbols.resolve({3, 512, 600})));
+  CHECK(total_work(full.decode()).flops.at(full.symbols.resolve({3, 512, 600})) ==
+        total_work(skipped.decode()).flops.at(skipped.symbols.resolve({3, 512, 600})));
 }
 
 TEST_CASE("recording: a prompt of one costs no more than a decode step into an empty cache") {
   const Architecture a = load_model(catalog(), "pythia-70m");
   const Recording r = record(a, {}, {});
   const SymbolValues values = r.symbols.resolve({2, 1, 1});
-  CHECK(total_work(r.prefill).flops.at(values) == total_work(r.decode).flops.at(values));
+  CHECK(total_work(r.prefill()).flops.at(values) == total_work(r.decode()).flops.at(values));
 }
 
 TEST_CASE("recording: sizes whose counts do not fit 64 bits throw instead of wrapping") {
@@ -158,7 +158,7 @@ TEST_CASE("recording: sizes whose counts do not fit 64 bits throw instead of wra
     return message_of([&] {
       const Architecture a = read_config(json::parse(text), "huge", "huge.json");
       const Recording r = record(a, {}, {});
-      total_work(r.prefill).flops.at(r.symbols.resolve({2, 3, 5}));
+      total_work(r.prefill()).flops.at(r.symbols.resolve({2, 3, 5}));
     });
   };
   const std::string cases[] = {

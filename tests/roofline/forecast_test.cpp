@@ -80,9 +80,9 @@ double pass_seconds(const std::vector<OpGroup>& groups, const Rates& r,
 BruteForce brute_force(const Recording& recording, const Lowering& lowering, const Rates& r,
                        const DesignPoint& p) {
   const auto at = [&](U kv) { return recording.symbols.resolve({p.batch, p.prompt_len, kv}); };
-  const std::vector<OpGroup> prefill = fold(recording.prefill, lowering);
-  const std::vector<OpGroup> decode = fold(recording.decode, lowering);
-  const Work step = kvcast::total_work(recording.decode);
+  const std::vector<OpGroup> prefill = fold(recording.prefill(), lowering);
+  const std::vector<OpGroup> decode = fold(recording.decode(), lowering);
+  const Work step = kvcast::total_work(recording.decode());
   const U slots = recording.prompt_slots.at(at(1));
   const U steps = std::max<U>(p.output_len, 2) - 1;
   BruteForce b;
@@ -261,7 +261,7 @@ TEST_CASE("forecast: prefill counts are the recording's, exactly") {
     const Forecaster f(r, fused, rates(1e14, 1e12));
     const DesignPoint p{3, 8191, 129};
     const SymbolValues values = r.symbols.resolve({3, 8191, 1});
-    const Work w = kvcast::total_work(r.prefill);
+    const Work w = kvcast::total_work(r.prefill());
     const Forecast x = f.at(p);
     CHECK(x.prefill_flops == static_cast<double>(w.flops.at(values)));
     CHECK(x.prefill_bytes == static_cast<double>(w.bytes().at(values)));
@@ -275,10 +275,10 @@ TEST_CASE("forecast: prefill counts are the recording's, exactly") {
 
 TEST_CASE("forecast: a host that issues operators too slowly sets the pace") {
   const Recording r = record(tiny(), {}, eager);
-  const double operators = static_cast<double>(r.prefill.nodes().size());
+  const double operators = static_cast<double>(r.prefill().nodes().size());
   const Forecast f = Forecaster(r, eager, rates(1e12, 1e12, 1e-9, 2)).at({3, 17, 9});
   CHECK(f.ttft_s == 2 * operators);
-  CHECK(f.tpot_s == 2 * static_cast<double>(r.decode.nodes().size()));
+  CHECK(f.tpot_s == 2 * static_cast<double>(r.decode().nodes().size()));
   CHECK(f.ttft_bound == Bound::Latency);
   CHECK(f.tpot_bound == Bound::Latency);
 }
@@ -310,7 +310,7 @@ TEST_CASE("forecast: the breakdown adds up to TTFT, and to the middle decode ste
   }
   CHECK(prefill == near(f.at(p).ttft_s).epsilon(1e-12));
   const SymbolValues middle = r.symbols.resolve({3, 17, 21});
-  CHECK(decode == near(pass_seconds(fold(r.decode, fused), rate, middle)));
+  CHECK(decode == near(pass_seconds(fold(r.decode(), fused), rate, middle)));
 }
 
 TEST_CASE("forecast: the speed of light is never slower than what was calibrated") {

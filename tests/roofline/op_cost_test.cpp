@@ -174,7 +174,7 @@ TEST_CASE("op_cost: intermediates that fit the chip move at its rate") {
 TEST_CASE("op_cost: intermediates are those of eager operators that only move numbers") {
   std::set<std::string> with;
   std::set<std::string> without;
-  for (const OpGroup& g : fold(record(tiny(), {}, eager).prefill, eager)) {
+  for (const OpGroup& g : fold(record(tiny(), {}, eager).prefill(), eager)) {
     (g.intermediate_bytes.is_zero() ? without : with).insert(g.op);
     if (g.op != "attention_scores") continue;
     // A token: 6 heads of 8 query and, repeated, key numbers; 6 scores; two bytes each.
@@ -190,7 +190,7 @@ TEST_CASE("op_cost: intermediates are those of eager operators that only move nu
     CHECK_MESSAGE(!with.contains(op), op);
   }
   const Lowering fused{Kernels::Fused, Kernels::Fused, DType::FP16, DType::FP16, DType::FP16};
-  for (const OpGroup& g : fold(record(tiny(), {}, fused).prefill, fused)) {
+  for (const OpGroup& g : fold(record(tiny(), {}, fused).prefill(), fused)) {
     CHECK(g.intermediate_bytes.is_zero());
   }
 }
@@ -216,14 +216,14 @@ TEST_CASE("op_cost: softmax and tiled attention of many queries have the length 
   for (const Lowering& lowering : {eager, Lowering{}}) {
     const Recording r = record(tiny(), {}, lowering, {.chunked = true});
     std::uint64_t with_length = 0;
-    for (const OpGroup& g : fold(r.prefill, lowering)) {
+    for (const OpGroup& g : fold(r.prefill(), lowering)) {
       if (g.length.is_zero() || g.op == "linear") continue;
       CHECK(g.op == (lowering.attention == Kernels::Eager ? "softmax" : "tiled_attention"));
       CHECK(g.length == Count(symbol::kv_len));
       with_length += g.count;
     }
     CHECK(with_length == 5);  // layers
-    for (const OpGroup& g : fold(r.decode, lowering))
+    for (const OpGroup& g : fold(r.decode(), lowering))
       CHECK((g.length.is_zero() || g.op == "linear"));
   }
 }
@@ -231,7 +231,7 @@ TEST_CASE("op_cost: softmax and tiled attention of many queries have the length 
 TEST_CASE("op_cost: products with weights have the length of their rows") {
   const Recording r = record(tiny(), {}, {});
   std::uint64_t layers = 0;
-  for (const OpGroup& g : fold(r.prefill, {})) {
+  for (const OpGroup& g : fold(r.prefill(), {})) {
     if (g.op != "linear") continue;
     CHECK(g.stream == Stream::Product);
     const bool head = g.label == "head";
@@ -239,7 +239,7 @@ TEST_CASE("op_cost: products with weights have the length of their rows") {
     if (!head) layers += g.count;
   }
   CHECK(layers == 5 * 7);
-  for (const OpGroup& g : fold(r.decode, {})) {
+  for (const OpGroup& g : fold(r.decode(), {})) {
     if (g.op == "linear") CHECK(g.length.at(r.symbols.resolve({3, 17, 19})) == 3);
   }
 }
@@ -257,10 +257,11 @@ TEST_CASE("op_cost: convolutions and products of heads have the length of their 
   };
   // Frames of a sound, and half as many behind the stride of the second.
   const Recording whisper = record(load_model(catalog, "whisper-base"), {}, {});
-  CHECK(lengths(whisper, whisper.prefill, "conv1d") == std::set<std::uint64_t>{3 * 1500, 3 * 3000});
+  CHECK(lengths(whisper, whisper.prefill(), "conv1d") ==
+        std::set<std::uint64_t>{3 * 1500, 3 * 3000});
   const Recording slim =
       record(load_model(catalog, "opt-125m"), {{"slim", {{"option", "xcache"}}}}, {});
-  CHECK(lengths(slim, slim.decode, "head_linear") == std::set<std::uint64_t>{3});
+  CHECK(lengths(slim, slim.decode(), "head_linear") == std::set<std::uint64_t>{3});
 }
 
 TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows") {
@@ -298,14 +299,14 @@ TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows
 TEST_CASE("op_cost: what nobody measured by its length has none") {
   // A window, an encoder that sees all, steps that take tokens back.
   const Architecture window = tiny(R"({"model_type": "mistral", "sliding_window": 8})");
-  for (const OpGroup& g : fold(record(window, {}, {}).prefill, {})) {
+  for (const OpGroup& g : fold(record(window, {}, {}).prefill(), {})) {
     CHECK((g.length.is_zero() || g.op == "linear"));
   }
   const Architecture whisper =
       load_model(Catalog(std::string(KVCAST_SOURCE_DIR) + "/data"), "whisper-base");
   for (const Lowering& lowering : {eager, Lowering{}}) {
     std::uint64_t with_length = 0;
-    for (const OpGroup& g : fold(record(whisper, {}, lowering).prefill, lowering)) {
+    for (const OpGroup& g : fold(record(whisper, {}, lowering).prefill(), lowering)) {
       if (g.phase.find("encoder") == std::string::npos || g.length.is_zero()) continue;
       if (g.stream == Stream::Product) continue;
       CHECK(g.op == "softmax");  // of eager attention, whose rows are all keys
@@ -314,7 +315,7 @@ TEST_CASE("op_cost: what nobody measured by its length has none") {
     CHECK((with_length > 0) == (lowering.attention == Kernels::Eager));
   }
   const Recording lazy = record(tiny(), {{"lazyllm", {{"begin", "0.75"}, {"end", "0.5"}}}}, eager);
-  for (const OpGroup& g : fold(lazy.decode, eager)) {
+  for (const OpGroup& g : fold(lazy.decode(), eager)) {
     CHECK((g.length.is_zero() || g.op == "linear"));
   }
 }
@@ -322,7 +323,7 @@ TEST_CASE("op_cost: what nobody measured by its length has none") {
 TEST_CASE("op_cost: doubling a bandwidth or a rate never slows an operator") {
   const Recording r = record(tiny(), {}, eager);
   const SymbolValues at = r.symbols.resolve({3, 17, 19});
-  for (const Graph* graph : {&r.prefill, &r.decode}) {
+  for (const Graph* graph : {&r.prefill(), &r.decode()}) {
     for (const OpGroup& g : fold(*graph, eager)) {
       const double base = time_of(g, rates(50, 20, 0.5, 1000), at).total.value;
       CHECK(time_of(g, rates(50, 40, 0.5, 1000), at).total.value <= base);
@@ -338,7 +339,7 @@ TEST_CASE("op_cost: folding keeps every operator and all work") {
        {std::string("{}"), std::string(R"({"model_type": "gemma2", "sliding_window": 7})")}) {
     for (const Lowering& lowering : {eager, Lowering{}}) {
       const Recording r = record(tiny(patch), {}, lowering);
-      for (const Graph* graph : {&r.prefill, &r.decode}) {
+      for (const Graph* graph : {&r.prefill(), &r.decode()}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         std::uint64_t operators = 0;
         for (const OpGroup& g : groups) operators += g.count;
@@ -354,7 +355,7 @@ TEST_CASE("op_cost: identical layers fold to one group an operator, different on
   const auto attention = [](const std::string& patch) {
     std::vector<std::uint64_t> counts;
     const Recording r = record(tiny(patch), {}, {});
-    for (const OpGroup& g : fold(r.prefill, {})) {
+    for (const OpGroup& g : fold(r.prefill(), {})) {
       if (g.op == "tiled_attention") counts.push_back(g.count);
     }
     return counts;
@@ -377,13 +378,13 @@ TEST_CASE("op_cost: tiled attention of one query is decoding's, of several prefi
     }
     CHECK(found > 0);
   };
-  check(r.prefill, Engine::TiledAttention, Stream::Attention);
-  check(r.decode, Engine::DecodeAttention, Stream::Decode);
+  check(r.prefill(), Engine::TiledAttention, Stream::Attention);
+  check(r.decode(), Engine::DecodeAttention, Stream::Decode);
 }
 
 TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own bandwidths") {
   const Recording r = record(tiny(), {}, eager);
-  for (const OpGroup& g : fold(r.prefill, eager)) {
+  for (const OpGroup& g : fold(r.prefill(), eager)) {
     CAPTURE(g.op);
     const bool softmax = g.op == "softmax";
     const bool memory = g.op == "attention_scores" || g.op == "attention_values" ||
@@ -396,7 +397,7 @@ TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own ban
     }
   }
   const Recording fused = record(tiny(), {}, {});
-  for (const OpGroup& g : fold(fused.prefill, {})) {
+  for (const OpGroup& g : fold(fused.prefill(), {})) {
     CHECK(g.stream == (g.op == "tiled_attention" ? Stream::Attention
                        : g.op == "linear"        ? Stream::Product
                                                  : Stream::Memory));
@@ -408,7 +409,7 @@ TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a
   const SymbolValues at = r.symbols.resolve({3, 17, 19});
   bool mask = false;
   bool angles = false;
-  for (const OpGroup& g : fold(r.prefill, eager)) {
+  for (const OpGroup& g : fold(r.prefill(), eager)) {
     if (g.label == "mask" && g.op == "add") {
       mask = true;
       CHECK(g.repetition.operand_bytes.at(at) == 2 * 17 * 17);
@@ -428,8 +429,8 @@ TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a
 TEST_CASE("op_cost: a rank's messages are no work of its device") {
   const Lowering lowering;
   const Recording r = record_rank(tiny(), parse_methods("kvr:p=3"), lowering, {{4, 3, 2}, 1});
-  const Work all = kvcast::total_work(r.prefill);
-  const Work device = kvcast::roofline::total_work(fold(r.prefill, lowering));
+  const Work all = kvcast::total_work(r.prefill());
+  const Work device = kvcast::roofline::total_work(fold(r.prefill(), lowering));
   const std::vector<std::uint64_t> at = r.symbols.resolve({1, 3, 7});
   CHECK(all.flops == device.flops);
   CHECK(device.sent_bytes().is_zero());

@@ -100,7 +100,7 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
       rate.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] = curve;
       rate.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = curve;
       rate.bytes_by_length[static_cast<std::size_t>(Stream::Product)] = curve;
-      for (const Graph* graph : {&r.prefill, &r.decode}) {
+      for (const Graph* graph : {&r.prefill(), &r.decode()}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         const PassProgram program(groups, rate);
         CHECK(program.num_operators() == static_cast<double>(graph->nodes().size()));

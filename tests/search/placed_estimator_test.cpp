@@ -132,7 +132,7 @@ TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
         for (std::size_t rank = 0; rank < parts.size(); ++rank) {
           const RankShare share{parts, rank};
           const Recording r = record_rank(c.architecture, c.methods, c.lowering, share);
-          const Work work = total_work(roofline::fold(r.prefill, c.lowering));
+          const Work work = total_work(roofline::fold(r.prefill(), c.lowering));
           const SymbolValues values = r.symbols.resolve({p.batch, share.tokens(), share.end()});
           flops += work.flops.at(values);
           bytes += work.bytes().at(values);

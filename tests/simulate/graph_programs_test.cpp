@@ -143,7 +143,7 @@ TEST_CASE("graph_programs: a rank that there is not is refused") {
   const Architecture a = load_model(catalog(), "openelm-270m");
   const roofline::Rates rates = rates_of(fused);
   const Recording r = record_rank(a, {{"kvr", {{"p", "2"}}}}, fused, {{2, 2}, 0});
-  const RankPass alone{&r.prefill, r.symbols.resolve({1, 2, 2})};
+  const RankPass alone{&r.prefill(), r.symbols.resolve({1, 2, 2})};
   CHECK_THROWS_WITH_AS(graph_programs({&alone, 1}, fused, rates),
                        doctest::Contains("got rank 1, expected one of 1 ranks"), Error);
 }

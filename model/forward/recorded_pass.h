@@ -1,5 +1,5 @@
-/// Passes that a method runs before the base model's prefill: of a speculator, an auxiliary model,
-/// a part of the base model.
+/// One pass of a request: the base model's prefill and decode step, and what a method runs before
+/// them, of a speculator, an auxiliary model or a part of the base model.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +57,11 @@ inline constexpr std::string_view predictor_phase = "predictor";
 /// "look_ahead"
 std::string_view name(TtftPart part);
 
-struct HelperPass {
-  std::string name = {};  ///< "speculator prefill", "look-ahead"; in breakdowns and profiles
+inline constexpr std::string_view prefill_name = "prefill";
+inline constexpr std::string_view decode_name = "decode";
+
+struct RecordedPass {
+  std::string name = {};  ///< "speculator prefill", "prefill"; in breakdowns and profiles
   TtftPart part = TtftPart::Auxiliary;
   NamePrefixes prefixes = {};
   HelperTokens reads = HelperTokens::None;

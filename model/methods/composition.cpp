@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "model/base/error.h"
+#include "model/methods/method.h"
+
+namespace kvcast {
+namespace {
+
+std::string with(std::string text, std::string_view word, const std::string& value) {
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word)) {
+    text.replace(at, word.size(), value);
+  }
+  return text;
+}
+
+/// The first changes the model that the second may be compared with, and so on.
+int order_of_work(const MethodSpec& spec) {
+  switch (find_method(spec.name).kind) {
+    case MethodKind::Cache: return 0;
+    case MethodKind::Prompt: return 1;
+    case MethodKind::Source: return 2;
+    case MethodKind::Placement: return 3;
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+}  // namespace
+
+void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
+  plan.methods = to_string(methods);
+  std::stable_sort(methods.begin(), methods.end(), [](const MethodSpec& a, const MethodSpec& b) {
+    return order_of_work(a) < order_of_work(b);
+  });
+  for (const MethodSpec& spec : methods) {
+    const Method& method = find_method(spec.name);
+    plan.exclude(method.excludes);
+    method.apply(spec, plan);
+    if (plan.chunked && plan.whole_prompt) {
+      throw Error("method " + spec.name + " reads the prompt in one piece; got a prompt in chunks");
+    }
+  }
+}
+
+bool Plan::has(Trait trait) const {
+  switch (trait) {
+    case Trait::OwnAttention: return attention.has_value();
+    case Trait::SharedKeys: return model.decoder.num_key_value_layers > 0;
+    case Trait::LacksWeights: return !model.slim.empty();
+    case Trait::ChosenTokens: return selection.has_value();
+    case Trait::ReusedCache: return selection && selection->reused;
+    case Trait::TokensPerLayer: return token_flow.has_value();
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+void Plan::exclude(const std::vector<Exclusion>& exclusions) const {
+  for (const Exclusion& e : exclusions) {
+    if (has(e.trait))
+      throw Error(with(with(e.reason, "{methods}", methods), "{model}", model.name));
+  }
+}
+
+void Plan::choose_tokens(TokenSelection chosen) {
+  const Stack& s = model.decoder;
+  if (model.encoder_decoder || s.position == Position::Alibi) {
+    throw Error(
+        "methods " + methods, "the model " + model.name,
+        "a decoder-only model with rotary or learned positions: pruned prompts keep theirs");
+  }
+  if (s.position == Position::Rope) {
+    exclude({{Trait::OwnAttention,
+              "methods {methods} do not compose: kept tokens have positions of their own, and the "
+              "cache method rotates by places in the cache"}});
+  }
+  whole_prompt = true;
+  given_positions = true;
+  prompt_tokens = kept_tokens(symbols, prompt_tokens, chosen);
+  selection = chosen;
+}
+
+void Plan::let_flow(TokenFlow flow) {
+  exclude({{Trait::OwnAttention,
+            "methods {methods} do not compose: one of them lets each layer attend to tokens of its "
+            "own, the other has another attention"},
+           {Trait::SharedKeys,
+            "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
+            "keys and values of their own, for the tokens that they see"}});
+  token_flow = std::move(flow);
+}
+
+Architecture Plan::named_model(const std::string& name) const {
+  if (!find_model) throw Error("the model '" + name + "' that a method names cannot be looked up");
+  return find_model(name);
+}
+
+Exclusion needs_own_keys() {
+  return {Trait::SharedKeys,
+          "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
+          "keys and values of their own"};
+}
+
+Exclusion reads_with_own_weights() {
+  return {Trait::LacksWeights,
+          "methods {methods} do not compose: the base reads the prompt as its own helper, with "
+          "projections that slim attention has dropped; another model can be its speculator"};
+}
+
+}  // namespace kvcast
