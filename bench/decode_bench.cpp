@@ -17,7 +17,7 @@
 #include "model/execute/pass_timer.h"
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
-#include "roofline/op_cost.h"
+#include "roofline/step_cost.h"
 
 namespace kvcast::execute {
 namespace {

@@ -16,12 +16,12 @@ Bound largest(const std::array<double, num_bounds>& seconds) {
   return static_cast<Bound>(it - seconds.begin());
 }
 
-std::optional<PassProgram> predictor_of(const std::vector<OpGroup>& groups, const Rates& rates) {
+std::optional<StepCost> predictor_of(const std::vector<OpGroup>& groups, const Rates& rates) {
   std::vector<OpGroup> predictor;
   std::copy_if(groups.begin(), groups.end(), std::back_inserter(predictor),
                [](const OpGroup& g) { return g.phase == predictor_phase; });
   if (predictor.empty()) return {};
-  return PassProgram(predictor, rates);
+  return StepCost(predictor, rates);
 }
 
 std::uint64_t decode_steps(const DesignPoint& p) {
@@ -49,12 +49,12 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
   for (const RecordedPass& pass : recording.helpers()) {
     if (pass.steps == 0) continue;
     std::vector<OpGroup> groups = fold(pass.graph, lowering);
-    PassProgram program(groups, rates);
-    std::optional<PassProgram> predictor = predictor_of(groups, rates);
+    StepCost step(groups, rates);
+    std::optional<StepCost> predictor = predictor_of(groups, rates);
     Helper helper{pass.name,
                   pass.part,
                   std::move(groups),
-                  std::move(program),
+                  std::move(step),
                   std::move(predictor),
                   pass.tokens,
                   pass.first_kv_len,
@@ -77,23 +77,22 @@ std::uint64_t Forecaster::prompt_slots(const DesignPoint& p) const {
   return prompt_slots_.at(values_at(p, 1));
 }
 
-/// The mean over steps with a growing cache, for each point.
-struct Forecaster::MeanStep {
-  std::array<Lanes, num_bounds> by_bound;
-  Lanes total;
-  Lanes flops;
-  Lanes bytes;
-};
+std::vector<std::uint64_t> Forecaster::range_ends(const DesignPoint& p) const {
+  std::vector<std::uint64_t> ends;
+  if (symbols_.has_derived()) ends = symbols_.kv_len_breakpoints(values_at(p, 1));
+  ends.push_back(~std::uint64_t{0});
+  return ends;
+}
 
 struct Forecaster::Scratch {
   using KvLens = std::array<std::uint64_t, lanes>;
 
   explicit Scratch(const Symbols& s) : symbols(s), values(s.size()) {
-    for (ProgramPoint* p : {&prefill, &first, &last, &end}) p->symbols.resize(s.size());
+    for (StepPoint* p : {&prefill, &first, &last, &end}) p->symbols.resize(s.size());
   }
 
   /// Symbol values of the block's points at the given cache lengths.
-  void set(ProgramPoint& target, std::span<const DesignPoint> points, const KvLens& kv_len) {
+  void set(StepPoint& target, std::span<const DesignPoint> points, const KvLens& kv_len) {
     for (std::size_t i = 0; i < lanes; ++i) {
       // Unused lanes repeat the first point, so that no lane divides by zero.
       const std::size_t source = i < points.size() ? i : 0;
@@ -114,80 +113,63 @@ struct Forecaster::Scratch {
 
   const Symbols& symbols;
   SymbolValues values;
-  ProgramPoint prefill;
-  ProgramPoint first;
-  ProgramPoint last;
-  ProgramPoint end;
+  StepPoint prefill;
+  StepPoint first;
+  StepPoint last;
+  StepPoint end;
   KvLens first_kv_len{};
   KvLens last_kv_len{};
-  MeanStep decode;
-  MeanStep helper;
-  MeanStep predictor;
-  MeanStep helpers;  ///< sums over all of them
+  StepTotals helpers;  ///< sums over all of them
   std::array<Lanes, num_ttft_parts> parts;
   Lanes helper_caches;
   Lanes cache;
   Lanes activations;
 };
 
-/// Costs are affine in the cache length between the ends of sliding windows: each range is averaged
-/// on its own and weighted by its steps. Steps are from s.first_kv_len to s.last_kv_len.
-void Forecaster::mean_step(const PassProgram& program, std::span<const DesignPoint> points,
-                           Scratch& s, MeanStep& mean) const {
-  mean = {};
-  // The ends of each point's ranges; most points share them.
-  std::vector<std::vector<std::uint64_t>> lists;
-  std::array<std::size_t, lanes> list_of{};
-  std::size_t ranges = 0;
+/// The mean over the steps from s.first_kv_len to s.last_kv_len. Costs are affine in the cache
+/// length between the ends of sliding windows: each such range is averaged on its own and weighted
+/// by its steps.
+StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoint> points,
+                                 Scratch& s) const {
+  std::vector<std::vector<std::uint64_t>> ends;  // most points share them
+  std::array<std::size_t, lanes> ends_of{};
   for (std::size_t i = 0; i < points.size(); ++i) {
     const bool differs = cuts_vary_ && i > 0 && points[i].prompt_len != points[i - 1].prompt_len;
-    if (lists.empty() || differs) {
-      lists.emplace_back();
-      if (symbols_.has_derived()) {
-        lists.back() = symbols_.kv_len_breakpoints(values_at(points[i], 1));
-      }
-      lists.back().push_back(~std::uint64_t{0});
-      ranges = std::max(ranges, lists.back().size());
-    }
-    list_of[i] = lists.size() - 1;
+    if (ends.empty() || differs) ends.push_back(range_ends(points[i]));
+    ends_of[i] = ends.size() - 1;
   }
-  for (std::size_t range = 0; range < ranges; ++range) {
-    Scratch::KvLens lo{};
-    Scratch::KvLens hi{};
+  StepTotals mean{};
+  Scratch::KvLens next = s.first_kv_len;
+  for (bool all_done = false; !all_done;) {
+    // Each point's next range; points without one left are evaluated too, and count nothing.
+    Scratch::KvLens first = s.first_kv_len;
+    Scratch::KvLens last = s.first_kv_len;
     Lanes steps;
-    Lanes weight;
-    bool any = false;
+    all_done = true;
     for (std::size_t i = 0; i < points.size(); ++i) {
-      const std::vector<std::uint64_t>& cuts = lists[list_of[i]];
-      const bool none_left = range >= cuts.size();
-      lo[i] = std::max(s.first_kv_len[i], range == 0 || none_left ? 1 : cuts[range - 1] + 1);
-      hi[i] = std::min(s.last_kv_len[i], none_left ? 0 : cuts[range]);
-      const bool empty = lo[i] > hi[i];
-      steps.v[i] = empty ? 0 : static_cast<double>(hi[i] - lo[i] + 1);
-      weight.v[i] = steps.v[i] / static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
-      if (empty) lo[i] = hi[i] = s.first_kv_len[i];
-      any |= !empty;
+      if (next[i] > s.last_kv_len[i]) continue;
+      const std::vector<std::uint64_t>& cuts = ends[ends_of[i]];
+      first[i] = next[i];
+      last[i] = std::min(s.last_kv_len[i], *std::lower_bound(cuts.begin(), cuts.end(), next[i]));
+      steps.v[i] = static_cast<double>(last[i] - first[i] + 1);
+      next[i] = last[i] + 1;
+      all_done &= next[i] > s.last_kv_len[i];
     }
-    if (!any) continue;
-    s.set(s.first, points, lo);
-    s.set(s.last, points, hi);
-    program.prepare(s.first);
-    program.prepare(s.last);
-    const PassTime time = program.mean_time(s.first, s.last, steps);
-    const Lanes flops_lo = program.flops(s.first);
-    const Lanes flops_hi = program.flops(s.last);
-    const Lanes bytes_lo = program.bytes(s.first);
-    const Lanes bytes_hi = program.bytes(s.last);
-    for (std::size_t i = 0; i < lanes; ++i) {
-      const double w = weight.v[i];
-      mean.total.v[i] += w * time.total.v[i];
-      mean.flops.v[i] += w * (flops_lo.v[i] + flops_hi.v[i]) / 2;
-      mean.bytes.v[i] += w * (bytes_lo.v[i] + bytes_hi.v[i]) / 2;
+    s.set(s.first, points, first);
+    s.set(s.last, points, last);
+    const StepTotals range = step.mean(s.first, s.last, steps);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const auto all_steps = static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
+      const double weight = steps.v[i] / all_steps;
+      mean.seconds.v[i] += weight * range.seconds.v[i];
+      mean.flops.v[i] += weight * range.flops.v[i];
+      mean.bytes.v[i] += weight * range.bytes.v[i];
       for (std::size_t b = 0; b < num_bounds; ++b) {
-        mean.by_bound[b].v[i] += w * time.by_bound[b].v[i];
+        mean.by_bound[b].v[i] += weight * range.by_bound[b].v[i];
       }
     }
   }
+  return mean;
 }
 
 /// Sums of all passes before the prefill, and the memory that they need.
@@ -195,40 +177,37 @@ void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) co
   s.helpers = {};
   s.parts = {};
   s.helper_caches = s.activations = {};
-  const double host = rates().host_operator_latency.value;
   for (const Helper& helper : helpers_) {
     std::array<double, lanes> steps{};
-    Scratch::KvLens last{};
     for (std::size_t i = 0; i < points.size(); ++i) {
       const SymbolValues values = values_at(points[i], 1);
       s.first_kv_len[i] = helper.first_kv_len.at(values);
-      last[i] = s.last_kv_len[i] = s.first_kv_len[i] + helper.steps - 1;
+      s.last_kv_len[i] = s.first_kv_len[i] + helper.steps - 1;
       steps[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
     }
-    mean_step(helper.program, points, s, s.helper);
-    if (helper.predictor) mean_step(*helper.predictor, points, s, s.predictor);
-    s.set(s.end, points, last);
+    StepTotals step = mean_step(helper.step, points, s);
+    const Lanes on_device = step.seconds;
+    step.pace(helper.step.host_seconds());
+    Lanes predictor_on_device;
+    if (helper.predictor) predictor_on_device = mean_step(*helper.predictor, points, s).seconds;
+    s.set(s.end, points, s.last_kv_len);
     memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
     const Lanes cache = memory_.evaluate(helper.cache_bytes, s.end.monomials);
     std::vector<Lanes> peaks;
     for (const Polynomial peak : helper.activation_peaks) {
       peaks.push_back(memory_.evaluate(peak, s.end.monomials));
     }
-    const double host_pass = host * helper.program.num_operators();
     for (std::size_t i = 0; i < points.size(); ++i) {
       if (steps[i] == 0) continue;
-      s.helpers.flops.v[i] += steps[i] * s.helper.flops.v[i];
-      s.helpers.bytes.v[i] += steps[i] * s.helper.bytes.v[i];
-      const bool host_sets = host_pass > s.helper.total.v[i];
-      const double seconds = steps[i] * (host_sets ? host_pass : s.helper.total.v[i]);
-      const double predictor =
-          helper.predictor ? seconds * s.predictor.total.v[i] / s.helper.total.v[i] : 0;
-      s.helpers.total.v[i] += seconds;
+      const double seconds = steps[i] * step.seconds.v[i];
+      const double predictor = seconds * predictor_on_device.v[i] / on_device.v[i];
+      s.helpers.flops.v[i] += steps[i] * step.flops.v[i];
+      s.helpers.bytes.v[i] += steps[i] * step.bytes.v[i];
+      s.helpers.seconds.v[i] += seconds;
       s.parts[index(helper.part)].v[i] += seconds - predictor;
       s.parts[index(TtftPart::Predictor)].v[i] += predictor;
       for (std::size_t b = 0; b < num_bounds; ++b) {
-        const double of_host = static_cast<Bound>(b) == Bound::Latency ? host_pass : 0;
-        s.helpers.by_bound[b].v[i] += steps[i] * (host_sets ? of_host : s.helper.by_bound[b].v[i]);
+        s.helpers.by_bound[b].v[i] += steps[i] * step.by_bound[b].v[i];
       }
       s.helper_caches.v[i] += cache.v[i];
       for (const Lanes& peak : peaks) {
@@ -260,54 +239,43 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
   Scratch::KvLens unused;  // prefill has no cache length
   unused.fill(1);
   s.set(s.prefill, points, unused);
-  prefill_.prepare(s.prefill);
-  const Lanes prefill_flops = prefill_.flops(s.prefill);
-  const Lanes prefill_bytes = prefill_.bytes(s.prefill);
-  const PassTime prefill_time = prefill_.time(s.prefill);
+  StepTotals prefill = prefill_.at(s.prefill);
+  prefill.pace(prefill_.host_seconds());
   add_helpers(points, s);
   for (std::size_t i = 0; i < points.size(); ++i) {
     const std::uint64_t slots = prompt_slots(points[i]);
     s.first_kv_len[i] = slots + 1;
     s.last_kv_len[i] = slots + decode_steps(points[i]);
   }
-  mean_step(decode_, points, s, s.decode);
+  StepTotals decode = mean_step(decode_, points, s);
+  decode.pace(decode_.host_seconds());
   peak_memory(points, s);
 
-  const double host = rates().host_operator_latency.value;
-  const double host_prefill = host * prefill_.num_operators();
-  const double host_decode = host * decode_.num_operators();
   for (std::size_t i = 0; i < points.size(); ++i) {
     Forecast& f = rows[i];
     std::array<double, num_bounds> ttft_by{};
     std::array<double, num_bounds> tpot_by{};
     std::array<double, num_bounds> request_by{};
-    // The host issues operators ahead of the device; the slower of the two sets the pace.
-    const bool host_sets_prefill = host_prefill > prefill_time.total.v[i];
-    const bool host_sets_decode = host_decode > s.decode.total.v[i];
-    const double base_s = host_sets_prefill ? host_prefill : prefill_time.total.v[i];
-    f.ttft_s = s.helpers.total.v[i] + base_s;
+    f.ttft_s = s.helpers.seconds.v[i] + prefill.seconds.v[i];
     for (std::size_t part = 0; part < num_ttft_parts; ++part) {
       f.ttft_parts_s[part] = s.parts[part].v[i];
     }
-    f.ttft_parts_s[index(TtftPart::Base)] = base_s;
-    f.tpot_s = host_sets_decode ? host_decode : s.decode.total.v[i];
+    f.ttft_parts_s[index(TtftPart::Base)] = prefill.seconds.v[i];
+    f.tpot_s = decode.seconds.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {
-      const bool is_latency = static_cast<Bound>(b) == Bound::Latency;
-      ttft_by[b] =
-          host_sets_prefill ? (is_latency ? host_prefill : 0) : prefill_time.by_bound[b].v[i];
-      ttft_by[b] += s.helpers.by_bound[b].v[i];
-      tpot_by[b] = host_sets_decode ? (is_latency ? host_decode : 0) : s.decode.by_bound[b].v[i];
+      ttft_by[b] = prefill.by_bound[b].v[i] + s.helpers.by_bound[b].v[i];
+      tpot_by[b] = decode.by_bound[b].v[i];
       request_by[b] = ttft_by[b] + later_tokens * tpot_by[b];
     }
     const double batch = static_cast<double>(points[i].batch);
     f.ttft_bound = largest(ttft_by);
     f.tpot_bound = largest(tpot_by);
     f.bound = largest(request_by);
-    f.prefill_flops = s.helpers.flops.v[i] + prefill_flops.v[i];
-    f.prefill_bytes = s.helpers.bytes.v[i] + prefill_bytes.v[i];
-    f.decode_flops_per_token = s.decode.flops.v[i] / batch;
-    f.decode_bytes_per_token = s.decode.bytes.v[i] / batch;
+    f.prefill_flops = s.helpers.flops.v[i] + prefill.flops.v[i];
+    f.prefill_bytes = s.helpers.bytes.v[i] + prefill.bytes.v[i];
+    f.decode_flops_per_token = decode.flops.v[i] / batch;
+    f.decode_bytes_per_token = decode.bytes.v[i] / batch;
     f.kv_cache_bytes = s.cache.v[i];
     f.weight_bytes = weight_bytes_;
     f.peak_memory_bytes = weight_bytes_ + s.cache.v[i] + s.helper_caches.v[i] + s.activations.v[i];

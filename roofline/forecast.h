@@ -10,7 +10,7 @@
 
 #include "model/record/recording.h"
 #include "roofline/op_cost.h"
-#include "roofline/pass_program.h"
+#include "roofline/step_cost.h"
 
 namespace kvcast::roofline {
 
@@ -65,14 +65,13 @@ class Forecaster {
  private:
   /// Room for a block of points, kept between blocks.
   struct Scratch;
-  struct MeanStep;
   /// A pass before the prefill; its time, work and memory are the prefill's too.
   struct Helper {
     std::string name;
     TtftPart part;
     std::vector<OpGroup> groups;
-    PassProgram program;
-    std::optional<PassProgram> predictor;  ///< the groups that are its part
+    StepCost step;
+    std::optional<StepCost> predictor;  ///< the groups that are its part
     Count tokens;
     Count first_kv_len;
     std::uint64_t steps = 1;
@@ -82,10 +81,12 @@ class Forecaster {
   void add_helpers(std::span<const DesignPoint> points, Scratch& scratch) const;
   void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
                       Scratch& scratch) const;
-  void mean_step(const PassProgram& program, std::span<const DesignPoint> points, Scratch& scratch,
-                 MeanStep& mean) const;
+  StepTotals mean_step(const StepCost& step, std::span<const DesignPoint> points,
+                       Scratch& scratch) const;
   void peak_memory(std::span<const DesignPoint> points, Scratch& scratch) const;
   SymbolValues values_at(const DesignPoint& point, std::uint64_t kv_len) const;
+  /// The last cache length of each range in which costs are affine in it; ascending.
+  std::vector<std::uint64_t> range_ends(const DesignPoint& point) const;
   /// Cache slots that prefill fills.
   std::uint64_t prompt_slots(const DesignPoint& point) const;
 
@@ -94,8 +95,8 @@ class Forecaster {
   Count prompt_slots_;
   std::vector<OpGroup> prefill_groups_;
   std::vector<OpGroup> decode_groups_;
-  PassProgram prefill_;
-  PassProgram decode_;
+  StepCost prefill_;
+  StepCost decode_;
   std::vector<Helper> helpers_;
   Polynomials memory_;  ///< over the symbols at the last decode step
   Polynomial kv_cache_bytes_;

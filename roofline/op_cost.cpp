@@ -176,28 +176,6 @@ bool operator<(const OpCost& a, const OpCost& b) {
   return fields(a) < fields(b);
 }
 
-LengthCurves length_curves(const OpCost& cost, const Rates& rates) {
-  if (cost.length.is_zero()) return {};
-  return {rates.flops_by_length[static_cast<std::size_t>(cost.engine)],
-          rates.bytes_by_length[static_cast<std::size_t>(cost.stream)]};
-}
-
-std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates) {
-  const BytesPerSecond bandwidth = rates.bytes_per_second[static_cast<std::size_t>(cost.stream)];
-  std::vector<SparedBytes> spared;
-  if (!cost.sharing.operand_bytes.is_zero()) {
-    const auto layers = static_cast<double>(cost.sharing.layers);
-    spared.push_back(
-        {cost.sharing.operand_bytes, rates.on_chip_bytes, (layers - 1) / layers / bandwidth.value});
-  }
-  if (!cost.intermediate_bytes.is_zero() && rates.on_chip_bytes_per_second &&
-      *rates.on_chip_bytes_per_second > bandwidth) {
-    spared.push_back({cost.intermediate_bytes, most_intermediate_bytes(rates.on_chip_bytes),
-                      1 / bandwidth.value - 1 / rates.on_chip_bytes_per_second->value});
-  }
-  return spared;
-}
-
 Work total_work(const std::vector<OpGroup>& groups) {
   Work sum;
   for (const OpGroup& g : groups) {
@@ -210,51 +188,10 @@ Work total_work(const std::vector<OpGroup>& groups) {
   return sum;
 }
 
-OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values) {
-  OpTime t;
-  t.flops = {group.work.flops.at(values)};
-  t.bytes = {group.work.bytes().at(values)};
-  if (!group.repetition.operand_bytes.is_zero()) {
-    const std::uint64_t operand = group.repetition.operand_bytes.at(values);
-    const std::uint64_t times = group.repetition.times.at(values);
-    const double between =
-        static_cast<double>(t.bytes.count - operand) / static_cast<double>(times) +
-        static_cast<double>(operand);
-    if (between > rates.on_chip_bytes) t.bytes_again = {checked_multiply(operand, times - 1)};
-  }
-  if (!group.sharing.operand_bytes.is_zero()) {
-    const std::uint64_t operand = group.sharing.operand_bytes.at(values);
-    const std::uint64_t layers = group.sharing.layers;
-    // Each of the layers is charged its part of the one reading.
-    if (static_cast<double>(operand) <= rates.on_chip_bytes) {
-      t.bytes_spared = {checked_multiply(operand, layers - 1) / layers};
-    }
-  }
-  t.compute = t.flops / rates.flops_per_second[static_cast<std::size_t>(group.engine)];
-  const BytesPerSecond bandwidth = rates.bytes_per_second[static_cast<std::size_t>(group.stream)];
-  if (rates.on_chip_bytes_per_second && *rates.on_chip_bytes_per_second > bandwidth) {
-    const std::uint64_t intermediates = group.intermediate_bytes.at(values);
-    if (static_cast<double>(intermediates) <= most_intermediate_bytes(rates.on_chip_bytes)) {
-      t.bytes_on_chip = {intermediates};
-    }
-  }
-  const Bytes moved{(t.bytes + t.bytes_again).count - t.bytes_spared.count - t.bytes_on_chip.count};
-  t.memory = moved / bandwidth;
-  if (t.bytes_on_chip.count > 0) {
-    t.memory = t.memory + t.bytes_on_chip / *rates.on_chip_bytes_per_second;
-  }
-  if (t.flops.count == 0) t.compute = {0};
-  if (const LengthCurves curves = length_curves(group.cost(), rates); !curves.are_flat()) {
-    const auto length = static_cast<double>(group.length.at(values));
-    t.compute = {t.compute.value / curves.flops.at(length)};
-    t.memory = {t.memory.value / curves.bytes.at(length)};
-  }
-  const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};
-  const Seconds latency = rates.latency(group.engine, group.stream);
-  t.total = busy + latency;
-  t.bound = busy > t.memory ? Bound::Compute : Bound::Memory;
-  if (latency > busy) t.bound = Bound::Latency;
-  return t;
+std::map<OpCost, std::uint64_t> merge(const std::vector<OpGroup>& groups) {
+  std::map<OpCost, std::uint64_t> merged;
+  for (const OpGroup& g : groups) merged[g.cost()] += g.count;
+  return merged;
 }
 
 }  // namespace kvcast::roofline

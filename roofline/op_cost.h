@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -51,29 +52,9 @@ struct OpCost {
   friend bool operator<(const OpCost& a, const OpCost& b);
 };
 
-/// Bytes that take less time than others of their stream, up to a size.
-struct SparedBytes {
-  Count bytes;
-  double most_bytes = 0;        ///< none are spared above
-  double seconds_per_byte = 0;  ///< what each of them takes less
-};
-
 /// Results take the place of what they are made of, so half of the bytes that an operator moves lie
 /// on the chip at once.
 inline double most_intermediate_bytes(double on_chip_bytes) { return 2 * on_chip_bytes; }
-
-/// The operator's rates at its length, over those without one.
-struct LengthCurves {
-  RateCurve flops;
-  RateCurve bytes;
-
-  bool are_flat() const { return flops.is_flat() && bytes.is_flat(); }
-};
-/// Flat where the operator has no length.
-LengthCurves length_curves(const OpCost& cost, const Rates& rates);
-
-/// At most one of each kind: of a cache tensor that another layer has read, and of intermediates.
-std::vector<SparedBytes> spared_bytes(const OpCost& cost, const Rates& rates);
 
 /// Operators of one pass that are alike in every respect, and how many there are.
 struct OpGroup {
@@ -109,27 +90,13 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering);
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
 
 Work total_work(const std::vector<OpGroup>& groups);
+/// How many there are of each cost: groups that differ in their labels only cost the same.
+std::map<OpCost, std::uint64_t> merge(const std::vector<OpGroup>& groups);
 
 /// Seconds in which an operator's loads go on beside its arithmetic: never less than the loads
 /// take, and arithmetic waits for `exposed` of them.
 inline double busy_seconds(double compute, double memory, double exposed) {
   return std::max(memory, compute + exposed * memory);
 }
-
-/// One operator of a group at given sizes.
-struct OpTime {
-  Flops flops;
-  Bytes bytes;          ///< algorithmic
-  Bytes bytes_again;    ///< read again because a repeated operand left the on-chip memory
-  Bytes bytes_spared;   ///< found in the on-chip memory, where another layer had read them
-  Bytes bytes_on_chip;  ///< moved at the on-chip memory's rate
-  Seconds compute;
-  Seconds memory;
-  Seconds total;  ///< busy_seconds and the latency
-  Bound bound = Bound::Compute;
-};
-
-/// `values`: of all symbols (Symbols::resolve).
-OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
 
 }  // namespace kvcast::roofline

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "roofline/op_cost.h"
+#include "roofline/step_cost.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -34,7 +34,8 @@ class Player {
     program_.push_back(instruction);
   }
   void wait_for_host() {
-    if (host_s_ > device_s_) program_.push_back(Compute{host_s_ - device_s_, index_of("host")});
+    const double idle_s = roofline::paced_seconds(device_s_, host_s_) - device_s_;
+    if (idle_s > 0) program_.push_back(Compute{idle_s, index_of("host")});
     host_s_ = device_s_ = 0;
   }
 

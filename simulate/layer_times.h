@@ -7,13 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/record/recording.h"
-#include "roofline/op_cost.h"
-#include "roofline/rates.h"
+#include "roofline/step_cost.h"
 
 namespace kvcast::simulate {
 
@@ -89,61 +89,25 @@ class LayerTimes {
   }
 
  private:
-  struct Term {
-    std::uint32_t monomial = 0;
-    double coefficient = 0;
-  };
-  struct Range {
-    std::uint32_t begin = 0;
-    std::uint32_t end = 0;
-  };
-  struct Spared {  ///< see roofline::SparedBytes
-    Range bytes;
-    double most_bytes = 0;
-    double seconds_per_byte = 0;
-  };
-  /// An operator group: count · (max(compute, memory) + latency).
-  struct Entry {
-    Range compute_s;
-    Range memory_s;
-    double count = 0;
-    bool repeats = false;  ///< the rest is set if so, see roofline::Repetition
-    Range bytes;
-    Range operand_bytes;
-    Range times;
-    double seconds_per_byte = 0;
-    double latency_s = 0;
-    std::vector<Spared> spared;
-    roofline::LengthCurves curves;  ///< where they are not flat, `length` is set
-    Range length;
-  };
-  struct Part {
-    std::vector<Entry> entries;
-    double operators = 0;
-  };
   struct Kind {
-    Part before;
-    Part after;
     std::uint64_t bytes_per_token = 0;
     double layers = 0;
   };
-
-  Part compile(const std::vector<roofline::OpGroup>& groups);
-  Range add(const Count& count, double scale);
-  double sum(Range range, std::span<const double> monomials) const;
-  double device_seconds(const Part& part, std::span<const double> monomials) const;
+  /// Parts of `step_`; those of kind k follow at `layer_parts + 2 k`, before and after the
+  /// exchange.
+  enum Part : std::size_t { embedding, head, layer_parts };
+  static std::size_t before(std::size_t kind) { return layer_parts + 2 * kind; }
+  static std::size_t after(std::size_t kind) { return before(kind) + 1; }
+  double operators(std::size_t part) const { return step_->num_operators(part); }
 
   Symbols symbols_;
-  roofline::Rates rates_;
+  std::shared_ptr<const roofline::StepCost> step_;
+  double host_operator_s_ = 0;
   std::uint64_t batch_ = 1;
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
-  std::vector<Monomial> monomials_;
-  std::vector<Term> terms_;
   std::vector<Kind> kinds_;
   std::vector<std::size_t> kind_of_layer_;
-  Part embedding_;
-  Part head_;
 };
 
 }  // namespace kvcast::simulate

@@ -8,7 +8,7 @@
 
 #include "cli/frame/command.h"
 #include "model/execute/machine_probe.h"
-#include "roofline/op_cost.h"
+#include "roofline/step_cost.h"
 
 namespace kvcast::cli {
 namespace {

@@ -13,6 +13,7 @@
 #include "model/config/config_reader.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/rank_recording.h"
+#include "roofline/step_cost.h"
 #include "tests/near.h"
 
 using namespace kvcast;

@@ -1,4 +1,4 @@
-#include "roofline/pass_program.h"
+#include "roofline/step_cost.h"
 
 #include <cstdint>
 #include <vector>
@@ -21,8 +21,8 @@ std::array<std::uint64_t, symbol::num_free> point(std::uint64_t i) {
   return {1 + i % 5, 3 + 7 * i, 2 + 11 * i};
 }
 
-ProgramPoint block(const Symbols& symbols) {
-  ProgramPoint p;
+StepPoint block(const Symbols& symbols) {
+  StepPoint p;
   p.symbols.resize(symbols.size());
   for (std::uint64_t i = 0; i < lanes; ++i) {
     const SymbolValues values = symbols.resolve(point(i));
@@ -59,7 +59,7 @@ constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP1
 
 }  // namespace
 
-TEST_CASE("pass_program: a polynomial's lanes are the count's values at each point") {
+TEST_CASE("step_cost: a polynomial's lanes are the count's values at each point") {
   const Count batch = symbol::batch;
   const Count prompt = symbol::prompt_len;
   const Count kv = symbol::kv_len;
@@ -75,7 +75,7 @@ TEST_CASE("pass_program: a polynomial's lanes are the count's values at each poi
   std::vector<Polynomial> compiled;
   for (const Count& c : counts) compiled.push_back(polynomials.add(c));
   const Polynomial quarter = polynomials.add(3 * batch * prompt + 5, 0.25);
-  const ProgramPoint p = block(symbols);
+  const StepPoint p = block(symbols);
   std::vector<Lanes> monomials;
   polynomials.evaluate_monomials(p.symbols, monomials);
   for (std::size_t c = 0; c < counts.size(); ++c) {
@@ -89,7 +89,7 @@ TEST_CASE("pass_program: a polynomial's lanes are the count's values at each poi
   for (std::size_t i = 0; i < lanes; ++i) CHECK(scaled.v[i] == whole.v[i] / 4);
 }
 
-TEST_CASE("pass_program: the time of a pass is the sum of its operators' times") {
+TEST_CASE("step_cost: the time of a pass is the sum of its operators' times") {
   // A chip of 1 GB keeps every repeated operand and intermediate, one of 500 bytes loses some.
   for (const Lowering& lowering : {eager, Lowering{}}) {
     for (const double on_chip : {1e9, 500.0}) {
@@ -102,13 +102,10 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
       rate.bytes_by_length[static_cast<std::size_t>(Stream::Product)] = curve;
       for (const Graph* graph : {&r.prefill(), &r.decode()}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
-        const PassProgram program(groups, rate);
-        CHECK(program.num_operators() == static_cast<double>(graph->nodes().size()));
-        ProgramPoint p = block(r.symbols);
-        program.prepare(p);
-        const PassTime time = program.time(p);
-        const Lanes flops = program.flops(p);
-        const Lanes bytes = program.bytes(p);
+        const StepCost step(groups, rate);
+        CHECK(step.num_operators() == static_cast<double>(graph->nodes().size()));
+        StepPoint p = block(r.symbols);
+        const StepTotals at = step.at(p);
         const Work work = kvcast::total_work(*graph);
         for (std::uint64_t i = 0; i < lanes; ++i) {
           const SymbolValues values = r.symbols.resolve(point(i));
@@ -121,19 +118,22 @@ TEST_CASE("pass_program: the time of a pass is the sum of its operators' times")
                 static_cast<double>(g.count) * t.total.value;
           }
           CAPTURE(i);
-          CHECK(time.total.v[i] == near(total).epsilon(1e-12));
+          double alone = 0;  // as one point
+          step.part_seconds(values, {&alone, 1});
+          CHECK(alone == at.seconds.v[i]);
+          CHECK(at.seconds.v[i] == near(total).epsilon(1e-12));
           for (std::size_t b = 0; b < num_bounds; ++b) {
-            CHECK(time.by_bound[b].v[i] == near(by_bound[b]).epsilon(1e-12));
+            CHECK(at.by_bound[b].v[i] == near(by_bound[b]).epsilon(1e-12));
           }
-          CHECK(flops.v[i] == static_cast<double>(work.flops.at(values)));
-          CHECK(bytes.v[i] == static_cast<double>(work.bytes().at(values)));
+          CHECK(at.flops.v[i] == static_cast<double>(work.flops.at(values)));
+          CHECK(at.bytes.v[i] == static_cast<double>(work.bytes().at(values)));
         }
       }
     }
   }
 }
 
-TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a roof crosses too") {
+TEST_CASE("step_cost: the mean over a range is the mean of its steps, when a roof crosses too") {
   // One operator of 3·kv FLOPs and kv + 100 bytes at 1 FLOP/s and 1 byte/s: memory-bound below
   // kv = 50, compute-bound above. Steps kv = 1, 2, ..., n for lane n - 1.
   const Count kv = symbol::kv_len;
@@ -147,10 +147,10 @@ TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a 
   rate.exposed = 0.125;
   rate.operator_latency = {0.25};
   rate.on_chip_bytes = 1e18;
-  const PassProgram program({g}, rate);
+  const StepCost step({g}, rate);
   const std::uint64_t stretch = 3;  // up to 3 · 64 = 192 steps
-  ProgramPoint first;
-  ProgramPoint last;
+  StepPoint first;
+  StepPoint last;
   first.symbols.resize(symbol::num_free);
   last.symbols.resize(symbol::num_free);
   Lanes steps;
@@ -159,15 +159,13 @@ TEST_CASE("pass_program: the mean over a range is the mean of its steps, when a 
     first.symbols[symbol::kv_len.id].v[i] = 1;
     last.symbols[symbol::kv_len.id].v[i] = steps.v[i];
   }
-  program.prepare(first);
-  program.prepare(last);
-  const PassTime mean = program.mean_time(first, last, steps);
+  const StepTotals mean = step.mean(first, last, steps);
   for (std::uint64_t i = 0; i < lanes; ++i) {
     double sum = 0;
     for (std::uint64_t k = 1; k <= stretch * (i + 1); ++k) {
       sum += 2 * time_of(g, rate, std::vector<std::uint64_t>{1, 1, k}).total.value;
     }
     CAPTURE(i);
-    CHECK(mean.total.v[i] == near(sum / steps.v[i]).epsilon(1e-13));
+    CHECK(mean.seconds.v[i] == near(sum / steps.v[i]).epsilon(1e-13));
   }
 }

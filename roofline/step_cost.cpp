@@ -1,0 +1,411 @@
+#include "roofline/step_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "model/base/error.h"
+
+// The inner loops below run over `lanes` points; on x86 they are compiled for several vector widths
+// and the widest that the processor has is taken. Fused multiply-add contraction is off for the
+// whole project, so all of them give the same digits.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define KVCAST_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define KVCAST_VECTOR_CLONES
+#endif
+
+#if defined(__GNUC__)
+#define KVCAST_INLINE inline __attribute__((always_inline))
+#else
+#define KVCAST_INLINE inline
+#endif
+
+namespace kvcast::roofline {
+namespace {
+
+/// mean of max(c, m) over n equally spaced points from the first to the last, c and m affine and
+/// crossing between them.
+double mean_of_crossing(double c0, double m0, double c1, double m1, double n) {
+  const double d0 = c0 - m0;
+  const double d1 = c1 - m1;
+  if (d0 * d1 >= 0 || n < 2) return (std::max(c0, m0) + std::max(c1, m1)) / 2;
+  // mean(m) + mean(max(c - m, 0)); the positive part is an arithmetic series on one side.
+  const double step = std::abs((d1 - d0) / (n - 1));
+  const double largest = std::max(d0, d1);
+  const double positive = std::floor(largest / step) + 1;
+  const double sum = positive * largest - step * positive * (positive - 1) / 2;
+  return (m0 + m1) / 2 + sum / n;
+}
+
+/// The numbers of a Value: one, or one for each lane.
+template <typename Value>
+constexpr std::size_t width = sizeof(Value) / sizeof(double);
+KVCAST_INLINE double* numbers(double& value) { return &value; }
+KVCAST_INLINE const double* numbers(const double& value) { return &value; }
+KVCAST_INLINE double* numbers(Lanes& value) { return value.v.data(); }
+KVCAST_INLINE const double* numbers(const Lanes& value) { return value.v.data(); }
+
+template <typename Value>
+KVCAST_INLINE void evaluate_into(Value& out, const Polynomials::Term* terms, Polynomial p,
+                                 const Value* monomials) {
+  double* sum = numbers(out);
+  for (std::size_t i = 0; i < width<Value>; ++i) sum[i] = 0;
+  for (std::uint32_t t = p.begin; t < p.end; ++t) {
+    const double* x = numbers(monomials[terms[t].monomial]);
+    const double coefficient = terms[t].coefficient;
+    for (std::size_t i = 0; i < width<Value>; ++i) sum[i] += coefficient * x[i];
+  }
+}
+
+/// Which bytes of an operator the on-chip memory decides about, at one point.
+struct OnChip {
+  bool again = false;          ///< its broadcast operand was pushed out
+  bool spared = false;         ///< its shared cache tensor is there
+  bool intermediates = false;  ///< its intermediates are there
+};
+
+/// The two roofs of an operator: seconds of its arithmetic and of its loads and stores.
+template <typename Value>
+KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms,
+                              const Value* monomials, double on_chip_bytes, Value& compute_s,
+                              Value& memory_s, OnChip* found = nullptr) {
+  constexpr std::size_t n = width<Value>;
+  evaluate_into(compute_s, terms, e.compute_s, monomials);
+  evaluate_into(memory_s, terms, e.memory_s, monomials);
+  double* compute = numbers(compute_s);
+  double* memory = numbers(memory_s);
+  for (const Spared& s : e.spared) {
+    Value sizes;
+    evaluate_into(sizes, terms, s.bytes, monomials);
+    const double* bytes = numbers(sizes);
+    for (std::size_t i = 0; i < n; ++i) {
+      memory[i] -= bytes[i] <= s.most_bytes ? bytes[i] * s.seconds_per_byte : 0.0;
+    }
+    if (found != nullptr) {
+      (s.intermediates ? found->intermediates : found->spared) = bytes[0] <= s.most_bytes;
+    }
+  }
+  if (e.repeats) {
+    Value all;
+    Value operands;
+    Value repetitions;
+    evaluate_into(all, terms, e.bytes, monomials);
+    evaluate_into(operands, terms, e.operand_bytes, monomials);
+    evaluate_into(repetitions, terms, e.times, monomials);
+    const double* bytes = numbers(all);
+    const double* operand = numbers(operands);
+    const double* times = numbers(repetitions);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double between = (bytes[i] - operand[i]) / times[i] + operand[i];
+      const double again = operand[i] * (times[i] - 1) * e.seconds_per_byte;
+      memory[i] += between > on_chip_bytes ? again : 0.0;
+      if (found != nullptr) found->again = between > on_chip_bytes;
+    }
+  }
+  if (!e.curves.are_flat()) {
+    Value lengths;
+    evaluate_into(lengths, terms, e.length, monomials);
+    const double* length = numbers(lengths);
+    double flops_rate = 1;
+    double bytes_rate = 1;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i == 0 || length[i] != length[i - 1]) {  // often all the same
+        flops_rate = e.curves.flops.at(length[i]);
+        bytes_rate = e.curves.bytes.at(length[i]);
+      }
+      compute[i] /= flops_rate;
+      memory[i] /= bytes_rate;
+    }
+  }
+}
+
+/// The time of an operator in the making: `computing` is its arithmetic and the part of its memory
+/// time that this waits for. busy_seconds, to which its latency is added, is the longer of the two.
+template <typename Value>
+struct Roofs {
+  Value computing;
+  Value memory;
+};
+
+template <typename Value>
+KVCAST_INLINE void op_roofs(const StepEntry& e, const Polynomials::Term* terms,
+                            const Value* monomials, const Rates& rates, Roofs<Value>& roofs) {
+  roof_times(e, terms, monomials, rates.on_chip_bytes, roofs.computing, roofs.memory);
+  double* computing = numbers(roofs.computing);
+  const double* memory = numbers(roofs.memory);
+  for (std::size_t i = 0; i < width<Value>; ++i) computing[i] += rates.exposed * memory[i];
+}
+
+/// The mean of each roof over `steps` from `a` to `b`, into `a`. Where they cross at some point in
+/// between, the mean of the longer ones stands for the one that is longer in the mean.
+KVCAST_INLINE void mean_roofs(Roofs<Lanes>& a, const Roofs<Lanes>& b, const Lanes& steps) {
+  double* c = numbers(a.computing);
+  double* m = numbers(a.memory);
+  const double* c1 = numbers(b.computing);
+  const double* m1 = numbers(b.memory);
+  double crossing = 0;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    crossing += (c[i] - m[i]) * (c1[i] - m1[i]) < 0 ? 1.0 : 0.0;
+  }
+  if (crossing == 0) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+      c[i] = (c[i] + c1[i]) / 2;
+      m[i] = (m[i] + m1[i]) / 2;
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < lanes; ++i) {
+    const double mean = mean_of_crossing(c[i], m[i], c1[i], m1[i], steps.v[i]);
+    const bool computes = c[i] + c1[i] > m[i] + m1[i];
+    c[i] = computes ? mean : 0;
+    m[i] = computes ? 0 : mean;
+  }
+}
+
+/// Adds the time of all operators that cost as `e` to the totals, under the limit that it comes
+/// from.
+KVCAST_INLINE void add_time(const StepEntry& e, const Roofs<Lanes>& roofs, StepTotals& sum) {
+  const double* c = numbers(roofs.computing);
+  const double* m = numbers(roofs.memory);
+  double* total = numbers(sum.seconds);
+  double* by_compute = numbers(sum.by_bound[static_cast<std::size_t>(Bound::Compute)]);
+  double* by_memory = numbers(sum.by_bound[static_cast<std::size_t>(Bound::Memory)]);
+  double* by_latency = numbers(sum.by_bound[static_cast<std::size_t>(Bound::Latency)]);
+  const double latency = e.latency_s;
+  const double count = e.count;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    const double busy = c[i] > m[i] ? c[i] : m[i];
+    const double time = count * (busy + latency);
+    const double computing = c[i] > m[i] ? time : 0.0;
+    const double starting = latency > busy ? time : 0.0;
+    total[i] += time;
+    by_latency[i] += starting;
+    by_compute[i] += latency > busy ? 0.0 : computing;
+    by_memory[i] += latency > busy ? 0.0 : time - computing;
+  }
+}
+
+/// What run_entries reads: `last` is null for one step at `first`; else the mean over `steps`.
+struct StepRange {
+  const Lanes* first;
+  const Lanes* last;
+  const Lanes* steps;
+};
+
+KVCAST_VECTOR_CLONES
+void run_entries(std::span<const StepEntry> entries, const Polynomials::Term* terms,
+                 const Rates& rates, const StepRange& range, StepTotals& sum) {
+  Roofs<Lanes> first;
+  Roofs<Lanes> last;
+  for (const StepEntry& e : entries) {
+    op_roofs(e, terms, range.first, rates, first);
+    if (range.last != nullptr) {
+      op_roofs(e, terms, range.last, rates, last);
+      mean_roofs(first, last, *range.steps);
+    }
+    add_time(e, first, sum);
+  }
+}
+
+KVCAST_VECTOR_CLONES
+void evaluate_clone(Lanes& out, const Polynomials::Term* terms, Polynomial p,
+                    const Lanes* monomials) {
+  evaluate_into(out, terms, p, monomials);
+}
+
+/// `count` operators of this cost.
+StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials) {
+  const double rate = rates.flops_per_second[static_cast<std::size_t>(cost.engine)].value;
+  const double bandwidth = rates.bytes_per_second[static_cast<std::size_t>(cost.stream)].value;
+  StepEntry e;
+  e.compute_s = polynomials.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
+  e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
+  e.count = count;
+  e.repeats = !cost.repetition.operand_bytes.is_zero();
+  if (e.repeats) {
+    e.bytes = polynomials.add(cost.bytes);
+    e.operand_bytes = polynomials.add(cost.repetition.operand_bytes);
+    e.times = polynomials.add(cost.repetition.times);
+  }
+  e.seconds_per_byte = 1 / bandwidth;
+  e.latency_s = rates.latency(cost.engine, cost.stream).value;
+  if (!cost.sharing.operand_bytes.is_zero()) {
+    const auto layers = static_cast<double>(cost.sharing.layers);
+    e.spared.push_back({polynomials.add(cost.sharing.operand_bytes), rates.on_chip_bytes,
+                        (layers - 1) / layers / bandwidth, false});
+  }
+  if (!cost.intermediate_bytes.is_zero() && rates.on_chip_bytes_per_second &&
+      rates.on_chip_bytes_per_second->value > bandwidth) {
+    e.spared.push_back({polynomials.add(cost.intermediate_bytes),
+                        most_intermediate_bytes(rates.on_chip_bytes),
+                        1 / bandwidth - 1 / rates.on_chip_bytes_per_second->value, true});
+  }
+  if (!cost.length.is_zero()) {
+    e.curves = {rates.flops_by_length[static_cast<std::size_t>(cost.engine)],
+                rates.bytes_by_length[static_cast<std::size_t>(cost.stream)]};
+    if (!e.curves.are_flat()) e.length = polynomials.add(cost.length);
+  }
+  return e;
+}
+
+/// The monomials of one point, on the stack; a pass has about ten.
+class MonomialValues {
+ public:
+  MonomialValues(const Polynomials& polynomials, std::span<const std::uint64_t> symbols) {
+    KVCAST_ASSERT(polynomials.num_monomials() <= values_.size());
+    polynomials.evaluate_monomials(symbols, values_);
+  }
+  const double* data() const { return values_.data(); }
+
+ private:
+  std::array<double, 128> values_;
+};
+
+}  // namespace
+
+Polynomial Polynomials::add(const Count& count, double scale) {
+  Polynomial p{static_cast<std::uint32_t>(terms_.size()), 0};
+  const double unit = scale / static_cast<double>(count.denominator());
+  for (const Count::Term& t : count.terms()) {
+    const auto known = std::find(monomials_.begin(), monomials_.end(), t.monomial);
+    const auto index = static_cast<std::uint32_t>(known - monomials_.begin());
+    if (known == monomials_.end()) monomials_.push_back(t.monomial);
+    terms_.push_back({index, static_cast<double>(t.numerator) * unit});
+  }
+  p.end = static_cast<std::uint32_t>(terms_.size());
+  return p;
+}
+
+void Polynomials::evaluate_monomials(std::span<const Lanes> symbols,
+                                     std::vector<Lanes>& monomials) const {
+  monomials.resize(monomials_.size());
+  for (std::size_t m = 0; m < monomials_.size(); ++m) {
+    monomials[m].v.fill(1);
+    for (const std::uint16_t factor : monomials_[m].factors()) {
+      for (std::size_t i = 0; i < lanes; ++i) monomials[m].v[i] *= symbols[factor].v[i];
+    }
+  }
+}
+
+void Polynomials::evaluate_monomials(std::span<const std::uint64_t> symbols,
+                                     std::span<double> monomials) const {
+  for (std::size_t m = 0; m < monomials_.size(); ++m) {
+    monomials[m] = 1;
+    for (const std::uint16_t factor : monomials_[m].factors()) {
+      monomials[m] *= static_cast<double>(symbols[factor]);
+    }
+  }
+}
+
+Lanes Polynomials::evaluate(Polynomial p, std::span<const Lanes> monomials) const {
+  Lanes out;
+  evaluate_clone(out, terms_.data(), p, monomials.data());
+  return out;
+}
+
+void StepTotals::pace(double host_s) {
+  for (std::size_t i = 0; i < lanes; ++i) {
+    const double paced = paced_seconds(seconds.v[i], host_s);
+    if (paced == seconds.v[i]) continue;
+    seconds.v[i] = paced;
+    for (Lanes& bound : by_bound) bound.v[i] = 0;
+    by_bound[static_cast<std::size_t>(Bound::Latency)].v[i] = paced;
+  }
+}
+
+OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values) {
+  Polynomials polynomials;
+  const StepEntry e = compile(group.cost(), 1, rates, polynomials);
+  const MonomialValues monomials(polynomials, values);
+  OpTime t;
+  OnChip found;
+  roof_times(e, polynomials.terms(), monomials.data(), rates.on_chip_bytes, t.compute.value,
+             t.memory.value, &found);
+  t.flops = {group.work.flops.at(values)};
+  t.bytes = {group.work.bytes().at(values)};
+  if (found.again) {
+    t.bytes_again = {checked_multiply(group.repetition.operand_bytes.at(values),
+                                      group.repetition.times.at(values) - 1)};
+  }
+  if (found.spared) {  // each of the layers is charged its part of the one reading
+    const std::uint64_t layers = group.sharing.layers;
+    const std::uint64_t operand = group.sharing.operand_bytes.at(values);
+    t.bytes_spared = {checked_multiply(operand, layers - 1) / layers};
+  }
+  if (found.intermediates) t.bytes_on_chip = {group.intermediate_bytes.at(values)};
+  const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};
+  t.total = busy + Seconds{e.latency_s};
+  t.bound = busy > t.memory ? Bound::Compute : Bound::Memory;
+  if (e.latency_s > busy.value) t.bound = Bound::Latency;
+  return t;
+}
+
+StepCost::StepCost(const std::vector<std::vector<OpGroup>>& parts, const Rates& rates)
+    : rates_(rates) {
+  Work total;
+  for (const std::vector<OpGroup>& groups : parts) {
+    Part part;
+    for (const auto& [cost, count] : merge(groups)) {
+      entries_.push_back(compile(cost, static_cast<double>(count), rates, polynomials_));
+      part.operators += entries_.back().count;
+    }
+    part.end = entries_.size();
+    parts_.push_back(part);
+    total += total_work(groups);
+  }
+  total_flops_ = polynomials_.add(total.flops);
+  total_bytes_ = polynomials_.add(total.bytes());
+}
+
+double StepCost::num_operators() const {
+  double operators = 0;
+  for (const Part& part : parts_) operators += part.operators;
+  return operators;
+}
+
+StepTotals StepCost::at(StepPoint& point) const {
+  polynomials_.evaluate_monomials(point.symbols, point.monomials);
+  StepTotals sum{};
+  run_entries(entries_, polynomials_.terms(), rates_, {point.monomials.data(), nullptr, nullptr},
+              sum);
+  sum.flops = polynomials_.evaluate(total_flops_, point.monomials);
+  sum.bytes = polynomials_.evaluate(total_bytes_, point.monomials);
+  return sum;
+}
+
+StepTotals StepCost::mean(StepPoint& first, StepPoint& last, const Lanes& steps) const {
+  polynomials_.evaluate_monomials(first.symbols, first.monomials);
+  polynomials_.evaluate_monomials(last.symbols, last.monomials);
+  StepTotals sum{};
+  run_entries(entries_, polynomials_.terms(), rates_,
+              {first.monomials.data(), last.monomials.data(), &steps}, sum);
+  const auto mean_of = [&](Polynomial p, Lanes& mean) {
+    mean = polynomials_.evaluate(p, first.monomials);
+    const Lanes end = polynomials_.evaluate(p, last.monomials);
+    for (std::size_t i = 0; i < lanes; ++i) mean.v[i] = (mean.v[i] + end.v[i]) / 2;
+  };
+  mean_of(total_flops_, sum.flops);
+  mean_of(total_bytes_, sum.bytes);
+  return sum;
+}
+
+void StepCost::part_seconds(std::span<const std::uint64_t> values,
+                            std::span<double> seconds) const {
+  const MonomialValues monomials(polynomials_, values);
+  std::size_t next = 0;
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    double total = 0;
+    for (; next < parts_[part].end; ++next) {
+      const StepEntry& e = entries_[next];
+      Roofs<double> roofs;
+      op_roofs(e, polynomials_.terms(), monomials.data(), rates_, roofs);
+      total += e.count * (std::max(roofs.memory, roofs.computing) + e.latency_s);
+    }
+    seconds[part] = total;
+  }
+}
+
+}  // namespace kvcast::roofline

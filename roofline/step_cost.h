@@ -1,0 +1,162 @@
+/// Seconds of a step: one pass of any recording, compiled once and evaluated at one point or at
+/// `lanes` points side by side.
+///
+/// Every estimate, sweep, schedule and bound takes the time of an operator from here.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "roofline/op_cost.h"
+
+namespace kvcast::roofline {
+
+inline constexpr std::size_t lanes = 64;
+
+/// One number for each point of a block.
+struct alignas(64) Lanes {
+  std::array<double, lanes> v{};
+};
+
+/// A range of terms of Polynomials.
+struct Polynomial {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+};
+
+/// Polynomials that share one table of monomials and one of terms. `Value` is double (one point) or
+/// Lanes.
+class Polynomials {
+ public:
+  struct Term {
+    std::uint32_t monomial;
+    double coefficient;
+  };
+
+  /// `scale` multiplies every coefficient (bytes to seconds).
+  Polynomial add(const Count& count, double scale = 1);
+  std::size_t num_monomials() const { return monomials_.size(); }
+  /// All monomials, num_monomials() of them, from the symbols' values by symbol id.
+  void evaluate_monomials(std::span<const Lanes> symbols, std::vector<Lanes>& monomials) const;
+  void evaluate_monomials(std::span<const std::uint64_t> symbols,
+                          std::span<double> monomials) const;
+  Lanes evaluate(Polynomial p, std::span<const Lanes> monomials) const;
+  const Term* terms() const { return terms_.data(); }
+
+ private:
+  std::vector<Monomial> monomials_;
+  std::vector<Term> terms_;
+};
+
+/// Where a host issues operators one by one (Rates::host_operator_latency) it does so ahead of the
+/// device, and the slower of the two sets the time until they wait for each other.
+inline double paced_seconds(double device_s, double host_s) { return std::max(device_s, host_s); }
+
+/// Totals of a step at each point, or their means over several steps.
+struct StepTotals {
+  Lanes seconds;
+  std::array<Lanes, num_bounds> by_bound;  ///< the seconds, by the limit that they come from
+  Lanes flops;
+  Lanes bytes;
+
+  /// The same where the host needs `host_s` for the step: where it is the slower one, all of the
+  /// time is latency.
+  void pace(double host_s);
+};
+
+/// One operator of a group at given sizes.
+struct OpTime {
+  Flops flops;
+  Bytes bytes;          ///< algorithmic
+  Bytes bytes_again;    ///< read again because a repeated operand left the on-chip memory
+  Bytes bytes_spared;   ///< found in the on-chip memory, where another layer had read them
+  Bytes bytes_on_chip;  ///< moved at the on-chip memory's rate
+  Seconds compute;
+  Seconds memory;
+  Seconds total;  ///< busy_seconds and the latency
+  Bound bound = Bound::Compute;
+};
+
+/// The time of one of the group's operators. `values`: of all symbols (Symbols::resolve). Throws
+/// Error when a count does not fit 64 bits.
+OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
+
+/// Bytes that take less time than others of their stream, up to a size: of a cache tensor that
+/// another layer has read, or intermediates that never leave the chip.
+struct Spared {
+  Polynomial bytes;
+  double most_bytes = 0;        ///< none are spared above
+  double seconds_per_byte = 0;  ///< what each of them takes less
+  bool intermediates = false;
+};
+
+/// The operator's rates at its length, over those without one.
+struct LengthCurves {
+  RateCurve flops;
+  RateCurve bytes;
+
+  bool are_flat() const { return flops.is_flat() && bytes.is_flat(); }
+};
+/// Operators that cost the same, as the inner loop sees them.
+struct StepEntry {
+  Polynomial compute_s;
+  Polynomial memory_s;
+  double count = 0;
+  bool repeats = false;  ///< the rest is set if so, see Repetition
+  Polynomial bytes;
+  Polynomial operand_bytes;
+  Polynomial times;
+  double seconds_per_byte = 0;
+  double latency_s = 0;
+  std::vector<Spared> spared;
+  LengthCurves curves;  ///< where they are not flat, `length` is set
+  Polynomial length;
+};
+
+/// Symbol values of a block of points, and the monomials that a step makes of them.
+struct StepPoint {
+  std::vector<Lanes> symbols;
+  std::vector<Lanes> monomials;
+};
+
+class StepCost {
+ public:
+  StepCost(const std::vector<OpGroup>& groups, const Rates& rates)
+      : StepCost(std::vector<std::vector<OpGroup>>{groups}, rates) {}
+  /// A step in parts, such as those between messages, whose seconds can be had apart.
+  StepCost(const std::vector<std::vector<OpGroup>>& parts, const Rates& rates);
+
+  const Rates& rates() const { return rates_; }
+  /// Operators of all parts.
+  double num_operators() const;
+  /// For the host to issue all of them.
+  double host_seconds() const { return rates_.host_operator_latency.value * num_operators(); }
+
+  /// At each point, whose monomials it fills in.
+  StepTotals at(StepPoint& point) const;
+  /// The mean over a range of steps whose costs are affine between its ends, such as decode steps
+  /// over a growing cache; `steps` of them from `first` to `last`, both included.
+  StepTotals mean(StepPoint& first, StepPoint& last, const Lanes& steps) const;
+
+  double num_operators(std::size_t part) const { return parts_[part].operators; }
+  /// Device seconds of each part at one point, whose symbols have these `values`
+  /// (Symbols::resolve).
+  void part_seconds(std::span<const std::uint64_t> values, std::span<double> seconds) const;
+
+ private:
+  struct Part {
+    std::size_t end = 0;  ///< of its entries
+    double operators = 0;
+  };
+  Rates rates_;
+  Polynomials polynomials_;
+  std::vector<StepEntry> entries_;  ///< part by part
+  std::vector<Part> parts_;
+  Polynomial total_flops_;
+  Polynomial total_bytes_;
+};
+
+}  // namespace kvcast::roofline
