@@ -12,7 +12,6 @@
 #include "model/io/files/csv_writer.h"
 #include "reports/plot/output_check.h"
 #include "reports/plot/validation_plots.h"
-#include "reports/reproduce/published_gaps.h"
 #include "reports/reproduce/reproduce.h"
 #include "reports/reproduce/reproduced_plots.h"
 
@@ -22,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using reports::PaperSummary;
+using reports::PublishedGap;
 using reports::PublishedTable;
 using reports::ReproducedRow;
 using reports::ReproductionSummary;
@@ -49,17 +49,19 @@ const char* verdict(const ReproducedRow& row) {
   return row.agrees ? "exact" : "DIFFERS";
 }
 
-std::vector<PaperSummary> paper_summaries(const std::vector<Result>& results) {
+std::vector<PaperSummary> paper_summaries(const std::vector<Result>& results,
+                                          const std::vector<PublishedGap>& gaps = {}) {
   std::vector<const PublishedTable*> tables;
   std::vector<ReproductionSummary> summaries;
   for (const Result& result : results) {
     tables.push_back(result.table);
     summaries.push_back(result.summary);
   }
-  return reports::summarize_papers(tables, summaries);
+  return reports::summarize_papers(tables, summaries, gaps);
 }
 
-ordered_json result_json(const std::vector<Result>& results) {
+ordered_json result_json(const std::vector<Result>& results,
+                         const std::vector<PublishedGap>& gaps) {
   ordered_json rows = ordered_json::array();
   ordered_json summaries = ordered_json::array();
   for (const Result& result : results) {
@@ -100,7 +102,7 @@ ordered_json result_json(const std::vector<Result>& results) {
                       {"errata", p.sums.errata}});
   }
   ordered_json left_out = ordered_json::array();
-  for (const reports::PublishedGap& gap : reports::published_gaps()) {
+  for (const PublishedGap& gap : gaps) {
     left_out.push_back({{"file", gap.file}, {"claim", gap.claim}, {"reason", gap.reason}});
   }
   return {{"rows", rows}, {"summary", summaries}, {"papers", papers}, {"left_out", left_out}};
@@ -143,10 +145,10 @@ std::string summary_text(const std::vector<Result>& results) {
   return table.text();
 }
 
-std::string papers_text(const std::vector<Result>& results) {
+std::string papers_text(const std::vector<Result>& results, const std::vector<PublishedGap>& gaps) {
   Table table({"paper", "tables", "exact", "agree", "corrected", "fitted", "measured",
                "mean |error|", "worst", "errata", "left out"});
-  for (const PaperSummary& p : paper_summaries(results)) {
+  for (const PaperSummary& p : paper_summaries(results, gaps)) {
     const bool measured = p.sums.measured() > 0;
     table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
                std::to_string(p.sums.exact_agree), std::to_string(p.sums.corrected),
@@ -226,7 +228,9 @@ void run(const Options& o, const Globals& globals) {
   const Catalog catalog = globals.catalog();
   if (!o.plot.empty()) check_plot(o, catalog);
   std::vector<Result> results;
-  for (const PublishedTable* table : reports::select_tables(o.tables)) {
+  const std::vector<PublishedTable> all = reports::published_tables(catalog);
+  const std::vector<PublishedGap> gaps = reports::Published(catalog).gaps();
+  for (const PublishedTable* table : reports::select_tables(all, o.tables)) {
     std::vector<ReproducedRow> rows = table->rows(catalog);
     const ReproductionSummary summary = reports::summarize(*table, rows);
     results.push_back({table, std::move(rows), summary});
@@ -235,7 +239,7 @@ void run(const Options& o, const Globals& globals) {
   if (!o.csv.empty()) write_csv(o.csv, results);
   if (o.csv == "-") return;
   if (o.json) {
-    print_json(result_json(results));
+    print_json(result_json(results, gaps));
     return;
   }
   if (o.errata) {
@@ -243,31 +247,51 @@ void run(const Options& o, const Globals& globals) {
     return;
   }
   // Two thousand rows are no answer on a terminal: --csv and --json have them all.
-  const bool whole = results.size() == reports::published_tables().size();
+  const bool whole = results.size() == all.size();
   std::string text;
   if (!o.summary && !whole) {
     for (const Result& result : results) text += rows_text(result);
   }
   text += summary_text(results);
-  if (whole) text += "\n" + papers_text(results);
+  if (whole) text += "\n" + papers_text(results, gaps);
   print_text(text);
 }
 
 }  // namespace
 
-void add_reproduce(CLI::App& app, const Globals& globals) {
-  std::string tables = "Tables, by paper:";
+namespace {
+
+/// By paper, for the help; without a data folder, why there are none.
+std::string tables_text(const Globals& globals) {
+  std::string text = "Tables, by paper:";
   std::string group;
-  for (const PublishedTable& t : reports::published_tables()) {
-    tables += (t.group == group ? "" : "\n  " + t.group + ":") + (" " + t.name);
-    group = t.group;
+  try {
+    for (const PublishedTable& t : reports::published_tables(globals.catalog())) {
+      text += (t.group == group ? "" : "\n  " + t.group + ":") + (" " + t.name);
+      group = t.group;
+    }
+  } catch (const Error& e) {
+    text += std::string(" ") + e.what();
   }
+  return text;
+}
+
+}  // namespace
+
+void add_reproduce(CLI::App& app, const Globals& globals) {
   CLI::App* command =
       app.add_subcommand("reproduce",
                          "Published tables beside what kvcast computes.\n\nExamples:\n"
                          "  kvcast reproduce slim-table1\n"
                          "  kvcast reproduce all --csv reproduced.csv");
-  command->footer(tables);
+  // Read when help is asked for. CLI11 puts a line end and the plain footer behind it: the last
+  // line.
+  command->footer([command, &globals] {
+    const std::string text = tables_text(globals);
+    const std::size_t last = text.rfind('\n');
+    command->footer(last == std::string::npos ? "" : text.substr(last + 1));
+    return text.substr(0, last);
+  });
   const auto options = std::make_shared<Options>();
   command->add_option("TABLE", options->tables,
                       "tables or papers; none, or all: every table, one line each");

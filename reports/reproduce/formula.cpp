@@ -1,7 +1,10 @@
 #include "reports/reproduce/formula.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -12,18 +15,17 @@ namespace {
 
 class Formula {
  public:
-  Formula(const CsvRow& row, std::string_view column, const FormulaVariables& variables,
-          const FormulaList& list)
-      : text_(row.text(column)), place_(row.place(column)), variables_(variables), list_(list) {
-    constexpr std::size_t longest = 200;  // also how deep parentheses can be nested
+  Formula(const std::string& text, const std::string& place, const FormulaNames& names)
+      : text_(text), place_(place), names_(names), exact_(!names.quantity) {
+    const std::size_t longest = exact_ ? 200 : 1000;  // also how deep parentheses can be nested
     if (text_.size() > longest) {
       throw Error(place_, std::to_string(text_.size()) + " characters",
                   "a formula of at most " + std::to_string(longest));
     }
   }
 
-  Count evaluate() {
-    Count result = sum();
+  FormulaValue evaluate() {
+    FormulaValue result = sum();
     if (skip_blanks() != '\0') fail("an operator or the end");
     return result;
   }
@@ -48,46 +50,71 @@ class Formula {
     return true;
   }
 
-  Count sum() {
-    Count value = product();
+  /// Exact where both are.
+  template <typename OfCounts, typename OfNumbers>
+  FormulaValue combine(const FormulaValue& a, const FormulaValue& b, OfCounts of_counts,
+                       OfNumbers of_numbers) const {
+    const Count* const x = std::get_if<Count>(&a);
+    const Count* const y = std::get_if<Count>(&b);
+    if (x != nullptr && y != nullptr) return of_counts(*x, *y);
+    return of_numbers(number_of(a, place_), number_of(b, place_));
+  }
+
+  FormulaValue sum() {
+    FormulaValue value = product();
     for (;;) {
       if (take("+")) {
-        value += product();
+        value = combine(value, product(), std::plus<Count>(), std::plus<double>());
       } else if (take("-")) {
-        value -= product();
+        value = combine(value, product(), std::minus<Count>(), std::minus<double>());
       } else {
         return value;
       }
     }
   }
 
-  Count product() {
-    Count value = power();
+  FormulaValue product() {
+    FormulaValue value = power();
     for (;;) {
       if (take("*")) {
-        value = value * power();
+        value = combine(value, power(), std::multiplies<Count>(), std::multiplies<double>());
       } else if (take("/")) {
-        value = value.scaled(1, static_cast<std::int64_t>(positive_constant(power(), "divisor")));
+        value = quotient(value, power());
       } else {
         return value;
       }
     }
   }
 
-  Count power() {
-    const Count base = atom();
+  FormulaValue quotient(const FormulaValue& over, const FormulaValue& under) const {
+    const Count* const divisor = std::get_if<Count>(&under);
+    const bool whole = divisor != nullptr && divisor->is_constant() &&
+                       divisor->denominator() == 1 && !divisor->is_zero();
+    if (exact_ || (whole && std::holds_alternative<Count>(over) && divisor->at({}) <= largest)) {
+      return std::get<Count>(over).scaled(
+          1, static_cast<std::int64_t>(positive_constant(under, "divisor")));
+    }
+    return number_of(over, place_) / number_of(under, place_);
+  }
+
+  FormulaValue power() {
+    const FormulaValue base = atom();
     if (!take("**")) return base;
+    const std::uint64_t exponent = positive_constant(power(), "exponent");
+    const Count* const count = std::get_if<Count>(&base);
+    if (count == nullptr) return std::pow(number_of(base, place_), static_cast<double>(exponent));
     Count value = 1;
-    for (std::uint64_t n = positive_constant(power(), "exponent"); n > 0; --n) value = value * base;
+    for (std::uint64_t n = exponent; n > 0; --n) value = value * *count;
     return value;
   }
 
-  std::uint64_t positive_constant(const Count& count, const std::string& what) const {
-    const std::uint64_t limit = 1 << 20;
-    const bool whole = count.is_constant() && count.denominator() == 1;
-    const std::uint64_t value = whole ? count.at({}) : 0;
-    if (value == 0 || value > limit)
+  std::uint64_t positive_constant(const FormulaValue& number, const std::string& what) const {
+    const Count* const count = std::get_if<Count>(&number);
+    const bool whole = count != nullptr && count->is_constant() && count->denominator() == 1;
+    const std::uint64_t value = whole ? count->at({}) : 0;
+    if (value == 0 || value > largest) {
       throw Error(place_, "another " + what, "a whole number above 0");
+    }
     return value;
   }
 
@@ -103,12 +130,12 @@ class Formula {
   }
 
   /// What is behind "sum(". The variable is named behind the terms, so these are read twice.
-  Count sum_over_values() {
+  FormulaValue sum_over_values() {
     if (in_sum_) fail("no sum within a sum");
     const std::size_t terms = next_;
     const std::size_t separator = text_.find(" for ", terms);
-    std::string name = list_.name;
-    std::vector<Count> values = list_.values;
+    std::string name = names_.list.name;
+    std::vector<Count> values = names_.list.values;
     if (separator != std::string::npos) {
       next_ = separator;
       expect("for");
@@ -130,7 +157,7 @@ class Formula {
     for (const Count& value : values) {
       next_ = terms;
       bound_ = value;
-      total += sum();
+      total += count_of(sum(), place_);
     }
     in_sum_ = false;
     if (separator != std::string::npos) {
@@ -142,10 +169,28 @@ class Formula {
     return total;
   }
 
-  Count atom() {
+  /// Behind "name(".
+  FormulaValue quantity(const std::string& name) {
+    std::vector<FormulaValue> arguments;
+    while (!take(")")) {
+      if (!arguments.empty()) expect(",");
+      const char quote = skip_blanks();
+      if (quote == '\'' || quote == '"') {
+        const std::size_t end = std::min(text_.find(quote, ++next_), text_.size());
+        arguments.emplace_back(text_.substr(next_, end - next_));
+        next_ = end;
+        expect(std::string_view(&quote, 1));
+      } else {
+        arguments.push_back(sum());
+      }
+    }
+    return names_.quantity(name, arguments);
+  }
+
+  FormulaValue atom() {
     const char c = skip_blanks();
     if (take("(")) {
-      Count value = sum();
+      FormulaValue value = sum();
       if (!take(")")) fail("')'");
       return value;
     }
@@ -154,20 +199,27 @@ class Formula {
     if (std::isdigit(static_cast<unsigned char>(c))) {
       std::uint64_t number = 0;
       const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-      if (error == std::errc() && rest == name.data() + name.size()) return number;
+      const bool whole = error == std::errc() && rest == name.data() + name.size();
+      if (whole && (exact_ || next_ == text_.size() || text_[next_] != '.')) return Count(number);
+      double decimal = 0;
+      const auto [end, wrong] =
+          std::from_chars(text_.data() + begin, text_.data() + text_.size(), decimal);
+      next_ = static_cast<std::size_t>(end - text_.data());
+      if (!exact_ && wrong == std::errc()) return decimal;
     }
     if (name == "sum" && take("(")) return sum_over_values();
     if (in_sum_ && name == bound_name_) return bound_;
-    const auto variable = variables_.find(name);
-    if (variable != variables_.end()) return variable->second;
+    if (!exact_ && !name.empty() && take("(")) return quantity(name);
+    if (const auto variable = names_.variable(name)) return *variable;
     next_ = begin;
     fail("a number, a variable or '('");
   }
 
+  static constexpr std::uint64_t largest = 1 << 20;  ///< divisor, exponent and end of a range
   const std::string text_;
   const std::string place_;
-  const FormulaVariables& variables_;
-  const FormulaList& list_;
+  const FormulaNames& names_;
+  const bool exact_;
   std::size_t next_ = 0;
   bool in_sum_ = false;
   std::string bound_name_;  ///< the variable of the sum that is read, and its value
@@ -184,9 +236,32 @@ std::string spell(const Count& count, const SymbolValues& values) {
 
 }  // namespace
 
+FormulaValue evaluate_formula(const std::string& text, const std::string& place,
+                              const FormulaNames& names) {
+  return Formula(text, place, names).evaluate();
+}
+
 Count evaluate_formula(const CsvRow& row, std::string_view column,
                        const FormulaVariables& variables, const FormulaList& list) {
-  return Formula(row, column, variables, list).evaluate();
+  const auto variable = [&](const std::string& name) -> std::optional<FormulaValue> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return {};
+    return found->second;
+  };
+  return std::get<Count>(
+      evaluate_formula(row.text(column), row.place(column), {.variable = variable, .list = list}));
+}
+
+double number_of(const FormulaValue& value, const std::string& place) {
+  if (const double* const number = std::get_if<double>(&value)) return *number;
+  static const SymbolValues one = Symbols().resolve({1, 1, 1});
+  return value_at(count_of(value, place), one);
+}
+
+const Count& count_of(const FormulaValue& value, const std::string& place) {
+  if (const Count* const count = std::get_if<Count>(&value)) return *count;
+  const std::string* const word = std::get_if<std::string>(&value);
+  throw Error(place, word != nullptr ? "'" + *word + "'" : "a rounded number", "an exact number");
 }
 
 double value_at(const Count& count, const SymbolValues& values) {

@@ -1,9 +1,13 @@
-/// Formulas that papers print, as the `expression_python` columns of `data/published/` spell them.
+/// Formulas: those that papers print, as the `expression_python` columns of `data/published/` spell
+/// them, and those of its JSON files, which say what we compute.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "model/base/count.h"
@@ -12,7 +16,13 @@
 
 namespace kvcast::reports {
 
-using FormulaVariables = std::map<std::string, Count>;
+/// An exact polynomial, a rounded number, or a word (an argument of a quantity, its name).
+using FormulaValue = std::variant<Count, double, std::string>;
+
+/// A count at one token of one sequence, fractions kept; throws Error starting with `place` for a
+/// word.
+double number_of(const FormulaValue& value, const std::string& place);
+const Count& count_of(const FormulaValue& value, const std::string& place);
 
 /// A variable with a value for each process: "c_i".
 struct FormulaList {
@@ -20,10 +30,26 @@ struct FormulaList {
   std::vector<Count> values;
 };
 
-/// Evaluates the formula in a cell over polynomials: + - * / **, parentheses, whole numbers, the
-/// variables given, sum(...) over the values of the list and sum(... for i in range(a,b));
-/// divisors, exponents and ranges are constants. The result is exact, for all values of its symbols
-/// at once. Throws Error with the cell's place, what was found and what was expected.
+/// What the names in a formula mean.
+struct FormulaNames {
+  /// None: unknown.
+  std::function<std::optional<FormulaValue>(const std::string& name)> variable;
+  FormulaList list = {};
+  /// Quantities, name(argument, ...), with decimals, words in quotes, and quotients that are
+  /// rounded where they are not exact. Unset: a printed formula, all of it exact.
+  std::function<FormulaValue(const std::string& name, const std::vector<FormulaValue>& arguments)>
+      quantity = {};
+};
+
+/// Evaluates over polynomials: + - * / **, parentheses, whole numbers, the variables given,
+/// sum(...) over the values of the list and sum(... for i in range(a,b)); divisors, exponents and
+/// ranges are constants. The result is exact, for all values of its symbols at once, unless a
+/// quantity is not. Throws Error with `place`, what was found and what was expected.
+FormulaValue evaluate_formula(const std::string& text, const std::string& place,
+                              const FormulaNames& names);
+
+using FormulaVariables = std::map<std::string, Count>;
+/// A printed formula in a cell.
 Count evaluate_formula(const CsvRow& row, std::string_view column,
                        const FormulaVariables& variables, const FormulaList& list = {});
 

@@ -8,7 +8,7 @@
 
 #include "model/base/error.h"
 #include "reports/plot/study_plots.h"
-#include "reports/reproduce/published_gaps.h"
+#include "reports/reproduce/table_rules.h"
 
 namespace kvcast::reports {
 namespace {
@@ -85,32 +85,26 @@ std::string title_of(const std::string& group) {
   return group;
 }
 
-/// The files of data/published/ begin with their paper's group.
-std::size_t gaps_of(const std::string& group) {
-  const std::vector<PublishedGap>& gaps = published_gaps();
-  return static_cast<std::size_t>(
-      std::count_if(gaps.begin(), gaps.end(), [&](const PublishedGap& gap) {
-        return !gap.elsewhere && gap.file.starts_with(group + "_");
-      }));
-}
-
 }  // namespace
 
-const std::vector<PublishedTable>& published_tables() {
-  static const std::vector<PublishedTable> all = [] {
-    std::vector<PublishedTable> tables;
-    for (const auto& group : {model_tables(), slim_tables(), kvp_tables(), specprefill_tables(),
-                              mlkv_tables(), kvr_tables(), measurement_tables()}) {
-      tables.insert(tables.end(), group.begin(), group.end());
+std::vector<PublishedTable> published_tables(const Catalog& catalog) {
+  std::vector<PublishedTable> tables;
+  for (auto group :
+       {model_tables(), read_tables(catalog.root() / "published" / "slim.json"), kvp_tables(),
+        specprefill_tables(), read_tables(catalog.root() / "published" / "mlkv.json"), kvr_tables(),
+        measurement_tables()}) {
+    for (PublishedTable& table : group) {
+      if (table.paper.empty()) table.paper = title_of(table.group);
     }
-    return tables;
-  }();
-  return all;
+    tables.insert(tables.end(), group.begin(), group.end());
+  }
+  return tables;
 }
 
-std::vector<const PublishedTable*> select_tables(std::span<const std::string> names) {
+std::vector<const PublishedTable*> select_tables(std::span<const PublishedTable> tables,
+                                                 std::span<const std::string> names) {
   std::vector<std::string> known{"all"};
-  for (const PublishedTable& table : published_tables()) {
+  for (const PublishedTable& table : tables) {
     for (const std::string& name : {table.group, table.name}) {
       if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
     }
@@ -121,7 +115,7 @@ std::vector<const PublishedTable*> select_tables(std::span<const std::string> na
     }
   }
   std::vector<const PublishedTable*> selected;
-  for (const PublishedTable& table : published_tables()) {
+  for (const PublishedTable& table : tables) {
     const bool meant = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return name == "all" || name == table.group || name == table.name;
     });
@@ -154,14 +148,19 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
 }
 
 std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
-                                           std::span<const ReproductionSummary> summaries) {
+                                           std::span<const ReproductionSummary> summaries,
+                                           std::span<const PublishedGap> gaps) {
   std::vector<PaperSummary> papers;
   for (std::size_t i = 0; i < tables.size(); ++i) {
     const std::string& group = tables[i]->group;
     auto paper = std::find_if(papers.begin(), papers.end(),
                               [&](const PaperSummary& p) { return p.group == group; });
     if (paper == papers.end()) {
-      paper = papers.insert(papers.end(), {group, title_of(group), 0, {}, gaps_of(group)});
+      const auto of_paper = std::count_if(gaps.begin(), gaps.end(), [&](const PublishedGap& gap) {
+        return !gap.elsewhere && gap.file.starts_with(group + "_");
+      });
+      paper = papers.insert(papers.end(),
+                            {group, tables[i]->paper, 0, {}, static_cast<std::size_t>(of_paper)});
     }
     const ReproductionSummary& s = summaries[i];
     ReproductionSummary& sums = paper->sums;
@@ -183,7 +182,20 @@ std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const
 }
 
 Published::Published(const Catalog& catalog)
-    : folder_(catalog.root() / "published"), errata_(read("errata.csv")) {}
+    : folder_(catalog.root() / "published"), errata_(read("errata.csv")) {
+  const CsvTable left_out = read("left_out.csv");
+  for (const CsvRow& row : left_out.rows()) {
+    gaps_.push_back({row.text("file"), row.text("claim"), row.text("reason"),
+                     row.text("compared_elsewhere") == "yes"});
+  }
+}
+
+std::string_view Published::left_out(std::string_view claim) const {
+  const auto found = std::find_if(gaps_.begin(), gaps_.end(), [&](const PublishedGap& g) {
+    return !claim.empty() && g.claim == claim;
+  });
+  return found == gaps_.end() ? std::string_view{} : found->reason;
+}
 
 double Published::claim(std::string_view file, std::string_view claim_id) const {
   const CsvTable claims = read(file);

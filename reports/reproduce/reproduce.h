@@ -54,14 +54,16 @@ struct PublishedTable {
   std::string title;
   TableKind kind = TableKind::Exact;
   std::function<std::vector<ReproducedRow>(const Catalog&)> rows;
+  std::string paper = {};  ///< "KV Prediction"; a group that is no paper: its name
 };
 
-/// All tables, in the order in which they are shown.
-const std::vector<PublishedTable>& published_tables();
+/// All tables, in the order in which they are shown. Throws Error for broken files.
+std::vector<PublishedTable> published_tables(const Catalog& catalog);
 
 /// The tables meant by names of tables, names of groups and "all"; each once, in the order above.
 /// No name means all. Throws Error with the nearest name.
-std::vector<const PublishedTable*> select_tables(std::span<const std::string> names);
+std::vector<const PublishedTable*> select_tables(std::span<const PublishedTable> tables,
+                                                 std::span<const std::string> names);
 
 struct ReproductionSummary {
   std::string table;
@@ -80,17 +82,26 @@ struct ReproductionSummary {
 };
 ReproductionSummary summarize(const PublishedTable& table, std::span<const ReproducedRow> rows);
 
+/// What of a file of `data/published/` is compared nowhere, and why: a row of left_out.csv.
+struct PublishedGap {
+  std::string file;
+  std::string claim;  ///< `claim_id` of a row; empty: columns or rows that `reason` names
+  std::string reason;
+  bool elsewhere = false;  ///< compared all the same, from another file
+};
+
 /// A paper's tables together.
 struct PaperSummary {
   std::string group;
   std::string title;  ///< "KV Prediction"
   std::size_t tables = 0;
   ReproductionSummary sums;  ///< of all its cells; `table` is empty
-  std::size_t gaps = 0;      ///< entries of published_gaps() that are compared nowhere
+  std::size_t gaps = 0;      ///< what is compared nowhere
 };
 /// In the order of the tables' first appearance.
 std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
-                                           std::span<const ReproductionSummary> summaries);
+                                           std::span<const ReproductionSummary> summaries,
+                                           std::span<const PublishedGap> gaps);
 
 /// TTFT over prompt length, ours as a line and the published values as marks. Throws Error when no
 /// row has a prompt length.
@@ -107,12 +118,17 @@ struct Erratum {
 /// The folder `data/published/`.
 class Published {
  public:
-  /// Throws Error when errata.csv cannot be read.
+  /// Throws Error when errata.csv or left_out.csv cannot be read.
   explicit Published(const Catalog& catalog);
 
   CsvTable read(std::string_view file) const { return CsvTable::read(folder_ / file); }
   /// The value of a row of a "..._prose.csv" by its `claim_id`. Throws Error when it is not there.
   double claim(std::string_view file, std::string_view claim_id) const;
+  /// In order of files. Claims of the kind "setting" are inputs of the papers' experiments and of
+  /// our tables, and are not listed.
+  const std::vector<PublishedGap>& gaps() const { return gaps_; }
+  /// Why no table compares a claim; empty if one does or nothing is known.
+  std::string_view left_out(std::string_view claim) const;
   /// What is known of the number that stands in a cell; of another number nothing is known.
   std::optional<Erratum> erratum(const CsvRow& row, std::string_view column) const;
   /// Holds `ours` against the number printed in `column` ("3.60", "134M", "4.3B"), its erratum
@@ -124,6 +140,7 @@ class Published {
  private:
   std::filesystem::path folder_;
   CsvTable errata_;
+  std::vector<PublishedGap> gaps_;
 };
 
 /// Names the row's file, source and claim in a result.
@@ -137,10 +154,8 @@ bool rounds_to(double ours, std::string_view printed, std::string_view place);
 std::string catalog_spelling(std::string_view printed);
 
 std::vector<PublishedTable> model_tables();
-std::vector<PublishedTable> slim_tables();
 std::vector<PublishedTable> kvp_tables();
 std::vector<PublishedTable> specprefill_tables();
-std::vector<PublishedTable> mlkv_tables();
 std::vector<PublishedTable> kvr_tables();
 std::vector<PublishedTable> measurement_tables();
 

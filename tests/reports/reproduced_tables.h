@@ -22,9 +22,14 @@ inline const Catalog& catalog() {
   return c;
 }
 
+inline const std::vector<PublishedTable>& all_published() {
+  static const std::vector<PublishedTable> all = published_tables(catalog());
+  return all;
+}
+
 inline const PublishedTable& table(const std::string& name) {
   const std::vector<std::string> names{name};
-  const auto selected = select_tables(names);
+  const auto selected = select_tables(all_published(), names);
   REQUIRE(selected.size() == 1);
   return *selected.front();
 }

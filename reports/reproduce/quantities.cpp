@@ -1,0 +1,279 @@
+#include "reports/reproduce/quantities.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+
+#include "model/base/error.h"
+#include "model/config/layer_pruning.h"
+#include "model/record/recording.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::reports {
+namespace {
+
+using roofline::DesignPoint;
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+std::string behind(const std::string& word, std::string_view prefix) {
+  return word.starts_with(prefix) ? word.substr(prefix.size()) : "";
+}
+
+/// "DEVICE eager fp32": how something runs. `eager` is of all kernels, `attention=` of one;
+/// FP is the type of weights, activations and cache, or one of them: `cache=fp8`; `logits=all`.
+struct Setting {
+  std::string device;  ///< empty: none is needed
+  Lowering lowering;
+  Logits logits = Logits::Last;
+
+  explicit Setting(const std::string& text) {
+    for (const std::string& word : words_of(text)) {
+      if (word == "eager") {
+        lowering.attention = lowering.elementwise = Kernels::Eager;
+      } else if (word == "logits=all") {
+        logits = Logits::All;
+      } else if (const std::string kernels = behind(word, "attention="); !kernels.empty()) {
+        lowering.attention = parse_kernels(kernels);
+      } else if (const std::string weights = behind(word, "weights="); !weights.empty()) {
+        lowering.weights = parse_dtype(weights);
+      } else if (const std::string activations = behind(word, "activations=");
+                 !activations.empty()) {
+        lowering.activations = parse_dtype(activations);
+      } else if (const std::string cache = behind(word, "cache="); !cache.empty()) {
+        lowering.cache = parse_dtype(cache);
+      } else if (const std::string all = behind(word, "dtype="); !all.empty()) {
+        lowering.weights = lowering.activations = lowering.cache = parse_dtype(all);
+      } else {
+        device = word;
+      }
+    }
+  }
+};
+
+std::vector<MethodSpec> methods_of(const std::string& text) {
+  return text.empty() ? std::vector<MethodSpec>{} : parse_methods(text);
+}
+
+/// Architectures and recordings by what they were asked for.
+class Models {
+ public:
+  explicit Models(const Catalog& catalog) : catalog_(catalog) {}
+
+  const Architecture& load(const std::string& description) {
+    auto found = architectures_.find(description);
+    if (found == architectures_.end()) {
+      found = architectures_.emplace(description, load_described(catalog_, description)).first;
+    }
+    return found->second;
+  }
+
+  const Recording& recorded(const std::string& setting, const std::string& model,
+                            const std::string& method) {
+    const auto key = std::make_tuple(setting, model, method);
+    auto found = recordings_.find(key);
+    if (found == recordings_.end()) {
+      const Setting s(setting);
+      found = recordings_
+                  .emplace(key, record(load(model), methods_of(method), s.lowering,
+                                       {.logits = s.logits, .find_model = finder()}))
+                  .first;
+    }
+    return found->second;
+  }
+
+  roofline::Estimate estimate(const std::string& setting, const std::string& model,
+                              const std::string& method, const DesignPoint& point) {
+    const Setting s(setting);
+    roofline::Configuration c;
+    c.architecture = load(model);
+    c.methods = methods_of(method);
+    c.lowering = s.lowering;
+    c.logits = s.logits;
+    c.hardware = roofline::load_hardware(catalog_, s.device);
+    c.find_model = finder();
+    return roofline::Estimator(c).at(point);
+  }
+
+  const Catalog& catalog() const { return catalog_; }
+
+ private:
+  FindModel finder() {
+    return [this](const std::string& name) { return load_model(catalog_, name); };
+  }
+
+  const Catalog& catalog_;
+  std::map<std::string, Architecture> architectures_;
+  std::map<std::tuple<std::string, std::string, std::string>, Recording> recordings_;
+};
+
+using Property = std::uint64_t (*)(const Architecture&);
+
+const LayerShape& first_layer(const Architecture& a) { return a.decoder.layers.front(); }
+
+const std::map<std::string, Property>& properties() {
+  static const std::map<std::string, Property> all{
+      {"num_hidden_layers", [](const Architecture& a) { return a.num_hidden_layers(); }},
+      {"hidden_size", [](const Architecture& a) { return a.hidden_size; }},
+      {"intermediate_size", [](const Architecture& a) { return first_layer(a).intermediate_size; }},
+      {"vocab_size", [](const Architecture& a) { return a.vocab_size; }},
+      {"head_dim", [](const Architecture& a) { return first_layer(a).heads.head_dim; }},
+      {"num_attention_heads",
+       [](const Architecture& a) { return first_layer(a).heads.num_attention_heads; }},
+      {"num_key_value_heads",
+       [](const Architecture& a) { return first_layer(a).heads.num_key_value_heads; }},
+      {"max_position_embeddings", [](const Architecture& a) { return a.max_position_embeddings; }},
+      {"max_source_positions", [](const Architecture& a) { return a.max_source_positions; }},
+  };
+  return all;
+}
+
+/// Weights, cache and the peak of activations in a decode step.
+double decode_memory(const Recording& r, std::uint64_t batch, std::uint64_t kv_len) {
+  const SymbolValues values = r.symbols.resolve({batch, 1, kv_len});
+  std::uint64_t activations = 0;
+  for (const Count& peak : activation_peaks(r.decode())) {
+    activations = std::max(activations, peak.at(values));
+  }
+  return static_cast<double>(r.weight_bytes.at({})) +
+         static_cast<double>(r.kv_cache_bytes.at(values)) + static_cast<double>(activations);
+}
+
+void add_recorded(const std::shared_ptr<Models>& models, Quantities& all) {
+  // (setting, model[, method])
+  const auto recorded = [models](const QuantityArguments& a) -> const Recording& {
+    return models->recorded(a.word(0), a.word(1), a.word_or_none(2));
+  };
+  all["parameters"] = [models](const QuantityArguments& a) {
+    if (a.size() == 1) return Count(count_parameters(models->load(a.word(0))));
+    return Count(models->recorded("", a.word(0), a.word(1)).parameters);
+  };
+  all["kv_cache_bytes_per_token"] = [recorded](const QuantityArguments& a) {
+    return recorded(a).kv_cache_bytes_per_token;
+  };
+  all["cross_cache_bytes_per_token"] = [recorded](const QuantityArguments& a) {
+    return recorded(a).cross_cache_bytes_per_token;
+  };
+  // (setting, model, method, batch, cached tokens)
+  all["kv_cache_bytes"] = [recorded](const QuantityArguments& a) {
+    const Recording& r = recorded(a);
+    return Count(r.kv_cache_bytes.at(r.symbols.resolve({a.whole(3), 1, a.whole(4)})));
+  };
+  // (bytes of memory, setting, model, method, cached tokens, batches that were tried ...): 0 where
+  // none fits
+  all["largest_batch"] = [models](const QuantityArguments& a) {
+    const Recording& r = models->recorded(a.word(1), a.word(2), a.word(3));
+    std::uint64_t largest = 0;
+    for (std::size_t i = 5; i < a.size(); ++i) {
+      if (decode_memory(r, a.whole(i), a.whole(4)) <= a.number(0)) largest = a.whole(i);
+    }
+    return Count(largest);
+  };
+}
+
+void add_estimated(const std::shared_ptr<Models>& models, Quantities& all) {
+  // (setting, model, method, batch, prompt, output)
+  const auto estimate = [models](const QuantityArguments& a) {
+    return models->estimate(a.word(0), a.word(1), a.word(2), {a.whole(3), a.whole(4), a.whole(5)});
+  };
+  all["ttft_s"] = [estimate](const QuantityArguments& a) { return estimate(a).ttft_s; };
+  all["tpot_s"] = [estimate](const QuantityArguments& a) { return estimate(a).tpot_s; };
+  all["ttft_bound"] = [estimate](const QuantityArguments& a) {
+    return std::string(name(estimate(a).ttft_bound));
+  };
+}
+
+void add_hardware(const std::shared_ptr<Models>& models, Quantities& all) {
+  const auto device = [models](const QuantityArguments& a) {
+    return roofline::load_hardware(models->catalog(), a.word(0));
+  };
+  all["memory_capacity"] = [device](const QuantityArguments& a) {
+    return device(a).memory_capacity.value;
+  };
+  all["memory_bandwidth"] = [device](const QuantityArguments& a) {
+    return device(a).memory_bandwidth.value;
+  };
+  // (device, dtype)
+  all["peak_flops_per_second"] = [device](const QuantityArguments& a) {
+    const roofline::Hardware hw = device(a);
+    const auto peak = hw.peak_flops_per_second.find(parse_dtype(a.word(1)));
+    if (peak == hw.peak_flops_per_second.end()) {
+      throw Error(a.place(), a.word(0) + " with no " + a.word(1) + " peak", "a device with one");
+    }
+    return peak->second.value;
+  };
+}
+
+}  // namespace
+
+const FormulaValue& QuantityArguments::at(std::size_t index) const {
+  if (index >= size()) {
+    throw Error(place_, std::to_string(size()) + " arguments of a quantity", "more");
+  }
+  return values_[index];
+}
+
+const std::string& QuantityArguments::word(std::size_t index) const {
+  const std::string* const word = std::get_if<std::string>(&at(index));
+  if (word == nullptr) throw Error(place_, "a number", "a word in quotes");
+  return *word;
+}
+
+std::string QuantityArguments::word_or_none(std::size_t index) const {
+  return index < size() ? word(index) : "";
+}
+
+std::uint64_t QuantityArguments::whole(std::size_t index) const {
+  return static_cast<std::uint64_t>(number(index));
+}
+
+Architecture load_described(const Catalog& catalog, const std::string& description) {
+  std::vector<std::string> words = words_of(description);
+  if (words.empty()) throw Error("no model; expected a name");
+  const std::string name = words.front();
+  std::vector<ConfigOverride> overrides;
+  std::string kept;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::size_t equals = words[i].find('=');
+    if (equals == std::string::npos) {
+      kept = behind(words[i], "lp-");
+    } else {
+      overrides.push_back({words[i].substr(0, equals), words[i].substr(equals + 1)});
+    }
+  }
+  const Architecture whole = load_model(catalog, name, overrides);
+  if (kept.empty()) return whole;
+  return prune_layers(whole, retained_layers(whole.num_hidden_layers(), std::stod(kept)));
+}
+
+void add_model_quantities(const Catalog& catalog, Quantities& all) {
+  const auto models = std::make_shared<Models>(catalog);
+  for (const auto& [name, property] : properties()) {
+    all[name] = [models, of = property](const QuantityArguments& a) {
+      return Count(of(models->load(a.word(0))));
+    };
+  }
+  add_recorded(models, all);
+  add_estimated(models, all);
+  add_hardware(models, all);
+  all["min"] = [](const QuantityArguments& a) {
+    return a.number(0) < a.number(1) ? a.at(0) : a.at(1);
+  };
+  all["max"] = [](const QuantityArguments& a) {
+    return a.number(0) < a.number(1) ? a.at(1) : a.at(0);
+  };
+}
+
+Quantities make_quantities(const Catalog& catalog) {
+  Quantities all;
+  add_model_quantities(catalog, all);
+  add_slim_quantities(catalog, all);
+  return all;
+}
+
+}  // namespace kvcast::reports
