@@ -11,8 +11,8 @@
 #include "cli/frame/build_facts.h"
 #include "cli/frame/command.h"
 #include "cli/frame/mpirun_environment.h"
-#include "cli/frame/shell_command.h"
 #include "model/base/error.h"
+#include "model/base/shell_command.h"
 #include "model/methods/method.h"
 
 namespace kvcast::cli {

@@ -10,8 +10,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/frame/shell_command.h"
 #include "model/base/error.h"
+#include "model/base/shell_command.h"
 
 namespace kvcast::cli {
 namespace {

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "cli/frame/shell_command.h"
 #include "measure/combined_calibration.h"
 #include "measure/measurements.h"
 #include "model/base/error.h"
-#include "reports/sweep/mpi_ranks.h"
+#include "model/base/shell_command.h"
+#include "model/execute/mpi_messenger.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -93,7 +93,7 @@ void check_rank_points(const std::vector<MeasurePoint>& points, const RankHardwa
   }
   if (wanted == nullptr) return;
   std::string missing;
-  if (!reports::MpiRanks::is_built_in()) {
+  if (!execute::MpiMessenger::is_built_in()) {
     missing = "this kvcast was built without MPI";
   } else if (!run_shell("command -v mpirun", "mpirun", {.limit_s = 10}).failure().empty()) {
     missing = "there is no mpirun on the PATH";

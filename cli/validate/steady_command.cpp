@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "cli/frame/command.h"
-#include "cli/frame/shell_command.h"
 #include "measure/measure_matrix.h"
 #include "measure/settled_rounds.h"
 #include "model/base/error.h"
+#include "model/base/shell_command.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/machine_probe.h"
 #include "roofline/hardware.h"

@@ -1,7 +1,6 @@
 #include "reports/plot/gnuplot.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -11,17 +10,13 @@
 #include <string_view>
 #include <system_error>
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "model/base/error.h"
+#include "model/base/shell_command.h"
 #include "model/io/files/atomic_file.h"
 #include "reports/plot/plot_script.h"
 #include "reports/plot/plot_text.h"
-
-extern char** environ;
 
 namespace kvcast::reports {
 namespace {
@@ -62,41 +57,17 @@ std::string last_line(std::string text) {
 
 /// Runs the script in `folder`. Its output is read only for the error.
 void run_gnuplot(const fs::path& folder, const fs::path& script, const fs::path& picture) {
-  std::array<int, 2> pipe_ends{};
-  if (::pipe2(pipe_ends.data(), O_CLOEXEC) != 0) fail(picture, std::strerror(errno));
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
   // Without the user's ~/.gnuplot, so that a plot looks the same everywhere.
-  std::array<std::string, 3> words = {"gnuplot", "--default-settings",
-                                      "./" + script.filename().string()};
-  std::array<char*, 4> arguments = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  pid_t child = -1;
-  const int error = ::posix_spawnp(&child, "gnuplot", &actions, nullptr, arguments.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::close(pipe_ends[1]);
-  std::string said;
-  std::array<char, 4096> buffer;
-  ssize_t n = 0;
-  while (error == 0 && (n = ::read(pipe_ends[0], buffer.data(), buffer.size())) != 0) {
-    if (n > 0) said.append(buffer.data(), static_cast<std::size_t>(n));
-    if (n < 0 && errno != EINTR) break;
-  }
-  ::close(pipe_ends[0]);
-  if (error == ENOENT) {
+  const ShellRun run =
+      run_shell("cd " + shell_quoted(folder.string()) + " && exec gnuplot --default-settings " +
+                    shell_quoted("./" + script.filename().string()) + " </dev/null 2>&1",
+                picture.string() + ": cannot be drawn", {});
+  const std::string failure = run.failure();
+  if (failure == "exit status 127") {
     fail(picture, "the program gnuplot is not installed; install the package gnuplot-nox");
   }
-  if (error != 0) fail(picture, std::string("gnuplot does not start: ") + std::strerror(error));
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFSIGNALED(status)) {
-    fail(picture, "gnuplot was stopped by signal " + std::to_string(WTERMSIG(status)));
-  }
-  if (WEXITSTATUS(status) != 0) fail(picture, "gnuplot says: " + last_line(said));
+  if (failure.starts_with("ended")) fail(picture, "gnuplot was " + failure);
+  if (!failure.empty()) fail(picture, "gnuplot says: " + last_line(run.output));
 }
 
 /// gnuplot ends with success on a full disk, so the picture's own end is looked at.

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "tests/cli/program.h"
 
 namespace kvcast::cli {

@@ -1,9 +1,12 @@
 // The keys that the command-line contract promises.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "tests/cli/program.h"
 #include "tests/near.h"

@@ -1,8 +1,11 @@
 // What the program says of itself: version, manual page, completion, and the report command.
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include "tests/cli/program.h"
 #include "tests/cli/shell.h"

@@ -2,17 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <fstream>
-#include <sstream>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "model/base/shell_command.h"
 
 namespace kvcast::cli {
 
@@ -24,24 +22,12 @@ struct ProgramResult {
 
 /// `arguments` go through the shell, which runs `before` first: "ulimit -v 1000000;".
 inline ProgramResult run_program(const std::string& arguments, const std::string& before = "") {
-  const std::string errors_file = "/tmp/kvcast_cli_test_" + std::to_string(::getpid());
   // Threads that spin while they wait slow each other down tenfold on a busy machine.
-  const std::string line =
-      before + " OMP_WAIT_POLICY=passive '" KVCAST_PROGRAM "' " + arguments + " 2>" + errors_file;
-  FILE* pipe = ::popen(line.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  ProgramResult result;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    result.output.append(buffer.data(), n);
-  }
-  const int status = ::pclose(pipe);
-  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  std::ostringstream errors;
-  errors << std::ifstream(errors_file).rdbuf();
-  result.errors = errors.str();
-  ::unlink(errors_file.c_str());
-  return result;
+  const ShellRun run =
+      run_shell(before + " OMP_WAIT_POLICY=passive '" KVCAST_PROGRAM "' " + arguments, "kvcast",
+                {.most_output = std::numeric_limits<std::size_t>::max(), .keep_errors = true});
+  const int status = WIFEXITED(run.status) ? WEXITSTATUS(run.status) : 128 + WTERMSIG(run.status);
+  return {status, run.output, run.errors};
 }
 
 /// What the program prints with --json.

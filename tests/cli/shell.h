@@ -1,25 +1,21 @@
 /// Runs other commands than the program under test.
 #pragma once
 
-#include <array>
-#include <cstdio>
+#include <limits>
 #include <string>
 
 #include <doctest/doctest.h>
+
+#include "model/base/shell_command.h"
 
 namespace kvcast::cli {
 
 /// What a shell prints to stdout; the command must succeed.
 inline std::string shell_output(const std::string& command) {
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string output;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), n);
-  }
-  CHECK_MESSAGE(::pclose(pipe) == 0, command);
-  return output;
+  const ShellRun run =
+      run_shell(command, command, {.most_output = std::numeric_limits<std::size_t>::max()});
+  CHECK_MESSAGE(run.failure().empty(), command);
+  return run.output;
 }
 
 }  // namespace kvcast::cli

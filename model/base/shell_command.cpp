@@ -1,4 +1,4 @@
-#include "cli/frame/shell_command.h"
+#include "model/base/shell_command.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 
 #include "model/base/error.h"
 
-namespace kvcast::cli {
+namespace kvcast {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -171,4 +171,4 @@ std::string shell_quoted(const std::string& word) {
   return quoted + "'";
 }
 
-}  // namespace kvcast::cli
+}  // namespace kvcast

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace kvcast::cli {
+namespace kvcast {
 
 /// How long GNU OpenMP's threads wait in a loop, and what says that the limit is ours: commands get
 /// the user's environment.
@@ -39,4 +39,4 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
 /// A word that sh takes as it is.
 std::string shell_quoted(const std::string& word);
 
-}  // namespace kvcast::cli
+}  // namespace kvcast
