@@ -20,6 +20,7 @@
 #include "cli/frame/progress_bar.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/execute/mpi_messenger.h"
 #include "reports/plot/output_check.h"
 #include "reports/plot/plot.h"
 #include "reports/sweep/sweep.h"
@@ -28,8 +29,8 @@
 namespace kvcast::cli {
 namespace {
 
+using execute::Messenger;
 using nlohmann::ordered_json;
-using reports::MpiRanks;
 using reports::SweepGrid;
 using reports::SweepResult;
 using reports::SweepSpec;
@@ -133,7 +134,7 @@ unsigned num_cores() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-unsigned num_threads(const Options& o, const MpiRanks* ranks) {
+unsigned num_threads(const Options& o, const Messenger* ranks) {
   if (o.threads > 0) return static_cast<unsigned>(o.threads);
   const unsigned sharing = ranks == nullptr ? 1u : static_cast<unsigned>(ranks_on_this_machine());
   return std::max(1u, num_cores() / sharing);
@@ -178,17 +179,16 @@ Request parse_request(const Options& o, const Globals& globals) {
 
 /// Under mpirun all ranks come to the same end: of a wrong request rank 0 throws the error, and the
 /// others, which have nothing to add, return nothing.
-std::optional<Request> parse_request(const Options& o, const Globals& globals,
-                                     const MpiRanks* ranks) {
+std::optional<Request> parse_request(const Options& o, const Globals& globals, Messenger* ranks) {
   if (ranks == nullptr) return parse_request(o, globals);
   std::optional<Request> request;
   std::string problem;
   try {
     request = parse_request(o, globals);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     problem = e.what();
   }
-  problem = ranks->first_error(problem, request ? request->grid.fingerprint() : "");
+  problem = first_error(*ranks, problem, request ? request->grid.fingerprint() : "");
   if (problem.empty()) return request;
   if (ranks->rank() == 0) throw Error(problem);
   return std::nullopt;
@@ -285,7 +285,7 @@ void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
 }
 
 /// False when Ctrl-C ended it.
-bool sweep(const Options& o, const Globals& globals, const MpiRanks* ranks) {
+bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   const std::optional<Request> request = parse_request(o, globals, ranks);
   if (!request) return true;
   const bool speaks = ranks == nullptr || ranks->rank() == 0;
@@ -329,16 +329,30 @@ bool sweep(const Options& o, const Globals& globals, const MpiRanks* ranks) {
   return false;
 }
 
+/// A rank waits as long as another one computes.
+constexpr double rank_limit_s = 1e9;
+
 void run(Options o, const Globals& globals) {
   if (o.csv == "-") o.csv.clear();
   bool finished = true;
   {
-    std::optional<MpiRanks> ranks;
+    std::unique_ptr<execute::MpiMessenger> ranks;
     if (launched_by_mpirun()) {
-      if (!MpiRanks::is_built_in() && rank_of_mpirun() > 0) return;  // the first one says it
-      ranks.emplace();
+      if (!execute::MpiMessenger::is_built_in()) {
+        if (rank_of_mpirun() > 0) return;  // the first one says it
+        throw Error(
+            "this kvcast was built without MPI; expected a build that finds Open MPI, or --shard "
+            "I/N in place of mpirun",
+            Fault::Run);
+      }
+      ranks = execute::MpiMessenger::start(rank_limit_s);
     }
-    finished = sweep(o, globals, ranks ? &*ranks : nullptr);
+    try {
+      finished = sweep(o, globals, ranks.get());
+    } catch (...) {
+      if (ranks) ranks->end();  // all ranks come to the same end
+      throw;
+    }
   }
   if (!finished) std::exit(exit_interrupted);
 }

@@ -92,7 +92,7 @@ std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods
 RunRanks::RunRanks(Placement placement, bool searches, double limit_s)
     : placement_(std::move(placement)), searches_(searches), mailboxes_(1, limit_s) {
   if (launched_by_mpirun()) {
-    mpi_ = std::make_unique<execute::MpiMessenger>(limit_s);
+    mpi_ = execute::MpiMessenger::start(limit_s);
   } else {
     local_ = mailboxes_.messenger(0);
   }

@@ -137,15 +137,15 @@ void measure(const Options& o, const Globals& globals, execute::Messenger* messe
 /// Every rank measures; an error of one ends them all.
 void measure_ranks(const Options& o, const Globals& globals) {
   constexpr double limit_s = 600;  // of a round, on the slowest rank
-  execute::MpiMessenger mpi(limit_s);
+  const auto mpi = execute::MpiMessenger::start(limit_s);
   try {
-    measure(o, globals, &mpi);
+    measure(o, globals, mpi.get());
   } catch (const Error& e) {
     std::fprintf(stderr, "kvcast: %s\n", e.what());
     std::fflush(stderr);
-    mpi.abort(e.fault() == Fault::Run ? 1 : 2);
+    mpi->abort(e.fault() == Fault::Run ? 1 : 2);
   }
-  mpi.end();
+  mpi->end();
 }
 
 void import_file(const Options& o, const Globals& globals) {

@@ -68,6 +68,11 @@ class MailboxMessenger : public Messenger {
     }
   }
 
+  bool has_message(std::size_t from) override {
+    const std::lock_guard lock(state_->mutex);
+    return !state_->boxes[rank_ * state_->ranks + from].empty();
+  }
+
   void finish() override {}  // what was sent was copied
 
  private:
@@ -119,8 +124,6 @@ void receive_bytes(Messenger& m, std::size_t from, void* bytes, std::size_t coun
   m.receive(from);
 }
 
-namespace {
-
 void send_text(Messenger& m, std::size_t to, const std::string& text) {
   const std::uint64_t length = text.size();
   send_bytes(m, to, &length, sizeof length);
@@ -134,6 +137,8 @@ std::string receive_text(Messenger& m, std::size_t from) {
   receive_bytes(m, from, text.data(), length);
   return text;
 }
+
+namespace {
 
 /// Rank 0: what the texts of all ranks, an error and something common of each, come to.
 std::string verdict(Messenger& m, const std::string& error, const std::string& common) {

@@ -37,6 +37,8 @@ class Messenger {
   /// Waits for the oldest expected message of a rank that nobody has waited for. Throws Error
   /// (Fault::Run) when it is of another length, or not there within the time limit.
   virtual void receive(std::size_t from) = 0;
+  /// Whether a message that nobody expects yet has come from a rank.
+  virtual bool has_message(std::size_t from) = 0;
   /// Waits until the bytes of all sent messages may change. Throws as receive().
   virtual void finish() = 0;
   /// Moves messages that are on their way; costs little, to be called often.
@@ -65,6 +67,10 @@ Error wrong_length(std::size_t rank, std::size_t from, std::size_t found, std::s
 /// A message of known length, sent and awaited at once.
 void send_bytes(Messenger& m, std::size_t to, const void* bytes, std::size_t count);
 void receive_bytes(Messenger& m, std::size_t from, void* bytes, std::size_t count);
+
+/// A text of any length.
+void send_text(Messenger& m, std::size_t to, const std::string& text);
+std::string receive_text(Messenger& m, std::size_t from);
 
 /// Returns when all ranks have called it.
 void meet(Messenger& m);

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <mpi.h>
@@ -98,59 +99,142 @@ struct Expected {
   std::size_t bytes;                  ///< of all
 };
 
-}  // namespace
+class Ranks final : public MpiMessenger {
+ public:
+  explicit Ranks(double limit_s) : limit_s_(limit_s) {
+    int provided = MPI_THREAD_SINGLE;
+    {
+      const StartWatchdog watchdog(limit_s);
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+    expected_.resize(ranks());
+    if (provided >= MPI_THREAD_SERIALIZED) mover_ = std::thread([this] { keep_moving(); });
+  }
 
-struct MpiMessenger::State {
-  int rank = 0;
-  int ranks = 1;
-  double limit_s = 0;
-  int exceptions = std::uncaught_exceptions();
-  bool ended = false;
+  ~Ranks() override {
+    stop_moving();
+    if (!ended_ && std::uncaught_exceptions() == exceptions_) MPI_Finalize();
+  }
 
-  std::mutex mutex;  ///< for every call of MPI and what follows
-  std::condition_variable changed;
-  std::size_t pending = 0;  ///< messages on their way
-  bool stopping = false;
-  std::vector<std::deque<Expected>> expected;  ///< by sender
+  std::size_t rank() const override { return static_cast<std::size_t>(rank_); }
+  std::size_t ranks() const override { return static_cast<std::size_t>(ranks_); }
+
+  // Sequences go one by one: MPI copies a block from one rank's memory into the other's, but sends
+  // what lies apart in small fragments, each of which both ranks have to look at.
+  void send(std::size_t to, const Rows& rows) override {
+    const std::lock_guard lock(mutex_);
+    const BlockType type(rows.bytes);
+    for (std::size_t s = 0; s < rows.sequences; ++s) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Isend(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(to),
+                      tag, MPI_COMM_WORLD, &request),
+            "MPI_Isend");
+      sent_.push_back({request, to});
+      if (++pending_ == 1) changed_.notify_all();
+    }
+  }
+
+  void expect(std::size_t from, const Rows& rows) override {
+    const std::lock_guard lock(mutex_);
+    const BlockType type(rows.bytes);
+    Expected& expected = expected_[from].emplace_back();
+    expected.bytes = rows.all_bytes();
+    for (std::size_t s = 0; s < rows.sequences; ++s) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Irecv(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(from),
+                      tag, MPI_COMM_WORLD, &request),
+            "MPI_Irecv");
+      expected.requests.push_back(request);
+      if (++pending_ == 1) changed_.notify_all();
+    }
+  }
+
+  void receive(std::size_t from) override {
+    KVCAST_ASSERT(!expected_[from].empty());
+    Expected expected = std::move(expected_[from].front());
+    expected_[from].pop_front();
+    MPI_Count bytes = 0;
+    for (MPI_Request& request : expected.requests) {
+      const MPI_Status status = wait(request, from);
+      MPI_Count of_sequence = 0;
+      MPI_Get_elements_x(&status, MPI_BYTE, &of_sequence);
+      bytes += of_sequence;
+    }
+    if (static_cast<std::size_t>(bytes) != expected.bytes) {
+      throw wrong_length(rank(), from, static_cast<std::size_t>(bytes), expected.bytes);
+    }
+  }
+
+  bool has_message(std::size_t from) override {
+    const std::lock_guard lock(mutex_);
+    int there = 0;
+    check(MPI_Iprobe(static_cast<int>(from), tag, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE),
+          "MPI_Iprobe");
+    return there != 0;
+  }
+
+  void finish() override {
+    for (Sent& sent : sent_) wait(sent.request, sent.to);
+    sent_.clear();
+  }
+
+  void progress() override {
+    const std::lock_guard lock(mutex_);
+    move_messages();
+  }
+
+  void end() override {
+    if (std::exchange(ended_, true)) return;
+    stop_moving();
+    MPI_Finalize();
+  }
+
+ private:
+  void end_all(int status) override {
+    const std::lock_guard lock(mutex_);
+    MPI_Abort(MPI_COMM_WORLD, status);
+  }
+
   struct Sent {
     MPI_Request request;
-    int to;
+    std::size_t to;
   };
-  std::vector<Sent> sent;
-  std::thread progress;
 
   /// Any call lets MPI move the messages that are on their way. Within the lock.
   void move_messages() {
     int there = 0;
-    if (pending > 0) {
+    if (pending_ > 0) {
       MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
     }
   }
 
   void keep_moving() {
-    std::unique_lock lock(mutex);
-    while (!stopping) {
-      changed.wait(lock, [&] { return stopping || pending > 0; });
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      changed_.wait(lock, [&] { return stopping_ || pending_ > 0; });
       move_messages();
-      changed.wait_for(lock, progress_nap, [&] { return stopping; });
+      changed_.wait_for(lock, progress_nap, [&] { return stopping_; });
     }
   }
 
   /// Waits for a request to or from a rank.
   MPI_Status wait(MPI_Request& request, std::size_t peer) {
     const Clock::time_point start = Clock::now();
-    const std::chrono::duration<double> limit(limit_s + stagger_s * rank);
+    const std::chrono::duration<double> limit(limit_s_ + stagger_s * rank_);
     MPI_Status status;
     for (;;) {
       int done = 0;
       {
-        const std::lock_guard lock(mutex);
+        const std::lock_guard lock(mutex_);
         check(MPI_Test(&request, &done, &status), "MPI_Test");
-        if (done != 0) --pending;
+        if (done != 0) --pending_;
       }
       if (done != 0) return status;
       const auto waited = Clock::now() - start;
-      if (waited > limit) throw late(static_cast<std::size_t>(rank), peer, limit_s);
+      if (waited > limit) throw late(static_cast<std::size_t>(rank_), peer, limit_s_);
       if (waited < awake) {
         std::this_thread::yield();
       } else {
@@ -158,113 +242,38 @@ struct MpiMessenger::State {
       }
     }
   }
+
+  void stop_moving() {
+    if (!mover_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    mover_.join();
+  }
+
+  int rank_ = 0;
+  int ranks_ = 1;
+  double limit_s_;
+  int exceptions_ = std::uncaught_exceptions();
+  bool ended_ = false;
+
+  std::mutex mutex_;  ///< for every call of MPI and what follows
+  std::condition_variable changed_;
+  std::size_t pending_ = 0;  ///< messages on their way
+  bool stopping_ = false;
+  std::vector<std::deque<Expected>> expected_;  ///< by sender
+  std::vector<Sent> sent_;
+  std::thread mover_;
 };
+
+}  // namespace
 
 bool MpiMessenger::is_built_in() { return true; }
 
-MpiMessenger::MpiMessenger(double limit_s) : state_(std::make_unique<State>()) {
-  int provided = MPI_THREAD_SINGLE;
-  {
-    const StartWatchdog watchdog(limit_s);
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(MPI_COMM_WORLD, &state_->rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &state_->ranks);
-  state_->limit_s = limit_s;
-  state_->expected.resize(static_cast<std::size_t>(state_->ranks));
-  if (provided >= MPI_THREAD_SERIALIZED) {
-    state_->progress = std::thread([s = state_.get()] { s->keep_moving(); });
-  }
-}
-
-MpiMessenger::~MpiMessenger() {
-  if (std::uncaught_exceptions() == state_->exceptions) {
-    end();
-    return;
-  }
-  // The process is about to end, and mpirun then ends the others.
-  if (state_->progress.joinable()) state_->progress.detach();
-  static_cast<void>(state_.release());  // that thread still uses it
-}
-
-void MpiMessenger::end() {
-  if (state_->ended) return;
-  state_->ended = true;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-    state_->changed.notify_all();
-  }
-  if (state_->progress.joinable()) state_->progress.join();
-  MPI_Finalize();
-}
-
-void MpiMessenger::abort(int status) {
-  const std::lock_guard lock(state_->mutex);
-  MPI_Abort(MPI_COMM_WORLD, status);
-  std::_Exit(status);
-}
-
-std::size_t MpiMessenger::rank() const { return static_cast<std::size_t>(state_->rank); }
-std::size_t MpiMessenger::ranks() const { return static_cast<std::size_t>(state_->ranks); }
-
-// Sequences go one by one: MPI copies a block from one rank's memory into the other's, but sends
-// what lies apart in small fragments, each of which both ranks have to look at.
-void MpiMessenger::send(std::size_t to, const Rows& rows) {
-  const std::lock_guard lock(state_->mutex);
-  const BlockType type(rows.bytes);
-  for (std::size_t s = 0; s < rows.sequences; ++s) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Isend(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(to),
-                    tag, MPI_COMM_WORLD, &request),
-          "MPI_Isend");
-    state_->sent.push_back({request, static_cast<int>(to)});
-    if (++state_->pending == 1) state_->changed.notify_all();
-  }
-}
-
-void MpiMessenger::expect(std::size_t from, const Rows& rows) {
-  const std::lock_guard lock(state_->mutex);
-  const BlockType type(rows.bytes);
-  Expected& expected = state_->expected[from].emplace_back();
-  expected.bytes = rows.all_bytes();
-  for (std::size_t s = 0; s < rows.sequences; ++s) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Irecv(rows.data + s * rows.stride, type.count(), type.get(), static_cast<int>(from),
-                    tag, MPI_COMM_WORLD, &request),
-          "MPI_Irecv");
-    expected.requests.push_back(request);
-    if (++state_->pending == 1) state_->changed.notify_all();
-  }
-}
-
-void MpiMessenger::receive(std::size_t from) {
-  KVCAST_ASSERT(!state_->expected[from].empty());
-  Expected expected = std::move(state_->expected[from].front());
-  state_->expected[from].pop_front();
-  MPI_Count bytes = 0;
-  for (MPI_Request& request : expected.requests) {
-    const MPI_Status status = state_->wait(request, from);
-    MPI_Count of_sequence = 0;
-    MPI_Get_elements_x(&status, MPI_BYTE, &of_sequence);
-    bytes += of_sequence;
-  }
-  if (static_cast<std::size_t>(bytes) != expected.bytes) {
-    throw wrong_length(rank(), from, static_cast<std::size_t>(bytes), expected.bytes);
-  }
-}
-
-void MpiMessenger::finish() {
-  for (State::Sent& sent : state_->sent) {
-    state_->wait(sent.request, static_cast<std::size_t>(sent.to));
-  }
-  state_->sent.clear();
-}
-
-void MpiMessenger::progress() {
-  const std::lock_guard lock(state_->mutex);
-  state_->move_messages();
+std::unique_ptr<MpiMessenger> MpiMessenger::start(double limit_s) {
+  return std::make_unique<Ranks>(limit_s);
 }
 
 }  // namespace kvcast::execute
@@ -273,26 +282,22 @@ void MpiMessenger::progress() {
 
 namespace kvcast::execute {
 
-struct MpiMessenger::State {};
-
 bool MpiMessenger::is_built_in() { return false; }
 
-MpiMessenger::MpiMessenger(double) {
+std::unique_ptr<MpiMessenger> MpiMessenger::start(double) {
   throw Error("this kvcast was built without MPI; expected a build that finds Open MPI",
               Fault::Run);
 }
-MpiMessenger::~MpiMessenger() = default;
-// No object exists, so nobody calls these.
-std::size_t MpiMessenger::rank() const { return 0; }
-std::size_t MpiMessenger::ranks() const { return 1; }
-void MpiMessenger::send(std::size_t, const Rows&) {}
-void MpiMessenger::expect(std::size_t, const Rows&) {}
-void MpiMessenger::receive(std::size_t) {}
-void MpiMessenger::finish() {}
-void MpiMessenger::progress() {}
-void MpiMessenger::end() {}
-void MpiMessenger::abort(int status) { std::_Exit(status); }
 
 }  // namespace kvcast::execute
 
 #endif
+
+namespace kvcast::execute {
+
+void MpiMessenger::abort(int status) {
+  end_all(status);
+  std::_Exit(status);
+}
+
+}  // namespace kvcast::execute

@@ -9,7 +9,8 @@ namespace kvcast::execute {
 
 /// Sends and receives without waiting: progress() between operators and a thread of its own keep
 /// messages moving while the rank computes, and a rank that waits sleeps, so that others on the
-/// machine have its processor.
+/// machine have its processor. When it goes MPI ends, unless an exception is on its way: the other
+/// ranks would not come.
 class MpiMessenger : public Messenger {
  public:
   /// False in a build without MPI.
@@ -18,26 +19,15 @@ class MpiMessenger : public Messenger {
   /// `limit_s` seconds for a message at most, and half a second more for each rank below it, so
   /// that of a chain of waiting ranks the first one tells. Throws Error (Fault::Run) when this
   /// kvcast was built without MPI.
-  explicit MpiMessenger(double limit_s);
-  /// Ends MPI, unless an exception is on its way: the other ranks would not come.
-  ~MpiMessenger() override;
-
-  std::size_t rank() const override;
-  std::size_t ranks() const override;
-  void send(std::size_t to, const Rows& rows) override;
-  void expect(std::size_t from, const Rows& rows) override;
-  void receive(std::size_t from) override;
-  void finish() override;
-  void progress() override;
+  static std::unique_ptr<MpiMessenger> start(double limit_s);
 
   /// Ends MPI now, when all ranks do.
-  void end();
+  virtual void end() = 0;
   /// Ends all ranks with this exit status.
   [[noreturn]] void abort(int status);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  virtual void end_all(int status) = 0;
 };
 
 }  // namespace kvcast::execute

@@ -15,6 +15,7 @@
 namespace kvcast::reports {
 namespace {
 
+using execute::Messenger;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
@@ -38,7 +39,7 @@ std::string pack(const RowBlock& block) {
   return text + block.text;
 }
 
-RowBlock unpack(const std::string& text, int rank) {
+RowBlock unpack(const std::string& text, std::size_t rank) {
   if (text.empty() || text[0] != 'b') {
     throw Error(fmt::format("rank {}: {}", rank, text.empty() ? "" : text.substr(1)), Fault::Run);
   }
@@ -49,61 +50,68 @@ RowBlock unpack(const std::string& text, int rank) {
   return block;
 }
 
+void ask(Messenger& ranks, std::size_t rank, std::int64_t question) {
+  send_bytes(ranks, rank, &question, sizeof question);
+}
+
+std::int64_t next_question(Messenger& ranks) {
+  std::int64_t question = 0;
+  receive_bytes(ranks, 0, &question, sizeof question);
+  return question;
+}
+
 /// The other ranks' blocks, as rank 0 sees them: each rank has one question open at a time, and is
 /// told to stop when this object goes, whatever happened.
 class RemoteBlocks {
  public:
-  RemoteBlocks(const MpiRanks& ranks, std::uint64_t first_point, const BlockList& blocks)
-      : ranks_(ranks), blocks_(blocks), open_(static_cast<std::size_t>(ranks.size()), false) {
-    for (int r = 1; r < ranks.size(); ++r) {
-      ranks.ask(r, static_cast<std::int64_t>(first_point));
-      ask_for_block(r, static_cast<std::uint64_t>(r));
+  RemoteBlocks(Messenger& ranks, std::uint64_t first_point, const BlockList& blocks)
+      : ranks_(ranks), blocks_(blocks), open_(ranks.ranks(), false) {
+    for (std::size_t r = 1; r < ranks.ranks(); ++r) {
+      ask(ranks, r, static_cast<std::int64_t>(first_point));
+      ask_for_block(r, r);
     }
   }
   ~RemoteBlocks() {
-    for (int r = 1; r < ranks_.size(); ++r) {
-      while (open_[static_cast<std::size_t>(r)] && !ranks_.poll_answer(r)) {
-        std::this_thread::sleep_for(rank_nap);
-      }
-      ranks_.ask(r, stop_now);
+    for (std::size_t r = 1; r < ranks_.ranks(); ++r) {
+      if (open_[r]) receive_text(ranks_, r);
+      ask(ranks_, r, stop_now);
     }
   }
   RemoteBlocks(const RemoteBlocks&) = delete;
   RemoteBlocks& operator=(const RemoteBlocks&) = delete;
 
   /// Block `index`, which is rank `r`'s.
-  std::optional<RowBlock> take(int r, std::uint64_t index) {
-    const std::optional<std::string> text = ranks_.poll_answer(r);
-    if (!text) {
+  std::optional<RowBlock> take(std::size_t r, std::uint64_t index) {
+    if (!ranks_.has_message(r)) {
       std::this_thread::sleep_for(rank_nap);
       return std::nullopt;
     }
-    open_[static_cast<std::size_t>(r)] = false;
-    ask_for_block(r, index + static_cast<std::uint64_t>(ranks_.size()));
-    return unpack(*text, r);
+    const std::string text = receive_text(ranks_, r);
+    open_[r] = false;
+    ask_for_block(r, index + ranks_.ranks());
+    return unpack(text, r);
   }
 
  private:
-  void ask_for_block(int r, std::uint64_t index) {
+  void ask_for_block(std::size_t r, std::uint64_t index) {
     if (index >= blocks_.size()) return;
-    ranks_.ask(r, next_block);
-    open_[static_cast<std::size_t>(r)] = true;
+    ask(ranks_, r, next_block);
+    open_[r] = true;
   }
 
-  const MpiRanks& ranks_;
+  Messenger& ranks_;
   const BlockList& blocks_;
   std::vector<bool> open_;
 };
 
 /// What every rank but 0 does: evaluates its blocks and sends them when asked.
-void serve_blocks(const SweepGrid& grid, const SweepOptions& o, const MpiRanks& ranks) {
-  std::int64_t question = ranks.wait_for_question();
+void serve_blocks(const SweepGrid& grid, const SweepOptions& o, Messenger& ranks) {
+  const std::int64_t question = next_question(ranks);
   if (question == stop_now) return;
   const PointRange range{static_cast<std::uint64_t>(question), o.shard.of(grid.num_points()).last};
   const BlockList blocks(grid, range);
-  BlockPool pool(grid, blocks, static_cast<std::uint64_t>(ranks.rank()),
-                 static_cast<std::uint64_t>(ranks.size()), o.num_threads);
-  while (ranks.wait_for_question() != stop_now) {
+  BlockPool pool(grid, blocks, ranks.rank(), ranks.ranks(), o.num_threads);
+  while (next_question(ranks) != stop_now) {
     std::string answer;
     try {
       std::optional<RowBlock> block;
@@ -113,7 +121,7 @@ void serve_blocks(const SweepGrid& grid, const SweepOptions& o, const MpiRanks& 
     } catch (const std::exception& e) {
       answer = std::string("e") + e.what();
     }
-    ranks.answer(answer);
+    send_text(ranks, 0, answer);
   }
 }
 
@@ -176,15 +184,15 @@ class Writer {
 
 /// Takes blocks in turn from this process and, under MPI, from the others until all are written
 /// or it is time to stop.
-void write_blocks(const SweepGrid& grid, const SweepOptions& o, const MpiRanks* ranks,
-                  PointRange range, Writer& writer) {
+void write_blocks(const SweepGrid& grid, const SweepOptions& o, Messenger* ranks, PointRange range,
+                  Writer& writer) {
   const BlockList blocks(grid, range);
-  const std::uint64_t num_ranks = ranks == nullptr ? 1 : static_cast<std::uint64_t>(ranks->size());
+  const std::size_t num_ranks = ranks == nullptr ? 1 : ranks->ranks();
   std::optional<RemoteBlocks> remote;
   if (ranks != nullptr) remote.emplace(*ranks, range.first, blocks);
   BlockPool pool(grid, blocks, 0, num_ranks, o.num_threads);
   for (std::uint64_t index = 0; index < blocks.size() && !writer.must_stop();) {
-    const int rank = static_cast<int>(index % num_ranks);
+    const std::size_t rank = index % num_ranks;
     std::optional<RowBlock> block = rank == 0 ? pool.take(patience) : remote->take(rank, index);
     if (block) {
       writer.append(*block);
@@ -197,11 +205,11 @@ void write_blocks(const SweepGrid& grid, const SweepOptions& o, const MpiRanks* 
 
 /// Rank 0 of several that fails before it asked for blocks: the others wait for a question.
 template <typename Function>
-auto or_stop_others(const MpiRanks* ranks, Function function) {
+auto or_stop_others(Messenger* ranks, Function function) {
   try {
     return function();
   } catch (...) {
-    for (int r = 1; ranks != nullptr && r < ranks->size(); ++r) ranks->ask(r, stop_now);
+    for (std::size_t r = 1; ranks != nullptr && r < ranks->ranks(); ++r) ask(*ranks, r, stop_now);
     throw;
   }
 }
@@ -241,7 +249,7 @@ void check_any_possible(const SweepGrid& grid) {
   throw Error(first);
 }
 
-SweepResult run_sweep(const SweepGrid& grid, const SweepOptions& o, const MpiRanks* ranks) {
+SweepResult run_sweep(const SweepGrid& grid, const SweepOptions& o, Messenger* ranks) {
   SweepResult result;
   if (ranks != nullptr && ranks->rank() > 0) {
     serve_blocks(grid, o, *ranks);

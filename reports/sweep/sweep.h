@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "reports/sweep/mpi_ranks.h"
+#include "model/execute/messenger.h"
 #include "reports/sweep/sweep_blocks.h"
 #include "reports/sweep/sweep_grid.h"
 
@@ -60,6 +60,6 @@ void check_any_possible(const SweepGrid& grid);
 /// With `ranks`, all ranks call it with equal arguments; rank 0 writes and returns the result, the
 /// others return an empty one. Throws Error as SweepFile does.
 SweepResult run_sweep(const SweepGrid& grid, const SweepOptions& options,
-                      const MpiRanks* ranks = nullptr);
+                      execute::Messenger* ranks = nullptr);
 
 }  // namespace kvcast::reports
