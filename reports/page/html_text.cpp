@@ -9,38 +9,12 @@
 
 #include "model/base/quantity.h"
 #include "model/io/files/number_text.h"
+#include "model/io/text/utf8_text.h"
 
 namespace kvcast::reports {
 namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";
-
-/// Bytes of the UTF-8 character that begins `text`; 0 if none does.
-std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  std::size_t length = 0;
-  std::uint32_t code = 0;
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first < 0xE0) {
-    length = 2;
-    code = first & 0x1F;
-  } else if (first >= 0xE0 && first < 0xF0) {
-    length = 3;
-    code = first & 0x0F;
-  } else if (first >= 0xF0 && first < 0xF5) {
-    length = 4;
-    code = first & 0x07;
-  }
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xD800 && code < 0xE000;
-  return overlong || surrogate || code > 0x10FFFF ? 0 : length;
-}
 
 /// Errors, which people read as percentages.
 bool is_share(std::string_view name) {
@@ -55,15 +29,16 @@ bool is_whole(std::string_view text) {
 
 }  // namespace
 
-std::string html_escape(std::string_view text) {
+std::string html_escape(std::string_view raw) {
   std::string out;
-  out.reserve(text.size() + text.size() / 8);
-  while (!text.empty()) {
-    const std::size_t length = character_length(text);
-    const char c = text.front();
+  out.reserve(raw.size() + raw.size() / 8);
+  while (!raw.empty()) {
+    const text::Utf8Character character = text::first_character(raw);
+    const bool whole = character.form == text::Utf8Character::Form::Whole;
+    const char c = raw.front();
     const auto byte = static_cast<unsigned char>(c);
     const bool control = (byte < 0x20 && c != '\t' && c != '\n' && c != '\r') || byte == 0x7F;
-    if (length == 0 || control) {
+    if (!whole || control) {
       out += replacement;
     } else if (c == '&') {
       out += "&amp;";
@@ -76,9 +51,9 @@ std::string html_escape(std::string_view text) {
     } else if (c == '\'') {
       out += "&#39;";
     } else {
-      out += text.substr(0, length);
+      out += raw.substr(0, character.length);
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    raw.remove_prefix(whole ? character.length : 1);
   }
   return out;
 }

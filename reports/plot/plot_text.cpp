@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <cctype>
 
+#include "model/io/text/utf8_text.h"
+
 namespace kvcast::reports {
 namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-/// The bytes of the UTF-8 sequence that starts the text; 0 if none does.
-std::size_t sequence_bytes(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const std::size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (n == 0 || lead > 0xF4 || text.size() < n) return 0;
-  return std::all_of(text.begin() + 1, text.begin() + static_cast<std::ptrdiff_t>(n),
-                     is_continuation)
-             ? n
-             : 0;
-}
 
 }  // namespace
 
@@ -26,17 +17,19 @@ std::size_t num_characters(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return !is_continuation(c); }));
 }
 
-std::string printable(std::string_view text) {
+std::string printable(std::string_view raw) {
   std::string clean;
-  while (!text.empty()) {
-    const std::size_t n = sequence_bytes(text);
-    const bool control = n == 1 && (static_cast<unsigned char>(text[0]) < 0x20 || text[0] == 0x7F);
-    if (n == 0) {
+  while (!raw.empty()) {
+    const auto [form, length] = text::first_character(raw);
+    const bool whole = form == text::Utf8Character::Form::Whole;
+    const bool control =
+        length == 1 && (static_cast<unsigned char>(raw[0]) < 0x20 || raw[0] == 0x7F);
+    if (!whole) {
       clean += "\uFFFD";
     } else {
-      clean += control ? " " : text.substr(0, n);
+      clean += control ? " " : raw.substr(0, length);
     }
-    text.remove_prefix(std::max<std::size_t>(n, 1));
+    raw.remove_prefix(whole ? length : 1);
   }
   return clean;
 }

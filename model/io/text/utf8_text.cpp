@@ -1,9 +1,11 @@
 #include "model/io/text/utf8_text.h"
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include "model/base/error.h"
 
@@ -50,37 +52,16 @@ Utf8Character first_character(std::string_view text) {
 }
 
 char32_t first_code_point(std::string_view text) {
-  const std::size_t length = lead_of(static_cast<unsigned char>(text[0])).length;
-  const auto byte = [&text](std::size_t i) {
-    return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
-  };
-  switch (length) {
-    case 2: return ((byte(0) & 0x1F) << 6) | (byte(1) & 0x3F);
-    case 3: return ((byte(0) & 0x0F) << 12) | ((byte(1) & 0x3F) << 6) | (byte(2) & 0x3F);
-    case 4:
-      return ((byte(0) & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) |
-             (byte(3) & 0x3F);
-    default: return byte(0);
-  }
+  utf8proc_int32_t code_point = 0;
+  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &code_point);
+  return static_cast<char32_t>(code_point);
 }
 
 void append_code_point(std::string& text, char32_t code_point) {
-  const auto put = [&text](char32_t byte) { text += static_cast<char>(byte); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | (code_point >> 6));
-    put(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    put(0xE0 | (code_point >> 12));
-    put(0x80 | ((code_point >> 6) & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  } else {
-    put(0xF0 | (code_point >> 18));
-    put(0x80 | ((code_point >> 12) & 0x3F));
-    put(0x80 | ((code_point >> 6) & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  }
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto size = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes.data());
+  text.append(bytes.begin(), bytes.begin() + size);
 }
 
 std::size_t first_invalid_byte(std::string_view text) {
