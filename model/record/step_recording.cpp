@@ -1,0 +1,143 @@
+#include "model/record/step_recording.h"
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include "model/base/error.h"
+#include "model/graph/work.h"
+
+namespace kvcast {
+namespace {
+
+/// Operators whose work is by rows and elements, so that it does not matter whose rows they are.
+bool works_by_rows(const Op& op) {
+  return std::holds_alternative<Embedding>(op) || std::holds_alternative<Linear>(op) ||
+         std::holds_alternative<Elementwise>(op) || std::holds_alternative<GatedActivation>(op) ||
+         std::holds_alternative<RmsNorm>(op) || std::holds_alternative<LayerNorm>(op) ||
+         std::holds_alternative<Rope>(op) || std::holds_alternative<CacheAppend>(op) ||
+         std::holds_alternative<LastToken>(op);
+}
+
+/// Visible pairs and keys of one sequence under a causal mask.
+struct OfSequence {
+  Count pairs;
+  Count keys;
+};
+OfSequence visible(std::uint64_t window, const Count& tokens, const Count& cached,
+                   Symbols& symbols) {
+  const Mask mask{true, window, cached};
+  return {visible_pairs(mask, tokens, cached + tokens, symbols),
+          visible_keys(mask, tokens, cached + tokens, symbols)};
+}
+
+class StepGraph {
+ public:
+  explicit StepGraph(Recording& recording)
+      : symbols_(recording.symbols),
+        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}} {}
+
+  Graph of(const Graph& prefill) {
+    Graph step;
+    for (const TensorInfo& t : prefill.tensors()) {
+      TensorInfo info = t;
+      if (t.storage != Storage::Weights) side_by_side(info.shape);
+      if (!t.producer) {
+        step.add_tensor(std::move(info));
+        continue;
+      }
+      Node node = prefill.node(*t.producer);
+      put_sums(node.op);
+      step.add_node(std::move(node), std::move(info));
+    }
+    for (const TensorId output : prefill.outputs()) step.mark_output(output);
+    return step;
+  }
+
+  const StepSums& sums() const { return sums_; }
+
+ private:
+  Symbol sum(const char* name, const Count& of_one) {
+    const Count equal = Count(symbol::batch) * of_one;
+    return symbols_.found_by_run(equal, name, equal);
+  }
+
+  /// [batch, prompt_len, ...] and the like in one row.
+  void side_by_side(std::vector<Count>& shape) const {
+    if (shape.size() < 2 || !(shape[0] == Count(symbol::batch) || shape[0] == Count(1))) return;
+    if (shape[1] == length_) {
+      shape[1] = sums_.tokens;
+    } else if (shape[1] == cached_) {
+      shape[1] = sums_.cached;
+    } else if (shape[1] == Count(symbol::kv_len)) {
+      shape[1] = Count(sums_.cached) + sums_.tokens;
+    } else if (shape[1] == Count(1)) {
+      shape[1] = shape[0];  // a row of each sequence
+    } else {
+      throw Error("a step of several sequences cannot be made of rows that it has no sum for");
+    }
+    shape[0] = 1;
+  }
+
+  void put_sums(Op& op) {
+    if (auto* const attention = std::get_if<TiledAttention>(&op)) {
+      const std::uint64_t window = attention->mask.window;
+      if (!sums_.visible.contains(window)) {
+        const OfSequence one = visible(window, length_, cached_, symbols_);
+        const std::string suffix = window > 0 ? "_" + std::to_string(window) : "";
+        sums_.visible[window] = {sum(("step_pairs" + suffix).c_str(), one.pairs),
+                                 sum(("step_keys" + suffix).c_str(), one.keys)};
+      }
+      attention->visible_pairs = sums_.visible[window].pairs;
+      attention->visible_keys = sums_.visible[window].keys;
+    } else if (!works_by_rows(op)) {
+      throw Error("a step of several sequences", "the operator " + std::string(name(op)),
+                  "tiled attention over a cache of all keys and values");
+    }
+  }
+
+  const Count length_ = symbol::prompt_len;
+  const Count cached_ = Count(symbol::kv_len) - symbol::prompt_len;
+  Symbols& symbols_;
+  StepSums sums_;
+};
+
+}  // namespace
+
+StepSums add_step(Recording& recording) {
+  StepGraph step(recording);
+  RecordedPass pass{.name = std::string(step_name), .part = TtftPart::Base};
+  pass.graph = step.of(recording.prefill());
+  pass.tokens = step.sums().tokens;
+  recording.passes.push_back(std::move(pass));
+  return step.sums();
+}
+
+SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
+                        std::span<const StepSequence> sequences) {
+  KVCAST_ASSERT(!sequences.empty());
+  Symbols constants;
+  Count tokens;
+  Count cached;
+  StepSequence most;  // no sum is above that of as many sequences of this length
+  for (const StepSequence& s : sequences) {
+    tokens += s.tokens;
+    cached += s.cached;
+    most = {std::max(most.tokens, s.tokens), std::max(most.cached, s.cached)};
+  }
+  std::vector<FoundCount> found{{sums.tokens, tokens.constant()}, {sums.cached, cached.constant()}};
+  for (const auto& [window, symbols] : sums.visible) {
+    OfSequence all;
+    for (const StepSequence& s : sequences) {
+      const OfSequence one = visible(window, s.tokens, s.cached, constants);
+      all.pairs += one.pairs;
+      all.keys += one.keys;
+    }
+    found.push_back({symbols.pairs, all.pairs.constant()});
+    found.push_back({symbols.keys, all.keys.constant()});
+  }
+  return recording.symbols.resolve({sequences.size(), most.tokens, most.cached + most.tokens},
+                                   found);
+}
+
+}  // namespace kvcast

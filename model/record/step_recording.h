@@ -1,0 +1,46 @@
+/// A server's step: prompt chunks and decode steps of sequences of unequal lengths in one pass.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string_view>
+
+#include "model/record/recording.h"
+
+namespace kvcast {
+
+inline constexpr std::string_view step_name = "step";
+
+/// One sequence's part in a step: a chunk of its prompt, or one token of its output.
+struct StepSequence {
+  std::uint64_t tokens = 1;  ///< that the step computes, at least 1
+  std::uint64_t cached = 0;  ///< before them
+};
+
+/// What of a step is a sum over its sequences. In estimates, where all have one length, the sums
+/// are `batch` times what one sequence has.
+struct StepSums {
+  Symbol tokens;
+  Symbol cached;
+  /// By the layers' window, 0 for none: the (query, key) pairs that are visible, and the keys that
+  /// some query sees.
+  struct Visible {
+    Symbol pairs;
+    Symbol keys;
+  };
+  std::map<std::uint64_t, Visible> visible;
+};
+
+/// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends
+/// with the last token's logits. It is that prefill with the sequences side by side in one row:
+/// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
+/// logits, and attention sees the sums. It is for costs; executors run sequences of one length.
+/// Throws Error when the prefill has operators that are not row by row, as eager attention's.
+StepSums add_step(Recording& recording);
+
+/// Sizes of a step of these sequences, at least one; `batch` is their number.
+SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
+                        std::span<const StepSequence> sequences);
+
+}  // namespace kvcast
