@@ -164,6 +164,9 @@ void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t rows
   }
 }
 
+// Slim's weights of one head lie in rows as wide as the model. Panels of them multiplied by
+// multiply_block reach 0.5 to 1.0 of oneDNN's rate with 16 lanes, 0.5 to 1.1 with 8 and 0.5 to 1.2
+// with 4 (32 to 1024 rows, 64 to 4096 features, one core).
 void multiply(const Product& p, bool transposed) {
   const auto dim = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
   const dnnl_status_t status = dnnl_sgemm('N', transposed ? 'T' : 'N', dim(p.m), dim(p.n), dim(p.k),

@@ -4,9 +4,6 @@
 #include <ostream>
 #include <set>
 
-#include <boost/graph/adjacency_list.hpp>
-#include <boost/graph/topological_sort.hpp>
-
 #include "model/base/error.h"
 #include "model/graph/work.h"
 
@@ -114,27 +111,6 @@ std::vector<NodeId> predecessors(const Graph& graph, NodeId id) {
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
-}
-
-std::size_t critical_path_nodes(const Graph& graph) {
-  using Dag = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS>;
-  const std::size_t n = graph.nodes().size();
-  Dag dag(n);
-  for (std::uint32_t i = 0; i < n; ++i) {
-    for (const NodeId before : predecessors(graph, {i})) boost::add_edge(before.index, i, dag);
-  }
-  std::vector<Dag::vertex_descriptor> reversed;
-  reversed.reserve(n);
-  boost::topological_sort(dag, std::back_inserter(reversed));  // throws on a cycle
-  std::vector<std::size_t> length(n, 1);
-  std::size_t longest = 0;
-  for (auto it = reversed.rbegin(); it != reversed.rend(); ++it) {
-    for (const auto edge : boost::make_iterator_range(boost::in_edges(*it, dag))) {
-      length[*it] = std::max(length[*it], length[boost::source(edge, dag)] + 1);
-    }
-    longest = std::max(longest, length[*it]);
-  }
-  return longest;
 }
 
 std::vector<Count> activation_peaks(const Graph& graph) {

@@ -54,6 +54,9 @@ struct Node {
   int layer = no_layer;
 };
 
+/// Nodes are numbered in a topological order, so that what walks them is a loop and needs no
+/// library; Boost.Graph routes messages over the platform's graph (simulate/platform.h), which has
+/// cycles.
 class Graph {
  public:
   TensorId add_tensor(TensorInfo info);
@@ -77,9 +80,6 @@ class Graph {
 
 /// Nodes that must end before `id` starts.
 std::vector<NodeId> predecessors(const Graph& graph, NodeId id);
-
-/// The length of the longest chain of nodes (Boost.Graph's topological sort).
-std::size_t critical_path_nodes(const Graph& graph);
 
 /// Bytes of live activations, one polynomial for each moment at which they may peak; their maximum
 /// at given sizes is the activation memory of the pass. Nodes run in order, a tensor lives from its

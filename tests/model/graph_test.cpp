@@ -58,18 +58,6 @@ std::uint64_t peak_of(const Graph& g, std::span<const std::uint64_t> values) {
   return peak;
 }
 
-/// The longest chain, by plain recursion over producers.
-std::size_t longest_chain(const Graph& g) {
-  std::vector<std::size_t> length(g.nodes().size(), 1);
-  for (std::size_t i = 0; i < g.nodes().size(); ++i) {
-    for (const TensorId input : g.nodes()[i].inputs) {
-      const auto producer = g.tensor(input).producer;
-      if (producer) length[i] = std::max(length[i], length[producer->index] + 1);
-    }
-  }
-  return *std::max_element(length.begin(), length.end());
-}
-
 Architecture tiny(const std::string& patch = "{}") {
   json config = json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
     "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 3,
@@ -180,23 +168,6 @@ TEST_CASE("graph: predecessors are the producers of the inputs, each once") {
   add(g, {b, a, b, in}, 1);
   CHECK(predecessors(g, {0}).empty());
   CHECK(predecessors(g, {2}) == std::vector<NodeId>{{0}, {1}});
-}
-
-TEST_CASE("graph: the critical path is the longest chain, not the number of nodes") {
-  // a - b - c - e and a - d - e: 4 of 5 nodes
-  Graph g;
-  const TensorId in = g.add_tensor(bytes_tensor(3));
-  const TensorId a = add(g, {in}, 1);
-  const TensorId b = add(g, {a}, 1);
-  const TensorId c = add(g, {b}, 1);
-  const TensorId d = add(g, {a}, 1);
-  add(g, {c, d}, 1);
-  CHECK(critical_path_nodes(g) == 4);
-  CHECK(longest_chain(g) == 4);
-  const Recording r = record(tiny(), {}, {});
-  CHECK(critical_path_nodes(r.prefill()) == longest_chain(r.prefill()));
-  CHECK(critical_path_nodes(r.prefill()) < r.prefill().nodes().size());
-  CHECK(critical_path_nodes(Graph()) == 0);
 }
 
 TEST_CASE("graph: every pass is a chain of producers before readers") {
