@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "cli/frame/build_facts.h"
@@ -115,21 +116,21 @@ int run(int argc, char** argv) {
   app.add_option("--data", globals.data, "folder with models, hardware and published tables")
       ->type_name("DIR");
   app.add_flag("--quiet,-q", globals.quiet, "no messages and no progress on stderr");
-  add_model(app, globals);
-  add_hardware(app, globals);
-  add_estimate(app, globals);
-  add_calibrate(app, globals);
-  add_sweep(app, globals);
-  add_simulate(app, globals);
-  add_run(app, globals);
-  add_choose(app, globals);
-  add_convert(app, globals);
-  add_partition(app, globals);
-  add_reproduce(app, globals);
-  add_report(app, globals);
-  add_validate(app, globals);
-  add_steady(app, globals);
-  add_documents(app);
+  add_model(Command(&app), globals);
+  add_hardware(Command(&app), globals);
+  add_estimate(Command(&app), globals);
+  add_calibrate(Command(&app), globals);
+  add_sweep(Command(&app), globals);
+  add_simulate(Command(&app), globals);
+  add_run(Command(&app), globals);
+  add_choose(Command(&app), globals);
+  add_convert(Command(&app), globals);
+  add_partition(Command(&app), globals);
+  add_reproduce(Command(&app), globals);
+  add_report(Command(&app), globals);
+  add_validate(Command(&app), globals);
+  add_steady(Command(&app), globals);
+  add_documents(Command(&app));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -212,53 +212,53 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
               {"rejected", rejected}});
 }
 
-void add_mlkv(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_mlkv(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "mlkv",
       "How many layers should own keys and values, with how many heads.\n\nExamples:\n"
       "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
       "--context 2k\n"
       "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch\n"
       "  kvcast choose mlkv --model llama-2-7b --memory-budget '40 GB' --batch 16 --context 4k");
-  c->footer(
+  c.footer(
       "Of the forms that fit, those that keep all layers or one head a layer come first: sharing "
       "within\nlayers costs less quality than across them. Among either, more heads in all first, "
       "then more layers.\n--max-batch: larger batches before all that.\nWithout --hardware the "
       "budget has to be given, and nothing is said of speed.");
   const auto o = std::make_shared<MlkvOptions>();
-  o->request.add_choice_flags_to(*c);
+  o->request.add_choice_flags_to(c);
   o->request.needs_hardware = false;
-  c->get_option("--hardware")->required(false);
-  c->add_option("--context", o->context, "tokens in the cache of each sequence")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  CLI::Option* budget = c->add_option("--memory-budget", o->memory_budget,
-                                      "for weights, cache and activations, \"8 GB\" or in bytes; "
-                                      "default: the memory of --hardware");
-  budget->type_name("BYTES");
-  c->add_flag("--max-batch", o->max_batch, "the form for the largest batch first");
-  c->add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")
-      ->type_name("HOW")
-      ->capture_default_str();
-  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { choose_mlkv(*o, globals); });
+  c.flag("--hardware").required(false);
+  c.add_option("--context", o->context, "tokens in the cache of each sequence")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--memory-budget", o->memory_budget,
+               "for weights, cache and activations, \"8 GB\" or in bytes; "
+               "default: the memory of --hardware")
+      .type_name("BYTES");
+  c.add_flag("--max-batch", o->max_batch, "the form for the largest batch first");
+  c.add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")
+      .type_name("HOW")
+      .capture_default_str();
+  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { choose_mlkv(*o, globals); });
 }
 
 }  // namespace
 
-void add_choose(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_choose(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "choose",
       "Pick a method's options under a goal and a budget.\n\nExamples:\n"
       "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
       "--context 2k\n"
       "  kvcast choose mlkv --help");
-  command->require_subcommand(1);
-  add_mlkv(*command, globals);
-  add_choose_slim(*command, globals);
-  add_choose_devices(*command, globals);
-  add_choose_keep_rate(*command, globals);
+  command.require_subcommand(1);
+  add_mlkv(command, globals);
+  add_choose_slim(command, globals);
+  add_choose_devices(command, globals);
+  add_choose_keep_rate(command, globals);
 }
 
 }  // namespace kvcast::cli

@@ -91,30 +91,30 @@ void choose(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_choose_devices(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_choose_devices(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "devices",
       "How many devices pay off for the prefill of one prompt.\n\nExamples:\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 16k\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 2k "
       "--link-gb-per-s 10");
-  c->footer(
+  c.footer(
       "1, 2, 4, ... devices, each chain with its best partition; doubling them pays off as long as "
       "it cuts TTFT by --min-gain.");
   const auto o = std::make_shared<Options>();
-  o->parallel.add_to(*c);
-  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option("--max-devices", o->most_devices, "at most")->type_name("P")->capture_default_str();
-  c->add_option("--min-gain", o->least_gain, "share of TTFT that a doubling must save")
-      ->type_name("SHARE")
-      ->capture_default_str();
-  c->add_flag("--break-even", o->break_even,
-              "from which link at this prompt, and from which prompt over this link, each doubling "
-              "pays off; takes seconds");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { choose(*o, globals); });
+  o->parallel.add_to(c);
+  c.add_option("--prompt-len,-p", o->prompt_len, "tokens")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--max-devices", o->most_devices, "at most").type_name("P").capture_default_str();
+  c.add_option("--min-gain", o->least_gain, "share of TTFT that a doubling must save")
+      .type_name("SHARE")
+      .capture_default_str();
+  c.add_flag("--break-even", o->break_even,
+             "from which link at this prompt, and from which prompt over this link, each doubling "
+             "pays off; takes seconds");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { choose(*o, globals); });
 }
 
 }  // namespace kvcast::cli

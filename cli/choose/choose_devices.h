@@ -5,6 +5,6 @@
 
 namespace kvcast::cli {
 
-void add_choose_devices(CLI::App& command, const Globals& globals);
+void add_choose_devices(Command command, const Globals& globals);
 
 }  // namespace kvcast::cli

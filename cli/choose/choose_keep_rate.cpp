@@ -135,8 +135,8 @@ void run(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
-  CLI::App* c = choose.add_subcommand(
+void add_choose_keep_rate(Command choose, const Globals& globals) {
+  Command c = choose.add_subcommand(
       "keep-rate",
       "How much of a prompt Speculative Prefill may keep for a speed-up, or the speed-up of a "
       "share.\n\nExamples:\n"
@@ -145,28 +145,26 @@ void add_choose_keep_rate(CLI::App& choose, const Globals& globals) {
       "  kvcast choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware "
       "h200 --prompt-len 8k --keep 0.3");
   const auto o = std::make_shared<Options>();
-  o->request.add_choice_flags_to(*c);
-  c->add_option("--speculator", o->speculator, "the model that chooses; default: MODEL itself")
-      ->type_name("MODEL");
-  c->add_option("--prompt-len,-p", o->prompt_len, "prompt tokens")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option("--lookahead", o->lookahead, "queries to choose by, see specprefill")
-      ->type_name("N");
-  c->add_option("--chunk", o->chunk, "tokens that are kept together")->type_name("TOKENS");
-  c->add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
-      ->type_name("TOKENS");
-  c->add_option(
+  o->request.add_choice_flags_to(c);
+  c.add_option("--speculator", o->speculator, "the model that chooses; default: MODEL itself")
+      .type_name("MODEL");
+  c.add_option("--prompt-len,-p", o->prompt_len, "prompt tokens")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--lookahead", o->lookahead, "queries to choose by, see specprefill").type_name("N");
+  c.add_option("--chunk", o->chunk, "tokens that are kept together").type_name("TOKENS");
+  c.add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
+      .type_name("TOKENS");
+  c.add_option(
        "--reuse", o->reuse,
        "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill")
-      ->type_name("none|kept");
-  c->add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base")
-      ->type_name("X");
-  c->add_option("--keep", o->keep, "share of the tokens")->type_name("F");
-  c->add_option("--csv", o->csv, "write the rows, which one is chosen; - is stdout")
-      ->type_name("FILE");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { run(*o, globals); });
+      .type_name("none|kept");
+  c.add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base").type_name("X");
+  c.add_option("--keep", o->keep, "share of the tokens").type_name("F");
+  c.add_option("--csv", o->csv, "write the rows, which one is chosen; - is stdout")
+      .type_name("FILE");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { run(*o, globals); });
 }
 
 }  // namespace kvcast::cli

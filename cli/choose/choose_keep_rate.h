@@ -5,6 +5,6 @@
 
 namespace kvcast::cli {
 
-void add_choose_keep_rate(CLI::App& choose, const Globals& globals);
+void add_choose_keep_rate(Command choose, const Globals& globals);
 
 }  // namespace kvcast::cli

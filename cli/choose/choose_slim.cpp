@@ -196,28 +196,28 @@ void choose(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_choose_slim(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_choose_slim(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "slim",
       "Which form of Slim attention decodes fastest, and from which batch and context on it pays "
       "off.\n\nExamples:\n"
       "  kvcast choose slim --model whisper-large-v3 --hardware h100-sxm --prompt-len 1500 "
       "--output-len 448\n"
       "  kvcast choose slim --model codellama-7b --hardware a100-80gb --batch 4 --prompt-len 16k");
-  c->footer(
+  c.footer(
       "An encoder's states that all layers share count as read once a step where they fit the "
       "device's on-chip memory.");
   const auto o = std::make_shared<Options>();
-  o->request.add_choice_flags_to(*c);
-  c->add_option("--prompt-len", o->request.prompt_len,
-                "prompt tokens; encoder-decoder: encoder length")
-      ->type_name("TOKENS");
-  c->add_option("--output-len", o->request.output_len, "tokens to generate")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { choose(*o, globals); });
+  o->request.add_choice_flags_to(c);
+  c.add_option("--prompt-len", o->request.prompt_len,
+               "prompt tokens; encoder-decoder: encoder length")
+      .type_name("TOKENS");
+  c.add_option("--output-len", o->request.output_len, "tokens to generate")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { choose(*o, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -97,48 +97,48 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
   }
 }
 
-void add_mlkv(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_mlkv(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "mlkv",
       "Multi-layer key-value heads: M layers keep keys and values, of G heads.\n\nExamples:\n"
       "  kvcast convert mlkv weights/pythia-160m pythia-mlkv-12 --kv-layers 4 --kv-heads 3\n"
       "  kvcast convert mlkv weights/smollm2-135m-instruct.gguf smollm2-mlkv --kv-layers 15 "
       "--kv-heads 1 --widen none");
-  c->footer(
+  c.footer(
       "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. As the authors' script does it:\n"
       "--merge sequential --widen copy.");
   const auto o = std::make_shared<MlkvOptions>();
-  add_convert_options(*c, o->common);
-  c->add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
-      ->required()
-      ->type_name("M");
-  c->add_option("--kv-heads", o->kv_heads, "heads that they keep: divides the key-value heads")
-      ->required()
-      ->type_name("G");
-  c->add_option("--merge", o->merge, "across layers: mean, or sequential (the last weighs half)")
-      ->type_name("HOW")
-      ->capture_default_str();
-  c->add_option("--widen", o->widen,
-                "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
-                "weight)")
-      ->type_name("HOW")
-      ->capture_default_str();
-  c->callback([o, &globals] { convert_mlkv(*o, globals); });
+  add_convert_options(c, o->common);
+  c.add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
+      .required()
+      .type_name("M");
+  c.add_option("--kv-heads", o->kv_heads, "heads that they keep: divides the key-value heads")
+      .required()
+      .type_name("G");
+  c.add_option("--merge", o->merge, "across layers: mean, or sequential (the last weighs half)")
+      .type_name("HOW")
+      .capture_default_str();
+  c.add_option("--widen", o->widen,
+               "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
+               "weight)")
+      .type_name("HOW")
+      .capture_default_str();
+  c.callback([o, &globals] { convert_mlkv(*o, globals); });
 }
 
 }  // namespace
 
-void add_convert(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_convert(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "convert",
       "Rewrite a checkpoint for a method.\n\nExamples:\n"
       "  kvcast convert mlkv tests/oracle/gpt_neox mlkv-model --kv-layers 1 --kv-heads 1\n"
       "  kvcast run --model mlkv-model --tokens 1,2,3");
-  command->require_subcommand(1);
-  add_mlkv(*command, globals);
-  add_convert_slim(*command, globals);
-  add_convert_kvp(*command, globals);
-  add_convert_prune(*command, globals);
+  command.require_subcommand(1);
+  add_mlkv(command, globals);
+  add_convert_slim(command, globals);
+  add_convert_kvp(command, globals);
+  add_convert_prune(command, globals);
 }
 
 }  // namespace kvcast::cli

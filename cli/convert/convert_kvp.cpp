@@ -159,53 +159,51 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
 
 }  // namespace
 
-void add_convert_kvp(CLI::App& convert, const Globals& globals) {
-  CLI::App* c = convert.add_subcommand(
+void add_convert_kvp(Command convert, const Globals& globals) {
+  Command c = convert.add_subcommand(
       "kvp",
       "KV Prediction: linear maps from an auxiliary model's keys and values to the base's, fitted "
       "to a text.\n\nExamples:\n"
       "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
       "  kvcast convert kvp --base tests/oracle/openelm --auxiliary openelm-lp --fit ids.json "
       "predictor");
-  c->footer(
+  c.footer(
       "Errors are of keys before the base's norm and rotation, and of values, on windows that were "
       "not fitted. At least as many tokens are fitted as a map's output has unknowns: the "
       "auxiliary\n"
       "layer's features (key-value heads times head size) and a bias.");
   const auto o = std::make_shared<KvpOptions>();
-  c->add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
-      ->required();
-  add_convert_output_options(*c, o->common);
-  c->add_option("--base", o->common.in, "the model whose cache is predicted")
-      ->required()
-      ->type_name("MODEL");
-  c->add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
-      ->required()
-      ->type_name("MODEL");
-  c->add_option("--map", o->map,
-                "the auxiliary layer of each base layer: code, paper, or a file of indices")
-      ->type_name("MAP")
-      ->capture_default_str();
-  c->add_option("--fit", o->text, "a text file, or token ids in a .json")->type_name("TEXT");
-  c->add_flag("--identity", o->identity,
-              "no fit: hand on the auxiliary's keys and values as they are");
-  c->add_option("--ridge", o->ridge, "penalty on the weights, a share of the inputs' spread")
-      ->type_name("X")
-      ->capture_default_str();
-  c->add_option("--window", o->window, "tokens that the models read at a time")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option("--held-out", o->held_out, "share of the text that errors are measured on")
-      ->type_name("F")
-      ->capture_default_str();
-  c->add_option("--csv", o->csv, "errors over layers and positions; - is stdout")
-      ->type_name("FILE");
-  c->add_option("--plot", o->plot,
-                "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
-      ->type_name("FILE");
-  c->add_option("--plot-positions", o->plot_positions, "the same over positions")
-      ->type_name("FILE");
-  c->callback([o, &globals] { convert_kvp(*o, globals); });
+  c.add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
+      .required();
+  add_convert_output_options(c, o->common);
+  c.add_option("--base", o->common.in, "the model whose cache is predicted")
+      .required()
+      .type_name("MODEL");
+  c.add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
+      .required()
+      .type_name("MODEL");
+  c.add_option("--map", o->map,
+               "the auxiliary layer of each base layer: code, paper, or a file of indices")
+      .type_name("MAP")
+      .capture_default_str();
+  c.add_option("--fit", o->text, "a text file, or token ids in a .json").type_name("TEXT");
+  c.add_flag("--identity", o->identity,
+             "no fit: hand on the auxiliary's keys and values as they are");
+  c.add_option("--ridge", o->ridge, "penalty on the weights, a share of the inputs' spread")
+      .type_name("X")
+      .capture_default_str();
+  c.add_option("--window", o->window, "tokens that the models read at a time")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--held-out", o->held_out, "share of the text that errors are measured on")
+      .type_name("F")
+      .capture_default_str();
+  c.add_option("--csv", o->csv, "errors over layers and positions; - is stdout").type_name("FILE");
+  c.add_option("--plot", o->plot,
+               "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
+      .type_name("FILE");
+  c.add_option("--plot-positions", o->plot_positions, "the same over positions").type_name("FILE");
+  c.callback([o, &globals] { convert_kvp(*o, globals); });
 }
 
 }  // namespace kvcast::cli

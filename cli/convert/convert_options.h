@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/frame/command.h"
 #include "cli/frame/progress_bar.h"
 #include "model/base/stopwatch.h"
@@ -20,18 +18,18 @@ struct ConvertOptions {
   bool json = false;
 };
 
-inline void add_convert_output_options(CLI::App& c, ConvertOptions& o) {
+inline void add_convert_output_options(Command c, ConvertOptions& o) {
   c.add_option("--dtype", o.dtype, "of the weights written; computed in fp64")
-      ->type_name("DTYPE")
-      ->capture_default_str();
+      .type_name("DTYPE")
+      .capture_default_str();
   c.add_flag("--json", o.json, "what changed, as one JSON object");
 }
 
-inline void add_convert_options(CLI::App& c, ConvertOptions& o) {
-  c.add_option("IN", o.in, "a folder with config.json and safetensors, or a GGUF file")->required();
+inline void add_convert_options(Command c, ConvertOptions& o) {
+  c.add_option("IN", o.in, "a folder with config.json and safetensors, or a GGUF file").required();
   c.add_option("OUT", o.out,
                "the new folder: config.json, model.safetensors, the tokenizer's files")
-      ->required();
+      .required();
   add_convert_output_options(c, o);
 }
 

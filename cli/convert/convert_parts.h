@@ -5,8 +5,8 @@
 
 namespace kvcast::cli {
 
-void add_convert_kvp(CLI::App& convert, const Globals& globals);
-void add_convert_prune(CLI::App& convert, const Globals& globals);
-void add_convert_slim(CLI::App& convert, const Globals& globals);
+void add_convert_kvp(Command convert, const Globals& globals);
+void add_convert_prune(Command convert, const Globals& globals);
+void add_convert_slim(Command convert, const Globals& globals);
 
 }  // namespace kvcast::cli

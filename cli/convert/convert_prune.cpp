@@ -63,23 +63,23 @@ void convert_prune(const PruneOptions& o, const Globals& globals) {
 
 }  // namespace
 
-void add_convert_prune(CLI::App& convert, const Globals& globals) {
-  CLI::App* c = convert.add_subcommand(
+void add_convert_prune(Command convert, const Globals& globals) {
+  Command c = convert.add_subcommand(
       "prune",
       "Layer pruning: some layers of a decoder-only model, as KV Prediction's auxiliaries "
       "\"LP\".\n\n"
       "Examples:\n"
       "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
       "  kvcast convert prune weights/smollm2-135m-instruct.gguf smollm2-short --keep 0,1,2,28,29");
-  c->footer("The pruned model computes something else; the paper trains it further.");
+  c.footer("The pruned model computes something else; the paper trains it further.");
   const auto o = std::make_shared<PruneOptions>();
-  add_convert_options(*c, o->common);
-  c->add_option("--keep", o->keep,
-                "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
-                "indices: 0 and 1 are lists of one layer, 1.0 is a share")
-      ->required()
-      ->type_name("F|LIST");
-  c->callback([o, &globals] { convert_prune(*o, globals); });
+  add_convert_options(c, o->common);
+  c.add_option("--keep", o->keep,
+               "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
+               "indices: 0 and 1 are lists of one layer, 1.0 is a share")
+      .required()
+      .type_name("F|LIST");
+  c.callback([o, &globals] { convert_prune(*o, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 struct SlimOptions {
   ConvertOptions common;
   RunInputs calibration;
-  std::vector<const CLI::Option*> inputs;  ///< the flags of `calibration`
+  std::vector<Flag> inputs;  ///< the flags of `calibration`
   std::string option = "auto";
   double max_error = 0.01;
   std::string csv;
@@ -66,16 +66,16 @@ std::vector<float> noise(std::size_t count) {
 }
 
 /// At most one input is given, and it says something.
-void check_inputs(const std::vector<const CLI::Option*>& inputs) {
+void check_inputs(const std::vector<Flag>& inputs) {
   std::size_t given = 0;
   std::vector<std::string> names;
-  for (const CLI::Option* input : inputs) {
-    names.push_back(input->get_name());
-    if (input->count() == 0) continue;
+  for (Flag input : inputs) {
+    names.push_back(input.name());
+    if (!input.is_given()) continue;
     ++given;
-    if (!input->as<std::string>().empty()) continue;
-    throw Error(input->get_name(), "an empty text",
-                input->get_type_name().starts_with("FILE")
+    if (!input.text().empty()) continue;
+    throw Error(input.name(), "an empty text",
+                input.type_name().starts_with("FILE")
                     ? "a file"
                     : fmt::format("at least {} tokens", fewest_calibration_tokens));
   }
@@ -306,8 +306,8 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
 
 }  // namespace
 
-void add_convert_slim(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_convert_slim(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "slim",
       "Slim attention: keys, values or inputs are kept, and weights that compute the rest.\n\n"
       "Every layer's attention is tried on real activations; it takes the first form whose keys "
@@ -315,34 +315,32 @@ void add_convert_slim(CLI::App& command, const Globals& globals) {
       "values come out within --max-error, and stays plain when none does.\n\nExamples:\n"
       "  kvcast convert slim weights/whisper-base whisper-slim --calibration-audio speech.wav\n"
       "  kvcast run --model whisper-slim --method slim --audio speech.wav");
-  c->footer(
+  c.footer(
       "auto tries keys, values, then the input, the input first where it is the narrowest; with "
       "rotary positions\nvalues halve the cache at the price of computing all keys at every step. "
       "--option kcache takes keys or nothing.");
   const auto o = std::make_shared<SlimOptions>();
-  add_convert_options(*c, o->common);
-  c->add_option(
-       "--option", o->option,
-       "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid")
-      ->type_name("FORM")
-      ->capture_default_str();
-  c->add_option("--max-error", o->max_error, "of computed keys and values, relative")
-      ->type_name("F")
-      ->capture_default_str();
+  add_convert_options(c, o->common);
+  c.add_option("--option", o->option,
+               "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid")
+      .type_name("FORM")
+      .capture_default_str();
+  c.add_option("--max-error", o->max_error, "of computed keys and values, relative")
+      .type_name("F")
+      .capture_default_str();
   RunInputs& in = o->calibration;
   o->inputs = {
-      c->add_option("--calibration-prompt", in.prompt, "text to try the layers on")
-          ->type_name("TEXT"),
-      c->add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
-          ->type_name("FILE"),
-      c->add_option("--calibration-tokens", in.tokens, "the same as token ids")->type_name("IDS"),
-      c->add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
-          ->type_name("FILE.wav")};
-  c->add_option("--csv", o->csv, "errors by attention, form and storage; - is stdout")
-      ->type_name("FILE");
-  c->add_option("--plot", o->plot, "errors in the written storage, .svg or .png")
-      ->type_name("FILE");
-  c->callback([o, &globals] { convert_slim(*o, globals); });
+      c.add_option("--calibration-prompt", in.prompt, "text to try the layers on")
+          .type_name("TEXT"),
+      c.add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
+          .type_name("FILE"),
+      c.add_option("--calibration-tokens", in.tokens, "the same as token ids").type_name("IDS"),
+      c.add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
+          .type_name("FILE.wav")};
+  c.add_option("--csv", o->csv, "errors by attention, form and storage; - is stdout")
+      .type_name("FILE");
+  c.add_option("--plot", o->plot, "errors in the written storage, .svg or .png").type_name("FILE");
+  c.callback([o, &globals] { convert_slim(*o, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -375,8 +375,8 @@ void run(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_estimate(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_estimate(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "estimate",
       "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
       "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
@@ -385,18 +385,18 @@ void add_estimate(CLI::App& app, const Globals& globals) {
       "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
       "--json");
   const auto options = std::make_shared<Options>();
-  options->request.add_to(*command);
-  command->add_flag("--json", options->json, "one JSON object in base units");
-  options->link.add_to(*command);
-  command->add_option("--plot", options->plot, "draw the operators under the device's roofs")
-      ->type_name("FILE.svg|png");
+  options->request.add_to(command);
+  command.add_flag("--json", options->json, "one JSON object in base units");
+  options->link.add_to(command);
+  command.add_option("--plot", options->plot, "draw the operators under the device's roofs")
+      .type_name("FILE.svg|png");
   command
-      ->add_option("--validation", options->validation,
-                   "stored validations besides the catalog's, for error bounds")
-      ->type_name("FILE|FOLDER");
-  command->add_flag("--breakdown", options->breakdown,
-                    "a row for every operator, and for each of several devices");
-  command->callback([options, &globals] { run(*options, globals); });
+      .add_option("--validation", options->validation,
+                  "stored validations besides the catalog's, for error bounds")
+      .type_name("FILE|FOLDER");
+  command.add_flag("--breakdown", options->breakdown,
+                   "a row for every operator, and for each of several devices");
+  command.callback([options, &globals] { run(*options, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -140,22 +140,21 @@ void show(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_hardware(CLI::App& app, const Globals& globals) {
-  CLI::App* command =
-      app.add_subcommand("hardware",
-                         "The hardware catalog, or any hardware file.\n\nExamples:\n"
-                         "  kvcast hardware show a100-80gb\n"
-                         "  kvcast hardware list --json");
-  command->require_subcommand(1);
+void add_hardware(Command app, const Globals& globals) {
+  Command command = app.add_subcommand("hardware",
+                                       "The hardware catalog, or any hardware file.\n\nExamples:\n"
+                                       "  kvcast hardware show a100-80gb\n"
+                                       "  kvcast hardware list --json");
+  command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
-  CLI::App* list_command = command->add_subcommand("list", "every device of the catalog");
-  list_command->add_flag("--json", options->json, "one JSON list in base units");
-  list_command->callback([options, &globals] { list(globals, options->json); });
+  Command list_command = command.add_subcommand("list", "every device of the catalog");
+  list_command.add_flag("--json", options->json, "one JSON list in base units");
+  list_command.callback([options, &globals] { list(globals, options->json); });
 
-  CLI::App* c = command->add_subcommand("show", "one device: every number with its source");
-  c->add_option("HARDWARE", options->hardware, "catalog name or a JSON file")->required();
-  c->add_flag("--json", options->json, "one JSON object in base units");
-  c->callback([options, &globals] { show(*options, globals); });
+  Command c = command.add_subcommand("show", "one device: every number with its source");
+  c.add_option("HARDWARE", options->hardware, "catalog name or a JSON file").required();
+  c.add_flag("--json", options->json, "one JSON object in base units");
+  c.callback([options, &globals] { show(*options, globals); });
 }
 
 }  // namespace kvcast::cli

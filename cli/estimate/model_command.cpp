@@ -118,30 +118,30 @@ void show(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_model(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand("model",
-                                         "The model catalog, or any config.json.\n\nExamples:\n"
-                                         "  kvcast model show llama-3.1-8b --graph llama.dot\n"
-                                         "  kvcast model list --json");
-  command->require_subcommand(1);
+void add_model(Command app, const Globals& globals) {
+  Command command = app.add_subcommand("model",
+                                       "The model catalog, or any config.json.\n\nExamples:\n"
+                                       "  kvcast model show llama-3.1-8b --graph llama.dot\n"
+                                       "  kvcast model list --json");
+  command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
-  CLI::App* list_command = command->add_subcommand("list", "every model of the catalog");
-  list_command->add_flag("--json", options->json, "one JSON list in base units");
-  list_command->callback([options, &globals] { list(globals, options->json); });
+  Command list_command = command.add_subcommand("list", "every model of the catalog");
+  list_command.add_flag("--json", options->json, "one JSON list in base units");
+  list_command.callback([options, &globals] { list(globals, options->json); });
 
-  CLI::App* c = command->add_subcommand("show", "one model: sizes, parameters, cache per token");
-  c->add_option("MODEL", options->model, "catalog name, config.json, or a folder with one")
-      ->required();
-  c->add_flag("--json", options->json, "one JSON object in base units");
-  c->add_option("--dtype", options->dtype, "of weights and cache")->capture_default_str();
-  c->add_option("--set", options->set, "override a config entry")->type_name("KEY=VALUE");
-  c->add_option("--graph", options->graph, "write the operator graph (Graphviz DOT)")
-      ->type_name("FILE.dot");
-  c->add_option("--pass", options->pass, "of the graph: prefill or decode")->capture_default_str();
-  c->add_option("--attention", options->attention, "of the graph: eager or tiled")
-      ->capture_default_str();
-  c->add_option("--method", options->method, "of the graph")->capture_default_str();
-  c->callback([options, &globals] { show(*options, globals); });
+  Command c = command.add_subcommand("show", "one model: sizes, parameters, cache per token");
+  c.add_option("MODEL", options->model, "catalog name, config.json, or a folder with one")
+      .required();
+  c.add_flag("--json", options->json, "one JSON object in base units");
+  c.add_option("--dtype", options->dtype, "of weights and cache").capture_default_str();
+  c.add_option("--set", options->set, "override a config entry").type_name("KEY=VALUE");
+  c.add_option("--graph", options->graph, "write the operator graph (Graphviz DOT)")
+      .type_name("FILE.dot");
+  c.add_option("--pass", options->pass, "of the graph: prefill or decode").capture_default_str();
+  c.add_option("--attention", options->attention, "of the graph: eager or tiled")
+      .capture_default_str();
+  c.add_option("--method", options->method, "of the graph").capture_default_str();
+  c.callback([options, &globals] { show(*options, globals); });
 }
 
 }  // namespace kvcast::cli

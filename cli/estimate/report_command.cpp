@@ -42,17 +42,17 @@ void run(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_report(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_report(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "report",
       "One HTML page from a folder of results: JSON, CSV, plots and traces.\n\nExamples:\n"
       "  kvcast report results\n"
       "  kvcast report results --output page.html");
   const auto options = std::make_shared<Options>();
-  command->add_option("DIR", options->folder, "folder with what kvcast wrote")->required();
-  command->add_option("--output", options->output, "the page; default DIR/report.html")
-      ->type_name("FILE.html");
-  command->callback([options, &globals] { run(*options, globals); });
+  command.add_option("DIR", options->folder, "folder with what kvcast wrote").required();
+  command.add_option("--output", options->output, "the page; default DIR/report.html")
+      .type_name("FILE.html");
+  command.callback([options, &globals] { run(*options, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -257,10 +257,6 @@ void run(const Options& o, const Globals& globals) {
   print_text(text);
 }
 
-}  // namespace
-
-namespace {
-
 /// By paper, for the help; without a data folder, why there are none.
 std::string tables_text(const Globals& globals) {
   std::string text = "Tables, by paper:";
@@ -278,33 +274,26 @@ std::string tables_text(const Globals& globals) {
 
 }  // namespace
 
-void add_reproduce(CLI::App& app, const Globals& globals) {
-  CLI::App* command =
+void add_reproduce(Command app, const Globals& globals) {
+  Command command =
       app.add_subcommand("reproduce",
                          "Published tables beside what kvcast computes.\n\nExamples:\n"
                          "  kvcast reproduce slim-table1\n"
                          "  kvcast reproduce all --csv reproduced.csv");
-  // Read when help is asked for. CLI11 puts a line end and the plain footer behind it: the last
-  // line.
-  command->footer([command, &globals] {
-    const std::string text = tables_text(globals);
-    const std::size_t last = text.rfind('\n');
-    command->footer(last == std::string::npos ? "" : text.substr(last + 1));
-    return text.substr(0, last);
-  });
+  command.footer([&globals] { return tables_text(globals); });
   const auto options = std::make_shared<Options>();
-  command->add_option("TABLE", options->tables,
-                      "tables or papers; none, or all: every table, one line each");
-  command->add_flag("--json", options->json, "one JSON object with rows and summary");
-  command->add_flag("--summary", options->summary, "one line a table");
-  command->add_flag("--errata", options->errata, "what is wrong in print, one line for each kind");
-  command->add_option("--csv", options->csv, "write the rows")->type_name("FILE");
+  command.add_option("TABLE", options->tables,
+                     "tables or papers; none, or all: every table, one line each");
+  command.add_flag("--json", options->json, "one JSON object with rows and summary");
+  command.add_flag("--summary", options->summary, "one line a table");
+  command.add_flag("--errata", options->errata, "what is wrong in print, one line for each kind");
+  command.add_option("--csv", options->csv, "write the rows").type_name("FILE");
   command
-      ->add_option("--plot", options->plot,
-                   "draw one table of TTFTs over the prompt length; other tables, and several: "
-                   "ours over the published numbers, and measured errors in FILE-errors")
-      ->type_name("FILE.svg|png");
-  command->callback([options, &globals] { run(*options, globals); });
+      .add_option("--plot", options->plot,
+                  "draw one table of TTFTs over the prompt length; other tables, and several: "
+                  "ours over the published numbers, and measured errors in FILE-errors")
+      .type_name("FILE.svg|png");
+  command.callback([options, &globals] { run(*options, globals); });
 }
 
 }  // namespace kvcast::cli

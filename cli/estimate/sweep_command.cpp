@@ -359,42 +359,42 @@ void run(Options o, const Globals& globals) {
 
 }  // namespace
 
-void add_sweep(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand("sweep", description);
-  command->footer(footer);
+void add_sweep(Command app, const Globals& globals) {
+  Command command = app.add_subcommand("sweep", description);
+  command.footer(footer);
   const auto o = std::make_shared<Options>();
   for (const AxisHelp& axis : axis_help) {
-    command->add_option(axis.flags, o->axes[axis.key], axis.text)
-        ->type_name(axis.type)
-        ->allow_extra_args(false)
-        ->group("Axes");
+    command.add_option(axis.flags, o->axes[axis.key], axis.text)
+        .type_name(axis.type)
+        .allow_extra_args(false)
+        .group("Axes");
   }
-  command->add_option("--set", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
-      ->type_name("KEY=LIST")
-      ->allow_extra_args(false)
-      ->group("Axes");
-  command->add_option("--spec", o->spec, "JSON file with axes")->type_name("FILE");
-  command->add_option("--csv", o->csv, "file to write; - or none: standard output")
-      ->type_name("FILE");
+  command.add_option("--set", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
+      .type_name("KEY=LIST")
+      .allow_extra_args(false)
+      .group("Axes");
+  command.add_option("--spec", o->spec, "JSON file with axes").type_name("FILE");
+  command.add_option("--csv", o->csv, "file to write; - or none: standard output")
+      .type_name("FILE");
   command
-      ->add_option("--plot", o->plot,
-                   "picture over the prompt length or, of parts, the methods; .svg or .png")
-      ->type_name("FILE");
+      .add_option("--plot", o->plot,
+                  "picture over the prompt length or, of parts, the methods; .svg or .png")
+      .type_name("FILE");
   command
-      ->add_option("--plot-kind", o->plot_kind,
-                   "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
-                   "each configuration, of what TTFT is made")
-      ->type_name("KIND")
-      ->capture_default_str();
-  command->add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")
-      ->type_name("I/N");
-  command->add_option("--threads", o->threads, "default: one for each core")
-      ->type_name("N")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1024}));
-  command->add_flag("--restart", o->restart, "discard what an earlier run left in FILE.partial");
-  command->add_flag("--dry-run", o->dry_run, "print the number of points and end");
-  command->add_flag("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
-  command->callback([o, &globals] { run(*o, globals); });
+      .add_option("--plot-kind", o->plot_kind,
+                  "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
+                  "each configuration, of what TTFT is made")
+      .type_name("KIND")
+      .capture_default_str();
+  command.add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")
+      .type_name("I/N");
+  command.add_option("--threads", o->threads, "default: one for each core")
+      .type_name("N")
+      .range(std::uint64_t{1}, std::uint64_t{1024});
+  command.add_flag("--restart", o->restart, "discard what an earlier run left in FILE.partial");
+  command.add_flag("--dry-run", o->dry_run, "print the number of points and end");
+  command.add_flag("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
+  command.callback([o, &globals] { run(*o, globals); });
 }
 
 }  // namespace kvcast::cli

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
+#include "cli/frame/arguments.h"
 #include "model/io/weights/catalog.h"
 
 namespace kvcast::cli {
@@ -26,22 +26,22 @@ struct Globals {
 };
 
 /// Registers one subcommand; its callback does the work and throws kvcast::Error.
-void add_model(CLI::App& app, const Globals& globals);
-void add_hardware(CLI::App& app, const Globals& globals);
-void add_calibrate(CLI::App& app, const Globals& globals);
-void add_estimate(CLI::App& app, const Globals& globals);
-void add_run(CLI::App& app, const Globals& globals);
-void add_sweep(CLI::App& app, const Globals& globals);
-void add_choose(CLI::App& app, const Globals& globals);
-void add_convert(CLI::App& app, const Globals& globals);
-void add_partition(CLI::App& app, const Globals& globals);
+void add_model(Command app, const Globals& globals);
+void add_hardware(Command app, const Globals& globals);
+void add_calibrate(Command app, const Globals& globals);
+void add_estimate(Command app, const Globals& globals);
+void add_run(Command app, const Globals& globals);
+void add_sweep(Command app, const Globals& globals);
+void add_choose(Command app, const Globals& globals);
+void add_convert(Command app, const Globals& globals);
+void add_partition(Command app, const Globals& globals);
 /// `kvcast man` and `kvcast completion`, of all commands that `app` has when they run.
-void add_documents(CLI::App& app);
-void add_report(CLI::App& app, const Globals& globals);
-void add_reproduce(CLI::App& app, const Globals& globals);
-void add_simulate(CLI::App& app, const Globals& globals);
-void add_steady(CLI::App& app, const Globals& globals);
-void add_validate(CLI::App& app, const Globals& globals);
+void add_documents(Command app);
+void add_report(Command app, const Globals& globals);
+void add_reproduce(Command app, const Globals& globals);
+void add_simulate(Command app, const Globals& globals);
+void add_steady(Command app, const Globals& globals);
+void add_validate(Command app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.
 void print_json(const nlohmann::ordered_json& document);

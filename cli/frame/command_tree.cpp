@@ -1,5 +1,7 @@
 #include "cli/frame/command_tree.h"
 
+#include <CLI/CLI.hpp>
+
 namespace kvcast::cli {
 namespace {
 

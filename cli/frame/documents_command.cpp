@@ -5,21 +5,22 @@
 
 namespace kvcast::cli {
 
-void add_documents(CLI::App& app) {
-  CLI::App* man = app.add_subcommand("man",
-                                     "The manual page kvcast(1).\n\nExamples:\n"
-                                     "  kvcast man | man -l -\n"
-                                     "  kvcast man >kvcast.1");
-  man->callback([&app] { print_text(man_page(command_tree(app), KVCAST_VERSION)); });
+void add_documents(Command app) {
+  Command man = app.add_subcommand("man",
+                                   "The manual page kvcast(1).\n\nExamples:\n"
+                                   "  kvcast man | man -l -\n"
+                                   "  kvcast man >kvcast.1");
+  man.callback([app] { print_text(man_page(command_tree(app.app()), KVCAST_VERSION)); });
 
-  CLI::App* completion =
+  Command completion =
       app.add_subcommand("completion",
                          "A script that completes kvcast's words in a shell.\n\nExamples:\n"
                          "  source <(kvcast completion bash)\n"
                          "  kvcast completion fish >~/.config/fish/completions/kvcast.fish");
   const auto shell = std::make_shared<std::string>();
-  completion->add_option("SHELL", *shell, "bash, zsh or fish")->required();
-  completion->callback([&app, shell] { print_text(completion_script(command_tree(app), *shell)); });
+  completion.add_option("SHELL", *shell, "bash, zsh or fish").required();
+  completion.callback(
+      [app, shell] { print_text(completion_script(command_tree(app.app()), *shell)); });
 }
 
 }  // namespace kvcast::cli

@@ -16,79 +16,77 @@ DType dtype_or(const std::string& text, const std::string& fallback, const char*
 
 }  // namespace
 
-void RequestOptions::add_device_flags_to(CLI::App& c, bool required) {
+void RequestOptions::add_device_flags_to(Command c, bool required) {
   c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      ->required(required)
-      ->type_name("MODEL");
+      .required(required)
+      .type_name("MODEL");
   c.add_option("--hardware", hardware, "catalog name or a JSON file")
-      ->required(required)
-      ->type_name("HW");
-  c.add_option("--attention", attention, "eager or tiled")
-      ->type_name("KIND")
-      ->capture_default_str();
+      .required(required)
+      .type_name("HW");
+  c.add_option("--attention", attention, "eager or tiled").type_name("KIND").capture_default_str();
   c.add_option("--dtype", dtype, "of weights, activations and cache")
-      ->type_name("DTYPE")
-      ->capture_default_str();
+      .type_name("DTYPE")
+      .capture_default_str();
   c.add_option("--mode", mode, "calibrated or speed-of-light")
-      ->type_name("MODE")
-      ->capture_default_str();
+      .type_name("MODE")
+      .capture_default_str();
 }
 
-void RequestOptions::add_choice_flags_to(CLI::App& c) {
+void RequestOptions::add_choice_flags_to(Command c) {
   add_device_flags_to(c);
   c.add_option("--batch,-b", batch, "sequences processed together")
-      ->type_name("N")
-      ->capture_default_str();
-  c.add_option("--set", set, "override a config entry")->type_name("KEY=VALUE");
+      .type_name("N")
+      .capture_default_str();
+  c.add_option("--set", set, "override a config entry").type_name("KEY=VALUE");
 }
 
-void RequestOptions::add_to(CLI::App& c) {
+void RequestOptions::add_to(Command c) {
   c.add_option("--model,-m", model,
                "catalog name (kvcast model list), config.json, or a folder with one")
-      ->required()
-      ->type_name("MODEL");
+      .required()
+      .type_name("MODEL");
   c.add_option("--hardware", hardware, "catalog name (kvcast hardware list) or a JSON file")
-      ->required()
-      ->type_name("HW");
+      .required()
+      .type_name("HW");
   c.add_option("--method", method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
-      ->type_name("METHOD")
-      ->capture_default_str();
+      .type_name("METHOD")
+      .capture_default_str();
   c.add_option("--attention", attention,
                "eager (scores in memory, as plain PyTorch) or tiled (flash)")
-      ->type_name("KIND")
-      ->capture_default_str();
+      .type_name("KIND")
+      .capture_default_str();
   c.add_option("--elementwise", elementwise,
                "eager or fused kernels for norms, rotations and activations; default as attention")
-      ->type_name("KIND");
+      .type_name("KIND");
   c.add_option("--dtype", dtype, "of weights, activations and cache")
-      ->type_name("DTYPE")
-      ->capture_default_str();
-  c.add_option("--weight-dtype", weight_dtype, "of weights")->type_name("DTYPE");
-  c.add_option("--activation-dtype", activation_dtype, "of activations")->type_name("DTYPE");
-  c.add_option("--cache-dtype", cache_dtype, "of the KV cache")->type_name("DTYPE");
+      .type_name("DTYPE")
+      .capture_default_str();
+  c.add_option("--weight-dtype", weight_dtype, "of weights").type_name("DTYPE");
+  c.add_option("--activation-dtype", activation_dtype, "of activations").type_name("DTYPE");
+  c.add_option("--cache-dtype", cache_dtype, "of the KV cache").type_name("DTYPE");
   c.add_option("--mode", mode,
                "calibrated (datasheet peaks times measured factors) or speed-of-light")
-      ->type_name("MODE")
-      ->capture_default_str();
+      .type_name("MODE")
+      .capture_default_str();
   c.add_option("--logits", logits, "last: head on the last position; all: on every position")
-      ->type_name("WHICH")
-      ->capture_default_str();
+      .type_name("WHICH")
+      .capture_default_str();
   add_unread_rows_flag(c, skip_unread_rows);
   add_semantics_flag(c, semantics);
   c.add_option("--batch,-b", batch, "sequences processed together")
-      ->type_name("N")
-      ->capture_default_str();
+      .type_name("N")
+      .capture_default_str();
   c.add_option("--prompt-len,-p", prompt_len,
                "prompt tokens; encoder length of encoder-decoder models [1024]")
-      ->type_name("TOKENS");
+      .type_name("TOKENS");
   c.add_option("--encoder-tokens", encoder_tokens,
                "encoder length of encoder-decoder models, the same as --prompt-len")
-      ->type_name("TOKENS");
+      .type_name("TOKENS");
   c.add_option("--output-len,-n", output_len, "tokens to generate, the first included")
-      ->type_name("TOKENS")
-      ->capture_default_str();
+      .type_name("TOKENS")
+      .capture_default_str();
   c.add_option("--set", set, "override a config entry, e.g. num_key_value_heads=8")
-      ->type_name("KEY=VALUE");
+      .type_name("KEY=VALUE");
 }
 
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set) {
@@ -103,11 +101,11 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
   return overrides;
 }
 
-void add_semantics_flag(CLI::App& command, std::string& semantics) {
+void add_semantics_flag(Command command, std::string& semantics) {
   command
       .add_option("--semantics", semantics,
                   "of MLKV models: paper, or released for the authors' checkpoints")
-      ->type_name("WHICH");
+      .type_name("WHICH");
 }
 
 void apply_semantics(const std::string& semantics, const Architecture& a,
@@ -136,7 +134,7 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
                       {"semantics", semantics}}});
 }
 
-void add_unread_rows_flag(CLI::App& command, bool& skip) {
+void add_unread_rows_flag(Command command, bool& skip) {
   command.add_flag("--skip-unread-rows", skip,
                    "prefill: rows that no logits need end with the last layer's attention (as in "
                    "llama.cpp)");

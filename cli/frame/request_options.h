@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "cli/frame/arguments.h"
 #include "model/base/error.h"
 #include "roofline/estimator.h"
 
@@ -36,11 +35,11 @@ struct RequestOptions {
   std::vector<std::string> set;
 
   /// All flags.
-  void add_to(CLI::App& command);
+  void add_to(Command command);
   /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.
-  void add_device_flags_to(CLI::App& command, bool required = true);
+  void add_device_flags_to(Command command, bool required = true);
   /// Those that a choice among a method's forms takes: model, device, batch, kernels, dtype, mode.
-  void add_choice_flags_to(CLI::App& command);
+  void add_choice_flags_to(Command command);
 };
 
 /// parse(text), with the flag named in errors.
@@ -58,12 +57,12 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
 
 /// `--semantics`: what an MLKV model's layers read, as the option of the method mlkv, which stands
 /// for the model as it is when the user gave none. Throws Error for other models.
-void add_semantics_flag(CLI::App& command, std::string& semantics);
+void add_semantics_flag(Command command, std::string& semantics);
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
 
 /// `--skip-unread-rows`.
-void add_unread_rows_flag(CLI::App& command, bool& skip);
+void add_unread_rows_flag(Command command, bool& skip);
 
 Lowering parse_lowering(const RequestOptions& o);
 

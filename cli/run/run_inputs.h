@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "cli/frame/arguments.h"
 #include "model/execute/generate.h"
 #include "model/io/text/tokenizer.h"
 
@@ -31,7 +30,7 @@ struct RunInputs {
   std::string prompt_len;  ///< of a prompt made up: for measuring
   std::string batch = "1";
 
-  void add_to(CLI::App& command);
+  void add_to(Command command);
   /// True for a prompt file that is not a .json with token ids.
   bool has_text_file() const;
 };

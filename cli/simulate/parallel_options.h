@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
+#include "cli/frame/arguments.h"
 #include "cli/frame/request_options.h"
 #include "roofline/estimator.h"
 #include "search/chain_links.h"
@@ -21,8 +20,8 @@ struct ParallelOptions {
   std::string algorithm = "balance";
 
   /// `required`: whether the command cannot do without a model and hardware.
-  void add_to(CLI::App& command, bool required = true);
-  void add_algorithm_to(CLI::App& command);
+  void add_to(Command command, bool required = true);
+  void add_algorithm_to(Command command);
 };
 
 struct LinkFlags {
@@ -30,7 +29,7 @@ struct LinkFlags {
   std::string gb_per_s;   ///< empty: that link's
   std::string latency_s;  ///< likewise
 
-  void add_to(CLI::App& command);
+  void add_to(Command command);
 };
 /// Throws Error naming the flag, or the hardware that lists no links.
 search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hardware,

@@ -309,8 +309,8 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
                          format_quantity(searched.ttft_s, Dimension::Seconds), 100 * loss));
 }
 
-void add_search(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_search(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "search",
       "The best partition of one prompt.\n\nExamples:\n"
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
@@ -318,84 +318,83 @@ void add_search(CLI::App& command, const Globals& globals) {
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 2 "
       "--prompt-len 16k --link-gb-per-s 10 --attention eager --json");
   const auto o = std::make_shared<SearchOptions>();
-  o->parallel.add_to(*c, false);
-  o->parallel.add_algorithm_to(*c);
-  c->add_option("--devices", o->devices, "parts of the prompt")->required()->type_name("P");
-  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option(
-       "--objective-command", o->objective_command,
-       "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
-       "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656")
-      ->type_name("CMD");
-  c->add_option("--command-limit-s", o->command_limit_s, "for one run of that command")
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { search_one(*o, globals); });
+  o->parallel.add_to(c, false);
+  o->parallel.add_algorithm_to(c);
+  c.add_option("--devices", o->devices, "parts of the prompt").required().type_name("P");
+  c.add_option("--prompt-len,-p", o->prompt_len, "tokens")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--objective-command", o->objective_command,
+               "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
+               "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656")
+      .type_name("CMD");
+  c.add_option("--command-limit-s", o->command_limit_s, "for one run of that command")
+      .type_name("SECONDS")
+      .capture_default_str();
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { search_one(*o, globals); });
 }
 
-void add_table(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_table(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "table",
       "The best partitions of many prompt lengths.\n\nExamples:\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --devices 4 "
       "--prompt-len 4k..32k:4k --verify");
   const auto o = std::make_shared<TableOptions>();
-  o->parallel.add_to(*c);
-  o->parallel.add_algorithm_to(*c);
-  c->add_option("--devices", o->devices, "numbers of devices")
-      ->type_name("P,...")
-      ->capture_default_str();
-  c->add_option("--prompt-len,-p", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k")
-      ->type_name("TOKENS")
-      ->capture_default_str();
-  c->add_option("--output,-o", o->output, "write the table for kvcast partition lookup")
-      ->type_name("FILE.json");
-  c->add_option("--csv", o->csv, "write the rows; - is stdout")->type_name("FILE");
-  c->add_option("--threads", o->threads, "default: one for each processor")->type_name("N");
-  c->add_flag("--verify", o->verify,
-              "what each entry would lose if it were interpolated from its neighbours");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { make_table(*o, globals); });
+  o->parallel.add_to(c);
+  o->parallel.add_algorithm_to(c);
+  c.add_option("--devices", o->devices, "numbers of devices")
+      .type_name("P,...")
+      .capture_default_str();
+  c.add_option("--prompt-len,-p", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k")
+      .type_name("TOKENS")
+      .capture_default_str();
+  c.add_option("--output,-o", o->output, "write the table for kvcast partition lookup")
+      .type_name("FILE.json");
+  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
+  c.add_option("--threads", o->threads, "default: one for each processor").type_name("N");
+  c.add_flag("--verify", o->verify,
+             "what each entry would lose if it were interpolated from its neighbours");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { make_table(*o, globals); });
 }
 
-void add_lookup(CLI::App& command, const Globals& globals) {
-  CLI::App* c = command.add_subcommand(
+void add_lookup(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
       "lookup",
       "A partition interpolated from a table.\n\nExamples:\n"
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k\n"
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k --verify");
   const auto o = std::make_shared<LookupOptions>();
-  c->add_option("--table", o->table, "a file of kvcast partition table --output")
-      ->required()
-      ->type_name("FILE.json");
-  c->add_option("--devices", o->devices, "parts of the prompt")->required()->type_name("P");
-  c->add_option("--prompt-len,-p", o->prompt_len, "tokens")->required()->type_name("TOKENS");
-  c->add_option("--model,-m", o->model, "refuse a table for another one")->type_name("MODEL");
-  c->add_option("--hardware", o->hardware, "refuse a table for another one")->type_name("HW");
-  c->add_flag("--force", o->force, "take a table for another model or hardware, or of other times");
-  c->add_flag("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
-  c->add_flag("--verify", o->verify, "search too, and say what the interpolation loses");
-  c->add_flag("--json", o->json, "one JSON object in base units");
-  c->callback([o, &globals] { look_up_one(*o, globals); });
+  c.add_option("--table", o->table, "a file of kvcast partition table --output")
+      .required()
+      .type_name("FILE.json");
+  c.add_option("--devices", o->devices, "parts of the prompt").required().type_name("P");
+  c.add_option("--prompt-len,-p", o->prompt_len, "tokens").required().type_name("TOKENS");
+  c.add_option("--model,-m", o->model, "refuse a table for another one").type_name("MODEL");
+  c.add_option("--hardware", o->hardware, "refuse a table for another one").type_name("HW");
+  c.add_flag("--force", o->force, "take a table for another model or hardware, or of other times");
+  c.add_flag("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
+  c.add_flag("--verify", o->verify, "search too, and say what the interpolation loses");
+  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.callback([o, &globals] { look_up_one(*o, globals); });
 }
 
 }  // namespace
 
-void add_partition(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_partition(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "partition",
       "Partitions of a prompt over a chain of devices (KV-Runahead).\n\nExamples:\n"
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
       "--prompt-len 16k\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json");
-  command->require_subcommand(1);
-  add_search(*command, globals);
-  add_table(*command, globals);
-  add_lookup(*command, globals);
+  command.require_subcommand(1);
+  add_search(command, globals);
+  add_table(command, globals);
+  add_lookup(command, globals);
 }
 
 }  // namespace kvcast::cli

@@ -212,8 +212,8 @@ void run(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, const Globals& globals) {
-  CLI::App* c = app.add_subcommand(
+void add_calibrate(Command app, const Globals& globals) {
+  Command c = app.add_subcommand(
       "calibrate",
       "Measures this machine and writes a hardware file for estimates of runs on it: fp32, on the "
       "CPU. Under mpirun every rank measures at the same time, and the link between them too. Or "
@@ -226,24 +226,24 @@ void add_calibrate(CLI::App& app, const Globals& globals) {
       "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
-  c->add_option("-o,--output", options->output, "the hardware file; its name is the file's")
-      ->required();
-  c->add_option("--import", options->import_file,
-                "a CSV of micro-benchmarks in the place of measuring")
-      ->type_name("FILE.csv");
-  c->add_option("--hardware", options->hardware,
-                "--import: the device whose peaks, sizes and links hold; none: the best rates of "
-                "the file are its peaks")
-      ->type_name("HW");
-  c->add_option("--combine", options->combine,
-                "medians of these calibrations of one machine in the place of measuring")
-      ->type_name("FILE.json");
-  c->add_flag("--quick", options->quick, "fewer rounds: under 20 s");
-  c->add_flag("--force", options->force, "write the file even when the medians do not settle");
-  c->add_option("--threads", options->threads, "threads of the executor; 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->type_name("N");
-  c->callback([options, &globals] { run(*options, globals); });
+  c.add_option("-o,--output", options->output, "the hardware file; its name is the file's")
+      .required();
+  c.add_option("--import", options->import_file,
+               "a CSV of micro-benchmarks in the place of measuring")
+      .type_name("FILE.csv");
+  c.add_option("--hardware", options->hardware,
+               "--import: the device whose peaks, sizes and links hold; none: the best rates of "
+               "the file are its peaks")
+      .type_name("HW");
+  c.add_option("--combine", options->combine,
+               "medians of these calibrations of one machine in the place of measuring")
+      .type_name("FILE.json");
+  c.add_flag("--quick", options->quick, "fewer rounds: under 20 s");
+  c.add_flag("--force", options->force, "write the file even when the medians do not settle");
+  c.add_option("--threads", options->threads, "threads of the executor; 0: all cores")
+      .range(0, 1024)
+      .type_name("N");
+  c.callback([options, &globals] { run(*options, globals); });
 }
 
 }  // namespace kvcast::cli

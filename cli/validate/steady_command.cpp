@@ -67,8 +67,8 @@ void run(const Options& o, const Globals& globals) {
 
 }  // namespace
 
-void add_steady(CLI::App& app, const Globals& globals) {
-  CLI::App* c = app.add_subcommand(
+void add_steady(Command app, const Globals& globals) {
+  Command c = app.add_subcommand(
       "steady",
       "Runs a command while this machine is as it was calibrated, and prints what it printed: for "
       "benchmarks on a machine that is shared. Arithmetic and memory are looked at before and "
@@ -77,22 +77,22 @@ void add_steady(CLI::App& app, const Globals& globals) {
       "  kvcast steady --hardware this-machine.json 'llama-bench -m model.gguf -t 2 -o csv' "
       ">run.csv");
   const auto options = std::make_shared<Options>();
-  c->add_option("command", options->command, "a line for sh")->required()->type_name("COMMAND");
-  c->add_option("--hardware", options->hardware, "of this machine, as calibrate writes it")
-      ->required()
-      ->type_name("HW");
-  c->add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
-      ->check(CLI::Range(1.0, 1e9))  // some thousands take any machine, as tests do
-      ->type_name("PERCENT")
-      ->capture_default_str();
-  c->add_option("--looks", options->looks_again,
-                "looks at a machine in another state, a second apart, before it is given up")
-      ->capture_default_str();
-  c->add_flag("--force", options->force, "print what there is when the machine does not come back");
-  c->add_option("--threads", options->threads, "threads that look; 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->type_name("N");
-  c->callback([options, &globals] { run(*options, globals); });
+  c.add_option("command", options->command, "a line for sh").required().type_name("COMMAND");
+  c.add_option("--hardware", options->hardware, "of this machine, as calibrate writes it")
+      .required()
+      .type_name("HW");
+  c.add_option("--tolerance", options->tolerance, "per cent that rates may differ by")
+      .range(1.0, 1e9)  // some thousands take any machine, as tests do
+      .type_name("PERCENT")
+      .capture_default_str();
+  c.add_option("--looks", options->looks_again,
+               "looks at a machine in another state, a second apart, before it is given up")
+      .capture_default_str();
+  c.add_flag("--force", options->force, "print what there is when the machine does not come back");
+  c.add_option("--threads", options->threads, "threads that look; 0: all cores")
+      .range(0, 1024)
+      .type_name("N");
+  c.callback([options, &globals] { run(*options, globals); });
 }
 
 }  // namespace kvcast::cli

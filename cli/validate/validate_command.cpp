@@ -24,8 +24,8 @@ void run(const ValidateOptions& o, const Globals& globals) {
 
 }  // namespace
 
-void add_validate(CLI::App& app, const Globals& globals) {
-  CLI::App* command = app.add_subcommand(
+void add_validate(Command app, const Globals& globals) {
+  Command command = app.add_subcommand(
       "validate",
       "Hold what is predicted against what is.\n\nExamples:\n"
       "  kvcast validate --measurements data/measurements/public_llm_latency.csv\n"
@@ -33,15 +33,15 @@ void add_validate(CLI::App& app, const Globals& globals) {
       "  kvcast validate --measure --quick --hardware this-machine.json --csv validation.csv\n"
       "  kvcast validate --measure --hardware this-machine.json --rank-hardware one-of-two.json "
       "--csv validation.csv");
-  command->require_subcommand(0, 1);
+  command.require_subcommand(0);
   const auto o = std::make_shared<ValidateOptions>();
-  o->add_to(*command);
+  o->add_to(command);
   // With a subcommand the flags of this one mean nothing.
-  command->callback([o, command, &globals] {
-    if (command->get_subcommands().empty()) run(*o, globals);
+  command.callback([o, command, &globals] {
+    if (!command.has_subcommand()) run(*o, globals);
   });
-  add_validate_kvp(*command, globals);
-  add_validate_quality(*command, globals);
+  add_validate_kvp(command, globals);
+  add_validate_quality(command, globals);
 }
 
 }  // namespace kvcast::cli

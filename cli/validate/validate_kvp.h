@@ -5,6 +5,6 @@
 
 namespace kvcast::cli {
 
-void add_validate_kvp(CLI::App& validate, const Globals& globals);
+void add_validate_kvp(Command validate, const Globals& globals);
 
 }  // namespace kvcast::cli

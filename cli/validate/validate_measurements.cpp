@@ -118,64 +118,61 @@ void check_plot(const ValidateOptions& o) {
   }
 }
 
-void ValidateOptions::add_to(CLI::App& c) {
+void ValidateOptions::add_to(Command c) {
   c.add_option(
        "--measurements", measurements,
        "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
        "files are runs of the same rows, whose medians are taken")
-      ->type_name("FILE ...");
+      .type_name("FILE ...");
   c.add_flag("--measure", measure,
              "run models of random weights here: a matrix of models, methods, kernels and sizes");
   c.add_flag("--quick", quick, "--measure: a small matrix");
   c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
   c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
   c.add_option("--rounds", rounds, "--measure: runs of each row, whose medians it has; default: 3")
-      ->check(CLI::Range(1, 1000))
-      ->type_name("N");
+      .range(1, 1000)
+      .type_name("N");
   c.add_option("--steady", steady,
                "--measure: count rounds while this machine computes and reads memory as its "
                "hardware file says, at most so many per cent from it")
-      ->check(CLI::Range(1.0, 1000.0))
-      ->type_name("PERCENT");
-  c.add_option("--threads,-t", threads, "--measure: 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->type_name("N");
+      .range(1.0, 1000.0)
+      .type_name("PERCENT");
+  c.add_option("--threads,-t", threads, "--measure: 0: all cores").range(0, 1024).type_name("N");
   c.add_option("--hardware", hardware,
                "forecast for this device: of rows that name none, or that name it or NAME")
-      ->type_name("[NAME=]HW");
+      .type_name("[NAME=]HW");
   c.add_option("--rank-hardware", rank_hardware,
                "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
                "on the device that mpirun -n 2 kvcast calibrate wrote")
-      ->type_name("HW");
-  c.add_option("--model,-m", model, "of rows that name none; --measure: a list")
-      ->type_name("MODEL");
-  c.add_option("--method", method, "likewise [plain]")->type_name("METHOD");
-  c.add_option("--attention", attention, "likewise: eager or tiled [tiled]")->type_name("KIND");
+      .type_name("HW");
+  c.add_option("--model,-m", model, "of rows that name none; --measure: a list").type_name("MODEL");
+  c.add_option("--method", method, "likewise [plain]").type_name("METHOD");
+  c.add_option("--attention", attention, "likewise: eager or tiled [tiled]").type_name("KIND");
   c.add_option("--dtype", dtype, "of rows that name none; over what llama-bench says")
-      ->type_name("DTYPE");
+      .type_name("DTYPE");
   c.add_option("--batch,-b", batch,
                "of rows that have none; over what vLLM says; --measure: a list")
-      ->type_name("N");
-  c.add_option("--prompt-len,-p", prompt_len, "likewise")->type_name("TOKENS");
+      .type_name("N");
+  c.add_option("--prompt-len,-p", prompt_len, "likewise").type_name("TOKENS");
   c.add_option("--output-len,-n", output_len, "of rows that have none, or of the matrix")
-      ->type_name("TOKENS");
+      .type_name("TOKENS");
   c.add_option("--rows", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
-      ->type_name("FILTER");
+      .type_name("FILTER");
   c.add_option("--fit", fit,
                "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
                "tiled_attention_rate, operator_latency, ...")
-      ->type_name("FACTOR,...");
+      .type_name("FACTOR,...");
   c.add_option("--fit-rows", fit_rows, "fit to these rows and report the error of the others")
-      ->type_name("FILTER");
+      .type_name("FILTER");
   c.add_option("--output,-o", output, "write the device with the fitted factors")
-      ->type_name("HW.json");
+      .type_name("HW.json");
   c.add_option("--store", store,
                "keep the errors for the error bounds of estimate and sweep, which read "
                "DATA/validation/*.json and HW.validation.json beside a file HW.json")
-      ->type_name("FILE.json");
-  c.add_option("--csv", csv, "write the rows; --measure: grows row by row")->type_name("FILE");
+      .type_name("FILE.json");
+  c.add_option("--csv", csv, "write the rows; --measure: grows row by row").type_name("FILE");
   c.add_option("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
-      ->type_name("FILE.svg|png");
+      .type_name("FILE.svg|png");
   c.add_flag("--json", json, "one JSON object in base units");
 }
 

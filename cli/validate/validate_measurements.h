@@ -40,7 +40,7 @@ struct ValidateOptions {
   bool force = false;
   bool json = false;
 
-  void add_to(CLI::App& command);
+  void add_to(Command command);
 };
 
 void validate_measurements(const ValidateOptions& o, const Globals& globals);

@@ -1,0 +1,105 @@
+#include "cli/frame/arguments.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace kvcast::cli {
+
+Flag& Flag::type_name(const std::string& word) {
+  option_->type_name(word);
+  return *this;
+}
+
+Flag& Flag::required(bool is_required) {
+  option_->required(is_required);
+  return *this;
+}
+
+Flag& Flag::capture_default_str() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Flag& Flag::range(int least, int most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag& Flag::range(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag& Flag::range(std::uint64_t least, std::uint64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag& Flag::positive() {
+  option_->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Flag& Flag::group(const std::string& heading) {
+  option_->group(heading);
+  return *this;
+}
+
+Flag& Flag::expected(int least, int most) {
+  option_->expected(least, most);
+  return *this;
+}
+
+Flag& Flag::allow_extra_args(bool allowed) {
+  option_->allow_extra_args(allowed);
+  return *this;
+}
+
+bool Flag::is_given() const { return option_->count() > 0; }
+std::string Flag::name() const { return option_->get_name(); }
+std::string Flag::type_name() const { return option_->get_type_name(); }
+std::string Flag::text() const { return option_->as<std::string>(); }
+
+Command Command::add_subcommand(const std::string& name, const std::string& description) {
+  return Command(app_->add_subcommand(name, description));
+}
+
+template <typename Value>
+Flag Command::add_option(const std::string& names, Value& value, const std::string& help) {
+  return Flag(app_->add_option(names, value, help));
+}
+template Flag Command::add_option(const std::string&, std::string&, const std::string&);
+template Flag Command::add_option(const std::string&, std::vector<std::string>&,
+                                  const std::string&);
+template Flag Command::add_option(const std::string&, std::optional<std::string>&,
+                                  const std::string&);
+template Flag Command::add_option(const std::string&, std::optional<double>&, const std::string&);
+template Flag Command::add_option(const std::string&, int&, const std::string&);
+template Flag Command::add_option(const std::string&, unsigned&, const std::string&);
+template Flag Command::add_option(const std::string&, double&, const std::string&);
+template Flag Command::add_option(const std::string&, std::uint64_t&, const std::string&);
+
+Flag Command::add_flag(const std::string& names, bool& value, const std::string& help) {
+  return Flag(app_->add_flag(names, value, help));
+}
+
+Flag Command::flag(const std::string& name) const { return Flag(app_->get_option(name)); }
+
+void Command::footer(const std::string& text) { app_->footer(text); }
+void Command::footer(std::function<std::string()> text) {
+  // CLI11 puts a line end and the plain footer after it: that is the text's last line.
+  app_->footer([app = app_, text = std::move(text)] {
+    const std::string all = text();
+    const std::size_t last = all.rfind('\n');
+    app->footer(last == std::string::npos ? "" : all.substr(last + 1));
+    return all.substr(0, last);
+  });
+}
+void Command::callback(std::function<void()> work) { app_->callback(std::move(work)); }
+void Command::require_subcommand(std::size_t least) { app_->require_subcommand(least, 1); }
+bool Command::has_subcommand() const { return !app_->get_subcommands().empty(); }
+
+}  // namespace kvcast::cli

@@ -1,0 +1,75 @@
+/// Commands and their flags. CLI11 parses them, but only arguments.cpp, command_tree.cpp and
+/// main.cpp see its header: compiled anew in each command it would cost half of the program's
+/// build.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace kvcast::cli {
+
+/// A flag with a value, a flag without one, or a positional argument.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+
+  /// What stands for the value in --help: "FILE", "TOKENS".
+  Flag& type_name(const std::string& word);
+  Flag& required(bool is_required = true);
+  /// Shows the variable's value now as the default in --help.
+  Flag& capture_default_str();
+  Flag& range(int least, int most);
+  Flag& range(double least, double most);
+  Flag& range(std::uint64_t least, std::uint64_t most);
+  Flag& positive();
+  /// The heading that --help puts it under; empty: it is not shown.
+  Flag& group(const std::string& heading);
+  /// So many values; `most` below 0: any number.
+  Flag& expected(int least, int most);
+  /// Whether a list goes on with the next word: --flag a b.
+  Flag& allow_extra_args(bool allowed);
+
+  bool is_given() const;
+  std::string name() const;
+  std::string type_name() const;
+  /// As it was given.
+  std::string text() const;
+
+ private:
+  CLI::Option* option_;
+};
+
+/// The program or one of its subcommands; a handle, cheap to copy.
+class Command {
+ public:
+  explicit Command(CLI::App* app) : app_(app) {}
+
+  Command add_subcommand(const std::string& name, const std::string& description);
+  /// Of `Value`: text, a number, or a list of text, as arguments.cpp instantiates it.
+  template <typename Value>
+  Flag add_option(const std::string& names, Value& value, const std::string& help);
+  Flag add_flag(const std::string& names, bool& value, const std::string& help);
+  Flag flag(const std::string& name) const;
+
+  void footer(const std::string& text);
+  /// Of a text that is made when help is asked for.
+  void footer(std::function<std::string()> text);
+  /// What to do when the command was given and parsed.
+  void callback(std::function<void()> work);
+  void require_subcommand(std::size_t least = 1);
+  bool has_subcommand() const;  ///< was one given?
+
+  CLI::App& app() const { return *app_; }
+
+ private:
+  CLI::App* app_;
+};
+
+}  // namespace kvcast::cli
