@@ -14,6 +14,7 @@
 #include "model/record/recording.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 namespace fs = std::filesystem;
@@ -24,23 +25,6 @@ const Catalog& catalog() {
   static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
   return c;
 }
-
-/// A folder that is gone when the test ends.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& name)
-      : path_(fs::temp_directory_path() / ("kvcast-catalog-test-" + name)) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 }  // namespace
 
@@ -112,8 +96,8 @@ TEST_CASE("catalog: a name never leaves its folder") {
 }
 
 TEST_CASE("catalog: a file or a checkpoint folder is a model, named after itself") {
-  const TemporaryFolder folder("checkpoint");
-  const fs::path checkpoint = folder.path() / "my-model";
+  const TestFolder folder;
+  const fs::path checkpoint = folder / "my-model";
   fs::create_directory(checkpoint);
   CHECK(message_of([&] {
           load_model(catalog(), checkpoint.string());
@@ -123,12 +107,12 @@ TEST_CASE("catalog: a file or a checkpoint folder is a model, named after itself
   CHECK(a.name == "my-model");
   CHECK(a.hidden_size == 512);
   CHECK(load_model(catalog(), (checkpoint / "config.json").string()).name == "my-model");
-  fs::copy_file(checkpoint / "config.json", folder.path() / "other.json");
-  CHECK(load_model(catalog(), (folder.path() / "other.json").string()).name == "other");
+  fs::copy_file(checkpoint / "config.json", folder / "other.json");
+  CHECK(load_model(catalog(), (folder / "other.json").string()).name == "other");
 }
 
 TEST_CASE("catalog: a GGUF file is a model, named after itself, and overrides reach it") {
-  const TemporaryFolder folder("gguf");
+  const TestFolder folder;
   GgufWriter w;
   w.text("general.architecture", "llama");
   w.text("general.name", "Another name");
@@ -140,7 +124,7 @@ TEST_CASE("catalog: a GGUF file is a model, named after itself, and overrides re
   w.whole("llama.attention.head_count_kv", 3);
   w.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   w.zeros("token_embd.weight", {24, 50});
-  const std::string path = (folder.path() / "tiny.gguf").string();
+  const std::string path = (folder / "tiny.gguf").string();
   std::ofstream(path, std::ios::binary) << w.bytes();
 
   const Architecture a = load_model(catalog(), path);
@@ -161,8 +145,8 @@ TEST_CASE("catalog: a GGUF file is a model, named after itself, and overrides re
 }
 
 TEST_CASE("catalog: errors in a config name its file") {
-  const TemporaryFolder folder("broken");
-  const fs::path file = folder.path() / "broken.json";
+  const TestFolder folder;
+  const fs::path file = folder / "broken.json";
   for (const std::string content :
        {"", "[]", "{\"model_type\": \"llama\"", "{}", "{\"model_type\": \"llama\"}", "\x80\x81"}) {
     std::ofstream(file, std::ios::binary) << content;
@@ -182,7 +166,7 @@ TEST_CASE("catalog: overrides reach the config") {
 }
 
 TEST_CASE("catalog: a data folder without models is refused") {
-  const TemporaryFolder folder("empty");
+  const TestFolder folder;
   const std::string line = message_of([&] { Catalog c(folder.path()); });
   CHECK(line.starts_with("data folder " + folder.path().string()));
   CHECK(line.find("models") != std::string::npos);

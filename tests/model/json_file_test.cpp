@@ -12,6 +12,7 @@
 
 #include "model/base/error.h"
 #include "tests/model/message_of.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -19,20 +20,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A file that is gone when the test ends.
+/// A file of its own for a test, gone at its end.
 class TemporaryFile {
  public:
-  TemporaryFile(const std::string& name, const std::string& content)
-      : path_(fs::temp_directory_path() / ("kvcast-json-file-test-" + name)) {
-    std::ofstream(path_, std::ios::binary) << content;
+  explicit TemporaryFile(const std::string& content) {
+    std::ofstream(path(), std::ios::binary) << content;
   }
-  ~TemporaryFile() { fs::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const fs::path& path() const { return path_; }
+  fs::path path() const { return folder_ / "file.json"; }
 
  private:
-  fs::path path_;
+  TestFolder folder_;
 };
 
 bool has(const std::string& text, const std::string& part) {
@@ -55,7 +52,7 @@ struct BadValue {
 }  // namespace
 
 TEST_CASE("json_file: a valid file is read whole") {
-  const TemporaryFile file("good", R"({"a": [1, 2.5, "x"], "b": null})");
+  const TemporaryFile file(R"({"a": [1, 2.5, "x"], "b": null})");
   CHECK(read_json_file(file.path())["a"][1] == 2.5);
 }
 
@@ -78,7 +75,7 @@ TEST_CASE("json_file: malformed JSON is one line that names the file and what is
       BadFile{"leading-zero", R"({"a": 010})", "not valid JSON"},
   };
   for (const BadFile& f : files) {
-    const TemporaryFile file(std::string(f.name), f.content);
+    const TemporaryFile file(f.content);
     const std::string line = message_of([&] { read_json_file(file.path()); });
     CAPTURE(line);
     CHECK(line.starts_with(file.path().string()));
@@ -92,13 +89,13 @@ TEST_CASE("json_file: a missing file, a folder and a huge file are refused by na
             "/nonexistent/config.json: cannot be opened"));
   const std::string folder = fs::temp_directory_path().string();
   CHECK(has(message_of([&] { read_json_file(folder); }), "a folder, expected a JSON file"));
-  const TemporaryFile huge("huge", std::string((16u << 20) + 1, ' '));
+  const TemporaryFile huge(std::string((16u << 20) + 1, ' '));
   CHECK(has(message_of([&] { read_json_file(huge.path()); }), "at most 16 MiB"));
 }
 
 TEST_CASE("json_file: a document nested a hundred thousand deep is refused without a crash") {
   constexpr std::size_t depth = 100'000;
-  const TemporaryFile file("deep", std::string(depth, '[') + std::string(depth, ']'));
+  const TemporaryFile file(std::string(depth, '[') + std::string(depth, ']'));
   const std::string line = message_of([&] {
     const json document = read_json_file(file.path());
     JsonObject(document, file.path().string());

@@ -10,6 +10,7 @@
 
 #include "model/base/json_file.h"
 #include "tests/model/message_of.h"
+#include "tests/test_folder.h"
 
 // What is expected of the tokenizers in data/ was computed by Hugging Face's tokenizers and by
 // SentencePiece (make_tokenizers.py; expected.json names their versions).
@@ -46,28 +47,9 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
   return text + stream.finish();
 }
 
-/// A folder that is gone when the test ends.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& name)
-      : path_(fs::temp_directory_path() / ("kvcast-tokenizer-test-" + name)) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  void add(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-  void copy(const std::string& from, const std::string& name) const {
-    fs::copy_file(data_folder / from, path_ / name);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+void add(const fs::path& file, const std::string& content) {
+  std::ofstream(file, std::ios::binary) << content;
+}
 
 }  // namespace
 
@@ -161,23 +143,23 @@ TEST_CASE("tokenizer: tokens are found by their text") {
 }
 
 TEST_CASE("tokenizer: a folder's tokenizer.json comes first, and its configs name the end") {
-  const TemporaryFolder folder("json");
-  folder.copy("llama3.json", "tokenizer.json");
-  folder.copy("t5-spm.model", "tokenizer.model");
-  folder.add("tokenizer_config.json", R"({"eos_token": {"content": "<|im_end|>"}})");
-  folder.add("generation_config.json", R"({"eos_token_id": [1, 3, 1]})");
+  const TestFolder folder;
+  fs::copy_file(data_folder / "llama3.json", folder / "tokenizer.json");
+  fs::copy_file(data_folder / "t5-spm.model", folder / "tokenizer.model");
+  add(folder / "tokenizer_config.json", R"({"eos_token": {"content": "<|im_end|>"}})");
+  add(folder / "generation_config.json", R"({"eos_token_id": [1, 3, 1]})");
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
   CHECK(tokenizer.encode("the") == load("llama3.json").encode("the"));
   CHECK(tokenizer.end_of_text() == std::vector<TokenId>{1, 3});
 }
 
 TEST_CASE("tokenizer: a folder's SentencePiece model begins texts as its config says") {
-  const TemporaryFolder folder("spm");
-  folder.copy("llama-spm.model", "tokenizer.model");
+  const TestFolder folder;
+  fs::copy_file(data_folder / "llama-spm.model", folder / "tokenizer.model");
   const std::vector<TokenId> plain = Tokenizer::from_folder(folder.path()).encode("the token");
   CHECK(plain == load("llama-spm.model").encode("the token"));
-  folder.add("tokenizer_config.json",
-             R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"})");
+  add(folder / "tokenizer_config.json",
+      R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"})");
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
   std::vector<TokenId> with_bos = {1};
   with_bos.insert(with_bos.end(), plain.begin(), plain.end());
@@ -187,9 +169,9 @@ TEST_CASE("tokenizer: a folder's SentencePiece model begins texts as its config 
 
 TEST_CASE(
     "tokenizer: a Unigram tokenizer.json takes its SentencePiece model, and its added tokens") {
-  const TemporaryFolder folder("unigram");
-  folder.copy("t5-spm.model", "spiece.model");
-  folder.add("tokenizer.json", R"({"model": {"type": "Unigram"},
+  const TestFolder folder;
+  fs::copy_file(data_folder / "t5-spm.model", folder / "spiece.model");
+  add(folder / "tokenizer.json", R"({"model": {"type": "Unigram"},
     "added_tokens": [{"id": 300, "content": "<extra_id_0>", "special": true}],
     "post_processor": {"type": "TemplateProcessing",
       "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>"}}],
@@ -203,7 +185,7 @@ TEST_CASE(
 }
 
 TEST_CASE("tokenizer: a folder without one says what it looked for") {
-  const TemporaryFolder folder("empty");
+  const TestFolder folder;
   const std::string message = message_of([&] { Tokenizer::from_folder(folder.path()); });
   CHECK(message.find("tokenizer.json, tokenizer.model or spiece.model") != std::string::npos);
 }
