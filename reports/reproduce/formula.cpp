@@ -241,17 +241,6 @@ FormulaValue evaluate_formula(const std::string& text, const std::string& place,
   return Formula(text, place, names).evaluate();
 }
 
-Count evaluate_formula(const CsvRow& row, std::string_view column,
-                       const FormulaVariables& variables, const FormulaList& list) {
-  const auto variable = [&](const std::string& name) -> std::optional<FormulaValue> {
-    const auto found = variables.find(name);
-    if (found == variables.end()) return {};
-    return found->second;
-  };
-  return std::get<Count>(
-      evaluate_formula(row.text(column), row.place(column), {.variable = variable, .list = list}));
-}
-
 double number_of(const FormulaValue& value, const std::string& place) {
   if (const double* const number = std::get_if<double>(&value)) return *number;
   static const SymbolValues one = Symbols().resolve({1, 1, 1});

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,11 +46,6 @@ struct FormulaNames {
 /// quantity is not. Throws Error with `place`, what was found and what was expected.
 FormulaValue evaluate_formula(const std::string& text, const std::string& place,
                               const FormulaNames& names);
-
-using FormulaVariables = std::map<std::string, Count>;
-/// A printed formula in a cell.
-Count evaluate_formula(const CsvRow& row, std::string_view column,
-                       const FormulaVariables& variables, const FormulaList& list = {});
 
 /// The value of a count, fractions kept.
 double value_at(const Count& count, const SymbolValues& values);

@@ -1,7 +1,7 @@
 #include "reports/reproduce/kvr_node.h"
 
 #include "model/methods/placement.h"
-#include "reports/reproduce/reproduce.h"
+#include "reports/reproduce/quantities.h"
 #include "search/partition_search.h"
 
 namespace kvcast::reports {
@@ -9,15 +9,6 @@ namespace {
 
 constexpr const char* node = "a100-80gb-kvr-node";
 constexpr search::SendOrder send_order = search::SendOrder::Block;
-
-/// "Falcon 1B" and "MQA" as the catalog has them.
-Architecture load_printed(const Catalog& catalog, const std::string& model,
-                          const std::string& attention) {
-  const std::string name = model == "Falcon 1B" ? "falcon-rw-1b" : catalog_spelling(model);
-  if (attention == "MQA") return load_model(catalog, name, {{"num_key_value_heads", "1"}});
-  if (attention == "GQA8") return load_model(catalog, name, {{"num_key_value_heads", "8"}});
-  return load_model(catalog, name);
-}
 
 }  // namespace
 
@@ -49,15 +40,12 @@ search::ChainLink KvrNode::link(double gb_per_s) const {
 }
 
 const simulate::LayerTimes& KvrNode::layer_times(const KvrSetting& setting) {
-  const auto key = std::make_pair(setting.model, setting.attention);
-  const auto found = times_.find(key);
+  const auto found = times_.find(setting.model);
   if (found != times_.end()) return found->second;
   const roofline::Rates rates =
       roofline::make_rates(hardware_, lowering_, roofline::Mode::Calibrated);
-  return times_
-      .emplace(key, simulate::LayerTimes(load_printed(catalog_, setting.model, setting.attention),
-                                         {}, lowering_, rates))
-      .first->second;
+  const Architecture a = load_described(catalog_, setting.model);
+  return times_.emplace(setting.model, simulate::LayerTimes(a, {}, lowering_, rates)).first->second;
 }
 
 }  // namespace kvcast::reports

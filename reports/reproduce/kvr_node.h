@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
@@ -13,10 +12,9 @@
 
 namespace kvcast::reports {
 
-/// One prompt of the paper's tables, as they spell it.
+/// One prompt of the paper's tables.
 struct KvrSetting {
-  std::string model;      ///< "Llama 7B"
-  std::string attention;  ///< "MHA", "MQA", "GQA8" or "as released"
+  std::string model;  ///< as load_described() has it
   std::size_t gpus = 0;
   std::uint64_t context = 0;
   double gb_per_s = 0;
@@ -32,10 +30,6 @@ class KvrNode {
 
   /// Of TSP's even partition or of the searched one (KVR-S). Throws Error as load_model does.
   double ttft_s(const KvrSetting& setting, bool tsp);
-  /// KVR-S over TSP.
-  double speedup(const KvrSetting& setting) {
-    return ttft_s(setting, true) / ttft_s(setting, false);
-  }
   search::PartitionFound searched(const KvrSetting& setting);
 
  private:
@@ -45,7 +39,7 @@ class KvrNode {
   const Catalog& catalog_;
   roofline::Hardware hardware_;
   Lowering lowering_;
-  std::map<std::pair<std::string, std::string>, simulate::LayerTimes> times_;
+  std::map<std::string, simulate::LayerTimes> times_;
 };
 
 }  // namespace kvcast::reports

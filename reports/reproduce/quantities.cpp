@@ -1,11 +1,13 @@
 #include "reports/reproduce/quantities.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <sstream>
 
 #include "model/base/error.h"
 #include "model/config/layer_pruning.h"
+#include "model/graph/work.h"
 #include "model/record/recording.h"
 #include "roofline/estimator.h"
 
@@ -13,13 +15,6 @@ namespace kvcast::reports {
 namespace {
 
 using roofline::DesignPoint;
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> words;
-  for (std::string word; in >> word;) words.push_back(word);
-  return words;
-}
 
 std::string behind(const std::string& word, std::string_view prefix) {
   return word.starts_with(prefix) ? word.substr(prefix.size()) : "";
@@ -87,8 +82,12 @@ class Models {
     return found->second;
   }
 
-  roofline::Estimate estimate(const std::string& setting, const std::string& model,
-                              const std::string& method, const DesignPoint& point) {
+  const roofline::Estimate& estimate(const std::string& setting, const std::string& model,
+                                     const std::string& method, const DesignPoint& point) {
+    const auto key =
+        std::make_tuple(setting, model, method, point.batch, point.prompt_len, point.output_len);
+    const auto found = estimates_.find(key);
+    if (found != estimates_.end()) return found->second;
     const Setting s(setting);
     roofline::Configuration c;
     c.architecture = load(model);
@@ -97,7 +96,7 @@ class Models {
     c.logits = s.logits;
     c.hardware = roofline::load_hardware(catalog_, s.device);
     c.find_model = finder();
-    return roofline::Estimator(c).at(point);
+    return estimates_.emplace(key, roofline::Estimator(c).at(point)).first->second;
   }
 
   const Catalog& catalog() const { return catalog_; }
@@ -110,6 +109,10 @@ class Models {
   const Catalog& catalog_;
   std::map<std::string, Architecture> architectures_;
   std::map<std::tuple<std::string, std::string, std::string>, Recording> recordings_;
+  std::map<std::tuple<std::string, std::string, std::string, std::uint64_t, std::uint64_t,
+                      std::uint64_t>,
+           roofline::Estimate>
+      estimates_;
 };
 
 using Property = std::uint64_t (*)(const Architecture&);
@@ -164,6 +167,17 @@ void add_recorded(const std::shared_ptr<Models>& models, Quantities& all) {
     const Recording& r = recorded(a);
     return Count(r.kv_cache_bytes.at(r.symbols.resolve({a.whole(3), 1, a.whole(4)})));
   };
+  // (setting, model, labels): of the plain prefill's nodes
+  all["labelled_flops"] = [models](const QuantityArguments& a) {
+    const Graph& prefill = models->recorded(a.word(0), a.word(1), "").prefill();
+    const std::vector<std::string> labels = words_of(a.word(2));
+    Count flops;
+    for (const Node& node : prefill.nodes()) {
+      const bool meant = std::find(labels.begin(), labels.end(), node.label) != labels.end();
+      if (meant) flops += work(prefill, node).flops;
+    }
+    return flops;
+  };
   // (bytes of memory, setting, model, method, cached tokens, batches that were tried ...): 0 where
   // none fits
   all["largest_batch"] = [models](const QuantityArguments& a) {
@@ -178,7 +192,7 @@ void add_recorded(const std::shared_ptr<Models>& models, Quantities& all) {
 
 void add_estimated(const std::shared_ptr<Models>& models, Quantities& all) {
   // (setting, model, method, batch, prompt, output)
-  const auto estimate = [models](const QuantityArguments& a) {
+  const auto estimate = [models](const QuantityArguments& a) -> const roofline::Estimate& {
     return models->estimate(a.word(0), a.word(1), a.word(2), {a.whole(3), a.whole(4), a.whole(5)});
   };
   all["ttft_s"] = [estimate](const QuantityArguments& a) { return estimate(a).ttft_s; };
@@ -232,6 +246,13 @@ std::uint64_t QuantityArguments::whole(std::size_t index) const {
   return static_cast<std::uint64_t>(number(index));
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
 Architecture load_described(const Catalog& catalog, const std::string& description) {
   std::vector<std::string> words = words_of(description);
   if (words.empty()) throw Error("no model; expected a name");
@@ -264,6 +285,13 @@ void add_model_quantities(const Catalog& catalog, Quantities& all) {
   all["min"] = [](const QuantityArguments& a) {
     return a.number(0) < a.number(1) ? a.at(0) : a.at(1);
   };
+  all["ceil"] = [](const QuantityArguments& a) {
+    return Count(static_cast<std::uint64_t>(std::ceil(a.number(0))));
+  };
+  // (count, batch, prompt, cached tokens)
+  all["at"] = [](const QuantityArguments& a) {
+    return Count(a.count(0).at(Symbols().resolve({a.whole(1), a.whole(2), a.whole(3)})));
+  };
   all["max"] = [](const QuantityArguments& a) {
     return a.number(0) < a.number(1) ? a.at(1) : a.at(0);
   };
@@ -272,7 +300,10 @@ void add_model_quantities(const Catalog& catalog, Quantities& all) {
 Quantities make_quantities(const Catalog& catalog) {
   Quantities all;
   add_model_quantities(catalog, all);
+  add_kvp_quantities(catalog, all);
+  add_kvr_quantities(catalog, all);
   add_slim_quantities(catalog, all);
+  add_specprefill_quantities(catalog, all);
   return all;
 }
 

@@ -46,8 +46,14 @@ Quantities make_quantities(const Catalog& catalog);
 /// that share of its layers). Throws Error as load_model does.
 Architecture load_described(const Catalog& catalog, const std::string& description);
 
+/// What blanks separate.
+std::vector<std::string> words_of(const std::string& text);
+
 // ---- By file: quantities_PAPER.cpp
 void add_model_quantities(const Catalog& catalog, Quantities& all);
+void add_kvp_quantities(const Catalog& catalog, Quantities& all);
+void add_kvr_quantities(const Catalog& catalog, Quantities& all);
 void add_slim_quantities(const Catalog& catalog, Quantities& all);
+void add_specprefill_quantities(const Catalog& catalog, Quantities& all);
 
 }  // namespace kvcast::reports

@@ -1,6 +1,5 @@
 #include <memory>
 #include <set>
-#include <sstream>
 #include <tuple>
 
 #include "model/base/error.h"
@@ -21,11 +20,9 @@ AttentionStep make_step(const std::string& variant, const SlimShape& shape) {
                      {"vanilla", "unoptimized", "optimized", "x_cache"});
 }
 
-StepLabels labels_of(const std::string& words) {
-  std::istringstream in(words);
-  StepLabels labels;
-  for (std::string word; in >> word;) labels.insert(word);
-  return labels;
+StepLabels labels_of(const std::string& text) {
+  const std::vector<std::string> words = words_of(text);
+  return {words.begin(), words.end()};
 }
 
 /// Elements of the matrices that one decode step multiplies by, each once: biases, norms and
@@ -89,10 +86,6 @@ void add_slim_quantities(const Catalog& catalog, Quantities& all) {
   };
   all["counted_product"] = [](const QuantityArguments& a) {
     return Count(counted_product(a.whole(0), a.whole(1), a.whole(2)));
-  };
-  // (count, number of cached tokens)
-  all["kv_len_at"] = [](const QuantityArguments& a) {
-    return Count(a.count(0).at(Symbols().resolve({1, 1, a.whole(1)})));
   };
   // Throws where heads are grouped.
   all["mha_hidden_size"] = [&catalog](const QuantityArguments& a) {

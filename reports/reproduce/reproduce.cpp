@@ -8,7 +8,6 @@
 
 #include "model/base/error.h"
 #include "reports/plot/study_plots.h"
-#include "reports/reproduce/table_rules.h"
 
 namespace kvcast::reports {
 namespace {
@@ -75,31 +74,7 @@ std::string file_of(const CsvRow& row) {
   return std::filesystem::path(row.table().name()).filename().string();
 }
 
-/// Of a group of tables; a group that is no paper keeps its name.
-std::string title_of(const std::string& group) {
-  if (group == "slim") return "Slim attention";
-  if (group == "kvp") return "KV Prediction";
-  if (group == "specprefill") return "SpecPrefill";
-  if (group == "mlkv") return "MLKV";
-  if (group == "kvr") return "KV-Runahead";
-  return group;
-}
-
 }  // namespace
-
-std::vector<PublishedTable> published_tables(const Catalog& catalog) {
-  std::vector<PublishedTable> tables;
-  for (auto group :
-       {model_tables(), read_tables(catalog.root() / "published" / "slim.json"), kvp_tables(),
-        specprefill_tables(), read_tables(catalog.root() / "published" / "mlkv.json"), kvr_tables(),
-        measurement_tables()}) {
-    for (PublishedTable& table : group) {
-      if (table.paper.empty()) table.paper = title_of(table.group);
-    }
-    tables.insert(tables.end(), group.begin(), group.end());
-  }
-  return tables;
-}
 
 std::vector<const PublishedTable*> select_tables(std::span<const PublishedTable> tables,
                                                  std::span<const std::string> names) {

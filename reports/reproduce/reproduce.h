@@ -107,7 +107,7 @@ std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const
 /// row has a prompt length.
 Plot reproduced_ttft_plot(const PublishedTable& table, std::span<const ReproducedRow> rows);
 
-// ---- For the tables themselves: one file per paper, reproduce_PAPER.cpp.
+// ---- For the tables themselves.
 
 struct Erratum {
   std::string id;
@@ -152,11 +152,5 @@ bool rounds_to(double ours, std::string_view printed, std::string_view place);
 
 /// How the papers' model names become catalog names: "Llama 7B" -> "llama-7b".
 std::string catalog_spelling(std::string_view printed);
-
-std::vector<PublishedTable> model_tables();
-std::vector<PublishedTable> kvp_tables();
-std::vector<PublishedTable> specprefill_tables();
-std::vector<PublishedTable> kvr_tables();
-std::vector<PublishedTable> measurement_tables();
 
 }  // namespace kvcast::reports

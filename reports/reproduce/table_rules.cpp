@@ -1,5 +1,4 @@
-#include "reports/reproduce/table_rules.h"
-
+// Published tables that are data: data/published/README.md describes the form of the JSON files.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,12 +8,14 @@
 #include <regex>
 #include <set>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "reports/reproduce/formula.h"
 #include "reports/reproduce/quantities.h"
+#include "reports/reproduce/reproduce.h"
 
 namespace kvcast::reports {
 namespace {
@@ -156,10 +157,6 @@ struct Scope {
     return row != nullptr || around == nullptr ? row : around->row_around();
   }
 };
-
-std::string digits_of(const Count& count) {
-  return count.is_constant() && count.denominator() == 1 ? std::to_string(count.at({})) : "";
-}
 
 /// One computation of a table.
 class Evaluation {
@@ -305,10 +302,7 @@ class Evaluation {
 
   std::string spell(const FormulaValue& value) const {
     if (const std::string* const word = std::get_if<std::string>(&value)) return *word;
-    if (const Count* const count = std::get_if<Count>(&value)) {
-      if (std::string digits = digits_of(*count); !digits.empty()) return digits;
-    }
-    throw Error(file_, "a fraction in a text", "a whole number or a word");
+    return fmt::format("{}", number_of(value, file_));
   }
 
   /// Of conditions "COLUMN=VALUE;COLUMN~REGEX;COLUMN@FOLDER" (the catalog's folder has it), each
@@ -349,7 +343,7 @@ class Evaluation {
     std::smatch match;
     if (!std::regex_match(value, match, found->second)) return false;
     for (std::size_t i = 1; parts != nullptr && i < match.size(); ++i) {
-      (*parts)[std::to_string(i)] = match[i];
+      (*parts)[std::to_string(parts->size() + 1)] = match[i];
     }
     return true;
   }
@@ -609,31 +603,49 @@ class Evaluation {
   std::vector<ReproducedRow> rows_;
 };
 
-}  // namespace
+const json& required(const json& object, const char* key, const std::string& place) {
+  if (!object.is_object() || !object.contains(key)) {
+    throw Error(place, "no '" + std::string(key) + "'", "one");
+  }
+  return object.at(key);
+}
 
-std::vector<PublishedTable> read_tables(const std::filesystem::path& file) {
-  const json paper = read_json_file(file);
-  const std::string name = file.filename().string();
-  const auto required = [&](const json& object, const char* key) -> const json& {
-    if (!object.is_object() || !object.contains(key))
-      throw Error(name, "no '" + std::string(key) + "'", "one");
-    return object.at(key);
-  };
+std::vector<PublishedTable> tables_of(const json& paper, const std::string& group) {
+  const std::string name = group + ".json";
   const RuleReader reader(paper, name);
   Paper shared{name, {}, {}};
   if (paper.contains("let")) shared.words = reader.words(paper.at("let"));
-  if (paper.contains("catalog_names"))
+  if (paper.contains("catalog_names")) {
     shared.catalog_names = reader.words(paper.at("catalog_names"));
+  }
   std::vector<PublishedTable> tables;
-  for (const json& table : required(paper, "tables")) {
+  for (const json& table : required(paper, "tables", name)) {
     Rule around;
     around.cell["verdict"] = table.value("verdict", "exact");
     const std::shared_ptr<const Rule> rule = reader.rule(table, around);
     tables.push_back(
-        {required(table, "name"), file.stem().string(), required(table, "title"),
+        {required(table, "name", name), group, required(table, "title", name),
          around.cell["verdict"] == "measured" ? TableKind::Measured : TableKind::Exact,
          [rule, shared](const Catalog& catalog) { return Evaluation(catalog, shared).rows(*rule); },
-         required(paper, "title")});
+         required(paper, "title", name)});
+  }
+  return tables;
+}
+
+}  // namespace
+
+std::vector<PublishedTable> published_tables(const Catalog& catalog) {
+  const std::filesystem::path folder = catalog.root() / "published";
+  std::map<std::pair<std::uint64_t, std::string>, json> papers;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    json paper = read_json_file(entry.path());
+    const std::uint64_t order = required(paper, "order", entry.path().filename().string());
+    papers.emplace(std::make_pair(order, entry.path().stem().string()), std::move(paper));
+  }
+  std::vector<PublishedTable> tables;
+  for (const auto& [key, paper] : papers) {
+    for (PublishedTable& table : tables_of(paper, key.second)) tables.push_back(std::move(table));
   }
   return tables;
 }
