@@ -94,10 +94,6 @@ void check_converted(const Checkpoint& checkpoint, const Recording& recording,
   }
 }
 
-Loops loops_of(const SessionOptions& o) {
-  return o.dtype == DType::FP32 ? o.loops : Loops::Counting;
-}
-
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
                          const SessionOptions& o, OpenedModels& opened, double& seconds) {
@@ -188,6 +184,10 @@ RevivedShares revived_shares(const Recording& recording, const Generation& run,
   };
   const std::size_t steps = run.revived.size();
   return {.first_step = share(0, 1), .later_steps = steps > 1 ? share(1, steps) : 0};
+}
+
+Loops loops_of(const SessionOptions& o) {
+  return o.dtype == DType::FP32 ? o.loops : Loops::Counting;
 }
 
 Lowering session_lowering(const SessionOptions& options) {

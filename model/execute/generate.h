@@ -122,19 +122,17 @@ class Session {
   const Architecture& architecture() const { return checkpoint_.architecture(); }
   /// The models that the methods name.
   const OpenedModels& opened() const { return opened_; }
+  const WeightStore& weights() const { return weights_; }
   std::uint64_t weight_bytes() const { return weights_.bytes(); }
   double load_s() const { return load_s_; }
-  /// Throws Error for wrong token ids, lengths, continuations or features.
+  /// All steps of a SessionRun, or of one for each sequence. Throws Error for wrong token ids,
+  /// lengths, continuations or features.
   Generation run(const Request& request) const;
 
  private:
-  struct Pass;
   void check(const Request& request) const;
   /// The same of each sequence by itself, for a batch whose lengths differ.
   void check_apart(const Request& request) const;
-  /// `index` of the request's first sequence in a batch whose sequences run one by one.
-  Generation run_together(const Request& request, std::size_t index = 0) const;
-  Generation run_one_by_one(const Request& request) const;
 
   const Checkpoint& checkpoint_;
   SessionOptions options_;
@@ -143,6 +141,9 @@ class Session {
   double load_s_;
   WeightStore weights_;
 };
+
+/// What a session runs with: counting loops for anything but FP32.
+Loops loops_of(const SessionOptions& options);
 
 /// What a session records with: its dtype everywhere.
 Lowering session_lowering(const SessionOptions& options);

@@ -1,3 +1,5 @@
+#include "model/execute/session_run.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -6,11 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "model/base/error.h"
-#include "model/base/stopwatch.h"
 #include "model/execute/batch_order.h"
-#include "model/execute/generate.h"
 #include "model/execute/messenger.h"
-#include "model/graph/work.h"
 
 namespace kvcast::execute {
 namespace {
@@ -93,17 +92,6 @@ std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, st
   return ids;
 }
 
-/// What the formulas say of a pass; made once, since sums of counts take long.
-struct PassWork {
-  explicit PassWork(const Graph& graph) {
-    const Work work = total_work(graph);
-    flops = work.flops;
-    bytes = work.bytes();
-  }
-  Count flops;
-  Count bytes;
-};
-
 /// The logits of the last position [batch, 1, vocab], from the rank that has them to the one that
 /// goes on with them.
 void send_last_logits(const Output& logits, DType dtype, const RankShare& share, Messenger& m) {
@@ -136,8 +124,8 @@ void check_same_kept(const std::vector<std::vector<std::uint64_t>>& kept, Messen
 
 }  // namespace
 
-/// One pass of a request: which tokens go in, and what came before them.
-struct Session::Pass {
+/// One pass: which tokens go in, and what came before them.
+struct SessionRun::Pass {
   std::uint64_t prompt_len;  ///< value of the symbol
   std::uint64_t kv_len;
   std::vector<float> tokens;
@@ -145,264 +133,308 @@ struct Session::Pass {
   std::vector<float> kept = {};  ///< indices of the prompt's tokens whose cache is reused
 };
 
+SessionRun::SessionRun(const Session& session, const Request& request, std::size_t index)
+    : recording_(session.recording()),
+      options_(session.options()),
+      model_(session.architecture()),
+      request_(request),
+      index_(index),
+      batch_(request.tokens.size()),
+      length_(request.tokens.front().size()),
+      prompt_len_(length_),
+      prefill_(recording_.prefill(), session.weights(), loops_of(options_), options_.dtype),
+      decode_(recording_.decode(), session.weights(), loops_of(options_), options_.dtype),
+      helpers_(recording_, session.weights(), loops_of(options_), options_.dtype),
+      cache_(options_.dtype) {
+  if (model_.encoder_decoder) {
+    prompt_len_ =
+        model_.num_mel_bins > 0 ? model_.max_source_positions : request.encoder_tokens[0].size();
+    if (model_.num_mel_bins == 0) encoder_ids_ = flatten(request.encoder_tokens, 0, prompt_len_);
+    encoder_positions_ = positions(model_.encoder, 0, prompt_len_);
+  }
+  if (options_.share) {
+    part_begin_ = options_.share->first();
+    part_end_ = options_.share->end();
+    has_logits_ = options_.share->is_last();
+    decodes_ = options_.share->decodes();
+  } else {
+    part_end_ = length_;
+  }
+  chunk_ = options_.chunk > 0 ? options_.chunk : part_end_ - part_begin_;
+  next_row_ = part_begin_;
+
+  made_.tokens.resize(batch_);
+  stopped_.resize(batch_, false);
+  const std::size_t helpers = recording_.helpers().size();
+  made_.helper_steps.resize(helpers);
+  made_.profile.helpers_s.resize(helpers);
+  for (std::size_t i = 0; i < recording_.passes.size(); ++i) {
+    const Graph& graph = recording_.passes[i].graph;
+    work_.emplace_back(graph);
+    seconds_of(i).resize(graph.nodes().size());
+  }
+  const std::uint64_t chunks =
+      model_.encoder_decoder ? 1 : (part_end_ - part_begin_ + chunk_ - 1) / chunk_;
+  passes_ = helpers_.passes(batch_, prompt_len_) + chunks + (decodes_ ? request.output_len - 1 : 0);
+  reserve();
+}
+
+/// The cache has room for the whole request from the start.
+void SessionRun::reserve() {
+  for (std::size_t first = part_begin_; first < part_end_; first += chunk_) {
+    prefill_.reserve(cache_, symbols(pass_len(first), std::min(part_end_, first + chunk_)));
+  }
+  helpers_.reserve(cache_, batch_, prompt_len_);
+  if (decodes_) {
+    decode_.reserve(cache_,
+                    recording_.symbols.resolve_most(
+                        {batch_, prompt_len_, slots() + request_.output_len}, found_.counts));
+  }
+  cache_.allocate();
+}
+
+bool SessionRun::step() {
+  switch (next_) {
+    case Next::Helpers: run_helpers(); return true;
+    case Next::Prefill: run_chunk(); return true;
+    case Next::Decode: run_decode_step(); return true;
+    case Next::Nothing: return false;
+  }
+  KVCAST_ASSERT(false);
+  return false;
+}
+
+SymbolValues SessionRun::symbols(std::uint64_t prompt, std::uint64_t kv_len) const {
+  return recording_.symbols.resolve({batch_, prompt, kv_len}, found_.counts);
+}
+
+std::uint64_t SessionRun::slots() const {
+  return recording_.prompt_slots.at(symbols(prompt_len_, length_));
+}
+
+std::uint64_t SessionRun::pass_len(std::size_t first) const {
+  return model_.encoder_decoder ? prompt_len_ : std::min<std::uint64_t>(chunk_, part_end_ - first);
+}
+
+std::vector<double>& SessionRun::seconds_of(std::size_t pass) {
+  const std::size_t helpers = recording_.helpers().size();
+  if (pass < helpers) return made_.profile.helpers_s[pass];
+  return pass == helpers ? made_.profile.prefill_s : made_.profile.decode_s;
+}
+
+Output SessionRun::run_graph(std::size_t pass, const Executor& executor, const SymbolValues& values,
+                             const Inputs& inputs) {
+  if (request_.on_pass) request_.on_pass(passes_done_++, passes_);
+  const Graph& graph = recording_.passes[pass].graph;
+  std::vector<double>& seconds = seconds_of(pass);
+  const auto observe = [&](const NodeRun& node) {
+    seconds[node.node] += node.seconds;
+    made_.skipped += node.skipped;
+    if (node.counted != nullptr) made_.counted += *node.counted;
+    if (request_.on_node) request_.on_node(graph, node, node.call->symbols);
+  };
+  late_ = {&recording_.symbols, found_.counts, values};
+  Output out = executor.run(values, inputs, cache_, arena_, observe, request_.messenger, &late_);
+  made_.analytic_flops += work_[pass].flops.at(late_.values);
+  made_.analytic_bytes += work_[pass].bytes.at(late_.values);
+  return out;
+}
+
+Output SessionRun::run_own(std::size_t pass, const Executor& executor, const Pass& p) {
+  const std::string prefix = model_.encoder_decoder ? "decoder." : "";
+  const Inputs inputs{{prefix + "tokens", p.tokens},
+                      {prefix + "positions", p.positions},
+                      {"kept", p.kept},
+                      {"encoder.tokens", encoder_ids_},
+                      {"encoder.positions", encoder_positions_},
+                      {"features", request_.features}};
+  return run_graph(pass, executor, symbols(p.prompt_len, p.kv_len), inputs);
+}
+
+void SessionRun::run_helpers() {
+  if (request_.messenger != nullptr) meet(*request_.messenger);
+  watch_ = Stopwatch();
+  found_ = helpers_.run(request_.tokens, request_.stop_tokens, index_,
+                        [this](std::size_t i, const Executor& executor, const SymbolValues& values,
+                               const Inputs& inputs) {
+                          ++made_.helper_steps[i];
+                          return run_graph(i, executor, values, inputs);
+                        });
+  made_.importance = std::move(found_.importance);
+  made_.kept = std::move(found_.kept);
+  if (request_.messenger != nullptr) check_same_kept(made_.kept, *request_.messenger);
+  past_ = recording_.prompt_past.at(symbols(prompt_len_, length_));
+  const bool reads_all_kept = !made_.kept.empty() && !options_.share;
+  read_ = (reads_all_kept ? made_.kept[0].size() : part_end_ - part_begin_) - past_;
+  const bool all_logits = options_.logits == Logits::All;
+  rows_before_ = all_logits && found_.prompt_logits ? found_.prompt_logits->shape[1] : 0;
+  rows_ = all_logits ? rows_before_ + read_ : has_logits_ ? 1 : 0;
+  for (const std::size_t dim : {batch_, rows_, static_cast<std::size_t>(model_.vocab_size)}) {
+    made_.logits_shape.push_back(dim);
+  }
+  if (rows_before_ > 0) copy_logits(*found_.prompt_logits, 0);
+  found_.prompt_logits.reset();  // the logits of a whole prompt are large
+  next_ = Next::Prefill;
+}
+
+void SessionRun::copy_logits(const Output& out, std::size_t first_row) {
+  const std::size_t row = model_.vocab_size * floats_in(options_.dtype);
+  if (!made_.logits_data) made_.logits_data = allocate_floats(batch_ * rows_ * row);
+  const std::size_t n = out.shape[1];
+  for (std::size_t i = 0; i < batch_ * n; ++i) {
+    float* const to = &made_.logits_data[(i / n * rows_ + first_row + i % n) * row];
+    copy_row(out, i, to, model_.vocab_size, options_.dtype);
+  }
+}
+
+/// Whole passes hand over their logits; chunks, and what a helper pass has, are put together.
+void SessionRun::keep_logits(Output& out, std::size_t first_row) {
+  if (rows_ == 0) return;  // hidden states
+  const bool whole = part_end_ - part_begin_ <= chunk_ && rows_before_ == 0;
+  if (!whole) {
+    copy_logits(out, rows_before_ + first_row);
+    return;
+  }
+  made_.logits_shape = out.shape;  // fewer rows where a pass drops tokens on its way
+  made_.logits_data = std::move(out.data);
+}
+
+SessionRun::Pass SessionRun::chunk_of(std::size_t first, std::size_t tokens) const {
+  Pass pass{pass_len(first), first + past_ + tokens, {}, {}, {}};
+  if (made_.kept.empty()) {
+    pass.tokens = flatten(request_.tokens, first + past_, tokens);
+    const std::vector<float> places = positions(model_.decoder, first + past_, tokens);
+    const std::size_t copies = recording_.given_positions ? batch_ : 1;
+    for (std::size_t b = 0; b < copies; ++b) {
+      pass.positions.insert(pass.positions.end(), places.begin(), places.end());
+    }
+    return pass;
+  }
+  for (std::size_t b = 0; b < batch_; ++b) {
+    const auto own = std::span(made_.kept[b]).subspan(part_begin_);
+    for (const std::uint64_t p : own.first(past_)) pass.kept.push_back(static_cast<float>(p));
+    const auto read = own.subspan(past_, read_);
+    for (const std::uint64_t p : read) {
+      pass.tokens.push_back(static_cast<float>(request_.tokens[b][p]));
+    }
+    const std::vector<float> places = position_ids(model_.decoder, read);
+    pass.positions.insert(pass.positions.end(), places.begin(), places.end());
+  }
+  return pass;
+}
+
+void SessionRun::run_chunk() {
+  const std::size_t first = next_row_;
+  const std::size_t n = std::min(chunk_, part_end_ - first) - past_;
+  Output logits = run_own(recording_.helpers().size(), prefill_, chunk_of(first, n));
+  const bool last = first + past_ + n == part_end_;
+  if (last) hand_on(logits);
+  if (rows_ > 1 || last) keep_logits(logits, rows_ > 1 ? first - part_begin_ : 0);
+  next_row_ += chunk_;
+  if (next_row_ >= part_end_) end_prefill();
+}
+
+/// The last chunk's logits say the first token, to the rank that goes on with it.
+void SessionRun::hand_on(const Output& logits) {
+  if (has_logits_ && !decodes_) {
+    send_last_logits(logits, options_.dtype, *options_.share, *request_.messenger);
+  }
+  if (!decodes_) return;
+  Output received;
+  if (!has_logits_) {
+    received = receive_last_logits(batch_, model_.vocab_size, options_.dtype, *options_.share,
+                                   *request_.messenger);
+  }
+  const Output& first_logits = has_logits_ ? logits : received;
+  tokens_ = greedy(first_logits, options_.dtype);
+  if (request_.on_logits) request_.on_logits(first_logits);
+  if (!has_logits_ && rows_ == 0) {
+    made_.logits_shape = received.shape;
+    made_.logits_data = std::move(received.data);
+  }
+}
+
+void SessionRun::end_prefill() {
+  const std::size_t num_logits = made_.logits_shape.elements();
+  if (options_.dtype == DType::FP64) {
+    made_.logits64 = {reinterpret_cast<const double*>(made_.logits_data.get()), num_logits};
+  } else {
+    made_.logits = {made_.logits_data.get(), num_logits};
+  }
+  made_.ttft_s = watch_.seconds();
+  next_ = Next::Nothing;
+  if (!decodes_) return;
+  first_revived_ = found_.counts.size();
+  for (const RevivedTokens& r : recording_.revived) found_.counts.push_back({r.before, 0});
+  watch_ = Stopwatch();
+  accept();
+}
+
+void SessionRun::accept() {
+  for (std::size_t b = 0; b < batch_; ++b) {
+    if (stopped_[b]) continue;
+    made_.tokens[b].push_back(tokens_[b]);
+    const auto& stops = request_.stop_tokens;
+    stopped_[b] = request_.continuation.empty() &&
+                  std::find(stops.begin(), stops.end(), tokens_[b]) != stops.end();
+  }
+  if (request_.on_token) request_.on_token(tokens_);
+  const bool going = std::find(stopped_.begin(), stopped_.end(), false) != stopped_.end();
+  if (going && made_.decode_steps + 1 < request_.output_len) {
+    next_ = Next::Decode;
+  } else {
+    end_decode();
+  }
+}
+
+void SessionRun::run_decode_step() {
+  const std::uint64_t step = made_.decode_steps + 1;
+  std::vector<float> ids = request_.continuation.empty()
+                               ? std::vector<float>(tokens_.begin(), tokens_.end())
+                               : column(request_.continuation, step - 1);
+  std::vector<float> places = positions(model_.decoder, length_ + step - 1, 1);
+  if (recording_.given_positions) places.resize(batch_, places[0]);
+  const Output logits =
+      run_own(recording_.helpers().size() + 1, decode_,
+              {prompt_len_, slots() + step, std::move(ids), std::move(places), {}});
+  tokens_ = greedy(logits, options_.dtype);
+  for (std::size_t i = 0; i < recording_.revived.size(); ++i) {
+    if (i == 0) made_.revived.emplace_back();
+    made_.revived.back().push_back(late_.values[recording_.revived[i].now.id]);
+    found_.counts[first_revived_ + i].value += made_.revived.back().back();
+  }
+  if (request_.on_logits) request_.on_logits(logits);
+  ++made_.decode_steps;
+  accept();
+}
+
+void SessionRun::end_decode() {
+  next_ = Next::Nothing;
+  if (made_.decode_steps > 0) {
+    made_.tpot_s = watch_.seconds() / static_cast<double>(made_.decode_steps);
+  }
+  for (const RevivedTokens& r : recording_.revived) found_.counts.push_back({r.now, 0});
+  made_.kv_cache_bytes =
+      recording_.kv_cache_bytes.at(symbols(prompt_len_, slots() + request_.output_len));
+  made_.found = std::move(found_.counts);
+}
+
 Generation Session::run(const Request& request) const {
   if (have_different_lengths(request.tokens)) {
     check_apart(request);
   } else {
     check(request);
   }
-  return runs_one_by_one(*this, request) ? run_one_by_one(request) : run_together(request);
-}
-
-Generation Session::run_together(const Request& request, std::size_t index) const {
-  const Architecture& a = architecture();
-  const std::string prefix = a.encoder_decoder ? "decoder." : "";
-  const std::size_t batch = request.tokens.size();
-  const std::size_t length = request.tokens.front().size();
-  std::uint64_t prompt_len = length;
-  if (a.encoder_decoder) {
-    prompt_len = a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size();
-  }
-
-  const DType dtype = options_.dtype;
-  const Loops loops = dtype == DType::FP32 ? options_.loops : Loops::Counting;
-  const Executor prefill(recording_.prefill(), weights_, loops, dtype);
-  const Executor decode(recording_.decode(), weights_, loops, dtype);
-  const HelperRun helpers(recording_, weights_, loops, dtype);
-  HelperFindings found;
-  const auto symbols = [&](std::uint64_t prompt, std::uint64_t kv_len) {
-    return recording_.symbols.resolve({batch, prompt, kv_len}, found.counts);
+  const auto run_all = [this](const Request& r, std::size_t index) {
+    SessionRun run(*this, r, index);
+    while (run.step()) continue;
+    return run.take();
   };
-  const PassWork prefill_work(recording_.prefill());
-  const PassWork decode_work(recording_.decode());
-  std::vector<PassWork> helper_work;
-  CacheStore cache(dtype);
-  Arena arena;
-  Generation g;
-  g.tokens.resize(batch);
-  for (const RecordedPass& pass : recording_.helpers()) {
-    helper_work.emplace_back(pass.graph);
-    g.profile.helpers_s.emplace_back(pass.graph.nodes().size());
-  }
-  g.helper_steps.resize(recording_.helpers().size());
-  g.profile.prefill_s.resize(recording_.prefill().nodes().size());
-  g.profile.decode_s.resize(recording_.decode().nodes().size());
-
-  // The tokens of prefill: the whole prompt or this rank's part, of the kept tokens if it is
-  // pruned.
-  const std::size_t part_begin = options_.share ? options_.share->first() : 0;
-  const std::size_t part_end = options_.share ? options_.share->end() : length;
-  const bool has_logits = !options_.share || options_.share->is_last();
-  const bool decodes = !options_.share || options_.share->decodes();
-  const std::size_t chunk = options_.chunk > 0 ? options_.chunk : part_end - part_begin;
-  const std::uint64_t chunks = a.encoder_decoder ? 1 : (part_end - part_begin + chunk - 1) / chunk;
-  const std::uint64_t passes =
-      helpers.passes(batch, prompt_len) + chunks + (decodes ? request.output_len - 1 : 0);
-  std::uint64_t done = 0;
-
-  LateSizes late;  // of the last pass
-  std::vector<float> encoder_ids;
-  std::vector<float> encoder_positions;
-  const auto run_graph = [&](const Executor& executor, const Graph& graph, const PassWork& work,
-                             const SymbolValues& values, const Inputs& inputs,
-                             std::vector<double>& seconds) {
-    if (request.on_pass) request.on_pass(done++, passes);
-    const auto observe = [&](const NodeRun& node) {
-      seconds[node.node] += node.seconds;
-      g.skipped += node.skipped;
-      if (node.counted != nullptr) g.counted += *node.counted;
-      if (request.on_node) request.on_node(graph, node, node.call->symbols);
-    };
-    late = {&recording_.symbols, found.counts, values};
-    Output out = executor.run(values, inputs, cache, arena, observe, request.messenger, &late);
-    g.analytic_flops += work.flops.at(late.values);
-    g.analytic_bytes += work.bytes.at(late.values);
-    return out;
-  };
-  const auto run_pass = [&](const Executor& executor, const Graph& graph, const PassWork& work,
-                            Pass pass, std::vector<double>& seconds) {
-    const Inputs inputs{{prefix + "tokens", pass.tokens},
-                        {prefix + "positions", pass.positions},
-                        {"kept", pass.kept},
-                        {"encoder.tokens", encoder_ids},
-                        {"encoder.positions", encoder_positions},
-                        {"features", request.features}};
-    return run_graph(executor, graph, work, symbols(pass.prompt_len, pass.kv_len), inputs, seconds);
-  };
-  const auto run_helper = [&](std::size_t i, const Executor& executor, const SymbolValues& values,
-                              const Inputs& inputs) {
-    ++g.helper_steps[i];
-    return run_graph(executor, recording_.helpers()[i].graph, helper_work[i], values, inputs,
-                     g.profile.helpers_s[i]);
-  };
-
-  // The cache has room for the whole request from the start.
-  const auto pass_len = [&](std::size_t first) -> std::uint64_t {
-    return a.encoder_decoder ? prompt_len : std::min(chunk, part_end - first);
-  };
-  for (std::size_t first = part_begin; first < part_end; first += chunk) {
-    const std::size_t end = std::min(part_end, first + chunk);
-    prefill.reserve(cache, symbols(pass_len(first), end));
-  }
-  const auto slots = [&] { return recording_.prompt_slots.at(symbols(prompt_len, length)); };
-  helpers.reserve(cache, batch, prompt_len);
-  if (decodes) {
-    decode.reserve(cache, recording_.symbols.resolve_most(
-                              {batch, prompt_len, slots() + request.output_len}, found.counts));
-  }
-  cache.allocate();
-
-  if (request.messenger != nullptr) meet(*request.messenger);
-  const Stopwatch watch;
-  found = helpers.run(request.tokens, request.stop_tokens, index, run_helper);
-  g.importance = std::move(found.importance);
-  g.kept = std::move(found.kept);
-  if (request.messenger != nullptr) check_same_kept(g.kept, *request.messenger);
-  const std::size_t past = recording_.prompt_past.at(symbols(prompt_len, length));
-
-  const bool reads_all_kept = !g.kept.empty() && !options_.share;
-  const std::size_t read = (reads_all_kept ? g.kept[0].size() : part_end - part_begin) - past;
-  const bool all_logits = options_.logits == Logits::All;
-  const std::size_t rows_before =
-      all_logits && found.prompt_logits ? found.prompt_logits->shape[1] : 0;
-  const std::size_t kept = all_logits ? rows_before + read : has_logits ? 1 : 0;
-  for (const std::size_t dim : {batch, kept, static_cast<std::size_t>(a.vocab_size)}) {
-    g.logits_shape.push_back(dim);
-  }
-  const auto copy_logits = [&](const Output& out, std::size_t first_row) {
-    const std::size_t row = a.vocab_size * floats_in(dtype);
-    if (!g.logits_data) g.logits_data = allocate_floats(batch * kept * row);
-    const std::size_t n = out.shape[1];
-    for (std::size_t i = 0; i < batch * n; ++i) {
-      float* const to = &g.logits_data[(i / n * kept + first_row + i % n) * row];
-      copy_row(out, i, to, a.vocab_size, dtype);
-    }
-  };
-  if (rows_before > 0) copy_logits(*found.prompt_logits, 0);
-  found.prompt_logits.reset();  // the logits of a whole prompt are large
-  // Whole passes hand over their logits; chunks, and what a helper pass has, are put together.
-  const auto keep_logits = [&](Output& out, std::size_t first_row) {
-    if (kept == 0) return;  // hidden states
-    const bool whole = part_end - part_begin <= chunk && rows_before == 0;
-    if (whole) {  // fewer rows where a pass drops tokens on its way
-      g.logits_shape = out.shape;
-      g.logits_data = std::move(out.data);
-      return;
-    }
-    copy_logits(out, rows_before + first_row);
-  };
-
-  if (a.encoder_decoder) {
-    if (a.num_mel_bins == 0) encoder_ids = flatten(request.encoder_tokens, 0, prompt_len);
-    encoder_positions = positions(a.encoder, 0, prompt_len);
-  }
-  Output logits;
-  std::vector<TokenId> next;
-  for (std::size_t first = part_begin; first < part_end; first += chunk) {
-    const std::size_t n = std::min(chunk, part_end - first) - past;
-    Pass pass{pass_len(first), first + past + n, {}, {}, {}};
-    if (g.kept.empty()) {
-      pass.tokens = flatten(request.tokens, first + past, n);
-      const std::vector<float> places = positions(a.decoder, first + past, n);
-      const std::size_t copies = recording_.given_positions ? batch : 1;
-      for (std::size_t b = 0; b < copies; ++b) {
-        pass.positions.insert(pass.positions.end(), places.begin(), places.end());
-      }
-    } else {
-      for (std::size_t b = 0; b < batch; ++b) {
-        const auto own = std::span(g.kept[b]).subspan(part_begin);
-        for (const std::uint64_t p : own.first(past)) {
-          pass.kept.push_back(static_cast<float>(p));
-        }
-        const auto tokens = own.subspan(past, read);
-        for (const std::uint64_t p : tokens) {
-          pass.tokens.push_back(static_cast<float>(request.tokens[b][p]));
-        }
-        const std::vector<float> places = position_ids(a.decoder, tokens);
-        pass.positions.insert(pass.positions.end(), places.begin(), places.end());
-      }
-    }
-    logits =
-        run_pass(prefill, recording_.prefill(), prefill_work, std::move(pass), g.profile.prefill_s);
-    const bool last = first + past + n == part_end;
-    if (last && has_logits && !decodes) {
-      send_last_logits(logits, dtype, *options_.share, *request.messenger);
-    }
-    if (last && decodes) {
-      Output received;
-      if (!has_logits) {
-        received =
-            receive_last_logits(batch, a.vocab_size, dtype, *options_.share, *request.messenger);
-      }
-      const Output& first_logits = has_logits ? logits : received;
-      next = greedy(first_logits, dtype);
-      if (request.on_logits) request.on_logits(first_logits);
-      if (!has_logits && kept == 0) {
-        g.logits_shape = received.shape;
-        g.logits_data = std::move(received.data);
-      }
-    }
-    if (kept > 1 || last) keep_logits(logits, kept > 1 ? first - part_begin : 0);
-  }
-  const std::size_t num_logits = g.logits_shape.elements();
-  if (dtype == DType::FP64) {
-    g.logits64 = {reinterpret_cast<const double*>(g.logits_data.get()), num_logits};
-  } else {
-    g.logits = {g.logits_data.get(), num_logits};
-  }
-
-  g.ttft_s = watch.seconds();
-  if (!decodes) return g;
-  std::vector<bool> stopped(batch, false);
-  const bool given = !request.continuation.empty();
-  const auto accept = [&] {
-    for (std::size_t b = 0; b < batch; ++b) {
-      if (stopped[b]) continue;
-      g.tokens[b].push_back(next[b]);
-      const auto& stops = request.stop_tokens;
-      stopped[b] = !given && std::find(stops.begin(), stops.end(), next[b]) != stops.end();
-    }
-    if (request.on_token) request.on_token(next);
-    return std::find(stopped.begin(), stopped.end(), false) != stopped.end();
-  };
-
-  const std::size_t first_revived = found.counts.size();
-  for (const RevivedTokens& r : recording_.revived) found.counts.push_back({r.before, 0});
-  const Stopwatch decode_watch;
-  bool going = accept();
-  for (std::uint64_t step = 1; going && step < request.output_len; ++step) {
-    std::vector<float> ids = given ? column(request.continuation, step - 1)
-                                   : std::vector<float>(next.begin(), next.end());
-    std::vector<float> places = positions(a.decoder, length + step - 1, 1);
-    if (recording_.given_positions) places.resize(batch, places[0]);
-    logits = run_pass(decode, recording_.decode(), decode_work,
-                      {prompt_len, slots() + step, std::move(ids), std::move(places), {}},
-                      g.profile.decode_s);
-    next = greedy(logits, dtype);
-    for (std::size_t i = 0; i < recording_.revived.size(); ++i) {
-      if (i == 0) g.revived.emplace_back();
-      g.revived.back().push_back(late.values[recording_.revived[i].now.id]);
-      found.counts[first_revived + i].value += g.revived.back().back();
-    }
-    if (request.on_logits) request.on_logits(logits);
-    ++g.decode_steps;
-    going = accept();
-  }
-  if (g.decode_steps > 0) {
-    g.tpot_s = decode_watch.seconds() / static_cast<double>(g.decode_steps);
-  }
-  for (const RevivedTokens& r : recording_.revived) found.counts.push_back({r.now, 0});
-  g.kv_cache_bytes =
-      recording_.kv_cache_bytes.at(symbols(prompt_len, slots() + request.output_len));
-  g.found = std::move(found.counts);
-  return g;
-}
-
-Generation Session::run_one_by_one(const Request& request) const {
+  if (!runs_one_by_one(*this, request)) return run_all(request, 0);
   Generation all;
   for (std::size_t b = 0; b < request.tokens.size(); ++b) {
-    Generation g = run_together(only_sequence(request, b), b);
-    if (all.tokens.empty()) {
+    Generation g = run_all(only_sequence(request, b), b);
+    if (b == 0) {
       all = std::move(g);
     } else {
       append(all, g, request.tokens.size());
