@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
 #include "model/execute/machine_probe.h"
 #include "model/execute/messenger.h"
+#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 
 namespace kvcast::measure {

@@ -23,7 +23,7 @@
 #include "model/base/stopwatch.h"
 #include "model/execute/batch_order.h"
 #include "model/io/files/atomic_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/safetensors.h"
 
 namespace kvcast::cli {
 namespace {

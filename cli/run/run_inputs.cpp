@@ -13,10 +13,10 @@
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
 #include "model/io/audio/log_mel.h"
+#include "model/io/tensors/gguf.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "model/io/text/gguf_vocabulary.h"
-#include "model/io/weights/gguf.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
 
 namespace kvcast::cli {
 namespace fs = std::filesystem;

@@ -10,7 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "model/base/dtype.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/safetensors.h"
 
 namespace kvcast {
 

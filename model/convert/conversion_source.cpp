@@ -4,8 +4,8 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/io/weights/gguf.h"
-#include "model/io/weights/gguf_model.h"
+#include "model/families/gguf_config.h"
+#include "model/io/tensors/gguf.h"
 
 namespace kvcast {
 namespace {

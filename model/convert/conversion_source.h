@@ -8,8 +8,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "model/io/tensors/safetensors.h"
 #include "model/io/weights/checkpoint.h"
-#include "model/io/weights/safetensors.h"
 #include "model/record/recording.h"
 
 namespace kvcast {

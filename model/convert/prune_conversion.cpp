@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
 #include "model/config/layer_pruning.h"
 #include "model/convert/checkpoint_writer.h"
+#include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {

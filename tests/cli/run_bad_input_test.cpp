@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/json_file.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/test_folder.h"

@@ -12,8 +12,8 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "model/record/recording.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"

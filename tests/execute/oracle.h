@@ -13,8 +13,8 @@
 #include "model/base/json_file.h"
 #include "model/execute/generate.h"
 #include "model/io/audio/log_mel.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "tests/execute/relative_difference.h"
 
 namespace kvcast::execute {

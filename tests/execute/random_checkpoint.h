@@ -12,11 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
 #include "model/convert/checkpoint_writer.h"
 #include "model/convert/conversion_source.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/families/config_reader.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {

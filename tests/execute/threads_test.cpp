@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
+#include "model/families/config_reader.h"
 
 namespace kvcast::execute {
 namespace {

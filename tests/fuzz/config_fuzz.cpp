@@ -8,7 +8,7 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/record/recording.h"
 
 using namespace kvcast;

@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
-#include "model/io/weights/gguf.h"
+#include "model/families/config_reader.h"
+#include "model/families/gguf_config.h"
+#include "model/io/tensors/gguf.h"
+#include "model/io/tensors/mapped_file.h"
 #include "model/io/weights/gguf_model.h"
-#include "model/io/weights/mapped_file.h"
 
 using namespace kvcast;
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "model/base/error.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 
 using namespace kvcast;
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 
 namespace kvcast {
 

@@ -11,7 +11,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/safetensors.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"

@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "tests/near.h"
 
 using namespace kvcast;

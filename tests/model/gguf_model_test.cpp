@@ -8,8 +8,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
-#include "model/io/weights/mapped_file.h"
+#include "model/families/config_reader.h"
+#include "model/families/gguf_config.h"
+#include "model/io/tensors/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"

@@ -1,4 +1,4 @@
-#include "model/io/weights/gguf.h"
+#include "model/io/tensors/gguf.h"
 
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 

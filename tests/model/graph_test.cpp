@@ -11,7 +11,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/record/recording.h"
 
 using namespace kvcast;

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/record/recording.h"
 

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
 #include "model/config/layer_pruning.h"
+#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/io/weights/weight_map.h"

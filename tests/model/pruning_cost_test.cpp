@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
 #include "model/config/layer_pruning.h"
+#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"

@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "tests/model/message_of.h"
 

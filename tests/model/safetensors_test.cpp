@@ -1,4 +1,4 @@
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/safetensors.h"
 
 #include <array>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"

@@ -1,4 +1,4 @@
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/stored_tensor.h"
 
 #include <cmath>
 #include <cstdint>

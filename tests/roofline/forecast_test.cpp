@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "tests/near.h"

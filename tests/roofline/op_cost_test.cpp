@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/rank_recording.h"
 #include "roofline/step_cost.h"

@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 #include "model/record/recording.h"
 #include "tests/near.h"
 

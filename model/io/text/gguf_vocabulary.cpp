@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 
 namespace kvcast::text {
 namespace {

@@ -1,8 +1,8 @@
 /// The tokenizer's part of a GGUF file's metadata.
 #pragma once
 
+#include "model/io/tensors/gguf.h"
 #include "model/io/text/tokenizer.h"
-#include "model/io/weights/gguf.h"
 
 namespace kvcast::text {
 

@@ -6,9 +6,9 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/io/weights/gguf.h"
-#include "model/io/weights/gguf_model.h"
-#include "model/io/weights/mapped_file.h"
+#include "model/families/gguf_config.h"
+#include "model/io/tensors/gguf.h"
+#include "model/io/tensors/mapped_file.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/config/architecture.h"
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 
 namespace kvcast {
 

@@ -10,12 +10,13 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/config/config_reader.h"
 #include "model/config/layer_pruning.h"
-#include "model/io/weights/gguf.h"
+#include "model/families/config_reader.h"
+#include "model/families/gguf_config.h"
+#include "model/io/tensors/gguf.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "model/io/weights/gguf_model.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {

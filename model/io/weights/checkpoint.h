@@ -13,7 +13,7 @@
 
 #include "model/config/architecture.h"
 #include "model/graph/graph.h"
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/stored_tensor.h"
 #include "model/io/weights/weight_source.h"
 
 namespace kvcast {

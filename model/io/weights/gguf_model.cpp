@@ -1,37 +1,12 @@
 #include "model/io/weights/gguf_model.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
 
 #include "model/base/error.h"
+#include "model/families/family.h"
 
 namespace kvcast {
 namespace {
-
-/// What tells llama.cpp's files of one family from another's.
-struct Layout {
-  const char* model_type;
-  bool fused_qkv = false;          ///< attn_qkv: queries, keys, values
-  bool fused_gate_up = false;      ///< ffn_up: gate, up
-  bool interleaved_heads = false;  ///< attn_q, attn_k: rows of LlamaModel.permute
-};
-
-constexpr std::array layouts{
-    Layout{"llama", false, false, true},
-    Layout{"mistral", false, false, true},
-    Layout{"olmo", false, false, true},
-    Layout{"qwen2"},
-    Layout{"gemma"},
-    Layout{"gemma2"},
-    Layout{"phi3", true, true},
-    Layout{"gpt2", true},
-    Layout{"gpt_neox", true},
-    Layout{"falcon", true},
-    Layout{"RefinedWeb", true},
-    Layout{"RefinedWebModel", true},
-    Layout{"openelm", true},
-};
 
 /// Undoes LlamaModel.permute: it puts rows j and j + head_dim/2 of a head, which one rotary pair
 /// turns, beside each other.
@@ -46,14 +21,12 @@ std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t 
   return rows;
 }
 
-/// Norms of a layer, by the recorder's names.
-std::optional<std::string> norm_tensor(const Architecture& a, const std::string& part) {
-  const bool is_falcon_pair = (a.model_type == "falcon" || a.model_type == "RefinedWeb" ||
-                               a.model_type == "RefinedWebModel") &&
-                              a.decoder.residual == Residual::ParallelTwoNorms;
-  // Falcon's second norm came later, so the first name went to the MLP's.
-  if (part == "attention_norm") return is_falcon_pair ? "attn_norm_2" : "attn_norm";
-  if (part == "mlp_norm") return is_falcon_pair ? "attn_norm" : "ffn_norm";
+/// Norms, by the recorder's names.
+std::optional<std::string> norm_tensor(const Architecture& a, const GgufForm& form,
+                                       const std::string& part) {
+  const bool swapped = form.mlp_norm_first && a.decoder.residual == Residual::ParallelTwoNorms;
+  if (part == "attention_norm") return swapped ? "attn_norm_2" : "attn_norm";
+  if (part == "mlp_norm") return swapped ? "attn_norm" : "ffn_norm";
   if (part == "post_attention_norm") return "post_attention_norm";
   if (part == "post_mlp_norm") return "post_ffw_norm";
   if (part == "final_norm") return "output_norm";
@@ -61,7 +34,7 @@ std::optional<std::string> norm_tensor(const Architecture& a, const std::string&
 }
 
 /// The tensor of a layer's projection, and its rows.
-std::optional<std::string> projection_tensor(const Architecture& a, const Layout& layout,
+std::optional<std::string> projection_tensor(const Architecture& a, const GgufForm& form,
                                              const WeightName& name, WeightSource& source) {
   if (!name.layer) return {};
   const LayerShape& layer = a.decoder.layers[*name.layer];
@@ -70,12 +43,12 @@ std::optional<std::string> projection_tensor(const Architecture& a, const Layout
   const std::string& part = name.part;
   if (part == "query" || part == "key" || part == "value") {
     const bool is_query = part == "query";
-    if (layout.fused_qkv) {
+    if (form.fused_qkv) {
       const std::uint64_t first = is_query ? 0 : part == "key" ? queries : queries + keys;
       source.rows = row_range(first, is_query ? queries : keys);
       return "attn_qkv";
     }
-    if (layout.interleaved_heads && part != "value") {
+    if (form.interleaved_heads && part != "value") {
       const Heads& heads = layer.heads;
       source.rows = uninterleaved(is_query ? heads.num_attention_heads : heads.num_key_value_heads,
                                   heads.head_dim);
@@ -83,7 +56,7 @@ std::optional<std::string> projection_tensor(const Architecture& a, const Layout
     return is_query ? "attn_q" : part == "key" ? "attn_k" : "attn_v";
   }
   if (part == "gate" || part == "up") {
-    if (layout.fused_gate_up) {
+    if (form.fused_gate_up) {
       const std::uint64_t width = layer.intermediate_size;
       source.rows = row_range(part == "gate" ? 0 : width, width);
       return "ffn_up";
@@ -100,9 +73,8 @@ std::optional<std::string> projection_tensor(const Architecture& a, const Layout
 }  // namespace
 
 WeightSource gguf_weight(const Architecture& a, const std::string& name) {
-  const auto layout = std::find_if(layouts.begin(), layouts.end(),
-                                   [&](const Layout& l) { return a.model_type == l.model_type; });
-  if (layout == layouts.end()) {
+  const Family* const family = find_family(a.model_type);
+  if (family == nullptr || family->gguf.architecture == nullptr) {
     throw Error("weights of a GGUF file", "model type " + a.model_type,
                 "a family that llama.cpp writes");
   }
@@ -121,10 +93,10 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name) {
   } else if (logical.part == "head") {
     use("output");
     use("token_embd");  // what llama.cpp falls back to
-  } else if (const auto norm = norm_tensor(a, logical.part)) {
+  } else if (const auto norm = norm_tensor(a, family->gguf, logical.part)) {
     use(*norm);
     if (a.decoder.norm == NormKind::RmsUnitOffset) source.offset = -1;
-  } else if (const auto tensor = projection_tensor(a, *layout, logical, source)) {
+  } else if (const auto tensor = projection_tensor(a, family->gguf, logical, source)) {
     use(*tensor);
   }
   KVCAST_ASSERT(!source.names.empty());

@@ -1,12 +1,13 @@
+#include "model/families/config_parts.h"
+
 #include <cmath>
 #include <numbers>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/config/config_families.h"
 
-namespace kvcast::config {
+namespace kvcast {
 namespace {
 
 /// Llama 3.1's `rope_scaling`: long wavelengths are stretched, short ones kept, those between
@@ -51,18 +52,27 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
 
 }  // namespace
 
+std::string key_of(const JsonObject& c, std::string_view alternatives) {
+  for (std::size_t end = alternatives.find('|'); end != std::string_view::npos;
+       end = alternatives.find('|')) {
+    if (c.has(alternatives.substr(0, end))) return std::string(alternatives.substr(0, end));
+    alternatives.remove_prefix(end + 1);
+  }
+  return std::string(alternatives);
+}
+
 double inverse_root(std::uint64_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 
-std::uint64_t read_num_layers(const JsonObject& c, const char* key) {
+std::uint64_t read_num_layers(const JsonObject& c, std::string_view key) {
   const std::uint64_t layers = c.whole(key);
   if (layers > 10000) c.fail(key, "at most 10000 layers");
   return layers;
 }
 
-Heads read_heads(const JsonObject& c, const HeadKeys& keys) {
+Heads read_heads(const JsonObject& c, const ConfigKeys& keys) {
   const std::uint64_t hidden = c.whole(keys.hidden_size);
   Heads heads;
-  heads.num_attention_heads = c.whole(keys.num_attention_heads);
+  heads.num_attention_heads = c.whole(key_of(c, keys.num_attention_heads));
   const std::uint64_t fallback =
       keys.default_key_value_heads > 0 ? keys.default_key_value_heads : heads.num_attention_heads;
   heads.num_key_value_heads = keys.num_key_value_heads == nullptr
@@ -104,8 +114,9 @@ void read_shared_key_values(Stack& s, const JsonObject& c) {
   share_key_values(s, owners);
 }
 
-Function read_activation(const JsonObject& c, const char* key, const char* fallback) {
-  const std::string text = c.text_or(key, fallback);
+Function read_activation(const JsonObject& c, std::string_view key, Function fallback) {
+  if (!c.has(key)) return fallback;
+  const std::string text = c.text(key);
   if (text == "silu" || text == "swish") return Function::Silu;
   if (text == "gelu") return Function::Gelu;
   if (text == "gelu_new" || text == "gelu_pytorch_tanh" || text == "gelu_fast") {
@@ -149,4 +160,83 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
   return table;
 }
 
-}  // namespace kvcast::config
+TensorNames bart_layer() {
+  return {{"query", "self_attn.q_proj"},
+          {"key", "self_attn.k_proj"},
+          {"value", "self_attn.v_proj"},
+          {"attention_output", "self_attn.out_proj"},
+          {"attention_norm", "self_attn_layer_norm"},
+          {"cross_query", "encoder_attn.q_proj"},
+          {"cross_key", "encoder_attn.k_proj"},
+          {"cross_value", "encoder_attn.v_proj"},
+          {"cross_output", "encoder_attn.out_proj"},
+          {"cross_norm", "encoder_attn_layer_norm"},
+          {"mlp_norm", "final_layer_norm"},
+          {"up", "fc1"},
+          {"down", "fc2"}};
+}
+
+void refuse_experts(const JsonObject& c) {
+  if (c.whole_or("num_local_experts", 1) > 1) {
+    c.fail("num_local_experts", "1: mixtures of experts are not modelled");
+  }
+}
+
+std::uint64_t sliding_window(const JsonObject& c) {
+  return c.has("sliding_window") ? c.whole("sliding_window") : 0;
+}
+
+void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window) {
+  if (!c.has("layer_types")) return;
+  const nlohmann::json& types = c.at("layer_types");
+  const std::string expected = std::to_string(s.layers.size()) +
+                               " entries \"full_attention\" or \"sliding_attention\", one a layer";
+  if (!types.is_array() || types.size() != s.layers.size()) c.fail("layer_types", expected);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const bool sliding = types[i] == "sliding_attention";
+    if (!sliding && types[i] != "full_attention") c.fail("layer_types", expected);
+    s.layers[i].sliding_window = sliding ? window : 0;
+  }
+}
+
+Architecture read_decoder(const JsonObject& c, const Family& family) {
+  const ConfigKeys& k = family.keys;
+  Architecture a;
+  a.hidden_size = c.whole(k.hidden_size);
+  a.vocab_size = c.whole("vocab_size");
+  a.tied_embeddings = c.flag_or(k.tied_embeddings, k.default_tied);
+  a.decoder = family.stack;
+  Stack& s = a.decoder;
+  const std::string positions = key_of(c, k.max_position_embeddings);
+  if (s.position == Position::Learned) {
+    a.max_position_embeddings = s.position_rows = c.whole(positions);
+  } else {
+    a.max_position_embeddings = c.whole_or(positions, k.default_max_positions);
+  }
+  LayerShape layer;
+  layer.heads = read_heads(c, k);
+  layer.intermediate_size =
+      k.default_mlp_ratio > 0 ? c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size)
+                              : c.whole(k.intermediate_size);
+  s.layers.assign(read_num_layers(c, key_of(c, k.num_hidden_layers)), layer);
+  if (k.norm_eps != nullptr) s.norm_eps = c.positive_or(k.norm_eps, s.norm_eps);
+  s.attention_scale = inverse_root(layer.heads.head_dim);
+  s.activation = read_activation(c, key_of(c, k.activation), s.activation);
+  if (k.attention_bias != nullptr) {
+    const bool bias = c.flag_or(k.attention_bias, s.query_bias);
+    s.query_bias = s.key_bias = s.value_bias = s.attention_output_bias = bias;
+  }
+  if (k.mlp_bias != nullptr) s.mlp_bias = c.flag_or(k.mlp_bias, s.mlp_bias);
+  if (k.alibi != nullptr && c.flag_or(k.alibi, false)) s.position = Position::Alibi;
+  if (s.position == Position::Rope) {
+    const double share =
+        k.rotary_share == nullptr ? 1 : c.positive_or(k.rotary_share, k.default_rotary_share);
+    if (share > 1) c.fail(k.rotary_share, "a share of the head from 0 to 1");
+    const auto dims = static_cast<std::uint64_t>(static_cast<double>(layer.heads.head_dim) * share);
+    s.rope = read_rope(c, c.positive_or(k.rope_theta, 10000), dims);
+  }
+  if (family.refine != nullptr) family.refine(c, a);
+  return a;
+}
+
+}  // namespace kvcast

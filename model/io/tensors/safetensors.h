@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast {
 

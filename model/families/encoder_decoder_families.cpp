@@ -1,7 +1,10 @@
-// Encoder-decoder families. Sources: transformers, models/t5 and models/whisper.
-#include "model/config/config_families.h"
+#include <nlohmann/json.hpp>
 
-namespace kvcast::config {
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+
+namespace kvcast::families {
+namespace {
 
 Architecture read_t5(const JsonObject& c) {
   Architecture a;
@@ -46,6 +49,15 @@ Architecture read_t5(const JsonObject& c) {
   return a;
 }
 
+/// The MLP is the last of two blocks in the encoder, of three in the decoder.
+void rename_t5(const Architecture& a, std::string_view stack, CheckpointNames& names) {
+  const std::string mlp = stack == "encoder." ? "layer.1." : "layer.2.";
+  names.in_layer["mlp_norm"] = mlp + "layer_norm";
+  names.in_layer["gate"] = mlp + "DenseReluDense.wi_0";
+  names.in_layer["up"] = mlp + (a.decoder.gated_mlp ? "DenseReluDense.wi_1" : "DenseReluDense.wi");
+  names.in_layer["down"] = mlp + "DenseReluDense.wo";
+}
+
 Architecture read_whisper(const JsonObject& c) {
   Architecture a;
   a.encoder_decoder = true;
@@ -61,10 +73,12 @@ Architecture read_whisper(const JsonObject& c) {
   s.norm_eps = 1e-5;  // torch.nn.LayerNorm's default
   s.score_scale = ScoreScale::OnQuery;
   s.query_bias = s.value_bias = s.attention_output_bias = s.mlp_bias = true;
-  s.activation = read_activation(c, "activation_function", "gelu");
+  s.activation = read_activation(c, "activation_function", Function::Gelu);
   const auto layer_of = [&](const char* heads_key, const char* ffn_key) {
     LayerShape layer;
-    layer.heads = read_heads(c, {"d_model", heads_key, nullptr});
+    layer.heads = read_heads(c, {.hidden_size = "d_model",
+                                 .num_attention_heads = heads_key,
+                                 .num_key_value_heads = nullptr});
     layer.intermediate_size = c.whole(ffn_key);
     s.attention_scale = inverse_root(layer.heads.head_dim);
     return layer;
@@ -86,4 +100,41 @@ Architecture read_whisper(const JsonObject& c) {
   return a;
 }
 
-}  // namespace kvcast::config
+}  // namespace
+
+Family t5() {
+  Family f{.model_types = {"t5"}, .read = read_t5};
+  f.names = {
+      .prefixes = {"{stack}"},
+      .layer = "block.",
+      .in_layer = {{"query", "layer.0.SelfAttention.q"},
+                   {"key", "layer.0.SelfAttention.k"},
+                   {"value", "layer.0.SelfAttention.v"},
+                   {"attention_output", "layer.0.SelfAttention.o"},
+                   {"attention_norm", "layer.0.layer_norm"},
+                   {"cross_query", "layer.1.EncDecAttention.q"},
+                   {"cross_key", "layer.1.EncDecAttention.k"},
+                   {"cross_value", "layer.1.EncDecAttention.v"},
+                   {"cross_output", "layer.1.EncDecAttention.o"},
+                   {"cross_norm", "layer.1.layer_norm"}},
+      .outside = {{"final_norm", "final_layer_norm"},
+                  {"relative_bias", "block.0.layer.0.SelfAttention.relative_attention_bias"}},
+      .embedding = {"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}};
+  f.rename = rename_t5;
+  return f;
+}
+
+Family whisper() {
+  Family f{.model_types = {"whisper"}, .read = read_whisper};
+  f.names = {.prefixes = {"model.{stack}", "{stack}"},
+             .in_layer = bart_layer(),
+             .outside = {{"positions", "embed_positions"},
+                         {"final_norm", "layer_norm"},
+                         {"conv1", "conv1"},
+                         {"conv2", "conv2"}},
+             .embedding = {"model.decoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+                           "proj_out.weight"}};
+  return f;
+}
+
+}  // namespace kvcast::families

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string_view>
 
-#include "model/io/weights/gguf_metadata.h"
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/gguf_metadata.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast {
 

@@ -1,4 +1,4 @@
-#include "model/io/weights/gguf.h"
+#include "model/io/tensors/gguf.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "model/base/error.h"
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 
 namespace kvcast {
 namespace {

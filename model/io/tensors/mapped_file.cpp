@@ -1,4 +1,4 @@
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 
 #include <cstdint>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "model/io/weights/safetensors_header.h"
+#include "model/io/tensors/safetensors_header.h"
 
 #include <unordered_set>
 #include <utility>
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/io/weights/safetensors.h"
+#include "model/io/tensors/safetensors.h"
 
 #include <algorithm>
 #include <array>
@@ -18,8 +18,8 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/units.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/safetensors_header.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors_header.h"
 
 namespace kvcast {
 namespace {

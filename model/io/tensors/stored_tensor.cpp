@@ -1,4 +1,4 @@
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/stored_tensor.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "model/base/error.h"
 #include "model/base/units.h"
-#include "model/io/weights/mapped_file.h"
+#include "model/io/tensors/mapped_file.h"
 
 namespace kvcast {
 namespace {

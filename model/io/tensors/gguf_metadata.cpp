@@ -1,4 +1,4 @@
-#include "model/io/weights/gguf_metadata.h"
+#include "model/io/tensors/gguf_metadata.h"
 
 #include <array>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "model/base/error.h"
-#include "model/io/weights/mapped_file.h"
-#include "model/io/weights/stored_tensor.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast {
 namespace {

@@ -1,45 +1,19 @@
-#include "model/config/config_reader.h"
+#include "model/families/config_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/config/config_families.h"
 #include "model/config/slim_forms.h"
+#include "model/families/config_parts.h"
 
 namespace kvcast {
 namespace {
 
 using nlohmann::json;
-
-struct Family {
-  const char* model_type;
-  Architecture (*read)(const JsonObject&);
-};
-
-constexpr std::array families{
-    Family{"llama", config::read_llama},
-    Family{"mistral", config::read_llama},
-    Family{"qwen2", config::read_llama},
-    Family{"olmo", config::read_llama},
-    Family{"phi3", config::read_phi3},
-    Family{"gemma", config::read_gemma},
-    Family{"gemma2", config::read_gemma},
-    Family{"gpt_neox", config::read_gpt_neox},
-    Family{"gpt_neox_mlkv", config::read_gpt_neox},
-    Family{"openelm", config::read_openelm},
-    Family{"falcon", config::read_falcon},
-    Family{"RefinedWeb", config::read_falcon},
-    Family{"RefinedWebModel", config::read_falcon},
-    Family{"gpt2", config::read_gpt2},
-    Family{"opt", config::read_opt},
-    Family{"t5", config::read_t5},
-    Family{"whisper", config::read_whisper},
-};
 
 json with_overrides(json config, const std::string& place,
                     const std::vector<ConfigOverride>& overrides) {
@@ -109,7 +83,8 @@ void read_pruning(const JsonObject& config, Architecture& a) {
 
 std::vector<std::string> supported_model_types() {
   std::vector<std::string> names;
-  for (const Family& f : families) names.emplace_back(f.model_type);
+  for (const Family& f : all_families())
+    names.insert(names.end(), f.model_types.begin(), f.model_types.end());
   return names;
 }
 
@@ -118,13 +93,12 @@ Architecture read_config(const json& config, const std::string& name, const std:
   const json changed = with_overrides(config, place, overrides);
   const JsonObject object(changed, place);
   const std::string model_type = object.text("model_type");
-  const auto family = std::find_if(families.begin(), families.end(),
-                                   [&](const Family& f) { return model_type == f.model_type; });
-  if (family == families.end()) {
+  const Family* const family = find_family(model_type);
+  if (family == nullptr) {
     throw Error(object.place_of("model_type") + ": " +
                 unknown_name("model type", model_type, supported_model_types()).what());
   }
-  Architecture a = family->read(object);
+  Architecture a = family->read != nullptr ? family->read(object) : read_decoder(object, *family);
   read_slim(object, a);
   read_pruning(object, a);
   for (const ConfigOverride& o : overrides) {
@@ -134,8 +108,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
     }
   }
   a.name = name;
-  // The authors of MLKV kept the type "gpt_neox"; others wrote down what it is.
-  a.model_type = model_type == "gpt_neox_mlkv" ? "gpt_neox" : model_type;
+  if (a.model_type.empty()) a.model_type = model_type;
   return a;
 }
 

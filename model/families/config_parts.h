@@ -1,0 +1,42 @@
+/// What the readers of config.json files share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "model/base/json_file.h"
+#include "model/config/architecture.h"
+#include "model/families/family.h"
+
+namespace kvcast {
+
+/// A decoder as the family's keys and `refine` say.
+Architecture read_decoder(const JsonObject& c, const Family& family);
+
+/// The tensors of a layer of OPT and of both stacks of Whisper.
+TensorNames bart_layer();
+/// Of "A|B" the first key that the config has, else the last.
+std::string key_of(const JsonObject& c, std::string_view alternatives);
+/// Throws Error when the heads do not divide.
+Heads read_heads(const JsonObject& c, const ConfigKeys& keys);
+/// At most 10,000 layers, so that a wrong number fails before it allocates.
+std::uint64_t read_num_layers(const JsonObject& c, std::string_view key);
+/// `num_key_value_layers` and `mlkv_semantics` of MLKV models: which layers own keys and values,
+/// and what the others read. Nothing to do for configs without the former.
+void read_shared_key_values(Stack& stack, const JsonObject& c);
+Function read_activation(const JsonObject& c, std::string_view key, Function fallback);
+/// Frequencies of the first `rotary_dims` dims of a head, with the config's `rope_scaling`.
+std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
+                                           std::uint64_t rotary_dims);
+/// head_dim^-0.5
+double inverse_root(std::uint64_t head_dim);
+/// Throws Error for mixtures of experts.
+void refuse_experts(const JsonObject& c);
+/// 0: none
+std::uint64_t sliding_window(const JsonObject& c);
+/// Which layers have the window, from transformers' `layer_types`; nothing to do for older configs.
+void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window);
+
+}  // namespace kvcast

@@ -1,0 +1,49 @@
+#include <algorithm>
+
+#include "model/families/family.h"
+
+// One line for each family, which a function of that name in *_families.cpp describes.
+#define KVCAST_FAMILIES(FAMILY) \
+  FAMILY(llama)                 \
+  FAMILY(mistral)               \
+  FAMILY(qwen2)                 \
+  FAMILY(olmo)                  \
+  FAMILY(phi3)                  \
+  FAMILY(gemma)                 \
+  FAMILY(gemma2)                \
+  FAMILY(gpt_neox)              \
+  FAMILY(openelm)               \
+  FAMILY(falcon)                \
+  FAMILY(gpt2)                  \
+  FAMILY(opt)                   \
+  FAMILY(t5)                    \
+  FAMILY(whisper)
+
+namespace kvcast {
+namespace families {
+
+#define KVCAST_DECLARE_FAMILY(function) Family function();
+KVCAST_FAMILIES(KVCAST_DECLARE_FAMILY)
+
+}  // namespace families
+
+const std::vector<Family>& all_families() {
+#define KVCAST_CALL_FAMILY(function) families::function(),
+  static const std::vector<Family> all{KVCAST_FAMILIES(KVCAST_CALL_FAMILY)};
+  return all;
+}
+
+const Family* find_family(std::string_view model_type) {
+  for (const Family& family : all_families()) {
+    const auto& types = family.model_types;
+    if (std::find(types.begin(), types.end(), model_type) != types.end()) return &family;
+  }
+  return nullptr;
+}
+
+TensorNames with(TensorNames names, const TensorNames& changes) {
+  for (const auto& [part, stored] : changes) names[part] = stored;
+  return names;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,106 @@
+/// A family of models in one descriptor: what its config.json, its checkpoints and its GGUF files
+/// say.
+///
+/// A new family is a function in one of this folder's *_families.cpp, or in a new one, and a line
+/// in families.cpp. Sources: transformers, models/FAMILY/{configuration,modeling}_FAMILY.py;
+/// OpenELM: apple/corenet; GGUF: ggml-org/llama.cpp, convert_hf_to_gguf.py and
+/// gguf-py/gguf/{constants,tensor_mapping}.py.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "model/base/json_file.h"
+#include "model/config/architecture.h"
+#include "model/families/gguf_reader.h"
+
+namespace kvcast {
+
+/// The keys of config.json under which a family gives what all decoders of equal layers have, and
+/// what transformers takes for absent ones, which a saved config leaves out when they equal the
+/// family's defaults. "A|B": the first that the config has, else B. Null: the family has no such
+/// key.
+struct ConfigKeys {
+  const char* hidden_size = "hidden_size";
+  const char* intermediate_size = "intermediate_size";
+  const char* num_hidden_layers = "num_hidden_layers";
+  const char* num_attention_heads = "num_attention_heads";
+  const char* num_key_value_heads = "num_key_value_heads";  ///< null: as many as heads
+  const char* max_position_embeddings = "max_position_embeddings";
+  const char* norm_eps = nullptr;
+  const char* activation = "hidden_act";
+  const char* tied_embeddings = "tie_word_embeddings";
+  const char* attention_bias = nullptr;  ///< of queries, keys, values and the output projection
+  const char* mlp_bias = nullptr;
+  const char* alibi = nullptr;  ///< a switch to ALiBi from rotary embeddings
+  const char* rope_theta = "rope_theta";
+  const char* rotary_share = nullptr;  ///< of each head's dimensions
+  /// Defaults; those of the other keys are the family's `stack`. 0: required, but as said.
+  std::uint64_t default_key_value_heads = 0;  ///< 0: as many as heads
+  std::uint64_t default_head_dim = 0;         ///< 0: hidden size / heads
+  std::uint64_t default_mlp_ratio = 0;        ///< of the MLP's width to the hidden size
+  std::uint64_t default_max_positions = 0;    ///< 0: unlimited; of learned positions: required
+  bool default_tied = false;
+  double default_rotary_share = 1;
+};
+
+/// Part of the forward pass -> stored name, relative to the layer or to the model.
+using TensorNames = std::map<std::string, std::string, std::less<>>;
+/// `names` with these entries in the place of their own.
+TensorNames with(TensorNames names, const TensorNames& changes);
+
+/// Where a Hugging Face checkpoint keeps the weights. Fused tensors stand for their parts: "qkv"
+/// for query, key and value, "gate_up" for gate and up, all rows of the first, then of the next.
+struct CheckpointNames {
+  /// Of all tensors: files with and without it exist. "{stack}" is "encoder." or "decoder.".
+  std::vector<std::string> prefixes{"model.", ""};
+  std::string layer = "layers.";  ///< "layers." of "layers.3.self_attn..."
+  TensorNames in_layer = {};
+  TensorNames outside = {};
+  /// Whole names of the embedding that both stacks share, and of the head when it is not tied.
+  std::vector<std::string> embedding = {};
+  std::string head = "lm_head.weight";
+  /// In qkv each key-value head's group holds its query heads, its key and its value
+  /// head.
+  bool groups_heads = false;
+  bool transposed = false;  ///< matrices stored [in, out], as by transformers' Conv1D
+};
+
+/// What tells llama.cpp's files of one family from another's.
+struct GgufForm {
+  const char* architecture = nullptr;  ///< null: llama.cpp writes no such files
+  bool fused_qkv = false;              ///< attn_qkv: queries, keys, values
+  bool fused_gate_up = false;          ///< ffn_up: gate, up
+  bool interleaved_heads = false;      ///< attn_q, attn_k: rows of LlamaModel.permute
+  /// Falcon's second norm came later, so the first name went to the MLP's.
+  bool mlp_norm_first = false;
+  /// Completes the config that the family's keys make; null: nothing to add.
+  void (*complete)(const GgufReader&, nlohmann::json& config) = nullptr;
+};
+
+struct Family {
+  std::vector<std::string_view> model_types;
+  /// The layers' form, and defaults of what the keys say.
+  Stack stack = {};
+  ConfigKeys keys = {};
+  /// What the keys do not say; null: nothing.
+  void (*refine)(const JsonObject&, Architecture&) = nullptr;
+  /// Reads all of a config instead, where layers differ or there are two stacks.
+  Architecture (*read)(const JsonObject&) = nullptr;
+  CheckpointNames names = {};
+  /// Names that depend on the architecture or on the stack, "", "encoder." or "decoder.".
+  void (*rename)(const Architecture&, std::string_view stack, CheckpointNames&) = nullptr;
+  GgufForm gguf = {};
+};
+
+/// All families, in the order of families.cpp.
+const std::vector<Family>& all_families();
+/// Null when no family has that model_type.
+const Family* find_family(std::string_view model_type);
+
+}  // namespace kvcast

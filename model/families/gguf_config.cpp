@@ -1,0 +1,127 @@
+#include "model/families/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/families/family.h"
+#include "model/io/tensors/mapped_file.h"
+
+namespace kvcast {
+namespace {
+
+using nlohmann::json;
+
+/// A share of the head that the reader of `partial_rotary_factor`, which cuts the product to a
+/// whole number, turns back into `dims`.
+double share_of(std::uint64_t dims, std::uint64_t head_dim) {
+  const double share = static_cast<double>(dims) / static_cast<double>(head_dim);
+  const double product = share * static_cast<double>(head_dim);
+  return product < static_cast<double>(dims) ? std::nextafter(share, 2.0) : share;
+}
+
+/// Hugging Face's `rope_scaling`, or null.
+json rope_scaling(const GgufReader& r) {
+  std::string type(r.metadata().text_or(r.key("rope.scaling.type"), "none"));
+  double factor = r.number_or("rope.scaling.factor", 1);
+  if (r.has("rope.scale_linear")) {  // as files spelled it before there were other types
+    type = "linear";
+    factor = r.number("rope.scale_linear");
+  }
+  const bool is_linear = type == "linear" && factor != 1;
+  const std::string_view factors = "rope_freqs.weight";
+  if (r.has_tensor(factors)) {
+    if (is_linear) r.metadata().fail(r.key("rope.scaling.type"), type, "none beside rope_freqs");
+    return {{"rope_type", "frequency_factors"}, {"factors", r.values(factors)}};
+  }
+  if (r.has_tensor("rope_factors_short.weight")) {
+    return {{"rope_type", "longrope"}, {"short_factor", r.values("rope_factors_short.weight")}};
+  }
+  if (is_linear) return {{"rope_type", "linear"}, {"factor", factor}};
+  // "none" and a factor of 1 scale nothing; read_config refuses "yarn".
+  if (type == "none" || type == "linear") return nullptr;
+  return {{"rope_type", type}, {"factor", factor}};
+}
+
+/// A key of ConfigKeys as a config is to write it.
+std::string first_of(std::string_view alternatives) {
+  return std::string(alternatives.substr(0, alternatives.find('|')));
+}
+
+void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, json& c) {
+  c[k.rope_theta] = r.number_or("rope.freq_base", 10000);
+  if (const json scaling = rope_scaling(r); !scaling.is_null()) c["rope_scaling"] = scaling;
+  if (k.rotary_share == nullptr) return;
+  const bool usually_all = k.default_rotary_share == 1;
+  const char* const dims = "rope.dimension_count";
+  c[k.rotary_share] = share_of(usually_all ? r.whole_or(dims, head_dim) : r.whole(dims), head_dim);
+}
+
+/// What the family's keys say, from the metadata that all decoders have.
+json decoder_config(const GgufReader& r, const Family& family) {
+  const ConfigKeys& k = family.keys;
+  const std::uint64_t heads = r.whole("attention.head_count");
+  const std::uint64_t head_dim = r.head_dim();
+  json c{{k.hidden_size, r.whole("embedding_length")},
+         {k.intermediate_size, r.whole("feed_forward_length")},
+         {first_of(k.num_hidden_layers), r.num_layers()},
+         {first_of(k.num_attention_heads), heads},
+         {"head_dim", head_dim},
+         {first_of(k.max_position_embeddings), r.whole("context_length")}};
+  if (k.num_key_value_heads != nullptr) {
+    c[k.num_key_value_heads] = r.whole_or("attention.head_count_kv", heads);
+  }
+  if (k.norm_eps != nullptr) {
+    const bool layer_norm = family.stack.norm == NormKind::Layer;
+    c[k.norm_eps] =
+        r.number(layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon");
+  }
+  if (k.mlp_bias != nullptr) c[k.mlp_bias] = r.has_tensor("blk.0.ffn_up.bias");
+  if (k.attention_bias != nullptr) {
+    c[k.attention_bias] =
+        r.has_tensor(family.gguf.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+  }
+  if (family.stack.position == Position::Rope) add_rope(r, k, head_dim, c);
+  if (r.whole_or("expert_count", 0) > 0) c["num_local_experts"] = r.whole("expert_count");
+  return c;
+}
+
+bool is_printable_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+json gguf_config(const GgufFile& file) {
+  const GgufReader reader(file);
+  const GgufMetadata& metadata = file.metadata;
+  const std::string_view architecture = metadata.text("general.architecture");
+  std::vector<std::string> known;
+  const Family* family = nullptr;
+  for (const Family& f : all_families()) {
+    if (f.gguf.architecture == nullptr) continue;
+    if (family == nullptr && architecture == f.gguf.architecture) family = &f;
+    known.emplace_back(f.gguf.architecture);
+  }
+  if (family == nullptr) {
+    throw Error(file.file->path() + ": metadata general.architecture: " +
+                unknown_name("architecture", shortened(architecture), known).what());
+  }
+  if (metadata.whole_or("split.count", 1) > 1) {
+    metadata.fail("split.count", std::to_string(metadata.whole("split.count")),
+                  "1: join the parts of a split model with llama-gguf-split --merge");
+  }
+  json config = family->read == nullptr ? decoder_config(reader, *family) : json::object();
+  if (family->gguf.complete != nullptr) family->gguf.complete(reader, config);
+  config["model_type"] = family->model_types.front();
+  config["vocab_size"] = reader.vocab_size();
+  config[family->keys.tied_embeddings] = !file.has("output.weight");
+  const std::string_view name = metadata.text_or("general.name", "");
+  // Odd bytes would be no valid JSON.
+  if (!name.empty() && is_printable_ascii(name)) config["_name_or_path"] = name;
+  return config;
+}
+
+}  // namespace kvcast

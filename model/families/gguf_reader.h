@@ -1,0 +1,55 @@
+/// What a family asks a GGUF file: the metadata of its architecture, and its tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/io/tensors/gguf.h"
+
+namespace kvcast {
+
+/// "llama.block_count" is asked for as "block_count". Throws Error "FILE: metadata KEY: ..." for
+/// what is missing or impossible.
+class GgufReader {
+ public:
+  explicit GgufReader(const GgufFile& file)
+      : file_(file), prefix_(std::string(file.metadata.text("general.architecture")) + ".") {}
+
+  const GgufMetadata& metadata() const { return file_.metadata; }
+  std::string key(std::string_view key) const { return prefix_ + std::string(key); }
+  bool has(std::string_view k) const { return metadata().has(key(k)); }
+  bool has_tensor(std::string_view name) const { return file_.has(name); }
+
+  /// A number that all layers share, given once or once a layer.
+  std::uint64_t whole(std::string_view k) const;
+  std::uint64_t whole_or(std::string_view k, std::uint64_t fallback) const {
+    return has(k) ? whole(k) : fallback;
+  }
+  double number(std::string_view k) const { return metadata().number(key(k)); }
+  double number_or(std::string_view k, double fallback) const {
+    return metadata().number_or(key(k), fallback);
+  }
+  bool flag_or(std::string_view k, bool fallback) const {
+    return metadata().flag_or(key(k), fallback);
+  }
+  /// One number a layer; a single number stands for all of them.
+  std::vector<std::uint64_t> by_layer(std::string_view k) const;
+
+  std::uint64_t num_layers() const;
+  /// Of keys and of values alike.
+  std::uint64_t head_dim() const;
+  /// The rows of token_embd.weight: files say the vocabulary's size in various ways or not at all.
+  std::uint64_t vocab_size() const;
+  /// The values of a tensor that belongs to the config.
+  std::vector<float> values(std::string_view name) const;
+
+ private:
+  const std::vector<std::uint64_t>* shape_of(std::string_view name) const;
+
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+}  // namespace kvcast

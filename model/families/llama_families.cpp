@@ -1,0 +1,188 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+
+namespace kvcast::families {
+namespace {
+
+void refine_llama(const JsonObject& c, Architecture& a) {
+  refuse_experts(c);
+  read_shared_key_values(a.decoder, c);
+}
+
+void refine_mistral(const JsonObject& c, Architecture& a) {
+  for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c);
+  refine_llama(c, a);
+}
+
+void refine_qwen2(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  s.query_bias = s.key_bias = s.value_bias = true;
+  if (c.flag_or("use_sliding_window", false)) {
+    const std::uint64_t window = sliding_window(c);
+    // The first max_window_layers layers have no window.
+    const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
+    for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
+    read_layer_types(s, c, window);
+  }
+  refine_llama(c, a);
+}
+
+void refine_olmo(const JsonObject& c, Architecture& a) {
+  if (c.has("clip_qkv")) c.fail("clip_qkv", "null: clipped projections are not modelled");
+  refine_llama(c, a);
+}
+
+void refine_gemma(const JsonObject& c, Architecture& a) {
+  refuse_experts(c);
+  // The first configs say "gelu" where the model was trained with the tanh form.
+  a.decoder.activation = Function::GeluTanh;
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+}
+
+void refine_gemma2(const JsonObject& c, Architecture& a) {
+  refine_gemma(c, a);
+  const auto softcap = [&](const char* cap, double fallback) {
+    return c.is_null(cap) ? 0 : c.positive_or(cap, fallback);
+  };
+  Stack& s = a.decoder;
+  s.attention_softcap = softcap("attn_logit_softcapping", 50);
+  a.logit_softcap = softcap("final_logit_softcapping", 30);
+  s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
+  const std::uint64_t window = c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", 4096);
+  for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
+  read_layer_types(s, c, window);
+}
+
+void complete_gemma2(const GgufReader& r, nlohmann::json& c) {
+  // llama.cpp's own defaults: files of the first days lack the three.
+  c["attn_logit_softcapping"] = r.number_or("attn_logit_softcapping", 50);
+  c["final_logit_softcapping"] = r.number_or("final_logit_softcapping", 30);
+  c["sliding_window"] = r.whole_or("attention.sliding_window", 4096);
+  // No key says it. All of the family scale by the head's size but the 27B model, 46 layers, which
+  // llama.cpp too tells by their number (src/models/gemma2.cpp).
+  constexpr std::uint64_t layers_of_27b = 46;
+  const std::uint64_t heads = r.whole("attention.head_count");
+  const bool is_27b = r.num_layers() == layers_of_27b && heads > 0;
+  c["query_pre_attn_scalar"] = is_27b ? r.whole("embedding_length") / heads : r.head_dim();
+}
+
+void complete_phi3(const GgufReader& r, nlohmann::json& c) {
+  if (r.has("rope.scaling.original_context_length")) {
+    c["original_max_position_embeddings"] = r.whole("rope.scaling.original_context_length");
+  }
+  const std::uint64_t window = r.whole_or("attention.sliding_window", 0);
+  if (window > 0) c["sliding_window"] = window;
+}
+
+/// Llama's shape: RMSNorm, RoPE, gated MLP, sequential residual.
+Family llama_like(std::string_view model_type) {
+  Family f{.model_types = {model_type}};
+  f.stack.norm_eps = 1e-6;
+  f.stack.gated_mlp = true;
+  f.keys.norm_eps = "rms_norm_eps";
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.refine = refine_llama;
+  f.names.in_layer = {{"query", "self_attn.q_proj"},
+                      {"key", "self_attn.k_proj"},
+                      {"value", "self_attn.v_proj"},
+                      {"attention_output", "self_attn.o_proj"},
+                      {"attention_norm", "input_layernorm"},
+                      {"mlp_norm", "post_attention_layernorm"},
+                      {"gate", "mlp.gate_proj"},
+                      {"up", "mlp.up_proj"},
+                      {"down", "mlp.down_proj"}};
+  f.names.outside = {{"embedding", "embed_tokens"}, {"final_norm", "norm"}};
+  f.gguf = {.architecture = "llama", .interleaved_heads = true};
+  return f;
+}
+
+}  // namespace
+
+Family llama() {
+  Family f = llama_like("llama");
+  f.stack.clamps_masked_scores = true;
+  return f;
+}
+
+/// A GGUF file does not tell it from Llama.
+Family mistral() {
+  Family f = llama_like("mistral");
+  f.keys.default_key_value_heads = 8;
+  f.refine = refine_mistral;
+  return f;
+}
+
+Family qwen2() {
+  Family f = llama_like("qwen2");
+  f.keys.default_key_value_heads = 32;
+  f.refine = refine_qwen2;
+  f.gguf = {.architecture = "qwen2", .complete = [](const GgufReader&, nlohmann::json& c) {
+              // The family's biases on query, key and value are not this switch.
+              c["attention_bias"] = false;
+            }};
+  return f;
+}
+
+Family olmo() {
+  Family f = llama_like("olmo");
+  f.stack.norm = NormKind::LayerPlain;
+  f.stack.norm_eps = 1e-5;  // fixed in modeling_olmo.py
+  f.keys.norm_eps = nullptr;
+  f.refine = refine_olmo;
+  f.gguf.architecture = "olmo";
+  f.gguf.complete = [](const GgufReader& r, nlohmann::json& c) {
+    const double clamp = r.number_or("attention.clamp_kqv", 0);
+    if (clamp != 0) c["clip_qkv"] = clamp;
+  };
+  return f;
+}
+
+Family phi3() {
+  Family f = llama_like("phi3");
+  f.keys.attention_bias = f.keys.mlp_bias = nullptr;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refuse_experts(c);
+    for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c);
+  };
+  for (const char* part : {"query", "key", "value", "gate", "up"}) f.names.in_layer.erase(part);
+  f.names.in_layer =
+      with(f.names.in_layer, {{"qkv", "self_attn.qkv_proj"}, {"gate_up", "mlp.gate_up_proj"}});
+  f.gguf = {
+      .architecture = "phi3", .fused_qkv = true, .fused_gate_up = true, .complete = complete_phi3};
+  return f;
+}
+
+Family gemma() {
+  Family f = llama_like("gemma");
+  f.stack.norm = NormKind::RmsUnitOffset;
+  f.stack.activation = Function::GeluTanh;
+  f.keys.activation = "hidden_activation|hidden_act";
+  f.keys.mlp_bias = nullptr;
+  f.keys.default_key_value_heads = 16;
+  f.keys.default_head_dim = 256;
+  f.keys.default_tied = true;
+  f.refine = refine_gemma;
+  f.gguf = {.architecture = "gemma"};
+  return f;
+}
+
+Family gemma2() {
+  Family f = gemma();
+  f.model_types = {"gemma2"};
+  f.stack.post_norms = true;
+  f.keys.default_key_value_heads = 4;
+  f.refine = refine_gemma2;
+  f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_attention_layernorm"},
+                                             {"mlp_norm", "pre_feedforward_layernorm"},
+                                             {"post_mlp_norm", "post_feedforward_layernorm"}});
+  f.gguf = {.architecture = "gemma2", .complete = complete_gemma2};
+  return f;
+}
+
+}  // namespace kvcast::families

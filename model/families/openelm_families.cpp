@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+
+namespace kvcast::families {
+namespace {
+
+Architecture read(const JsonObject& c) {
+  Architecture a;
+  a.hidden_size = c.whole("model_dim");
+  a.vocab_size = c.whole("vocab_size");
+  a.max_position_embeddings = c.whole_or("max_context_length", 2048);
+  a.tied_embeddings = c.flag_or("share_input_output_layers", true);
+  Stack& s = a.decoder;
+  const std::uint64_t num_layers = read_num_layers(c, "num_transformer_layers");
+  const std::uint64_t head_dim = c.whole("head_dim");
+  const std::vector<std::uint64_t> query_heads = c.wholes("num_query_heads");
+  const std::vector<std::uint64_t> kv_heads = c.wholes("num_kv_heads");
+  const std::vector<double> multipliers = c.positives("ffn_multipliers");
+  const std::uint64_t divisor = c.whole_or("ffn_dim_divisor", 256);
+  const auto check_length = [&](std::size_t length, const char* key) {
+    if (length != num_layers) c.fail(key, std::to_string(num_layers) + " entries, one a layer");
+  };
+  check_length(query_heads.size(), "num_query_heads");
+  check_length(kv_heads.size(), "num_kv_heads");
+  check_length(multipliers.size(), "ffn_multipliers");
+  if (*std::max_element(multipliers.begin(), multipliers.end()) > 1000) {
+    c.fail("ffn_multipliers", "multiples of model_dim up to 1000");
+  }
+  for (std::size_t i = 0; i < num_layers; ++i) {
+    if (query_heads[i] % kv_heads[i] != 0) c.fail("num_kv_heads", "divisors of num_query_heads");
+    // corenet's make_divisible: the nearest multiple, but not below 90 % of the value.
+    const double value = static_cast<double>(a.hidden_size) * multipliers[i];
+    const auto rounded = static_cast<std::uint64_t>(value + static_cast<double>(divisor) / 2);
+    std::uint64_t width = std::max(divisor, rounded / divisor * divisor);
+    if (static_cast<double>(width) < 0.9 * value) width += divisor;
+    s.layers.push_back({{query_heads[i], kv_heads[i], head_dim}, width, 0});
+  }
+  s.norm_eps = 1e-6;  // corenet's rms_norm.py
+  s.query_key_norm = c.flag_or("normalize_qk_projections", true);
+  s.attention_scale = inverse_root(head_dim);
+  s.gated_mlp = c.flag_or("ffn_with_glu", true);
+  s.activation = read_activation(c, "activation_fn_name", Function::Silu);
+  s.rope = read_rope(c, c.positive_or("rope_freq_constant", 10000), head_dim);
+  return a;
+}
+
+void complete(const GgufReader& r, nlohmann::json& c) {
+  const std::uint64_t hidden = r.whole("embedding_length");
+  // Apple's config gives multiples of the width and rounds; a divisor of 1 gives the widths back.
+  std::vector<double> multipliers;
+  for (const std::uint64_t width : r.by_layer("feed_forward_length")) {
+    multipliers.push_back(static_cast<double>(width) / static_cast<double>(hidden));
+  }
+  c.update({{"model_dim", hidden},
+            {"num_transformer_layers", r.num_layers()},
+            {"head_dim", r.whole("attention.key_length")},
+            {"num_query_heads", r.by_layer("attention.head_count")},
+            {"num_kv_heads", r.by_layer("attention.head_count_kv")},
+            {"ffn_multipliers", multipliers},
+            {"ffn_dim_divisor", 1},
+            {"ffn_with_glu", r.has_tensor("blk.0.ffn_gate.weight")},
+            {"normalize_qk_projections", r.has_tensor("blk.0.attn_q_norm.weight")},
+            {"rope_freq_constant", r.number_or("rope.freq_base", 10000)},
+            {"max_context_length", r.whole("context_length")}});
+}
+
+}  // namespace
+
+/// Source: apple/corenet, corenet/modeling/models/language_modeling/general_gpt.py.
+Family openelm() {
+  Family f{.model_types = {"openelm"}, .read = read};
+  f.keys.tied_embeddings = "share_input_output_layers";
+  f.names = {.prefixes = {"transformer.", ""},
+             .in_layer = {{"qkv", "attn.qkv_proj"},
+                          {"query_norm", "attn.q_norm"},
+                          {"key_norm", "attn.k_norm"},
+                          {"attention_output", "attn.out_proj"},
+                          {"attention_norm", "attn_norm"},
+                          {"mlp_norm", "ffn_norm"},
+                          {"gate_up", "ffn.proj_1"},
+                          {"down", "ffn.proj_2"}},
+             .outside = {{"embedding", "token_embeddings"}, {"final_norm", "norm"}}};
+  f.gguf = {.architecture = "openelm", .fused_qkv = true, .complete = complete};
+  return f;
+}
+
+}  // namespace kvcast::families
