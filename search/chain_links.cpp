@@ -34,12 +34,6 @@ simulate::ExchangeCost exchange_cost(const roofline::Hardware& hardware, rooflin
   return cost;
 }
 
-void set_exchange_cost(ChainLink& link, const simulate::ExchangeCost& cost) {
-  link.host_message_s = cost.message_s;
-  link.host_exchange_s = cost.exchange_s;
-  link.lockstep = cost.lockstep;
-}
-
 HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
                            const std::string& name) {
   HardwareLink chosen;
@@ -50,7 +44,7 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   const double share = has_rate ? rate.value : 1;
   chosen.link.bytes_per_s = share * link.bandwidth.value;
   chosen.link.latency_s = link.latency.value;
-  set_exchange_cost(chosen.link, exchange_cost(hardware, mode));
+  chosen.link.exchange = exchange_cost(hardware, mode);
   chosen.factors = {{chosen.name + " bandwidth", link.bandwidth.value, share,
                      std::string(roofline::name(rate.source)), rate.reference},
                     {chosen.name + " latency", link.latency.value, 1,
@@ -61,8 +55,7 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
                              const simulate::ExchangeCost& cost) {
   PlatformChain chain;
-  chain.link = {std::numeric_limits<double>::max(), 0, order};
-  set_exchange_cost(chain.link, cost);
+  chain.link = {std::numeric_limits<double>::max(), 0, order, cost};
   std::set<std::uint32_t> used;
   for (std::uint32_t device = 0; device + 1 < platform.num_devices(); ++device) {
     double bytes_per_s = std::numeric_limits<double>::max();

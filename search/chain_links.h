@@ -6,7 +6,6 @@
 
 #include "roofline/rates.h"
 #include "search/runahead.h"
-#include "simulate/model_prefill.h"
 #include "simulate/platform.h"
 
 namespace kvcast::search {
@@ -14,7 +13,6 @@ namespace kvcast::search {
 /// What an exchange costs on the hardware: nothing in mode speed-of-light, which has no measured
 /// factors.
 simulate::ExchangeCost exchange_cost(const roofline::Hardware& hardware, roofline::Mode mode);
-void set_exchange_cost(ChainLink& link, const simulate::ExchangeCost& cost);
 
 struct HardwareLink {
   std::string name;

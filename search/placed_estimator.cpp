@@ -1,12 +1,12 @@
 #include "search/placed_estimator.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "model/base/error.h"
 #include "model/record/rank_recording.h"
+#include "simulate/model_prefill.h"
 #include "simulate/topologies.h"
 
 namespace kvcast::search {
@@ -23,12 +23,8 @@ bool is_placement(const MethodSpec& spec) {
   return find_method(spec.name).kind == MethodKind::Placement;
 }
 
-bool is_prompt_method(const MethodSpec& spec) {
-  return find_method(spec.name).kind == MethodKind::Prompt;
-}
-
 Configuration without_placement(Configuration c) {
-  std::erase_if(c.methods, is_placement);
+  c.methods = kvcast::without_placement(c.methods);
   return c;
 }
 
@@ -57,9 +53,10 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                 "at most " + std::to_string(simulate::max_devices));
   }
   const std::vector<std::uint64_t> a_token_each(placement_->ranks, 1);
-  record_rank(
-      c.architecture, c.methods, c.lowering, {a_token_each, placement_->ranks - 1},
-      {.logits = c.logits, .find_model = c.find_model});  // throws where they do not compose
+  const RecordOptions options{.logits = c.logits, .find_model = c.find_model};
+  const Recording& whole = one_device_.recording();
+  record_rank(whole, c.architecture, c.methods, c.lowering, {a_token_each, placement_->ranks - 1},
+              options);  // throws where they do not compose
   if (placement_->ranks == 1) return;
 
   searches_ = searches_partition(c.methods);
@@ -70,49 +67,38 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   }
   if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
   link_ = link ? *link : hardware_link(c.hardware, c.mode);
-  if (schedule_ == simulate::Schedule::Tsp && link_.link.lockstep < 1 && c.hardware.lockstep) {
+  if (schedule_ == simulate::Schedule::Tsp && link_.link.exchange.lockstep < 1 &&
+      c.hardware.lockstep) {
     const roofline::Sourced& lockstep = *c.hardware.lockstep;
-    link_.factors.push_back({"lockstep", 1, link_.link.lockstep,
+    link_.factors.push_back({"lockstep", 1, link_.link.exchange.lockstep,
                              std::string(roofline::name(lockstep.source)), lockstep.reference});
   }
-  std::vector<MethodSpec> others = c.methods;
-  std::erase_if(others, is_placement);
-  // Of the kept tokens as of any others: their positions are 4 bytes a token.
-  std::vector<MethodSpec> of_layers = others;
-  std::erase_if(of_layers, is_prompt_method);
-  times_ = std::make_unique<simulate::LayerTimes>(c.architecture, of_layers, c.lowering,
-                                                  one_device_.rates(), c.logits);
-  // A chain's passes hold for every partition. A device of TSP computes what one of a chain does
-  // that reads as many keys.
-  others.push_back({"kvr", {{"p", "3"}}});
-  middle_ = record_pass(c, others, 1);
-  last_ = record_pass(c, others, 2);
-  decode_peaks_ = activation_peaks(one_device_.recording().decode());
-  const Work base = total_work(roofline::fold(one_device_.recording().prefill(), c.lowering));
+  // A device of TSP computes what one of a chain does that reads as many keys.
+  const ChainPasses chain = record_chain(whole, c.architecture,
+                                         kvcast::without_placement(c.methods), c.lowering, options);
+  times_ = std::make_unique<simulate::LayerTimes>(chain, c.lowering, one_device_.rates(), c.logits);
+  const auto pass = [&](const Graph& graph) {
+    const Work work = total_work(roofline::fold(graph, c.lowering));
+    return DevicePass{chain.symbols, work.flops, work.bytes(), activation_peaks(graph)};
+  };
+  middle_ = pass(chain.middle);
+  last_ = pass(chain.last);
+  decode_peaks_ = activation_peaks(whole.decode());
+  const Work base = total_work(roofline::fold(whole.prefill(), c.lowering));
   base_flops_ = base.flops;
   base_bytes_ = base.bytes();
-  for (const RecordedPass& pass : one_device_.recording().helpers()) {
-    helper_peaks_.push_back(activation_peaks(pass.graph));
+  for (const RecordedPass& helper : whole.helpers()) {
+    helper_peaks_.push_back(activation_peaks(helper.graph));
   }
 }
 
-PlacedEstimator::DevicePass PlacedEstimator::record_pass(const Configuration& c,
-                                                         const std::vector<MethodSpec>& methods,
-                                                         std::size_t rank) {
-  const Recording r = record_rank(c.architecture, methods, c.lowering, {{1, 1, 1}, rank},
-                                  {.logits = c.logits, .find_model = c.find_model});
-  const Work work = total_work(roofline::fold(r.prefill(), c.lowering));
-  return {r.symbols, work.flops, work.bytes(), activation_peaks(r.prefill())};
-}
-
-PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
-  KVCAST_ASSERT(is_placed());
+PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one_device) const {
   PlacedPrefill placed;
   const std::uint64_t read = read_tokens(p);
   placed.tokens = partition_tokens(*placement_, read);
   if (!helper_peaks_.empty()) {
-    const Estimate e = one_device_.at(p);
-    placed.helpers_s = e.ttft_s - e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
+    placed.helpers_s =
+        one_device.ttft_s - one_device.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
   }
   const simulate::LayerTimes times = times_->for_batch(p.batch);
   const ChainLink& link = link_.link;
@@ -121,8 +107,8 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
                                     PartitionAlgorithm::Balance);
     placed.tokens = placed.found->tokens;
   }
-  simulate::PrefillWork work = simulate::prefill_work(
-      times, schedule_, placed.tokens, {link.host_message_s, link.host_exchange_s, link.lockstep});
+  simulate::PrefillWork work =
+      simulate::prefill_work(times, schedule_, placed.tokens, link.exchange);
   work.send_order = link.order;
   const simulate::Platform ring = simulate::make_platform(
       {simulate::TopologyKind::Ring}, static_cast<std::uint32_t>(placed.tokens.size()),
@@ -131,13 +117,8 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p) const {
   options.send_order = link.order;
   placed.run = simulate::Simulation(ring, prefill_programs(work)).run(options);
 
-  ChainLink free = link;
-  free.bytes_per_s = std::numeric_limits<double>::max();
-  free.latency_s = 0;
-  placed.without_links_s = schedule_ == simulate::Schedule::Tsp
-                               ? tsp_ttft_s(times, free, placed.tokens)
-                               : Runahead(times, free).ttft_s(placed.tokens);
-  placed.without_links_s += placed.helpers_s;
+  placed.without_links_s =
+      placed.helpers_s + simulate::prefill_bounds(times, work).no_communication_s;
   return placed;
 }
 
@@ -174,7 +155,7 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     boundary += tokens[i];
     const bool is_last = i + 1 == tokens.size();
-    const std::uint64_t keys = gathers ? times_->tsp_keys(boundary, read) : boundary;
+    const std::uint64_t keys = times_->keys(schedule_, boundary, read);
     const DevicePass& pass = is_last ? last_ : middle_;
     const SymbolValues values = pass.symbols.resolve({p.batch, tokens[i], keys});
     flops = checked_add(flops, pass.flops.at(values));
@@ -215,9 +196,12 @@ Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
   return e;
 }
 
-Estimate PlacedEstimator::at(const DesignPoint& p) const {
-  const Estimate e = one_device_.at(p);
-  if (is_placed()) return spread(e, p, prefill(p));
+PlacedEstimate PlacedEstimator::at(const DesignPoint& p) const {
+  PlacedEstimate e{one_device_.at(p), {}};
+  if (is_placed()) {
+    PlacedPrefill placed = prefill(p, e);
+    return {spread(e, p, placed), std::move(placed)};
+  }
   if (placement_) partition_tokens(*placement_, read_tokens(p));  // throws
   return e;
 }
@@ -236,7 +220,7 @@ void PlacedEstimator::sweep(std::span<const DesignPoint> points, std::span<Estim
     const bool is_new =
         i == 0 || p.batch != points[i - 1].batch || p.prompt_len != points[i - 1].prompt_len;
     const Estimate e = one_device_.at(p);
-    if (is_new) placed = prefill(p);
+    if (is_new) placed = prefill(p, e);
     rows[i] = spread(e, p, placed);
   }
 }

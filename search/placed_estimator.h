@@ -28,6 +28,10 @@ struct PlacedPrefill {
   double without_links_s = 0;             ///< TTFT if messages took no time
 };
 
+struct PlacedEstimate : roofline::Estimate {
+  std::optional<PlacedPrefill> prefill;  ///< where several devices read the prompt
+};
+
 /// Whether a placement's partition is to be searched for the devices: kvr:p=P,partition=search.
 bool searches_partition(const std::vector<MethodSpec>& methods);
 
@@ -48,15 +52,12 @@ class PlacedEstimator {
 
   /// With several devices, peak memory is that of the device that needs most, and TTFT is bound by
   /// links when messages make up more than half of it. Throws Error when a count does not fit 64
-  /// bits, and when the prompt does not fit the partition.
-  roofline::Estimate at(const roofline::DesignPoint& point) const;
+  /// bits, and when the prompt does not fit the partition. `kvr` with partition=search takes the
+  /// one that search_partition finds.
+  PlacedEstimate at(const roofline::DesignPoint& point) const;
   /// `rows` has as many entries as `points`. Throws Error likewise.
   void sweep(std::span<const roofline::DesignPoint> points,
              std::span<roofline::Estimate> rows) const;
-
-  /// The prefill of a point where several devices read the prompt: `kvr` with partition=search
-  /// takes the one that search_partition finds.
-  PlacedPrefill prefill(const roofline::DesignPoint& point) const;
 
  private:
   /// A device's prefill, at its tokens (symbol prompt_len) and the keys it reads (kv_len).
@@ -66,8 +67,9 @@ class PlacedEstimator {
     Count bytes;
     std::vector<Count> activation_peaks;
   };
-  static DevicePass record_pass(const roofline::Configuration& configuration,
-                                const std::vector<MethodSpec>& methods, std::size_t rank);
+  /// `one_device`: its estimate of the point.
+  PlacedPrefill prefill(const roofline::DesignPoint& point,
+                        const roofline::Estimate& one_device) const;
   /// From one device's estimate to that of several.
   roofline::Estimate spread(roofline::Estimate e, const roofline::DesignPoint& point,
                             const PlacedPrefill& prefill) const;

@@ -19,13 +19,14 @@ void check_link(const ChainLink& link) {
     throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s),
                 "a finite number above 0");
   }
-  for (const double latency : {link.latency_s, link.host_message_s, link.host_exchange_s}) {
+  for (const double latency : {link.latency_s, link.exchange.message_s, link.exchange.exchange_s}) {
     if (!(latency >= 0) || !std::isfinite(latency)) {
       throw Error("link latency", fmt::format("{:g} s", latency), "at least 0");
     }
   }
-  if (!(link.lockstep > 0 && link.lockstep <= 1)) {
-    throw Error("lockstep", fmt::format("{:g}", link.lockstep), "a share, above 0 and at most 1");
+  if (!(link.exchange.lockstep > 0 && link.exchange.lockstep <= 1)) {
+    throw Error("lockstep", fmt::format("{:g}", link.exchange.lockstep),
+                "a share, above 0 and at most 1");
   }
 }
 
@@ -116,11 +117,6 @@ Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
     chain_.bytes_per_token.push_back(times_.bytes_per_token(k));
 }
 
-simulate::ExchangePace Runahead::exchange_pace(std::size_t process, std::size_t processes) const {
-  const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
-  return {processes > 1, messages * chain_.link.host_message_s, chain_.link.host_exchange_s};
-}
-
 double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {
   s.received.assign(times_.num_layers(), 0);
   std::uint64_t tokens = 0;
@@ -142,21 +138,20 @@ double Runahead::ttft_s(std::span<const std::uint64_t> partition) const {
 double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
                   std::span<const std::uint64_t> partition) {
   check_link(link);
+  constexpr auto schedule = simulate::Schedule::Tsp;
   const std::size_t processes = partition.size();
   if (link.order == SendOrder::Async && processes > 1) {
     throw Error("closed form of TSP", "send order async", "fifo or block");
   }
   const std::uint64_t context = std::accumulate(partition.begin(), partition.end(), 0ull);
   check_partition(partition, context, "partition");
-  const simulate::ExchangePace pace{processes > 1,
-                                    2.0 * static_cast<double>(processes - 1) * link.host_message_s,
-                                    link.host_exchange_s, processes > 1 ? link.lockstep : 1};
   std::vector<simulate::ProcessTimes> process;
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < processes; ++i) {
     boundary += partition[i];
     process.push_back(
-        times.process(partition[i], times.tsp_keys(boundary, context), i + 1 == processes, pace));
+        times.process(partition[i], times.keys(schedule, boundary, context), i + 1 == processes,
+                      simulate::exchange_pace(schedule, link.exchange, i, processes)));
   }
   std::vector<double> now;
   for (const simulate::ProcessTimes& p : process) now.push_back(p.embedding_s);

@@ -26,11 +26,7 @@ struct ChainLink {
   double bytes_per_s = 0;
   double latency_s = 0;  ///< from end to end
   SendOrder order = SendOrder::Fifo;
-  /// Host seconds to issue one send or one receive; they matter where the host is slower than the
-  /// device.
-  double host_message_s = 0;
-  double host_exchange_s = 0;  ///< likewise for a layer's exchange, beside its messages
-  double lockstep = 1;         ///< of TSP, see simulate::ExchangeCost
+  simulate::ExchangeCost exchange = {};
 };
 
 /// Tokens of each process, in order of the prompt.
@@ -74,8 +70,9 @@ class Runahead {
   /// TTFT of a partition whose parts have at least one token each.
   double ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& scratch) const;
   double ttft_s(std::span<const std::uint64_t> partition) const;
-  /// At most a send and a receive in each layer.
-  simulate::ExchangePace exchange_pace(std::size_t process, std::size_t processes) const;
+  simulate::ExchangePace exchange_pace(std::size_t process, std::size_t processes) const {
+    return simulate::exchange_pace(simulate::Schedule::Kvr, link().exchange, process, processes);
+  }
 
  private:
   simulate::LayerTimes times_;

@@ -100,9 +100,10 @@ Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowerin
 Programs recorded_programs(const Architecture& architecture, const std::vector<MethodSpec>& methods,
                            const std::vector<std::uint64_t>& partition, const Lowering& lowering,
                            const roofline::Rates& rates, bool block) {
+  const Recording whole = record(architecture, without_placement(methods), lowering);
   std::vector<Recording> recordings;
   for (std::size_t rank = 0; rank < partition.size(); ++rank) {
-    recordings.push_back(record_rank(architecture, methods, lowering, {partition, rank}));
+    recordings.push_back(record_rank(whole, architecture, methods, lowering, {partition, rank}));
   }
   std::vector<RankPass> passes;
   for (std::size_t rank = 0; rank < partition.size(); ++rank) {

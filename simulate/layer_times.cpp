@@ -5,8 +5,6 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "model/base/error.h"
 
 namespace kvcast::simulate {
@@ -16,92 +14,125 @@ constexpr std::string_view embedding_phase = "embedding";
 constexpr std::string_view head_phase = "head";
 
 /// Room on the stack for the values of symbols, of which a pass has about ten, and for the parts of
-/// a step, two for each kind of layer.
+/// a step, three for each kind of layer.
 constexpr std::size_t most_symbols = 64;
-constexpr std::size_t most_parts = 512;
+constexpr std::size_t most_parts = 768;
 
-std::string phase_of_layer(int layer, bool before) {
-  return fmt::format("{} {}", before ? "before" : "after", layer);
-}
+/// What a rank does of one layer.
+struct LayerSegments {
+  std::vector<roofline::OpGroup> before;  ///< up to its last message
+  std::vector<roofline::OpGroup> after;
+  std::vector<const TensorInfo*> sent;
+};
 
-/// The node behind which each layer exchanges: its last append to a cache.
-std::map<int, std::size_t> exchanges(const Graph& graph) {
-  std::map<int, std::size_t> last;
+/// A rank's pass, folded at its messages. Those of a layer are taken to leave and to be waited for
+/// all at once, where the last of them stands.
+struct Segments {
+  std::vector<roofline::OpGroup> embedding;
+  std::vector<roofline::OpGroup> head;
+  std::vector<LayerSegments> layers;
+};
+
+Segments segments_of(const Graph& graph, const Lowering& lowering) {
+  const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering);
+  Segments segments;
+  std::map<int, std::size_t> exchange;  // the layer's last message
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
-    const Node& node = graph.nodes()[i];
-    if (std::holds_alternative<CacheAppend>(node.op)) last[node.layer] = i;
+    const kvcast::Node& node = graph.nodes()[i];
+    if (is_message(node.op)) exchange[node.layer] = i;
+    segments.layers.resize(
+        std::max(segments.layers.size(), static_cast<std::size_t>(node.layer + 1)));
   }
-  return last;
-}
-
-/// The same graph, its nodes' phases saying which part of which layer they belong to.
-Graph split_by_layer(const Graph& graph) {
-  const std::map<int, std::size_t> exchange = exchanges(graph);
-  Graph split;
-  for (const TensorInfo& tensor : graph.tensors()) {
-    if (!tensor.producer) {
-      split.add_tensor(tensor);
-      continue;
+  const auto segment = [&](std::size_t i) -> std::vector<roofline::OpGroup>& {
+    const kvcast::Node& node = graph.nodes()[i];
+    if (node.phase == embedding_phase) return segments.embedding;
+    if (node.phase == head_phase) return segments.head;
+    LayerSegments& layer = segments.layers[static_cast<std::size_t>(node.layer)];
+    const auto found = exchange.find(node.layer);
+    return found != exchange.end() && i < found->second ? layer.before : layer.after;
+  };
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    const kvcast::Node& node = graph.nodes()[i];
+    if (std::holds_alternative<kvcast::Send>(node.op)) {
+      segments.layers[static_cast<std::size_t>(node.layer)].sent.push_back(
+          &graph.tensor(node.output));
     }
-    const std::size_t index = tensor.producer->index;
-    Node node = graph.node(*tensor.producer);
-    if (node.phase == embedding_phase) node.layer = no_layer;
-    if (node.layer != no_layer) {
-      const auto found = exchange.find(node.layer);
-      node.phase = phase_of_layer(node.layer, found != exchange.end() && index <= found->second);
-    }
-    TensorInfo output = tensor;
-    output.producer.reset();
-    split.add_node(std::move(node), std::move(output));
+    if (folded.group_of_node[i] == roofline::no_group) continue;
+    segment(i).push_back(folded.groups[folded.group_of_node[i]]);
+    segment(i).back().count = 1;
   }
-  return split;
+  return segments;
 }
 
-std::uint64_t cached_bytes_per_token(const Graph& graph, int layer) {
-  Count bytes;
-  for (const Node& node : graph.nodes()) {
-    if (node.layer != layer || !std::holds_alternative<CacheAppend>(node.op)) continue;
-    const TensorInfo& cache = graph.tensor(node.output);
-    bytes += bytes_of(cache.shape.back(), cache.dtype);
+/// torch.cat of what came in and the own rows, as eager kernels read them.
+std::vector<roofline::OpGroup> joins(const LayerSegments& layer, const Lowering& lowering) {
+  Graph graph;
+  for (const TensorInfo* sent : layer.sent) {
+    const auto tensor = [&](const Count& rows) {
+      return TensorInfo{
+          "", {sent->shape[0], rows, sent->shape[2]}, sent->dtype, Storage::Activations, {}};
+    };
+    const TensorId others = graph.add_tensor(tensor(Count(symbol::kv_len) - symbol::prompt_len));
+    const TensorId own = graph.add_tensor(tensor(symbol::prompt_len));
+    graph.add_node({JoinRows{}, {others, own}, {}, "join", "layer"}, tensor(symbol::kv_len));
   }
-  return bytes.constant();
+  std::vector<roofline::OpGroup> groups = roofline::fold(graph, lowering);
+  for (roofline::OpGroup& group : groups) group.stream = roofline::Stream::Elementwise;
+  return groups;
 }
 
-}  // namespace
-
-LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
-                       const Lowering& lowering, const roofline::Rates& rates, Logits logits)
-    : host_operator_s_(rates.host_operator_latency.value),
-      logits_(logits),
-      scores_in_memory_(lowering.attention == Kernels::Eager) {
+Recording record_whole(const Architecture& architecture, const std::vector<MethodSpec>& methods,
+                       const Lowering& lowering, Logits logits) {
   if (architecture.encoder_decoder) {
     throw Error("parallel prefill of " + architecture.name, "an encoder-decoder model",
                 "a decoder-only one, whose prompt can be read in parts");
   }
-  const Recording recording =
-      record(architecture, methods, lowering, {.logits = logits, .chunked = true});
-  symbols_ = recording.symbols;
-  const Graph graph = split_by_layer(recording.prefill());
-  std::map<std::string, std::vector<roofline::OpGroup>> by_phase;
-  for (roofline::OpGroup& g : roofline::fold(graph, lowering)) {
-    by_phase[g.phase].push_back(std::move(g));
+  return record(architecture, methods, lowering, {.logits = logits, .chunked = true});
+}
+
+}  // namespace
+
+ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t process,
+                           std::size_t processes) {
+  if (processes == 1) return {};
+  if (schedule == Schedule::Tsp) {
+    return {true, 2 * static_cast<double>(processes - 1) * cost.message_s, cost.exchange_s,
+            cost.lockstep};
   }
-  std::vector<std::vector<roofline::OpGroup>> parts{by_phase[std::string(embedding_phase)],
-                                                    by_phase[std::string(head_phase)]};
+  const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
+  return {true, messages * cost.message_s, cost.exchange_s};
+}
+
+LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
+                       const Lowering& lowering, const roofline::Rates& rates, Logits logits)
+    : LayerTimes(record_chain(record_whole(architecture, methods, lowering, logits), architecture,
+                              methods, lowering, {.logits = logits}),
+                 lowering, rates, logits) {}
+
+LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
+                       const roofline::Rates& rates, Logits logits)
+    : symbols_(passes.symbols),
+      host_operator_s_(rates.host_operator_latency.value),
+      logits_(logits),
+      scores_in_memory_(lowering.attention == Kernels::Eager) {
+  const Segments segments = segments_of(passes.middle, lowering);
+  const Segments last = segments_of(passes.last, lowering);
+  std::vector<std::vector<roofline::OpGroup>> parts{segments.embedding, last.head};
 
   using Costs = std::map<roofline::OpCost, std::uint64_t>;
   using Layer = std::tuple<Costs, Costs, std::uint64_t>;
   std::map<Layer, std::size_t> known;
-  const int layers = static_cast<int>(recording.model.decoder.layers.size());
-  for (int l = 0; l < layers; ++l) {
-    const auto& before = by_phase[phase_of_layer(l, true)];
-    const auto& after = by_phase[phase_of_layer(l, false)];
-    const std::uint64_t bytes = cached_bytes_per_token(graph, l);
-    const auto [kind, is_new] =
-        known.emplace(Layer{roofline::merge(before), roofline::merge(after), bytes}, kinds_.size());
+  const SymbolValues one_token = symbols_.resolve({1, 1, 1});
+  for (const LayerSegments& layer : segments.layers) {
+    std::uint64_t bytes = 0;
+    for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
+    const auto [kind, is_new] = known.emplace(
+        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes}, kinds_.size());
     if (is_new) {
-      parts.push_back(before);
-      parts.push_back(after);
+      parts.push_back(layer.before);
+      parts.push_back(layer.after);
+      parts.push_back(scores_in_memory_ ? joins(layer, lowering)
+                                        : std::vector<roofline::OpGroup>());
       kinds_.push_back({bytes, 0});
     }
     kinds_[kind->second].layers += 1;
@@ -109,9 +140,7 @@ LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<Metho
   }
   step_ = std::make_shared<roofline::StepCost>(parts, rates);
   std::size_t nodes = 0;
-  for (const auto& [phase, groups] : by_phase) {
-    for (const roofline::OpGroup& g : groups) nodes += g.count;
-  }
+  for (const roofline::OpGroup& g : roofline::fold(passes.last, lowering)) nodes += g.count;
   KVCAST_ASSERT(static_cast<double>(nodes) == num_operators());  // no node is left out
   KVCAST_ASSERT(symbols_.size() <= most_symbols && parts.size() <= most_parts);
 }
@@ -123,7 +152,7 @@ std::uint64_t LayerTimes::kv_cache_bytes_per_token() const {
 }
 
 double LayerTimes::num_operators() const {
-  double sum = operators(embedding) + operators(head);
+  double sum = operators(embedding) + operators(head);  // those of a whole prompt join nothing
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     sum += kinds_[k].layers * (operators(before(k)) + operators(after(k)));
   }
@@ -166,16 +195,10 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   std::array<double, most_parts> seconds;
   step_->part_seconds(symbols, seconds);
 
-  // Keys and values: each one read and written, and one operator.
-  const bool joins = scores_in_memory_ && keys > tokens;
-  const double join_bytes = joins ? 2 * static_cast<double>(keys) : 0;
-  const double join_operators = joins ? 2 : 0;
-  const roofline::Rates& rates = step_->rates();
-  const double join_bandwidth =
-      rates.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Elementwise)].value;
+  const bool has_joins = scores_in_memory_ && keys > tokens;
   const double host = host_operator_s_;
   const auto after_operators = [&](std::size_t k) {
-    return operators(after(k)) + (kinds_[k].bytes_per_token > 0 ? join_operators : 0);
+    return operators(after(k)) + (has_joins ? operators(join(k)) : 0);
   };
 
   out.embedding_s = seconds[embedding];
@@ -186,12 +209,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     const Kind& kind = kinds_[k];
     LayerTime& time = out.kinds[k];
-    time = {seconds[before(k)], seconds[after(k)]};
-    if (joins && kind.bytes_per_token > 0) {
-      time.after_exchange_s +=
-          join_bytes * static_cast<double>(kind.bytes_per_token) / join_bandwidth +
-          join_operators * rates.latency(Engine::Vector, roofline::Stream::Elementwise).value;
-    }
+    time = {seconds[before(k)], seconds[after(k)] + (has_joins ? seconds[join(k)] : 0)};
     time.before_exchange_s /= pace.lockstep;
     time.after_exchange_s /= pace.lockstep;
     device_total += kind.layers * (time.before_exchange_s + time.after_exchange_s);

@@ -1,5 +1,5 @@
 /// Compute times of one process of a parallel prefill, layer by layer, on both sides of the
-/// exchange of keys and values.
+/// exchange of keys and values: the recorded pass of a rank, folded at its messages.
 ///
 /// A process reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
 /// schedules exchange right after a layer's keys and values are in the cache: what is before needs
@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "model/record/recording.h"
+#include "model/record/rank_recording.h"
 #include "roofline/step_cost.h"
+#include "simulate/schedules.h"
 
 namespace kvcast::simulate {
 
@@ -21,6 +22,15 @@ namespace kvcast::simulate {
 struct LayerTime {
   double before_exchange_s = 0;  ///< norm, query, key, value, rotation, append
   double after_exchange_s = 0;   ///< attention, its projection, MLP
+};
+
+/// What a layer's exchange costs beside its bytes, see ExchangePace.
+struct ExchangeCost {
+  double message_s = 0;  ///< of the host, to issue one send or receive
+  double exchange_s = 0;
+  /// Of processes that compute the same and then all wait for each other, as in TSP: the mean of
+  /// their times over the slowest's, mean over the layers.
+  double lockstep = 1;
 };
 
 /// What exchanging keys and values does to a process's pace. The host that issues its operators one
@@ -37,6 +47,11 @@ struct ExchangePace {
   double exchange_s = 0;
   double lockstep = 1;  ///< see ExchangeCost; 1 where a process waits for none behind it
 };
+
+/// Of one of several processes. A chain's has at most a send and a receive in each layer; a host of
+/// TSP issues the messages of a ring, in lockstep with the others.
+ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t process,
+                           std::size_t processes);
 
 /// One process's compute times, those of layers that are alike stored once: layer l takes
 /// `kinds[LayerTimes::kinds()[l]]`.
@@ -55,6 +70,9 @@ class LayerTimes {
   /// need the whole prompt at once.
   LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
              const Lowering& lowering, const roofline::Rates& rates, Logits logits = Logits::Last);
+  /// Of passes that were recorded with these logits.
+  LayerTimes(const ChainPasses& passes, const Lowering& lowering, const roofline::Rates& rates,
+             Logits logits = Logits::Last);
 
   std::size_t num_layers() const { return kind_of_layer_.size(); }
   /// The kind of each layer.
@@ -81,11 +99,11 @@ class LayerTimes {
   /// Sum over all layers, embedding and head: TTFT when one process reads the whole prompt.
   double total_s(const ProcessTimes& times) const;
 
-  /// The keys that a process of TSP attends over, whose tokens end at `boundary` in a prompt of
-  /// `context`: with scores in memory all, and those to the right are masked; a fused kernel skips
-  /// them.
-  std::uint64_t tsp_keys(std::uint64_t boundary, std::uint64_t context) const {
-    return scores_in_memory_ ? context : boundary;
+  /// The keys that a process attends over, whose tokens end at `boundary` in a prompt of `context`:
+  /// in a chain those up to there. In TSP all with scores in memory, and those to the right are
+  /// masked; a fused kernel skips them.
+  std::uint64_t keys(Schedule schedule, std::uint64_t boundary, std::uint64_t context) const {
+    return schedule == Schedule::Tsp && scores_in_memory_ ? context : boundary;
   }
 
  private:
@@ -96,8 +114,9 @@ class LayerTimes {
   /// Parts of `step_`; those of kind k follow at `layer_parts + 2 k`, before and after the
   /// exchange.
   enum Part : std::size_t { embedding, head, layer_parts };
-  static std::size_t before(std::size_t kind) { return layer_parts + 2 * kind; }
+  static std::size_t before(std::size_t kind) { return layer_parts + 3 * kind; }
   static std::size_t after(std::size_t kind) { return before(kind) + 1; }
+  static std::size_t join(std::size_t kind) { return before(kind) + 2; }
   double operators(std::size_t part) const { return step_->num_operators(part); }
 
   Symbols symbols_;

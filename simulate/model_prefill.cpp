@@ -47,16 +47,10 @@ PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < partition_tokens.size(); ++i) {
     boundary += partition_tokens[i];
-    const std::uint64_t keys =
-        schedule == Schedule::Tsp ? times.tsp_keys(boundary, context) : boundary;
-    const bool makes_token = i + 1 == partition_tokens.size();
-    const std::size_t others = partition_tokens.size() - 1;
-    const std::size_t messages =
-        schedule == Schedule::Tsp ? 2 * others : (i > 0 ? 1U : 0U) + (makes_token ? 0U : 1U);
-    const ExchangePace pace{others > 0, static_cast<double>(messages) * cost.message_s,
-                            cost.exchange_s,
-                            schedule == Schedule::Tsp && others > 0 ? cost.lockstep : 1};
-    const ProcessTimes process = times.process(partition_tokens[i], keys, makes_token, pace);
+    const ProcessTimes process =
+        times.process(partition_tokens[i], times.keys(schedule, boundary, context),
+                      i + 1 == partition_tokens.size(),
+                      exchange_pace(schedule, cost, i, partition_tokens.size()));
     work.kinds.resize(process.kinds.size());
     for (std::size_t k = 0; k < process.kinds.size(); ++k) {
       work.kinds[k].before_exchange_s.push_back(process.kinds[k].before_exchange_s);

@@ -11,15 +11,6 @@
 
 namespace kvcast::simulate {
 
-/// What a layer's exchange costs beside its bytes, see ExchangePace.
-struct ExchangeCost {
-  double message_s = 0;  ///< of the host, to issue one send or receive
-  double exchange_s = 0;
-  /// Of processes that compute the same and then all wait for each other, as in TSP: the mean of
-  /// their times over the slowest's, mean over the layers.
-  double lockstep = 1;
-};
-
 /// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
 /// read, in lockstep. A host of TSP issues the messages of a ring. Send order and all-gather are

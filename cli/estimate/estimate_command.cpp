@@ -347,10 +347,9 @@ void run(const Options& o, const Globals& globals) {
   const DesignPoint p = parse_sizes(o.request, c.architecture);
   const PlacedEstimator estimator = make_estimator(o, c);
   const Estimator& one_device = estimator.one_device();
-  const Estimate e = estimator.at(p);
+  const search::PlacedEstimate e = estimator.at(p);
+  const std::optional<PlacedPrefill>& placed = e.prefill;
   const ErrorBars bars = error_bars(o, c, estimator, globals.catalog());
-  std::optional<PlacedPrefill> placed;
-  if (estimator.is_placed()) placed = estimator.prefill(p);
   for (const std::string& line : one_device.warnings(p)) globals.warn(line);
   if (!bars.note.empty()) globals.say("note: " + bars.note);
   if (!o.plot.empty()) {

@@ -95,7 +95,7 @@ search::Partition search_partition(const RunOptions& o, const Globals& globals, 
   }
   const search::PlacedEstimator estimator(c);
   const std::uint64_t prompt_len = job.point.prompt_len;
-  return estimator.is_placed() ? estimator.prefill(job.point).tokens
+  return estimator.is_placed() ? estimator.at(job.point).prefill->tokens
                                : search::Partition{prompt_len};
 }
 

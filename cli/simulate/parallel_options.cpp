@@ -39,7 +39,7 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
   } else if (flags.gb_per_s.empty() || flags.latency_s.empty()) {
     link = search::hardware_link(hw, mode);
   } else {
-    search::set_exchange_cost(link.link, search::exchange_cost(hw, mode));
+    link.link.exchange = search::exchange_cost(hw, mode);
   }
   const auto forget = [&](const char* what) {
     std::erase_if(link.factors,

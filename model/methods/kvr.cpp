@@ -2,11 +2,10 @@
 #include "model/methods/method.h"
 
 namespace kvcast {
-namespace {
 
 /// Rank i waits for the rows of all tokens before its own, puts its own behind them and sends all
 /// of them on at once, before the attention.
-CacheExchange exchange(const RankShare& share) {
+CacheExchange chain_exchange(const RankShare& share) {
   CacheExchange e;
   e.open = [=](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
     const Count before = shape[1];
@@ -24,8 +23,6 @@ CacheExchange exchange(const RankShare& share) {
   return e;
 }
 
-}  // namespace
-
 /// KV-Runahead: a chain of ranks, each with the keys and values of the tokens before its own.
 /// Source: Cho, Rastegari and Naik 2024 (arXiv:2405.05329), section 4.1 and table 5 (appendix B).
 Method kvr() {
@@ -36,7 +33,7 @@ Method kvr() {
           {"p", "partition"},
           [](const MethodSpec& spec, Plan& plan) {
             plan.placement = parse_placement(spec);
-            plan.placement->exchange = exchange;
+            plan.placement->exchange = chain_exchange;
           },
           "kvr:p=2"};
 }

@@ -67,6 +67,9 @@ std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods);
 /// knows the devices finds the parts: here they are then even. Throws Error when they are wrong.
 Placement parse_placement(const MethodSpec& spec);
 
+/// What a rank of a chain does with its caches (kvr).
+CacheExchange chain_exchange(const RankShare& share);
+
 /// "keys" of a cache named "layers.3.keys" or a node labelled "cache_keys".
 std::string_view cache_part(std::string_view name);
 

@@ -8,14 +8,6 @@
 namespace kvcast {
 namespace {
 
-std::vector<MethodSpec> without_placement(const std::vector<MethodSpec>& methods) {
-  std::vector<MethodSpec> rest;
-  for (const MethodSpec& spec : methods) {
-    if (find_method(spec.name).kind != MethodKind::Placement) rest.push_back(spec);
-  }
-  return rest;
-}
-
 void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share) {
   if (!plan.placement) {
     throw Error("methods " + to_string(methods), "no placement", "kvr:p=P or tsp:p=P among them");
@@ -43,38 +35,81 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
   }
 }
 
-}  // namespace
-
-Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
-                      const Lowering& lowering, const RankShare& share, RecordOptions options) {
-  Recording recording = record(configured, without_placement(methods), lowering, options);
+/// What the methods plan for the passes of `recording`, whose symbols it uses.
+Plan plan_of(Recording& recording, const Architecture& configured,
+             const std::vector<MethodSpec>& methods, const RecordOptions& options) {
   Plan plan{configured, recording.symbols, symbol::prompt_len};
   plan.find_model = options.find_model;
   apply_methods(methods, plan);
-  check(plan, methods, share);
+  return plan;
+}
 
-  if (!share.is_last() && options.logits == Logits::Last) options.logits = Logits::None;
-  const CacheExchange exchange = plan.placement->exchange(share);
-  Recorder r(recording.symbols, lowering, {}, share.ranks() > 1 ? &exchange : nullptr);
-  const Count past = share.rank == 0 ? Count(0) : Count(symbol::kv_len) - symbol::prompt_len;
+Count past_of(const RankShare& share) {
+  return share.rank == 0 ? Count(0) : Count(symbol::kv_len) - symbol::prompt_len;
+}
+
+Graph record_prefill(const Plan& plan, const Lowering& lowering, const RankShare& share,
+                     const CacheExchange& exchange, bool given_positions, Logits logits) {
+  if (!share.is_last() && logits == Logits::Last) logits = Logits::None;
+  Recorder r(plan.symbols, lowering, {}, share.ranks() > 1 ? &exchange : nullptr);
   record_decoder(r, plan.model,
                  {.batch = symbol::batch,
                   .tokens = symbol::prompt_len,
-                  .past = past,
+                  .past = past_of(share),
                   .encoder_len = 0,
-                  .logits = options.logits,
+                  .logits = logits,
                   .attention = plan.base_attention(),
                   .cross = plan.cross,
-                  .given_positions = recording.given_positions,
+                  .given_positions = given_positions,
                   .later = exchange.later});
-  recording.pass(prefill_name).graph = r.take();
+  return r.take();
+}
+
+}  // namespace
+
+std::vector<MethodSpec> without_placement(std::vector<MethodSpec> methods) {
+  std::erase_if(methods, [](const MethodSpec& spec) {
+    return find_method(spec.name).kind == MethodKind::Placement;
+  });
+  return methods;
+}
+
+Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
+                      const Lowering& lowering, const RankShare& share,
+                      const RecordOptions& options) {
+  return record_rank(record(configured, without_placement(methods), lowering, options), configured,
+                     methods, lowering, share, options);
+}
+
+Recording record_rank(Recording recording, const Architecture& configured,
+                      const std::vector<MethodSpec>& methods, const Lowering& lowering,
+                      const RankShare& share, const RecordOptions& options) {
+  const Plan plan = plan_of(recording, configured, methods, options);
+  check(plan, methods, share);
+  const CacheExchange exchange = plan.placement->exchange(share);
+  recording.pass(prefill_name).graph =
+      record_prefill(plan, lowering, share, exchange, recording.given_positions, options.logits);
   // Of kept tokens as many, whatever the part of the rank that goes on with them.
   if (!plan.selection) {
     const bool goes_on = share.decodes() && share.ranks() > 1;  // with all rows of the prompt
     recording.prompt_slots =
-        goes_on ? Count(symbol::kv_len) : past + symbol::prompt_len + exchange.later;
+        goes_on ? Count(symbol::kv_len) : past_of(share) + symbol::prompt_len + exchange.later;
   }
   return recording;
+}
+
+ChainPasses record_chain(Recording whole, const Architecture& configured,
+                         const std::vector<MethodSpec>& methods, const Lowering& lowering,
+                         const RecordOptions& options) {
+  const Plan plan = plan_of(whole, configured, methods, options);
+  const auto prefill = [&](std::size_t rank) {
+    const RankShare share{{1, 1, 1}, rank};
+    return record_prefill(plan, lowering, share, chain_exchange(share), whole.given_positions,
+                          options.logits);
+  };
+  ChainPasses passes{{}, prefill(1), prefill(2)};
+  passes.symbols = whole.symbols;
+  return passes;
 }
 
 std::uint64_t shared_tokens(const Recording& recording, std::uint64_t prompt_len) {

@@ -31,7 +31,26 @@ namespace kvcast {
 /// the base reads one token or other tokens in each layer, methods that read the prompt in one
 /// piece, MLKV's released semantics.
 Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
-                      const Lowering& lowering, const RankShare& share, RecordOptions options = {});
+                      const Lowering& lowering, const RankShare& share,
+                      const RecordOptions& options = {});
+/// The same where the recording of without_placement(methods) is there already.
+Recording record_rank(Recording whole, const Architecture& configured,
+                      const std::vector<MethodSpec>& methods, const Lowering& lowering,
+                      const RankShare& share, const RecordOptions& options = {});
+std::vector<MethodSpec> without_placement(std::vector<MethodSpec> methods);
+
+/// The prefills of a chain's ranks (kvr) with tokens before their own: of one that others follow,
+/// and of the last. They hold for every partition, and are evaluated as record_rank's; a first rank
+/// computes what the others do whose own tokens are all keys.
+struct ChainPasses {
+  Symbols symbols;
+  Graph middle;
+  Graph last;
+};
+/// `whole`: the recording of these methods, without a placement, of a decoder-only model.
+ChainPasses record_chain(Recording whole, const Architecture& configured,
+                         const std::vector<MethodSpec>& methods, const Lowering& lowering,
+                         const RecordOptions& options = {});
 
 /// Tokens of a prompt that the ranks of a recording share, with its placement or without: all, or
 /// those that a method keeps. Where their number depends on which chunks are kept, the most.

@@ -34,8 +34,8 @@ search::ChainLink KvrNode::link(double gb_per_s) const {
   link.bytes_per_s = 1e9 * gb_per_s * hardware_.link_rate->value;
   link.latency_s = hardware_.links.at("nvlink").latency.value;
   link.order = send_order;
-  link.host_message_s = hardware_.host_message_latency->value;
-  link.host_exchange_s = hardware_.host_exchange_latency->value;
+  link.exchange.message_s = hardware_.host_message_latency->value;
+  link.exchange.exchange_s = hardware_.host_exchange_latency->value;
   return link;
 }
 

@@ -104,11 +104,11 @@ TEST_CASE("placement: an estimate's TTFT is that of the recursion, which it does
 TEST_CASE("placement: partition=search takes one that is faster than even parts, the default") {
   const DesignPoint p{1, 8192, 2};
   const PlacedEstimator searched(configuration("kvr:p=4,partition=search"));
-  const PlacedPrefill found = searched.prefill(p);
+  const PlacedPrefill found = searched.at(p).prefill.value();
   REQUIRE(found.found);
   const double even = PlacedEstimator(configuration("kvr:p=4,partition=even")).at(p).ttft_s;
   CHECK(searched.at(p).ttft_s < even);
-  const PlacedPrefill by_default = PlacedEstimator(configuration("kvr:p=4")).prefill(p);
+  const PlacedPrefill by_default = PlacedEstimator(configuration("kvr:p=4")).at(p).prefill.value();
   CHECK_FALSE(by_default.found);
   CHECK(by_default.tokens == Partition{2048, 2048, 2048, 2048});
   CHECK(by_default.run.ttft_s == even);
@@ -126,7 +126,7 @@ TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
         CAPTURE(model);
         const Configuration c = configuration(method, model, kernels);
         const PlacedEstimator estimator(c);
-        const Partition parts = estimator.prefill(p).tokens;
+        const Partition parts = estimator.at(p).prefill.value().tokens;
         std::uint64_t flops = 0;
         std::uint64_t bytes = 0;
         for (std::size_t rank = 0; rank < parts.size(); ++rank) {
@@ -168,14 +168,14 @@ TEST_CASE("placement: slow links bind, and less the faster they are") {
   CHECK(slow.at(p).ttft_bound == Bound::Link);
   CHECK(fast.at(p).ttft_bound != Bound::Link);
   CHECK(slow.at(p).ttft_s > fast.at(p).ttft_s);
-  CHECK(slow.prefill(p).without_links_s == fast.prefill(p).without_links_s);
+  CHECK(slow.at(p).prefill.value().without_links_s == fast.at(p).prefill.value().without_links_s);
 }
 
 TEST_CASE("placement: composes with what is cached, whose bytes are what is sent") {
   const DesignPoint p{1, 900, 2};
   const std::string kvr = "kvr:p=3,partition=400/300/200";
   const auto sent = [&](const std::string& methods) {
-    return PlacedEstimator(configuration(methods)).prefill(p).run.message_bytes;
+    return PlacedEstimator(configuration(methods)).at(p).prefill.value().run.message_bytes;
   };
   // Slim's caches keep one of keys and values.
   CHECK(sent(kvr + "+slim:option=kcache") * 2 == sent(kvr));

@@ -104,8 +104,9 @@ TEST_CASE("simulate: the exchange parts a layer behind its projections and rotat
 TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible ones") {
   const LayerTimes in_memory(tiny(), {}, eager, counting());
   const LayerTimes tiled(tiny(), {}, fused, counting());
-  CHECK(in_memory.tsp_keys(6, 9) == 9);
-  CHECK(tiled.tsp_keys(6, 9) == 6);
+  CHECK(in_memory.keys(Schedule::Tsp, 6, 9) == 9);
+  CHECK(tiled.keys(Schedule::Tsp, 6, 9) == 6);
+  CHECK(in_memory.keys(Schedule::Kvr, 6, 9) == 6);
   const auto attention_growth = [](const LayerTimes& t, std::uint64_t keys) {
     return t.process(3, keys + 1, false).kinds[0].after_exchange_s -
            t.process(3, keys, false).kinds[0].after_exchange_s;
@@ -139,6 +140,12 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
   // Keys and values from others: two operators more in each layer, to join them with the own ones.
   const ProcessTimes joined = times.process(5, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(joined) == near(1e9 * (times.num_operators() + 6) + 3 * 5e8));
+  // Slim caches and sends keys alone, so that there is one to join in each of 32 layers.
+  rates.host_operator_latency = {1e12};
+  const LayerTimes slim(load_model(catalog(), "llama-7b"), {{"slim", {{"option", "kcache"}}}},
+                        eager, rates);
+  CHECK(slim.total_s(slim.process(5, 7, true, {.exchanges = true})) ==
+        near(1e12 * (slim.num_operators() + 32)));
 }
 
 TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
