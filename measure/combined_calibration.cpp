@@ -7,20 +7,16 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::measure {
 namespace {
 
-constexpr const char* flop_rate = "FLOP/s";
-constexpr const char* byte_rate = "bytes/s";
-constexpr const char* seconds = "s";
-constexpr const char* ratio = "";
-
 /// A number of a device; `peak`: what it is a share of, null: nothing.
 struct Entry {
   std::string name;
-  const char* unit = ratio;  ///< of rate()
+  const char* unit = "";  ///< of rate()
   double* number = nullptr;
   std::string* reference = nullptr;  ///< null: that of the number before it
   roofline::Sourced* peak = nullptr;
@@ -28,10 +24,26 @@ struct Entry {
   double rate() const { return *number * (peak == nullptr ? 1 : peak->value); }
 };
 
+const char* unit_of(const roofline::Field& field) {
+  switch (field.unit) {
+    case roofline::Unit::FlopsPerSecond: return "FLOP/s";
+    case roofline::Unit::BytesPerSecond: return "bytes/s";
+    case roofline::Unit::Bytes: return "bytes";
+    case roofline::Unit::Seconds: return "s";
+    case roofline::Unit::Share: break;
+  }
+  switch (field.peak) {
+    case roofline::Peak::Matrix: return "FLOP/s";
+    case roofline::Peak::Memory: return "bytes/s";
+    case roofline::Peak::None: break;
+  }
+  return "";
+}
+
 /// All numbers that calibrations measure, peaks before their shares.
 std::vector<Entry> entries_of(roofline::Hardware& hw) {
   std::vector<Entry> list;
-  const auto put = [&](const std::string& what, const char* unit, roofline::Sourced& number,
+  const auto add = [&](const std::string& what, const char* unit, roofline::Sourced& number,
                        roofline::Sourced* peak = nullptr) {
     list.push_back({what, unit, &number.value, &number.reference, peak});
     for (roofline::FactorAt& point : number.by_length) {
@@ -39,48 +51,22 @@ std::vector<Entry> entries_of(roofline::Hardware& hw) {
       list.push_back({at, unit, &point.value, nullptr, peak});
     }
   };
-  const auto add = [&](const char* what, const char* unit, std::optional<roofline::Sourced>& number,
-                       roofline::Sourced* peak = nullptr) {
-    if (number) put(what, unit, *number, peak);
-  };
-  for (auto& [dtype, peak] : hw.peak_flops_per_second) {
-    put(fmt::format("peak_flops_per_second.{}", name(dtype)), flop_rate, peak);
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.unit == roofline::Unit::Bytes) continue;  // check_same_machine
+    roofline::for_each_number(
+        field, hw, [&](const std::string& suffix, DType dtype, roofline::Sourced& number) {
+          roofline::Sourced* peak = nullptr;
+          if (field.peak == roofline::Peak::Memory) peak = &hw.memory_bandwidth;
+          if (field.peak == roofline::Peak::Matrix) {
+            peak = &hw.peak_flops_per_second.at(hw.supported(dtype));
+          }
+          add(field.path() + suffix, unit_of(field), number, peak);
+        });
   }
-  put("vector_flops_per_second", flop_rate, hw.vector_flops_per_second);
-  put("memory_bandwidth", byte_rate, hw.memory_bandwidth);
-  add("on_chip_memory_bandwidth", byte_rate, hw.on_chip_memory_bandwidth);
   for (auto& [link, numbers] : hw.links) {
-    put(fmt::format("links.{}.bandwidth", link), byte_rate, numbers.bandwidth);
-    put(fmt::format("links.{}.latency", link), seconds, numbers.latency);
+    add(fmt::format("links.{}.bandwidth", link), "bytes/s", numbers.bandwidth);
+    add(fmt::format("links.{}.latency", link), "s", numbers.latency);
   }
-  put("latency.operator", seconds, hw.operator_latency);
-  put("latency.host_operator", seconds, hw.host_operator_latency);
-  add("latency.elementwise", seconds, hw.elementwise_latency);
-  add("latency.product", seconds, hw.product_latency);
-  add("latency.host_message", seconds, hw.host_message_latency);
-  add("latency.host_exchange", seconds, hw.host_exchange_latency);
-  const auto shares = [&](const char* what, std::map<DType, roofline::Sourced>& numbers) {
-    for (auto& [dtype, number] : numbers) {
-      const DType runs_as = hw.supported(dtype);
-      put(fmt::format("factors.{}.{}", what, name(dtype)), flop_rate, number,
-          &hw.peak_flops_per_second.at(runs_as));
-    }
-  };
-  shares("matrix_rate", hw.matrix_rate);
-  shares("batched_matrix_rate", hw.batched_matrix_rate);
-  shares("tiled_attention_rate", hw.tiled_attention_rate);
-  shares("decode_attention_rate", hw.decode_attention_rate);
-  add("factors.memory_bandwidth", byte_rate, hw.memory_bandwidth_factor, &hw.memory_bandwidth);
-  add("factors.product_bandwidth", byte_rate, hw.product_bandwidth, &hw.memory_bandwidth);
-  add("factors.elementwise_bandwidth", byte_rate, hw.elementwise_bandwidth, &hw.memory_bandwidth);
-  add("factors.softmax_bandwidth", byte_rate, hw.softmax_bandwidth, &hw.memory_bandwidth);
-  add("factors.decode_attention_bandwidth", byte_rate, hw.decode_attention_bandwidth,
-      &hw.memory_bandwidth);
-  add("factors.tiled_attention_bandwidth", byte_rate, hw.tiled_attention_bandwidth,
-      &hw.memory_bandwidth);
-  add("factors.overlap", ratio, hw.overlap);
-  add("factors.link_rate", ratio, hw.link_rate);
-  add("factors.lockstep", ratio, hw.lockstep);
   return list;
 }
 
@@ -102,13 +88,13 @@ void check_same_machine(const std::filesystem::path& file, const roofline::Hardw
   if (other.description != first.description) {
     differs("the description", "'" + other.description + "'", "'" + first.description + "'");
   }
-  const auto check_bytes = [&](const char* what, const roofline::Sourced& found,
-                               const roofline::Sourced& expected) {
-    if (found.value == expected.value) return;
-    differs(what, fmt::format("of {} bytes", found.value), fmt::format("{}", expected.value));
-  };
-  check_bytes("a memory", other.memory_capacity, first.memory_capacity);
-  check_bytes("an on-chip memory", other.on_chip_memory_capacity, first.on_chip_memory_capacity);
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.unit != roofline::Unit::Bytes) continue;
+    const double found = field.find(other, DType::FP32)->value;
+    const double expected = field.find(first, DType::FP32)->value;
+    if (found == expected) continue;
+    differs(field.path(), fmt::format("of {} bytes", found), fmt::format("{}", expected));
+  }
 }
 
 }  // namespace

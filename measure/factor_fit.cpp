@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::measure {
@@ -20,40 +21,6 @@ using roofline::Hardware;
 using roofline::Source;
 using roofline::Sourced;
 
-using RateMap = std::map<DType, roofline::Sourced>;
-
-struct RateName {
-  const char* name;
-  RateMap roofline::Hardware::*rates;
-};
-constexpr RateName rate_names[] = {
-    {"matrix_rate", &roofline::Hardware::matrix_rate},
-    {"batched_matrix_rate", &roofline::Hardware::batched_matrix_rate},
-    {"tiled_attention_rate", &roofline::Hardware::tiled_attention_rate},
-    {"decode_attention_rate", &roofline::Hardware::decode_attention_rate}};
-
-struct ShareName {
-  const char* name;
-  std::optional<roofline::Sourced> roofline::Hardware::*share;
-};
-constexpr ShareName share_names[] = {
-    {"memory_bandwidth", &roofline::Hardware::memory_bandwidth_factor},
-    {"product_bandwidth", &roofline::Hardware::product_bandwidth},
-    {"elementwise_bandwidth", &roofline::Hardware::elementwise_bandwidth},
-    {"softmax_bandwidth", &roofline::Hardware::softmax_bandwidth},
-    {"decode_attention_bandwidth", &roofline::Hardware::decode_attention_bandwidth},
-    {"tiled_attention_bandwidth", &roofline::Hardware::tiled_attention_bandwidth},
-    {"overlap", &roofline::Hardware::overlap}};
-
-struct LatencyName {
-  const char* name;
-  roofline::Sourced roofline::Hardware::*latency;
-  const char* key;  ///< in the file, under "latency"
-};
-constexpr LatencyName latency_names[] = {
-    {"operator_latency", &roofline::Hardware::operator_latency, "operator"},
-    {"host_operator_latency", &roofline::Hardware::host_operator_latency, "host_operator"}};
-
 /// Where a search for a latency begins that the file gives as 0.
 constexpr double first_latency_s = 1e-6;
 constexpr double smallest = 1e-9;
@@ -61,53 +28,46 @@ constexpr double longest_latency_s = 1;
 
 /// One number of a device that is fitted.
 struct Parameter {
-  std::string name;
-  RateMap roofline::Hardware::*rates = nullptr;
-  DType dtype = DType::FP16;
-  std::optional<roofline::Sourced> roofline::Hardware::*share = nullptr;
-  roofline::Sourced roofline::Hardware::*latency = nullptr;
-  const char* key = "";  ///< of the file
+  const roofline::Field* field = nullptr;
+  DType dtype = DType::FP32;  ///< of a rate
   double limit = 1;
-  bool was_given = true;
+
+  std::string name() const {
+    if (!field->per_dtype()) return field->name();
+    return fmt::format("{}.{}", field->name(), kvcast::name(dtype));
+  }
 
   /// Factors by length keep their proportions, none above 1.
-  void set(roofline::Hardware& hw, double value) const {
-    roofline::Sourced s{value, roofline::Source::Fitted, "fit", ""};
-    const auto scale = [&](const roofline::Sourced& before) {
-      s.by_length = before.by_length;
-      for (roofline::FactorAt& at : s.by_length)
-        at.value = std::min(1.0, at.value * value / before.value);
-    };
-    if (rates != nullptr) {
-      if (const auto before = (hw.*rates).find(dtype); before != (hw.*rates).end()) {
-        scale(before->second);
-      }
-      (hw.*rates)[dtype] = s;
-    } else if (share != nullptr) {
-      if (hw.*share) scale(*(hw.*share));
-      hw.*share = s;
-    } else {
-      hw.*latency = s;
+  void set(Hardware& hw, double value) const {
+    Sourced s{value, Source::Fitted, "fit", ""};
+    if (const Sourced* before = field->find(hw, dtype)) {
+      s.by_length = before->by_length;
+      for (FactorAt& at : s.by_length) at.value = std::min(1.0, at.value * value / before->value);
     }
+    field->set(hw, dtype, std::move(s));
   }
 };
 
-double first_value(const Parameter& p, const roofline::Hardware& hw) {
-  const auto rate = [&](const RateMap& rates) -> std::optional<double> {
-    const auto found = rates.find(p.dtype);
-    return found == rates.end() ? std::nullopt : std::optional(found->second.value);
-  };
-  if (p.rates != nullptr) {
-    // As estimates do: attention's products stand on the large ones' rate.
-    return rate(hw.*p.rates).value_or(rate(hw.matrix_rate).value_or(1));
+double first_value(const Parameter& p, const Hardware& hw) {
+  const roofline::Field& field = *p.field;
+  const Sourced* own = field.find(hw, p.dtype);
+  if (field.unit == roofline::Unit::Seconds) return std::max(own->value, first_latency_s);
+  if (own != nullptr) return own->value;
+  // As estimates do: attention's products stand on the large ones' rate, the rest on streaming's.
+  if (field.peak == roofline::Peak::Matrix) {
+    const auto large = hw.matrix_rate.find(p.dtype);
+    return large == hw.matrix_rate.end() ? 1 : large->second.value;
   }
-  if (p.share != nullptr) {
-    const std::optional<roofline::Sourced>& own = hw.*p.share;
-    if (own) return own->value;
-    const bool streams = p.share != &roofline::Hardware::overlap && hw.memory_bandwidth_factor;
-    return streams ? hw.memory_bandwidth_factor->value : 1;
+  const bool streams = field.peak == roofline::Peak::Memory && hw.memory_bandwidth_factor;
+  return streams ? hw.memory_bandwidth_factor->value : 1;
+}
+
+/// Null: no factor that is fitted.
+const roofline::Field* fitted_field(std::string_view name) {
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.fitted && field.name() == name) return &field;
   }
-  return std::max((hw.*p.latency).value, first_latency_s);
+  return nullptr;
 }
 
 /// The dtypes in which the cases multiply: weights, or the cache in attention.
@@ -127,43 +87,23 @@ std::vector<Parameter> parameters_of(std::span<const std::string> names,
   std::vector<Parameter> list;
   for (const std::string& full : names) {
     const std::string name = full.substr(0, full.find('.'));
-    const std::size_t before = list.size();
-    for (const RateName& r : rate_names) {
-      if (name != r.name) continue;
-      std::set<DType> dtypes = dtypes_of(cases, hw, r.rates != &roofline::Hardware::matrix_rate);
-      if (name != full) dtypes = {parse_dtype(full.substr(name.size() + 1))};
-      for (const DType dtype : dtypes) {
-        Parameter p;
-        p.name = fmt::format("{}.{}", name, kvcast::name(dtype));
-        p.rates = r.rates;
-        p.dtype = dtype;
-        p.key = r.name;
-        list.push_back(p);
-      }
-    }
-    for (const ShareName& s : share_names) {
-      if (full != s.name) continue;
-      Parameter p;
-      p.name = p.key = s.name;
-      p.share = s.share;
-      list.push_back(p);
-    }
-    for (const LatencyName& l : latency_names) {
-      if (full != l.name) continue;
-      Parameter p;
-      p.name = l.name;
-      p.latency = l.latency;
-      p.key = l.key;
-      p.limit = longest_latency_s;
-      list.push_back(p);
-    }
-    if (list.size() == before)
+    const roofline::Field* field = fitted_field(name);
+    if (field == nullptr || (!field->per_dtype() && name != full)) {
       throw Error("--fit: " + std::string(unknown_name("factor", full, factor_names()).what()));
+    }
+    if (!field->per_dtype()) {
+      const bool latency = field->unit == roofline::Unit::Seconds;
+      list.push_back({.field = field, .limit = latency ? longest_latency_s : 1});
+      continue;
+    }
+    std::set<DType> dtypes = dtypes_of(cases, hw, name != "matrix_rate");
+    if (name != full) dtypes = {parse_dtype(full.substr(name.size() + 1))};
+    for (const DType dtype : dtypes) list.push_back({.field = field, .dtype = dtype});
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (list[i].name == list[j].name) {
-        throw Error("--fit: " + list[i].name + " is named twice; expected each factor once");
+      if (list[i].name() == list[j].name()) {
+        throw Error("--fit: " + list[i].name() + " is named twice; expected each factor once");
       }
     }
   }
@@ -234,7 +174,7 @@ class Fitter {
     const std::vector<Vector> columns = slopes(x, residuals_at(x));
     for (std::size_t i = 0; i < columns.size(); ++i) {
       if (squares(columns[i]) > 0) continue;
-      throw Error("--fit: no chosen row depends on " + parameters_[i].name +
+      throw Error("--fit: no chosen row depends on " + parameters_[i].name() +
                   "; expected rows that do");
     }
   }
@@ -328,9 +268,9 @@ ErrorSummary errors_of(std::span<const ValidationCase> cases) {
 
 std::vector<std::string> factor_names() {
   std::vector<std::string> names;
-  for (const RateName& r : rate_names) names.emplace_back(r.name);
-  for (const ShareName& s : share_names) names.emplace_back(s.name);
-  for (const LatencyName& l : latency_names) names.emplace_back(l.name);
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.fitted) names.push_back(field.name());
+  }
   return names;
 }
 
@@ -366,26 +306,10 @@ FactorFit fit_factors(std::vector<ValidationCase> cases, const Devices& devices,
   for (std::size_t i = 0; i < best.size(); ++i) {
     const Parameter& p = parameters[i];
     fit.factors.push_back(
-        {p.name, std::exp(x[i]), std::exp(best[i]), best[i] >= std::log(p.limit) - 1e-9});
+        {p.name(), std::exp(x[i]), std::exp(best[i]), best[i] >= std::log(p.limit) - 1e-9});
   }
   return fit;
 }
-
-namespace {
-
-/// "tiled_attention_rate.fp16", "softmax_bandwidth"; null: a latency.
-const roofline::Sourced* factor_of(const roofline::Hardware& hw, const std::string& name) {
-  for (const ShareName& s : share_names) {
-    if (name == s.name) return &*(hw.*s.share);
-  }
-  const std::size_t dot = name.find('.');
-  for (const RateName& r : rate_names) {
-    if (name.substr(0, dot) == r.name) return &(hw.*r.rates).at(parse_dtype(name.substr(dot + 1)));
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 std::string fitted_hardware_json(const std::filesystem::path& file, const FactorFit& fit,
                                  std::string_view name, std::string_view rows) {
@@ -400,20 +324,16 @@ std::string fitted_hardware_json(const std::filesystem::path& file, const Factor
         {"note", fmt::format("{:.4g} before the fit{}", f.before,
                              f.at_limit ? "; the rows want more than the peak" : "")}};
     const std::size_t dot = f.name.find('.');
-    for (const LatencyName& l : latency_names) {
-      if (f.name != l.name) continue;
+    const roofline::Field& field = *fitted_field(f.name.substr(0, dot));
+    if (field.unit == roofline::Unit::Seconds) {
       entry["value"] = fmt::format("{:.6g} us", f.after * 1e6);
-      j["latency"][l.key] = entry;
     }
-    if (const roofline::Sourced* fitted = factor_of(fit.hardware, f.name);
-        fitted != nullptr && !fitted->by_length.empty()) {
+    const DType dtype = field.per_dtype() ? parse_dtype(f.name.substr(dot + 1)) : DType::FP32;
+    if (const Sourced* fitted = field.find(fit.hardware, dtype); !fitted->by_length.empty()) {
       entry["by_length"] = roofline::by_length_json(fitted->by_length);
     }
-    if (dot != std::string::npos) {
-      j["factors"][f.name.substr(0, dot)][f.name.substr(dot + 1)] = entry;
-    } else if (!f.name.ends_with("_latency")) {
-      j["factors"][f.name] = entry;
-    }
+    ordered_json& place = j[std::string(field.section)][std::string(field.key)];
+    (field.per_dtype() ? place[f.name.substr(dot + 1)] : place) = entry;
   }
   return j.dump(2) + "\n";
 }

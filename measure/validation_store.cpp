@@ -12,6 +12,7 @@
 #include "model/base/json_file.h"
 #include "model/io/files/fnv_hash.h"
 #include "model/methods/method.h"
+#include "roofline/hardware_fields.h"
 
 namespace kvcast::measure {
 namespace {
@@ -35,12 +36,16 @@ class Fingerprint {
       add(fmt::format("{} at {}", name, point.length), point.value);
     }
   }
-  void add(std::string_view name, const std::optional<roofline::Sourced>& number) {
-    if (number) add(name, *number);
-  }
-  void add(std::string_view name, const std::map<DType, roofline::Sourced>& values) {
-    for (const auto& [dtype, value] : values) {
-      add(fmt::format("{}.{}", name, kvcast::name(dtype)), value);
+  /// What moves the same forecasts.
+  void add(const Hardware& hw, roofline::Moves moves) {
+    for (const roofline::Field& field : roofline::hardware_fields()) {
+      if (field.moves != moves) continue;
+      std::string name = field.name();
+      if (field.section == "factors" && name == "memory_bandwidth") name += "_factor";
+      roofline::for_each_number(field, hw,
+                                [&](const std::string& suffix, DType, const Sourced& number) {
+                                  add(name + suffix, number);
+                                });
     }
   }
   std::string text() const { return hash_.text(); }
@@ -81,26 +86,7 @@ std::filesystem::path validation_beside(const std::filesystem::path& hardware_fi
 
 std::string fingerprint(const roofline::Hardware& hw) {
   Fingerprint f;
-  f.add("peak_flops_per_second", hw.peak_flops_per_second);
-  f.add("vector_flops_per_second", hw.vector_flops_per_second.value);
-  f.add("memory_bandwidth", hw.memory_bandwidth.value);
-  f.add("on_chip_memory_capacity", hw.on_chip_memory_capacity.value);
-  f.add("on_chip_memory_bandwidth", hw.on_chip_memory_bandwidth);
-  f.add("operator_latency", hw.operator_latency.value);
-  f.add("elementwise_latency", hw.elementwise_latency);
-  f.add("product_latency", hw.product_latency);
-  f.add("host_operator_latency", hw.host_operator_latency.value);
-  f.add("matrix_rate", hw.matrix_rate);
-  f.add("batched_matrix_rate", hw.batched_matrix_rate);
-  f.add("tiled_attention_rate", hw.tiled_attention_rate);
-  f.add("decode_attention_rate", hw.decode_attention_rate);
-  f.add("memory_bandwidth_factor", hw.memory_bandwidth_factor);
-  f.add("product_bandwidth", hw.product_bandwidth);
-  f.add("elementwise_bandwidth", hw.elementwise_bandwidth);
-  f.add("softmax_bandwidth", hw.softmax_bandwidth);
-  f.add("decode_attention_bandwidth", hw.decode_attention_bandwidth);
-  f.add("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
-  f.add("overlap", hw.overlap);
+  f.add(hw, roofline::Moves::Steps);
   return f.text();
 }
 
@@ -110,10 +96,7 @@ std::string exchange_fingerprint(const roofline::Hardware& hw) {
     f.add(name + ".bandwidth", link.bandwidth.value);
     f.add(name + ".latency", link.latency.value);
   }
-  f.add("link_rate", hw.link_rate);
-  f.add("host_message_latency", hw.host_message_latency);
-  f.add("host_exchange_latency", hw.host_exchange_latency);
-  f.add("lockstep", hw.lockstep);
+  f.add(hw, roofline::Moves::Exchanges);
   return f.text();
 }
 

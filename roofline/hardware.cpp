@@ -9,6 +9,7 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
+#include "roofline/hardware_fields.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -69,66 +70,49 @@ std::vector<FactorAt> read_by_length(const JsonObject& o) {
   return points;
 }
 
-enum class ByLength { No, Maybe };
-
 /// {"value": 0.85, "source": ..., "reference": ...}
-Sourced read_factor(const JsonObject& parent, std::string_view key,
-                    ByLength by_length = ByLength::No) {
+Sourced read_factor(const JsonObject& parent, std::string_view key, bool by_length) {
   const JsonObject o = parent.object(key);
   Sourced s = read_provenance(o);
   s.value = o.positive("value");
   if (s.value > 1) o.fail("value", "a share, above 0 and at most 1");
-  if (by_length == ByLength::Maybe && o.has("by_length")) {
-    s.by_length = read_by_length(o.object("by_length"));
-  }
+  if (by_length && o.has("by_length")) s.by_length = read_by_length(o.object("by_length"));
   o.reject_unknown_keys();
   return s;
 }
 
-template <typename Read>
-std::map<DType, Sourced> by_dtype(const JsonObject& o, Read read) {
-  std::map<DType, Sourced> values;
-  for (const std::string& key : o.keys()) {
-    DType dtype;
-    try {
-      dtype = parse_dtype(key);
-    } catch (const Error& e) {
-      throw Error(o.place() + ": " + e.what());
-    }
-    values.emplace(dtype, read(o, key));
+Sourced read_number(const JsonObject& parent, std::string_view key, const Field& field) {
+  switch (field.unit) {
+    case Unit::FlopsPerSecond: return read_quantity(parent, key, Dimension::FlopsPerSecond);
+    case Unit::BytesPerSecond: return read_quantity(parent, key, Dimension::BytesPerSecond);
+    case Unit::Bytes: return read_quantity(parent, key, Dimension::Bytes);
+    case Unit::Seconds: return read_quantity(parent, key, Dimension::Seconds);
+    case Unit::Share: return read_factor(parent, key, field.by_length);
   }
-  return values;
+  KVCAST_ASSERT(false);
+  return {};
 }
 
-std::map<DType, Sourced> factors_by_dtype(const JsonObject& factors, std::string_view key,
-                                          ByLength by_length = ByLength::No) {
-  if (!factors.has(key)) return {};
-  return by_dtype(factors.object(key), [&](const JsonObject& o, const std::string& dtype) {
-    return read_factor(o, dtype, by_length);
-  });
+DType read_dtype(const JsonObject& o, const std::string& key) {
+  try {
+    return parse_dtype(key);
+  } catch (const Error& e) {
+    throw Error(o.place() + ": " + e.what());
+  }
 }
 
-std::optional<Sourced> optional_factor(const JsonObject& factors, std::string_view key,
-                                       ByLength by_length = ByLength::No) {
-  if (!factors.has(key)) return {};
-  return read_factor(factors, key, by_length);
-}
-
-void read_factors(const JsonObject& factors, Hardware& hw) {
-  hw.matrix_rate = factors_by_dtype(factors, "matrix_rate");
-  hw.batched_matrix_rate = factors_by_dtype(factors, "batched_matrix_rate");
-  hw.tiled_attention_rate = factors_by_dtype(factors, "tiled_attention_rate", ByLength::Maybe);
-  hw.decode_attention_rate = factors_by_dtype(factors, "decode_attention_rate");
-  hw.memory_bandwidth_factor = optional_factor(factors, "memory_bandwidth");
-  hw.product_bandwidth = optional_factor(factors, "product_bandwidth");
-  hw.elementwise_bandwidth = optional_factor(factors, "elementwise_bandwidth");
-  hw.softmax_bandwidth = optional_factor(factors, "softmax_bandwidth", ByLength::Maybe);
-  hw.decode_attention_bandwidth = optional_factor(factors, "decode_attention_bandwidth");
-  hw.tiled_attention_bandwidth = optional_factor(factors, "tiled_attention_bandwidth");
-  hw.overlap = optional_factor(factors, "overlap");
-  hw.link_rate = optional_factor(factors, "link_rate");
-  hw.lockstep = optional_factor(factors, "lockstep");
-  factors.reject_unknown_keys();
+void read_field(const JsonObject& section, const Field& field, Hardware& hw) {
+  const bool required = std::holds_alternative<Sourced Hardware::*>(field.member) ||
+                        field.unit == Unit::FlopsPerSecond;
+  if (!required && !section.has(field.key)) return;
+  if (!field.per_dtype()) {
+    return field.set(hw, DType::FP32, read_number(section, field.key, field));
+  }
+  const JsonObject o = section.object(field.key);
+  for (const std::string& key : o.keys()) {
+    const DType dtype = read_dtype(o, key);
+    field.set(hw, dtype, read_number(o, key, field));
+  }
 }
 
 /// First of all, for a file of a newer kvcast may have entries that this one does not know.
@@ -205,21 +189,18 @@ Hardware read_hardware(const std::filesystem::path& path) {
   hw.description = o.text_or("description", hw.name);
   hw.kind = o.text("kind");
   if (hw.kind != "gpu" && hw.kind != "cpu" && hw.kind != "tpu") o.fail("kind", "gpu, cpu or tpu");
-  hw.peak_flops_per_second =
-      by_dtype(o.object("peak_flops_per_second"), [](const JsonObject& p, const std::string& key) {
-        return read_quantity(p, key, Dimension::FlopsPerSecond);
-      });
+  std::map<std::string_view, JsonObject> sections;
+  for (const Field& field : hardware_fields()) {
+    if (field.section.empty()) {
+      read_field(o, field, hw);
+    } else if (field.section == "latency" || o.has(field.section)) {
+      const auto section = sections.try_emplace(field.section, o.object(field.section)).first;
+      read_field(section->second, field, hw);
+    }
+  }
+  for (const auto& [key, section] : sections) section.reject_unknown_keys();
   if (hw.peak_flops_per_second.empty()) {
     o.fail("peak_flops_per_second", "the peak of at least one dtype");
-  }
-  hw.vector_flops_per_second =
-      read_quantity(o, "vector_flops_per_second", Dimension::FlopsPerSecond);
-  hw.memory_bandwidth = read_quantity(o, "memory_bandwidth", Dimension::BytesPerSecond);
-  hw.memory_capacity = read_quantity(o, "memory_capacity", Dimension::Bytes);
-  hw.on_chip_memory_capacity = read_quantity(o, "on_chip_memory_capacity", Dimension::Bytes);
-  if (o.has("on_chip_memory_bandwidth")) {
-    hw.on_chip_memory_bandwidth =
-        read_quantity(o, "on_chip_memory_bandwidth", Dimension::BytesPerSecond);
   }
   if (o.has("links")) {
     const JsonObject links = o.object("links");
@@ -230,23 +211,6 @@ Hardware read_hardware(const std::filesystem::path& path) {
       link.reject_unknown_keys();
     }
   }
-  const JsonObject latency = o.object("latency");
-  hw.operator_latency = read_quantity(latency, "operator", Dimension::Seconds);
-  hw.host_operator_latency = read_quantity(latency, "host_operator", Dimension::Seconds);
-  if (latency.has("elementwise")) {
-    hw.elementwise_latency = read_quantity(latency, "elementwise", Dimension::Seconds);
-  }
-  if (latency.has("product")) {
-    hw.product_latency = read_quantity(latency, "product", Dimension::Seconds);
-  }
-  if (latency.has("host_message")) {
-    hw.host_message_latency = read_quantity(latency, "host_message", Dimension::Seconds);
-  }
-  if (latency.has("host_exchange")) {
-    hw.host_exchange_latency = read_quantity(latency, "host_exchange", Dimension::Seconds);
-  }
-  latency.reject_unknown_keys();
-  if (o.has("factors")) read_factors(o.object("factors"), hw);
   if (o.has("calibration")) o.object("calibration").text("date");
   o.reject_unknown_keys();
   return hw;

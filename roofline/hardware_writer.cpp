@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "roofline/hardware_fields.h"
+
 namespace kvcast::roofline {
 namespace {
 
@@ -23,11 +25,6 @@ ordered_json quantity(const Sourced& s, double unit, const char* unit_name) {
                                                  : fmt::format("{:.12g} {}", value, unit_name));
 }
 
-ordered_json rate(const Sourced& s, DType dtype) {
-  if (is_integer(dtype)) return quantity(s, 1e9, "GOP/s");
-  return quantity(s, 1e9, "GFLOP/s");
-}
-
 ordered_json factor(const Sourced& s) {
   const auto rounded = [&](double value) {
     const bool digits = s.source == Source::Measured && value >= 0.01;
@@ -42,28 +39,17 @@ ordered_json factor(const Sourced& s) {
   return j;
 }
 
-ordered_json factors_of(const Hardware& hw) {
-  ordered_json factors = ordered_json::object();
-  const auto by_dtype = [&](const char* key, const std::map<DType, Sourced>& values) {
-    for (const auto& [dtype, s] : values) factors[key][std::string(name(dtype))] = factor(s);
-  };
-  const auto single = [&](const char* key, const std::optional<Sourced>& s) {
-    if (s) factors[key] = factor(*s);
-  };
-  by_dtype("matrix_rate", hw.matrix_rate);
-  by_dtype("batched_matrix_rate", hw.batched_matrix_rate);
-  by_dtype("tiled_attention_rate", hw.tiled_attention_rate);
-  by_dtype("decode_attention_rate", hw.decode_attention_rate);
-  single("decode_attention_bandwidth", hw.decode_attention_bandwidth);
-  single("tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
-  single("memory_bandwidth", hw.memory_bandwidth_factor);
-  single("product_bandwidth", hw.product_bandwidth);
-  single("elementwise_bandwidth", hw.elementwise_bandwidth);
-  single("softmax_bandwidth", hw.softmax_bandwidth);
-  single("overlap", hw.overlap);
-  single("link_rate", hw.link_rate);
-  single("lockstep", hw.lockstep);
-  return factors;
+ordered_json number(const Field& field, DType dtype, const Sourced& s) {
+  switch (field.unit) {
+    case Unit::FlopsPerSecond: return quantity(s, 1e9, is_integer(dtype) ? "GOP/s" : "GFLOP/s");
+    case Unit::BytesPerSecond: return quantity(s, 1e9, "GB/s");
+    case Unit::Bytes:
+      if (field.key == "on_chip_memory_capacity") return quantity(s, 1 << 20, "MiB");
+      return quantity(s, 1e9, "GB");
+    case Unit::Seconds: return quantity(s, 1e-6, "us");
+    case Unit::Share: return factor(s);
+  }
+  return {};
 }
 
 }  // namespace
@@ -79,36 +65,20 @@ ordered_json by_length_json(const std::vector<FactorAt>& points) {
 
 ordered_json hardware_entries(const Hardware& hw) {
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
-  for (const auto& [dtype, peak] : hw.peak_flops_per_second) {
-    j["peak_flops_per_second"][std::string(name(dtype))] = rate(peak, dtype);
-  }
-  j["vector_flops_per_second"] = rate(hw.vector_flops_per_second, DType::FP32);
-  j["memory_bandwidth"] = quantity(hw.memory_bandwidth, 1e9, "GB/s");
-  j["memory_capacity"] = quantity(hw.memory_capacity, 1e9, "GB");
-  j["on_chip_memory_capacity"] = quantity(hw.on_chip_memory_capacity, 1 << 20, "MiB");
-  if (hw.on_chip_memory_bandwidth) {
-    j["on_chip_memory_bandwidth"] = quantity(*hw.on_chip_memory_bandwidth, 1e9, "GB/s");
-  }
   j["links"] = ordered_json::object();
   for (const auto& [key, link] : hw.links) {
     j["links"][key] = {{"bandwidth", quantity(link.bandwidth, 1e9, "GB/s")},
                        {"latency", quantity(link.latency, 1e-6, "us")}};
   }
-  j["latency"]["operator"] = quantity(hw.operator_latency, 1e-6, "us");
-  if (hw.elementwise_latency) {
-    j["latency"]["elementwise"] = quantity(*hw.elementwise_latency, 1e-6, "us");
+  for (const Field& field : hardware_fields()) {
+    ordered_json& section = field.section.empty() ? j : j[std::string(field.section)];
+    if (section.is_null()) section = ordered_json::object();
+    for_each_number(field, hw, [&](const std::string&, DType dtype, const Sourced& s) {
+      ordered_json& entry = section[std::string(field.key)];
+      (field.per_dtype() ? entry[std::string(kvcast::name(dtype))] : entry) =
+          number(field, dtype, s);
+    });
   }
-  if (hw.product_latency) {
-    j["latency"]["product"] = quantity(*hw.product_latency, 1e-6, "us");
-  }
-  j["latency"]["host_operator"] = quantity(hw.host_operator_latency, 1e-6, "us");
-  if (hw.host_message_latency) {
-    j["latency"]["host_message"] = quantity(*hw.host_message_latency, 1e-6, "us");
-  }
-  if (hw.host_exchange_latency) {
-    j["latency"]["host_exchange"] = quantity(*hw.host_exchange_latency, 1e-6, "us");
-  }
-  j["factors"] = factors_of(hw);
   return j;
 }
 

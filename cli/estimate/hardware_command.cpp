@@ -6,6 +6,7 @@
 #include "cli/frame/command.h"
 #include "model/base/quantity.h"
 #include "roofline/hardware.h"
+#include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::cli {
@@ -27,62 +28,29 @@ ordered_json source_json(const Sourced& s) {
   return j;
 }
 
-/// Collects values under their keys and their sources under the same keys in `sources`.
-class Sheet {
- public:
+/// Values under their keys, and their sources under the same keys in "sources".
+ordered_json hardware_json(const Hardware& hw) {
   ordered_json values;
   ordered_json sources;
-
-  void add(const std::string& key, const Sourced& s) {
+  const auto add = [&](const std::string& key, const Sourced& s) {
     values[key] = s.value;
     sources[key] = source_json(s);
-  }
-  void add(const std::string& key, const std::map<DType, Sourced>& by_dtype) {
-    if (by_dtype.empty()) return;
-    for (const auto& [dtype, s] : by_dtype) {
+  };
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    const std::string key = field.printed();
+    roofline::for_each_number(field, hw, [&](const std::string&, DType dtype, const Sourced& s) {
+      if (!field.per_dtype()) return add(key, s);
       values[key][std::string(name(dtype))] = s.value;
       sources[key][std::string(name(dtype))] = source_json(s);
-    }
+    });
   }
-  void add(const std::string& key, const std::optional<Sourced>& s) {
-    if (s) add(key, *s);
-  }
-};
-
-ordered_json hardware_json(const Hardware& hw) {
-  Sheet sheet;
-  sheet.add("peak_flops_per_second", hw.peak_flops_per_second);
-  sheet.add("vector_flops_per_second", hw.vector_flops_per_second);
-  sheet.add("memory_bandwidth_bytes_per_s", hw.memory_bandwidth);
-  sheet.add("memory_capacity_bytes", hw.memory_capacity);
-  sheet.add("on_chip_memory_capacity_bytes", hw.on_chip_memory_capacity);
-  sheet.add("on_chip_memory_bandwidth_bytes_per_s", hw.on_chip_memory_bandwidth);
-  sheet.add("operator_latency_s", hw.operator_latency);
-  if (hw.elementwise_latency) sheet.add("elementwise_latency_s", *hw.elementwise_latency);
-  if (hw.product_latency) sheet.add("product_latency_s", *hw.product_latency);
-  sheet.add("host_operator_latency_s", hw.host_operator_latency);
-  sheet.add("host_message_latency_s", hw.host_message_latency);
-  sheet.add("host_exchange_latency_s", hw.host_exchange_latency);
   for (const auto& [link, l] : hw.links) {
-    sheet.add("link_" + link + "_bytes_per_s", l.bandwidth);
-    sheet.add("link_" + link + "_latency_s", l.latency);
+    add("link_" + link + "_bytes_per_s", l.bandwidth);
+    add("link_" + link + "_latency_s", l.latency);
   }
-  sheet.add("factor_matrix_rate", hw.matrix_rate);
-  sheet.add("factor_batched_matrix_rate", hw.batched_matrix_rate);
-  sheet.add("factor_tiled_attention_rate", hw.tiled_attention_rate);
-  sheet.add("factor_decode_attention_rate", hw.decode_attention_rate);
-  sheet.add("factor_decode_attention_bandwidth", hw.decode_attention_bandwidth);
-  sheet.add("factor_tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
-  sheet.add("factor_overlap", hw.overlap);
-  sheet.add("factor_memory_bandwidth", hw.memory_bandwidth_factor);
-  sheet.add("factor_product_bandwidth", hw.product_bandwidth);
-  sheet.add("factor_elementwise_bandwidth", hw.elementwise_bandwidth);
-  sheet.add("factor_softmax_bandwidth", hw.softmax_bandwidth);
-  sheet.add("factor_link_rate", hw.link_rate);
-  sheet.add("factor_lockstep", hw.lockstep);
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
-  j.update(sheet.values);
-  j["sources"] = sheet.sources;
+  j.update(values);
+  j["sources"] = sources;
   return j;
 }
 

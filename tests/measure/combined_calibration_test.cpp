@@ -123,7 +123,7 @@ TEST_CASE("combine: what is not of one machine is refused in one line") {
   says({a, written(folder, "b.json", other)}, "'one thread of it'");
   other = device(1e9, 1e9, 0.5);
   other.memory_capacity = measured(8e9);
-  says({a, written(folder, "c.json", other)}, "a memory");
+  says({a, written(folder, "c.json", other)}, "memory_capacity of 8000000000 bytes");
   other = device(1e9, 1e9, 0.5);
   other.product_latency = measured(1e-6);
   says({a, written(folder, "d.json", other)}, "latency.product");
