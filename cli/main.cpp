@@ -129,7 +129,6 @@ int run(int argc, char** argv) {
   add_reproduce(Command(&app), globals);
   add_report(Command(&app), globals);
   add_validate(Command(&app), globals);
-  add_steady(Command(&app), globals);
   add_documents(Command(&app));
   try {
     app.parse(argc, argv);

@@ -12,7 +12,6 @@
 #include "model/base/error.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
-#include "model/execute/machine_probe.h"
 #include "model/io/files/csv_writer.h"
 #include "model/io/files/fnv_hash.h"
 #include "model/methods/method.h"
@@ -29,7 +28,7 @@ using roofline::DesignPoint;
 constexpr std::string_view header =
     "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
-    "tpot_relative_error,compute_rate,memory_rate,rounds_discarded,rounds_unsteady,error\n";
+    "tpot_relative_error,error\n";
 
 /// No catalog model of the matrix has the shape that calibration probes with.
 const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
@@ -120,7 +119,6 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
   }
   hash.add(fmt::format("{}|{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds,
                        o.threads));
-  if (o.steadiness) hash.add(fmt::format("|steady {}", o.steadiness->tolerance));
   if (any_ranks && o.rank_hardware) {
     hash.add(fmt::format("{}|{}|{}", o.rank_hardware->name, fingerprint(*o.rank_hardware),
                          exchange_fingerprint(*o.rank_hardware)));
@@ -181,20 +179,10 @@ class Subject {
     }
     // The first run asks for memory; of ranks, it reads the program.
     run();
-    std::optional<Steadiness> steadiness = options_.steadiness;
-    if (steadiness) {
-      steadiness->look = [this, look = steadiness->look] {
-        options_.check_stop();
-        return look();
-      };
-    }
-    return measure_rounds(
-        options_.rounds,
-        [&] {
-          options_.check_stop();
-          return run();
-        },
-        steadiness ? &*steadiness : nullptr);
+    return measure_rounds(options_.rounds, [&] {
+      options_.check_stop();
+      return run();
+    });
   }
 
  private:
@@ -277,18 +265,6 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
   cell(predicted && decodes, tpot);
   cell(measured && predicted, ttft / m_ttft_s - 1);
   cell(m_tpot && predicted, tpot / m_tpot_s - 1);
-  const bool watched = measured && !measured->states.empty();
-  const MachineState state = watched ? measured->state() : MachineState{};
-  cell(watched, state.compute);
-  cell(watched, state.memory);
-  for (const unsigned MeasuredRounds::*rounds :
-       {&MeasuredRounds::discarded, &MeasuredRounds::unsteady}) {
-    if (watched) {
-      csv.cell((*measured).*rounds);
-    } else {
-      csv.missing_cell();
-    }
-  }
   // A row is a line, whatever a message holds.
   std::replace(error.begin(), error.end(), '\n', ' ');
   csv.cell(error);
@@ -368,17 +344,6 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
   return points;
 }
 
-Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent) {
-  const auto look = [&hardware]() -> MachineState {
-    constexpr double seconds = 0.1;
-    const auto stalls = execute::Stalls::Counted;
-    return {execute::measure_fma_rate(seconds, stalls) / hardware.vector_flops_per_second.value,
-            execute::measure_read_bandwidth(seconds, execute::beyond_caches, stalls) /
-                hardware.memory_bandwidth.value};
-  };
-  return {.look = look, .tolerance = per_cent / 100};
-}
-
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options) {
   std::unique_ptr<Subject> subject;
@@ -401,7 +366,6 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
           error = e.what();
         }
         if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
-        if (measured && measured->unsteady > 0 && options.on_unsteady) options.on_unsteady();
         const std::string method = measured ? to_string(subject->methods()) : p.method;
         return row_text(p, method, hardware_of(p, options).name, measured, predicted,
                         std::move(error));

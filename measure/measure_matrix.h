@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "measure/measured_rows.h"
-#include "measure/settled_rounds.h"
+#include "measure/rounds.h"
 #include "model/forward/recorder.h"
 #include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
@@ -52,30 +52,19 @@ struct MeasureOptions : MeasuredRowsOptions {
   roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
   std::uint64_t seed = 1;       ///< of random weights
   int threads = 0;              ///< that the executor has been told to use
-  unsigned rounds = 3;          ///< timed, behind one that is not; more where they do not settle
+  unsigned rounds = 5;          ///< timed, after one that is not
   /// Of points that several ranks run: calibrated with all of them busy.
   std::optional<roofline::Hardware> rank_hardware = {};
   /// Runs such a point once, and may check_stop.
   std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
-  /// Rounds count while the machine is in one state; nothing: in any.
-  std::optional<Steadiness> steadiness = {};
-  /// Told of a row that has rounds of another state all the same; null: nobody is.
-  std::function<void()> on_unsteady = nullptr;
-  /// Told of a row that does not settle, which is then kept; null: it ends the measuring.
+  /// Told of a row whose rounds spread too far, which is then kept; null: it ends the measuring.
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 
-/// Rounds count while this machine's arithmetic and memory, stalls counted, are within so many per
-/// cent of the `vector_flops_per_second` and the `memory_bandwidth` of the hardware, the latter of
-/// which products of one row may have set. The hardware must outlive it.
-Steadiness as_calibrated(const roofline::Hardware& hardware, double per_cent);
-
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
-/// (Rounds::spread), with the forecasts of the hardware and, where it is to be steady, the
-/// machine's rates beside the rounds over the hardware's and how many rounds did not count or count
-/// all the same. What cannot run is a row with the reason in `error`. Throws Error as SweepFile
-/// does, among others for rows of another matrix or hardware file, and (Fault::Run) when a row does
-/// not settle; the rows before it are kept.
+/// (Rounds::spread), with the forecasts of the hardware. What cannot run is a row with the reason
+/// in `error`. Throws Error as SweepFile does, among others for rows of another matrix or hardware
+/// file, and (Fault::Run) when the rounds of a row spread too far; the rows before it are kept.
 MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& catalog,
                      const MeasureOptions& options);
 

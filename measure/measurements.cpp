@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "measure/measurement_fields.h"
-#include "measure/settled_rounds.h"
+#include "measure/rounds.h"
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 
@@ -129,8 +129,9 @@ std::string run_of(const MeasuredRow& r) {
 
 /// What makes two rows of a file one run: the id, or all that is known of it.
 std::string key_of(const MeasuredRow& r) {
-  if (!r.id.empty()) return r.id;
-  std::string key = run_of(r) + ":";
+  const std::string turn = r.turn > 0 ? fmt::format(", turn {}", r.turn) : "";
+  if (!r.id.empty()) return r.id + turn;
+  std::string key = run_of(r) + turn + ":";
   for (const MeasuredTime& time : r.times) key += fmt::format(" {}", name(time.metric));
   return key;
 }
@@ -230,11 +231,14 @@ Measurements read_measurements(const std::filesystem::path& path,
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,
                        const MeasurementDefaults& defaults) {
   KVCAST_ASSERT(!paths.empty());
-  if (paths.size() == 1) return read_measurements(paths.front(), defaults);
+  Measurements first = read_measurements(paths.front(), defaults);
+  const bool has_turns = std::any_of(first.rows.begin(), first.rows.end(),
+                                     [](const MeasuredRow& row) { return row.turn > 0; });
+  if (paths.size() == 1 && !has_turns) return first;
   Measurements all;
   struct Runs {
     std::map<Metric, Rounds> times;
-    std::size_t files = 0;
+    std::size_t count = 0;
   };
   std::map<std::string, std::size_t> index;
   std::vector<Runs> runs;  // by row
@@ -246,7 +250,8 @@ Measurements read_runs(const std::vector<std::filesystem::path>& paths,
     if (std::any_of(paths.begin(), path, is_this)) {
       throw Error(path->string(), "a file named twice", "a file for each run");
     }
-    Measurements one = read_measurements(*path, defaults);
+    Measurements one =
+        path == paths.begin() ? std::move(first) : read_measurements(*path, defaults);
     if (path == paths.begin()) all.format = one.format;
     if (one.format != all.format) {
       throw Error(path->string(), one.format, all.format + " as before");
@@ -254,14 +259,14 @@ Measurements read_runs(const std::vector<std::filesystem::path>& paths,
     std::set<std::string> of_this_file;
     for (MeasuredRow& row : one.rows) {
       const std::string key = row.id + "|" + run_of(row);
-      if (!of_this_file.insert(key).second) {
+      if (!of_this_file.insert(fmt::format("{}|{}", key, row.turn)).second) {
         throw Error(row.place, "a second row of one run", "one, where several files are runs");
       }
       const auto [found, is_new] = index.emplace(key, all.rows.size());
       const std::size_t i = found->second;
       if (is_new) runs.emplace_back();
       for (const MeasuredTime& t : row.times) runs[i].times[t.metric].seconds.push_back(t.seconds);
-      ++runs[i].files;
+      ++runs[i].count;
       if (is_new) {
         all.rows.push_back(std::move(row));
       } else if (!row.times.empty()) {
@@ -275,7 +280,7 @@ Measurements read_runs(const std::vector<std::filesystem::path>& paths,
     for (const auto& [metric, rounds] : runs[i].times) {
       row.times.push_back({metric, rounds.median()});
     }
-    if (runs[i].files > 1) row.place += fmt::format(" and {} more", runs[i].files - 1);
+    if (runs[i].count > 1) row.place += fmt::format(" and {} more", runs[i].count - 1);
   }
   return all;
 }

@@ -48,7 +48,8 @@ struct MeasuredRow {
   roofline::DesignPoint size;
   std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as many as the method says
   std::vector<MeasuredTime> times;
-  std::string unusable;  ///< why no forecast can be held against it; empty: one can
+  std::uint64_t turn = 0;  ///< of several in one file, whose rows repeat; 0: the file says none
+  std::string unusable;    ///< why no forecast can be held against it; empty: one can
 };
 
 /// What the user says about rows whose file does not.
@@ -75,9 +76,9 @@ Measurements read_measurements(const std::filesystem::path& path,
 /// The same from a text; `name` stands for the file in errors.
 Measurements parse_measurements(std::string_view text, const std::string& name,
                                 const MeasurementDefaults& defaults = {});
-/// Runs of the same rows, each in a file of its own: every row's times are the medians over the
-/// files that have it. Throws Error as above, and for files of different formats or a file named
-/// twice.
+/// Runs of the same rows, each in a file of its own or a turn of one file: every row's times are
+/// the medians over the runs that have it. Throws Error as above, and for files of different
+/// formats or a file named twice.
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,
                        const MeasurementDefaults& defaults = {});
 

@@ -45,7 +45,8 @@ constexpr std::array known_columns{"id",
                                    "compute_rate",
                                    "memory_rate",
                                    "rounds_discarded",
-                                   "rounds_unsteady"};
+                                   "rounds_unsteady",
+                                   "turn"};
 
 struct TimeColumn {
   const char* column;
@@ -162,6 +163,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
     if (row.times.empty()) throw Error(f.place(), "no time", "ttft_s, tpot_s or request_s");
   }
   row.num_devices = f.whole_or("num_devices", 0, 1);
+  row.turn = f.whole_or("turn", 0, 1);
   return row;
 }
 

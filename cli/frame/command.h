@@ -40,7 +40,6 @@ void add_documents(Command app);
 void add_report(Command app, const Globals& globals);
 void add_reproduce(Command app, const Globals& globals);
 void add_simulate(Command app, const Globals& globals);
-void add_steady(Command app, const Globals& globals);
 void add_validate(Command app, const Globals& globals);
 
 /// Prints one JSON document to stdout. Throws Error (Fault::Run) when stdout cannot take it.

@@ -17,7 +17,7 @@
 #include "cli/run/run_profile.h"
 #include "cli/run/run_ranks.h"
 #include "cli/run/token_printer.h"
-#include "measure/timed_runs.h"
+#include "measure/rounds.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"

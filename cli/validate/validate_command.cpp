@@ -14,9 +14,9 @@ void run(const ValidateOptions& o, const Globals& globals) {
     throw Error("validate", o.measure ? "both" : "neither", "--measurements FILE or --measure");
   }
   if (o.measure) return validate_measure(o, globals);
-  if (o.quick || o.restart || o.force || o.threads != 0 || o.steady != 0 || o.rounds != 0) {
+  if (o.quick || o.restart || o.force || o.threads != 0 || o.rounds != 0) {
     throw Error(
-        "--quick, --restart, --force, --steady, --rounds and --threads belong to --measure; "
+        "--quick, --restart, --force, --rounds and --threads belong to --measure; "
         "expected it beside them");
   }
   validate_measurements(o, globals);

@@ -117,9 +117,6 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
   if (o.rounds > 0) options.rounds = o.rounds;
-  if (o.steady > 0) options.steadiness = measure::as_calibrated(options.hardware, o.steady);
-  std::uint64_t unsteady_rows = 0;
-  options.on_unsteady = [&] { ++unsteady_rows; };
   check_plot(o);
   // Said before minutes of measuring, not behind them.
   if (!o.plot.empty()) {
@@ -143,12 +140,6 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   const measure::MeasuredRows result = run_measured_rows(
       globals, options, [&] { return measure::measure(points, catalog, options); });
   for (const std::string& row : unsettled) globals.warn(row);
-  if (unsteady_rows > 0) {
-    globals.warn(fmt::format(
-        "{} of {} rows measured now have rounds in which the machine was further than {:g} % from "
-        "{}: columns rounds_unsteady, compute_rate and memory_rate",
-        unsteady_rows, result.rows_written - result.rows_resumed, o.steady, o.hardware));
-  }
 
   const auto measurements = measure::read_measurements(o.csv);
   const measure::Validation v = measure::validate(measurements, catalog, devices);

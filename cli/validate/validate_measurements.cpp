@@ -128,15 +128,12 @@ void ValidateOptions::add_to(Command c) {
              "run models of random weights here: a matrix of models, methods, kernels and sizes");
   c.add_flag("--quick", quick, "--measure: a small matrix");
   c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
-  c.add_flag("--force", force, "--measure: keep rows whose medians do not settle");
-  c.add_option("--rounds", rounds, "--measure: runs of each row, whose medians it has; default: 3")
+  c.add_flag("--force", force, "--measure: keep rows whose rounds spread over 20 %");
+  c.add_option(
+       "--rounds", rounds,
+       "--measure: timed runs of each row after one warm-up run; reports medians; default: 5")
       .range(1, 1000)
       .type_name("N");
-  c.add_option("--steady", steady,
-               "--measure: count rounds while this machine computes and reads memory as its "
-               "hardware file says, at most so many per cent from it")
-      .range(1.0, 1000.0)
-      .type_name("PERCENT");
   c.add_option("--threads,-t", threads, "--measure: 0: all cores").range(0, 1024).type_name("N");
   c.add_option("--hardware", hardware,
                "forecast for this device: of rows that name none, or that name it or NAME")

@@ -32,7 +32,6 @@ struct ValidateOptions {
   std::string csv;
   std::string plot;
   int threads = 0;
-  double steady = 0;    ///< per cent
   unsigned rounds = 0;  ///< 0: as many as MeasureOptions has
   bool measure = false;
   bool quick = false;

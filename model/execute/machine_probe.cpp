@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <ctime>
-#include <numeric>
 #include <vector>
 
 #include <omp.h>
@@ -56,7 +55,7 @@ KVCAST_VECTOR_CLONES float sum_of(const float* data, std::size_t n) {
 
 /// Runs `work` on all threads over and over; `amount` per second.
 template <typename Work>
-double rate_of(double seconds, double amount, Stalls stalls, Work work) {
+double rate_of(double seconds, double amount, Work work) {
   volatile float sink = 0;
   std::vector<double> samples;
   const Stopwatch watch;
@@ -69,17 +68,15 @@ double rate_of(double seconds, double amount, Stalls stalls, Work work) {
     sink = total;
   }
   static_cast<void>(sink);
-  if (stalls == Stalls::LeftOut) return amount / median(std::move(samples));
-  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
-  return amount * static_cast<double>(samples.size()) / sum;
+  return amount / median(std::move(samples));
 }
 
 }  // namespace
 
-double measure_fma_rate(double seconds, Stalls stalls) {
+double measure_fma_rate(double seconds) {
   constexpr int repeats = 16;
   const double flops = 2.0 * fma_count * repeats * omp_get_max_threads();
-  return rate_of(seconds, flops, stalls, [](std::size_t thread) {
+  return rate_of(seconds, flops, [](std::size_t thread) {
     float total = 0;
     for (int r = 0; r < repeats; ++r) {
       total += multiply_adds(0.999F, 0.001F * static_cast<float>(thread + 1));
@@ -102,7 +99,7 @@ double measure_core_fma_rate() {
   return 2.0 * fma_count * repeats / seconds;
 }
 
-double measure_read_bandwidth(double seconds, std::size_t block_bytes, Stalls stalls) {
+double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
   const auto threads = static_cast<std::size_t>(omp_get_max_threads());
   const std::size_t share = block_bytes / sizeof(float) / threads;
   const Floats block = allocate_floats(share * threads);
@@ -114,7 +111,7 @@ double measure_read_bandwidth(double seconds, std::size_t block_bytes, Stalls st
   constexpr std::size_t least_bytes = std::size_t{64} << 20;
   const std::size_t times = std::max<std::size_t>(1, least_bytes / block_bytes);
   const double amount = static_cast<double>(share * threads * times) * sizeof(float);
-  return rate_of(seconds, amount, stalls, [&](std::size_t t) {
+  return rate_of(seconds, amount, [&](std::size_t t) {
     float total = 0;
     for (std::size_t i = 0; i < times; ++i) total += sum_of(block.get() + t * share, share);
     return total;

@@ -90,9 +90,7 @@ TEST_CASE("validate: bad measurement files are one line, and earlier results sta
   check_refused("validate --measurements " + file + " --rows color=1", "--rows");
   check_refused("validate --measurements " + file + " --output hw.json", "--fit");
   check_refused("validate --measurements " + file + " --quick", "--measure");
-  check_refused("validate --measurements " + file + " --steady 10", "--measure");
   check_refused("validate --measurements " + file + " --rounds 5", "--measure");
-  check_refused("validate --measure --quick --steady 0", "--steady");
   check_refused("validate --measurements " + file + " --force", "--measure");
   check_refused("validate --measure --quick", "--hardware");
   check_refused("validate --measurements " + file + " --fit matrix_rate --store " + store,

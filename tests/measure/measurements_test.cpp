@@ -99,6 +99,28 @@ TEST_CASE("runs: every time is the median over the files that have its row") {
       (other.string() + ": got vLLM latency JSON, expected kvcast CSV as before").c_str(), Error);
 }
 
+TEST_CASE("own CSV: turns of one file are runs of the same rows, as several files are") {
+  const TestFolder folder;
+  const std::filesystem::path csv = folder / "turns.csv";
+  const std::string columns = "model,hardware,batch,prompt_len,output_len,ttft_s";
+  std::ofstream(csv) << "turn," << columns
+                     << "\n1,llama-7b,x,2,512,64,3\n1,llama-7b,x,2,512,32,8\n"
+                        "2,llama-7b,x,2,512,64,1\n3,llama-7b,x,2,512,64,2\n";
+  const Measurements m = read_runs({csv});
+  REQUIRE(m.rows.size() == 2);
+  CHECK(m.rows[0].times[0].seconds == 2);  // of 3, 1, 2
+  CHECK(m.rows[0].place == csv.string() + ":2 and 2 more");
+  CHECK(m.rows[1].times[0].seconds == 8);
+  // The same row twice in a turn, or without turns, is refused as before.
+  CHECK_THROWS_WITH_AS(
+      parse_measurements("turn," + columns + "\n2,llama-7b,x,2,512,64,3\n2,llama-7b,x,2,512,64,4\n",
+                         "m"),
+      doctest::Contains("m:3: the same run as m:2"), Error);
+  CHECK_THROWS_WITH_AS(
+      parse_measurements(columns + "\nllama-7b,x,2,512,64,3\nllama-7b,x,2,512,64,4\n", "m"),
+      doctest::Contains("m:3: the same run as m:2"), Error);
+}
+
 TEST_CASE("own CSV: kernels and dtypes are the row's") {
   const Measurements m = parse_measurements(
       "model,attention,elementwise,dtype,cache_dtype,batch,prompt_len,output_len,ttft_s\n"
