@@ -119,36 +119,18 @@ llama_bench tinyllama-1.1b
 study llama-bench $bench/{machine,openblas}.json $bench/run{1,2,4,5,6,7,8,9,10}.csv 'data/models/*.json' \
   "${bench_words[@]}"
 
+# Each set's runs, by turn, held against the calibrations of the same hours.
 validation=reports/studies/validation
-seeds='weights and prompts: seed 1'
-study validation $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
-  $validation/{this-machine,two-ranks}.json 'data/models/*.json' -- \
-  validate --measurements $validation/{measured-{1,2,3,4},batches-{1,2,3},ranks-{1,2,3},larger}.csv \
-  --hardware $validation/this-machine.json --rank-hardware $validation/two-ranks.json \
-  --csv $validation/rows.csv --plot $validation/forecast.svg
-
-# calibrated NAME N RUN ...: N calibrations, combined, and the runs RUN.csv held against them.
-calibrated() {
-  local name=$1 folder=reports/studies/$1 n=$2 runs=() calibrations=() both=() i
-  shift 2
-  runs=("${@/#/$folder/}")
-  runs=("${runs[@]/%/.csv}")
-  for ((i = 1; i <= n; ++i)); do
-    calibrations+=("$folder/calibrations-$i")
-    both+=("$folder/calibrations-$i/"{this-machine,two-ranks}.json)
-  done
-  study "$name" "${runs[@]}" "${both[@]}" 'data/models/*.json' -- \
-    calibrate --combine "${calibrations[@]/%//this-machine.json}" --output "$folder/this-machine.json" -- \
-    calibrate --combine "${calibrations[@]/%//two-ranks.json}" --output "$folder/two-ranks.json" -- \
-    validate --measurements "${runs[@]}" \
-    --hardware "$folder/this-machine.json" --rank-hardware "$folder/two-ranks.json" \
-    --csv "$folder/rows.csv" --plot "$folder/forecast.svg"
-}
-calibrated validation-zen3 4 measured-{1,2,3,4} batches-{1,2} ranks-1 larger-{1,2}
-calibrated validation-steady 2 measured
-calibrated validation-turns 5 measured-{1,2,3,4,5,6}
-calibrated validation-turns-again 4 measured-{1,2,3,4}
-calibrated validation-batches 4 {batches,larger,ranks}-{1,2,3,4}
+inputs=('data/models/*.json')
+words=()
+for set in first zen3 steady turns again batches; do
+  inputs+=($validation/$set.csv $validation/$set-{this-machine,two-ranks}.json)
+  words+=(-- validate --measurements $validation/$set.csv --hardware $validation/$set-this-machine.json
+    --rank-hardware $validation/$set-two-ranks.json --csv $validation/$set-rows.csv)
+done
+words+=(-- validate --measurements $validation/turns.csv --hardware $validation/turns-this-machine.json
+  --rank-hardware $validation/turns-two-ranks.json --plot $validation/forecast.svg)
+seeds='weights and prompts: seed 1' study validation "${inputs[@]}" "${words[@]}"
 
 # What was measured on one machine stays; the plot is drawn from it.
 seeds='weights: seed 1'

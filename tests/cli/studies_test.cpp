@@ -138,11 +138,6 @@ TEST_CASE("studies: public measurements are what the program says") {
 
 TEST_CASE("studies: forecasts of measured runs are what the program says") {
   check_study("validation");
-  check_study("validation-zen3");
-  check_study("validation-steady");
-  check_study("validation-turns");
-  check_study("validation-turns-again");
-  check_study("validation-batches");
   check_study("llama-bench");
 }
 

@@ -19,30 +19,30 @@ set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
 set xlabel 'measured (s)' offset 0,0.55
 set label 'predicted (s)' at screen 0.01771, screen 0.41498 center rotate by 90
 set logscale x 10
-set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1)
-set xrange [0.0132128:3.12584]
+set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1)
+set xrange [0.0130687:0.919128]
 set logscale y 10
-set ytics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1)
-set yrange [0.0131488:3.46145]
+set ytics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1)
+set yrange [0.0130094:1.01122]
 
 plot 'forecast.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
-     'forecast.csv' skip 1 every ::2::19 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, tpot', \
-     'forecast.csv' skip 1 every ::20::37 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp, ttft', \
-     'forecast.csv' skip 1 every ::38::49 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvr, tpot', \
-     'forecast.csv' skip 1 every ::50::61 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'kvr, ttft', \
-     'forecast.csv' skip 1 every ::62::75 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'lazyllm, tpot', \
-     'forecast.csv' skip 1 every ::76::89 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'lazyllm, ttft', \
-     'forecast.csv' skip 1 every ::90::103 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'mlkv, tpot', \
-     'forecast.csv' skip 1 every ::104::117 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'mlkv, ttft', \
-     'forecast.csv' skip 1 every ::118::135 using 2:3 with points pt 11 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
-     'forecast.csv' skip 1 every ::136::153 using 2:3 with points pt 7 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft', \
-     'forecast.csv' skip 1 every ::154::165 using 2:3 with points pt 5 ps 0.75 lc rgb '#E69F00' title 'random-prune, tpot', \
-     'forecast.csv' skip 1 every ::166::177 using 2:3 with points pt 9 ps 0.75 lc rgb '#56B4E9' title 'random-prune, ttft', \
-     'forecast.csv' skip 1 every ::178::185 using 2:3 with points pt 13 ps 0.75 lc rgb '#555555' title 'slim, tpot', \
-     'forecast.csv' skip 1 every ::186::193 using 2:3 with points pt 11 ps 0.75 lc rgb '#0072B2' title 'slim, ttft', \
-     'forecast.csv' skip 1 every ::194::201 using 2:3 with points pt 7 ps 0.75 lc rgb '#D55E00' title 'specprefill, tpot', \
-     'forecast.csv' skip 1 every ::202::209 using 2:3 with points pt 5 ps 0.75 lc rgb '#009E73' title 'specprefill, ttft', \
-     'forecast.csv' skip 1 every ::210::227 using 2:3 with points pt 9 ps 0.75 lc rgb '#CC79A7' title 'static-prune, tpot', \
-     'forecast.csv' skip 1 every ::228::245 using 2:3 with points pt 13 ps 0.75 lc rgb '#E69F00' title 'static-prune, ttft', \
-     'forecast.csv' skip 1 every ::246::257 using 2:3 with points pt 11 ps 0.75 lc rgb '#56B4E9' title 'tsp, tpot', \
-     'forecast.csv' skip 1 every ::258::269 using 2:3 with points pt 7 ps 0.75 lc rgb '#555555' title 'tsp, ttft'
+     'forecast.csv' skip 1 every ::2::9 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, tpot', \
+     'forecast.csv' skip 1 every ::10::17 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp, ttft', \
+     'forecast.csv' skip 1 every ::18::25 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvr, tpot', \
+     'forecast.csv' skip 1 every ::26::33 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'kvr, ttft', \
+     'forecast.csv' skip 1 every ::34::41 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'lazyllm, tpot', \
+     'forecast.csv' skip 1 every ::42::49 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'lazyllm, ttft', \
+     'forecast.csv' skip 1 every ::50::57 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'mlkv, tpot', \
+     'forecast.csv' skip 1 every ::58::65 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'mlkv, ttft', \
+     'forecast.csv' skip 1 every ::66::73 using 2:3 with points pt 11 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
+     'forecast.csv' skip 1 every ::74::81 using 2:3 with points pt 7 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft', \
+     'forecast.csv' skip 1 every ::82::89 using 2:3 with points pt 5 ps 0.75 lc rgb '#E69F00' title 'random-prune, tpot', \
+     'forecast.csv' skip 1 every ::90::97 using 2:3 with points pt 9 ps 0.75 lc rgb '#56B4E9' title 'random-prune, ttft', \
+     'forecast.csv' skip 1 every ::98::101 using 2:3 with points pt 13 ps 0.75 lc rgb '#555555' title 'slim, tpot', \
+     'forecast.csv' skip 1 every ::102::105 using 2:3 with points pt 11 ps 0.75 lc rgb '#0072B2' title 'slim, ttft', \
+     'forecast.csv' skip 1 every ::106::113 using 2:3 with points pt 7 ps 0.75 lc rgb '#D55E00' title 'specprefill, tpot', \
+     'forecast.csv' skip 1 every ::114::121 using 2:3 with points pt 5 ps 0.75 lc rgb '#009E73' title 'specprefill, ttft', \
+     'forecast.csv' skip 1 every ::122::129 using 2:3 with points pt 9 ps 0.75 lc rgb '#CC79A7' title 'static-prune, tpot', \
+     'forecast.csv' skip 1 every ::130::137 using 2:3 with points pt 13 ps 0.75 lc rgb '#E69F00' title 'static-prune, ttft', \
+     'forecast.csv' skip 1 every ::138::145 using 2:3 with points pt 11 ps 0.75 lc rgb '#56B4E9' title 'tsp, tpot', \
+     'forecast.csv' skip 1 every ::146::153 using 2:3 with points pt 7 ps 0.75 lc rgb '#555555' title 'tsp, ttft'
