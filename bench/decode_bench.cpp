@@ -47,7 +47,7 @@ void report(const Graph& graph, const std::vector<std::uint64_t>& values,
     const Node& node = graph.nodes()[n];
     const Work w = work(graph, node);
     std::string key(name(node.op));
-    if (engine(node.op) == Engine::Matrix) {
+    if (rate_class(node.op) == RateClass::Matrix) {
       const auto& t = graph.tensor(node.inputs[1]);
       key += fmt::format(" {}x{}", t.shape[0].at(values), t.shape[1].at(values));
     }

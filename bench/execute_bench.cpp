@@ -43,7 +43,7 @@ struct Options {
 double matrix_flops(const Graph& graph, std::span<const std::uint64_t> values) {
   double flops = 0;
   for (const Node& node : graph.nodes()) {
-    if (engine(node.op) == Engine::Matrix) {
+    if (rate_class(node.op) == RateClass::Matrix) {
       flops += static_cast<double>(work(graph, node).flops.at(values));
     }
     if (const auto* a = std::get_if<TiledAttention>(&node.op)) {

@@ -64,11 +64,11 @@ struct Hardware {
   std::optional<Sourced>
       host_exchange_latency;  ///< likewise a layer's exchange, beside its messages
 
-  std::map<DType, Sourced> matrix_rate;          ///< Engine::Matrix
-  std::map<DType, Sourced> batched_matrix_rate;  ///< Engine::BatchedMatrix
-  /// Engine::TiledAttention; by length: the keys that causal attention without a window sees.
+  std::map<DType, Sourced> matrix_rate;          ///< RateClass::Matrix
+  std::map<DType, Sourced> batched_matrix_rate;  ///< RateClass::BatchedMatrix
+  /// RateClass::TiledAttention; by length: the keys that causal attention without a window sees.
   std::map<DType, Sourced> tiled_attention_rate;
-  std::map<DType, Sourced> decode_attention_rate;  ///< Engine::DecodeAttention
+  std::map<DType, Sourced> decode_attention_rate;  ///< RateClass::DecodeAttention
   std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
   /// Products of several rows with weights, all that they read and write: a library brings it into
   /// order first. Those of one row stream the weights.

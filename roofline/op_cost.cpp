@@ -10,25 +10,25 @@
 namespace kvcast::roofline {
 namespace {
 
-Stream stream_of(const Graph& graph, const Node& node, const Lowering& lowering) {
+BandwidthClass bandwidth_class(const Graph& graph, const Node& node, const Lowering& lowering) {
   const Op& op = node.op;
-  const Engine runs_on = engine(graph, node);
-  if (runs_on == Engine::DecodeAttention) return Stream::Decode;
-  if (runs_on == Engine::TiledAttention) return Stream::Attention;
-  if (runs_on == Engine::Matrix) return Stream::Product;
-  if (std::holds_alternative<Softmax>(op)) return Stream::Softmax;
+  const RateClass runs_on = rate_class(graph, node);
+  if (runs_on == RateClass::DecodeAttention) return BandwidthClass::Decode;
+  if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
+  if (runs_on == RateClass::Matrix) return BandwidthClass::Product;
+  if (std::holds_alternative<Softmax>(op)) return BandwidthClass::Softmax;
   const bool elementwise = std::holds_alternative<Elementwise>(op) ||
                            std::holds_alternative<RowMean>(op) ||
                            std::holds_alternative<RotateHalf>(op);
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
-  return elementwise && eager ? Stream::Elementwise : Stream::Memory;
+  return elementwise && eager ? BandwidthClass::Elementwise : BandwidthClass::Memory;
 }
 
-Repetition repetition_of(const Graph& graph, const Node& node) {
+Broadcast broadcast_of(const Graph& graph, const Node& node) {
   if (!std::holds_alternative<Elementwise>(node.op) || node.inputs.size() < 2) return {};
   const TensorInfo& x = graph.tensor(node.inputs[0]);
   const TensorInfo& y = graph.tensor(node.inputs[1]);
-  // Missing leading dimensions are repeated as a whole; a repetition within rows stays on chip.
+  // Missing leading dimensions are repeated as a whole; a broadcast within rows stays on chip.
   if (y.shape.size() >= x.shape.size() || y.shape.size() < 2) return {};
   Count times = 1;
   for (std::size_t i = 0; i < x.shape.size() - y.shape.size(); ++i) times = times * x.shape[i];
@@ -68,13 +68,13 @@ bool has_exponential(Function f) {
 }
 
 /// The operators that have OpCost::intermediate_bytes, whose time is that of moving numbers.
-bool moves_intermediates(const Node& node, Stream stream, const Lowering& lowering) {
+bool moves_intermediates(const Node& node, BandwidthClass moves_at, const Lowering& lowering) {
   if (std::holds_alternative<AttentionScores>(node.op) ||
       std::holds_alternative<AttentionValues>(node.op)) {
     return lowering.attention == Kernels::Eager;
   }
   const auto* elementwise = std::get_if<Elementwise>(&node.op);
-  return stream == Stream::Elementwise &&
+  return moves_at == BandwidthClass::Elementwise &&
          (elementwise == nullptr || !has_exponential(elementwise->function));
 }
 
@@ -87,7 +87,7 @@ bool is_one_and_more(const Count& queries) {
 
 /// See OpCost::length.
 Count length_of(const Graph& graph, const Node& node) {
-  if (engine(graph, node) == Engine::Matrix) {
+  if (rate_class(graph, node) == RateClass::Matrix) {
     Count rows = 1;
     const std::vector<Count>& shape = graph.tensor(node.output).shape;
     for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows = rows * shape[i];
@@ -150,14 +150,14 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
       continue;
     }
     known.push_back({&node, groups.size()});
-    const Stream stream = stream_of(graph, node, lowering);
+    const BandwidthClass moves_at = bandwidth_class(graph, node, lowering);
     Count intermediates;
-    if (moves_intermediates(node, stream, lowering)) {
+    if (moves_intermediates(node, moves_at, lowering)) {
       constexpr auto activations = static_cast<std::size_t>(Storage::Activations);
       intermediates = node_work.read[activations] + node_work.written[activations];
     }
-    groups.push_back({node.phase, node.label, std::string(name(node.op)), engine(graph, node),
-                      stream, std::move(node_work), repetition_of(graph, node), sharing,
+    groups.push_back({node.phase, node.label, std::string(name(node.op)), rate_class(graph, node),
+                      moves_at, std::move(node_work), broadcast_of(graph, node), sharing,
                       std::move(intermediates), length_of(graph, node), 1});
   }
   return folded;
@@ -169,8 +169,8 @@ std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
 
 bool operator<(const OpCost& a, const OpCost& b) {
   const auto fields = [](const OpCost& c) {
-    return std::tie(c.flops, c.bytes, c.engine, c.stream, c.repetition.operand_bytes,
-                    c.repetition.times, c.sharing.operand_bytes, c.sharing.layers,
+    return std::tie(c.flops, c.bytes, c.rate_class, c.bandwidth_class, c.broadcast.operand_bytes,
+                    c.broadcast.times, c.sharing.operand_bytes, c.sharing.layers,
                     c.intermediate_bytes, c.length);
   };
   return fields(a) < fields(b);

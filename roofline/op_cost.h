@@ -20,10 +20,10 @@ std::string_view name(Bound bound);
 
 /// An operand that an element-wise operator repeats over its other one, such as the mask over the
 /// heads. When more than the on-chip memory flows between two uses, it is read from memory again.
-struct Repetition {
+struct Broadcast {
   Count operand_bytes;  ///< zero: nothing is repeated
   Count times;
-  bool operator==(const Repetition&) const = default;
+  bool operator==(const Broadcast&) const = default;
 };
 
 /// A cache tensor that several layers of a pass read, such as an encoder's states. When it fits the
@@ -38,9 +38,9 @@ struct Sharing {
 struct OpCost {
   Count flops;
   Count bytes;  ///< algorithmic
-  Engine engine = Engine::Vector;
-  Stream stream = Stream::Memory;
-  Repetition repetition;
+  RateClass rate_class = RateClass::Vector;
+  BandwidthClass bandwidth_class = BandwidthClass::Memory;
+  Broadcast broadcast;
   Sharing sharing;
   /// Of an eager operator that does little else than move numbers: what it takes from the operators
   /// before it and leaves to those behind it. What fits the on-chip memory never leaves it.
@@ -61,18 +61,18 @@ struct OpGroup {
   std::string phase;
   std::string label;
   std::string op;
-  Engine engine = Engine::Vector;
-  Stream stream = Stream::Memory;
+  RateClass rate_class = RateClass::Vector;
+  BandwidthClass bandwidth_class = BandwidthClass::Memory;
   Work work;  ///< of one of them
-  Repetition repetition;
+  Broadcast broadcast;
   Sharing sharing;
   Count intermediate_bytes;
   Count length;
   std::uint64_t count = 0;
 
   OpCost cost() const {
-    return {work.flops, work.bytes(),       engine, stream, repetition,
-            sharing,    intermediate_bytes, length};
+    return {work.flops, work.bytes(), rate_class,         bandwidth_class,
+            broadcast,  sharing,      intermediate_bytes, length};
   }
 };
 

@@ -111,68 +111,72 @@ Mode parse_mode(std::string_view word) {
 
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   RateBuilder b(hw, mode);
-  std::array<double, num_engines> flops{};
-  const auto set = [&](Engine e, double rate) { flops[static_cast<std::size_t>(e)] = rate; };
+  std::array<double, num_rate_classes> flops{};
+  const auto set = [&](RateClass e, double rate) { flops[static_cast<std::size_t>(e)] = rate; };
   const bool eager_attention = lowering.attention == Kernels::Eager;
   const bool eager_elementwise = lowering.elementwise == Kernels::Eager;
   const DType attention_dtype = product_dtype(lowering.activations, lowering.cache);
 
-  set(Engine::Matrix, b.matrix("matrix_rate", product_dtype(lowering.activations, lowering.weights),
-                               hw.matrix_rate));
+  set(RateClass::Matrix,
+      b.matrix("matrix_rate", product_dtype(lowering.activations, lowering.weights),
+               hw.matrix_rate));
   if (eager_attention) {
-    set(Engine::BatchedMatrix,
+    set(RateClass::BatchedMatrix,
         b.matrix("batched_matrix_rate", attention_dtype, hw.batched_matrix_rate));
   } else {
     const double rate = b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate);
-    set(Engine::TiledAttention, rate);
-    b.rates.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] =
+    set(RateClass::TiledAttention, rate);
+    b.rates.flops_by_length[static_cast<std::size_t>(RateClass::TiledAttention)] =
         b.curve(attention_dtype, hw.tiled_attention_rate);
     // Scores that a method asks for beside the attention: no device has a factor for these.
-    set(Engine::BatchedMatrix, rate);
+    set(RateClass::BatchedMatrix, rate);
     // Where nobody measured it apart, decoding's attention runs as a prompt's does.
-    set(Engine::DecodeAttention,
+    set(RateClass::DecodeAttention,
         hw.decode_attention_rate.empty()
             ? rate
             : b.matrix("decode_attention_rate", attention_dtype, hw.decode_attention_rate));
   }
   b.peak_only("vector_flops", hw.vector_flops_per_second);
-  set(Engine::Vector, hw.vector_flops_per_second.value);
+  set(RateClass::Vector, hw.vector_flops_per_second.value);
   for (std::size_t i = 0; i < flops.size(); ++i) b.rates.flops_per_second[i] = {flops[i]};
 
   const Sourced* memory = pointer(hw.memory_bandwidth_factor);
-  const auto stream = [&](Stream s, const std::string& label, const Sourced* factor) {
+  const auto stream = [&](BandwidthClass s, const std::string& label, const Sourced* factor) {
     b.rates.bytes_per_second[static_cast<std::size_t>(s)] = {b.bandwidth(label, factor)};
   };
-  stream(Stream::Memory, "memory_bandwidth", memory);
+  stream(BandwidthClass::Memory, "memory_bandwidth", memory);
   if (eager_elementwise || eager_attention) {
     const Sourced* elementwise = pointer(hw.elementwise_bandwidth);
     const Sourced* softmax = pointer(hw.softmax_bandwidth);
-    stream(Stream::Elementwise, "elementwise_bandwidth", elementwise ? elementwise : memory);
-    stream(Stream::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
-    b.rates.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = b.curve(softmax);
+    stream(BandwidthClass::Elementwise, "elementwise_bandwidth",
+           elementwise ? elementwise : memory);
+    stream(BandwidthClass::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
+    b.rates.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Softmax)] = b.curve(softmax);
   } else {
     const BytesPerSecond rate = b.rates.bytes_per_second[0];
     b.rates.bytes_per_second.fill(rate);
   }
 
-  constexpr auto product = static_cast<std::size_t>(Stream::Product);
+  constexpr auto product = static_cast<std::size_t>(BandwidthClass::Product);
   b.rates.bytes_per_second[product] = b.rates.bytes_per_second[0];
   if (hw.product_bandwidth) {
-    stream(Stream::Product, "product_bandwidth", &*hw.product_bandwidth);
+    stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
     b.rates.bytes_by_length[product] = b.by_rows(memory, *hw.product_bandwidth);
   }
 
-  const auto attention_stream = [&](Stream s, const std::string& label,
+  const auto attention_stream = [&](BandwidthClass s, const std::string& label,
                                     const std::optional<Sourced>& factor) {
     if (!eager_attention && factor) {
       stream(s, label, &*factor);
     } else {
       b.rates.bytes_per_second[static_cast<std::size_t>(s)] =
-          b.rates.bytes_per_second[static_cast<std::size_t>(Stream::Memory)];
+          b.rates.bytes_per_second[static_cast<std::size_t>(BandwidthClass::Memory)];
     }
   };
-  attention_stream(Stream::Decode, "decode_attention_bandwidth", hw.decode_attention_bandwidth);
-  attention_stream(Stream::Attention, "tiled_attention_bandwidth", hw.tiled_attention_bandwidth);
+  attention_stream(BandwidthClass::Decode, "decode_attention_bandwidth",
+                   hw.decode_attention_bandwidth);
+  attention_stream(BandwidthClass::Attention, "tiled_attention_bandwidth",
+                   hw.tiled_attention_bandwidth);
   if (hw.overlap) b.rates.exposed = b.exposed(*hw.overlap);
 
   b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};

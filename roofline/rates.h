@@ -22,7 +22,7 @@ std::string_view name(Mode mode);
 Mode parse_mode(std::string_view word);
 
 /// Which bandwidth an operator's bytes move at.
-enum class Stream {
+enum class BandwidthClass {
   Memory,       ///< long reads and writes: caches, fused kernels, and products of one row
   Product,      ///< products with weights, of several rows
   Elementwise,  ///< eager element-wise kernels
@@ -30,7 +30,7 @@ enum class Stream {
   Decode,       ///< the cache in tiled attention with one query
   Attention,    ///< tiled attention with many queries
 };
-inline constexpr std::size_t num_streams = 6;
+inline constexpr std::size_t num_bandwidth_classes = 6;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {
@@ -43,19 +43,19 @@ struct UsedFactor {
 };
 
 struct Rates {
-  std::array<FlopsPerSecond, num_engines> flops_per_second;
-  std::array<BytesPerSecond, num_streams> bytes_per_second;
+  std::array<FlopsPerSecond, num_rate_classes> flops_per_second;
+  std::array<BytesPerSecond, num_bandwidth_classes> bytes_per_second;
   /// Both at an operator's length (OpCost::length), over what they are without one.
-  std::array<RateCurve, num_engines> flops_by_length;
-  std::array<RateCurve, num_streams> bytes_by_length;
+  std::array<RateCurve, num_rate_classes> flops_by_length;
+  std::array<RateCurve, num_bandwidth_classes> bytes_by_length;
   /// The part of an operator's memory time that its arithmetic waits for.
   double exposed = 0;
   Seconds operator_latency;
-  std::optional<Seconds> elementwise_latency;  ///< where Stream::Elementwise has its own
-  std::optional<Seconds> product_latency;      ///< where Engine::Matrix has its own
+  std::optional<Seconds> elementwise_latency;  ///< where BandwidthClass::Elementwise has its own
+  std::optional<Seconds> product_latency;      ///< where RateClass::Matrix has its own
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
-  /// Of intermediate results that fit there; none: they move as all else of their stream.
+  /// Of intermediate results that fit there; none: they move as all else of their class.
   std::optional<BytesPerSecond> on_chip_bytes_per_second;
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
@@ -63,9 +63,10 @@ struct Rates {
   std::vector<std::string> missing_factors;
 
   /// Constant cost of an operator.
-  Seconds latency(Engine engine, Stream stream) const {
-    if (engine == Engine::Matrix) return product_latency.value_or(operator_latency);
-    if (stream == Stream::Elementwise) return elementwise_latency.value_or(operator_latency);
+  Seconds latency(RateClass rate_class, BandwidthClass bandwidth_class) const {
+    if (rate_class == RateClass::Matrix) return product_latency.value_or(operator_latency);
+    if (bandwidth_class == BandwidthClass::Elementwise)
+      return elementwise_latency.value_or(operator_latency);
     return operator_latency;
   }
 };

@@ -62,8 +62,8 @@ KVCAST_INLINE void evaluate_into(Value& out, const Polynomials::Term* terms, Pol
 
 /// Which bytes of an operator the on-chip memory decides about, at one point.
 struct OnChip {
-  bool again = false;          ///< its broadcast operand was pushed out
-  bool spared = false;         ///< its shared cache tensor is there
+  bool reread = false;         ///< its broadcast operand was pushed out
+  bool sharing = false;        ///< its shared cache tensor is there
   bool intermediates = false;  ///< its intermediates are there
 };
 
@@ -77,7 +77,7 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
   evaluate_into(memory_s, terms, e.memory_s, monomials);
   double* compute = numbers(compute_s);
   double* memory = numbers(memory_s);
-  for (const Spared& s : e.spared) {
+  for (const OnChipHit& s : e.on_chip_hits) {
     Value sizes;
     evaluate_into(sizes, terms, s.bytes, monomials);
     const double* bytes = numbers(sizes);
@@ -85,10 +85,10 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
       memory[i] -= bytes[i] <= s.most_bytes ? bytes[i] * s.seconds_per_byte : 0.0;
     }
     if (found != nullptr) {
-      (s.intermediates ? found->intermediates : found->spared) = bytes[0] <= s.most_bytes;
+      (s.intermediates ? found->intermediates : found->sharing) = bytes[0] <= s.most_bytes;
     }
   }
-  if (e.repeats) {
+  if (e.broadcasts) {
     Value all;
     Value operands;
     Value repetitions;
@@ -100,9 +100,9 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
     const double* times = numbers(repetitions);
     for (std::size_t i = 0; i < n; ++i) {
       const double between = (bytes[i] - operand[i]) / times[i] + operand[i];
-      const double again = operand[i] * (times[i] - 1) * e.seconds_per_byte;
-      memory[i] += between > on_chip_bytes ? again : 0.0;
-      if (found != nullptr) found->again = between > on_chip_bytes;
+      const double reread = operand[i] * (times[i] - 1) * e.seconds_per_byte;
+      memory[i] += between > on_chip_bytes ? reread : 0.0;
+      if (found != nullptr) found->reread = between > on_chip_bytes;
     }
   }
   if (!e.curves.are_flat()) {
@@ -218,34 +218,35 @@ void evaluate_clone(Lanes& out, const Polynomials::Term* terms, Polynomial p,
 
 /// `count` operators of this cost.
 StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials) {
-  const double rate = rates.flops_per_second[static_cast<std::size_t>(cost.engine)].value;
-  const double bandwidth = rates.bytes_per_second[static_cast<std::size_t>(cost.stream)].value;
+  const double rate = rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
+  const double bandwidth =
+      rates.bytes_per_second[static_cast<std::size_t>(cost.bandwidth_class)].value;
   StepEntry e;
   e.compute_s = polynomials.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
   e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
   e.count = count;
-  e.repeats = !cost.repetition.operand_bytes.is_zero();
-  if (e.repeats) {
+  e.broadcasts = !cost.broadcast.operand_bytes.is_zero();
+  if (e.broadcasts) {
     e.bytes = polynomials.add(cost.bytes);
-    e.operand_bytes = polynomials.add(cost.repetition.operand_bytes);
-    e.times = polynomials.add(cost.repetition.times);
+    e.operand_bytes = polynomials.add(cost.broadcast.operand_bytes);
+    e.times = polynomials.add(cost.broadcast.times);
   }
   e.seconds_per_byte = 1 / bandwidth;
-  e.latency_s = rates.latency(cost.engine, cost.stream).value;
+  e.latency_s = rates.latency(cost.rate_class, cost.bandwidth_class).value;
   if (!cost.sharing.operand_bytes.is_zero()) {
     const auto layers = static_cast<double>(cost.sharing.layers);
-    e.spared.push_back({polynomials.add(cost.sharing.operand_bytes), rates.on_chip_bytes,
-                        (layers - 1) / layers / bandwidth, false});
+    e.on_chip_hits.push_back({polynomials.add(cost.sharing.operand_bytes), rates.on_chip_bytes,
+                              (layers - 1) / layers / bandwidth, false});
   }
   if (!cost.intermediate_bytes.is_zero() && rates.on_chip_bytes_per_second &&
       rates.on_chip_bytes_per_second->value > bandwidth) {
-    e.spared.push_back({polynomials.add(cost.intermediate_bytes),
-                        most_intermediate_bytes(rates.on_chip_bytes),
-                        1 / bandwidth - 1 / rates.on_chip_bytes_per_second->value, true});
+    e.on_chip_hits.push_back({polynomials.add(cost.intermediate_bytes),
+                              most_intermediate_bytes(rates.on_chip_bytes),
+                              1 / bandwidth - 1 / rates.on_chip_bytes_per_second->value, true});
   }
   if (!cost.length.is_zero()) {
-    e.curves = {rates.flops_by_length[static_cast<std::size_t>(cost.engine)],
-                rates.bytes_by_length[static_cast<std::size_t>(cost.stream)]};
+    e.curves = {rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)],
+                rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)]};
     if (!e.curves.are_flat()) e.length = polynomials.add(cost.length);
   }
   return e;
@@ -326,14 +327,14 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
              t.memory.value, &found);
   t.flops = {group.work.flops.at(values)};
   t.bytes = {group.work.bytes().at(values)};
-  if (found.again) {
-    t.bytes_again = {checked_multiply(group.repetition.operand_bytes.at(values),
-                                      group.repetition.times.at(values) - 1)};
+  if (found.reread) {
+    t.bytes_reread = {checked_multiply(group.broadcast.operand_bytes.at(values),
+                                       group.broadcast.times.at(values) - 1)};
   }
-  if (found.spared) {  // each of the layers is charged its part of the one reading
+  if (found.sharing) {  // each of the layers is charged its part of the one reading
     const std::uint64_t layers = group.sharing.layers;
     const std::uint64_t operand = group.sharing.operand_bytes.at(values);
-    t.bytes_spared = {checked_multiply(operand, layers - 1) / layers};
+    t.bytes_hit_on_chip = {checked_multiply(operand, layers - 1) / layers};
   }
   if (found.intermediates) t.bytes_on_chip = {group.intermediate_bytes.at(values)};
   const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};

@@ -70,10 +70,10 @@ struct StepTotals {
 /// One operator of a group at given sizes.
 struct OpTime {
   Flops flops;
-  Bytes bytes;          ///< algorithmic
-  Bytes bytes_again;    ///< read again because a repeated operand left the on-chip memory
-  Bytes bytes_spared;   ///< found in the on-chip memory, where another layer had read them
-  Bytes bytes_on_chip;  ///< moved at the on-chip memory's rate
+  Bytes bytes;              ///< algorithmic
+  Bytes bytes_reread;       ///< read again because a repeated operand left the on-chip memory
+  Bytes bytes_hit_on_chip;  ///< found in the on-chip memory, where another layer had read them
+  Bytes bytes_on_chip;      ///< moved at the on-chip memory's rate
   Seconds compute;
   Seconds memory;
   Seconds total;  ///< busy_seconds and the latency
@@ -84,11 +84,11 @@ struct OpTime {
 /// Error when a count does not fit 64 bits.
 OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
 
-/// Bytes that take less time than others of their stream, up to a size: of a cache tensor that
+/// Bytes that take less time than others of their class, up to a size: of a cache tensor that
 /// another layer has read, or intermediates that never leave the chip.
-struct Spared {
+struct OnChipHit {
   Polynomial bytes;
-  double most_bytes = 0;        ///< none are spared above
+  double most_bytes = 0;        ///< no hit above
   double seconds_per_byte = 0;  ///< what each of them takes less
   bool intermediates = false;
 };
@@ -105,13 +105,13 @@ struct StepEntry {
   Polynomial compute_s;
   Polynomial memory_s;
   double count = 0;
-  bool repeats = false;  ///< the rest is set if so, see Repetition
+  bool broadcasts = false;  ///< the rest is set if so, see Broadcast
   Polynomial bytes;
   Polynomial operand_bytes;
   Polynomial times;
   double seconds_per_byte = 0;
   double latency_s = 0;
-  std::vector<Spared> spared;
+  std::vector<OnChipHit> on_chip_hits;
   LengthCurves curves;  ///< where they are not flat, `length` is set
   Polynomial length;
 };

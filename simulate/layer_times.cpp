@@ -77,7 +77,8 @@ std::vector<roofline::OpGroup> joins(const LayerSegments& layer, const Lowering&
     graph.add_node({JoinRows{}, {others, own}, {}, "join", "layer"}, tensor(symbol::kv_len));
   }
   std::vector<roofline::OpGroup> groups = roofline::fold(graph, lowering);
-  for (roofline::OpGroup& group : groups) group.stream = roofline::Stream::Elementwise;
+  for (roofline::OpGroup& group : groups)
+    group.bandwidth_class = roofline::BandwidthClass::Elementwise;
   return groups;
 }
 

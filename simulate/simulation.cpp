@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "simulate/engine.h"
+#include "simulate/event_loop.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -196,7 +196,7 @@ Simulation::Route Simulation::add_route(const Platform& platform, std::uint32_t 
 
 RunResult Simulation::run(const RunOptions& options,
                           std::span<const double> compute_factors) const {
-  return Engine(*this, options, compute_factors).run();
+  return EventLoop(*this, options, compute_factors).run();
 }
 
 }  // namespace kvcast::simulate

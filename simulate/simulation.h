@@ -21,7 +21,7 @@ namespace kvcast::simulate {
 /// How the messages of one process leave.
 enum class SendOrder {
   Async,  ///< each at once; several to one neighbour share the link
-  Block,  ///< the schedule waits for its sends (WaitSend); for the engine the same as Async
+  Block,  ///< the schedule waits for its sends (WaitSend); for the event loop the same as Async
   Fifo,   ///< one at a time, in the order sent: as one stream of a GPU communication library
 };
 std::string_view name(SendOrder order);
@@ -111,7 +111,7 @@ class Simulation {
   RunResult run(const RunOptions& options = {}, std::span<const double> compute_factors = {}) const;
 
  private:
-  friend class Engine;
+  friend class EventLoop;
 
   enum class Kind : std::uint8_t { Compute, Send, Receive, WaitSend };
   struct Step {

@@ -243,43 +243,43 @@ struct OpWork {
   static Count checked_product(std::uint64_t a, std::uint64_t b) { return Count(a) * Count(b); }
 };
 
-struct OpEngine {
-  Engine operator()(const Linear&) const { return Engine::Matrix; }
-  Engine operator()(const HeadLinear&) const { return Engine::Matrix; }
-  Engine operator()(const Conv1d&) const { return Engine::Matrix; }
-  Engine operator()(const AttentionScores&) const { return Engine::BatchedMatrix; }
-  Engine operator()(const AttentionValues&) const { return Engine::BatchedMatrix; }
-  Engine operator()(const SparseValues&) const { return Engine::BatchedMatrix; }
-  Engine operator()(const TiledAttention&) const { return Engine::TiledAttention; }
-  Engine operator()(const Embedding&) const { return Engine::Vector; }
-  Engine operator()(const LargestProbability&) const { return Engine::Vector; }
-  Engine operator()(const KeepTokens&) const { return Engine::Vector; }
-  Engine operator()(const GatherRows&) const { return Engine::Vector; }
-  Engine operator()(const DropTokens&) const { return Engine::Vector; }
-  Engine operator()(const MissingTokens&) const { return Engine::Vector; }
-  Engine operator()(const TokenRows&) const { return Engine::Vector; }
-  Engine operator()(const TokenStates&) const { return Engine::Vector; }
-  Engine operator()(const StoreStates&) const { return Engine::Vector; }
-  Engine operator()(const TokenMask&) const { return Engine::Vector; }
-  Engine operator()(const Softmax&) const { return Engine::Vector; }
-  Engine operator()(const Elementwise&) const { return Engine::Vector; }
-  Engine operator()(const RowMean&) const { return Engine::Vector; }
-  Engine operator()(const RmsNorm&) const { return Engine::Vector; }
-  Engine operator()(const LayerNorm&) const { return Engine::Vector; }
-  Engine operator()(const Rope&) const { return Engine::Vector; }
-  Engine operator()(const GatedActivation&) const { return Engine::Vector; }
-  Engine operator()(const RopeAngles&) const { return Engine::Vector; }
-  Engine operator()(const RotateHalf&) const { return Engine::Vector; }
-  Engine operator()(const CacheAppend&) const { return Engine::Vector; }
-  Engine operator()(const CacheEvict&) const { return Engine::Vector; }
-  Engine operator()(const JoinRows&) const { return Engine::Vector; }
-  Engine operator()(const Send&) const { return Engine::Vector; }
-  Engine operator()(const Receive&) const { return Engine::Vector; }
-  Engine operator()(const RepeatHeads&) const { return Engine::Vector; }
-  Engine operator()(const LastToken&) const { return Engine::Vector; }
-  Engine operator()(const RelativePositionBias&) const { return Engine::Vector; }
-  Engine operator()(const AlibiBias&) const { return Engine::Vector; }
-  Engine operator()(const CausalMask&) const { return Engine::Vector; }
+struct OpRateClass {
+  RateClass operator()(const Linear&) const { return RateClass::Matrix; }
+  RateClass operator()(const HeadLinear&) const { return RateClass::Matrix; }
+  RateClass operator()(const Conv1d&) const { return RateClass::Matrix; }
+  RateClass operator()(const AttentionScores&) const { return RateClass::BatchedMatrix; }
+  RateClass operator()(const AttentionValues&) const { return RateClass::BatchedMatrix; }
+  RateClass operator()(const SparseValues&) const { return RateClass::BatchedMatrix; }
+  RateClass operator()(const TiledAttention&) const { return RateClass::TiledAttention; }
+  RateClass operator()(const Embedding&) const { return RateClass::Vector; }
+  RateClass operator()(const LargestProbability&) const { return RateClass::Vector; }
+  RateClass operator()(const KeepTokens&) const { return RateClass::Vector; }
+  RateClass operator()(const GatherRows&) const { return RateClass::Vector; }
+  RateClass operator()(const DropTokens&) const { return RateClass::Vector; }
+  RateClass operator()(const MissingTokens&) const { return RateClass::Vector; }
+  RateClass operator()(const TokenRows&) const { return RateClass::Vector; }
+  RateClass operator()(const TokenStates&) const { return RateClass::Vector; }
+  RateClass operator()(const StoreStates&) const { return RateClass::Vector; }
+  RateClass operator()(const TokenMask&) const { return RateClass::Vector; }
+  RateClass operator()(const Softmax&) const { return RateClass::Vector; }
+  RateClass operator()(const Elementwise&) const { return RateClass::Vector; }
+  RateClass operator()(const RowMean&) const { return RateClass::Vector; }
+  RateClass operator()(const RmsNorm&) const { return RateClass::Vector; }
+  RateClass operator()(const LayerNorm&) const { return RateClass::Vector; }
+  RateClass operator()(const Rope&) const { return RateClass::Vector; }
+  RateClass operator()(const GatedActivation&) const { return RateClass::Vector; }
+  RateClass operator()(const RopeAngles&) const { return RateClass::Vector; }
+  RateClass operator()(const RotateHalf&) const { return RateClass::Vector; }
+  RateClass operator()(const CacheAppend&) const { return RateClass::Vector; }
+  RateClass operator()(const CacheEvict&) const { return RateClass::Vector; }
+  RateClass operator()(const JoinRows&) const { return RateClass::Vector; }
+  RateClass operator()(const Send&) const { return RateClass::Vector; }
+  RateClass operator()(const Receive&) const { return RateClass::Vector; }
+  RateClass operator()(const RepeatHeads&) const { return RateClass::Vector; }
+  RateClass operator()(const LastToken&) const { return RateClass::Vector; }
+  RateClass operator()(const RelativePositionBias&) const { return RateClass::Vector; }
+  RateClass operator()(const AlibiBias&) const { return RateClass::Vector; }
+  RateClass operator()(const CausalMask&) const { return RateClass::Vector; }
 };
 
 /// Σ_{i=1..n} min(i, window); window 0: no limit.
@@ -314,12 +314,12 @@ bool operator<(const Work& a, const Work& b) {
   return std::tie(a.flops, a.read, a.written) < std::tie(b.flops, b.read, b.written);
 }
 
-Engine engine(const Op& op) { return std::visit(OpEngine{}, op); }
+RateClass rate_class(const Op& op) { return std::visit(OpRateClass{}, op); }
 
-Engine engine(const Graph& graph, const Node& node) {
+RateClass rate_class(const Graph& graph, const Node& node) {
   const bool decodes = std::holds_alternative<TiledAttention>(node.op) &&
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
-  return decodes ? Engine::DecodeAttention : engine(node.op);
+  return decodes ? RateClass::DecodeAttention : rate_class(node.op);
 }
 
 Work work(const Graph& graph, const Node& node) {

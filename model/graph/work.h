@@ -24,18 +24,18 @@ struct Work {
 };
 
 /// Which rate an operator's FLOPs run at.
-enum class Engine {
+enum class RateClass {
   Matrix,           ///< the matrix unit on a large product with weights
   BatchedMatrix,    ///< the matrix unit on the per-head products of eager attention
   TiledAttention,   ///< the matrix unit inside a fused attention kernel
   DecodeAttention,  ///< the same kernel with one query a sequence, which streams the cache
   Vector,           ///< element-wise arithmetic
 };
-inline constexpr int num_engines = 5;
+inline constexpr int num_rate_classes = 5;
 
-Engine engine(const Op& op);
+RateClass rate_class(const Op& op);
 /// The same, and of tiled attention whether it decodes.
-Engine engine(const Graph& graph, const Node& node);
+RateClass rate_class(const Graph& graph, const Node& node);
 
 Work work(const Graph& graph, const Node& node);
 Work total_work(const Graph& graph);

@@ -96,7 +96,7 @@ std::vector<Mark> marks_of(std::span<const BreakdownRow> rows, std::string_view 
   for (const BreakdownRow& row : rows) {
     const auto flops = static_cast<double>(row.time.flops.count);
     const double bytes =
-        static_cast<double>(row.time.bytes.count) + static_cast<double>(row.time.bytes_again.count);
+        static_cast<double>(row.time.bytes.count) + static_cast<double>(row.time.bytes_reread.count);
     if (row.pass != pass || flops <= 0 || bytes <= 0 || row.time.total.value <= 0) continue;
     marks.push_back({part_of(row.group), row.group.label, flops / bytes,
                      flops / row.time.total.value, row.total});
@@ -181,8 +181,9 @@ Plot ttft_plot(std::span<const TtftPoint> points, std::string title) {
 }
 
 Roofs roofs_of(const roofline::Rates& rates, roofline::Mode mode) {
-  return {std::string(name(mode)), rates.flops_per_second[static_cast<std::size_t>(Engine::Matrix)],
-          rates.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Memory)]};
+  return {std::string(name(mode)),
+          rates.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)],
+          rates.bytes_per_second[static_cast<std::size_t>(roofline::BandwidthClass::Memory)]};
 }
 
 Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> rows,

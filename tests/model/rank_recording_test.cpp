@@ -208,8 +208,8 @@ TEST_CASE("placement: kvr's eager products are the paper's FLOPs for a process a
     const SymbolValues values = values_of(r, parts, rank);
     std::uint64_t flops = 0;
     for (const Node& node : r.prefill().nodes()) {
-      const Engine e = engine(node.op);
-      const bool product = e == Engine::Matrix || e == Engine::BatchedMatrix;
+      const RateClass e = rate_class(node.op);
+      const bool product = e == RateClass::Matrix || e == RateClass::BatchedMatrix;
       if (node.layer == 1 && product) flops += work(r.prefill(), node).flops.at(values);
     }
     const std::uint64_t c = parts[rank];

@@ -285,15 +285,15 @@ TEST_CASE("work: position biases and masks are made once for all layers") {
   CHECK(work_of(CausalMask{}, {}, {{tokens, keys}}) == Numbers{0, 0, 0, 0, 0, 110});
 }
 
-TEST_CASE("work: only products with weights run on the matrix engine") {
-  CHECK(engine(Linear{}) == Engine::Matrix);
-  CHECK(engine(Conv1d{}) == Engine::Matrix);
-  CHECK(engine(AttentionScores{}) == Engine::BatchedMatrix);
-  CHECK(engine(AttentionValues{}) == Engine::BatchedMatrix);
-  CHECK(engine(TiledAttention{}) == Engine::TiledAttention);
+TEST_CASE("work: only products with weights run on the matrix unit") {
+  CHECK(rate_class(Linear{}) == RateClass::Matrix);
+  CHECK(rate_class(Conv1d{}) == RateClass::Matrix);
+  CHECK(rate_class(AttentionScores{}) == RateClass::BatchedMatrix);
+  CHECK(rate_class(AttentionValues{}) == RateClass::BatchedMatrix);
+  CHECK(rate_class(TiledAttention{}) == RateClass::TiledAttention);
   for (const Op& op : {Op(Softmax{}), Op(Elementwise{}), Op(RmsNorm{}), Op(LayerNorm{}),
                        Op(Embedding{}), Op(CacheAppend{}), Op(Rope{}), Op(RepeatHeads{})}) {
-    CHECK(engine(op) == Engine::Vector);
+    CHECK(rate_class(op) == RateClass::Vector);
   }
 }
 

@@ -99,7 +99,7 @@ TEST_CASE(
   const auto spared = [&](std::uint64_t batch) {
     std::uint64_t largest = 0;
     for (const BreakdownRow& row : e.breakdown({batch, 1500, 4})) {
-      if (row.pass == "decode") largest = std::max(largest, row.time.bytes_spared.count);
+      if (row.pass == "decode") largest = std::max(largest, row.time.bytes_hit_on_chip.count);
     }
     return largest;
   };
@@ -113,7 +113,7 @@ TEST_CASE("estimator: of a shared cache no more is spared than a window lets a l
   const DesignPoint p{1, 32000, 1};
   double decode = 0;
   for (const BreakdownRow& row : e.breakdown(p)) {
-    CHECK(row.time.bytes_spared.count <= row.time.bytes.count);
+    CHECK(row.time.bytes_hit_on_chip.count <= row.time.bytes.count);
     if (row.pass == "decode") decode += row.total.value;
   }
   Estimate swept;

@@ -45,7 +45,7 @@ Architecture tiny_t5() {
                      "tiny-t5", "t5.json");
 }
 
-/// Every engine at `flops` FLOP/s, every stream at `bytes` bytes/s.
+/// Every rate class at `flops` FLOP/s, every bandwidth class at `bytes` bytes/s.
 Rates rates(double flops, double bytes, double latency = 0, double host_latency = 0) {
   Rates r;
   r.flops_per_second.fill({flops});

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Every engine at `flops` FLOP/s, every stream at `bytes` bytes/s.
+/// Every rate class at `flops` FLOP/s, every bandwidth class at `bytes` bytes/s.
 Rates rates(double flops, double bytes, double latency = 0, double on_chip = 1e18) {
   Rates r;
   r.flops_per_second.fill({flops});
@@ -32,11 +32,11 @@ Rates rates(double flops, double bytes, double latency = 0, double on_chip = 1e1
   return r;
 }
 
-OpGroup group(std::uint64_t flops, std::uint64_t bytes, Engine engine = Engine::Matrix,
-              Stream stream = Stream::Memory) {
+OpGroup group(std::uint64_t flops, std::uint64_t bytes, RateClass rate_class = RateClass::Matrix,
+              BandwidthClass bandwidth_class = BandwidthClass::Memory) {
   OpGroup g;
-  g.engine = engine;
-  g.stream = stream;
+  g.rate_class = rate_class;
+  g.bandwidth_class = bandwidth_class;
   g.work.flops = flops;
   g.work.read[0] = bytes;
   g.count = 1;
@@ -62,7 +62,7 @@ TEST_CASE("op_cost: an operator takes the longer of its two roofs, and a latency
   const OpTime t = time_of(group(12, 10), rates(4, 2, 0.5), values);
   CHECK(t.flops == Flops{12});
   CHECK(t.bytes == Bytes{10});
-  CHECK(t.bytes_again == Bytes{0});
+  CHECK(t.bytes_reread == Bytes{0});
   CHECK(t.compute == Seconds{3});
   CHECK(t.memory == Seconds{5});
   CHECK(t.total == Seconds{5.5});
@@ -81,7 +81,8 @@ TEST_CASE("op_cost: an eager element-wise operator has its own latency where the
   Rates r = rates(4, 2, 0.5);
   r.elementwise_latency = {Seconds{6}};
   CHECK(time_of(group(12, 10), r, values).total == Seconds{5.5});
-  const OpTime t = time_of(group(12, 10, Engine::Vector, Stream::Elementwise), r, values);
+  const OpTime t =
+      time_of(group(12, 10, RateClass::Vector, BandwidthClass::Elementwise), r, values);
   CHECK(t.total == Seconds{11});
   CHECK(t.bound == Bound::Latency);
 }
@@ -91,7 +92,8 @@ TEST_CASE("op_cost: a product with weights has its own latency where there is on
   r.product_latency = {Seconds{6}};
   CHECK(time_of(group(12, 10), r, values).total == Seconds{11});  // a product, 5 s of memory
   CHECK(time_of(group(12, 10), r, values).bound == Bound::Latency);
-  for (const Engine other : {Engine::Vector, Engine::BatchedMatrix, Engine::DecodeAttention}) {
+  for (const RateClass other :
+       {RateClass::Vector, RateClass::BatchedMatrix, RateClass::DecodeAttention}) {
     CHECK(time_of(group(12, 10, other), r, values).total == Seconds{5.5});
   }
 }
@@ -108,53 +110,57 @@ TEST_CASE(
   CHECK(time(40).total == Seconds{10 + 5 * 0.5});
 }
 
-TEST_CASE("op_cost: an operator without arithmetic takes no compute time, on any engine") {
+TEST_CASE("op_cost: an operator without arithmetic takes no compute time, in any rate class") {
   Rates r = rates(4, 2);
-  r.flops_per_second.fill({0});  // an engine that this lowering does not use
+  r.flops_per_second.fill({0});  // a rate class that this lowering does not use
   const OpTime t = time_of(group(0, 10), r, values);
   CHECK(t.compute == Seconds{0});
   CHECK(t.total == Seconds{5});
 }
 
-TEST_CASE("op_cost: each engine and each stream has its own rate") {
+TEST_CASE("op_cost: each rate class and each bandwidth class has its own rate") {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},
                         FlopsPerSecond{8}};
   r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{32}, BytesPerSecond{2},
                         BytesPerSecond{4}, BytesPerSecond{8},  BytesPerSecond{16}};
   r.on_chip_bytes = 1e18;
-  CHECK(time_of(group(16, 8, Engine::Matrix), r, values).compute == Seconds{16});
-  CHECK(time_of(group(16, 8, Engine::Matrix), r, values).memory == Seconds{8});
-  CHECK(time_of(group(16, 8, Engine::Matrix, Stream::Product), r, values).memory == Seconds{0.25});
-  CHECK(time_of(group(16, 8, Engine::BatchedMatrix), r, values).compute == Seconds{8});
-  CHECK(time_of(group(16, 8, Engine::TiledAttention), r, values).compute == Seconds{4});
-  CHECK(time_of(group(16, 8, Engine::DecodeAttention), r, values).compute == Seconds{1});
-  CHECK(time_of(group(16, 8, Engine::DecodeAttention, Stream::Decode), r, values).memory ==
-        Seconds{1});
-  CHECK(time_of(group(16, 8, Engine::TiledAttention, Stream::Attention), r, values).memory ==
-        Seconds{0.5});
-  CHECK(time_of(group(16, 8, Engine::Vector), r, values).compute == Seconds{2});
-  CHECK(time_of(group(16, 8, Engine::Vector, Stream::Elementwise), r, values).memory == Seconds{4});
-  CHECK(time_of(group(16, 8, Engine::Vector, Stream::Softmax), r, values).memory == Seconds{2});
+  CHECK(time_of(group(16, 8, RateClass::Matrix), r, values).compute == Seconds{16});
+  CHECK(time_of(group(16, 8, RateClass::Matrix), r, values).memory == Seconds{8});
+  CHECK(time_of(group(16, 8, RateClass::Matrix, BandwidthClass::Product), r, values).memory ==
+        Seconds{0.25});
+  CHECK(time_of(group(16, 8, RateClass::BatchedMatrix), r, values).compute == Seconds{8});
+  CHECK(time_of(group(16, 8, RateClass::TiledAttention), r, values).compute == Seconds{4});
+  CHECK(time_of(group(16, 8, RateClass::DecodeAttention), r, values).compute == Seconds{1});
+  CHECK(
+      time_of(group(16, 8, RateClass::DecodeAttention, BandwidthClass::Decode), r, values).memory ==
+      Seconds{1});
+  CHECK(time_of(group(16, 8, RateClass::TiledAttention, BandwidthClass::Attention), r, values)
+            .memory == Seconds{0.5});
+  CHECK(time_of(group(16, 8, RateClass::Vector), r, values).compute == Seconds{2});
+  CHECK(time_of(group(16, 8, RateClass::Vector, BandwidthClass::Elementwise), r, values).memory ==
+        Seconds{4});
+  CHECK(time_of(group(16, 8, RateClass::Vector, BandwidthClass::Softmax), r, values).memory ==
+        Seconds{2});
 }
 
 TEST_CASE("op_cost: a repeated operand is read again once the chip cannot hold it between uses") {
   // A mask of 10 bytes over 4 heads; scores of 80 bytes read and 80 written: 170 bytes once.
   // Between two uses of a mask byte flow 160/4 + 10 = 50 bytes.
-  OpGroup g = group(0, 170, Engine::Vector, Stream::Elementwise);
-  g.repetition = {10, 4};
+  OpGroup g = group(0, 170, RateClass::Vector, BandwidthClass::Elementwise);
+  g.broadcast = {10, 4};
   const OpTime held = time_of(g, rates(1, 2, 0, 50), values);
-  CHECK(held.bytes_again == Bytes{0});
+  CHECK(held.bytes_reread == Bytes{0});
   CHECK(held.memory == Seconds{85});
   const OpTime lost = time_of(g, rates(1, 2, 0, 49.9), values);
   CHECK(lost.bytes == Bytes{170});
-  CHECK(lost.bytes_again == Bytes{30});  // 3 more times
+  CHECK(lost.bytes_reread == Bytes{30});  // 3 more times
   CHECK(lost.memory == Seconds{100});
 }
 
 TEST_CASE("op_cost: intermediates that fit the chip move at its rate") {
   // 8 of 10 bytes are intermediates, in place: 4 bytes of the chip.
-  OpGroup g = group(0, 2, Engine::Vector, Stream::Elementwise);
+  OpGroup g = group(0, 2, RateClass::Vector, BandwidthClass::Elementwise);
   g.work.read[static_cast<std::size_t>(Storage::Activations)] = 4;
   g.work.written[static_cast<std::size_t>(Storage::Activations)] = 4;
   g.intermediate_bytes = 8;
@@ -198,16 +204,17 @@ TEST_CASE("op_cost: intermediates are those of eager operators that only move nu
 
 TEST_CASE("op_cost: an operator with a length has its rates there") {
   Rates r = rates(4, 2, 0.5);
-  r.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] =
+  r.flops_by_length[static_cast<std::size_t>(RateClass::TiledAttention)] =
       RateCurve({{10, 0.25}, {20, 0.75}}, 1);
-  r.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = RateCurve({{10, 0.25}}, 0.5);
-  OpGroup attention = group(12, 2, Engine::TiledAttention, Stream::Attention);
+  r.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Softmax)] =
+      RateCurve({{10, 0.25}}, 0.5);
+  OpGroup attention = group(12, 2, RateClass::TiledAttention, BandwidthClass::Attention);
   CHECK(time_of(attention, r, values).total == Seconds{3.5});  // no length
   attention.length = 15;
   CHECK(time_of(attention, r, values).compute == Seconds{6});  // half of the rate
   CHECK(time_of(attention, r, values).memory == Seconds{1});
   CHECK(time_of(attention, r, values).total == Seconds{6.5});
-  OpGroup softmax = group(4, 10, Engine::Vector, Stream::Softmax);
+  OpGroup softmax = group(4, 10, RateClass::Vector, BandwidthClass::Softmax);
   softmax.length = 30;
   CHECK(time_of(softmax, r, values).compute == Seconds{1});
   CHECK(time_of(softmax, r, values).memory == Seconds{10});
@@ -234,7 +241,7 @@ TEST_CASE("op_cost: products with weights have the length of their rows") {
   std::uint64_t layers = 0;
   for (const OpGroup& g : fold(r.prefill(), {})) {
     if (g.op != "linear") continue;
-    CHECK(g.stream == Stream::Product);
+    CHECK(g.bandwidth_class == BandwidthClass::Product);
     const bool head = g.label == "head";
     CHECK(g.length.at(r.symbols.resolve({3, 17, 19})) == (head ? 3 : 3 * 17));
     if (!head) layers += g.count;
@@ -251,7 +258,7 @@ TEST_CASE("op_cost: convolutions and products of heads have the length of their 
     std::set<std::uint64_t> found;
     for (const OpGroup& g : fold(graph, {})) {
       if (g.op != op) continue;
-      CHECK(g.stream == Stream::Product);
+      CHECK(g.bandwidth_class == BandwidthClass::Product);
       found.insert(g.length.at(r.symbols.resolve({3, 1500, 19})));
     }
     return found;
@@ -289,7 +296,7 @@ TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows
     CAPTURE(rows);
     OpGroup product =
         group(2 * rows * inputs * outputs, 4 * (inputs * outputs + rows * inputs + rows * outputs),
-              Engine::Matrix, Stream::Product);
+              RateClass::Matrix, BandwidthClass::Product);
     product.length = rows;
     CHECK(time_of(product, r, values).total.value == near(shortest_ms * 1e-3).epsilon(0.08));
     ++found;
@@ -309,7 +316,7 @@ TEST_CASE("op_cost: what nobody measured by its length has none") {
     std::uint64_t with_length = 0;
     for (const OpGroup& g : fold(record(whisper, {}, lowering).prefill(), lowering)) {
       if (g.phase.find("encoder") == std::string::npos || g.length.is_zero()) continue;
-      if (g.stream == Stream::Product) continue;
+      if (g.bandwidth_class == BandwidthClass::Product) continue;
       CHECK(g.op == "softmax");  // of eager attention, whose rows are all keys
       with_length += g.count;
     }
@@ -369,18 +376,18 @@ TEST_CASE("op_cost: identical layers fold to one group an operator, different on
 
 TEST_CASE("op_cost: tiled attention of one query is decoding's, of several prefill's") {
   const Recording r = record(tiny(), {}, {});
-  const auto check = [](const Graph& graph, Engine engine, Stream stream) {
+  const auto check = [](const Graph& graph, RateClass rate_class, BandwidthClass bandwidth_class) {
     std::size_t found = 0;
     for (const OpGroup& g : fold(graph, {})) {
       if (g.op != "tiled_attention") continue;
       ++found;
-      CHECK(g.engine == engine);
-      CHECK(g.stream == stream);
+      CHECK(g.rate_class == rate_class);
+      CHECK(g.bandwidth_class == bandwidth_class);
     }
     CHECK(found > 0);
   };
-  check(r.prefill(), Engine::TiledAttention, Stream::Attention);
-  check(r.decode(), Engine::DecodeAttention, Stream::Decode);
+  check(r.prefill(), RateClass::TiledAttention, BandwidthClass::Attention);
+  check(r.decode(), RateClass::DecodeAttention, BandwidthClass::Decode);
 }
 
 TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own bandwidths") {
@@ -390,18 +397,18 @@ TEST_CASE("op_cost: eager element-wise kernels and softmax move at their own ban
     const bool softmax = g.op == "softmax";
     const bool memory = g.op == "attention_scores" || g.op == "attention_values" ||
                         g.op == "embedding" || g.op == "cache_append";
-    if (softmax) CHECK(g.stream == Stream::Softmax);
-    if (memory) CHECK(g.stream == Stream::Memory);
-    if (g.op == "linear") CHECK(g.stream == Stream::Product);
+    if (softmax) CHECK(g.bandwidth_class == BandwidthClass::Softmax);
+    if (memory) CHECK(g.bandwidth_class == BandwidthClass::Memory);
+    if (g.op == "linear") CHECK(g.bandwidth_class == BandwidthClass::Product);
     if (g.op == "scale" || g.op == "add" || g.op == "square" || g.op == "rotate_half") {
-      CHECK(g.stream == Stream::Elementwise);
+      CHECK(g.bandwidth_class == BandwidthClass::Elementwise);
     }
   }
   const Recording fused = record(tiny(), {}, {});
   for (const OpGroup& g : fold(fused.prefill(), {})) {
-    CHECK(g.stream == (g.op == "tiled_attention" ? Stream::Attention
-                       : g.op == "linear"        ? Stream::Product
-                                                 : Stream::Memory));
+    CHECK(g.bandwidth_class == (g.op == "tiled_attention" ? BandwidthClass::Attention
+                                : g.op == "linear"        ? BandwidthClass::Product
+                                                          : BandwidthClass::Memory));
   }
 }
 
@@ -413,14 +420,14 @@ TEST_CASE("op_cost: the mask repeats over batch and heads, cos over the batch, a
   for (const OpGroup& g : fold(r.prefill(), eager)) {
     if (g.label == "mask" && g.op == "add") {
       mask = true;
-      CHECK(g.repetition.operand_bytes.at(at) == 2 * 17 * 17);
-      CHECK(g.repetition.times.at(at) == 3 * 6);
+      CHECK(g.broadcast.operand_bytes.at(at) == 2 * 17 * 17);
+      CHECK(g.broadcast.times.at(at) == 3 * 6);
     } else if (g.label == "query_rope" && g.op == "multiply") {
       angles = true;
-      CHECK(g.repetition.operand_bytes.at(at) == 2 * 17 * 8);
-      CHECK(g.repetition.times.at(at) == 3);
+      CHECK(g.broadcast.operand_bytes.at(at) == 2 * 17 * 8);
+      CHECK(g.broadcast.times.at(at) == 3);
     } else if (g.label == "attention_norm" || g.label == "residual") {
-      CHECK(g.repetition.operand_bytes.is_zero());
+      CHECK(g.broadcast.operand_bytes.is_zero());
     }
   }
   CHECK(mask);

@@ -45,10 +45,10 @@ Lowering lowering(Kernels kernels, DType dtype = DType::FP16) {
   return {kernels, kernels, dtype, dtype, dtype};
 }
 
-double flops(const Rates& r, Engine e) {
+double flops(const Rates& r, RateClass e) {
   return r.flops_per_second[static_cast<std::size_t>(e)].value;
 }
-double bytes(const Rates& r, Stream s) {
+double bytes(const Rates& r, BandwidthClass s) {
   return r.bytes_per_second[static_cast<std::size_t>(s)].value;
 }
 /// A sentence of missing_factors that begins with "no measured NAME".
@@ -62,10 +62,11 @@ bool misses(const Rates& r, const std::string& name) {
 
 TEST_CASE("rates: fused kernels run at peak times factor, all bytes at the memory's rate") {
   const Rates r = make_rates(toy(), lowering(Kernels::Fused), Mode::Calibrated);
-  CHECK(flops(r, Engine::Matrix) == 500);
-  CHECK(flops(r, Engine::TiledAttention) == 125);
-  CHECK(flops(r, Engine::Vector) == 10);
-  for (const Stream s : {Stream::Memory, Stream::Elementwise, Stream::Softmax}) {
+  CHECK(flops(r, RateClass::Matrix) == 500);
+  CHECK(flops(r, RateClass::TiledAttention) == 125);
+  CHECK(flops(r, RateClass::Vector) == 10);
+  for (const BandwidthClass s :
+       {BandwidthClass::Memory, BandwidthClass::Elementwise, BandwidthClass::Softmax}) {
     CHECK(bytes(r, s) == 250);
   }
   CHECK(r.operator_latency == Seconds{3});
@@ -77,11 +78,11 @@ TEST_CASE("rates: fused kernels run at peak times factor, all bytes at the memor
 
 TEST_CASE("rates: eager kernels have rates of their own, and a host that issues them") {
   const Rates r = make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated);
-  CHECK(flops(r, Engine::Matrix) == 500);
-  CHECK(flops(r, Engine::BatchedMatrix) == 250);
-  CHECK(bytes(r, Stream::Memory) == 250);
-  CHECK(bytes(r, Stream::Elementwise) == 125);
-  CHECK(bytes(r, Stream::Softmax) == 62.5);
+  CHECK(flops(r, RateClass::Matrix) == 500);
+  CHECK(flops(r, RateClass::BatchedMatrix) == 250);
+  CHECK(bytes(r, BandwidthClass::Memory) == 250);
+  CHECK(bytes(r, BandwidthClass::Elementwise) == 125);
+  CHECK(bytes(r, BandwidthClass::Softmax) == 62.5);
   CHECK(r.host_operator_latency == Seconds{7});
 }
 
@@ -89,10 +90,10 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
   Hardware hw = toy();
   hw.softmax_bandwidth->by_length = {{10, 0.0625}, {20, 0.1}};
   hw.tiled_attention_rate[DType::FP16].by_length = {{10, 0.05}, {20, 0.1}};
-  const auto softmax = static_cast<std::size_t>(Stream::Softmax);
-  const auto tiled = static_cast<std::size_t>(Engine::TiledAttention);
+  const auto softmax = static_cast<std::size_t>(BandwidthClass::Softmax);
+  const auto tiled = static_cast<std::size_t>(RateClass::TiledAttention);
   const Rates e = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
-  CHECK(bytes(e, Stream::Softmax) == 62.5);  // what it is without a length
+  CHECK(bytes(e, BandwidthClass::Softmax) == 62.5);  // what it is without a length
   CHECK(e.bytes_by_length[softmax].at(10) == near(0.0625 / 0.125));
   CHECK(e.bytes_by_length[softmax].at(20) == near(0.1 / 0.125));
   CHECK(e.flops_by_length[tiled].is_flat());
@@ -116,38 +117,38 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
 TEST_CASE("rates: eager element-wise operators have a latency of their own where it was measured") {
   Hardware hw = toy();
   CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated)
-            .latency(Engine::Vector, Stream::Elementwise) == Seconds{3});
+            .latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{3});
   hw.elementwise_latency = measured(2);
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
     const bool eager = kernels == Kernels::Eager;
-    CHECK(r.latency(Engine::Vector, Stream::Elementwise) == Seconds{eager ? 2.0 : 3.0});
-    CHECK(r.latency(Engine::Vector, Stream::Memory) == Seconds{3});
-    CHECK(r.latency(Engine::Vector, Stream::Softmax) == Seconds{3});
+    CHECK(r.latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{eager ? 2.0 : 3.0});
+    CHECK(r.latency(RateClass::Vector, BandwidthClass::Memory) == Seconds{3});
+    CHECK(r.latency(RateClass::Vector, BandwidthClass::Softmax) == Seconds{3});
     const auto used = std::count_if(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
       return f.name == "elementwise_latency" && f.peak == 2;
     });
     CHECK(used == (eager ? 1 : 0));
     CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
-              .latency(Engine::Vector, Stream::Elementwise) == Seconds{0});
+              .latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{0});
   }
 }
 
 TEST_CASE("rates: products with weights have a latency of their own where it was measured") {
   Hardware hw = toy();
   CHECK(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated)
-            .latency(Engine::Matrix, Stream::Memory) == Seconds{3});
+            .latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{3});
   hw.product_latency = measured(5);
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
-    CHECK(r.latency(Engine::Matrix, Stream::Memory) == Seconds{5});
-    CHECK(r.latency(Engine::Vector, Stream::Memory) == Seconds{3});
-    CHECK(r.latency(Engine::BatchedMatrix, Stream::Memory) == Seconds{3});
+    CHECK(r.latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{5});
+    CHECK(r.latency(RateClass::Vector, BandwidthClass::Memory) == Seconds{3});
+    CHECK(r.latency(RateClass::BatchedMatrix, BandwidthClass::Memory) == Seconds{3});
     CHECK(std::any_of(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
       return f.name == "product_latency" && f.peak == 5 && f.source == "measured";
     }));
     CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
-              .latency(Engine::Matrix, Stream::Memory) == Seconds{0});
+              .latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{0});
   }
 }
 
@@ -170,10 +171,11 @@ TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it w
 TEST_CASE("rates: speed of light is the datasheet without factors and latencies") {
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(toy(), lowering(kernels), Mode::SpeedOfLight);
-    CHECK(flops(r, Engine::Matrix) == 1000);
-    CHECK(flops(r, kernels == Kernels::Eager ? Engine::BatchedMatrix : Engine::TiledAttention) ==
-          1000);
-    for (const Stream s : {Stream::Memory, Stream::Elementwise, Stream::Softmax}) {
+    CHECK(flops(r, RateClass::Matrix) == 1000);
+    CHECK(flops(r, kernels == Kernels::Eager ? RateClass::BatchedMatrix
+                                             : RateClass::TiledAttention) == 1000);
+    for (const BandwidthClass s :
+         {BandwidthClass::Memory, BandwidthClass::Elementwise, BandwidthClass::Softmax}) {
       CHECK(bytes(r, s) == 500);
     }
     CHECK(r.operator_latency == Seconds{0});
@@ -185,53 +187,53 @@ TEST_CASE("rates: speed of light is the datasheet without factors and latencies"
 
 TEST_CASE("rates: tiled attention moves at a bandwidth of its own where that was measured") {
   Hardware hw = toy();
-  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated), Stream::Attention) ==
-        250);
+  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated),
+              BandwidthClass::Attention) == 250);
   hw.tiled_attention_bandwidth = measured(0.125);
   const Rates r = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
-  CHECK(bytes(r, Stream::Attention) == 62.5);
-  CHECK(bytes(r, Stream::Memory) == 250);
-  CHECK(bytes(r, Stream::Decode) == 250);
-  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::SpeedOfLight), Stream::Attention) ==
-        500);
+  CHECK(bytes(r, BandwidthClass::Attention) == 62.5);
+  CHECK(bytes(r, BandwidthClass::Memory) == 250);
+  CHECK(bytes(r, BandwidthClass::Decode) == 250);
+  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::SpeedOfLight),
+              BandwidthClass::Attention) == 500);
 }
 
 TEST_CASE(
     "rates: products of several rows move at a bandwidth of their own where it was measured") {
   Hardware hw = toy();
   const Lowering fused = lowering(Kernels::Fused);
-  constexpr auto product = static_cast<std::size_t>(Stream::Product);
+  constexpr auto product = static_cast<std::size_t>(BandwidthClass::Product);
   const Rates as_all = make_rates(hw, fused, Mode::Calibrated);
-  CHECK(bytes(as_all, Stream::Product) == 250);
+  CHECK(bytes(as_all, BandwidthClass::Product) == 250);
   CHECK(as_all.bytes_by_length[product].is_flat());
   hw.product_bandwidth = measured(0.125);
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
     const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
-    CHECK(bytes(r, Stream::Product) == 62.5);
+    CHECK(bytes(r, BandwidthClass::Product) == 62.5);
     CHECK(62.5 * r.bytes_by_length[product].at(1) == 250);  // memory_bandwidth
     CHECK(r.bytes_by_length[product].at(2) == 1);
     CHECK(r.bytes_by_length[product].at(512) == 1);
-    CHECK(bytes(r, Stream::Memory) == 250);
+    CHECK(bytes(r, BandwidthClass::Memory) == 250);
     CHECK(std::count_if(r.factors.begin(), r.factors.end(),
                         [](const UsedFactor& f) { return f.name == "product_bandwidth"; }) == 1);
   }
   hw.memory_bandwidth_factor.reset();  // one row streams at the datasheet's bandwidth
   CHECK(62.5 * make_rates(hw, fused, Mode::Calibrated).bytes_by_length[product].at(1) == 500);
   const Rates light = make_rates(hw, fused, Mode::SpeedOfLight);
-  CHECK(bytes(light, Stream::Product) == 500);
+  CHECK(bytes(light, BandwidthClass::Product) == 500);
   CHECK(light.bytes_by_length[product].is_flat());
 }
 
 TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's does not") {
   const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
-  CHECK(flops(bf16, Engine::Matrix) == 500);
+  CHECK(flops(bf16, RateClass::Matrix) == 500);
   CHECK(bf16.missing_factors.empty());
   Hardware other = toy();  // and the other way round: only bf16 was measured
   other.matrix_rate = {{DType::BF16, measured(0.25)}, {DType::FP32, measured(0.75)}};
   const Rates fp16 = make_rates(other, lowering(Kernels::Fused), Mode::Calibrated);
-  CHECK(flops(fp16, Engine::Matrix) == 250);
+  CHECK(flops(fp16, RateClass::Matrix) == 250);
   const Rates fp32 = make_rates(toy(), lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
-  CHECK(flops(fp32, Engine::Matrix) == 100);
+  CHECK(flops(fp32, RateClass::Matrix) == 100);
   CHECK(misses(fp32, "matrix_rate fp32"));
   CHECK(misses(fp32, "tiled_attention_rate fp32"));
 }
@@ -239,14 +241,14 @@ TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's doe
 TEST_CASE("rates: weight-only quantisation multiplies in the activations' dtype") {
   Lowering l = lowering(Kernels::Fused);
   l.weights = DType::Q4_K;
-  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), Engine::Matrix) == 500);
+  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), RateClass::Matrix) == 500);
   l.weights = DType::FP32;  // the wider of the two
-  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), Engine::Matrix) == 100);
+  CHECK(flops(make_rates(toy(), l, Mode::Calibrated), RateClass::Matrix) == 100);
   l = lowering(Kernels::Fused);
   l.cache = DType::FP32;
   const Rates r = make_rates(toy(), l, Mode::Calibrated);
-  CHECK(flops(r, Engine::Matrix) == 500);
-  CHECK(flops(r, Engine::TiledAttention) == 100);
+  CHECK(flops(r, RateClass::Matrix) == 500);
+  CHECK(flops(r, RateClass::TiledAttention) == 100);
 }
 
 TEST_CASE("rates: missing factors are named, and the eager ones fall back to the memory's") {
@@ -254,13 +256,13 @@ TEST_CASE("rates: missing factors are named, and the eager ones fall back to the
   hw.elementwise_bandwidth.reset();
   hw.softmax_bandwidth.reset();
   const Rates fallback = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
-  CHECK(bytes(fallback, Stream::Elementwise) == 250);
-  CHECK(bytes(fallback, Stream::Softmax) == 250);
+  CHECK(bytes(fallback, BandwidthClass::Elementwise) == 250);
+  CHECK(bytes(fallback, BandwidthClass::Softmax) == 250);
   hw.memory_bandwidth_factor.reset();
   hw.matrix_rate.clear();
   const Rates none = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
-  CHECK(bytes(none, Stream::Elementwise) == 500);
-  CHECK(flops(none, Engine::Matrix) == 1000);
+  CHECK(bytes(none, BandwidthClass::Elementwise) == 500);
+  CHECK(flops(none, RateClass::Matrix) == 1000);
   CHECK(misses(none, "memory_bandwidth"));
   CHECK(misses(none, "matrix_rate fp16"));
   CHECK(misses(none, "softmax_bandwidth"));
@@ -272,10 +274,10 @@ TEST_CASE(
   hw.tiled_attention_rate.clear();
   hw.batched_matrix_rate.clear();
   const Rates fused = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
-  CHECK(flops(fused, Engine::TiledAttention) == 500);
+  CHECK(flops(fused, RateClass::TiledAttention) == 500);
   CHECK(misses(fused, "tiled_attention_rate fp16"));
   const Rates eager = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
-  CHECK(flops(eager, Engine::BatchedMatrix) == 500);
+  CHECK(flops(eager, RateClass::BatchedMatrix) == 500);
   CHECK(misses(eager, "batched_matrix_rate fp16"));
 }
 

@@ -97,9 +97,9 @@ TEST_CASE("step_cost: the time of a pass is the sum of its operators' times") {
       Rates rate = rates(on_chip);
       rate.on_chip_bytes_per_second = {BytesPerSecond{1000}};
       const RateCurve curve({{3, 0.3}, {40, 0.9}, {90, 0.7}}, 0.5);
-      rate.flops_by_length[static_cast<std::size_t>(Engine::TiledAttention)] = curve;
-      rate.bytes_by_length[static_cast<std::size_t>(Stream::Softmax)] = curve;
-      rate.bytes_by_length[static_cast<std::size_t>(Stream::Product)] = curve;
+      rate.flops_by_length[static_cast<std::size_t>(RateClass::TiledAttention)] = curve;
+      rate.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Softmax)] = curve;
+      rate.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Product)] = curve;
       for (const Graph* graph : {&r.prefill(), &r.decode()}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
         const StepCost step(groups, rate);

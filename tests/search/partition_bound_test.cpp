@@ -63,8 +63,8 @@ TEST_CASE("partition bound: at most what the best of all partitions takes, whate
     roofline::Rates rates;
     rates.flops_per_second.fill({1e9});
     const double attention = power_of_ten(random, 6, 9);
-    rates.flops_per_second[static_cast<std::size_t>(Engine::BatchedMatrix)] = {attention};
-    rates.flops_per_second[static_cast<std::size_t>(Engine::TiledAttention)] = {attention};
+    rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {attention};
+    rates.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)] = {attention};
     rates.bytes_per_second.fill({power_of_ten(random, 7, 12)});
     rates.on_chip_bytes = random() % 2 == 0 ? 1e15 : 1e5;
     rates.operator_latency = {random() % 2 == 0 ? 0 : power_of_ten(random, -6, -2)};

@@ -34,8 +34,8 @@ TEST_CASE("partition search: against every partition of a short prompt") {
       for (const Lowering& lowering : {fused, eager}) {
         roofline::Rates rates;
         rates.flops_per_second.fill({1e9});
-        rates.flops_per_second[static_cast<std::size_t>(Engine::BatchedMatrix)] = {2e7};
-        rates.flops_per_second[static_cast<std::size_t>(Engine::TiledAttention)] = {2e7};
+        rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {2e7};
+        rates.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)] = {2e7};
         rates.bytes_per_second.fill({1e15});
         rates.on_chip_bytes = 1e15;
         const Runahead r(
@@ -115,7 +115,7 @@ TEST_CASE("partition search: attention alone is balanced when tokens times keys 
   // Only products of attention take time; c_i·S_i is then the same for all processes.
   roofline::Rates rates;
   rates.flops_per_second.fill({1e30});
-  rates.flops_per_second[static_cast<std::size_t>(Engine::BatchedMatrix)] = {1e12};
+  rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {1e12};
   rates.bytes_per_second.fill({1e30});
   rates.on_chip_bytes = 1e30;
   const Runahead r(simulate::LayerTimes(load_model(test_catalog(), "llama-7b"), {}, eager, rates),

@@ -41,7 +41,8 @@ Architecture tiny() {
                      "tiny", "tiny.json");
 }
 
-/// 1 FLOP/s in every engine and memory so fast that no operator waits for it: seconds are FLOPs.
+/// 1 FLOP/s in every rate class and memory so fast that no operator waits for it: seconds are
+/// FLOPs.
 roofline::Rates counting() {
   roofline::Rates r;
   r.flops_per_second.fill({1});
@@ -61,7 +62,7 @@ TEST_CASE("simulate: one process that reads the whole prompt takes the forecaste
       rates.product_latency = {Seconds{7e-6}};
       rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
       rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
-      rates.bytes_by_length[static_cast<std::size_t>(roofline::Stream::Product)] =
+      rates.bytes_by_length[static_cast<std::size_t>(roofline::BandwidthClass::Product)] =
           roofline::RateCurve({{1, 0.8}, {2, 0.1}}, 0.1);
       const LayerTimes times(a, {}, lowering, rates);
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
@@ -169,7 +170,7 @@ TEST_CASE("simulate: joined keys and values are each read and written once") {
     const LayerTimes slow(tiny(), {}, eager, rates);
     return slow.process(5, keys, false).kinds.back().after_exchange_s;
   };
-  rates.bytes_per_second[static_cast<std::size_t>(roofline::Stream::Elementwise)] = {1};
+  rates.bytes_per_second[static_cast<std::size_t>(roofline::BandwidthClass::Elementwise)] = {1};
   // Score elements pass through scale, mask and cast, so take differences that they are linear in.
   const double per_key = join_seconds(8) - join_seconds(7);
   const double first = join_seconds(6) - join_seconds(5);

@@ -12,13 +12,13 @@
 
 namespace kvcast::simulate {
 
-class Engine : private FairNetwork::Listener {
+class EventLoop : private FairNetwork::Listener {
  public:
   /// Throws as Simulation::run does.
-  Engine(const Simulation& simulation, const RunOptions& options,
-         std::span<const double> compute_factors);
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+  EventLoop(const Simulation& simulation, const RunOptions& options,
+            std::span<const double> compute_factors);
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
   /// Once.
   RunResult run();
 

@@ -1,4 +1,4 @@
-#include "simulate/engine.h"
+#include "simulate/event_loop.h"
 
 #include <algorithm>
 #include <cmath>
@@ -36,8 +36,8 @@ std::vector<double> capacities(const Platform& platform, const std::vector<doubl
 
 }  // namespace
 
-Engine::Engine(const Simulation& simulation, const RunOptions& options,
-               std::span<const double> compute_factors)
+EventLoop::EventLoop(const Simulation& simulation, const RunOptions& options,
+                     std::span<const double> compute_factors)
     : simulation_(simulation),
       fifo_(options.send_order == SendOrder::Fifo),
       record_(options.record),
@@ -78,7 +78,7 @@ Engine::Engine(const Simulation& simulation, const RunOptions& options,
   result_.processes.resize(processes_.size());
 }
 
-void Engine::add_background(const std::vector<BackgroundFlow>& flows) {
+void EventLoop::add_background(const std::vector<BackgroundFlow>& flows) {
   const std::uint32_t devices = simulation_.platform().num_devices();
   for (std::size_t i = 0; i < flows.size(); ++i) {
     const BackgroundFlow& f = flows[i];
@@ -113,7 +113,7 @@ void Engine::add_background(const std::vector<BackgroundFlow>& flows) {
   if (!flows.empty()) events_.set(background_timer_, background_start_s_.front());
 }
 
-RunResult Engine::run() {
+RunResult EventLoop::run() {
   for (std::uint32_t p = 0; p < processes_.size(); ++p) advance(p);
   network_->settle(now_, events_);
   while (unfinished_ > 0 || in_flight_ > 0) {
@@ -140,7 +140,7 @@ RunResult Engine::run() {
   return std::move(result_);
 }
 
-void Engine::handle(std::uint32_t event) {
+void EventLoop::handle(std::uint32_t event) {
   ++result_.events;
   if (event < background_timer_) {
     advance(event);
@@ -158,7 +158,7 @@ void Engine::handle(std::uint32_t event) {
   }
 }
 
-void Engine::advance(std::uint32_t process) {
+void EventLoop::advance(std::uint32_t process) {
   Process& p = processes_[process];
   while (p.step < p.end) {
     const Simulation::Step& step = simulation_.steps_[p.step++];
@@ -198,12 +198,12 @@ void Engine::advance(std::uint32_t process) {
   --unfinished_;
 }
 
-void Engine::wait_for(std::uint32_t process, std::uint32_t awaited) {
+void EventLoop::wait_for(std::uint32_t process, std::uint32_t awaited) {
   processes_[process].awaited = awaited;
   processes_[process].waits_since = now_;
 }
 
-void Engine::resume(std::uint32_t process) {
+void EventLoop::resume(std::uint32_t process) {
   Process& p = processes_[process];
   result_.processes[process].waiting_s += now_ - p.waits_since;
   if (record_ && now_ > p.waits_since) {
@@ -216,7 +216,7 @@ void Engine::resume(std::uint32_t process) {
   advance(process);
 }
 
-void Engine::start(std::uint32_t m) {
+void EventLoop::start(std::uint32_t m) {
   const Message& message =
       is_background(m) ? background_[m - num_messages_] : simulation_.messages_[m];
   const Route& route = routes_[message.route];
@@ -227,7 +227,7 @@ void Engine::start(std::uint32_t m) {
               now_ + route.latency_s + (is_background(m) ? 0 : message_overhead_s_));
 }
 
-void Engine::deliver(std::uint32_t flow) {
+void EventLoop::deliver(std::uint32_t flow) {
   const auto [m, begin_s] = transfers_[flow];
   network_->end(flow, now_);
   const bool background = is_background(m);
@@ -252,7 +252,7 @@ void Engine::deliver(std::uint32_t flow) {
   if (processes_[message.receiver].awaited == m) resume(message.receiver);
 }
 
-void Engine::start_background() {
+void EventLoop::start_background() {
   while (next_background_ < background_.size() && background_start_s_[next_background_] == now_) {
     start(num_messages_ + static_cast<std::uint32_t>(next_background_++));
   }
@@ -261,11 +261,11 @@ void Engine::start_background() {
   }
 }
 
-void Engine::rate_changed(std::uint32_t flow, double now, double bytes_per_s) {
+void EventLoop::rate_changed(std::uint32_t flow, double now, double bytes_per_s) {
   result_.rate_changes.push_back({now, transfers_[flow].message, bytes_per_s});
 }
 
-void Engine::fail_deadlock() const {
+void EventLoop::fail_deadlock() const {
   // Whoever waits, waits for a process that has yet to send, so following them meets a cycle.
   std::uint32_t p = 0;
   while (processes_[p].finished) ++p;
