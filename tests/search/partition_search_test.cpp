@@ -106,7 +106,7 @@ TEST_CASE("partition search: certificates are loose only where messages share a 
     }
   }
   CHECK(widest[1] < 0.008);
-  // As README.md says; more would be news, and so would much less.
+  // As docs/find-a-partition.md says; more would be news, and so would much less.
   CHECK(widest[0] < 0.14);
   CHECK(widest[0] > 0.01);
 }
