@@ -229,19 +229,14 @@ void add_mlkv(Command command, const Globals& globals) {
   o->request.add_choice_flags_to(c);
   o->request.needs_hardware = false;
   c.flag("--hardware").required(false);
-  c.add_option("--context", o->context, "tokens in the cache of each sequence")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--memory-budget", o->memory_budget,
-               "for weights, cache and activations, \"8 GB\" or in bytes; "
-               "default: the memory of --hardware")
-      .type_name("BYTES");
-  c.add_flag("--max-batch", o->max_batch, "the form for the largest batch first");
-  c.add_option("--widen", o->widen, "of the MLPs: none, copy or preserve")
-      .type_name("HOW")
-      .capture_default_str();
-  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--context TOKENS", o->context, "tokens in the cache of each sequence");
+  c.add("--memory-budget BYTES", o->memory_budget,
+        "for weights, cache and activations, \"8 GB\" or in bytes; "
+        "default: the memory of --hardware");
+  c.add("--max-batch", o->max_batch, "the form for the largest batch first");
+  c.add("--widen HOW", o->widen, "of the MLPs: none, copy or preserve");
+  c.add("--csv", o->csv);
+  c.add("--json", o->json);
   c.callback([o, &globals] { choose_mlkv(*o, globals); });
 }
 

@@ -103,17 +103,13 @@ void add_choose_devices(Command command, const Globals& globals) {
       "it cuts TTFT by --min-gain.");
   const auto o = std::make_shared<Options>();
   o->parallel.add_to(c);
-  c.add_option("--prompt-len,-p", o->prompt_len, "tokens")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--max-devices", o->most_devices, "at most").type_name("P").capture_default_str();
-  c.add_option("--min-gain", o->least_gain, "share of TTFT that a doubling must save")
-      .type_name("SHARE")
-      .capture_default_str();
-  c.add_flag("--break-even", o->break_even,
-             "from which link at this prompt, and from which prompt over this link, each doubling "
-             "pays off; takes seconds");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--prompt-len", o->prompt_len);
+  c.add("--max-devices P", o->most_devices, "at most");
+  c.add("--min-gain SHARE", o->least_gain, "share of TTFT that a doubling must save");
+  c.add("--break-even", o->break_even,
+        "from which link at this prompt, and from which prompt over this link, each doubling "
+        "pays off; takes seconds");
+  c.add("--json", o->json);
   c.callback([o, &globals] { choose(*o, globals); });
 }
 

@@ -146,24 +146,17 @@ void add_choose_keep_rate(Command choose, const Globals& globals) {
       "h200 --prompt-len 8k --keep 0.3");
   const auto o = std::make_shared<Options>();
   o->request.add_choice_flags_to(c);
-  c.add_option("--speculator", o->speculator, "the model that chooses; default: MODEL itself")
-      .type_name("MODEL");
-  c.add_option("--prompt-len,-p", o->prompt_len, "prompt tokens")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--lookahead", o->lookahead, "queries to choose by, see specprefill").type_name("N");
-  c.add_option("--chunk", o->chunk, "tokens that are kept together").type_name("TOKENS");
-  c.add_option("--pool", o->pool, "neighbours that importance is a mean over, an odd number")
-      .type_name("TOKENS");
-  c.add_option(
-       "--reuse", o->reuse,
-       "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill")
-      .type_name("none|kept");
-  c.add_option("--target-speedup", o->target_speedup, "of TTFT over the plain base").type_name("X");
-  c.add_option("--keep", o->keep, "share of the tokens").type_name("F");
-  c.add_option("--csv", o->csv, "write the rows, which one is chosen; - is stdout")
-      .type_name("FILE");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--speculator MODEL", o->speculator, "the model that chooses; default: MODEL itself");
+  c.add("--prompt-len", o->prompt_len);
+  c.add("--lookahead N", o->lookahead, "queries to choose by, see specprefill");
+  c.add("--chunk TOKENS", o->chunk, "tokens that are kept together");
+  c.add("--pool TOKENS", o->pool, "neighbours that importance is a mean over, an odd number");
+  c.add("--reuse none|kept", o->reuse,
+        "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill");
+  c.add("--target-speedup X", o->target_speedup, "of TTFT over the plain base");
+  c.add("--keep F", o->keep, "share of the tokens");
+  c.add("--csv", o->csv, "write the rows, which one is chosen; - is stdout");
+  c.add("--json", o->json);
   c.callback([o, &globals] { run(*o, globals); });
 }
 

@@ -209,14 +209,10 @@ void add_choose_slim(Command command, const Globals& globals) {
       "device's on-chip memory.");
   const auto o = std::make_shared<Options>();
   o->request.add_choice_flags_to(c);
-  c.add_option("--prompt-len", o->request.prompt_len,
-               "prompt tokens; encoder-decoder: encoder length")
-      .type_name("TOKENS");
-  c.add_option("--output-len", o->request.output_len, "tokens to generate")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--prompt-len", o->request.prompt_len, "prompt tokens; encoder-decoder: encoder length");
+  c.add("--output-len", o->request.output_len);
+  c.add("--csv", o->csv);
+  c.add("--json", o->json);
   c.callback([o, &globals] { choose(*o, globals); });
 }
 

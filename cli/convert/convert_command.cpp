@@ -109,20 +109,14 @@ void add_mlkv(Command command, const Globals& globals) {
       "--merge sequential --widen copy.");
   const auto o = std::make_shared<MlkvOptions>();
   add_convert_options(c, o->common);
-  c.add_option("--kv-layers", o->kv_layers, "layers that keep keys and values: divides the layers")
-      .required()
-      .type_name("M");
-  c.add_option("--kv-heads", o->kv_heads, "heads that they keep: divides the key-value heads")
-      .required()
-      .type_name("G");
-  c.add_option("--merge", o->merge, "across layers: mean, or sequential (the last weighs half)")
-      .type_name("HOW")
-      .capture_default_str();
-  c.add_option("--widen", o->widen,
-               "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
-               "weight)")
-      .type_name("HOW")
-      .capture_default_str();
+  c.add("--kv-layers M", o->kv_layers, "layers that keep keys and values: divides the layers")
+      .required();
+  c.add("--kv-heads G", o->kv_heads, "heads that they keep: divides the key-value heads")
+      .required();
+  c.add("--merge HOW", o->merge, "across layers: mean, or sequential (the last weighs half)");
+  c.add("--widen HOW", o->widen,
+        "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
+        "weight)");
   c.callback([o, &globals] { convert_mlkv(*o, globals); });
 }
 

@@ -173,36 +173,21 @@ void add_convert_kvp(Command convert, const Globals& globals) {
       "auxiliary\n"
       "layer's features (key-value heads times head size) and a bias.");
   const auto o = std::make_shared<KvpOptions>();
-  c.add_option("OUT", o->common.out, "the new folder: config.json and model.safetensors")
-      .required();
+  c.add("OUT", o->common.out, "the new folder: config.json and model.safetensors").required();
   add_convert_output_options(c, o->common);
-  c.add_option("--base", o->common.in, "the model whose cache is predicted")
-      .required()
-      .type_name("MODEL");
-  c.add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
-      .required()
-      .type_name("MODEL");
-  c.add_option("--map", o->map,
-               "the auxiliary layer of each base layer: code, paper, or a file of indices")
-      .type_name("MAP")
-      .capture_default_str();
-  c.add_option("--fit", o->text, "a text file, or token ids in a .json").type_name("TEXT");
-  c.add_flag("--identity", o->identity,
-             "no fit: hand on the auxiliary's keys and values as they are");
-  c.add_option("--ridge", o->ridge, "penalty on the weights, a share of the inputs' spread")
-      .type_name("X")
-      .capture_default_str();
-  c.add_option("--window", o->window, "tokens that the models read at a time")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--held-out", o->held_out, "share of the text that errors are measured on")
-      .type_name("F")
-      .capture_default_str();
-  c.add_option("--csv", o->csv, "errors over layers and positions; - is stdout").type_name("FILE");
-  c.add_option("--plot", o->plot,
-               "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
-      .type_name("FILE");
-  c.add_option("--plot-positions", o->plot_positions, "the same over positions").type_name("FILE");
+  c.add("--base", o->common.in).required();
+  c.add("--auxiliary", o->auxiliary).required();
+  c.add("--map MAP", o->map,
+        "the auxiliary layer of each base layer: code, paper, or a file of indices");
+  c.add("--fit TEXT", o->text, "a text file, or token ids in a .json");
+  c.add("--identity", o->identity, "no fit: hand on the auxiliary's keys and values as they are");
+  c.add("--ridge X", o->ridge, "penalty on the weights, a share of the inputs' spread");
+  c.add("--window", o->window);
+  c.add("--held-out F", o->held_out, "share of the text that errors are measured on");
+  c.add("--csv", o->csv, "errors over layers and positions; - is stdout");
+  c.add("--plot", o->plot,
+        "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg");
+  c.add("--plot-positions FILE", o->plot_positions, "the same over positions");
   c.callback([o, &globals] { convert_kvp(*o, globals); });
 }
 

@@ -19,16 +19,13 @@ struct ConvertOptions {
 };
 
 inline void add_convert_output_options(Command c, ConvertOptions& o) {
-  c.add_option("--dtype", o.dtype, "of the weights written; computed in fp64")
-      .type_name("DTYPE")
-      .capture_default_str();
-  c.add_flag("--json", o.json, "what changed, as one JSON object");
+  c.add("--dtype", o.dtype, "of the weights written; computed in fp64");
+  c.add("--json", o.json);
 }
 
 inline void add_convert_options(Command c, ConvertOptions& o) {
-  c.add_option("IN", o.in, "a folder with config.json and safetensors, or a GGUF file").required();
-  c.add_option("OUT", o.out,
-               "the new folder: config.json, model.safetensors, the tokenizer's files")
+  c.add("IN", o.in, "a folder with config.json and safetensors, or a GGUF file").required();
+  c.add("OUT", o.out, "the new folder: config.json, model.safetensors, the tokenizer's files")
       .required();
   add_convert_output_options(c, o);
 }

@@ -74,11 +74,10 @@ void add_convert_prune(Command convert, const Globals& globals) {
   c.footer("The pruned model computes something else; the paper trains it further.");
   const auto o = std::make_shared<PruneOptions>();
   add_convert_options(c, o->common);
-  c.add_option("--keep", o->keep,
-               "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
-               "indices: 0 and 1 are lists of one layer, 1.0 is a share")
-      .required()
-      .type_name("F|LIST");
+  c.add("--keep F|LIST", o->keep,
+        "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
+        "indices: 0 and 1 are lists of one layer, 1.0 is a share")
+      .required();
   c.callback([o, &globals] { convert_prune(*o, globals); });
 }
 

@@ -321,25 +321,17 @@ void add_convert_slim(Command command, const Globals& globals) {
       "--option kcache takes keys or nothing.");
   const auto o = std::make_shared<SlimOptions>();
   add_convert_options(c, o->common);
-  c.add_option("--option", o->option,
-               "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid")
-      .type_name("FORM")
-      .capture_default_str();
-  c.add_option("--max-error", o->max_error, "of computed keys and values, relative")
-      .type_name("F")
-      .capture_default_str();
+  c.add("--option FORM", o->option,
+        "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid");
+  c.add("--max-error F", o->max_error, "of computed keys and values, relative");
   RunInputs& in = o->calibration;
   o->inputs = {
-      c.add_option("--calibration-prompt", in.prompt, "text to try the layers on")
-          .type_name("TEXT"),
-      c.add_option("--calibration-prompt-file", in.prompt_file, "the same from a file")
-          .type_name("FILE"),
-      c.add_option("--calibration-tokens", in.tokens, "the same as token ids").type_name("IDS"),
-      c.add_option("--calibration-audio", in.audio, "a sound to try Whisper's layers on")
-          .type_name("FILE.wav")};
-  c.add_option("--csv", o->csv, "errors by attention, form and storage; - is stdout")
-      .type_name("FILE");
-  c.add_option("--plot", o->plot, "errors in the written storage, .svg or .png").type_name("FILE");
+      c.add("--calibration-prompt TEXT", in.prompt, "text to try the layers on"),
+      c.add("--calibration-prompt-file FILE", in.prompt_file, "the same from a file"),
+      c.add("--calibration-tokens IDS", in.tokens, "the same as token ids"),
+      c.add("--calibration-audio FILE.wav", in.audio, "a sound to try Whisper's layers on")};
+  c.add("--csv", o->csv, "errors by attention, form and storage; - is stdout");
+  c.add("--plot", o->plot, "errors in the written storage, .svg or .png");
   c.callback([o, &globals] { convert_slim(*o, globals); });
 }
 

@@ -385,16 +385,13 @@ void add_estimate(Command app, const Globals& globals) {
       "--json");
   const auto options = std::make_shared<Options>();
   options->request.add_to(command);
-  command.add_flag("--json", options->json, "one JSON object in base units");
+  command.add("--json", options->json);
   options->link.add_to(command);
-  command.add_option("--plot", options->plot, "draw the operators under the device's roofs")
-      .type_name("FILE.svg|png");
-  command
-      .add_option("--validation", options->validation,
-                  "stored validations besides the catalog's, for error bounds")
-      .type_name("FILE|FOLDER");
-  command.add_flag("--breakdown", options->breakdown,
-                   "a row for every operator, and for each of several devices");
+  command.add("--plot", options->plot, "draw the operators under the device's roofs");
+  command.add("--validation FILE|FOLDER", options->validation,
+              "stored validations besides the catalog's, for error bounds");
+  command.add("--breakdown", options->breakdown,
+              "a row for every operator, and for each of several devices");
   command.callback([options, &globals] { run(*options, globals); });
 }
 

@@ -116,12 +116,12 @@ void add_hardware(Command app, const Globals& globals) {
   command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
   Command list_command = command.add_subcommand("list", "every device of the catalog");
-  list_command.add_flag("--json", options->json, "one JSON list in base units");
+  list_command.add("--json", options->json);
   list_command.callback([options, &globals] { list(globals, options->json); });
 
   Command c = command.add_subcommand("show", "one device: every number with its source");
-  c.add_option("HARDWARE", options->hardware, "catalog name or a JSON file").required();
-  c.add_flag("--json", options->json, "one JSON object in base units");
+  c.add("HARDWARE", options->hardware, "catalog name or a JSON file").required();
+  c.add("--json", options->json);
   c.callback([options, &globals] { show(*options, globals); });
 }
 

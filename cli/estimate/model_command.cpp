@@ -126,21 +126,18 @@ void add_model(Command app, const Globals& globals) {
   command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
   Command list_command = command.add_subcommand("list", "every model of the catalog");
-  list_command.add_flag("--json", options->json, "one JSON list in base units");
+  list_command.add("--json", options->json);
   list_command.callback([options, &globals] { list(globals, options->json); });
 
   Command c = command.add_subcommand("show", "one model: sizes, parameters, cache per token");
-  c.add_option("MODEL", options->model, "catalog name, config.json, or a folder with one")
-      .required();
-  c.add_flag("--json", options->json, "one JSON object in base units");
-  c.add_option("--dtype", options->dtype, "of weights and cache").capture_default_str();
-  c.add_option("--set", options->set, "override a config entry").type_name("KEY=VALUE");
-  c.add_option("--graph", options->graph, "write the operator graph (Graphviz DOT)")
-      .type_name("FILE.dot");
-  c.add_option("--pass", options->pass, "of the graph: prefill or decode").capture_default_str();
-  c.add_option("--attention", options->attention, "of the graph: eager or tiled")
-      .capture_default_str();
-  c.add_option("--method", options->method, "of the graph").capture_default_str();
+  c.add("MODEL", options->model, "catalog name, config.json, or a folder with one").required();
+  c.add("--json", options->json);
+  c.add("--dtype", options->dtype, "of weights and cache");
+  c.add("--set", options->set);
+  c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)");
+  c.add("--pass", options->pass, "of the graph: prefill or decode");
+  c.add("--attention", options->attention, "of the graph: eager or tiled");
+  c.add("--method", options->method, "of the graph");
   c.callback([options, &globals] { show(*options, globals); });
 }
 

@@ -49,9 +49,8 @@ void add_report(Command app, const Globals& globals) {
       "  kvcast report results\n"
       "  kvcast report results --output page.html");
   const auto options = std::make_shared<Options>();
-  command.add_option("DIR", options->folder, "folder with what kvcast wrote").required();
-  command.add_option("--output", options->output, "the page; default DIR/report.html")
-      .type_name("FILE.html");
+  command.add("DIR", options->folder, "folder with what kvcast wrote").required();
+  command.add("--output FILE.html", options->output, "the page; default DIR/report.html");
   command.callback([options, &globals] { run(*options, globals); });
 }
 

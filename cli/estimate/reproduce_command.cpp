@@ -282,17 +282,15 @@ void add_reproduce(Command app, const Globals& globals) {
                          "  kvcast reproduce all --csv reproduced.csv");
   command.footer([&globals] { return tables_text(globals); });
   const auto options = std::make_shared<Options>();
-  command.add_option("TABLE", options->tables,
-                     "tables or papers; none, or all: every table, one line each");
-  command.add_flag("--json", options->json, "one JSON object with rows and summary");
-  command.add_flag("--summary", options->summary, "one line a table");
-  command.add_flag("--errata", options->errata, "what is wrong in print, one line for each kind");
-  command.add_option("--csv", options->csv, "write the rows").type_name("FILE");
-  command
-      .add_option("--plot", options->plot,
-                  "draw one table of TTFTs over the prompt length; other tables, and several: "
-                  "ours over the published numbers, and measured errors in FILE-errors")
-      .type_name("FILE.svg|png");
+  command.add("TABLE", options->tables,
+              "tables or papers; none, or all: every table, one line each");
+  command.add("--json", options->json);
+  command.add("--summary", options->summary, "one line a table");
+  command.add("--errata", options->errata, "what is wrong in print, one line for each kind");
+  command.add("--csv", options->csv);
+  command.add("--plot", options->plot,
+              "draw one table of TTFTs over the prompt length; other tables, and several: "
+              "ours over the published numbers, and measured errors in FILE-errors");
   command.callback([options, &globals] { run(*options, globals); });
 }
 

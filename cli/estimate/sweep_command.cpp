@@ -49,27 +49,29 @@ struct Options {
   bool json = false;
 };
 
-struct AxisHelp {
-  const char* key;
-  const char* flags;
-  const char* type;
-  const char* text;
+/// In the order of --help. Each takes a list, or a range of numbers.
+constexpr const char* axis_flags[][2] = {
+    {"--model LIST", "catalog names, config.json files or folders with one"},
+    {"--hardware LIST", "catalog names or JSON files"},
+    {"--method LIST", "separated by ';', or by ',' where no KEY=VALUE follows"},
+    {"--attention LIST", "eager, tiled"},
+    {"--elementwise LIST", "eager, fused; default: as --attention"},
+    {"--dtype LIST", ""},
+    {"--weight-dtype LIST", ""},
+    {"--activation-dtype LIST", ""},
+    {"--cache-dtype LIST", ""},
+    {"--mode LIST", "calibrated, speed-of-light"},
+    {"--batch RANGE", ""},
+    {"--prompt-len RANGE", "prompt tokens, or encoder length"},
+    {"--output-len RANGE", "tokens to generate"},
 };
-constexpr AxisHelp axis_help[] = {
-    {"model", "--model,-m", "LIST", "catalog names, config.json files or folders with one"},
-    {"hardware", "--hardware", "LIST", "catalog names or JSON files"},
-    {"method", "--method", "LIST", "separated by ';', or by ',' where no KEY=VALUE follows"},
-    {"attention", "--attention", "LIST", "eager, tiled"},
-    {"elementwise", "--elementwise", "LIST", "eager, fused; default as attention"},
-    {"dtype", "--dtype", "LIST", "of weights, activations and cache"},
-    {"weight_dtype", "--weight-dtype", "LIST", "of weights"},
-    {"activation_dtype", "--activation-dtype", "LIST", "of activations"},
-    {"cache_dtype", "--cache-dtype", "LIST", "of the KV cache"},
-    {"mode", "--mode", "LIST", "calibrated, speed-of-light"},
-    {"batch", "--batch,-b", "RANGE", "sequences processed together"},
-    {"prompt_len", "--prompt-len,-p", "RANGE", "prompt tokens, or encoder length"},
-    {"output_len", "--output-len,-n", "RANGE", "tokens to generate"},
-};
+
+/// "--prompt-len RANGE" -> "prompt_len"
+std::string axis_key(std::string flag) {
+  flag = flag.substr(2, flag.find(' ') - 2);
+  std::replace(flag.begin(), flag.end(), '-', '_');
+  return flag;
+}
 
 constexpr const char* description =
     "TTFT, TPOT, cache and memory over a grid, as CSV.\n\n"
@@ -363,37 +365,24 @@ void add_sweep(Command app, const Globals& globals) {
   Command command = app.add_subcommand("sweep", description);
   command.footer(footer);
   const auto o = std::make_shared<Options>();
-  for (const AxisHelp& axis : axis_help) {
-    command.add_option(axis.flags, o->axes[axis.key], axis.text)
-        .type_name(axis.type)
-        .allow_extra_args(false)
-        .group("Axes");
+  for (const auto& [flag, help] : axis_flags) {
+    command.add(flag, o->axes[axis_key(flag)], help).allow_extra_args(false).group("Axes");
   }
-  command.add_option("--set", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
-      .type_name("KEY=LIST")
+  command.add("--set KEY=LIST", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
       .allow_extra_args(false)
       .group("Axes");
-  command.add_option("--spec", o->spec, "JSON file with axes").type_name("FILE");
-  command.add_option("--csv", o->csv, "file to write; - or none: standard output")
-      .type_name("FILE");
-  command
-      .add_option("--plot", o->plot,
-                  "picture over the prompt length or, of parts, the methods; .svg or .png")
-      .type_name("FILE");
-  command
-      .add_option("--plot-kind", o->plot_kind,
-                  "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
-                  "each configuration, of what TTFT is made")
-      .type_name("KIND")
-      .capture_default_str();
-  command.add_option("--shard", o->shard, "only the I-th of N contiguous parts of the grid")
-      .type_name("I/N");
-  command.add_option("--threads", o->threads, "default: one for each core")
-      .type_name("N")
-      .range(std::uint64_t{1}, std::uint64_t{1024});
-  command.add_flag("--restart", o->restart, "discard what an earlier run left in FILE.partial");
-  command.add_flag("--dry-run", o->dry_run, "print the number of points and end");
-  command.add_flag("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
+  command.add("--spec FILE", o->spec, "JSON file with axes");
+  command.add("--csv", o->csv, "file to write; - or none: standard output");
+  command.add("--plot", o->plot,
+              "picture over the prompt length or, of parts, the methods; .svg or .png");
+  command.add("--plot-kind KIND", o->plot_kind,
+              "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
+              "each configuration, of what TTFT is made");
+  command.add("--shard I/N", o->shard, "only the I-th of N contiguous parts of the grid");
+  command.add("--threads", o->threads).range(std::uint64_t{1}, std::uint64_t{1024});
+  command.add("--restart", o->restart);
+  command.add("--dry-run", o->dry_run, "print the number of points and end");
+  command.add("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
   command.callback([o, &globals] { run(*o, globals); });
 }
 

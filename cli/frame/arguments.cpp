@@ -1,25 +1,18 @@
 #include "cli/frame/arguments.h"
 
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
-namespace kvcast::cli {
+#include "cli/frame/flags.h"
 
-Flag& Flag::type_name(const std::string& word) {
-  option_->type_name(word);
-  return *this;
-}
+namespace kvcast::cli {
 
 Flag& Flag::required(bool is_required) {
   option_->required(is_required);
-  return *this;
-}
-
-Flag& Flag::capture_default_str() {
-  option_->capture_default_str();
   return *this;
 }
 
@@ -68,23 +61,28 @@ Command Command::add_subcommand(const std::string& name, const std::string& desc
 }
 
 template <typename Value>
-Flag Command::add_option(const std::string& names, Value& value, const std::string& help) {
-  return Flag(app_->add_option(names, value, help));
+Flag Command::add(const std::string& flag, Value& value, const std::string& help) {
+  const FlagWords words = flag_words(flag, help);
+  if constexpr (std::is_same_v<Value, bool>) {
+    return Flag(app_->add_flag(words.names, value, words.help));
+  } else {
+    CLI::Option* option = app_->add_option(words.names, value, words.help);
+    if (!words.value.empty()) option->type_name(words.value);
+    if constexpr (std::is_same_v<Value, std::string> || std::is_arithmetic_v<Value>) {
+      if (value != Value{}) option->capture_default_str();
+    }
+    return Flag(option);
+  }
 }
-template Flag Command::add_option(const std::string&, std::string&, const std::string&);
-template Flag Command::add_option(const std::string&, std::vector<std::string>&,
-                                  const std::string&);
-template Flag Command::add_option(const std::string&, std::optional<std::string>&,
-                                  const std::string&);
-template Flag Command::add_option(const std::string&, std::optional<double>&, const std::string&);
-template Flag Command::add_option(const std::string&, int&, const std::string&);
-template Flag Command::add_option(const std::string&, unsigned&, const std::string&);
-template Flag Command::add_option(const std::string&, double&, const std::string&);
-template Flag Command::add_option(const std::string&, std::uint64_t&, const std::string&);
-
-Flag Command::add_flag(const std::string& names, bool& value, const std::string& help) {
-  return Flag(app_->add_flag(names, value, help));
-}
+template Flag Command::add(const std::string&, bool&, const std::string&);
+template Flag Command::add(const std::string&, std::string&, const std::string&);
+template Flag Command::add(const std::string&, std::vector<std::string>&, const std::string&);
+template Flag Command::add(const std::string&, std::optional<std::string>&, const std::string&);
+template Flag Command::add(const std::string&, std::optional<double>&, const std::string&);
+template Flag Command::add(const std::string&, int&, const std::string&);
+template Flag Command::add(const std::string&, unsigned&, const std::string&);
+template Flag Command::add(const std::string&, double&, const std::string&);
+template Flag Command::add(const std::string&, std::uint64_t&, const std::string&);
 
 Flag Command::flag(const std::string& name) const { return Flag(app_->get_option(name)); }
 

@@ -20,11 +20,7 @@ class Flag {
  public:
   explicit Flag(CLI::Option* option) : option_(option) {}
 
-  /// What stands for the value in --help: "FILE", "TOKENS".
-  Flag& type_name(const std::string& word);
   Flag& required(bool is_required = true);
-  /// Shows the variable's value now as the default in --help.
-  Flag& capture_default_str();
   Flag& range(int least, int most);
   Flag& range(double least, double most);
   Flag& range(std::uint64_t least, std::uint64_t most);
@@ -52,10 +48,12 @@ class Command {
   explicit Command(CLI::App* app) : app_(app) {}
 
   Command add_subcommand(const std::string& name, const std::string& description);
-  /// Of `Value`: text, a number, or a list of text, as arguments.cpp instantiates it.
+  /// "--output,-o FILE.json", "--quiet,-q" or, of a positional argument, "OUT": its names and what
+  /// stands for the value in --help. Where that, other names or `help` are not said, they are those
+  /// of the table of flags (flags.h). A value that is set now is shown as the default. `Value`:
+  /// text, a number, a list of text, or bool for a flag without a value.
   template <typename Value>
-  Flag add_option(const std::string& names, Value& value, const std::string& help);
-  Flag add_flag(const std::string& names, bool& value, const std::string& help);
+  Flag add(const std::string& flag, Value& value, const std::string& help = {});
   Flag flag(const std::string& name) const;
 
   void footer(const std::string& text);

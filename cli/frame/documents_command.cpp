@@ -18,7 +18,7 @@ void add_documents(Command app) {
                          "  source <(kvcast completion bash)\n"
                          "  kvcast completion fish >~/.config/fish/completions/kvcast.fish");
   const auto shell = std::make_shared<std::string>();
-  completion.add_option("SHELL", *shell, "bash, zsh or fish").required();
+  completion.add("SHELL", *shell, "bash, zsh or fish").required();
   completion.callback(
       [app, shell] { print_text(completion_script(command_tree(app.app()), *shell)); });
 }

@@ -17,76 +17,34 @@ DType dtype_or(const std::string& text, const std::string& fallback, const char*
 }  // namespace
 
 void RequestOptions::add_device_flags_to(Command c, bool required) {
-  c.add_option("--model,-m", model, "catalog name, config.json, or a folder with one")
-      .required(required)
-      .type_name("MODEL");
-  c.add_option("--hardware", hardware, "catalog name or a JSON file")
-      .required(required)
-      .type_name("HW");
-  c.add_option("--attention", attention, "eager or tiled").type_name("KIND").capture_default_str();
-  c.add_option("--dtype", dtype, "of weights, activations and cache")
-      .type_name("DTYPE")
-      .capture_default_str();
-  c.add_option("--mode", mode, "calibrated or speed-of-light")
-      .type_name("MODE")
-      .capture_default_str();
+  c.add("--model", model).required(required);
+  c.add("--hardware", hardware).required(required);
+  c.add("--attention", attention);
+  c.add("--dtype", dtype);
+  c.add("--mode", mode);
 }
 
 void RequestOptions::add_choice_flags_to(Command c) {
   add_device_flags_to(c);
-  c.add_option("--batch,-b", batch, "sequences processed together")
-      .type_name("N")
-      .capture_default_str();
-  c.add_option("--set", set, "override a config entry").type_name("KEY=VALUE");
+  c.add("--batch", batch);
+  c.add("--set", set);
 }
 
 void RequestOptions::add_to(Command c) {
-  c.add_option("--model,-m", model,
-               "catalog name (kvcast model list), config.json, or a folder with one")
-      .required()
-      .type_name("MODEL");
-  c.add_option("--hardware", hardware, "catalog name (kvcast hardware list) or a JSON file")
-      .required()
-      .type_name("HW");
-  c.add_option("--method", method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
-      .type_name("METHOD")
-      .capture_default_str();
-  c.add_option("--attention", attention,
-               "eager (scores in memory, as plain PyTorch) or tiled (flash)")
-      .type_name("KIND")
-      .capture_default_str();
-  c.add_option("--elementwise", elementwise,
-               "eager or fused kernels for norms, rotations and activations; default as attention")
-      .type_name("KIND");
-  c.add_option("--dtype", dtype, "of weights, activations and cache")
-      .type_name("DTYPE")
-      .capture_default_str();
-  c.add_option("--weight-dtype", weight_dtype, "of weights").type_name("DTYPE");
-  c.add_option("--activation-dtype", activation_dtype, "of activations").type_name("DTYPE");
-  c.add_option("--cache-dtype", cache_dtype, "of the KV cache").type_name("DTYPE");
-  c.add_option("--mode", mode,
-               "calibrated (datasheet peaks times measured factors) or speed-of-light")
-      .type_name("MODE")
-      .capture_default_str();
-  c.add_option("--logits", logits, "last: head on the last position; all: on every position")
-      .type_name("WHICH")
-      .capture_default_str();
-  add_unread_rows_flag(c, skip_unread_rows);
-  add_semantics_flag(c, semantics);
-  c.add_option("--batch,-b", batch, "sequences processed together")
-      .type_name("N")
-      .capture_default_str();
-  c.add_option("--prompt-len,-p", prompt_len,
-               "prompt tokens; encoder length of encoder-decoder models [1024]")
-      .type_name("TOKENS");
-  c.add_option("--encoder-tokens", encoder_tokens,
-               "encoder length of encoder-decoder models, the same as --prompt-len")
-      .type_name("TOKENS");
-  c.add_option("--output-len,-n", output_len, "tokens to generate, the first included")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--set", set, "override a config entry, e.g. num_key_value_heads=8")
-      .type_name("KEY=VALUE");
+  add_choice_flags_to(c);
+  c.add("--method", method);
+  c.add("--elementwise", elementwise);
+  c.add("--weight-dtype", weight_dtype);
+  c.add("--activation-dtype", activation_dtype);
+  c.add("--cache-dtype", cache_dtype);
+  c.add("--logits WHICH", logits, "last: head on the last position; all: on every position");
+  c.add("--skip-unread-rows", skip_unread_rows);
+  c.add("--semantics", semantics);
+  c.add("--prompt-len", prompt_len,
+        "prompt tokens; encoder length of encoder-decoder models [1024]");
+  c.add("--encoder-tokens TOKENS", encoder_tokens,
+        "encoder length of encoder-decoder models, the same as --prompt-len");
+  c.add("--output-len", output_len);
 }
 
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set) {
@@ -99,13 +57,6 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
     overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
   }
   return overrides;
-}
-
-void add_semantics_flag(Command command, std::string& semantics) {
-  command
-      .add_option("--semantics", semantics,
-                  "of MLKV models: paper, or released for the authors' checkpoints")
-      .type_name("WHICH");
 }
 
 void apply_semantics(const std::string& semantics, const Architecture& a,
@@ -132,12 +83,6 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
                      {{"layers", std::to_string(s.num_key_value_layers)},
                       {"heads", std::to_string(s.layers.front().heads.num_key_value_heads)},
                       {"semantics", semantics}}});
-}
-
-void add_unread_rows_flag(Command command, bool& skip) {
-  command.add_flag("--skip-unread-rows", skip,
-                   "prefill: rows that no logits need end with the last layer's attention (as in "
-                   "llama.cpp)");
 }
 
 Lowering parse_lowering(const RequestOptions& o) {

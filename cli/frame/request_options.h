@@ -57,12 +57,8 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
 
 /// `--semantics`: what an MLKV model's layers read, as the option of the method mlkv, which stands
 /// for the model as it is when the user gave none. Throws Error for other models.
-void add_semantics_flag(Command command, std::string& semantics);
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
-
-/// `--skip-unread-rows`.
-void add_unread_rows_flag(Command command, bool& skip);
 
 Lowering parse_lowering(const RequestOptions& o);
 

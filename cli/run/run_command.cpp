@@ -293,62 +293,42 @@ void add_run(Command app, const Globals& globals) {
       "--prompt-len 1k\n"
       "  kvcast run --model tinyllama-1.1b --random-weights 1 --prompt-len 512 --profile");
   const auto o = std::make_shared<RunOptions>();
-  c.add_option("--model,-m", o->model, "a folder with config.json and safetensors, or a GGUF file")
-      .required()
-      .type_name("PATH");
-  c.add_option("--method", o->method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
-      .type_name("METHOD")
-      .capture_default_str();
-  add_semantics_flag(c, o->semantics);
+  c.add("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
+      .required();
+  c.add("--method", o->method);
+  c.add("--semantics", o->semantics);
   o->inputs.add_to(c);
-  c.add_option("--output-len,-n", o->output_len, "tokens to generate, the first included")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--attention", o->attention, "eager (scores in memory) or tiled (online softmax)")
-      .type_name("KIND")
-      .capture_default_str();
-  c.add_option("--elementwise", o->elementwise,
-               "eager or fused norms, rotations and activations; default as attention")
-      .type_name("KIND");
-  add_unread_rows_flag(c, o->skip_unread_rows);
-  c.add_option("--dtype", o->dtype,
-               "fp32, or fp64 for comparisons: plain loops in double precision (slow)")
-      .type_name("DTYPE")
-      .capture_default_str();
-  c.add_option("--random-weights", o->random_weights,
-               "make the weights up from this seed; MODEL is then a catalog name or a config")
-      .type_name("SEED");
-  c.add_option("--chunk", o->chunk, "prefill this many prompt tokens at a time")
-      .type_name("TOKENS");
-  c.add_option("--threads,-t", o->threads, "0: all cores").range(0, 1024).type_name("N");
-  c.add_option(
-       "--wait-limit", o->wait_limit_s,
-       "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
-       "seconds")
-      .positive()
-      .type_name("SECONDS")
-      .capture_default_str();
-  c.add_option("--rounds", o->rounds,
-               "run N times behind a run that does not count, which compiles and asks for memory; "
-               "times are medians")
-      .range(1, 1000)
-      .type_name("N");
-  c.add_flag("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
-  c.add_option("--logits", o->logits, "write the prompt's logits [positions, vocab] in --dtype")
-      .type_name("FILE.safetensors");
-  c.add_option("--dump-importance", o->dump_importance,
-               "of each prompt token, and which were kept, where a method selects some")
-      .type_name("FILE.csv");
-  c.add_option("--plot-importance", o->plot_importance, "the same, drawn over the prompt")
-      .type_name("FILE.svg|png");
-  c.add_flag("--profile", o->profile,
-             "time by operator beside the roofline's prediction; of ranks, the last one's");
-  c.add_option("--hardware", o->hardware,
-               "roofline of --profile, default: this machine, measured; and the devices and links "
-               "of kvr:p=P,partition=search")
-      .type_name("HW");
-  c.add_flag("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--output-len", o->output_len);
+  c.add("--attention", o->attention);
+  c.add("--elementwise", o->elementwise);
+  c.add("--skip-unread-rows", o->skip_unread_rows);
+  c.add("--dtype", o->dtype,
+        "fp32, or fp64 for comparisons: plain loops in double precision (slow)");
+  c.add("--random-weights SEED", o->random_weights,
+        "make the weights up from this seed; MODEL is then a catalog name or a config");
+  c.add("--chunk TOKENS", o->chunk, "prefill this many prompt tokens at a time");
+  c.add("--threads", o->threads).range(0, 1024);
+  c.add("--wait-limit SECONDS", o->wait_limit_s,
+        "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
+        "seconds")
+      .positive();
+  c.add("--rounds N", o->rounds,
+        "run N times behind a run that does not count, which compiles and asks for memory; "
+        "times are medians")
+      .range(1, 1000);
+  c.add("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
+  c.add("--logits FILE.safetensors", o->logits,
+        "write the prompt's logits [positions, vocab] in --dtype");
+  c.add("--dump-importance FILE.csv", o->dump_importance,
+        "of each prompt token, and which were kept, where a method selects some");
+  c.add("--plot-importance FILE.svg|png", o->plot_importance, "the same, drawn over the prompt");
+  c.add("--profile", o->profile,
+        "time by operator beside the roofline's prediction; of ranks, the last one's");
+  c.add("--hardware", o->hardware,
+        "roofline of --profile, default: this machine, measured; and the devices and links "
+        "of kvr:p=P,partition=search");
+  c.add("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
+  c.add("--json", o->json);
   c.callback([o, &globals] { run(*o, globals); });
 }
 

@@ -176,28 +176,19 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
 }  // namespace
 
 void RunInputs::add_to(Command c) {
-  c.add_option("--tokens", tokens,
-               "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
-               "encoder-decoder models the decoder's")
-      .type_name("IDS");
-  c.add_option("--prompt", prompt, "prompt as text; of encoder-decoder models the encoder's")
-      .type_name("TEXT");
-  c.add_option("--prompt-file", prompt_file, "prompt from a text file, or token ids from a .json")
-      .type_name("FILE");
-  c.add_option("--encoder-tokens", encoder_tokens, "the encoder's token ids").type_name("IDS");
-  c.add_option("--features", features,
-               "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file")
-      .type_name("FILE");
-  c.add_option("--audio", audio, "the encoder's input: a WAV file, of which the log-mel is taken")
-      .type_name("FILE.wav");
-  c.add_option("--language", language, "spoken in the audio, when no --tokens are given")
-      .type_name("CODE")
-      .capture_default_str();
-  c.add_option("--prompt-len,-p", prompt_len, "make up a prompt of this length, for measuring")
-      .type_name("TOKENS");
-  c.add_option("--batch,-b", batch, "run the prompt this many times side by side")
-      .type_name("N")
-      .capture_default_str();
+  c.add("--tokens IDS", tokens,
+        "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
+        "encoder-decoder models the decoder's");
+  c.add("--prompt TEXT", prompt, "prompt as text; of encoder-decoder models the encoder's");
+  c.add("--prompt-file FILE", prompt_file, "prompt from a text file, or token ids from a .json");
+  c.add("--encoder-tokens IDS", encoder_tokens, "the encoder's token ids");
+  c.add("--features FILE", features,
+        "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file");
+  c.add("--audio FILE.wav", audio,
+        "the encoder's input: a WAV file, of which the log-mel is taken");
+  c.add("--language CODE", language, "spoken in the audio, when no --tokens are given");
+  c.add("--prompt-len", prompt_len, "make up a prompt of this length, for measuring");
+  c.add("--batch", batch, "run the prompt this many times side by side");
 }
 
 bool RunInputs::has_text_file() const {

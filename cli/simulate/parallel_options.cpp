@@ -18,15 +18,9 @@ constexpr std::uint64_t most_devices = 4096;
 }  // namespace
 
 void LinkFlags::add_to(Command c) {
-  c.add_option("--link", name, "of kvr and tsp: a link of the hardware file, such as nvlink")
-      .type_name("NAME");
-  c.add_option("--link-gb-per-s", gb_per_s,
-               "of kvr and tsp: from each device to the next, 1e9 bytes a second; default: the "
-               "hardware's link")
-      .type_name("GB/S");
-  c.add_option("--link-latency-s", latency_s,
-               "of kvr and tsp: of one message; default: the hardware's link")
-      .type_name("SECONDS");
+  c.add("--link", name);
+  c.add("--link-gb-per-s", gb_per_s);
+  c.add("--link-latency-s", latency_s);
 }
 
 search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hw,
@@ -89,24 +83,14 @@ std::size_t parse_devices(const std::string& text, const char* flag) {
 
 void ParallelOptions::add_to(Command c, bool required) {
   request.add_device_flags_to(c, required);
-  c.add_option("--link-gb-per-s", link_gb_per_s,
-               "from each device to the next, 1e9 bytes a second; default: the hardware's link")
-      .type_name("GB/S");
-  c.add_option("--link-latency-s", link_latency_s,
-               "of a whole message, from device to device; default: the hardware's link")
-      .type_name("SECONDS");
-  c.add_option("--send-order", send_order,
-               "fifo: messages leave one at a time; async: they share the link; block: a device "
-               "waits until its message has left")
-      .type_name("ORDER")
-      .capture_default_str();
+  c.add("--link-gb-per-s", link_gb_per_s);
+  c.add("--link-latency-s", link_latency_s);
+  c.add("--send-order", send_order);
 }
 
 void ParallelOptions::add_algorithm_to(Command c) {
-  c.add_option("--algorithm", algorithm,
-               "balance, coordinate, golden (2 devices) or grid (the paper's)")
-      .type_name("NAME")
-      .capture_default_str();
+  c.add("--algorithm NAME", algorithm,
+        "balance, coordinate, golden (2 devices) or grid (the paper's)");
 }
 
 search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog) {

@@ -320,18 +320,13 @@ void add_search(Command command, const Globals& globals) {
   const auto o = std::make_shared<SearchOptions>();
   o->parallel.add_to(c, false);
   o->parallel.add_algorithm_to(c);
-  c.add_option("--devices", o->devices, "parts of the prompt").required().type_name("P");
-  c.add_option("--prompt-len,-p", o->prompt_len, "tokens")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--objective-command", o->objective_command,
-               "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
-               "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656")
-      .type_name("CMD");
-  c.add_option("--command-limit-s", o->command_limit_s, "for one run of that command")
-      .type_name("SECONDS")
-      .capture_default_str();
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--devices", o->devices).required();
+  c.add("--prompt-len", o->prompt_len);
+  c.add("--objective-command CMD", o->objective_command,
+        "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
+        "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656");
+  c.add("--command-limit-s SECONDS", o->command_limit_s, "for one run of that command");
+  c.add("--json", o->json);
   c.callback([o, &globals] { search_one(*o, globals); });
 }
 
@@ -345,19 +340,14 @@ void add_table(Command command, const Globals& globals) {
   const auto o = std::make_shared<TableOptions>();
   o->parallel.add_to(c);
   o->parallel.add_algorithm_to(c);
-  c.add_option("--devices", o->devices, "numbers of devices")
-      .type_name("P,...")
-      .capture_default_str();
-  c.add_option("--prompt-len,-p", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--output,-o", o->output, "write the table for kvcast partition lookup")
-      .type_name("FILE.json");
-  c.add_option("--csv", o->csv, "write the rows; - is stdout").type_name("FILE");
-  c.add_option("--threads", o->threads, "default: one for each processor").type_name("N");
-  c.add_flag("--verify", o->verify,
-             "what each entry would lose if it were interpolated from its neighbours");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--devices P,...", o->devices, "numbers of devices");
+  c.add("--prompt-len", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k");
+  c.add("--output,-o FILE.json", o->output, "write the table for kvcast partition lookup");
+  c.add("--csv", o->csv);
+  c.add("--threads", o->threads);
+  c.add("--verify", o->verify,
+        "what each entry would lose if it were interpolated from its neighbours");
+  c.add("--json", o->json);
   c.callback([o, &globals] { make_table(*o, globals); });
 }
 
@@ -368,17 +358,15 @@ void add_lookup(Command command, const Globals& globals) {
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k\n"
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k --verify");
   const auto o = std::make_shared<LookupOptions>();
-  c.add_option("--table", o->table, "a file of kvcast partition table --output")
-      .required()
-      .type_name("FILE.json");
-  c.add_option("--devices", o->devices, "parts of the prompt").required().type_name("P");
-  c.add_option("--prompt-len,-p", o->prompt_len, "tokens").required().type_name("TOKENS");
-  c.add_option("--model,-m", o->model, "refuse a table for another one").type_name("MODEL");
-  c.add_option("--hardware", o->hardware, "refuse a table for another one").type_name("HW");
-  c.add_flag("--force", o->force, "take a table for another model or hardware, or of other times");
-  c.add_flag("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
-  c.add_flag("--verify", o->verify, "search too, and say what the interpolation loses");
-  c.add_flag("--json", o->json, "one JSON object in base units");
+  c.add("--table FILE.json", o->table, "a file of kvcast partition table --output").required();
+  c.add("--devices", o->devices).required();
+  c.add("--prompt-len", o->prompt_len).required();
+  c.add("--model", o->model, "refuse a table for another one");
+  c.add("--hardware", o->hardware, "refuse a table for another one");
+  c.add("--force", o->force, "take a table for another model or hardware, or of other times");
+  c.add("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
+  c.add("--verify", o->verify, "search too, and say what the interpolation loses");
+  c.add("--json", o->json);
   c.callback([o, &globals] { look_up_one(*o, globals); });
 }
 

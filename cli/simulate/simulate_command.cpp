@@ -284,72 +284,43 @@ void add_prefill(Command command, const Globals& globals) {
       "  kvcast simulate prefill --scenario scenario.json --json");
   const auto o = std::make_shared<Options>();
   RequestOptions& request = o->request;
-  c.add_option("--scenario", o->scenario, "explicit compute times instead of a model's")
-      .type_name("FILE.json");
-  c.add_option("--model,-m", request.model, "catalog name, config.json, or a folder with one")
-      .type_name("MODEL");
-  c.add_option("--hardware", request.hardware, "catalog name or a JSON file").type_name("HW");
-  c.add_option("--method", request.method, "NAME[:KEY=VALUE,...][+NAME...], see kvcast --help")
-      .type_name("METHOD")
-      .capture_default_str();
-  c.add_option("--schedule", o->schedule, "kvr (KV-Runahead) or tsp (tensor and sequence parallel)")
-      .type_name("SCHEDULE");
-  c.add_option("--devices", o->devices, "processes, one on each device").type_name("P");
-  c.add_option("--partition", o->partition.how,
-               "tokens of each process: even, search, table:FILE of kvcast partition table, or "
-               "A,B,C")
-      .type_name("HOW")
-      .capture_default_str();
-  c.add_option("--search-objective", o->partition.search_objective,
-               "of --partition search: recurrence (the default, as kvcast partition search) or "
-               "simulator, which knows what messages share and takes the mean under --noise")
-      .type_name("WHICH");
-  c.add_flag("--extrapolate", o->partition.extrapolate,
-             "outside the table of --partition table:FILE, take its nearest shares");
-  c.add_flag("--force", o->partition.force,
-             "of --partition table:FILE: also when it is for another model or hardware");
-  c.add_option("--prompt-len,-p", request.prompt_len, "prompt tokens [1024]").type_name("TOKENS");
-  c.add_option("--attention", request.attention,
-               "eager (scores in memory, as plain PyTorch) or tiled (flash)")
-      .type_name("KIND")
-      .capture_default_str();
-  c.add_option("--dtype", request.dtype, "of weights, activations and cache")
-      .type_name("DTYPE")
-      .capture_default_str();
-  c.add_option("--mode", request.mode, "calibrated or speed-of-light")
-      .type_name("MODE")
-      .capture_default_str();
-  c.add_option("--set", request.set, "override a config entry").type_name("KEY=VALUE");
-  c.add_option("--topology", o->topology,
-               "switch (the default), ring, chain, crossbar, pcie[:group=N], "
-               "fat-tree[:group=N,oversubscription=F]")
-      .type_name("KIND");
-  c.add_option("--link", o->link, "a link of the hardware file, such as nvlink").type_name("NAME");
-  c.add_option("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second")
-      .type_name("RATE");
-  c.add_option("--link-latency-s", o->link_latency_s, "of one link; a switch is two away")
-      .type_name("SECONDS");
-  c.add_option(
-       "--platform", o->platform,
-       "devices, switches and links instead: a name of data/platforms, or a file like those")
-      .type_name("PLATFORM");
-  c.add_option("--send-order", o->send_order,
-               "fifo (one message at a time, the default), async or block")
-      .type_name("ORDER");
-  c.add_option("--all-gather", o->all_gather, "of tsp: ring, recursive-doubling or direct")
-      .type_name("KIND");
-  c.add_flag("--operators", o->operators,
-             "play the recorded passes of run operator by operator, keys and values each a "
-             "message, in the place of a layer's two parts");
-  c.add_option("--noise", o->noise,
-               "many runs with traffic of others: "
-               "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
-      .type_name("SPEC");
-  c.add_flag("--json", o->json, "one JSON object in base units");
-  c.add_option("--trace", o->trace, "write a Chrome trace, for ui.perfetto.dev")
-      .type_name("FILE.json");
-  c.add_option("--plot", o->plot, "draw who computes, waits and sends when")
-      .type_name("FILE.svg|png");
+  c.add("--scenario FILE.json", o->scenario, "explicit compute times instead of a model's");
+  request.add_device_flags_to(c, false);
+  c.add("--method", request.method);
+  c.add("--schedule SCHEDULE", o->schedule,
+        "kvr (KV-Runahead) or tsp (tensor and sequence parallel)");
+  c.add("--devices", o->devices);
+  c.add("--partition HOW", o->partition.how,
+        "tokens of each process: even, search, table:FILE of kvcast partition table, or "
+        "A,B,C");
+  c.add("--search-objective WHICH", o->partition.search_objective,
+        "of --partition search: recurrence (the default, as kvcast partition search) or "
+        "simulator, which knows what messages share and takes the mean under --noise");
+  c.add("--extrapolate", o->partition.extrapolate,
+        "outside the table of --partition table:FILE, take its nearest shares");
+  c.add("--force", o->partition.force,
+        "of --partition table:FILE: also when it is for another model or hardware");
+  c.add("--prompt-len", request.prompt_len, "prompt tokens [1024]");
+  c.add("--set", request.set);
+  c.add("--topology KIND", o->topology,
+        "switch (the default), ring, chain, crossbar, pcie[:group=N], "
+        "fat-tree[:group=N,oversubscription=F]");
+  c.add("--link", o->link);
+  c.add("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second");
+  c.add("--link-latency-s", o->link_latency_s, "of one link; a switch is two away");
+  c.add("--platform PLATFORM", o->platform,
+        "devices, switches and links instead: a name of data/platforms, or a file like those");
+  c.add("--send-order", o->send_order);
+  c.add("--all-gather KIND", o->all_gather, "of tsp: ring, recursive-doubling or direct");
+  c.add("--operators", o->operators,
+        "play the recorded passes of run operator by operator, keys and values each a "
+        "message, in the place of a layer's two parts");
+  c.add("--noise SPEC", o->noise,
+        "many runs with traffic of others: "
+        "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]");
+  c.add("--json", o->json);
+  c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev");
+  c.add("--plot", o->plot, "draw who computes, waits and sends when");
   c.callback([o, c, &globals] {
     for (const char* flag : model_flags) {
       if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;

@@ -226,23 +226,17 @@ void add_calibrate(Command app, const Globals& globals) {
       "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
-  c.add_option("-o,--output", options->output, "the hardware file; its name is the file's")
-      .required();
-  c.add_option("--import", options->import_file,
-               "a CSV of micro-benchmarks in the place of measuring")
-      .type_name("FILE.csv");
-  c.add_option("--hardware", options->hardware,
-               "--import: the device whose peaks, sizes and links hold; none: the best rates of "
-               "the file are its peaks")
-      .type_name("HW");
-  c.add_option("--combine", options->combine,
-               "medians of these calibrations of one machine in the place of measuring")
-      .type_name("FILE.json");
-  c.add_flag("--quick", options->quick, "fewer rounds: under 20 s");
-  c.add_flag("--force", options->force, "write the file even when the medians do not settle");
-  c.add_option("--threads", options->threads, "threads of the executor; 0: all cores")
-      .range(0, 1024)
-      .type_name("N");
+  c.add("--output,-o", options->output, "the hardware file; its name is the file's").required();
+  c.add("--import FILE.csv", options->import_file,
+        "a CSV of micro-benchmarks in the place of measuring");
+  c.add("--hardware", options->hardware,
+        "--import: the device whose peaks, sizes and links hold; none: the best rates of "
+        "the file are its peaks");
+  c.add("--combine FILE.json", options->combine,
+        "medians of these calibrations of one machine in the place of measuring");
+  c.add("--quick", options->quick, "fewer rounds: under 20 s");
+  c.add("--force", options->force, "write the file even when the medians do not settle");
+  c.add("--threads", options->threads).range(0, 1024);
   c.callback([options, &globals] { run(*options, globals); });
 }
 

@@ -89,29 +89,17 @@ void add_validate_kvp(Command validate, const Globals& globals) {
       "  kvcast validate kvp --base tests/oracle/openelm --auxiliary tests/oracle/kvp/auxiliary "
       "--predictor tests/oracle/kvp/predictor --text ids.json");
   const auto o = std::make_shared<Options>();
-  c.add_option("--base", o->base, "the model whose cache is predicted")
-      .required()
-      .type_name("MODEL");
-  c.add_option("--auxiliary", o->auxiliary, "the model that reads the prompt in its place")
-      .required()
-      .type_name("MODEL");
-  c.add_option("--predictor", o->predictor, "the linear maps, as convert kvp writes them")
-      .required()
-      .type_name("FOLDER");
-  c.add_option("--text", o->text, "a text file, or token ids in a .json")
-      .required()
-      .type_name("FILE");
-  c.add_option("--window", o->window, "tokens read at a time")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--base-weight", o->weights.base, "of the base's loss").capture_default_str();
-  c.add_option("--auxiliary-weight", o->weights.auxiliary, "of the auxiliary's loss")
-      .capture_default_str();
-  c.add_option("--consistency-weight", o->weights.consistency, "of the differences' sum")
-      .capture_default_str();
-  c.add_option("--z-loss", o->weights.z_loss, "of the squared log of the softmax's denominator")
-      .capture_default_str();
-  c.add_flag("--json", o->json, "as one JSON object");
+  c.add("--base", o->base).required();
+  c.add("--auxiliary", o->auxiliary).required();
+  c.add("--predictor FOLDER", o->predictor, "the linear maps, as convert kvp writes them")
+      .required();
+  c.add("--text", o->text).required();
+  c.add("--window", o->window);
+  c.add("--base-weight", o->weights.base, "of the base's loss");
+  c.add("--auxiliary-weight", o->weights.auxiliary, "of the auxiliary's loss");
+  c.add("--consistency-weight", o->weights.consistency, "of the differences' sum");
+  c.add("--z-loss", o->weights.z_loss, "of the squared log of the softmax's denominator");
+  c.add("--json", o->json);
   c.callback([o, &globals] { validate_kvp(*o, globals); });
 }
 

@@ -119,58 +119,42 @@ void check_plot(const ValidateOptions& o) {
 }
 
 void ValidateOptions::add_to(Command c) {
-  c.add_option(
-       "--measurements", measurements,
-       "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
-       "files are runs of the same rows, whose medians are taken")
-      .type_name("FILE ...");
-  c.add_flag("--measure", measure,
-             "run models of random weights here: a matrix of models, methods, kernels and sizes");
-  c.add_flag("--quick", quick, "--measure: a small matrix");
-  c.add_flag("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
-  c.add_flag("--force", force, "--measure: keep rows whose rounds spread over 20 %");
-  c.add_option(
-       "--rounds", rounds,
-       "--measure: timed runs of each row after one warm-up run; reports medians; default: 5")
-      .range(1, 1000)
-      .type_name("N");
-  c.add_option("--threads,-t", threads, "--measure: 0: all cores").range(0, 1024).type_name("N");
-  c.add_option("--hardware", hardware,
-               "forecast for this device: of rows that name none, or that name it or NAME")
-      .type_name("[NAME=]HW");
-  c.add_option("--rank-hardware", rank_hardware,
-               "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
-               "on the device that mpirun -n 2 kvcast calibrate wrote")
-      .type_name("HW");
-  c.add_option("--model,-m", model, "of rows that name none; --measure: a list").type_name("MODEL");
-  c.add_option("--method", method, "likewise [plain]").type_name("METHOD");
-  c.add_option("--attention", attention, "likewise: eager or tiled [tiled]").type_name("KIND");
-  c.add_option("--dtype", dtype, "of rows that name none; over what llama-bench says")
-      .type_name("DTYPE");
-  c.add_option("--batch,-b", batch,
-               "of rows that have none; over what vLLM says; --measure: a list")
-      .type_name("N");
-  c.add_option("--prompt-len,-p", prompt_len, "likewise").type_name("TOKENS");
-  c.add_option("--output-len,-n", output_len, "of rows that have none, or of the matrix")
-      .type_name("TOKENS");
-  c.add_option("--rows", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
-      .type_name("FILTER");
-  c.add_option("--fit", fit,
-               "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
-               "tiled_attention_rate, operator_latency, ...")
-      .type_name("FACTOR,...");
-  c.add_option("--fit-rows", fit_rows, "fit to these rows and report the error of the others")
-      .type_name("FILTER");
-  c.add_option("--output,-o", output, "write the device with the fitted factors")
-      .type_name("HW.json");
-  c.add_option("--store", store,
-               "keep the errors for the error bounds of estimate and sweep, which read "
-               "DATA/validation/*.json and HW.validation.json beside a file HW.json")
-      .type_name("FILE.json");
-  c.add_option("--csv", csv, "write the rows; --measure: grows row by row").type_name("FILE");
-  c.add_option("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
-      .type_name("FILE.svg|png");
-  c.add_flag("--json", json, "one JSON object in base units");
+  c.add("--measurements FILE ...", measurements,
+        "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
+        "files are runs of the same rows, whose medians are taken");
+  c.add("--measure", measure,
+        "run models of random weights here: a matrix of models, methods, kernels and sizes");
+  c.add("--quick", quick, "--measure: a small matrix");
+  c.add("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
+  c.add("--force", force, "--measure: keep rows whose rounds spread over 20 %");
+  c.add("--rounds N", rounds,
+        "--measure: timed runs of each row after one warm-up run; reports medians; default: 5")
+      .range(1, 1000);
+  c.add("--threads", threads, "--measure: 0: all cores").range(0, 1024);
+  c.add("--hardware [NAME=]HW", hardware,
+        "forecast for this device: of rows that name none, or that name it or NAME");
+  c.add("--rank-hardware HW", rank_hardware,
+        "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
+        "on the device that mpirun -n 2 kvcast calibrate wrote");
+  c.add("--model", model, "of rows that name none; --measure: a list");
+  c.add("--method", method, "likewise [plain]");
+  c.add("--attention", attention, "likewise: eager or tiled [tiled]");
+  c.add("--dtype", dtype, "of rows that name none; over what llama-bench says");
+  c.add("--batch", batch, "of rows that have none; over what vLLM says; --measure: a list");
+  c.add("--prompt-len", prompt_len, "likewise");
+  c.add("--output-len", output_len, "of rows that have none, or of the matrix");
+  c.add("--rows FILTER", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2");
+  c.add("--fit FACTOR,...", fit,
+        "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
+        "tiled_attention_rate, operator_latency, ...");
+  c.add("--fit-rows FILTER", fit_rows, "fit to these rows and report the error of the others");
+  c.add("--output,-o HW.json", output, "write the device with the fitted factors");
+  c.add("--store FILE.json", store,
+        "keep the errors for the error bounds of estimate and sweep, which read "
+        "DATA/validation/*.json and HW.validation.json beside a file HW.json");
+  c.add("--csv", csv, "write the rows; --measure: grows row by row");
+  c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors");
+  c.add("--json", json);
 }
 
 void validate_measurements(const ValidateOptions& o, const Globals& globals) {

@@ -202,44 +202,28 @@ void add_validate_quality(Command validate, const Globals& globals) {
       "of the plain model. --csv has a row for each sample and method, and an interrupted run goes "
       "on from there.");
   const auto o = std::make_shared<Options>();
-  c.add_option("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
-      .required()
-      .type_name("PATH");
-  c.add_option("--text", o->texts,
-               "texts, or token ids in a .json; of each, windows spread over its length")
-      .type_name("FILE")
+  c.add("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
+      .required();
+  c.add("--text", o->texts,
+        "texts, or token ids in a .json; of each, windows spread over its length")
       .expected(1, -1);
-  c.add_option("--needles", o->needles,
-               "sentences with a number to find, each in a made-up haystack of its own")
-      .type_name("N")
-      .capture_default_str();
-  c.add_option("--seed", o->seed, "of the haystacks").capture_default_str();
-  c.add_option("--method", o->methods,
-               "methods; {keep} in one, or its missing share, stands for each --keep")
-      .type_name("METHODS")
-      .capture_default_str();
-  c.add_option("--keep", o->rates, "keep rates").type_name("F,...").capture_default_str();
-  c.add_option("--samples", o->samples, "windows of each text")
-      .type_name("N")
-      .capture_default_str();
-  c.add_option("--prompt-len", o->prompt_len, "tokens before what is compared")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--continuation", o->continuation, "tokens of a text that are compared")
-      .type_name("TOKENS")
-      .capture_default_str();
-  c.add_option("--csv", o->csv, "the rows; an interrupted run goes on in it")
-      .required()
-      .type_name("FILE");
-  c.add_option("--times", o->times,
-               "take the TTFTs from the rows of this run, made while the machine was idle")
-      .type_name("FILE");
-  c.add_option("--plot", o->plot,
-               "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep")
-      .type_name("FILE");
-  c.add_option("--threads", o->threads, "0: as many as there are").capture_default_str();
-  c.add_flag("--restart", o->restart, "discard the rows of an interrupted run");
-  c.add_flag("--json", o->json, "as one JSON object");
+  c.add("--needles N", o->needles,
+        "sentences with a number to find, each in a made-up haystack of its own");
+  c.add("--seed", o->seed, "of the haystacks");
+  c.add("--method METHODS", o->methods,
+        "methods; {keep} in one, or its missing share, stands for each --keep");
+  c.add("--keep F,...", o->rates, "keep rates");
+  c.add("--samples N", o->samples, "windows of each text");
+  c.add("--prompt-len", o->prompt_len, "tokens before what is compared");
+  c.add("--continuation TOKENS", o->continuation, "tokens of a text that are compared");
+  c.add("--csv", o->csv, "the rows; an interrupted run goes on in it").required();
+  c.add("--times FILE", o->times,
+        "take the TTFTs from the rows of this run, made while the machine was idle");
+  c.add("--plot", o->plot,
+        "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep");
+  c.add("--threads", o->threads);
+  c.add("--restart", o->restart);
+  c.add("--json", o->json);
   c.callback([o, &globals] { validate_quality(*o, globals); });
 }
 

@@ -40,7 +40,7 @@ TEST_CASE("documents: the manual page has every command and option of the progra
   CHECK(man.output.starts_with(".TH KVCAST 1 "));
   for (const char* part :
        {".SH SYNOPSIS", ".SH EXIT STATUS", ".SS kvcast estimate\n", ".SS kvcast choose slim\n",
-        ".SS kvcast simulate prefill\n", ".SS kvcast report\n", "\\fB\\-\\-prompt\\-len\\fR",
+        ".SS kvcast simulate prefill\n", ".SS kvcast report\n", "\\fB\\-p, \\-\\-prompt\\-len\\fR",
         "\\fB\\-q, \\-\\-quiet\\fR", "kvcast man >kvcast.1"}) {
     CAPTURE(part);
     CHECK(man.output.find(part) != std::string::npos);

@@ -1,0 +1,18 @@
+/// The table of flags: each that more than one command takes, with its words told once.
+#pragma once
+
+#include <string>
+
+namespace kvcast::cli {
+
+struct FlagWords {
+  std::string names;  ///< "--prompt-len,-p"
+  std::string value;  ///< "TOKENS"; empty: none, or what the parser makes of its type
+  std::string help;
+};
+
+/// Of a flag as Command::add takes it: "--prompt-len", "--output,-o FILE.json". What `flag` and
+/// `help` leave out is the table's.
+FlagWords flag_words(const std::string& flag, const std::string& help);
+
+}  // namespace kvcast::cli
