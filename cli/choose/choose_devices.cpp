@@ -1,10 +1,9 @@
-#include "cli/choose/choose_devices.h"
-
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "cli/choose/choose_parts.h"
+#include "cli/frame/result.h"
 #include "cli/simulate/parallel_options.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -13,7 +12,6 @@
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using search::DeviceCount;
 
 struct Options {
@@ -34,59 +32,58 @@ void choose(const Options& o, const Globals& globals) {
   const std::vector<DeviceCount> counts =
       search::choose_devices(runahead, context, most, least_gain);
   std::size_t chosen = 1;
-  ordered_json rows = ordered_json::array();
-  std::vector<std::string> columns{"devices",    "TTFT", "speed-up", "of ideal",
-                                   "even parts", "TSP",  ""};
-  if (o.break_even) columns.insert(columns.end(), {"from a link of", "from a prompt of"});
-  Table table(columns);
   for (const DeviceCount& c : counts) {
     if (c.pays_off) chosen = c.devices;
+  }
+  const ordered_json rows = rows_of(counts, [&](const DeviceCount& c) {
     ordered_json row{{"devices", c.devices},
                      {"ttft_s", c.found.ttft_s},
                      {"lower_bound_s", *c.found.lower_bound_s},
                      {"even_ttft_s", c.found.even_ttft_s},
-                     {"tsp_ttft_s", nullptr},
+                     {"tsp_ttft_s", or_null(c.tsp_ttft_s)},
                      {"ttft_speedup", c.speedup},
                      {"pays_off", c.pays_off},
                      {"partition_tokens", c.found.tokens}};
-    if (c.tsp_ttft_s) row["tsp_ttft_s"] = *c.tsp_ttft_s;
-    std::vector<std::string> cells{
-        std::to_string(c.devices),
-        format_quantity(c.found.ttft_s, Dimension::Seconds),
-        fmt::format("{:.2f}", c.speedup),
-        fmt::format("{:.0f} %", 100 * c.speedup / static_cast<double>(c.devices)),
-        format_quantity(c.found.even_ttft_s, Dimension::Seconds),
-        c.tsp_ttft_s ? format_quantity(*c.tsp_ttft_s, Dimension::Seconds) : "",
-        c.pays_off ? "pays off" : ""};
-    if (o.break_even) {
-      row["break_even_link_bytes_per_s"] = row["break_even_prompt_len"] = nullptr;
-      cells.resize(columns.size());
-      if (c.devices > 1) {
-        const search::BreakEven from = search::break_even(runahead, context, c.devices, least_gain);
-        cells[7] = cells[8] = "none";
-        if (from.link_bytes_per_s) {
-          row["break_even_link_bytes_per_s"] = *from.link_bytes_per_s;
-          cells[7] = format_quantity(*from.link_bytes_per_s, Dimension::BytesPerSecond);
-        }
-        if (from.context) {
-          row["break_even_prompt_len"] = *from.context;
-          cells[8] = fmt::format("{} tokens", *from.context);
-        }
-      }
-    }
-    rows.push_back(row);
-    table.add(cells);
-  }
-  if (!o.json) {
-    print_text(table.text());
+    if (!o.break_even) return row;
+    search::BreakEven from;
+    if (c.devices > 1) from = search::break_even(runahead, context, c.devices, least_gain);
+    row["break_even_link_bytes_per_s"] = or_null(from.link_bytes_per_s);
+    row["break_even_prompt_len"] = or_null(from.context);
+    return row;
+  });
+  if (o.json) {
+    print_json({{"prompt_len", context},
+                {"link_bytes_per_s", runahead.link().bytes_per_s},
+                {"link_latency_s", runahead.link().latency_s},
+                {"min_gain", least_gain},
+                {"devices", chosen},
+                {"rows", rows}});
     return;
   }
-  print_json({{"prompt_len", context},
-              {"link_bytes_per_s", runahead.link().bytes_per_s},
-              {"link_latency_s", runahead.link().latency_s},
-              {"min_gain", least_gain},
-              {"devices", chosen},
-              {"rows", rows}});
+  std::vector<Column> columns{
+      {"devices", "devices"},
+      {"TTFT", "ttft_s", in_seconds},
+      {"speed-up", "ttft_speedup", in("{:.2f}")},
+      {"of ideal", "",
+       [](const ordered_json& row) {
+         return fmt::format("{:.0f} %",
+                            100 * row["ttft_speedup"].get<double>() / row["devices"].get<double>());
+       }},
+      {"even parts", "even_ttft_s", in_seconds},
+      {"TSP", "tsp_ttft_s", in_seconds},
+      {"", "pays_off", if_true("pays off")}};
+  if (o.break_even) {
+    const auto from = [](const char* key, const Words& words) {
+      return [=](const ordered_json& row) {
+        if (row["devices"] == 1) return std::string();
+        return row[key].is_null() ? "none" : words(row[key]);
+      };
+    };
+    columns.push_back(
+        {"from a link of", "", from("break_even_link_bytes_per_s", in_bytes_per_second)});
+    columns.push_back({"from a prompt of", "", from("break_even_prompt_len", in("{:.0f} tokens"))});
+  }
+  print_text(table_text(columns, rows));
 }
 
 }  // namespace

@@ -1,23 +1,19 @@
-#include "cli/choose/choose_keep_rate.h"
-
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/csv_output.h"
+#include "cli/choose/choose_parts.h"
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
-#include "model/io/files/csv_writer.h"
 #include "search/keep_rate_choice.h"
 
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using search::KeepRate;
 
 /// Shown beside the answer; those of the authors' configurations (config_pX.yaml).
@@ -33,8 +29,7 @@ struct Options {
   std::string reuse;
   std::optional<double> target_speedup;
   std::optional<double> keep;
-  std::string csv;
-  bool json = false;
+  RowsOutput output;
 };
 
 MethodSpec method_of(const Options& o) {
@@ -61,28 +56,24 @@ ordered_json rate_json(const KeepRate& r) {
 }
 
 /// `chosen`: the first row is the answer; else there is none.
-void write_csv(const std::string& path, const std::vector<KeepRate>& rates, bool chosen) {
-  CsvWriter csv(csv_target(path), {"chosen", "keep", "kept_tokens", "ttft_s", "ttft_speedup",
-                                   "overhead_s", "kv_cache_bytes", "fits"});
-  for (const KeepRate& r : rates) {
-    csv.cell(chosen && &r == rates.data());
-    csv.cell(r.keep).cell(r.kept_tokens).cell(r.ttft_s).cell(r.ttft_speedup).cell(r.overhead_s);
-    csv.cell(r.kv_cache_bytes).cell(r.fits);
-    csv.end_row();
-  }
-  csv.commit();
+void write_csv(const std::string& path, ordered_json rows, bool chosen) {
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["chosen"] = chosen && i == 0;
+  write_rows_csv(path,
+                 columns_of({"chosen", "keep", "kept_tokens", "ttft_s", "ttft_speedup",
+                             "overhead_s", "kv_cache_bytes", "fits"}),
+                 rows);
 }
 
-std::string rates_text(const std::vector<KeepRate>& rates) {
-  Table table({"keep", "tokens", "TTFT", "of it before", "speed-up", "KV cache", "memory"});
-  for (const KeepRate& r : rates) {
-    table.add({fmt::format("{:.3g}", r.keep), std::to_string(r.kept_tokens),
-               format_quantity(r.ttft_s, Dimension::Seconds),
-               format_quantity(r.overhead_s, Dimension::Seconds),
-               fmt::format("{:.2f}x", r.ttft_speedup),
-               format_quantity(r.kv_cache_bytes, Dimension::Bytes), r.fits ? "fits" : "too large"});
-  }
-  return table.text();
+std::string rates_text(const ordered_json& rows) {
+  return table_text(
+      {{"keep", "keep", in("{:.3g}")},
+       {"tokens", "kept_tokens"},
+       {"TTFT", "ttft_s", in_seconds},
+       {"of it before", "overhead_s", in_seconds},
+       {"speed-up", "ttft_speedup", in("{:.2f}x")},
+       {"KV cache", "kv_cache_bytes", in_bytes},
+       {"memory", "fits", [](const ordered_json& fits) { return fits ? "fits" : "too large"; }}},
+      rows);
 }
 
 void run(const Options& o, const Globals& globals) {
@@ -90,7 +81,7 @@ void run(const Options& o, const Globals& globals) {
     throw Error("choose keep-rate", o.keep ? "both --target-speedup and --keep" : "neither",
                 "--target-speedup X, or --keep F for the speed-up of that share");
   }
-  check_rows_alone(o.csv, {{"--json", o.json}});
+  o.output.check();
   search::KeepRateRequest request;
   request.configuration = parse_configuration(o.request, globals.catalog());
   request.method = method_of(o);
@@ -110,13 +101,14 @@ void run(const Options& o, const Globals& globals) {
                    "prefill takes {} of the {} at keep 0.1",
                    *o.target_speedup, format_quantity(rates[0].overhead_s, Dimension::Seconds),
                    format_quantity(rates[0].ttft_s, Dimension::Seconds));
-  if (!o.csv.empty()) write_csv(o.csv, rates, answer.has_value());
-  if (o.csv == "-") {
+  const ordered_json rows = rows_of(rates, rate_json);
+  if (!o.output.csv.empty()) write_csv(o.output.csv, rows, answer.has_value());
+  if (o.output.csv_is_stdout()) {
     if (!reason.empty()) globals.say(reason);
     return;
   }
-  if (!o.json) {
-    print_text(rates_text(rates) + (reason.empty() ? "" : reason + "\n"));
+  if (!o.output.json) {
+    print_text(rates_text(rows) + (reason.empty() ? "" : reason + "\n"));
     return;
   }
   ordered_json j{
@@ -128,8 +120,7 @@ void run(const Options& o, const Globals& globals) {
   if (o.target_speedup) j["target_speedup"] = *o.target_speedup;
   j["choice"] = answer ? rate_json(*answer) : ordered_json(nullptr);
   if (!answer) j["reason"] = reason;
-  j["rows"] = ordered_json::array();
-  for (const KeepRate& r : rates) j["rows"].push_back(rate_json(r));
+  j["rows"] = rows;
   print_json(j);
 }
 
@@ -155,8 +146,7 @@ void add_choose_keep_rate(Command choose, const Globals& globals) {
         "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill");
   c.add("--target-speedup X", o->target_speedup, "of TTFT over the plain base");
   c.add("--keep F", o->keep, "share of the tokens");
-  c.add("--csv", o->csv, "write the rows, which one is chosen; - is stdout");
-  c.add("--json", o->json);
+  o->output.add_to(c, "write the rows, which one is chosen; - is stdout");
   c.callback([o, &globals] { run(*o, globals); });
 }
 

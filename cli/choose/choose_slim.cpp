@@ -1,42 +1,28 @@
-#include "cli/choose/choose_slim.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/csv_output.h"
+#include "cli/choose/choose_parts.h"
+#include "cli/choose/ranking.h"
 #include "cli/frame/request_options.h"
-#include "model/base/quantity.h"
-#include "model/io/files/csv_writer.h"
 #include "search/slim_choice.h"
 
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using search::PaysOff;
 using search::SlimCandidate;
 
 struct Options {
   RequestOptions request;
-  std::string csv;
-  bool json = false;
+  RowsOutput output;
 };
 
 ordered_json range_json(const PaysOff& range) {
-  ordered_json to = nullptr;
-  if (range.to) to = *range.to;
-  return {{"from", range.from}, {"to", to}};
-}
-
-ordered_json all_json(const std::vector<PaysOff>& ranges) {
-  ordered_json all = ordered_json::array();
-  for (const PaysOff& range : ranges) all.push_back(range_json(range));
-  return all;
+  return {{"from", range.from}, {"to", or_null(range.to)}};
 }
 
 ordered_json first_json(const std::vector<PaysOff>& ranges) {
@@ -59,114 +45,56 @@ ordered_json candidate_json(const SlimCandidate& c) {
     // Where it pays off first, and all stretches: near the break-even there may be several.
     j["break_even_batch"] = first_json(c.batches);
     j["break_even_context"] = first_json(c.contexts);
-    j["faster_batches"] = all_json(c.batches);
-    j["faster_contexts"] = all_json(c.contexts);
+    j["faster_batches"] = rows_of(c.batches, range_json);
+    j["faster_contexts"] = rows_of(c.contexts, range_json);
   }
   return j;
 }
 
-std::string ranges_text(const SlimCandidate& c, const std::vector<PaysOff>& ranges) {
+/// Stretches in words, the first three of them.
+std::string in_ranges(const ordered_json& ranges) {
   constexpr std::size_t most_shown = 3;
-  if (c.method == "plain") return "";
   if (ranges.empty()) return "never";
   std::string text;
   for (std::size_t i = 0; i < std::min(ranges.size(), most_shown); ++i) {
     if (i > 0) text += ", ";
-    text += ranges[i].to ? fmt::format("{} to {}", ranges[i].from, *ranges[i].to)
-                         : fmt::format("from {}", ranges[i].from);
+    text += ranges[i]["to"].is_null()
+                ? fmt::format("from {}", ranges[i]["from"].dump())
+                : fmt::format("{} to {}", ranges[i]["from"].dump(), ranges[i]["to"].dump());
   }
   if (ranges.size() > most_shown) text += fmt::format(", {} more", ranges.size() - most_shown);
   return text;
 }
 
 /// "1-15;40-" of two stretches, the second without an end.
-std::string ranges_cell(const std::vector<PaysOff>& ranges) {
+std::string in_csv_ranges(const ordered_json& ranges) {
   std::string text;
-  for (const PaysOff& r : ranges) {
+  for (const ordered_json& r : ranges) {
     if (!text.empty()) text += ';';
-    text += fmt::format("{}-{}", r.from, r.to ? std::to_string(*r.to) : "");
+    text += r["from"].dump() + "-" + (r["to"].is_null() ? "" : r["to"].dump());
   }
   return text;
 }
 
-std::string table_text(const std::vector<SlimCandidate>& candidates) {
-  Table table({"rank", "method", "a token", "speed-up", "TTFT", "cross phase", "KV cache", "of all",
-               "memory", "faster at batch", "faster at context", ""});
-  std::string rejected;
-  std::uint64_t rank = 0;
-  for (const SlimCandidate& c : candidates) {
-    if (!c.rejected.empty()) {
-      rejected += "rejected: " + c.method + ": " + c.rejected + "\n";
-      continue;
-    }
-    std::string note = c.fits ? "" : "does not fit";
-    if (c.shared_cache_on_chip) {
-      note += std::string(note.empty() ? "" : ", ") +
-              (*c.shared_cache_on_chip ? "shared cache on chip" : "shared cache off chip");
-    }
-    table.add({std::to_string(++rank), c.method, format_quantity(c.tpot_s, Dimension::Seconds),
-               fmt::format("{:.3f}", c.tpot_speedup), format_quantity(c.ttft_s, Dimension::Seconds),
-               c.cross_phase_s > 0 ? format_quantity(c.cross_phase_s, Dimension::Seconds) : "",
-               format_quantity(c.kv_cache_bytes, Dimension::Bytes),
-               fmt::format("{:.3g}", c.kv_cache_ratio),
-               format_quantity(c.peak_memory_bytes, Dimension::Bytes), ranges_text(c, c.batches),
-               ranges_text(c, c.contexts), note});
-  }
-  const auto is_open = [](const SlimCandidate& c) {
-    const auto open = [](const PaysOff& r) { return !r.to; };
-    return std::any_of(c.batches.begin(), c.batches.end(), open) ||
-           std::any_of(c.contexts.begin(), c.contexts.end(), open);
-  };
-  std::string end;
-  if (std::any_of(candidates.begin(), candidates.end(), is_open)) {
-    end = fmt::format("\"from\": to the end of the search, batch {} and context {}\n",
-                      search::most_batches, search::most_context);
-  }
-  return table.text() + rejected + end;
+std::string in_notes(const ordered_json& row) {
+  std::string note = row["fits"].get<bool>() ? "" : "does not fit";
+  if (!row.contains("shared_cache_on_chip")) return note;
+  return note + (note.empty() ? "" : ", ") +
+         (row["shared_cache_on_chip"].get<bool>() ? "shared cache on chip"
+                                                  : "shared cache off chip");
 }
 
-void write_csv(const std::string& path, const std::vector<SlimCandidate>& candidates) {
-  CsvWriter csv(
-      csv_target(path),
-      {"rank", "method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s", "kv_cache_bytes",
-       "kv_cache_ratio", "peak_memory_bytes", "fits", "break_even_batch", "last_batch",
-       "break_even_context", "last_context", "faster_batches", "faster_contexts", "rejected"});
-  std::uint64_t rank = 0;
-  for (const SlimCandidate& c : candidates) {
-    if (c.rejected.empty()) {
-      csv.cell(++rank);
-    } else {
-      csv.missing_cell();
-    }
-    csv.cell(c.method);
-    if (c.rejected.empty()) {
-      csv.cell(c.tpot_s).cell(c.tpot_speedup).cell(c.ttft_s).cell(c.cross_phase_s);
-      csv.cell(c.kv_cache_bytes).cell(c.kv_cache_ratio).cell(c.peak_memory_bytes);
-      csv.cell(c.fits ? "true" : "false");
-    } else {
-      for (int i = 0; i < 8; ++i) csv.missing_cell();
-    }
-    for (const auto* ranges : {&c.batches, &c.contexts}) {
-      if (!ranges->empty()) {
-        csv.cell(ranges->front().from);
-      } else {
-        csv.missing_cell();
-      }
-      if (!ranges->empty() && ranges->front().to) {
-        csv.cell(*ranges->front().to);
-      } else {
-        csv.missing_cell();
-      }
-    }
-    csv.cell(ranges_cell(c.batches)).cell(ranges_cell(c.contexts));
-    csv.cell(c.rejected);
-    csv.end_row();
-  }
-  csv.commit();
+/// Whether any candidate is faster up to the end of the search.
+bool has_open_end(const std::vector<SlimCandidate>& candidates) {
+  const auto open = [](const PaysOff& r) { return !r.to; };
+  return std::any_of(candidates.begin(), candidates.end(), [&](const SlimCandidate& c) {
+    return std::any_of(c.batches.begin(), c.batches.end(), open) ||
+           std::any_of(c.contexts.begin(), c.contexts.end(), open);
+  });
 }
 
 void choose(const Options& o, const Globals& globals) {
-  check_rows_alone(o.csv, {{"--json", o.json}});
+  o.output.check();
   const Catalog catalog = globals.catalog();
   const roofline::Configuration configuration = parse_configuration(o.request, catalog);
   const roofline::DesignPoint point = parse_sizes(o.request, configuration.architecture);
@@ -174,24 +102,42 @@ void choose(const Options& o, const Globals& globals) {
   for (const std::string& line : roofline::context_warnings(configuration.architecture, point)) {
     globals.warn(line);
   }
-  if (!o.csv.empty()) write_csv(o.csv, candidates);
-  if (o.csv == "-") return;
-  if (!o.json) {
-    print_text(table_text(candidates));
-    return;
+  Ranking ranking;
+  ranking.head = {{"model", configuration.architecture.name},
+                  {"hardware", configuration.hardware.name},
+                  {"batch", point.batch},
+                  {"prompt_len", point.prompt_len},
+                  {"output_len", point.output_len}};
+  ranking.rows = rows_of(candidates, candidate_json);
+  ranking.table = {{"rank", "#"},
+                   {"method", "method"},
+                   {"a token", "tpot_s", in_seconds},
+                   {"speed-up", "tpot_speedup", in("{:.3f}")},
+                   {"TTFT", "ttft_s", in_seconds},
+                   {"cross phase", "cross_phase_s",
+                    [](const ordered_json& s) { return s > 0 ? in_seconds(s) : ""; }},
+                   {"KV cache", "kv_cache_bytes", in_bytes},
+                   {"of all", "kv_cache_ratio", in("{:.3g}")},
+                   {"memory", "peak_memory_bytes", in_bytes},
+                   {"faster at batch", "faster_batches", in_ranges},
+                   {"faster at context", "faster_contexts", in_ranges},
+                   {"", "", in_notes}};
+  ranking.csv = columns_of({"method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s",
+                            "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes", "fits"});
+  ranking.csv.insert(ranking.csv.begin(), {"rank", "#"});
+  ranking.csv.insert(ranking.csv.end(), {{"break_even_batch", "/break_even_batch/from"},
+                                         {"last_batch", "/break_even_batch/to"},
+                                         {"break_even_context", "/break_even_context/from"},
+                                         {"last_context", "/break_even_context/to"},
+                                         {"faster_batches", "faster_batches", in_csv_ranges},
+                                         {"faster_contexts", "faster_contexts", in_csv_ranges},
+                                         {"rejected", "reason"}});
+  ranking.rejected = [](const ordered_json& row) { return row["method"].get<std::string>(); };
+  if (has_open_end(candidates)) {
+    ranking.note = fmt::format("\"from\": to the end of the search, batch {} and context {}\n",
+                               search::most_batches, search::most_context);
   }
-  ordered_json rows = ordered_json::array();
-  ordered_json rejected = ordered_json::array();
-  for (const SlimCandidate& c : candidates) {
-    (c.rejected.empty() ? rows : rejected).push_back(candidate_json(c));
-  }
-  print_json({{"model", configuration.architecture.name},
-              {"hardware", configuration.hardware.name},
-              {"batch", point.batch},
-              {"prompt_len", point.prompt_len},
-              {"output_len", point.output_len},
-              {"rows", rows},
-              {"rejected", rejected}});
+  print_ranking(ranking, o.output);
 }
 
 }  // namespace
@@ -211,8 +157,7 @@ void add_choose_slim(Command command, const Globals& globals) {
   o->request.add_choice_flags_to(c);
   c.add("--prompt-len", o->request.prompt_len, "prompt tokens; encoder-decoder: encoder length");
   c.add("--output-len", o->request.output_len);
-  c.add("--csv", o->csv);
-  c.add("--json", o->json);
+  o->output.add_to(c);
   c.callback([o, &globals] { choose(*o, globals); });
 }
 
