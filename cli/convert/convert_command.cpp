@@ -4,11 +4,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/convert/convert_options.h"
 #include "cli/convert/convert_parts.h"
-#include "cli/frame/command.h"
 #include "cli/frame/request_options.h"
 #include "cli/run/run_inputs.h"
 #include "model/base/error.h"
@@ -17,8 +15,6 @@
 
 namespace kvcast::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct MlkvOptions {
   ConvertOptions common;
@@ -61,19 +57,15 @@ ordered_json mlkv_json(const MlkvOptions& o, const MlkvReport& r) {
 }
 
 std::string mlkv_text(const MlkvReport& r) {
-  const auto row = [](const char* what, std::uint64_t before, std::uint64_t after) {
-    return std::vector<std::string>{what, std::to_string(before), std::to_string(after)};
-  };
   const LayerShape& before = r.before.decoder.layers.front();
   const LayerShape& after = r.after.decoder.layers.front();
-  Table table({"", "before", "after"});
-  table.add(row("key-value layers", r.before.decoder.layers.size(), r.groups.size()));
-  table.add(row("key-value heads in each", before.heads.num_key_value_heads,
-                after.heads.num_key_value_heads));
-  table.add(row("MLP width", before.intermediate_size, after.intermediate_size));
-  table.add(row("parameters", r.parameters_before, r.parameters_after));
-  table.add({"KV cache", "1", fmt::format("{:.4g}", r.kv_cache_ratio)});
-  return table.text() + "layers merged into the first of each: " + owned_layers(r) + "\n";
+  return changes_text({changed("key-value layers", r.before.decoder.layers.size(), r.groups.size()),
+                       changed("key-value heads in each", before.heads.num_key_value_heads,
+                               after.heads.num_key_value_heads),
+                       changed("MLP width", before.intermediate_size, after.intermediate_size),
+                       changed("parameters", r.parameters_before, r.parameters_after)},
+                      r.kv_cache_ratio) +
+         "layers merged into the first of each: " + owned_layers(r) + "\n";
 }
 
 void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
@@ -84,11 +76,9 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
   conversion.merge = parse_flag("--merge", o.merge, parse_layer_merge);
   conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
   const Checkpoint checkpoint(o.common.in);
-  MlkvReport report;
-  {
-    ConvertProgress progress(globals.quiet);
-    report = convert_to_mlkv(checkpoint, o.common.out, conversion, std::ref(progress));
-  }
+  const MlkvReport report = with_progress(globals, [&](auto progress) {
+    return convert_to_mlkv(checkpoint, o.common.out, conversion, progress);
+  });
   say_copied(globals, o.common, report);
   if (o.common.json) {
     print_json(mlkv_json(o, report));

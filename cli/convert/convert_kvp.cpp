@@ -4,7 +4,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/convert/convert_options.h"
 #include "cli/convert/convert_parts.h"
@@ -19,8 +18,6 @@
 
 namespace kvcast::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct KvpOptions {
   ConvertOptions common;
@@ -66,15 +63,18 @@ ordered_json kvp_json(const KvpOptions& o, const KvpFitReport& r) {
 std::string kvp_text(const KvpFitReport& r) {
   std::string text;
   if (!r.key_layers.empty()) {
-    Table table({"layer", "from", "key L1", "key R2", "value L1", "value R2"});
-    for (std::size_t i = 0; i < r.key_layers.size(); ++i) {
-      const auto number = [](double x) { return fmt::format("{:.4g}", x); };
-      table.add({std::to_string(i), std::to_string(r.config.map[i]), number(r.key_layers[i].l1),
-                 number(r.key_layers[i].r2), number(r.value_layers[i].l1),
-                 number(r.value_layers[i].r2)});
-    }
-    text = table.text() + fmt::format("fitted on {} tokens, errors measured on {} others\n",
-                                      r.fitted_tokens, r.held_out_tokens);
+    ordered_json rows = errors_json(r.key_layers, r.value_layers);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["from"] = r.config.map[i];
+    const Words number = in("{:.4g}");
+    text = table_text({{"layer", "index"},
+                       {"from", "from"},
+                       {"key L1", "key_l1", number},
+                       {"key R2", "key_r2", number},
+                       {"value L1", "value_l1", number},
+                       {"value R2", "value_r2", number}},
+                      rows) +
+           fmt::format("fitted on {} tokens, errors measured on {} others\n", r.fitted_tokens,
+                       r.held_out_tokens);
   }
   return text + fmt::format("predictor of {} parameters\n", r.parameters);
 }
@@ -133,13 +133,10 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   const auto text = o.identity ? std::vector<execute::TokenId>()
                                : read_pair_text("--fit", o.text, base, auxiliary, globals);
   check_pair_tokenizers(base, auxiliary);
-  KvpFitReport report;
-  if (o.identity) {
-    report = write_identity_predictor(base, auxiliary, o.common.out, fit);
-  } else {
-    ConvertProgress progress(globals.quiet);
-    report = fit_predictor(base, auxiliary, text, o.common.out, fit, std::ref(progress));
-  }
+  const KvpFitReport report = with_progress(globals, [&](auto progress) {
+    return o.identity ? write_identity_predictor(base, auxiliary, o.common.out, fit)
+                      : fit_predictor(base, auxiliary, text, o.common.out, fit, progress);
+  });
   warn_of_misfits(report, globals);
   if (!csv.empty()) reports::write_prediction_csv(report, csv);
   const auto draw = [&](auto plot_of, const std::string& picture) {

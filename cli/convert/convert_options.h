@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
-#include "cli/frame/command.h"
+#include <fmt/format.h>
+
 #include "cli/frame/progress_bar.h"
+#include "cli/frame/result.h"
 #include "model/base/stopwatch.h"
 #include "model/convert/conversion_source.h"
 
@@ -42,6 +45,24 @@ class ConvertProgress {
   ProgressBar bar_;
   Stopwatch watch_;
 };
+
+/// The command's work, with a progress bar: convert(on_progress).
+template <typename Convert>
+auto with_progress(const Globals& globals, const Convert& convert) {
+  ConvertProgress progress(globals.quiet);
+  return convert(std::ref(progress));
+}
+
+/// A row of a table of what a conversion changed.
+inline ordered_json changed(const std::string& what, std::uint64_t before, std::uint64_t after) {
+  return {{"what", what}, {"before", before}, {"after", after}};
+}
+/// With the ratio of the KV cache below.
+inline std::string changes_text(ordered_json rows, double kv_cache_ratio) {
+  rows.push_back(
+      {{"what", "KV cache"}, {"before", 1}, {"after", fmt::format("{:.4g}", kv_cache_ratio)}});
+  return table_text({{"", "what"}, {"before", "before"}, {"after", "after"}}, rows);
+}
 
 /// Says so when there was no tokenizer to take along.
 inline void say_copied(const Globals& globals, const ConvertOptions& o,

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/convert/convert_options.h"
 #include "cli/convert/convert_parts.h"
@@ -11,8 +10,6 @@
 
 namespace kvcast::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct PruneOptions {
   ConvertOptions common;
@@ -33,12 +30,10 @@ ordered_json prune_json(const PruneOptions& o, const ConversionReport& r) {
 }
 
 std::string prune_text(const ConversionReport& r) {
-  const auto number = [](std::uint64_t x) { return std::to_string(x); };
-  Table table({"", "before", "after"});
-  table.add({"layers", number(r.before.num_hidden_layers()), number(r.after.num_hidden_layers())});
-  table.add({"parameters", number(r.parameters_before), number(r.parameters_after)});
-  table.add({"KV cache", "1", fmt::format("{:.4g}", r.kv_cache_ratio)});
-  return table.text() + fmt::format("kept layers: {}\n", fmt::join(r.after.pruning.kept, ", "));
+  return changes_text({changed("layers", r.before.num_hidden_layers(), r.after.num_hidden_layers()),
+                       changed("parameters", r.parameters_before, r.parameters_after)},
+                      r.kv_cache_ratio) +
+         fmt::format("kept layers: {}\n", fmt::join(r.after.pruning.kept, ", "));
 }
 
 void convert_prune(const PruneOptions& o, const Globals& globals) {
@@ -48,11 +43,9 @@ void convert_prune(const PruneOptions& o, const Globals& globals) {
     return parse_kept_layers(text, checkpoint.architecture().num_hidden_layers());
   });
   conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
-  ConversionReport report;
-  {
-    ConvertProgress progress(globals.quiet);
-    report = convert_to_pruned(checkpoint, o.common.out, conversion, std::ref(progress));
-  }
+  const ConversionReport report = with_progress(globals, [&](auto progress) {
+    return convert_to_pruned(checkpoint, o.common.out, conversion, progress);
+  });
   say_copied(globals, o.common, report);
   if (o.common.json) {
     print_json(prune_json(o, report));

@@ -25,8 +25,6 @@
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
-
 struct SlimOptions {
   ConvertOptions common;
   RunInputs calibration;
@@ -278,11 +276,9 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
   const Checkpoint checkpoint(o.common.in);
   const Calibration calibration = read_calibration(o, checkpoint);
   conversion.calibration = calibration.request;
-  SlimReport report;
-  {
-    ConvertProgress progress(globals.quiet);
-    report = convert_to_slim(checkpoint, o.common.out, conversion, std::ref(progress));
-  }
+  const SlimReport report = with_progress(globals, [&](auto progress) {
+    return convert_to_slim(checkpoint, o.common.out, conversion, progress);
+  });
   for (const std::string& line : calibration.warnings) globals.warn(line);
   std::string no_tokenizer;
   const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);

@@ -8,10 +8,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/command.h"
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "cli/simulate/parallel_options.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
@@ -24,7 +23,6 @@ namespace kvcast::cli {
 namespace {
 
 using measure::ErrorBars;
-using nlohmann::ordered_json;
 using roofline::BreakdownRow;
 using roofline::Configuration;
 using roofline::DesignPoint;
@@ -81,17 +79,14 @@ std::vector<std::pair<std::string, double>> parts_of(const Estimate& e) {
   return parts;
 }
 
-ordered_json factors_json(const std::vector<roofline::UsedFactor>& factors) {
-  ordered_json rows = ordered_json::array();
-  for (const roofline::UsedFactor& f : factors) {
-    rows.push_back({{"name", f.name},
-                    {"peak", f.peak},
-                    {"factor", f.factor},
-                    {"source", f.source},
-                    {"reference", f.reference}});
-    if (!f.by_length.empty()) rows.back()["by_length"] = roofline::by_length_json(f.by_length);
-  }
-  return rows;
+ordered_json factor_json(const roofline::UsedFactor& f) {
+  ordered_json j{{"name", f.name},
+                 {"peak", f.peak},
+                 {"factor", f.factor},
+                 {"source", f.source},
+                 {"reference", f.reference}};
+  if (!f.by_length.empty()) j["by_length"] = roofline::by_length_json(f.by_length);
+  return j;
 }
 
 /// The kinds of source that the estimate rests on, each once.
@@ -108,27 +103,25 @@ std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& facto
   return kinds;
 }
 
-ordered_json breakdown_json(const std::vector<BreakdownRow>& rows) {
-  ordered_json list = ordered_json::array();
-  for (const BreakdownRow& r : rows) {
-    const auto count = static_cast<double>(r.count);
-    list.push_back(
-        {{"pass", r.pass},
-         {"phase", r.group.phase},
-         {"label", r.group.label},
-         {"operator", r.group.op},
-         {"count", r.count},
-         {"flops", count_json(count * static_cast<double>(r.time.flops.count))},
-         {"bytes", count_json(count * static_cast<double>(r.time.bytes.count))},
-         {"bytes_read_again", count_json(count * static_cast<double>(r.time.bytes_reread.count))},
-         {"bytes_spared", count_json(count * static_cast<double>(r.time.bytes_hit_on_chip.count))},
-         {"bytes_on_chip", count_json(count * static_cast<double>(r.time.bytes_on_chip.count))},
-         {"compute_s", count * r.time.compute.value},
-         {"memory_s", count * r.time.memory.value},
-         {"seconds", r.total.value},
-         {"bound", roofline::name(r.time.bound)}});
-  }
-  return list;
+ordered_json operator_json(const BreakdownRow& r) {
+  const auto count = static_cast<double>(r.count);
+  const auto all = [&](std::uint64_t of_one) {
+    return count_json(count * static_cast<double>(of_one));
+  };
+  return {{"pass", r.pass},
+          {"phase", r.group.phase},
+          {"label", r.group.label},
+          {"operator", r.group.op},
+          {"count", r.count},
+          {"flops", all(r.time.flops.count)},
+          {"bytes", all(r.time.bytes.count)},
+          {"bytes_read_again", all(r.time.bytes_reread.count)},
+          {"bytes_spared", all(r.time.bytes_hit_on_chip.count)},
+          {"bytes_on_chip", all(r.time.bytes_on_chip.count)},
+          {"compute_s", count * r.time.compute.value},
+          {"memory_s", count * r.time.memory.value},
+          {"seconds", r.total.value},
+          {"bound", roofline::name(r.time.bound)}};
 }
 
 /// Of one device and, where there are several, of the link between them.
@@ -161,10 +154,6 @@ ErrorBars error_bars(const Options& o, const Configuration& c, const PlacedEstim
                     others ? measure::Links::Others : measure::Links::OfHardware);
 }
 
-ordered_json bound_json(const std::optional<double>& bound) {
-  return bound ? ordered_json(*bound) : ordered_json(nullptr);
-}
-
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
                            const PlacedEstimator& placed, const ErrorBars& bars) {
   const Estimator& estimator = placed.one_device();
@@ -189,13 +178,13 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_speedup"] = e.ttft_speedup;
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
-  j["ttft_error_bound"] = bound_json(bars.ttft);
-  j["tpot_error_bound"] = bound_json(bars.tpot);
+  j["ttft_error_bound"] = or_null(bars.ttft);
+  j["tpot_error_bound"] = or_null(bars.tpot);
   j["ttft_error_rows"] = bars.ttft_rows;
   j["tpot_error_rows"] = bars.tpot_rows;
   j["error_bound_note"] = bars.note;
   j["rests_on"] = rests_on(factors);
-  j["factors"] = factors_json(factors);
+  j["factors"] = rows_of(factors, factor_json);
   j["warnings"] = estimator.warnings(p);
   return j;
 }
@@ -230,16 +219,14 @@ ordered_json devices_json(const PlacedPrefill& placed) {
   return list;
 }
 
-std::string devices_text(const PlacedPrefill& placed) {
-  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
-  Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
-  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
-    const simulate::ProcessUsage& usage = placed.run.processes[i];
-    table.add({std::to_string(i), std::to_string(placed.tokens[i]),
-               seconds(placed.helpers_s + usage.compute_s), seconds(usage.waiting_s),
-               seconds(usage.transfer_s), seconds(placed.helpers_s + placed.run.finish_s[i])});
-  }
-  return table.text();
+std::string devices_text(const ordered_json& devices) {
+  return table_text({{"device", "device"},
+                     {"tokens", "tokens"},
+                     {"compute", "compute_s", in_seconds},
+                     {"waiting", "waiting_s", in_seconds},
+                     {"transfer", "transfer_s", in_seconds},
+                     {"finish", "finish_s", in_seconds}},
+                    devices);
 }
 
 /// One device's operators; where several read the prompt, those of its helper passes and of a
@@ -297,17 +284,17 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
          fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
 }
 
-std::string breakdown_text(const std::vector<BreakdownRow>& rows) {
-  Table table({"pass", "phase", "label", "operator", "count", "GFLOP", "MB", "ms", "bound"});
-  for (const BreakdownRow& r : rows) {
-    const auto count = static_cast<double>(r.count);
-    table.add({r.pass, r.group.phase, r.group.label, r.group.op, std::to_string(r.count),
-               fmt::format("{:.3f}", count * static_cast<double>(r.time.flops.count) / 1e9),
-               fmt::format("{:.3f}", count * static_cast<double>(r.time.bytes.count) / 1e6),
-               fmt::format("{:.4f}", r.total.value * 1e3),
-               std::string(roofline::name(r.time.bound))});
-  }
-  return table.text();
+std::string breakdown_text(const ordered_json& operators) {
+  std::vector<Column> columns{{"pass", "pass"},
+                              {"phase", "phase"},
+                              {"label", "label"},
+                              {"operator", "operator"},
+                              {"count", "count"}};
+  columns.push_back({"GFLOP", "flops", in("{:.3f}", 1e-9)});
+  columns.push_back({"MB", "bytes", in("{:.3f}", 1e-6)});
+  columns.push_back({"ms", "seconds", in("{:.4f}", 1e3)});
+  columns.push_back({"bound", "bound"});
+  return table_text(columns, operators);
 }
 
 void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
@@ -359,17 +346,21 @@ void run(const Options& o, const Globals& globals) {
     }
     write_roofline(o.plot, c, p, one_device);
   }
+  ordered_json devices;
+  ordered_json breakdown;
+  if (o.breakdown && placed) devices = devices_json(*placed);
+  if (o.breakdown) breakdown = rows_of(operators(estimator, p), operator_json);
   if (o.json) {
     ordered_json j = estimate_json(c, p, e, estimator, bars);
     if (placed) add_placed_json(estimator, *placed, j);
-    if (o.breakdown && placed) j["devices"] = devices_json(*placed);
-    if (o.breakdown) j["breakdown"] = breakdown_json(operators(estimator, p));
+    if (!devices.is_null()) j["devices"] = devices;
+    if (o.breakdown) j["breakdown"] = breakdown;
     print_json(j);
     return;
   }
   print_text(estimate_text(c, p, e, used_factors(estimator), bars));
-  if (o.breakdown && placed) print_text("\n" + devices_text(*placed));
-  if (o.breakdown) print_text("\n" + breakdown_text(operators(estimator, p)));
+  if (!devices.is_null()) print_text("\n" + devices_text(devices));
+  if (o.breakdown) print_text("\n" + breakdown_text(breakdown));
 }
 
 }  // namespace

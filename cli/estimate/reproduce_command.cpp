@@ -3,13 +3,11 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/command.h"
 #include "cli/frame/csv_output.h"
+#include "cli/frame/result.h"
 #include "measure/validation.h"
 #include "model/base/error.h"
-#include "model/io/files/csv_writer.h"
 #include "reports/plot/output_check.h"
 #include "reports/plot/validation_plots.h"
 #include "reports/reproduce/reproduce.h"
@@ -19,7 +17,6 @@ namespace kvcast::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::ordered_json;
 using reports::PaperSummary;
 using reports::PublishedGap;
 using reports::PublishedTable;
@@ -29,9 +26,8 @@ using reports::TableKind;
 
 struct Options {
   std::vector<std::string> tables;
-  std::string csv;
+  RowsOutput output;
   std::string plot;
-  bool json = false;
   bool summary = false;
   bool errata = false;
 };
@@ -60,104 +56,107 @@ std::vector<PaperSummary> paper_summaries(const std::vector<Result>& results,
   return reports::summarize_papers(tables, summaries, gaps);
 }
 
-ordered_json result_json(const std::vector<Result>& results,
-                         const std::vector<PublishedGap>& gaps) {
-  ordered_json rows = ordered_json::array();
-  ordered_json summaries = ordered_json::array();
-  for (const Result& result : results) {
-    for (const ReproducedRow& r : result.rows) {
-      rows.push_back({{"table", result.table->name},
-                      {"source", r.source},
-                      {"cell", r.cell},
-                      {"published", r.published},
-                      {"ours", r.ours},
-                      {"relative_error", r.relative_error},
-                      {"verdict", verdict(r)},
-                      {"erratum", r.erratum},
-                      {"file", r.file}});
-    }
-    const ReproductionSummary& s = result.summary;
-    summaries.push_back({{"table", s.table},
-                         {"cells", s.cells},
-                         {"exact", s.exact},
-                         {"exact_agree", s.exact_agree},
-                         {"corrected", s.corrected},
-                         {"errata", s.errata},
-                         {"fitted", s.fitted},
-                         {"mape", s.mape},
-                         {"worst", s.worst}});
-  }
-  ordered_json papers = ordered_json::array();
-  for (const PaperSummary& p : paper_summaries(results)) {
-    papers.push_back({{"paper", p.group},
-                      {"title", p.title},
-                      {"tables", p.tables},
-                      {"exact", p.sums.exact},
-                      {"exact_agree", p.sums.exact_agree},
-                      {"corrected", p.sums.corrected},
-                      {"measured", p.sums.measured()},
-                      {"fitted", p.sums.fitted},
-                      {"mape", p.sums.mape},
-                      {"worst", p.sums.worst},
-                      {"errata", p.sums.errata}});
-  }
-  ordered_json left_out = ordered_json::array();
-  for (const PublishedGap& gap : gaps) {
-    left_out.push_back({{"file", gap.file}, {"claim", gap.claim}, {"reason", gap.reason}});
-  }
-  return {{"rows", rows}, {"summary", summaries}, {"papers", papers}, {"left_out", left_out}};
+ordered_json row_json(const PublishedTable& table, const ReproducedRow& r) {
+  return {{"table", table.name},      {"source", r.source},   {"cell", r.cell},
+          {"published", r.published}, {"ours", r.ours},       {"relative_error", r.relative_error},
+          {"verdict", verdict(r)},    {"erratum", r.erratum}, {"file", r.file}};
 }
 
-/// "-" is standard output, as under sweep.
-void write_csv(const std::string& path, const std::vector<Result>& results) {
-  CsvWriter csv(csv_target(path), {"table", "source", "cell", "published", "ours", "relative_error",
-                                   "verdict", "erratum", "file"});
+/// Of all tables.
+ordered_json rows_json(const std::vector<Result>& results) {
+  ordered_json rows = ordered_json::array();
   for (const Result& result : results) {
-    for (const ReproducedRow& r : result.rows) {
-      csv.cell(result.table->name).cell(r.source).cell(r.cell).cell(r.published).cell(r.ours);
-      csv.cell(r.relative_error).cell(verdict(r)).cell(r.erratum).cell(r.file);
-      csv.end_row();
-    }
+    for (const ReproducedRow& r : result.rows) rows.push_back(row_json(*result.table, r));
   }
-  csv.commit();
+  return rows;
+}
+
+ordered_json summary_json(const Result& result) {
+  const ReproductionSummary& s = result.summary;
+  return {{"table", s.table},         {"cells", s.cells},
+          {"exact", s.exact},         {"exact_agree", s.exact_agree},
+          {"corrected", s.corrected}, {"errata", s.errata},
+          {"fitted", s.fitted},       {"mape", s.mape},
+          {"worst", s.worst}};
+}
+
+ordered_json paper_json(const PaperSummary& p) {
+  return {{"paper", p.group},
+          {"title", p.title},
+          {"tables", p.tables},
+          {"exact", p.sums.exact},
+          {"exact_agree", p.sums.exact_agree},
+          {"corrected", p.sums.corrected},
+          {"measured", p.sums.measured()},
+          {"fitted", p.sums.fitted},
+          {"mape", p.sums.mape},
+          {"worst", p.sums.worst},
+          {"errata", p.sums.errata}};
+}
+
+ordered_json result_json(const std::vector<Result>& results,
+                         const std::vector<PublishedGap>& gaps) {
+  return {{"rows", rows_json(results)},
+          {"summary", rows_of(results, summary_json)},
+          {"papers", rows_of(paper_summaries(results), paper_json)},
+          {"left_out", rows_of(gaps, [](const PublishedGap& gap) -> ordered_json {
+             return {{"file", gap.file}, {"claim", gap.claim}, {"reason", gap.reason}};
+           })}};
 }
 
 std::string rows_text(const Result& result) {
-  Table table({"cell", "published", "ours", "error", "verdict", "erratum"});
-  for (const ReproducedRow& r : result.rows) {
-    table.add({r.cell, r.published, fmt::format("{:.6g}", r.ours),
-               fmt::format("{:+.1f} %", 100 * r.relative_error), verdict(r), r.erratum});
-  }
-  return result.table->title + "\n" + table.text() + "\n";
+  const ordered_json rows =
+      rows_of(result.rows, [&](const ReproducedRow& r) { return row_json(*result.table, r); });
+  const std::string table = table_text({{"cell", "cell"},
+                                        {"published", "published"},
+                                        {"ours", "ours", in("{:.6g}")},
+                                        {"error", "relative_error", in_signed_percent},
+                                        {"verdict", "verdict"},
+                                        {"erratum", "erratum"}},
+                                       rows);
+  return result.table->title + "\n" + table + "\n";
+}
+
+/// Of errors: none where nothing was measured.
+ordered_json shown_errors(ordered_json summary, std::size_t measured) {
+  if (measured == 0) summary["mape"] = summary["worst"] = nullptr;
+  return summary;
 }
 
 std::string summary_text(const std::vector<Result>& results) {
-  Table table({"table", "cells", "exact", "agree", "corrected", "fitted", "errata", "mean |error|",
-               "worst"});
-  for (const Result& result : results) {
-    const ReproductionSummary& s = result.summary;
-    const bool measured = s.measured() > 0;
-    table.add({s.table, std::to_string(s.cells), std::to_string(s.exact),
-               std::to_string(s.exact_agree), std::to_string(s.corrected), std::to_string(s.fitted),
-               std::to_string(s.errata), measured ? fmt::format("{:.1f} %", 100 * s.mape) : "",
-               measured ? fmt::format("{:.1f} %", 100 * s.worst) : ""});
-  }
-  return table.text();
+  const ordered_json rows = rows_of(results, [](const Result& result) {
+    return shown_errors(summary_json(result), result.summary.measured());
+  });
+  return table_text({{"table", "table"},
+                     {"cells", "cells"},
+                     {"exact", "exact"},
+                     {"agree", "exact_agree"},
+                     {"corrected", "corrected"},
+                     {"fitted", "fitted"},
+                     {"errata", "errata"},
+                     {"mean |error|", "mape", in_percent},
+                     {"worst", "worst", in_percent}},
+                    rows);
 }
 
 std::string papers_text(const std::vector<Result>& results, const std::vector<PublishedGap>& gaps) {
-  Table table({"paper", "tables", "exact", "agree", "corrected", "fitted", "measured",
-               "mean |error|", "worst", "errata", "left out"});
-  for (const PaperSummary& p : paper_summaries(results, gaps)) {
-    const bool measured = p.sums.measured() > 0;
-    table.add({p.title, std::to_string(p.tables), std::to_string(p.sums.exact),
-               std::to_string(p.sums.exact_agree), std::to_string(p.sums.corrected),
-               std::to_string(p.sums.fitted), std::to_string(p.sums.measured()),
-               measured ? fmt::format("{:.1f} %", 100 * p.sums.mape) : "",
-               measured ? fmt::format("{:.1f} %", 100 * p.sums.worst) : "",
-               std::to_string(p.sums.errata), std::to_string(p.gaps)});
-  }
-  return table.text();
+  const ordered_json rows = rows_of(paper_summaries(results, gaps), [](const PaperSummary& p) {
+    ordered_json row = shown_errors(paper_json(p), p.sums.measured());
+    row["left_out"] = p.gaps;
+    return row;
+  });
+  return table_text({{"paper", "title"},
+                     {"tables", "tables"},
+                     {"exact", "exact"},
+                     {"agree", "exact_agree"},
+                     {"corrected", "corrected"},
+                     {"fitted", "fitted"},
+                     {"measured", "measured"},
+                     {"mean |error|", "mape", in_percent},
+                     {"worst", "worst", in_percent},
+                     {"errata", "errata"},
+                     {"left out", "left_out"}},
+                    rows);
 }
 
 /// One line for each way in which cells are wrong in print.
@@ -213,7 +212,7 @@ void write_plots(const std::string& path, const std::vector<Result>& results) {
 void check_plot(const Options& o, const Catalog& catalog) {
   for (const fs::path& picture : {fs::path(o.plot), reports::error_plot_file(o.plot)}) {
     reports::check_plot_writable(picture);
-    reports::check_plot_spares(picture, csv_target(o.csv), "--csv");
+    reports::check_plot_spares(picture, csv_target(o.output.csv), "--csv");
     for (const auto& entry : fs::directory_iterator(catalog.root() / "published")) {
       reports::check_plot_spares(picture, entry.path(), "a published table");
     }
@@ -221,10 +220,10 @@ void check_plot(const Options& o, const Catalog& catalog) {
 }
 
 void run(const Options& o, const Globals& globals) {
-  if (o.errata && (o.json || o.summary)) {
+  if (o.errata && (o.output.json || o.summary)) {
     throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
   }
-  check_rows_alone(o.csv, {{"--json", o.json}, {"--summary", o.summary}, {"--errata", o.errata}});
+  o.output.check({{"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
   if (!o.plot.empty()) check_plot(o, catalog);
   std::vector<Result> results;
@@ -236,9 +235,14 @@ void run(const Options& o, const Globals& globals) {
     results.push_back({table, std::move(rows), summary});
   }
   if (!o.plot.empty()) write_plots(o.plot, results);
-  if (!o.csv.empty()) write_csv(o.csv, results);
-  if (o.csv == "-") return;
-  if (o.json) {
+  if (!o.output.csv.empty()) {
+    write_rows_csv(o.output.csv,
+                   columns_of({"table", "source", "cell", "published", "ours", "relative_error",
+                               "verdict", "erratum", "file"}),
+                   rows_json(results));
+  }
+  if (o.output.csv_is_stdout()) return;
+  if (o.output.json) {
     print_json(result_json(results, gaps));
     return;
   }
@@ -284,10 +288,9 @@ void add_reproduce(Command app, const Globals& globals) {
   const auto options = std::make_shared<Options>();
   command.add("TABLE", options->tables,
               "tables or papers; none, or all: every table, one line each");
-  command.add("--json", options->json);
   command.add("--summary", options->summary, "one line a table");
   command.add("--errata", options->errata, "what is wrong in print, one line for each kind");
-  command.add("--csv", options->csv);
+  options->output.add_to(command);
   command.add("--plot", options->plot,
               "draw one table of TTFTs over the prompt length; other tables, and several: "
               "ours over the published numbers, and measured errors in FILE-errors");

@@ -7,7 +7,7 @@ namespace kvcast::cli {
 std::string csv_target(const std::string& csv) { return csv == "-" ? "/dev/stdout" : csv; }
 
 void check_rows_alone(const std::string& csv,
-                      std::initializer_list<std::pair<const char*, bool>> flags) {
+                      const std::vector<std::pair<const char*, bool>>& flags) {
   if (csv != "-") return;
   for (const auto& [flag, given] : flags) {
     if (!given) continue;

@@ -106,6 +106,9 @@ void RowsOutput::add_to(Command command, const std::string& csv_help) {
   command.add("--json", json);
 }
 
-void RowsOutput::check() const { check_rows_alone(csv, {{"--json", json}}); }
+void RowsOutput::check(std::vector<std::pair<const char*, bool>> others) const {
+  others.insert(others.begin(), {"--json", json});
+  check_rows_alone(csv, others);
+}
 
 }  // namespace kvcast::cli

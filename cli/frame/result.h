@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -52,8 +53,8 @@ struct RowsOutput {
   std::string csv;
 
   void add_to(Command command, const std::string& csv_help = {});
-  /// Throws Error where both would print to standard output.
-  void check() const;
+  /// Throws Error where rows and --json, or one of `others`, would print to standard output.
+  void check(std::vector<std::pair<const char*, bool>> others = {}) const;
   bool csv_is_stdout() const { return csv == "-"; }
 };
 

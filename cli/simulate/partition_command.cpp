@@ -5,26 +5,24 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
 #include "cli/frame/command.h"
-#include "cli/frame/csv_output.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "cli/simulate/objective_command.h"
 #include "cli/simulate/parallel_options.h"
 #include "cli/simulate/partition_choice.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/io/files/atomic_file.h"
-#include "model/io/files/csv_writer.h"
 #include "reports/sweep/sweep_spec.h"
 #include "search/partition_bound.h"
 
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using search::Partition;
 using search::PartitionFound;
 using search::PartitionTable;
@@ -44,10 +42,9 @@ struct TableOptions {
   std::string devices = "2,4,8,16";
   std::string prompt_len = "4k..128k:4k";
   std::string output;
-  std::string csv;
   std::size_t threads = 0;
   bool verify = false;
-  bool json = false;
+  RowsOutput rows;
 };
 
 struct LookupOptions {
@@ -62,30 +59,34 @@ struct LookupOptions {
   bool json = false;
 };
 
+Words in_share_of(std::uint64_t context) {
+  return [=](const ordered_json& tokens) {
+    return fmt::format("{:.3f}", tokens.get<double>() / static_cast<double>(context));
+  };
+}
+
 ordered_json found_json(const PartitionFound& f) {
   ordered_json j{
       {"partition_tokens", f.tokens}, {"partition_boundaries", search::boundaries_of(f.tokens)},
-      {"ttft_s", f.ttft_s},           {"lower_bound_s", nullptr},
+      {"ttft_s", f.ttft_s},           {"lower_bound_s", or_null(f.lower_bound_s)},
       {"evaluations", f.evaluations}, {"even_ttft_s", f.even_ttft_s}};
-  if (f.lower_bound_s) {
-    j["lower_bound_s"] = *f.lower_bound_s;
-    j["gap"] = f.ttft_s / *f.lower_bound_s - 1;
-  }
+  if (f.lower_bound_s) j["gap"] = f.ttft_s / *f.lower_bound_s - 1;
   return j;
 }
 
 std::string found_text(const PartitionFound& f, std::uint64_t context) {
-  Table table({"device", "tokens", "share", "ends at"});
   const std::vector<std::uint64_t> ends = search::boundaries_of(f.tokens);
+  ordered_json parts = ordered_json::array();
   for (std::size_t i = 0; i < f.tokens.size(); ++i) {
-    table.add(
-        {std::to_string(i), std::to_string(f.tokens[i]),
-         fmt::format("{:.3f}", static_cast<double>(f.tokens[i]) / static_cast<double>(context)),
-         std::to_string(ends[i + 1])});
+    parts.push_back({{"device", i}, {"tokens", f.tokens[i]}, {"end", ends[i + 1]}});
   }
-  std::string text = table.text();
-  text += fmt::format("TTFT {}, {} with even parts", format_quantity(f.ttft_s, Dimension::Seconds),
-                      format_quantity(f.even_ttft_s, Dimension::Seconds));
+  std::string text = table_text({{"device", "device"},
+                                 {"tokens", "tokens"},
+                                 {"share", "tokens", in_share_of(context)},
+                                 {"ends at", "end"}},
+                                parts);
+  text +=
+      fmt::format("TTFT {}, {} with even parts", in_seconds(f.ttft_s), in_seconds(f.even_ttft_s));
   if (f.lower_bound_s) {
     text += fmt::format("; no partition is more than {:.3g} % faster",
                         100 * (1 - *f.lower_bound_s / f.ttft_s));
@@ -161,24 +162,45 @@ ordered_json verified_json(const Verified& v) {
           {"worst_devices", v.worst_devices}};
 }
 
-void write_table_csv(const std::string& path, const PartitionTable& table) {
-  std::vector<std::string> names{"context_tokens", "devices",       "partition_tokens",
-                                 "ttft_s",         "lower_bound_s", "even_ttft_s"};
-  for (const auto& [key, value] : table.settings) names.push_back(key);
-  const std::vector<std::string_view> columns(names.begin(), names.end());
-  CsvWriter csv(csv_target(path), columns);
-  for (const search::TableEntry& e : table.entries) {
-    csv.cell(e.context).cell(e.found.tokens.size());
-    csv.cell(fmt::format("{}", fmt::join(e.found.tokens, " ")));
-    csv.cell(e.found.ttft_s).cell(*e.found.lower_bound_s).cell(e.found.even_ttft_s);
-    for (const auto& [key, value] : table.settings) csv.cell(value);
-    csv.end_row();
+ordered_json settings_json(const PartitionTable& table) {
+  ordered_json settings = ordered_json::object();
+  for (const auto& [key, value] : table.settings) settings[key] = value;
+  return settings;
+}
+
+ordered_json entry_json(const search::TableEntry& e) {
+  ordered_json entry{{"context", e.context}, {"devices", e.found.tokens.size()}};
+  entry.update(found_json(e.found));
+  return entry;
+}
+
+std::string in_list(const ordered_json& tokens) {
+  return fmt::format("{}", fmt::join(tokens.get<Partition>(), " "));
+}
+
+/// Every row with what the table is made for.
+void write_table_csv(const std::string& path, const ordered_json& settings, ordered_json entries) {
+  std::vector<Column> columns{{"context_tokens", "context"},
+                              {"devices", "devices"},
+                              {"partition_tokens", "partition_tokens", in_list},
+                              {"ttft_s", "ttft_s"},
+                              {"lower_bound_s", "lower_bound_s"},
+                              {"even_ttft_s", "even_ttft_s"}};
+  for (const auto& [key, value] : settings.items()) columns.push_back({key, key});
+  for (ordered_json& entry : entries) entry.update(settings);
+  write_rows_csv(path, columns, entries);
+}
+
+std::string in_shares(const ordered_json& entry) {
+  std::vector<std::string> shares;
+  for (const ordered_json& tokens : entry["partition_tokens"]) {
+    shares.push_back(in_share_of(entry["context"])(tokens));
   }
-  csv.commit();
+  return fmt::format("{}", fmt::join(shares, " "));
 }
 
 void make_table(const TableOptions& o, const Globals& globals) {
-  check_rows_alone(o.csv, {{"--json", o.json}, {"--verify", o.verify}});
+  o.rows.check({{"--verify", o.verify}});
   const std::vector<std::uint64_t> contexts = reports::parse_numbers(o.prompt_len, "--prompt-len");
   std::vector<std::size_t> devices;
   for (const std::string& word : reports::parse_words(o.devices, "--devices")) {
@@ -201,45 +223,33 @@ void make_table(const TableOptions& o, const Globals& globals) {
         });
   }
   if (!o.output.empty()) write_file(o.output, to_json(table));
-  if (!o.csv.empty()) write_table_csv(o.csv, table);
-  if (o.csv == "-") return;
+  const ordered_json settings = settings_json(table);
+  const ordered_json entries = rows_of(table.entries, entry_json);
+  if (!o.rows.csv.empty()) write_table_csv(o.rows.csv, settings, entries);
+  if (o.rows.csv_is_stdout()) return;
   std::optional<Verified> verified;
   if (o.verify) verified = verify(table, runahead);
-  if (o.json) {
-    ordered_json j{{"settings", ordered_json::object()}, {"entries", ordered_json::array()}};
-    for (const auto& [key, value] : table.settings) j["settings"][key] = value;
-    for (const search::TableEntry& e : table.entries) {
-      ordered_json entry{{"context", e.context}, {"devices", e.found.tokens.size()}};
-      entry.update(found_json(e.found));
-      j["entries"].push_back(entry);
-    }
+  if (o.rows.json) {
+    ordered_json j{{"settings", settings}, {"entries", entries}};
     if (verified) j["verify"] = verified_json(*verified);
     print_json(j);
     return;
   }
-  Table text({"tokens", "devices", "TTFT", "even parts", "gap to bound", "shares"});
-  for (const search::TableEntry& e : table.entries) {
-    std::string shares;
-    for (const std::uint64_t tokens : e.found.tokens) {
-      shares += fmt::format("{}{:.3f}", shares.empty() ? "" : " ",
-                            static_cast<double>(tokens) / static_cast<double>(e.context));
-    }
-    text.add({std::to_string(e.context), std::to_string(e.found.tokens.size()),
-              format_quantity(e.found.ttft_s, Dimension::Seconds),
-              format_quantity(e.found.even_ttft_s, Dimension::Seconds),
-              fmt::format("{:.3f} %", 100 * (e.found.ttft_s / *e.found.lower_bound_s - 1)),
-              shares});
-  }
-  std::string result = text.text();
+  std::string text = table_text({{"tokens", "context"},
+                                 {"devices", "devices"},
+                                 {"TTFT", "ttft_s", in_seconds},
+                                 {"even parts", "even_ttft_s", in_seconds},
+                                 {"gap to bound", "gap", in("{:.3f} %", 100)},
+                                 {"shares", "", in_shares}},
+                                entries);
   if (verified) {
-    result += fmt::format(
+    text += fmt::format(
         "interpolated from their neighbours, {} entries lose {:.3f} % on average, {:.3f} % at "
-        "worst "
-        "({} tokens over {} devices)\n",
+        "worst ({} tokens over {} devices)\n",
         verified->entries, 100 * verified->mean_loss, 100 * verified->worst_loss,
         verified->worst_context, verified->worst_devices);
   }
-  print_text(result);
+  print_text(text);
 }
 
 /// The table's setting, or the flag's when it says the same or is forced.
@@ -343,11 +353,10 @@ void add_table(Command command, const Globals& globals) {
   c.add("--devices P,...", o->devices, "numbers of devices");
   c.add("--prompt-len", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k");
   c.add("--output,-o FILE.json", o->output, "write the table for kvcast partition lookup");
-  c.add("--csv", o->csv);
+  o->rows.add_to(c);
   c.add("--threads", o->threads);
   c.add("--verify", o->verify,
         "what each entry would lose if it were interpolated from its neighbours");
-  c.add("--json", o->json);
   c.callback([o, &globals] { make_table(*o, globals); });
 }
 

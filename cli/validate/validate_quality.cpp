@@ -7,9 +7,9 @@
 #include <span>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "cli/run/pair_text.h"
 #include "cli/run/run_importance.h"
 #include "cli/run/run_inputs.h"
@@ -30,7 +30,6 @@ namespace {
 using measure::Interval;
 using measure::QualityRow;
 using measure::QualitySample;
-using nlohmann::ordered_json;
 
 /// The released code's steps of the keep rate (Jingyu6/speculative_prefill,
 /// configs/config_pX.yaml).
@@ -109,26 +108,29 @@ ordered_json row_json(const QualityRow& r) {
 }
 
 /// "0.81 [0.75, 0.87]"
-std::string interval_text(const Interval& i) {
-  if (std::isnan(i.low)) return fmt::format("{:.3g}", i.mean);
-  return fmt::format("{:.3g} [{:.3g}, {:.3g}]", i.mean, i.low, i.high);
+std::string in_interval(const ordered_json& i) {
+  const auto mean = i["mean"].get<double>();
+  if (i["low"].is_null()) return fmt::format("{:.3g}", mean);
+  return fmt::format("{:.3g} [{:.3g}, {:.3g}]", mean, i["low"].get<double>(),
+                     i["high"].get<double>());
 }
 
-std::string summary_text(const std::vector<QualityRow>& rows) {
-  Table table({"task", "method", "agreement", "KL (nats)", "perplexity", "over base", "answered",
-               "TTFT (s)", "speed-up", "front"});
-  for (const QualityRow& r : rows) {
-    table.add({r.task, r.method, interval_text(r.agreement), interval_text(r.kl_nats),
-               fmt::format("{:.4g}", r.perplexity.mean), interval_text(r.perplexity_ratio),
-               interval_text(r.answered), fmt::format("{:.3g}", r.ttft_s),
-               fmt::format("{:.2f}", r.ttft_speedup), r.on_front ? "*" : ""});
-  }
-  const bool needles =
-      std::any_of(rows.begin(), rows.end(), [](const QualityRow& r) { return r.task == "needle"; });
-  return table.text() +
+std::string summary_text(const ordered_json& rows) {
+  const bool needles = std::any_of(rows.begin(), rows.end(),
+                                   [](const ordered_json& r) { return r["task"] == "needle"; });
+  return table_text({{"task", "task"},
+                     {"method", "method"},
+                     {"agreement", "agreement", in_interval},
+                     {"KL (nats)", "kl_nats", in_interval},
+                     {"perplexity", "/perplexity/mean", in("{:.4g}")},
+                     {"over base", "perplexity_ratio", in_interval},
+                     {"answered", "answered", in_interval},
+                     {"TTFT (s)", "ttft_s", in("{:.3g}")},
+                     {"speed-up", "ttft_speedup", in("{:.2f}")},
+                     {"front", "on_front", if_true("*")}},
+                    rows) +
          "Means with 95 % intervals over samples; * no method on the task is as fast and as near "
-         "to "
-         "the base model" +
+         "to the base model" +
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
@@ -176,13 +178,12 @@ void validate_quality(const Options& o, const Globals& globals) {
       reports::write_plot(p.plot, p.picture);
     }
   }
-  if (!o.json) return print_text(summary_text(rows));
-  ordered_json j{{"model", checkpoint.architecture().name},
-                 {"csv", o.csv},
-                 {"rows_resumed", result.rows_resumed},
-                 {"rows", ordered_json::array()}};
-  for (const QualityRow& r : rows) j["rows"].push_back(row_json(r));
-  print_json(j);
+  const ordered_json table = rows_of(rows, row_json);
+  if (!o.json) return print_text(summary_text(table));
+  print_json({{"model", checkpoint.architecture().name},
+              {"csv", o.csv},
+              {"rows_resumed", result.rows_resumed},
+              {"rows", table}});
 }
 
 }  // namespace

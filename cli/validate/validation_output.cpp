@@ -1,9 +1,9 @@
+#include <boost/algorithm/string/split.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "cli/frame/result.h"
 #include "cli/validate/validate_measurements.h"
 #include "measure/method_speedups.h"
-#include "model/base/quantity.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/validation_plots.h"
 
@@ -13,7 +13,6 @@ namespace {
 using measure::ErrorSummary;
 using measure::Validation;
 using measure::ValidationCase;
-using nlohmann::ordered_json;
 
 std::string method_of(const ValidationCase& c) { return measure::method_names(c.row.method); }
 
@@ -66,94 +65,94 @@ ordered_json case_json(const ValidationCase& c) {
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('\t', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  boost::algorithm::split(parts, text, [](char c) { return c == '\t'; });
   return parts;
 }
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-std::string signed_percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+ordered_json speedup_json(const measure::MethodSpeedup& s) {
+  ordered_json j{{"method", s.method},
+                 {"metric", name(s.metric)},
+                 {"predicted", s.predicted},
+                 {"measured", s.measured}};
+  add_summary(j, s.errors);
+  return j;
+}
 
-/// Empty where no method has a plain row beside it.
-std::string speedups_text(const Validation& v) {
-  const std::vector<measure::MethodSpeedup> speedups = measure::speedups_over_plain(v.cases);
-  if (speedups.empty()) return "";
-  Table table({"speed-up over plain", "metric", "rows", "predicted", "measured", "MAPE", "worst"});
-  for (const measure::MethodSpeedup& s : speedups) {
-    table.add({s.method, std::string(name(s.metric)), std::to_string(s.errors.rows),
-               fmt::format("{:.2f}", s.predicted), fmt::format("{:.2f}", s.measured),
-               percent(s.errors.mape), percent(s.errors.worst)});
-  }
-  return "\n" + table.text();
+ordered_json methods_json(const Validation& v) {
+  return rows_of(measure::summarize_by(v.cases, method_of), [](const auto& entry) {
+    ordered_json j{{"method", entry.first}};
+    add_summary(j, entry.second);
+    return j;
+  });
+}
+
+ordered_json groups_json(const Validation& v) {
+  return rows_of(measure::summarize_by(v.cases, group_of), [](const auto& entry) {
+    const std::vector<std::string> parts = split(entry.first);
+    ordered_json j{{"hardware", parts[0]},
+                   {"method", parts[1]},
+                   {"attention", parts[2]},
+                   {"metric", parts[3]}};
+    add_summary(j, entry.second);
+    return j;
+  });
 }
 
 }  // namespace
 
 ordered_json validation_json(const Validation& v) {
   ordered_json j;
-  j["rows"] = ordered_json::array();
-  for (const ValidationCase& c : v.cases) j["rows"].push_back(case_json(c));
-  j["unmatched"] = ordered_json::array();
-  for (const measure::UnmatchedRow& u : v.unmatched) {
-    j["unmatched"].push_back({{"place", u.place}, {"id", u.id}, {"reason", u.reason}});
-  }
+  j["rows"] = rows_of(v.cases, case_json);
+  j["unmatched"] = rows_of(v.unmatched, [](const measure::UnmatchedRow& u) -> ordered_json {
+    return {{"place", u.place}, {"id", u.id}, {"reason", u.reason}};
+  });
   ordered_json& summary = j["summary"];
   add_summary(summary, overall(v));
   summary["unmatched"] = v.unmatched.size();
-  summary["methods"] = ordered_json::array();
-  for (const auto& [method, s] : measure::summarize_by(v.cases, method_of)) {
-    ordered_json entry{{"method", method}};
-    add_summary(entry, s);
-    summary["methods"].push_back(std::move(entry));
-  }
-  summary["groups"] = ordered_json::array();
-  for (const auto& [group, s] : measure::summarize_by(v.cases, group_of)) {
-    const std::vector<std::string> parts = split(group);
-    ordered_json entry{{"hardware", parts[0]},
-                       {"method", parts[1]},
-                       {"attention", parts[2]},
-                       {"metric", parts[3]}};
-    add_summary(entry, s);
-    summary["groups"].push_back(std::move(entry));
-  }
-  summary["speedups"] = ordered_json::array();
-  for (const measure::MethodSpeedup& s : measure::speedups_over_plain(v.cases)) {
-    ordered_json entry{{"method", s.method},
-                       {"metric", name(s.metric)},
-                       {"predicted", s.predicted},
-                       {"measured", s.measured}};
-    add_summary(entry, s.errors);
-    summary["speedups"].push_back(std::move(entry));
-  }
+  summary["methods"] = methods_json(v);
+  summary["groups"] = groups_json(v);
+  summary["speedups"] = rows_of(measure::speedups_over_plain(v.cases), speedup_json);
   return j;
 }
 
 std::string validation_text(const Validation& v) {
   std::string text;
   if (!v.cases.empty()) {
-    Table rows({"run", "metric", "predicted", "measured", "error"});
-    for (const ValidationCase& c : v.cases) {
-      rows.add(
-          {c.row.id, std::string(name(c.metric)), format_quantity(c.predicted, Dimension::Seconds),
-           format_quantity(c.measured, Dimension::Seconds), signed_percent(c.relative_error())});
+    const ordered_json j = validation_json(v);
+    text += table_text({{"run", "id"},
+                        {"metric", "metric"},
+                        {"predicted", "predicted", in_seconds},
+                        {"measured", "measured", in_seconds},
+                        {"error", "relative_error", in_signed_percent}},
+                       j["rows"]) +
+            "\n";
+    ordered_json groups = j["summary"]["groups"];
+    for (ordered_json row : j["summary"]["methods"]) {
+      row["hardware"] = "all";
+      groups.push_back(row);
     }
-    text += rows.text() + "\n";
-    Table groups({"hardware", "method", "attention", "metric", "rows", "MAPE", "worst", "bias",
-                  "nine in ten within"});
-    const auto add = [&](std::vector<std::string> cells, const ErrorSummary& s) {
-      cells.insert(cells.end(), {std::to_string(s.rows), percent(s.mape), percent(s.worst),
-                                 signed_percent(s.bias), percent(s.bound)});
-      groups.add(std::move(cells));
-    };
-    for (const auto& [group, s] : measure::summarize_by(v.cases, group_of)) add(split(group), s);
-    for (const auto& [method, s] : measure::summarize_by(v.cases, method_of)) {
-      add({"all", method, "", ""}, s);
+    groups.push_back(j["summary"]);
+    groups.back()["hardware"] = groups.back()["method"] = "all";
+    text += table_text({{"hardware", "hardware"},
+                        {"method", "method"},
+                        {"attention", "attention"},
+                        {"metric", "metric"},
+                        {"rows", "rows"},
+                        {"MAPE", "mape", in_percent},
+                        {"worst", "worst", in_percent},
+                        {"bias", "bias", in_signed_percent},
+                        {"nine in ten within", "bound", in_percent}},
+                       groups);
+    if (const ordered_json& speedups = j["summary"]["speedups"]; !speedups.empty()) {
+      text += "\n" + table_text({{"speed-up over plain", "method"},
+                                 {"metric", "metric"},
+                                 {"rows", "rows"},
+                                 {"predicted", "predicted", in("{:.2f}")},
+                                 {"measured", "measured", in("{:.2f}")},
+                                 {"MAPE", "mape", in_percent},
+                                 {"worst", "worst", in_percent}},
+                                speedups);
     }
-    add({"all", "all", "", ""}, overall(v));
-    text += groups.text() + speedups_text(v);
   }
   if (!v.unmatched.empty()) {
     const std::size_t n = v.unmatched.size();
@@ -167,13 +166,12 @@ std::string validation_text(const Validation& v) {
 
 ordered_json fit_json(const CheckedFit& f) {
   ordered_json j;
-  j["factors"] = ordered_json::array();
-  for (const measure::FittedFactor& factor : f.fit.factors) {
-    j["factors"].push_back({{"name", factor.name},
-                            {"before", factor.before},
-                            {"after", factor.after},
-                            {"at_limit", factor.at_limit}});
-  }
+  j["factors"] = rows_of(f.fit.factors, [](const measure::FittedFactor& factor) -> ordered_json {
+    return {{"name", factor.name},
+            {"before", factor.before},
+            {"after", factor.after},
+            {"at_limit", factor.at_limit}};
+  });
   const auto add = [&](const char* key, const ErrorSummary& before, const ErrorSummary& after) {
     add_summary(j[key]["before"], before);
     add_summary(j[key]["after"], after);
@@ -184,21 +182,28 @@ ordered_json fit_json(const CheckedFit& f) {
 }
 
 std::string fit_text(const CheckedFit& f) {
-  Table factors({"factor", "before", "fitted", ""});
-  for (const measure::FittedFactor& factor : f.fit.factors) {
-    factors.add({factor.name, fmt::format("{:.4g}", factor.before),
-                 fmt::format("{:.4g}", factor.after),
-                 factor.at_limit ? "the rows want more than the peak" : ""});
+  const ordered_json j = fit_json(f);
+  ordered_json errors = ordered_json::array();
+  for (const auto& [label, key] :
+       {std::pair{"fitted to", "fitted_rows"}, std::pair{"others", "other_rows"}}) {
+    if (j[key]["before"]["rows"] == 0) continue;
+    errors.push_back(j[key]);
+    errors.back()["label"] = label;
   }
-  Table errors({"rows", "count", "MAPE before", "after", "worst before", "after"});
-  const auto add = [&](const char* label, const ErrorSummary& before, const ErrorSummary& after) {
-    if (before.rows == 0) return;
-    errors.add({label, std::to_string(before.rows), percent(before.mape), percent(after.mape),
-                percent(before.worst), percent(after.worst)});
-  };
-  add("fitted to", f.fit.before, f.fit.after);
-  add("others", f.others_before, f.others_after);
-  return factors.text() + "\n" + errors.text() + "\n";
+  return table_text({{"factor", "name"},
+                     {"before", "before", in("{:.4g}")},
+                     {"fitted", "after", in("{:.4g}")},
+                     {"", "at_limit", if_true("the rows want more than the peak")}},
+                    j["factors"]) +
+         "\n" +
+         table_text({{"rows", "label"},
+                     {"count", "/before/rows"},
+                     {"MAPE before", "/before/mape", in_percent},
+                     {"after", "/after/mape", in_percent},
+                     {"worst before", "/before/worst", in_percent},
+                     {"after", "/after/worst", in_percent}},
+                    errors) +
+         "\n";
 }
 
 void write_validation_files(const Validation& v, const std::string& csv, const std::string& plot) {
