@@ -1,4 +1,4 @@
-/// The links of a chain of processes, from a hardware file or from a platform.
+/// The links of a chain of ranks, from a hardware file or from a platform.
 #pragma once
 
 #include <string>

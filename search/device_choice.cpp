@@ -26,27 +26,27 @@ std::optional<double> smallest(double low, double high, const std::function<bool
   return high;
 }
 
-bool doubling_pays_off(const Runahead& runahead, std::uint64_t context, std::size_t devices,
+bool doubling_pays_off(const Runahead& runahead, std::uint64_t prompt_len, std::size_t devices,
                        double least_gain) {
   const auto ttft_s = [&](std::size_t parts) {
-    return search_partition(runahead, context, parts, PartitionAlgorithm::Balance).ttft_s;
+    return search_partition(runahead, prompt_len, parts, PartitionAlgorithm::Balance).ttft_s;
   };
   return ttft_s(devices) <= ttft_s(devices / 2) * (1 - least_gain);
 }
 
 }  // namespace
 
-std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t context,
+std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t prompt_len,
                                         std::size_t most_devices, double least_gain) {
-  even_partition(context, std::min<std::size_t>(most_devices, 1));  // throws
+  even_partition(prompt_len, std::min<std::size_t>(most_devices, 1));  // throws
   std::vector<DeviceCount> counts;
-  for (std::size_t devices = 1; devices <= most_devices && devices <= context; devices *= 2) {
+  for (std::size_t devices = 1; devices <= most_devices && devices <= prompt_len; devices *= 2) {
     DeviceCount c;
     c.devices = devices;
-    c.found = search_partition(runahead, context, devices, PartitionAlgorithm::Balance);
+    c.found = search_partition(runahead, prompt_len, devices, PartitionAlgorithm::Balance);
     if (runahead.link().order != SendOrder::Async) {
       c.tsp_ttft_s =
-          tsp_ttft_s(runahead.times(), runahead.link(), even_partition(context, devices));
+          tsp_ttft_s(runahead.times(), runahead.link(), even_partition(prompt_len, devices));
     }
     c.pays_off = counts.empty();
     if (!counts.empty()) {
@@ -59,21 +59,21 @@ std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t 
   return counts;
 }
 
-BreakEven break_even(const Runahead& runahead, std::uint64_t context, std::size_t devices,
+BreakEven break_even(const Runahead& runahead, std::uint64_t prompt_len, std::size_t devices,
                      double least_gain) {
   KVCAST_ASSERT(devices >= 2 && devices % 2 == 0);
-  even_partition(context, devices);  // throws
+  even_partition(prompt_len, devices);  // throws
   BreakEven found;
   found.link_bytes_per_s = smallest(slowest_link, fastest_link, [&](double bytes_per_s) {
     ChainLink link = runahead.link();
     link.bytes_per_s = bytes_per_s;
-    return doubling_pays_off(Runahead(runahead.times(), link), context, devices, least_gain);
+    return doubling_pays_off(Runahead(runahead.times(), link), prompt_len, devices, least_gain);
   });
   const auto least_context =
       smallest(static_cast<double>(devices), longest_prompt, [&](double tokens) {
         return doubling_pays_off(runahead, static_cast<std::uint64_t>(tokens), devices, least_gain);
       });
-  if (least_context) found.context = static_cast<std::uint64_t>(*least_context);
+  if (least_context) found.prompt_len = static_cast<std::uint64_t>(*least_context);
   return found;
 }
 

@@ -19,8 +19,8 @@ struct DeviceCount {
 };
 
 /// 1, 2, 4, ... devices up to `most_devices` and to the prompt's tokens. Throws Error when
-/// most_devices or context is 0.
-std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t context,
+/// most_devices or prompt_len is 0.
+std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t prompt_len,
                                         std::size_t most_devices, double least_gain);
 
 /// Where doubling the devices to `devices` begins to pay off, to within 3 %.
@@ -28,11 +28,11 @@ struct BreakEven {
   /// The slowest link at this prompt, between 1 MB/s and 10 TB/s; none: over no link.
   std::optional<double> link_bytes_per_s;
   /// The shortest prompt over this link, up to 128k tokens; none: of no length.
-  std::optional<std::uint64_t> context;
+  std::optional<std::uint64_t> prompt_len;
 };
 /// Some twenty searches of a partition. `devices`: an even number, as of choose_devices. Throws
 /// Error as that does.
-BreakEven break_even(const Runahead& runahead, std::uint64_t context, std::size_t devices,
+BreakEven break_even(const Runahead& runahead, std::uint64_t prompt_len, std::size_t devices,
                      double least_gain);
 
 }  // namespace kvcast::search

@@ -29,8 +29,8 @@ roofline::Hardware any_device(double memory_bytes) {
   return hw;
 }
 
-/// `batch` sequences whose last token makes the context full.
-DesignPoint point_of(std::uint64_t batch, std::uint64_t context) { return {batch, context - 1, 1}; }
+/// `batch` sequences whose last token makes the kv_len full.
+DesignPoint point_of(std::uint64_t batch, std::uint64_t kv_len) { return {batch, kv_len - 1, 1}; }
 
 double peak_memory(const Estimator& estimator, const DesignPoint& point) {
   Estimate e;
@@ -39,9 +39,9 @@ double peak_memory(const Estimator& estimator, const DesignPoint& point) {
 }
 
 /// The largest batch within the budget: memory grows with the batch.
-std::uint64_t largest_batch(const Estimator& estimator, std::uint64_t context, double budget) {
+std::uint64_t largest_batch(const Estimator& estimator, std::uint64_t kv_len, double budget) {
   const auto fits = [&](std::uint64_t batch) {
-    return peak_memory(estimator, point_of(batch, context)) <= budget;
+    return peak_memory(estimator, point_of(batch, kv_len)) <= budget;
   };
   if (!fits(1)) return 0;
   std::uint64_t low = 1;
@@ -73,17 +73,17 @@ MlkvCandidate evaluate(const MlkvRequest& request, const MlkvShape& shape, doubl
     return c;
   }
   const Estimator estimator(configuration);
-  const Estimate e = estimator.at(point_of(request.batch, request.context));
+  const Estimate e = estimator.at(point_of(request.batch, request.kv_len));
   c.intermediate_size = configuration.architecture.decoder.layers.front().intermediate_size;
   c.parameters = estimator.recording().parameters;
   c.kv_cache_bytes = e.kv_cache_bytes;
   c.kv_cache_ratio = e.kv_cache_bytes / plain_cache_bytes;
   c.peak_memory_bytes = e.peak_memory_bytes;
   if (request.has_hardware) c.tpot_s = e.tpot_s;
-  c.largest_batch = largest_batch(estimator, request.context, budget);
+  c.largest_batch = largest_batch(estimator, request.kv_len, budget);
   const std::uint64_t wanted = request.goal == MlkvGoal::Fit ? request.batch : 1;
   if (c.largest_batch < wanted) {
-    const double needed = peak_memory(estimator, point_of(wanted, request.context));
+    const double needed = peak_memory(estimator, point_of(wanted, request.kv_len));
     c.rejected = fmt::format("batch {} needs {}, more than the {} there are", wanted,
                              format_quantity(needed, Dimension::Bytes),
                              format_quantity(budget, Dimension::Bytes));
@@ -103,7 +103,7 @@ std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& given) {
     request.configuration.hardware = any_device(*request.memory_budget);
   }
   const Architecture& a = request.configuration.architecture;
-  if (request.context < 2) throw Error("context", "1 token", "at least 2: a prompt and a token");
+  if (request.kv_len < 2) throw Error("context", "1 token", "at least 2: a prompt and a token");
   if (request.batch == 0) throw Error("batch", "0", "at least 1");
   const std::uint64_t heads = a.decoder.layers.front().heads.num_key_value_heads;
   if (heads > most_heads) {
@@ -117,7 +117,7 @@ std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& given) {
   roofline::Configuration plain = request.configuration;
   plain.methods.clear();
   const double plain_cache_bytes =
-      Estimator(plain).at(point_of(request.batch, request.context)).kv_cache_bytes;
+      Estimator(plain).at(point_of(request.batch, request.kv_len)).kv_cache_bytes;
 
   std::vector<MlkvCandidate> candidates;
   for (const std::uint64_t m : divisors(a.decoder.layers.size())) {

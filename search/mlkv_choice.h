@@ -22,7 +22,7 @@ struct MlkvRequest {
   bool has_hardware = true;
   MlpWidening widening = MlpWidening::Preserve;
   std::uint64_t batch = 1;
-  std::uint64_t context = 2;  ///< tokens in the cache of each sequence, the prompt's and later ones
+  std::uint64_t kv_len = 2;  ///< tokens in the cache of each sequence, the prompt's and later ones
   /// Bytes for weights, cache and activations; none: the device's memory.
   std::optional<double> memory_budget;
   MlkvGoal goal = MlkvGoal::Fit;
@@ -34,11 +34,11 @@ struct MlkvCandidate {
   std::uint64_t heads = 0;   ///< in each of them
   std::uint64_t intermediate_size = 0;
   std::uint64_t parameters = 0;
-  double kv_cache_bytes = 0;  ///< of the batch at the full context
+  double kv_cache_bytes = 0;  ///< of the batch at the full kv_len
   double kv_cache_ratio = 1;  ///< of the unchanged model's
   double peak_memory_bytes = 0;
-  std::uint64_t largest_batch = 0;    ///< that fits the memory at the full context; 0: none
-  std::optional<double> tpot_s = {};  ///< a decode step of the batch at the full context
+  std::uint64_t largest_batch = 0;    ///< that fits the memory at the full kv_len; 0: none
+  std::optional<double> tpot_s = {};  ///< a decode step of the batch at the full kv_len
   std::string rejected = {};
 };
 
@@ -50,7 +50,7 @@ struct MlkvCandidate {
 /// than sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3: GQA-48 above MLKV-48,
 /// MQA-12 above MLKV-12). Behind them the forms that share across layers which still have several
 /// heads. Among either, more heads in all first, and of equally many more layers. Throws Error as
-/// to_mlkv and Estimator do, for a context below 2 tokens or a batch of 0, and with neither a
+/// to_mlkv and Estimator do, for a kv_len below 2 tokens or a batch of 0, and with neither a
 /// device nor a budget.
 std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& request);
 

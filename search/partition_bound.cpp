@@ -45,27 +45,27 @@ Partition parts_of(const std::vector<std::uint64_t>& ends) {
   return parts;
 }
 
-std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t process, std::uint64_t end) {
-  const std::uint64_t begin = process == 0 ? 0 : r.highest[process - 1];
+std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t rank, std::uint64_t end) {
+  const std::uint64_t begin = rank == 0 ? 0 : r.highest[rank - 1];
   return end > begin ? end - begin : 1;
 }
 
 }  // namespace
 
-PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t context,
-                               std::size_t processes)
+PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_len,
+                               std::size_t ranks)
     : runahead_(runahead),
-      context_(context),
-      processes_(processes),
+      prompt_len_(prompt_len),
+      ranks_(ranks),
       kinds_(runahead.times().kinds()) {
-  even_partition(context, processes);  // throws
+  even_partition(prompt_len, ranks);  // throws
   const std::size_t kinds = *std::max_element(kinds_.begin(), kinds_.end()) + 1;
   for (std::size_t k = 0; k < kinds; ++k) {
     bytes_per_token_.push_back(static_cast<double>(runahead.times().bytes_per_token(k)));
   }
-  arrivals_.resize(processes * kinds_.size());
-  deadlines_.resize(processes * kinds_.size());
-  latest_ready_.resize(processes * kinds_.size());
+  arrivals_.resize(ranks * kinds_.size());
+  deadlines_.resize(ranks * kinds_.size());
+  latest_ready_.resize(ranks * kinds_.size());
   for (auto* of_layers :
        {&ready_, &sent_, &latest_, &latest_arrivals_, &earliest_, &bytes_, &ends_}) {
     of_layers->resize(kinds_.size());
@@ -77,16 +77,16 @@ double PartitionBound::message_s(std::size_t kind, std::uint64_t keys) const {
   return bytes / runahead_.link().bytes_per_s;
 }
 
-void PartitionBound::evaluate(std::size_t process, std::uint64_t tokens, std::uint64_t keys) {
-  runahead_.times().evaluate(tokens, keys, process + 1 == processes_,
-                             runahead_.exchange_pace(process, processes_), times_);
+void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys) {
+  runahead_.times().evaluate(tokens, keys, rank + 1 == ranks_,
+                             runahead_.exchange_pace(rank, ranks_), times_);
 }
 
-void PartitionBound::set_deadlines(std::size_t process, std::uint64_t keys, double ttft_s,
+void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
                                    std::span<double> deadlines) {
   const ChainLink& link = runahead_.link();
-  const bool last = process + 1 == processes_;
-  const double* needed = last ? nullptr : &deadlines_[(process + 1) * kinds_.size()];
+  const bool last = rank + 1 == ranks_;
+  const double* needed = last ? nullptr : &deadlines_[(rank + 1) * kinds_.size()];
   double end = last ? ttft_s - times_.head_s : never;  // of the layer
   // Messages end in the order in which they start, or all that started by then have ended.
   double link_end = never;
@@ -109,10 +109,10 @@ void PartitionBound::set_deadlines(std::size_t process, std::uint64_t keys, doub
   }
 }
 
-double PartitionBound::play(std::size_t process, std::uint64_t keys,
+double PartitionBound::play(std::size_t rank, std::uint64_t keys,
                             std::span<const double> received) {
   const ChainLink& link = runahead_.link();
-  const bool last = process + 1 == processes_;
+  const bool last = rank + 1 == ranks_;
   double now = times_.embedding_s;
   double link_free = 0;
   for (std::size_t l = 0; l < kinds_.size(); ++l) {
@@ -133,16 +133,16 @@ double PartitionBound::play(std::size_t process, std::uint64_t keys,
   return now + times_.head_s;
 }
 
-bool PartitionBound::in_time(std::size_t process, std::uint64_t keys, double ttft_s) {
-  const double end = play(process, keys, row(arrivals_, process));
-  if (process + 1 == processes_) return end <= ttft_s;
-  const std::span<const double> needed = row(deadlines_, process + 1);
+bool PartitionBound::in_time(std::size_t rank, std::uint64_t keys, double ttft_s) {
+  const double end = play(rank, keys, row(arrivals_, rank));
+  if (rank + 1 == ranks_) return end <= ttft_s;
+  const std::span<const double> needed = row(deadlines_, rank + 1);
   const auto sent_in_time = [&] {
     return std::equal(sent_.begin(), sent_.end(), needed.begin(), std::less_equal<>());
   };
   if (!sent_in_time() || runahead_.link().order != SendOrder::Async) return sent_in_time();
-  set_deadlines(process, keys, ttft_s, latest_);
-  const std::span<const double> latest = row(latest_ready_, process);
+  set_deadlines(rank, keys, ttft_s, latest_);
+  const std::span<const double> latest = row(latest_ready_, rank);
   for (std::size_t l = 0; l < kinds_.size(); ++l) latest_[l] = std::min(latest_[l], latest[l]);
   share_link(End::Earliest, keys);
   return sent_in_time();
@@ -150,7 +150,7 @@ bool PartitionBound::in_time(std::size_t process, std::uint64_t keys, double ttf
 
 void PartitionBound::play_latest(const BoundaryRanges& r) {
   std::fill(latest_arrivals_.begin(), latest_arrivals_.end(), 0.0);
-  for (std::size_t i = 0; i + 1 < processes_; ++i) {
+  for (std::size_t i = 0; i + 1 < ranks_; ++i) {
     evaluate(i, r.highest[i] - (i == 0 ? 0 : r.lowest[i - 1]), r.highest[i]);
     play(i, r.highest[i], latest_arrivals_);
     std::copy(ready_.begin(), ready_.end(), row(latest_ready_, i).begin());
@@ -190,7 +190,7 @@ void PartitionBound::share_link(End bound, std::uint64_t keys) {
 
 bool PartitionBound::narrow_forward(double ttft_s, BoundaryRanges& r) {
   bool moved = false;
-  for (std::size_t i = 0; i < processes_; ++i) {
+  for (std::size_t i = 0; i < ranks_; ++i) {
     // Its end is highest when its begin is.
     const std::uint64_t end = last_that(r.lowest[i], r.highest[i], [&](std::uint64_t candidate) {
       evaluate(i, fewest_tokens(r, i, candidate), candidate);
@@ -199,7 +199,7 @@ bool PartitionBound::narrow_forward(double ttft_s, BoundaryRanges& r) {
     if (end < r.lowest[i]) return r.feasible = false;
     moved |= end < r.highest[i];
     r.highest[i] = end;
-    if (i + 1 == processes_) break;
+    if (i + 1 == ranks_) break;
     evaluate(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i]);
     if (!in_time(i, r.lowest[i], ttft_s)) return r.feasible = false;
     std::copy(sent_.begin(), sent_.end(), row(arrivals_, i + 1).begin());
@@ -209,7 +209,7 @@ bool PartitionBound::narrow_forward(double ttft_s, BoundaryRanges& r) {
 
 bool PartitionBound::narrow_backward(double ttft_s, BoundaryRanges& r) {
   bool moved = false;
-  for (std::size_t i = processes_; i-- > 0;) {
+  for (std::size_t i = ranks_; i-- > 0;) {
     const std::uint64_t end = r.lowest[i];
     if (i > 0) {
       const std::uint64_t most = end - r.lowest[i - 1];
@@ -246,10 +246,10 @@ void PartitionBound::narrow(double ttft_s, BoundaryRanges& r) {
 BoundaryRanges PartitionBound::all() const {
   BoundaryRanges r;
   r.feasible = true;
-  for (std::size_t i = 0; i < processes_; ++i) {
-    const bool last = i + 1 == processes_;
-    r.lowest.push_back(last ? context_ : i + 1);
-    r.highest.push_back(context_ - (processes_ - 1 - i));
+  for (std::size_t i = 0; i < ranks_; ++i) {
+    const bool last = i + 1 == ranks_;
+    r.lowest.push_back(last ? prompt_len_ : i + 1);
+    r.highest.push_back(prompt_len_ - (ranks_ - 1 - i));
   }
   return r;
 }
@@ -269,7 +269,7 @@ bool PartitionBound::refuted(double ttft_s, BoundaryRanges r, int& halvings) {
     return static_cast<double>(r.highest[i] - r.lowest[i]) / static_cast<double>(r.highest[i]);
   };
   std::size_t widest = 0;
-  for (std::size_t i = 1; i < processes_; ++i) {
+  for (std::size_t i = 1; i < ranks_; ++i) {
     if (width(i) > width(widest)) widest = i;
   }
   --halvings;
@@ -300,8 +300,8 @@ double PartitionBound::lower_bound_s(double reached) {
   }
   // A gap that is left comes from ranges that stay wide.
   constexpr double small_gap = 1e-3;
-  // Half a second of work for 8 processes, and less for fewer; more of them gain little from it.
-  int all_halvings = 2048 / static_cast<int>(processes_);
+  // Half a second of work for 8 ranks, and less for fewer; more of them gain little from it.
+  int all_halvings = 2048 / static_cast<int>(ranks_);
   const int most_halvings = all_halvings / 4;
   open_s = reached;
   while (open_s - refuted_s > small_gap * reached && all_halvings > 0) {

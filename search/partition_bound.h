@@ -6,7 +6,7 @@
 /// cross is cut off, which narrows the windows of the others. Where nothing is left, no partition
 /// reaches T. Ranges that stay wide are halved, and each half has to be refuted.
 ///
-/// This holds because a process's times grow with its tokens and with its keys, and because a
+/// This holds because a rank's times grow with its tokens and with its keys, and because a
 /// message cannot arrive sooner when those before it start later. Messages that share a link are
 /// the exception (see shared_link.h): their earliest ends count those behind them from the latest
 /// moments at which these may start.
@@ -34,8 +34,8 @@ struct BoundaryRanges {
 
 class PartitionBound {
  public:
-  /// Throws Error when there are no processes or fewer tokens than processes.
-  PartitionBound(const Runahead& runahead, std::uint64_t context, std::size_t processes);
+  /// Throws Error when there are no ranks or fewer tokens than ranks.
+  PartitionBound(const Runahead& runahead, std::uint64_t prompt_len, std::size_t ranks);
 
   BoundaryRanges ranges(double ttft_s);
   /// The largest T found infeasible, to within a relative 1e-6, or where ranges are halved to
@@ -53,14 +53,14 @@ class PartitionBound {
   /// Whether no partition in the ranges reaches T; false also when `halvings` run out.
   bool refuted(double ttft_s, BoundaryRanges r, int& halvings);
 
-  void evaluate(std::size_t process, std::uint64_t tokens, std::uint64_t keys);
-  /// The process evaluated last, its part ending at `keys`: sets `ready_` and `sent_`, for messages
+  void evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys);
+  /// The rank evaluated last, its part ending at `keys`: sets `ready_` and `sent_`, for messages
   /// that share a link the moment by which all up to this one can have ended. Returns its end.
-  double play(std::size_t process, std::uint64_t keys, std::span<const double> received);
+  double play(std::size_t rank, std::uint64_t keys, std::span<const double> received);
   /// Likewise, at the earliest: whether it and its messages are in time.
-  bool in_time(std::size_t process, std::uint64_t keys, double ttft_s);
+  bool in_time(std::size_t rank, std::uint64_t keys, double ttft_s);
   /// The latest moments for its keys and values to be ready.
-  void set_deadlines(std::size_t process, std::uint64_t keys, double ttft_s,
+  void set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
                      std::span<double> deadlines);
   /// When keys and values are ready at the latest, whatever the partition in these ranges.
   void play_latest(const BoundaryRanges& r);
@@ -68,18 +68,18 @@ class PartitionBound {
   void share_link(End bound, std::uint64_t keys);
   double message_s(std::size_t kind, std::uint64_t keys) const;
   bool exchanges(std::size_t layer) const { return bytes_per_token_[kinds_[layer]] > 0; }
-  std::span<double> row(std::vector<double>& of_all, std::size_t process) const {
-    return {of_all.data() + process * kinds_.size(), kinds_.size()};
+  std::span<double> row(std::vector<double>& of_all, std::size_t rank) const {
+    return {of_all.data() + rank * kinds_.size(), kinds_.size()};
   }
 
   const Runahead& runahead_;
-  std::uint64_t context_;
-  std::size_t processes_;
+  std::uint64_t prompt_len_;
+  std::size_t ranks_;
   std::span<const std::size_t> kinds_;   ///< of each layer
   std::vector<double> bytes_per_token_;  ///< of each kind
-  simulate::ProcessTimes times_;
-  // By process and layer.
-  std::vector<double> arrivals_;      ///< earliest, of what a process receives
+  simulate::RankTimes times_;
+  // By rank and layer.
+  std::vector<double> arrivals_;      ///< earliest, of what a rank receives
   std::vector<double> deadlines_;     ///< latest for keys and values to be ready, or T is missed
   std::vector<double> latest_ready_;  ///< latest whatever the partition in the ranges
   // By layer.

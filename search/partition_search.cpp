@@ -15,22 +15,22 @@
 namespace kvcast::search {
 namespace {
 
-constexpr std::size_t most_grid_processes = 9;
+constexpr std::size_t most_grid_ranks = 9;
 /// An exchange tries P^2 pairs, each in time P, from dozens of starts. Chosen so that a search over
 /// 64 devices ends within seconds, 2.3 % above its bound for Llama 7B at 32k.
-constexpr std::uint64_t most_evaluated_processes = 2'000'000;
+constexpr std::uint64_t most_evaluated_ranks = 2'000'000;
 
 /// The best partition so far.
 class Incumbent {
  public:
-  Incumbent(const Objective& objective, std::uint64_t context, std::size_t processes)
-      : objective_(objective), context_(context) {
-    found.tokens = even_partition(context, processes);
+  Incumbent(const Objective& objective, std::uint64_t prompt_len, std::size_t ranks)
+      : objective_(objective), prompt_len_(prompt_len) {
+    found.tokens = even_partition(prompt_len, ranks);
     found.ttft_s = found.even_ttft_s = evaluate(found.tokens);
   }
 
   PartitionFound found;
-  std::uint64_t context() const { return context_; }
+  std::uint64_t prompt_len() const { return prompt_len_; }
 
   double try_out(const Partition& candidate) {
     const double ttft = evaluate(candidate);
@@ -65,7 +65,7 @@ class Incumbent {
     return objective_(candidate);
   }
   const Objective& objective_;
-  std::uint64_t context_;
+  std::uint64_t prompt_len_;
 };
 
 /// The ends of all parts but the last, as signed numbers for moving them about.
@@ -82,11 +82,11 @@ Cuts cuts_of(const Partition& tokens) {
 }
 
 /// Nothing when a part would be empty.
-std::optional<Partition> partition_of(const Cuts& cuts, std::uint64_t context) {
+std::optional<Partition> partition_of(const Cuts& cuts, std::uint64_t prompt_len) {
   Partition tokens;
   std::int64_t begin = 0;
   for (std::size_t i = 0; i <= cuts.size(); ++i) {
-    const std::int64_t end = i < cuts.size() ? cuts[i] : static_cast<std::int64_t>(context);
+    const std::int64_t end = i < cuts.size() ? cuts[i] : static_cast<std::int64_t>(prompt_len);
     if (end <= begin) return {};
     tokens.push_back(static_cast<std::uint64_t>(end - begin));
     begin = end;
@@ -94,14 +94,15 @@ std::optional<Partition> partition_of(const Cuts& cuts, std::uint64_t context) {
   return tokens;
 }
 
-void grid(Incumbent& best, std::uint64_t context) {
-  for (auto stride = static_cast<std::int64_t>(first_stride(context)); stride >= 1; stride /= 2) {
+void grid(Incumbent& best, std::uint64_t prompt_len) {
+  for (auto stride = static_cast<std::int64_t>(first_stride(prompt_len)); stride >= 1;
+       stride /= 2) {
     const Cuts center = cuts_of(best.found.tokens);
     std::vector<int> step(center.size(), -2);
     for (bool more = true; more;) {
       Cuts cuts = center;
       for (std::size_t i = 0; i < cuts.size(); ++i) cuts[i] += step[i] * stride;
-      if (const auto candidate = partition_of(cuts, context)) best.improve(*candidate);
+      if (const auto candidate = partition_of(cuts, prompt_len)) best.improve(*candidate);
       std::size_t i = 0;
       while (i < step.size() && ++step[i] > 2) step[i++] = -2;
       more = i < step.size();
@@ -109,8 +110,9 @@ void grid(Incumbent& best, std::uint64_t context) {
   }
 }
 
-void coordinate(Incumbent& best, std::uint64_t context) {
-  for (auto stride = static_cast<std::int64_t>(first_stride(context)); stride >= 1; stride /= 2) {
+void coordinate(Incumbent& best, std::uint64_t prompt_len) {
+  for (auto stride = static_cast<std::int64_t>(first_stride(prompt_len)); stride >= 1;
+       stride /= 2) {
     for (bool improved = true; improved;) {
       improved = false;
       for (std::size_t i = 0; i + 1 < best.found.tokens.size(); ++i) {
@@ -118,7 +120,7 @@ void coordinate(Incumbent& best, std::uint64_t context) {
         for (const int step : {-2, -1, 1, 2}) {
           Cuts cuts = center;
           cuts[i] += step * stride;
-          if (const auto candidate = partition_of(cuts, context))
+          if (const auto candidate = partition_of(cuts, prompt_len))
             improved |= best.improve(*candidate);
         }
       }
@@ -126,11 +128,11 @@ void coordinate(Incumbent& best, std::uint64_t context) {
   }
 }
 
-void golden(Incumbent& best, std::uint64_t context) {
+void golden(Incumbent& best, std::uint64_t prompt_len) {
   const double ratio = (std::sqrt(5.0) - 1) / 2;
   std::uint64_t low = 1;
-  std::uint64_t high = context - 1;
-  const auto at = [&](std::uint64_t cut) { return best.try_out({cut, context - cut}); };
+  std::uint64_t high = prompt_len - 1;
+  const auto at = [&](std::uint64_t cut) { return best.try_out({cut, prompt_len - cut}); };
   const auto inner = [&] {
     return static_cast<std::uint64_t>(std::lround(ratio * static_cast<double>(high - low)));
   };
@@ -156,17 +158,17 @@ void golden(Incumbent& best, std::uint64_t context) {
   for (std::uint64_t cut = low; cut <= high; ++cut) at(cut);
 }
 
-/// Moves tokens from any process to any other as long as that helps, many first, at last one by
+/// Moves tokens from any rank to any other as long as that helps, many first, at last one by
 /// one.
 void exchange_tokens(Incumbent& best, std::uint64_t most) {
-  const std::size_t processes = best.found.tokens.size();
-  const std::uint64_t limit = most_evaluated_processes / processes;
+  const std::size_t ranks = best.found.tokens.size();
+  const std::uint64_t limit = most_evaluated_ranks / ranks;
   for (std::uint64_t moved = std::bit_floor(std::max<std::uint64_t>(most, 1)); moved >= 1;
        moved /= 2) {
     for (bool improved = true; improved;) {
       improved = false;
-      for (std::size_t from = 0; from < processes; ++from) {
-        for (std::size_t to = 0; to < processes; ++to) {
+      for (std::size_t from = 0; from < ranks; ++from) {
+        for (std::size_t to = 0; to < ranks; ++to) {
           if (from == to || best.found.tokens[from] <= moved) continue;
           if (best.found.evaluations >= limit) return;
           Partition candidate = best.found.tokens;
@@ -194,7 +196,7 @@ std::vector<Partition> partitions_near(PartitionBound& bound, double lower_bound
         const std::uint64_t width = r.highest[i] - r.lowest[i];
         cuts.push_back(static_cast<std::int64_t>(r.lowest[i] + width * quarter / 4));
       }
-      const auto candidate = partition_of(cuts, best.context());
+      const auto candidate = partition_of(cuts, best.prompt_len());
       if (candidate) partitions.push_back(*candidate);
     }
   }
@@ -208,35 +210,34 @@ void balance(Incumbent& best, PartitionBound& bound) {
   best.found.lower_bound_s = lower;
   const std::vector<Partition> starts = partitions_near(bound, lower, best);
   for (const Partition& start : starts) best.improve(start);
-  exchange_tokens(best, first_stride(best.context()));
+  exchange_tokens(best, first_stride(best.prompt_len()));
   for (const Partition& start : starts) {
     if (best.found.ttft_s <= lower * (1 + small_gap)) return;
     Incumbent other = best.restarted(start);
-    exchange_tokens(other, first_stride(best.context()));
+    exchange_tokens(other, first_stride(best.prompt_len()));
     best.take(other);
   }
 }
 
-void check_algorithm(PartitionAlgorithm algorithm, std::size_t processes) {
+void check_algorithm(PartitionAlgorithm algorithm, std::size_t ranks) {
   const std::string where = fmt::format("partition search --algorithm {}", name(algorithm));
-  if (algorithm == PartitionAlgorithm::Golden && processes != 2) {
-    throw Error(where, fmt::format("{} processes", processes), "2");
+  if (algorithm == PartitionAlgorithm::Golden && ranks != 2) {
+    throw Error(where, fmt::format("{} ranks", ranks), "2");
   }
-  if (algorithm == PartitionAlgorithm::Grid && processes > most_grid_processes) {
-    throw Error(
-        where, fmt::format("{} processes, so 5^{} values a level", processes, processes - 1),
-        fmt::format("at most {}; balance and coordinate take any number", most_grid_processes));
+  if (algorithm == PartitionAlgorithm::Grid && ranks > most_grid_ranks) {
+    throw Error(where, fmt::format("{} ranks, so 5^{} values a level", ranks, ranks - 1),
+                fmt::format("at most {}; balance and coordinate take any number", most_grid_ranks));
   }
 }
 
 void run(PartitionAlgorithm algorithm, Incumbent& best) {
   switch (algorithm) {
-    case PartitionAlgorithm::Grid: return grid(best, best.context());
-    case PartitionAlgorithm::Coordinate: return coordinate(best, best.context());
-    case PartitionAlgorithm::Golden: return golden(best, best.context());
+    case PartitionAlgorithm::Grid: return grid(best, best.prompt_len());
+    case PartitionAlgorithm::Coordinate: return coordinate(best, best.prompt_len());
+    case PartitionAlgorithm::Golden: return golden(best, best.prompt_len());
     case PartitionAlgorithm::Balance:
-      coordinate(best, best.context());
-      return exchange_tokens(best, first_stride(best.context()));
+      coordinate(best, best.prompt_len());
+      return exchange_tokens(best, first_stride(best.prompt_len()));
   }
 }
 
@@ -263,36 +264,36 @@ PartitionAlgorithm parse_partition_algorithm(std::string_view word) {
   throw unknown_name("algorithm", word, names);
 }
 
-std::uint64_t first_stride(std::uint64_t context) {
-  return std::bit_floor(std::max<std::uint64_t>(context / 12, 1));
+std::uint64_t first_stride(std::uint64_t prompt_len) {
+  return std::bit_floor(std::max<std::uint64_t>(prompt_len / 12, 1));
 }
 
-PartitionFound search_partition(const Objective& objective, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm,
+PartitionFound search_partition(const Objective& objective, std::uint64_t prompt_len,
+                                std::size_t ranks, PartitionAlgorithm algorithm,
                                 const Partition& start) {
-  check_algorithm(algorithm, processes);
-  Incumbent best(objective, context, processes);
+  check_algorithm(algorithm, ranks);
+  Incumbent best(objective, prompt_len, ranks);
   if (!start.empty()) {
-    check_partition(start, context, "partition to start from");
+    check_partition(start, prompt_len, "partition to start from");
     best.improve(start);
   }
-  if (processes > 1) run(algorithm, best);
+  if (ranks > 1) run(algorithm, best);
   return best.found;
 }
 
-PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm) {
-  check_algorithm(algorithm, processes);
+PartitionFound search_partition(const Runahead& runahead, std::uint64_t prompt_len,
+                                std::size_t ranks, PartitionAlgorithm algorithm) {
+  check_algorithm(algorithm, ranks);
   RunaheadScratch scratch;
   const Objective recursion = [&](std::span<const std::uint64_t> partition) {
     return runahead.ttft_s(partition, scratch);
   };
-  Incumbent best(recursion, context, processes);
-  PartitionBound bound(runahead, context, processes);
+  Incumbent best(recursion, prompt_len, ranks);
+  PartitionBound bound(runahead, prompt_len, ranks);
   if (algorithm == PartitionAlgorithm::Balance) {
     balance(best, bound);
   } else {
-    if (processes > 1) run(algorithm, best);
+    if (ranks > 1) run(algorithm, best);
     best.found.lower_bound_s = bound.lower_bound_s(best.found.ttft_s);
   }
   KVCAST_ASSERT(*best.found.lower_bound_s <= best.found.ttft_s * (1 + bound_rounding));

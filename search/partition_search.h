@@ -1,4 +1,4 @@
-/// The partition of a prompt over a chain of processes that gives the first token soonest.
+/// The partition of a prompt over a chain of ranks that gives the first token soonest.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using Objective = std::function<double(std::span<const std::uint64_t>)>;
 
 enum class PartitionAlgorithm {
   /// Ours: between the bounds of PartitionBound, then exchanges of tokens between any two
-  /// processes.
+  /// ranks.
   /// Objectives other than the recursion start from the even split.
   Balance,
   /// The paper's: from the even split, 5 values for each of the P - 1 boundaries, all combinations;
@@ -24,7 +24,7 @@ enum class PartitionAlgorithm {
   Grid,
   /// The same values for one boundary after another, again until none improves, at each stride.
   Coordinate,
-  /// Two processes: golden-section search, the paper's binary search with one evaluation a step.
+  /// Two ranks: golden-section search, the paper's binary search with one evaluation a step.
   Golden,
 };
 std::string_view name(PartitionAlgorithm algorithm);
@@ -40,19 +40,20 @@ struct PartitionFound {
   std::optional<double> lower_bound_s = {};
 };
 
-/// The grid's first stride: the largest power of two up to context/12, as Figure 6 takes 8 of 96.
-std::uint64_t first_stride(std::uint64_t context);
+/// The grid's first stride: the largest power of two up to prompt_len/12, as Figure 6 takes 8
+/// of 96.
+std::uint64_t first_stride(std::uint64_t prompt_len);
 
 /// Never worse than the even split, nor than `start`, from which the search goes on if it is the
-/// better one; the same partition on every run. Throws Error when there are no processes or fewer
-/// tokens than processes, for Golden unless there are two, and for Grid above 9 processes (5^8
+/// better one; the same partition on every run. Throws Error when there are no ranks or fewer
+/// tokens than ranks, for Golden unless there are two, and for Grid above 9 ranks (5^8
 /// values a level).
-PartitionFound search_partition(const Objective& objective, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm,
+PartitionFound search_partition(const Objective& objective, std::uint64_t prompt_len,
+                                std::size_t ranks, PartitionAlgorithm algorithm,
                                 const Partition& start = {});
 
 /// The same by the recursion, with its lower bound.
-PartitionFound search_partition(const Runahead& runahead, std::uint64_t context,
-                                std::size_t processes, PartitionAlgorithm algorithm);
+PartitionFound search_partition(const Runahead& runahead, std::uint64_t prompt_len,
+                                std::size_t ranks, PartitionAlgorithm algorithm);
 
 }  // namespace kvcast::search

@@ -24,21 +24,21 @@ constexpr const char* file_kind = "kvcast partition table";
 std::vector<double> ratios_of(const TableEntry& e) {
   std::vector<double> ratios;
   for (const std::uint64_t tokens : e.found.tokens) {
-    ratios.push_back(static_cast<double>(tokens) / static_cast<double>(e.context));
+    ratios.push_back(static_cast<double>(tokens) / static_cast<double>(e.prompt_len));
   }
   return ratios;
 }
 
 bool before(const TableEntry& a, const TableEntry& b) {
-  return std::make_pair(a.found.tokens.size(), a.context) <
-         std::make_pair(b.found.tokens.size(), b.context);
+  return std::make_pair(a.found.tokens.size(), a.prompt_len) <
+         std::make_pair(b.found.tokens.size(), b.prompt_len);
 }
 
 TableEntry read_entry(const JsonObject& o) {
   TableEntry e;
-  e.context = o.whole("context");
+  e.prompt_len = o.whole("context");
   e.found.tokens = o.wholes("partition_tokens");
-  check_partition(e.found.tokens, e.context, o.place_of("partition_tokens"));
+  check_partition(e.found.tokens, e.prompt_len, o.place_of("partition_tokens"));
   e.found.ttft_s = o.positive("ttft_s");
   e.found.even_ttft_s = o.positive("even_ttft_s");
   e.found.lower_bound_s = o.positive("lower_bound_s");
@@ -50,17 +50,17 @@ TableEntry read_entry(const JsonObject& o) {
 }  // namespace
 
 std::vector<TableEntry> search_table(const Runahead& runahead,
-                                     std::span<const std::uint64_t> contexts,
-                                     std::span<const std::size_t> process_counts,
+                                     std::span<const std::uint64_t> prompt_lens,
+                                     std::span<const std::size_t> rank_counts,
                                      PartitionAlgorithm algorithm, std::size_t threads,
                                      const std::function<void(std::size_t done)>& on_progress) {
   struct Task {
-    std::uint64_t context;
-    std::size_t processes;
+    std::uint64_t prompt_len;
+    std::size_t ranks;
   };
   std::vector<Task> tasks;
-  for (const std::size_t processes : process_counts) {
-    for (const std::uint64_t context : contexts) tasks.push_back({context, processes});
+  for (const std::size_t ranks : rank_counts) {
+    for (const std::uint64_t prompt_len : prompt_lens) tasks.push_back({prompt_len, ranks});
   }
   std::vector<TableEntry> entries(tasks.size());
   std::atomic<std::size_t> next{0};
@@ -70,8 +70,8 @@ std::vector<TableEntry> search_table(const Runahead& runahead,
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i < tasks.size(); i = next++) {
-        entries[i] = {tasks[i].context,
-                      search_partition(runahead, tasks[i].context, tasks[i].processes, algorithm)};
+        entries[i] = {tasks[i].prompt_len,
+                      search_partition(runahead, tasks[i].prompt_len, tasks[i].ranks, algorithm)};
         const std::lock_guard lock(mutex);
         ++done;
         if (on_progress) on_progress(done);
@@ -97,7 +97,7 @@ std::string to_json(const PartitionTable& table) {
   for (const auto& [key, value] : table.settings) document["settings"][key] = value;
   document["entries"] = ordered_json::array();
   for (const TableEntry& e : table.entries) {
-    document["entries"].push_back({{"context", e.context},
+    document["entries"].push_back({{"context", e.prompt_len},
                                    {"partition_tokens", e.found.tokens},
                                    {"ttft_s", e.found.ttft_s},
                                    {"even_ttft_s", e.found.even_ttft_s},
@@ -122,18 +122,18 @@ PartitionTable read_table(const std::filesystem::path& path) {
     table.entries.push_back(read_entry(JsonObject(entries[i], place)));
     if (i > 0 && !before(table.entries[i - 1], table.entries[i])) {
       throw Error(place, "an entry that is not behind the one before",
-                  "entries by number of processes, then by context, each once");
+                  "entries by number of ranks, then by prompt_len, each once");
     }
   }
   o.reject_unknown_keys();
   return table;
 }
 
-Partition round_to_tokens(std::span<const double> ratios, std::uint64_t context) {
-  if (context < ratios.size()) even_partition(context, ratios.size());  // throws
+Partition round_to_tokens(std::span<const double> ratios, std::uint64_t prompt_len) {
+  if (prompt_len < ratios.size()) even_partition(prompt_len, ratios.size());  // throws
   const double sum = std::accumulate(ratios.begin(), ratios.end(), 0.0);
   // One token each is given out first, so that rounding cannot leave a part empty.
-  const auto spare = static_cast<double>(context);
+  const auto spare = static_cast<double>(prompt_len);
   std::vector<std::pair<double, std::size_t>> remainders;
   Partition tokens;
   std::uint64_t given = 0;
@@ -144,47 +144,47 @@ Partition round_to_tokens(std::span<const double> ratios, std::uint64_t context)
     given += tokens.back();
   }
   std::sort(remainders.begin(), remainders.end());  // the largest first, the first of equals first
-  for (std::size_t i = 0; given < context; i = (i + 1) % remainders.size(), ++given) {
+  for (std::size_t i = 0; given < prompt_len; i = (i + 1) % remainders.size(), ++given) {
     ++tokens[remainders[i].second];
   }
   // Parts raised to one token were taken from nobody yet: the largest give.
-  for (; given > context; --given) --*std::max_element(tokens.begin(), tokens.end());
+  for (; given > prompt_len; --given) --*std::max_element(tokens.begin(), tokens.end());
   return tokens;
 }
 
-Partition look_up(const PartitionTable& table, std::uint64_t context, std::size_t processes,
+Partition look_up(const PartitionTable& table, std::uint64_t prompt_len, std::size_t ranks,
                   bool extrapolate) {
   std::vector<const TableEntry*> entries;
   std::vector<std::size_t> counts;
   for (const TableEntry& e : table.entries) {
     const std::size_t count = e.found.tokens.size();
-    if (count == processes) entries.push_back(&e);
+    if (count == ranks) entries.push_back(&e);
     if (counts.empty() || counts.back() != count) counts.push_back(count);
   }
   if (entries.empty()) {
-    throw Error("partition table", fmt::format("a request for {} processes", processes),
+    throw Error("partition table", fmt::format("a request for {} ranks", ranks),
                 fmt::format("one of {}", fmt::join(counts, ", ")));
   }
   const auto above = std::find_if(entries.begin(), entries.end(),
-                                  [&](const TableEntry* e) { return e->context >= context; });
-  if (above != entries.end() && (*above)->context == context) return (*above)->found.tokens;
+                                  [&](const TableEntry* e) { return e->prompt_len >= prompt_len; });
+  if (above != entries.end() && (*above)->prompt_len == prompt_len) return (*above)->found.tokens;
   if (above == entries.begin() || above == entries.end()) {
     if (!extrapolate) {
-      throw Error("partition table", fmt::format("a request for {} tokens", context),
-                  fmt::format("{} to {} tokens, or --extrapolate", entries.front()->context,
-                              entries.back()->context));
+      throw Error("partition table", fmt::format("a request for {} tokens", prompt_len),
+                  fmt::format("{} to {} tokens, or --extrapolate", entries.front()->prompt_len,
+                              entries.back()->prompt_len));
     }
     const TableEntry* edge = above == entries.begin() ? entries.front() : entries.back();
-    return round_to_tokens(ratios_of(*edge), context);
+    return round_to_tokens(ratios_of(*edge), prompt_len);
   }
   const TableEntry& low = **(above - 1);
   const TableEntry& high = **above;
-  const double weight =
-      static_cast<double>(context - low.context) / static_cast<double>(high.context - low.context);
+  const double weight = static_cast<double>(prompt_len - low.prompt_len) /
+                        static_cast<double>(high.prompt_len - low.prompt_len);
   std::vector<double> ratios = ratios_of(low);
   const std::vector<double> others = ratios_of(high);
   for (std::size_t i = 0; i < ratios.size(); ++i) ratios[i] += weight * (others[i] - ratios[i]);
-  return round_to_tokens(ratios, context);
+  return round_to_tokens(ratios, prompt_len);
 }
 
 }  // namespace kvcast::search

@@ -30,7 +30,7 @@ void check_link(const ChainLink& link) {
   }
 }
 
-/// From the moments at which a process has its messages ready to those at which they arrive.
+/// From the moments at which a rank has its messages ready to those at which they arrive.
 void deliver(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
   const ChainLink& link = chain.link;
   const std::size_t layers = chain.kinds.size();
@@ -68,7 +68,7 @@ std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partitio
   return boundaries;
 }
 
-void check_partition(std::span<const std::uint64_t> partition, std::uint64_t context,
+void check_partition(std::span<const std::uint64_t> partition, std::uint64_t prompt_len,
                      std::string_view where) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < partition.size(); ++i) {
@@ -77,14 +77,14 @@ void check_partition(std::span<const std::uint64_t> partition, std::uint64_t con
     }
     sum = checked_add(sum, partition[i]);
   }
-  if (sum != context || partition.empty()) {
+  if (sum != prompt_len || partition.empty()) {
     throw Error(where, fmt::format("parts of {} tokens in all", sum),
-                fmt::format("the {} of the prompt", context));
+                fmt::format("the {} of the prompt", prompt_len));
   }
 }
 
-double play_process(const Chain& chain, const simulate::ProcessTimes& times, std::uint64_t tokens,
-                    bool last, RunaheadScratch& s) {
+double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
+                 bool last, RunaheadScratch& s) {
   const ChainLink& link = chain.link;
   const std::size_t layers = chain.kinds.size();
   s.received.resize(layers);
@@ -125,7 +125,7 @@ double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratc
     tokens += partition[i];
     const bool last = i + 1 == partition.size();
     times_.evaluate(partition[i], tokens, last, exchange_pace(i, partition.size()), s.times);
-    end = play_process(chain_, s.times, tokens, last, s);
+    end = play_rank(chain_, s.times, tokens, last, s);
   }
   return end;
 }
@@ -139,42 +139,42 @@ double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
                   std::span<const std::uint64_t> partition) {
   check_link(link);
   constexpr auto schedule = simulate::Schedule::Tsp;
-  const std::size_t processes = partition.size();
-  if (link.order == SendOrder::Async && processes > 1) {
+  const std::size_t ranks = partition.size();
+  if (link.order == SendOrder::Async && ranks > 1) {
     throw Error("closed form of TSP", "send order async", "fifo or block");
   }
-  const std::uint64_t context = std::accumulate(partition.begin(), partition.end(), 0ull);
-  check_partition(partition, context, "partition");
-  std::vector<simulate::ProcessTimes> process;
+  const std::uint64_t prompt_len = std::accumulate(partition.begin(), partition.end(), 0ull);
+  check_partition(partition, prompt_len, "partition");
+  std::vector<simulate::RankTimes> rank;
   std::uint64_t boundary = 0;
-  for (std::size_t i = 0; i < processes; ++i) {
+  for (std::size_t i = 0; i < ranks; ++i) {
     boundary += partition[i];
-    process.push_back(
-        times.process(partition[i], times.keys(schedule, boundary, context), i + 1 == processes,
-                      simulate::exchange_pace(schedule, link.exchange, i, processes)));
+    rank.push_back(times.rank(partition[i], times.keys(schedule, boundary, prompt_len),
+                              i + 1 == ranks,
+                              simulate::exchange_pace(schedule, link.exchange, i, ranks)));
   }
   std::vector<double> now;
-  for (const simulate::ProcessTimes& p : process) now.push_back(p.embedding_s);
-  std::vector<double> link_free(processes, 0);
-  std::vector<double> arrived(processes);
+  for (const simulate::RankTimes& p : rank) now.push_back(p.embedding_s);
+  std::vector<double> link_free(ranks, 0);
+  std::vector<double> arrived(ranks);
   for (const std::size_t kind : times.kinds()) {
     const auto per_token = static_cast<double>(times.bytes_per_token(kind));
-    for (std::size_t i = 0; i < processes; ++i) now[i] += process[i].kinds[kind].before_exchange_s;
-    for (std::size_t step = 0; per_token > 0 && step + 1 < processes; ++step) {
-      for (std::size_t i = 0; i < processes; ++i) {
-        const std::size_t chunk = (i + processes - step) % processes;
+    for (std::size_t i = 0; i < ranks; ++i) now[i] += rank[i].kinds[kind].before_exchange_s;
+    for (std::size_t step = 0; per_token > 0 && step + 1 < ranks; ++step) {
+      for (std::size_t i = 0; i < ranks; ++i) {
+        const std::size_t chunk = (i + ranks - step) % ranks;
         link_free[i] = std::max(link_free[i], now[i]) + link.latency_s +
                        static_cast<double>(partition[chunk]) * per_token / link.bytes_per_s;
-        arrived[(i + 1) % processes] = link_free[i];
+        arrived[(i + 1) % ranks] = link_free[i];
       }
-      for (std::size_t i = 0; i < processes; ++i) {
+      for (std::size_t i = 0; i < ranks; ++i) {
         now[i] = std::max(now[i], arrived[i]);
         if (link.order == SendOrder::Block) now[i] = std::max(now[i], link_free[i]);
       }
     }
-    for (std::size_t i = 0; i < processes; ++i) now[i] += process[i].kinds[kind].after_exchange_s;
+    for (std::size_t i = 0; i < ranks; ++i) now[i] += rank[i].kinds[kind].after_exchange_s;
   }
-  return now.back() + process.back().head_s;
+  return now.back() + rank.back().head_s;
 }
 
 }  // namespace kvcast::search

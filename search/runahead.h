@@ -2,7 +2,7 @@
 /// finds on quiet links that no two messages' routes share, in microseconds instead of
 /// milliseconds.
 ///
-/// A chain of processes (KV-Runahead): process i, layer l has its keys and values ready for sending
+/// A chain of ranks (KV-Runahead): rank i, layer l has its keys and values ready for sending
 /// at r(i, l) = max(end(i, l-1) + before(i, l), arrival(i-1, l)) and ends the layer at
 /// end(i, l) = r(i, l) + after(i, l). Its messages hold the cache of all tokens up to its last one.
 /// Source: KV-Runahead (arXiv:2405.05329), section 4.
@@ -21,7 +21,7 @@ namespace kvcast::search {
 
 using simulate::SendOrder;
 
-/// The way from each process to the next. Each has a link of its own.
+/// The way from each rank to the next. Each has a link of its own.
 struct ChainLink {
   double bytes_per_s = 0;
   double latency_s = 0;  ///< from end to end
@@ -29,35 +29,36 @@ struct ChainLink {
   simulate::ExchangeCost exchange = {};
 };
 
-/// Tokens of each process, in order of the prompt.
+/// Tokens of each rank, in order of the prompt.
 using Partition = std::vector<std::uint64_t>;
 
 /// 0 and the end of each part.
 std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partition);
-/// Throws Error, starting with `where`, unless every part has a token and they sum to the context.
-void check_partition(std::span<const std::uint64_t> partition, std::uint64_t context,
+/// Throws Error, starting with `where`, unless every part has a token and they sum to the
+/// prompt_len.
+void check_partition(std::span<const std::uint64_t> partition, std::uint64_t prompt_len,
                      std::string_view where);
 
-/// The moments of one process after another, and memory kept from one evaluation to the next; one
+/// The moments of one rank after another, and memory kept from one evaluation to the next; one
 /// for each thread.
 struct RunaheadScratch {
-  simulate::ProcessTimes times;
-  std::vector<double> received;  ///< by layer: when the messages of the process before are there
+  simulate::RankTimes times;
+  std::vector<double> received;  ///< by layer: when the messages of the rank before are there
   std::vector<double> sent;
   std::vector<double> ready;
 };
 
-/// What every process of a chain has in common.
+/// What every rank of a chain has in common.
 struct Chain {
   std::vector<std::size_t> kinds;              ///< of each layer
   std::vector<std::uint64_t> bytes_per_token;  ///< that a layer of each kind sends
   ChainLink link;
 };
 
-/// Plays one process of the chain, whose prompt part ends behind `tokens`, from what `scratch` says
+/// Plays one rank of the chain, whose prompt part ends behind `tokens`, from what `scratch` says
 /// it receives; leaves there what the next one receives. Returns when it ends.
-double play_process(const Chain& chain, const simulate::ProcessTimes& times, std::uint64_t tokens,
-                    bool last, RunaheadScratch& scratch);
+double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
+                 bool last, RunaheadScratch& scratch);
 
 class Runahead {
  public:
@@ -70,8 +71,8 @@ class Runahead {
   /// TTFT of a partition whose parts have at least one token each.
   double ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& scratch) const;
   double ttft_s(std::span<const std::uint64_t> partition) const;
-  simulate::ExchangePace exchange_pace(std::size_t process, std::size_t processes) const {
-    return simulate::exchange_pace(simulate::Schedule::Kvr, link().exchange, process, processes);
+  simulate::ExchangePace exchange_pace(std::size_t rank, std::size_t ranks) const {
+    return simulate::exchange_pace(simulate::Schedule::Kvr, link().exchange, rank, ranks);
   }
 
  private:
@@ -79,9 +80,9 @@ class Runahead {
   Chain chain_;
 };
 
-/// TTFT of tensor and sequence parallel prefill: even parts, and in each layer every process
+/// TTFT of tensor and sequence parallel prefill: even parts, and in each layer every rank
 /// gathers the keys and values of all over a ring, P - 1 steps of one part each. Fifo or Block
-/// (with Async a process's messages may share its link: the simulator plays that). Throws Error
+/// (with Async a rank's messages may share its link: the simulator plays that). Throws Error
 /// likewise, and for Async.
 double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
                   std::span<const std::uint64_t> partition);

@@ -47,23 +47,23 @@ EventLoop::EventLoop(const Simulation& simulation, const RunOptions& options,
       hops_(simulation.hops_),
       background_timer_(simulation.platform().num_devices()),
       first_flow_(background_timer_ + 1),
-      processes_(simulation.platform().num_devices()),
+      ranks_(simulation.platform().num_devices()),
       delivered_(simulation.messages_.size(), 0),
       unfinished_(simulation.platform().num_devices()) {
   if (!(message_overhead_s_ >= 0) || !std::isfinite(message_overhead_s_)) {
     throw Error("message overhead", fmt::format("{} s", message_overhead_s_), "zero or more");
   }
-  if (!compute_factors.empty() && compute_factors.size() != processes_.size()) {
+  if (!compute_factors.empty() && compute_factors.size() != ranks_.size()) {
     throw Error("compute factors", fmt::format("{} of them", compute_factors.size()),
-                fmt::format("one for each of the {} processes", processes_.size()));
+                fmt::format("one for each of the {} ranks", ranks_.size()));
   }
-  for (std::size_t p = 0; p < processes_.size(); ++p) {
-    processes_[p].step = simulation.first_step_[p];
-    processes_[p].end = simulation.first_step_[p + 1];
-    processes_[p].issued = processes_[p].next = simulation.first_message_[p];
-    processes_[p].awaited = nothing;
+  for (std::size_t p = 0; p < ranks_.size(); ++p) {
+    ranks_[p].step = simulation.first_step_[p];
+    ranks_[p].end = simulation.first_step_[p + 1];
+    ranks_[p].issued = ranks_[p].next = simulation.first_message_[p];
+    ranks_[p].awaited = nothing;
     if (compute_factors.empty()) continue;
-    processes_[p].factor = compute_factors[p];
+    ranks_[p].factor = compute_factors[p];
     if (!is_positive(compute_factors[p])) {
       throw Error("compute factors", fmt::format("{}", compute_factors[p]), "numbers above 0");
     }
@@ -74,8 +74,8 @@ EventLoop::EventLoop(const Simulation& simulation, const RunOptions& options,
   FairNetwork::Listener* listener = record_ ? this : nullptr;
   network_.emplace(capacities(simulation.platform(), options.bandwidth_factors), max_hops,
                    first_flow_, listener);
-  result_.finish_s.resize(processes_.size());
-  result_.processes.resize(processes_.size());
+  result_.finish_s.resize(ranks_.size());
+  result_.ranks.resize(ranks_.size());
 }
 
 void EventLoop::add_background(const std::vector<BackgroundFlow>& flows) {
@@ -114,7 +114,7 @@ void EventLoop::add_background(const std::vector<BackgroundFlow>& flows) {
 }
 
 RunResult EventLoop::run() {
-  for (std::uint32_t p = 0; p < processes_.size(); ++p) advance(p);
+  for (std::uint32_t p = 0; p < ranks_.size(); ++p) advance(p);
   network_->settle(now_, events_);
   while (unfinished_ > 0 || in_flight_ > 0) {
     if (events_.empty()) fail_deadlock();
@@ -158,20 +158,20 @@ void EventLoop::handle(std::uint32_t event) {
   }
 }
 
-void EventLoop::advance(std::uint32_t process) {
-  Process& p = processes_[process];
+void EventLoop::advance(std::uint32_t rank) {
+  Rank& p = ranks_[rank];
   while (p.step < p.end) {
     const Simulation::Step& step = simulation_.steps_[p.step++];
     switch (step.kind) {
       case Kind::Compute: {
         const double seconds = p.factor * step.seconds;
         if (seconds == 0) break;
-        result_.processes[process].compute_s += seconds;
+        result_.ranks[rank].compute_s += seconds;
         if (record_) {
           result_.intervals.push_back(
-              {IntervalKind::Compute, process, process, step.label, now_, now_ + seconds, 0});
+              {IntervalKind::Compute, rank, rank, step.label, now_, now_ + seconds, 0});
         }
-        events_.set(process, now_ + seconds);
+        events_.set(rank, now_ + seconds);
         return;
       }
       case Kind::Send:
@@ -184,36 +184,36 @@ void EventLoop::advance(std::uint32_t process) {
         break;
       case Kind::Receive:
         if (delivered_[step.message]) break;
-        wait_for(process, step.message);
+        wait_for(rank, step.message);
         return;
       case Kind::WaitSend:
         if (p.outstanding == 0) break;
-        wait_for(process, all_sends);
+        wait_for(rank, all_sends);
         return;
     }
   }
   if (p.finished) return;
   p.finished = true;
-  result_.finish_s[process] = now_;
+  result_.finish_s[rank] = now_;
   --unfinished_;
 }
 
-void EventLoop::wait_for(std::uint32_t process, std::uint32_t awaited) {
-  processes_[process].awaited = awaited;
-  processes_[process].waits_since = now_;
+void EventLoop::wait_for(std::uint32_t rank, std::uint32_t awaited) {
+  ranks_[rank].awaited = awaited;
+  ranks_[rank].waits_since = now_;
 }
 
-void EventLoop::resume(std::uint32_t process) {
-  Process& p = processes_[process];
-  result_.processes[process].waiting_s += now_ - p.waits_since;
+void EventLoop::resume(std::uint32_t rank) {
+  Rank& p = ranks_[rank];
+  result_.ranks[rank].waiting_s += now_ - p.waits_since;
   if (record_ && now_ > p.waits_since) {
     const bool sends = p.awaited == all_sends;
     const Message* message = sends ? nullptr : &simulation_.messages_[p.awaited];
-    result_.intervals.push_back({IntervalKind::Wait, process, sends ? process : message->sender,
+    result_.intervals.push_back({IntervalKind::Wait, rank, sends ? rank : message->sender,
                                  sends ? 0 : message->tag, p.waits_since, now_, 0});
   }
   p.awaited = nothing;
-  advance(process);
+  advance(rank);
 }
 
 void EventLoop::start(std::uint32_t m) {
@@ -242,14 +242,14 @@ void EventLoop::deliver(std::uint32_t flow) {
   --in_flight_;
   ++result_.messages;
   result_.message_bytes += message.bytes;
-  Process& sender = processes_[message.sender];
+  Rank& sender = ranks_[message.sender];
   if (--sender.outstanding == 0) {
-    result_.processes[message.sender].transfer_s += now_ - sender.sends_since;
+    result_.ranks[message.sender].transfer_s += now_ - sender.sends_since;
     if (sender.awaited == all_sends) resume(message.sender);
   } else if (fifo_) {
     start(sender.next++);
   }
-  if (processes_[message.receiver].awaited == m) resume(message.receiver);
+  if (ranks_[message.receiver].awaited == m) resume(message.receiver);
 }
 
 void EventLoop::start_background() {
@@ -266,26 +266,26 @@ void EventLoop::rate_changed(std::uint32_t flow, double now, double bytes_per_s)
 }
 
 void EventLoop::fail_deadlock() const {
-  // Whoever waits, waits for a process that has yet to send, so following them meets a cycle.
+  // Whoever waits, waits for a rank that has yet to send, so following them meets a cycle.
   std::uint32_t p = 0;
-  while (processes_[p].finished) ++p;
-  const auto waits_for_message = [&](std::uint32_t process) {
-    return processes_[process].awaited < simulation_.messages_.size();
+  while (ranks_[p].finished) ++p;
+  const auto waits_for_message = [&](std::uint32_t rank) {
+    return ranks_[rank].awaited < simulation_.messages_.size();
   };
-  std::vector<char> seen(processes_.size(), 0);
+  std::vector<char> seen(ranks_.size(), 0);
   while (!seen[p]) {
-    if (processes_[p].finished || !waits_for_message(p)) {
+    if (ranks_[p].finished || !waits_for_message(p)) {
       throw Error("simulation: a message on its way never arrives; expected faster links");
     }
     seen[p] = 1;
-    p = simulation_.messages_[processes_[p].awaited].sender;
+    p = simulation_.messages_[ranks_[p].awaited].sender;
   }
   std::string chain;
   const std::uint32_t first = p;
   do {
-    const Message& message = simulation_.messages_[processes_[p].awaited];
-    chain += fmt::format("{}process {} waits for message {} from process {}",
-                         chain.empty() ? "" : ", ", p, message.tag, message.sender);
+    const Message& message = simulation_.messages_[ranks_[p].awaited];
+    chain += fmt::format("{}rank {} waits for message {} from rank {}", chain.empty() ? "" : ", ",
+                         p, message.tag, message.sender);
     p = message.sender;
   } while (p != first);
   throw Error("deadlock: " + chain);

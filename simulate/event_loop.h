@@ -1,4 +1,4 @@
-/// One run of a Simulation: processes step through their programs, messages become flows.
+/// One run of a Simulation: ranks step through their programs, messages become flows.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class EventLoop : private FairNetwork::Listener {
   using Message = Simulation::Message;
   using Route = Simulation::Route;
 
-  struct Process {
+  struct Rank {
     std::uint32_t step = 0;
     std::uint32_t end = 0;
     std::uint32_t issued = 0;       ///< the message after the last one sent
@@ -47,9 +47,9 @@ class EventLoop : private FairNetwork::Listener {
 
   void add_background(const std::vector<BackgroundFlow>& flows);
   void handle(std::uint32_t event);
-  void advance(std::uint32_t process);
-  void wait_for(std::uint32_t process, std::uint32_t awaited);
-  void resume(std::uint32_t process);
+  void advance(std::uint32_t rank);
+  void wait_for(std::uint32_t rank, std::uint32_t awaited);
+  void resume(std::uint32_t rank);
   void start(std::uint32_t message);
   void deliver(std::uint32_t flow);
   void start_background();
@@ -64,22 +64,22 @@ class EventLoop : private FairNetwork::Listener {
   bool fifo_;
   bool record_;
   double message_overhead_s_;
-  std::uint32_t num_messages_;       ///< of processes; background flows follow
+  std::uint32_t num_messages_;       ///< of ranks; background flows follow
   std::vector<Message> background_;  ///< by start
   std::vector<double> background_start_s_;
   std::size_t next_background_ = 0;
   std::vector<Route> routes_;  ///< the simulation's, then those of background flows
   std::vector<std::uint32_t> hops_;
   std::uint32_t background_timer_;
-  std::uint32_t first_flow_;  ///< event ids: processes, background_timer_, flows
+  std::uint32_t first_flow_;  ///< event ids: ranks, background_timer_, flows
   std::optional<FairNetwork> network_;
   EventHeap events_;
   double now_ = 0;
-  std::vector<Process> processes_;
+  std::vector<Rank> ranks_;
   std::vector<char> delivered_;
   std::vector<Transfer> transfers_;
   std::uint32_t unfinished_ = 0;
-  std::uint64_t in_flight_ = 0;  ///< messages of processes
+  std::uint64_t in_flight_ = 0;  ///< messages of ranks
   RunResult result_;
 };
 

@@ -68,7 +68,7 @@ std::uint32_t peer(std::uint64_t rank, std::size_t ranks) {
 Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
                         const roofline::Rates& rates, bool block) {
   Programs programs;
-  programs.processes.resize(ranks.size());
+  programs.ranks.resize(ranks.size());
   std::map<std::string, std::uint32_t, std::less<>> labels;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Graph& graph = *ranks[rank].graph;
@@ -78,7 +78,7 @@ Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowerin
     for (const roofline::OpGroup& group : folded.groups) {
       seconds.push_back(roofline::time_of(group, rates, values).total.value);
     }
-    Player player(programs, labels, programs.processes[rank], rates.host_operator_latency.value);
+    Player player(programs, labels, programs.ranks[rank], rates.host_operator_latency.value);
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
       const Node& node = graph.nodes()[i];
       // The n-th send to a rank is for its n-th receive from the sender: one tag for all.

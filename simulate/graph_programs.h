@@ -19,10 +19,10 @@ struct RankPass {
   std::vector<std::uint64_t> values;  ///< of all its symbols (Symbols::resolve)
 };
 
-/// Process i plays the graph of ranks[i], any graph that the recorder makes (record_rank): each
+/// Rank i plays the graph of ranks[i], any graph that the recorder makes (record_rank): each
 /// operator keeps the device busy for its time (roofline::time_of), each Send is a message of its
 /// tensor's bytes, and each Receive waits for one, in the order of the nodes. With `block` a
-/// process also waits for each of its sends.
+/// rank also waits for each of its sends.
 ///
 /// A host that issues operators one by one (Rates::host_operator_latency) has nothing issued ahead
 /// behind a message: where it needs longer than the device for what stands between two messages,

@@ -93,14 +93,14 @@ Recording record_whole(const Architecture& architecture, const std::vector<Metho
 
 }  // namespace
 
-ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t process,
-                           std::size_t processes) {
-  if (processes == 1) return {};
+ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t rank,
+                           std::size_t ranks) {
+  if (ranks == 1) return {};
   if (schedule == Schedule::Tsp) {
-    return {true, 2 * static_cast<double>(processes - 1) * cost.message_s, cost.exchange_s,
+    return {true, 2 * static_cast<double>(ranks - 1) * cost.message_s, cost.exchange_s,
             cost.lockstep};
   }
-  const int messages = (process > 0 ? 1 : 0) + (process + 1 < processes ? 1 : 0);
+  const int messages = (rank > 0 ? 1 : 0) + (rank + 1 < ranks ? 1 : 0);
   return {true, messages * cost.message_s, cost.exchange_s};
 }
 
@@ -176,15 +176,15 @@ LayerTimes LayerTimes::on_device() const {
   return copy;
 }
 
-ProcessTimes LayerTimes::process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                                 const ExchangePace& pace) const {
-  ProcessTimes times;
+RankTimes LayerTimes::rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                           const ExchangePace& pace) const {
+  RankTimes times;
   evaluate(tokens, keys, makes_token, pace, times);
   return times;
 }
 
 void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                          const ExchangePace& pace, ProcessTimes& out) const {
+                          const ExchangePace& pace, RankTimes& out) const {
   KVCAST_ASSERT(tokens >= 1 && tokens <= keys);
   const bool has_head = makes_token || logits_ == Logits::All;
   std::array<std::uint64_t, most_symbols> values{};
@@ -244,7 +244,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   }
 }
 
-double LayerTimes::total_s(const ProcessTimes& times) const {
+double LayerTimes::total_s(const RankTimes& times) const {
   double total = times.embedding_s + times.head_s;
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
     const LayerTime& layer = times.kinds[k];

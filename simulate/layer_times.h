@@ -1,7 +1,7 @@
-/// Compute times of one process of a parallel prefill, layer by layer, on both sides of the
+/// Compute times of one rank of a parallel prefill, layer by layer, on both sides of the
 /// exchange of keys and values: the recorded pass of a rank, folded at its messages.
 ///
-/// A process reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
+/// A rank reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
 /// schedules exchange right after a layer's keys and values are in the cache: what is before needs
 /// nothing of others, what is after needs their keys and values.
 #pragma once
@@ -28,12 +28,12 @@ struct LayerTime {
 struct ExchangeCost {
   double message_s = 0;  ///< of the host, to issue one send or receive
   double exchange_s = 0;
-  /// Of processes that compute the same and then all wait for each other, as in TSP: the mean of
+  /// Of ranks that compute the same and then all wait for each other, as in TSP: the mean of
   /// their times over the slowest's, mean over the layers.
   double lockstep = 1;
 };
 
-/// What exchanging keys and values does to a process's pace. The host that issues its operators one
+/// What exchanging keys and values does to a rank's pace. The host that issues its operators one
 /// by one keeps up with the device or not, where Rates::host_operator_latency says that it takes
 /// time.
 struct ExchangePace {
@@ -45,27 +45,27 @@ struct ExchangePace {
   /// Host seconds of a layer's exchange however many messages it has, half in each of the two
   /// parts: to hand over the own keys and values, and to take in the others'.
   double exchange_s = 0;
-  double lockstep = 1;  ///< see ExchangeCost; 1 where a process waits for none behind it
+  double lockstep = 1;  ///< see ExchangeCost; 1 where a rank waits for none behind it
 };
 
-/// Of one of several processes. A chain's has at most a send and a receive in each layer; a host of
+/// Of one of several ranks. A chain's has at most a send and a receive in each layer; a host of
 /// TSP issues the messages of a ring, in lockstep with the others.
-ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t process,
-                           std::size_t processes);
+ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t rank,
+                           std::size_t ranks);
 
-/// One process's compute times, those of layers that are alike stored once: layer l takes
+/// One rank's compute times, those of layers that are alike stored once: layer l takes
 /// `kinds[LayerTimes::kinds()[l]]`.
-struct ProcessTimes {
+struct RankTimes {
   double embedding_s = 0;  ///< before the first layer
-  double head_s = 0;       ///< behind the last one; 0 for a process that makes no token
+  double head_s = 0;       ///< behind the last one; 0 for a rank that makes no token
   std::vector<LayerTime> kinds;
 };
 
-/// A model's layer times on a device. Evaluating one process takes less than a microsecond for a
+/// A model's layer times on a device. Evaluating one rank takes less than a microsecond for a
 /// model of identical layers.
 class LayerTimes {
  public:
-  /// Records the model's prefill in chunks, of one sequence. With Logits::All every process has a
+  /// Records the model's prefill in chunks, of one sequence. With Logits::All every rank has a
   /// head, as if it made a token. Throws Error for encoder-decoder models, and for methods that
   /// need the whole prompt at once.
   LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
@@ -81,29 +81,29 @@ class LayerTimes {
   std::uint64_t bytes_per_token(std::size_t kind) const { return kinds_[kind].bytes_per_token; }
   /// Of all layers.
   std::uint64_t kv_cache_bytes_per_token() const;
-  /// Operators of one process that makes the first token.
+  /// Operators of one rank that makes the first token.
   double num_operators() const;
 
   /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
   /// keys and values of others are first joined with the own ones, as torch.cat does.
-  ProcessTimes process(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                       const ExchangePace& pace = {}) const;
+  RankTimes rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                 const ExchangePace& pace = {}) const;
   /// The same into `out`, whose memory is kept from call to call.
   void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                const ExchangePace& pace, ProcessTimes& out) const;
+                const ExchangePace& pace, RankTimes& out) const;
   /// The same layers reading so many sequences side by side, all in the same parts. Throws Error
   /// when the bytes of a token do not fit 64 bits.
   LayerTimes for_batch(std::uint64_t batch) const;
   /// The same layers on a host that costs nothing.
   LayerTimes on_device() const;
-  /// Sum over all layers, embedding and head: TTFT when one process reads the whole prompt.
-  double total_s(const ProcessTimes& times) const;
+  /// Sum over all layers, embedding and head: TTFT when one rank reads the whole prompt.
+  double total_s(const RankTimes& times) const;
 
-  /// The keys that a process attends over, whose tokens end at `boundary` in a prompt of `context`:
+  /// The keys that a rank attends over, whose tokens end at `boundary` in a prompt of `prompt_len`:
   /// in a chain those up to there. In TSP all with scores in memory, and those to the right are
   /// masked; a fused kernel skips them.
-  std::uint64_t keys(Schedule schedule, std::uint64_t boundary, std::uint64_t context) const {
-    return schedule == Schedule::Tsp && scores_in_memory_ ? context : boundary;
+  std::uint64_t keys(Schedule schedule, std::uint64_t boundary, std::uint64_t prompt_len) const {
+    return schedule == Schedule::Tsp && scores_in_memory_ ? prompt_len : boundary;
   }
 
  private:

@@ -11,10 +11,10 @@
 
 namespace kvcast::simulate {
 
-/// Process i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
+/// Rank i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
 /// read, in lockstep. A host of TSP issues the messages of a ring. Send order and all-gather are
-/// left as they are by default. Throws Error when a process has no tokens, or there is none.
+/// left as they are by default. Throws Error when a rank has no tokens, or there is none.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
                          const ExchangeCost& cost = {});

@@ -1,4 +1,4 @@
-/// What the processes of a simulation do: one list of instructions for each device.
+/// What the ranks of a simulation do: one list of instructions for each device.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Compute {
   std::uint32_t label = 0;  ///< index into Programs::labels
 };
 
-/// Starts a message; the process does not wait for it.
+/// Starts a message; the rank does not wait for it.
 struct Send {
   std::uint32_t to = 0;
   std::uint32_t tag = 0;
@@ -22,21 +22,21 @@ struct Send {
 };
 
 /// Waits until the message has arrived. Of several messages with one tag between the same two
-/// processes, the first receive takes the first sent.
+/// ranks, the first receive takes the first sent.
 struct Receive {
   std::uint32_t from = 0;
   std::uint32_t tag = 0;
 };
 
-/// Waits until all messages that this process sent so far have arrived.
+/// Waits until all messages that this rank sent so far have arrived.
 struct WaitSend {};
 
 using Instruction = std::variant<Compute, Send, Receive, WaitSend>;
 using Program = std::vector<Instruction>;
 
-/// Process i runs on device i.
+/// Rank i runs on device i.
 struct Programs {
-  std::vector<Program> processes;
+  std::vector<Program> ranks;
   std::vector<std::string> labels;  ///< of Compute instructions
 };
 

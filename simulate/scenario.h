@@ -20,7 +20,7 @@ struct Scenario {
   RunOptions options;  ///< options.send_order is work.send_order
 };
 
-/// The form that every entry is given in, per process where it is a list:
+/// The form that every entry is given in, per rank where it is a list:
 ///     {"schedule": "kvr", "topology": "switch", "devices": 2, "layers": 4,
 ///      "link_bytes_per_s": 1e9, "link_latency_s": 5e-5, "bytes_per_token_layer": 16384,
 ///      "partition_tokens": [512, 512], "compute_before_exchange_s": [3.4e-4, 3.4e-4],
@@ -33,7 +33,7 @@ struct Scenario {
 Scenario parse_scenario(const nlohmann::json& document, const std::string& place);
 Scenario read_scenario(const std::filesystem::path& path);
 
-/// The largest relative change of TTFT when each bandwidth and each process's computations change
+/// The largest relative change of TTFT when each bandwidth and each rank's computations change
 /// by up to 1e-9 of themselves, over a few fixed choices. A well-conditioned run answers with
 /// 1e-9; with traffic of others, tsp with asynchronous sends can be chaotic, and then digits mean
 /// nothing. `ttft_s`: of the run with these options. Runs it three times more.

@@ -26,49 +26,49 @@ Enum parse_word(const char* kind, std::string_view word, const std::array<Enum, 
 enum Label : std::uint32_t { before_exchange, after_exchange, before_layers, after_layers };
 
 template <typename List>
-void check_length(const char* what, const List& list, std::size_t processes) {
-  if (list.size() == processes) return;
+void check_length(const char* what, const List& list, std::size_t ranks) {
+  if (list.size() == ranks) return;
   throw Error(what, fmt::format("{} entries", list.size()),
-              fmt::format("one for each of the {} processes", processes));
+              fmt::format("one for each of the {} ranks", ranks));
 }
 
 void check(const PrefillWork& work) {
-  const std::size_t processes = work.partition_tokens.size();
-  if (processes == 0) throw Error("partition", "no processes", "at least one");
+  const std::size_t ranks = work.partition_tokens.size();
+  if (ranks == 0) throw Error("partition", "no ranks", "at least one");
   for (const std::uint64_t tokens : work.partition_tokens) {
-    if (tokens == 0) throw Error("partition", "a process without tokens", "at least 1 for each");
+    if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
   }
   if (work.layers.empty()) throw Error("layers", "none", "at least one");
   for (const std::size_t kind : work.layers) KVCAST_ASSERT(kind < work.kinds.size());
   for (const LayerWork& layer : work.kinds) {
-    check_length("compute before the exchange", layer.before_exchange_s, processes);
-    check_length("compute after the exchange", layer.after_exchange_s, processes);
+    check_length("compute before the exchange", layer.before_exchange_s, ranks);
+    check_length("compute after the exchange", layer.after_exchange_s, ranks);
   }
   if (!work.before_layers_s.empty()) {
-    check_length("compute before the layers", work.before_layers_s, processes);
+    check_length("compute before the layers", work.before_layers_s, ranks);
   }
   if (!work.after_layers_s.empty()) {
-    check_length("compute after the layers", work.after_layers_s, processes);
+    check_length("compute after the layers", work.after_layers_s, ranks);
   }
 }
 
-/// Layers are mostly alike. The programs of a thousand processes are gigabytes, which growing would
+/// Layers are mostly alike. The programs of a thousand ranks are gigabytes, which growing would
 /// copy again and again.
 void reserve_layers(std::size_t layers, Programs& programs) {
-  for (Program& program : programs.processes) program.reserve(layers * program.size() + 1);
+  for (Program& program : programs.ranks) program.reserve(layers * program.size() + 1);
 }
 
 void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
   const LayerWork& layer = work.kinds[work.layers[l]];
-  const std::size_t processes = programs.processes.size();
+  const std::size_t ranks = programs.ranks.size();
   const bool exchanges = layer.bytes_per_token > 0;
   std::uint64_t tokens = 0;
-  for (std::uint32_t i = 0; i < processes; ++i) {
-    Program& program = programs.processes[i];
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    Program& program = programs.ranks[i];
     program.push_back(Compute{layer.before_exchange_s[i], before_exchange});
     if (i > 0 && exchanges) program.push_back(Receive{i - 1, l});
     tokens = checked_add(tokens, work.partition_tokens[i]);
-    if (i + 1 < processes && exchanges) {
+    if (i + 1 < ranks && exchanges) {
       program.push_back(Send{i + 1, l, checked_multiply(tokens, layer.bytes_per_token)});
       if (work.send_order == SendOrder::Block) program.push_back(WaitSend{});
     }
@@ -81,9 +81,9 @@ void append_ring(const std::vector<std::uint64_t>& bytes, bool block, std::uint3
   const auto n = static_cast<std::uint32_t>(bytes.size());
   for (std::uint32_t i = 0; i < n; ++i) {
     for (std::uint32_t step = 0; step + 1 < n; ++step) {
-      programs.processes[i].push_back(Send{(i + 1) % n, tag + step, bytes[(i + n - step) % n]});
-      programs.processes[i].push_back(Receive{(i + n - 1) % n, tag + step});
-      if (block) programs.processes[i].push_back(WaitSend{});
+      programs.ranks[i].push_back(Send{(i + 1) % n, tag + step, bytes[(i + n - step) % n]});
+      programs.ranks[i].push_back(Receive{(i + n - 1) % n, tag + step});
+      if (block) programs.ranks[i].push_back(WaitSend{});
     }
   }
 }
@@ -92,8 +92,7 @@ void append_recursive_doubling(const std::vector<std::uint64_t>& bytes, bool blo
                                std::uint32_t tag, Programs& programs) {
   const auto n = static_cast<std::uint32_t>(bytes.size());
   if (!std::has_single_bit(n)) {
-    throw Error("all-gather by recursive doubling", fmt::format("{} processes", n),
-                "a power of two");
+    throw Error("all-gather by recursive doubling", fmt::format("{} ranks", n), "a power of two");
   }
   std::vector<std::uint64_t> held = bytes;
   std::uint32_t step = 0;
@@ -101,9 +100,9 @@ void append_recursive_doubling(const std::vector<std::uint64_t>& bytes, bool blo
     std::vector<std::uint64_t> next = held;
     for (std::uint32_t i = 0; i < n; ++i) {
       const std::uint32_t partner = i ^ distance;
-      programs.processes[i].push_back(Send{partner, tag + step, held[i]});
-      programs.processes[i].push_back(Receive{partner, tag + step});
-      if (block) programs.processes[i].push_back(WaitSend{});
+      programs.ranks[i].push_back(Send{partner, tag + step, held[i]});
+      programs.ranks[i].push_back(Receive{partner, tag + step});
+      if (block) programs.ranks[i].push_back(WaitSend{});
       next[i] = checked_add(held[i], held[partner]);
     }
     held = std::move(next);
@@ -116,12 +115,12 @@ void append_direct(const std::vector<std::uint64_t>& bytes, bool block, std::uin
   for (std::uint32_t i = 0; i < n; ++i) {
     // In step s everyone sends to the s-th after itself, so that no receiver is sent to by all.
     for (std::uint32_t s = 1; s < n; ++s) {
-      programs.processes[i].push_back(Send{(i + s) % n, tag, bytes[i]});
+      programs.ranks[i].push_back(Send{(i + s) % n, tag, bytes[i]});
     }
     for (std::uint32_t s = 1; s < n; ++s) {
-      programs.processes[i].push_back(Receive{(i + n - s) % n, tag});
+      programs.ranks[i].push_back(Receive{(i + n - s) % n, tag});
     }
-    if (block) programs.processes[i].push_back(WaitSend{});
+    if (block) programs.ranks[i].push_back(WaitSend{});
   }
 }
 
@@ -157,7 +156,7 @@ AllGather parse_all_gather(std::string_view word) {
 
 std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
                                 bool block, std::uint32_t first_tag, Programs& programs) {
-  check_length("all-gather", chunk_bytes, programs.processes.size());
+  check_length("all-gather", chunk_bytes, programs.ranks.size());
   const auto n = static_cast<std::uint32_t>(chunk_bytes.size());
   switch (kind) {
     case AllGather::Ring:
@@ -176,13 +175,13 @@ std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>
 
 Programs prefill_programs(const PrefillWork& work) {
   check(work);
-  const std::size_t processes = work.partition_tokens.size();
+  const std::size_t ranks = work.partition_tokens.size();
   Programs programs;
   programs.labels = {"before exchange", "after exchange", "before layers", "after layers"};
-  programs.processes.resize(processes);
+  programs.ranks.resize(ranks);
   const auto append_once = [&](const std::vector<double>& seconds, Label label) {
     for (std::size_t i = 0; i < seconds.size(); ++i) {
-      if (seconds[i] != 0) programs.processes[i].push_back(Compute{seconds[i], label});
+      if (seconds[i] != 0) programs.ranks[i].push_back(Compute{seconds[i], label});
     }
   };
   append_once(work.before_layers_s, before_layers);
@@ -195,16 +194,16 @@ Programs prefill_programs(const PrefillWork& work) {
     }
     const LayerWork& layer = work.kinds[work.layers[l]];
     std::vector<std::uint64_t> chunks;
-    for (std::size_t i = 0; i < processes; ++i) {
-      programs.processes[i].push_back(Compute{layer.before_exchange_s[i], before_exchange});
+    for (std::size_t i = 0; i < ranks; ++i) {
+      programs.ranks[i].push_back(Compute{layer.before_exchange_s[i], before_exchange});
       chunks.push_back(checked_multiply(work.partition_tokens[i], layer.bytes_per_token));
     }
     if (layer.bytes_per_token > 0) {
       tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
                               programs);
     }
-    for (std::size_t i = 0; i < processes; ++i) {
-      programs.processes[i].push_back(Compute{layer.after_exchange_s[i], after_exchange});
+    for (std::size_t i = 0; i < ranks; ++i) {
+      programs.ranks[i].push_back(Compute{layer.after_exchange_s[i], after_exchange});
     }
   }
   append_once(work.after_layers_s, after_layers);

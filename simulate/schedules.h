@@ -11,27 +11,27 @@
 namespace kvcast::simulate {
 
 enum class Schedule {
-  /// KV-Runahead (Cho et al. 2024, section 4): each process sends the cache of all tokens up to its
+  /// KV-Runahead (Cho et al. 2024, section 4): each rank sends the cache of all tokens up to its
   /// last to the next one, before its own attention.
   Kvr,
-  /// Tensor and sequence parallel: keys and values of every process are gathered by all.
+  /// Tensor and sequence parallel: keys and values of every rank are gathered by all.
   Tsp,
 };
 std::string_view name(Schedule schedule);
 /// "kvr", "tsp". Throws Error with the nearest name.
 Schedule parse_schedule(std::string_view word);
 
-/// How every process gets every chunk.
+/// How every rank gets every chunk.
 enum class AllGather {
-  Ring,               ///< P - 1 steps: pass on to the next process what came from the one before
+  Ring,               ///< P - 1 steps: pass on to the next rank what came from the one before
   RecursiveDoubling,  ///< log2 P steps: exchange all so far with a partner twice as far each time
-  Direct,             ///< each process sends its own chunk to every other one
+  Direct,             ///< each rank sends its own chunk to every other one
 };
 std::string_view name(AllGather kind);
 /// "ring", "recursive-doubling", "direct". Throws Error with the nearest name.
 AllGather parse_all_gather(std::string_view word);
 
-/// One layer of every process.
+/// One layer of every rank.
 struct LayerWork {
   std::vector<double> before_exchange_s;  ///< query, key and value projections
   std::vector<double> after_exchange_s;   ///< attention and the rest
@@ -43,22 +43,22 @@ struct PrefillWork {
   Schedule schedule = Schedule::Kvr;
   AllGather all_gather = AllGather::Ring;       ///< of Tsp
   SendOrder send_order = SendOrder::Fifo;       ///< Block puts waits into the programs
-  std::vector<std::uint64_t> partition_tokens;  ///< of each process, in order of the prompt
+  std::vector<std::uint64_t> partition_tokens;  ///< of each rank, in order of the prompt
   std::vector<LayerWork> kinds;                 ///< layers that are alike stand here once
   std::vector<std::size_t> layers;              ///< the kind of each layer
-  /// Of each process, before the first layer and after the last; empty: nothing. The head of the
-  /// last process belongs here.
+  /// Of each rank, before the first layer and after the last; empty: nothing. The head of the
+  /// last rank belongs here.
   std::vector<double> before_layers_s = {};
   std::vector<double> after_layers_s = {};
 };
 
-/// What is done in order by each process. Message tags count the messages of a sender to a
+/// What is done in order by each rank. Message tags count the messages of a sender to a
 /// receiver.
-/// Throws Error: lists whose lengths differ from the number of processes, no tokens, no layers,
-/// recursive doubling over a number of processes that is no power of two, bytes beyond 64 bits.
+/// Throws Error: lists whose lengths differ from the number of ranks, no tokens, no layers,
+/// recursive doubling over a number of ranks that is no power of two, bytes beyond 64 bits.
 Programs prefill_programs(const PrefillWork& work);
 
-/// Appends to each process the sends and receives of one all-gather. Process i owns
+/// Appends to each rank the sends and receives of one all-gather. Rank i owns
 /// `chunk_bytes[i]`. `first_tag` is that of its first step; returns the tag after its last. With
 /// `block`, each step also waits for its own send. Throws Error as above.
 std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,

@@ -18,15 +18,15 @@ namespace {
 constexpr std::array send_orders = {SendOrder::Async, SendOrder::Block, SendOrder::Fifo};
 constexpr std::size_t max_steps = std::size_t{1} << 28;
 
-[[noreturn]] void fail_step(std::size_t process, std::size_t step, const std::string& found,
+[[noreturn]] void fail_step(std::size_t rank, std::size_t step, const std::string& found,
                             const std::string& expected) {
-  throw Error(fmt::format("process {}, step {}", process, step), found, expected);
+  throw Error(fmt::format("rank {}, step {}", rank, step), found, expected);
 }
 
-void check_peer(std::size_t process, std::size_t step, std::uint32_t peer, std::size_t processes) {
-  if (peer < processes && peer != process) return;
-  fail_step(process, step, fmt::format("peer {}", peer),
-            fmt::format("another one of the {} processes", processes));
+void check_peer(std::size_t rank, std::size_t step, std::uint32_t peer, std::size_t ranks) {
+  if (peer < ranks && peer != rank) return;
+  fail_step(rank, step, fmt::format("peer {}", peer),
+            fmt::format("another one of the {} ranks", ranks));
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ SendOrder parse_send_order(std::string_view word) {
 
 Simulation::Simulation(Platform platform, const Programs& programs)
     : platform_(std::move(platform)), labels_(programs.labels) {
-  if (programs.processes.size() != platform_.num_devices()) {
-    throw Error("programs", fmt::format("{} processes", programs.processes.size()),
+  if (programs.ranks.size() != platform_.num_devices()) {
+    throw Error("programs", fmt::format("{} ranks", programs.ranks.size()),
                 fmt::format("one for each of the {} devices", platform_.num_devices()));
   }
   compile(programs);
@@ -62,10 +62,10 @@ Simulation::Simulation(Platform platform, const Programs& programs)
 }
 
 void Simulation::compile(const Programs& programs) {
-  const std::size_t processes = programs.processes.size();
+  const std::size_t ranks = programs.ranks.size();
   std::size_t steps = 0;
   std::size_t sends = 0;
-  for (const Program& program : programs.processes) {
+  for (const Program& program : programs.ranks) {
     steps += program.size();
     sends += static_cast<std::size_t>(std::count_if(
         program.begin(), program.end(),
@@ -77,11 +77,11 @@ void Simulation::compile(const Programs& programs) {
   }
   steps_.reserve(steps);
   messages_.reserve(sends);
-  for (std::size_t p = 0; p < processes; ++p) {
+  for (std::size_t p = 0; p < ranks; ++p) {
     first_step_.push_back(static_cast<std::uint32_t>(steps_.size()));
     first_message_.push_back(static_cast<std::uint32_t>(messages_.size()));
-    for (std::size_t i = 0; i < programs.processes[p].size(); ++i) {
-      const Instruction& instruction = programs.processes[p][i];
+    for (std::size_t i = 0; i < programs.ranks[p].size(); ++i) {
+      const Instruction& instruction = programs.ranks[p][i];
       Step step;
       if (const auto* compute = std::get_if<Compute>(&instruction)) {
         if (!(compute->seconds >= 0) || !std::isfinite(compute->seconds)) {
@@ -95,12 +95,12 @@ void Simulation::compile(const Programs& programs) {
         step.seconds = compute->seconds;
         step.label = compute->label & 0xffffffU;
       } else if (const auto* send = std::get_if<Send>(&instruction)) {
-        check_peer(p, i, send->to, processes);
+        check_peer(p, i, send->to, ranks);
         step.kind = Kind::Send;
         step.message = static_cast<std::uint32_t>(messages_.size());
         messages_.push_back({send->bytes, 0, static_cast<std::uint32_t>(p), send->to, send->tag});
       } else if (const auto* receive = std::get_if<Receive>(&instruction)) {
-        check_peer(p, i, receive->from, processes);
+        check_peer(p, i, receive->from, ranks);
         step.kind = Kind::Receive;
       }
       steps_.push_back(step);
@@ -111,18 +111,18 @@ void Simulation::compile(const Programs& programs) {
 }
 
 void Simulation::match(const Programs& programs) {
-  const std::size_t processes = programs.processes.size();
-  std::vector<std::vector<std::uint32_t>> sent(processes);       // messages to each receiver
-  std::vector<std::size_t> taken(processes);                     // by one receiver, of each sender
-  std::vector<std::vector<std::uint32_t>> by_sender(processes);  // of `sent` to one receiver
+  const std::size_t ranks = programs.ranks.size();
+  std::vector<std::vector<std::uint32_t>> sent(ranks);       // messages to each receiver
+  std::vector<std::size_t> taken(ranks);                     // by one receiver, of each sender
+  std::vector<std::vector<std::uint32_t>> by_sender(ranks);  // of `sent` to one receiver
   for (std::uint32_t m = 0; m < messages_.size(); ++m) sent[messages_[m].receiver].push_back(m);
-  for (std::size_t p = 0; p < processes; ++p) {
+  for (std::size_t p = 0; p < ranks; ++p) {
     for (const std::uint32_t m : sent[p]) by_sender[messages_[m].sender].push_back(m);
     // Messages are mostly received in the order sent; only those of a sender from which they are
     // not need a search.
-    std::vector<char> in_order(processes, 1);
-    std::vector<std::size_t> seen(processes, 0);
-    for (const Instruction& instruction : programs.processes[p]) {
+    std::vector<char> in_order(ranks, 1);
+    std::vector<std::size_t> seen(ranks, 0);
+    for (const Instruction& instruction : programs.ranks[p]) {
       const auto* receive = std::get_if<Receive>(&instruction);
       if (receive == nullptr) continue;
       const auto& from = by_sender[receive->from];
@@ -130,14 +130,14 @@ void Simulation::match(const Programs& programs) {
       if (i >= from.size() || messages_[from[i]].tag != receive->tag) in_order[receive->from] = 0;
     }
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> by_tag;
-    for (std::size_t s = 0; s < processes; ++s) {
+    for (std::size_t s = 0; s < ranks; ++s) {
       if (in_order[s]) continue;
       for (auto m = by_sender[s].rbegin(); m != by_sender[s].rend(); ++m) {
         by_tag[{static_cast<std::uint32_t>(s), messages_[*m].tag}].push_back(*m);
       }
     }
     std::uint32_t at = first_step_[p];
-    for (const Instruction& instruction : programs.processes[p]) {
+    for (const Instruction& instruction : programs.ranks[p]) {
       Step& step = steps_[at++];
       const auto* receive = std::get_if<Receive>(&instruction);
       if (receive == nullptr) continue;
@@ -148,7 +148,7 @@ void Simulation::match(const Programs& programs) {
       auto& with_tag = by_tag[{receive->from, receive->tag}];
       if (with_tag.empty()) {
         throw Error(
-            fmt::format("process {} waits for message {} from process {}, which never "
+            fmt::format("rank {} waits for message {} from rank {}, which never "
                         "sends it",
                         p, receive->tag, receive->from));
       }

@@ -18,7 +18,7 @@
 
 namespace kvcast::simulate {
 
-/// How the messages of one process leave.
+/// How the messages of one rank leave.
 enum class SendOrder {
   Async,  ///< each at once; several to one neighbour share the link
   Block,  ///< the schedule waits for its sends (WaitSend); for the event loop the same as Async
@@ -39,7 +39,7 @@ struct BackgroundFlow {
 struct RunOptions {
   SendOrder send_order = SendOrder::Fifo;
   std::vector<BackgroundFlow> background = {};
-  /// Added to the latency of every message of a process; zero in the pure model.
+  /// Added to the latency of every message of a rank; zero in the pure model.
   double message_overhead_s = 0;
   /// One per link, above zero; empty: all 1.
   std::vector<double> bandwidth_factors = {};
@@ -48,12 +48,12 @@ struct RunOptions {
 
 enum class IntervalKind { Compute, Wait, Transfer, Background };
 
-/// What one process did, or one message, for traces and charts.
+/// What one rank did, or one message, for traces and charts.
 struct Interval {
   IntervalKind kind = IntervalKind::Compute;
-  std::uint32_t process = 0;  ///< the sender of a transfer
-  std::uint32_t peer = 0;     ///< the receiver, or the sender that is waited for
-  std::uint32_t detail = 0;   ///< the label of a compute; the tag of a message
+  std::uint32_t rank = 0;    ///< the sender of a transfer
+  std::uint32_t peer = 0;    ///< the receiver, or the sender that is waited for
+  std::uint32_t detail = 0;  ///< the label of a compute; the tag of a message
   double begin_s = 0;
   double end_s = 0;
   std::uint64_t bytes = 0;  ///< of transfers
@@ -66,22 +66,22 @@ struct RateChange {
   double bytes_per_s = 0;
 };
 
-struct ProcessUsage {
+struct RankUsage {
   double compute_s = 0;
   double waiting_s = 0;   ///< for messages to arrive; compute and waiting make up its finish
   double transfer_s = 0;  ///< while at least one of its messages was sent and not yet delivered
 };
 
 struct RunResult {
-  std::vector<double> finish_s;  ///< one per process
-  double ttft_s = 0;             ///< finish of the last process
+  std::vector<double> finish_s;  ///< one per rank
+  double ttft_s = 0;             ///< finish of the last rank
   double makespan_s = 0;         ///< finish of the last of all
   std::uint64_t messages = 0;    ///< delivered, background flows not counted
   std::uint64_t message_bytes = 0;
   /// Computations ended, messages that began to flow, messages delivered; background flows too.
   std::uint64_t events = 0;
-  std::vector<ProcessUsage> processes;
-  /// Bytes that went over each link, background included, until the last process finished and the
+  std::vector<RankUsage> ranks;
+  /// Bytes that went over each link, background included, until the last rank finished and the
   /// last message arrived.
   std::vector<double> link_bytes;
   /// Share of what each link could have carried in that time.
@@ -96,7 +96,7 @@ struct RunResult {
 /// run the same one at once.
 class Simulation {
  public:
-  /// Throws Error: another number of processes than devices, peers out of range or the process
+  /// Throws Error: another number of ranks than devices, peers out of range or the rank
   /// itself, durations that are negative or not finite, labels out of range, a message that is
   /// waited for and never sent.
   Simulation(Platform platform, const Programs& programs);
@@ -104,9 +104,9 @@ class Simulation {
   const Platform& platform() const { return platform_; }
   const std::vector<std::string>& labels() const { return labels_; }
 
-  /// With every computation of process i taking compute_factors[i] times as long; empty: all 1.
+  /// With every computation of rank i taking compute_factors[i] times as long; empty: all 1.
   /// Deterministic. Throws Error: a background flow whose ends are no two devices, that starts
-  /// before 0 or never, factors that are not above zero; processes that wait for each other, who
+  /// before 0 or never, factors that are not above zero; ranks that wait for each other, who
   /// for whom.
   RunResult run(const RunOptions& options = {}, std::span<const double> compute_factors = {}) const;
 
@@ -142,10 +142,10 @@ class Simulation {
 
   Platform platform_;
   std::vector<std::string> labels_;
-  std::vector<Step> steps_;                   ///< of all processes, one after the other
-  std::vector<std::uint32_t> first_step_;     ///< of each process, and the end
-  std::vector<Message> messages_;             ///< those of a process are consecutive, in send order
-  std::vector<std::uint32_t> first_message_;  ///< of each process, and the end
+  std::vector<Step> steps_;                   ///< of all ranks, one after the other
+  std::vector<std::uint32_t> first_step_;     ///< of each rank, and the end
+  std::vector<Message> messages_;             ///< those of a rank are consecutive, in send order
+  std::vector<std::uint32_t> first_message_;  ///< of each rank, and the end
   std::vector<Route> routes_;
   std::vector<std::uint32_t> hops_;  ///< links of all routes
 };

@@ -24,13 +24,13 @@ struct Options {
 };
 
 void choose(const Options& o, const Globals& globals) {
-  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t most = parse_devices(o.most_devices, "--max-devices");
   const double least_gain = parse_number(o.least_gain, "--min-gain", true);
   if (least_gain >= 1) throw Error("--min-gain", "'" + o.least_gain + "'", "a share below 1");
   const search::Runahead runahead = make_runahead(o.parallel, globals.catalog());
   const std::vector<DeviceCount> counts =
-      search::choose_devices(runahead, context, most, least_gain);
+      search::choose_devices(runahead, prompt_len, most, least_gain);
   std::size_t chosen = 1;
   for (const DeviceCount& c : counts) {
     if (c.pays_off) chosen = c.devices;
@@ -46,13 +46,13 @@ void choose(const Options& o, const Globals& globals) {
                      {"partition_tokens", c.found.tokens}};
     if (!o.break_even) return row;
     search::BreakEven from;
-    if (c.devices > 1) from = search::break_even(runahead, context, c.devices, least_gain);
+    if (c.devices > 1) from = search::break_even(runahead, prompt_len, c.devices, least_gain);
     row["break_even_link_bytes_per_s"] = or_null(from.link_bytes_per_s);
-    row["break_even_prompt_len"] = or_null(from.context);
+    row["break_even_prompt_len"] = or_null(from.prompt_len);
     return row;
   });
   if (o.json) {
-    print_json({{"prompt_len", context},
+    print_json({{"prompt_len", prompt_len},
                 {"link_bytes_per_s", runahead.link().bytes_per_s},
                 {"link_latency_s", runahead.link().latency_s},
                 {"min_gain", least_gain},

@@ -102,7 +102,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   request.has_hardware = !o.request.hardware.empty();
   request.widening = parse_flag("--widen", o.widen, parse_mlp_widening);
   request.batch = parse_token_count(o.request.batch, "--batch");
-  request.context = parse_token_count(o.context, "--context");
+  request.kv_len = parse_token_count(o.context, "--context");
   if (!o.memory_budget.empty()) {
     request.memory_budget = parse_bytes(o.memory_budget, "--memory-budget");
   }
@@ -112,7 +112,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   const Architecture& a = request.configuration.architecture;
   const Accuracies accuracies = published_accuracies(catalog, a);
   for (const std::string& line :
-       roofline::context_warnings(a, {request.batch, request.context - 1, 1})) {
+       roofline::context_warnings(a, {request.batch, request.kv_len - 1, 1})) {
     globals.warn(line);
   }
   Ranking ranking;
@@ -121,7 +121,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
       {"hardware",
        request.has_hardware ? ordered_json(request.configuration.hardware.name) : nullptr},
       {"batch", request.batch},
-      {"context", request.context},
+      {"context", request.kv_len},
       {"memory_bytes",
        request.memory_budget.value_or(request.configuration.hardware.memory_capacity.value)},
       {"goal", o.max_batch ? "max_batch" : "fit"}};

@@ -208,7 +208,7 @@ void add_placed_json(const PlacedEstimator& estimator, const PlacedPrefill& plac
 ordered_json devices_json(const PlacedPrefill& placed) {
   ordered_json list = ordered_json::array();
   for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
-    const simulate::ProcessUsage& usage = placed.run.processes[i];
+    const simulate::RankUsage& usage = placed.run.ranks[i];
     list.push_back({{"device", i},
                     {"tokens", placed.tokens[i]},
                     {"compute_s", placed.helpers_s + usage.compute_s},

@@ -59,9 +59,9 @@ struct LookupOptions {
   bool json = false;
 };
 
-Words in_share_of(std::uint64_t context) {
+Words in_share_of(std::uint64_t prompt_len) {
   return [=](const ordered_json& tokens) {
-    return fmt::format("{:.3f}", tokens.get<double>() / static_cast<double>(context));
+    return fmt::format("{:.3f}", tokens.get<double>() / static_cast<double>(prompt_len));
   };
 }
 
@@ -74,7 +74,7 @@ ordered_json found_json(const PartitionFound& f) {
   return j;
 }
 
-std::string found_text(const PartitionFound& f, std::uint64_t context) {
+std::string found_text(const PartitionFound& f, std::uint64_t prompt_len) {
   const std::vector<std::uint64_t> ends = search::boundaries_of(f.tokens);
   ordered_json parts = ordered_json::array();
   for (std::size_t i = 0; i < f.tokens.size(); ++i) {
@@ -82,7 +82,7 @@ std::string found_text(const PartitionFound& f, std::uint64_t context) {
   }
   std::string text = table_text({{"device", "device"},
                                  {"tokens", "tokens"},
-                                 {"share", "tokens", in_share_of(context)},
+                                 {"share", "tokens", in_share_of(prompt_len)},
                                  {"ends at", "end"}},
                                 parts);
   text +=
@@ -94,23 +94,23 @@ std::string found_text(const PartitionFound& f, std::uint64_t context) {
   return text + fmt::format(" ({} partitions tried)\n", f.evaluations);
 }
 
-void print_found(const PartitionFound& f, std::uint64_t context, bool json) {
+void print_found(const PartitionFound& f, std::uint64_t prompt_len, bool json) {
   if (json) {
     print_json(found_json(f));
   } else {
-    print_text(found_text(f, context));
+    print_text(found_text(f, prompt_len));
   }
 }
 
 void search_one(const SearchOptions& o, const Globals& globals) {
-  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t devices = parse_devices(o.devices, "--devices");
   const auto algorithm =
       parse_flag("--algorithm", o.parallel.algorithm, search::parse_partition_algorithm);
   if (!o.objective_command.empty()) {
     const search::Objective objective = command_objective(
         o.objective_command, parse_number(o.command_limit_s, "--command-limit-s", false));
-    print_found(search_partition(objective, context, devices, algorithm), context, o.json);
+    print_found(search_partition(objective, prompt_len, devices, algorithm), prompt_len, o.json);
     return;
   }
   for (const auto& [flag, value] : {std::pair{"--model", &o.parallel.request.model},
@@ -118,14 +118,14 @@ void search_one(const SearchOptions& o, const Globals& globals) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
   }
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());
-  print_found(search_partition(runahead, context, devices, algorithm), context, o.json);
+  print_found(search_partition(runahead, prompt_len, devices, algorithm), prompt_len, o.json);
 }
 
 /// What interpolation loses: each inner entry looked up from its neighbours.
 struct Verified {
   double mean_loss = 0;
   double worst_loss = 0;
-  std::uint64_t worst_context = 0;
+  std::uint64_t worst_prompt_len = 0;
   std::size_t worst_devices = 0;
   std::size_t entries = 0;
 };
@@ -141,13 +141,13 @@ Verified verify(const PartitionTable& table, const Runahead& runahead) {
       continue;
     }
     const PartitionTable neighbours{{}, {table.entries[i - 1], table.entries[i + 1]}};
-    const Partition between = search::look_up(neighbours, e.context, devices, false);
+    const Partition between = search::look_up(neighbours, e.prompt_len, devices, false);
     const double loss = runahead.ttft_s(between, scratch) / e.found.ttft_s - 1;
     v.mean_loss += loss;
     ++v.entries;
     if (v.entries > 1 && loss <= v.worst_loss) continue;
     v.worst_loss = loss;
-    v.worst_context = e.context;
+    v.worst_prompt_len = e.prompt_len;
     v.worst_devices = devices;
   }
   if (v.entries > 0) v.mean_loss /= static_cast<double>(v.entries);
@@ -158,7 +158,7 @@ ordered_json verified_json(const Verified& v) {
   return {{"entries", v.entries},
           {"mean_loss", v.mean_loss},
           {"worst_loss", v.worst_loss},
-          {"worst_context", v.worst_context},
+          {"worst_context", v.worst_prompt_len},
           {"worst_devices", v.worst_devices}};
 }
 
@@ -169,7 +169,7 @@ ordered_json settings_json(const PartitionTable& table) {
 }
 
 ordered_json entry_json(const search::TableEntry& e) {
-  ordered_json entry{{"context", e.context}, {"devices", e.found.tokens.size()}};
+  ordered_json entry{{"context", e.prompt_len}, {"devices", e.found.tokens.size()}};
   entry.update(found_json(e.found));
   return entry;
 }
@@ -201,7 +201,8 @@ std::string in_shares(const ordered_json& entry) {
 
 void make_table(const TableOptions& o, const Globals& globals) {
   o.rows.check({{"--verify", o.verify}});
-  const std::vector<std::uint64_t> contexts = reports::parse_numbers(o.prompt_len, "--prompt-len");
+  const std::vector<std::uint64_t> prompt_lens =
+      reports::parse_numbers(o.prompt_len, "--prompt-len");
   std::vector<std::size_t> devices;
   for (const std::string& word : reports::parse_words(o.devices, "--devices")) {
     devices.push_back(parse_devices(word, "--devices"));
@@ -215,9 +216,9 @@ void make_table(const TableOptions& o, const Globals& globals) {
   const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar(globals.quiet);
-    const std::size_t total = contexts.size() * devices.size();
+    const std::size_t total = prompt_lens.size() * devices.size();
     table.entries = search::search_table(
-        runahead, contexts, devices, algorithm, threads, [&](std::size_t done) {
+        runahead, prompt_lens, devices, algorithm, threads, [&](std::size_t done) {
           const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
           bar.draw(done, 0, total, elapsed.count());
         });
@@ -247,7 +248,7 @@ void make_table(const TableOptions& o, const Globals& globals) {
         "interpolated from their neighbours, {} entries lose {:.3f} % on average, {:.3f} % at "
         "worst ({} tokens over {} devices)\n",
         verified->entries, 100 * verified->mean_loss, 100 * verified->worst_loss,
-        verified->worst_context, verified->worst_devices);
+        verified->worst_prompt_len, verified->worst_devices);
   }
   print_text(text);
 }
@@ -268,7 +269,7 @@ void check_times(const PartitionTable& table, const LookupOptions& o, const Runa
     if (std::abs(now - e->found.ttft_s) <= search::bound_rounding * now) continue;
     throw Error(fmt::format("--table {}", o.table),
                 fmt::format("a TTFT of {:.6g} s for {} tokens over {} devices", e->found.ttft_s,
-                            e->context, e->found.tokens.size()),
+                            e->prompt_len, e->found.tokens.size()),
                 fmt::format("{:.6g} s, as the model and hardware of these names now have it; make "
                             "the table again, or --force",
                             now));
@@ -276,7 +277,7 @@ void check_times(const PartitionTable& table, const LookupOptions& o, const Runa
 }
 
 void look_up_one(const LookupOptions& o, const Globals& globals) {
-  const std::uint64_t context = parse_token_count(o.prompt_len, "--prompt-len");
+  const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t devices = parse_devices(o.devices, "--devices");
   const PartitionTable table = search::read_table(o.table);
   ParallelOptions p;
@@ -294,18 +295,18 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   if (!o.force) check_times(table, o, runahead);
 
   PartitionFound found;
-  found.tokens = search::look_up(table, context, devices, o.extrapolate);
+  found.tokens = search::look_up(table, prompt_len, devices, o.extrapolate);
   found.ttft_s = runahead.ttft_s(found.tokens);
-  found.even_ttft_s = runahead.ttft_s(even_partition(context, devices));
+  found.even_ttft_s = runahead.ttft_s(even_partition(prompt_len, devices));
   found.evaluations = 2;
   found.lower_bound_s =
-      search::PartitionBound(runahead, context, devices).lower_bound_s(found.ttft_s);
+      search::PartitionBound(runahead, prompt_len, devices).lower_bound_s(found.ttft_s);
   if (!o.verify) {
-    print_found(found, context, o.json);
+    print_found(found, prompt_len, o.json);
     return;
   }
   const PartitionFound searched =
-      search::search_partition(runahead, context, devices, search::PartitionAlgorithm::Balance);
+      search::search_partition(runahead, prompt_len, devices, search::PartitionAlgorithm::Balance);
   const double loss = found.ttft_s / searched.ttft_s - 1;
   if (o.json) {
     ordered_json j = found_json(found);
@@ -314,7 +315,7 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
     print_json(j);
     return;
   }
-  print_text(found_text(found, context) +
+  print_text(found_text(found, prompt_len) +
              fmt::format("a search finds {}: interpolation loses {:.3f} %\n",
                          format_quantity(searched.ttft_s, Dimension::Seconds), 100 * loss));
 }

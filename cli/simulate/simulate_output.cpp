@@ -18,11 +18,11 @@ using nlohmann::ordered_json;
 using simulate::RunResult;
 
 ordered_json processes_json(const SimulatedRun& run, const RunResult& r, ordered_json j) {
-  for (const auto& [key, member] : {std::pair{"compute_s", &simulate::ProcessUsage::compute_s},
-                                    std::pair{"waiting_s", &simulate::ProcessUsage::waiting_s},
-                                    std::pair{"transfer_s", &simulate::ProcessUsage::transfer_s}}) {
+  for (const auto& [key, member] : {std::pair{"compute_s", &simulate::RankUsage::compute_s},
+                                    std::pair{"waiting_s", &simulate::RankUsage::waiting_s},
+                                    std::pair{"transfer_s", &simulate::RankUsage::transfer_s}}) {
     ordered_json list = ordered_json::array();
-    for (const simulate::ProcessUsage& p : r.processes) list.push_back(p.*member);
+    for (const simulate::RankUsage& p : r.ranks) list.push_back(p.*member);
     j[key] = list;
   }
   ordered_json links = ordered_json::array();
@@ -148,8 +148,8 @@ std::string run_text(const SimulatedRun& run, const RunResult& r) {
                            format_quantity(static_cast<double>(r.message_bytes), Dimension::Bytes),
                            simulate::name(work.send_order))});
   Table table({"device", "tokens", "compute", "waiting", "transfer", "finish"});
-  for (std::uint32_t i = 0; i < r.processes.size(); ++i) {
-    const simulate::ProcessUsage& p = r.processes[i];
+  for (std::uint32_t i = 0; i < r.ranks.size(); ++i) {
+    const simulate::RankUsage& p = r.ranks[i];
     table.add({run.scenario.platform.device_name(i), std::to_string(work.partition_tokens[i]),
                seconds(p.compute_s), seconds(p.waiting_s), seconds(p.transfer_s),
                seconds(r.finish_s[i])});

@@ -83,8 +83,8 @@ Plot gantt_plot(const simulate::Simulation& simulation, const simulate::RunResul
         s.color = 5;
         break;
     }
-    const double row = devices - 1 - i.process + lane.offset;
-    s.points.push_back({i.begin_s, row, simulation.platform().device_name(i.process), i.end_s});
+    const double row = devices - 1 - i.rank + lane.offset;
+    s.points.push_back({i.begin_s, row, simulation.platform().device_name(i.rank), i.end_s});
   }
   Plot plot;
   plot.title = std::move(title);

@@ -85,22 +85,21 @@ void write_trace(const simulate::Simulation& simulation, const simulate::RunResu
     const double duration = (i.end_s - i.begin_s) * ticks_per_second;
     if (i.kind == IntervalKind::Compute) {
       trace.event(R"({{"ph":"X","cat":"compute","name":{},"pid":{},"tid":{},"ts":{},"dur":{}}})",
-                  quoted(simulation.labels()[i.detail]), i.process, compute_thread, begin,
-                  duration);
+                  quoted(simulation.labels()[i.detail]), i.rank, compute_thread, begin, duration);
       continue;
     }
     if (i.kind == IntervalKind::Wait) {
-      const std::string what = i.peer == i.process ? "wait for own messages"
-                                                   : "wait for " + platform.device_name(i.peer);
+      const std::string what =
+          i.peer == i.rank ? "wait for own messages" : "wait for " + platform.device_name(i.peer);
       trace.event(R"({{"ph":"X","cat":"waiting","name":{},"pid":{},"tid":{},"ts":{},"dur":{}}})",
-                  quoted(what), i.process, wait_thread, begin, duration);
+                  quoted(what), i.rank, wait_thread, begin, duration);
       continue;
     }
     const bool own = i.kind == IntervalKind::Transfer;
     const std::string name =
-        (own ? "to " : platform.device_name(i.process) + " to ") + platform.device_name(i.peer);
+        (own ? "to " : platform.device_name(i.rank) + " to ") + platform.device_name(i.peer);
     const std::string head = fmt::format(R"("cat":"transfer","name":{},"pid":{},"tid":0,"id":{})",
-                                         quoted(name), own ? i.process : background, ++id);
+                                         quoted(name), own ? i.rank : background, ++id);
     trace.event(R"({{"ph":"b",{},"ts":{},"args":{{"bytes":{},"message":{}}}}})", head, begin,
                 i.bytes, i.detail);
     trace.event(R"({{"ph":"e",{},"ts":{}}})", head, begin + duration);

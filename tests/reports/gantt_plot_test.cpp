@@ -57,10 +57,10 @@ TEST_CASE("reports: gnuplot draws the Gantt chart") {
 TEST_CASE("reports: spans that a picture cannot hold apart are joined") {
   // 10,000 messages of 1 B, each 0.01 s, fifo: without a gap.
   simulate::Programs programs;
-  programs.processes.resize(2);
+  programs.ranks.resize(2);
   for (std::uint32_t tag = 0; tag < 10000; ++tag) {
-    programs.processes[0].push_back(Send{1, tag, 1});
-    programs.processes[1].push_back(Receive{0, tag});
+    programs.ranks[0].push_back(Send{1, tag, 1});
+    programs.ranks[1].push_back(Receive{0, tag});
   }
   const simulate::Simulation simulation(
       simulate::make_platform({simulate::TopologyKind::Ring}, 2, 100, 0), programs);

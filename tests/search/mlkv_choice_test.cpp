@@ -23,7 +23,7 @@ MlkvRequest request(const std::string& model) {
   r.configuration.architecture = load_model(catalog(), model);
   r.configuration.hardware = roofline::load_hardware(catalog(), "rtx-3060-12gb");
   r.batch = 100;
-  r.context = 2048;
+  r.kv_len = 2048;
   return r;
 }
 
@@ -142,13 +142,13 @@ TEST_CASE("mlkv choice: without a device a budget says all but the time") {
   CHECK_THROWS_AS(choose_mlkv(r), Error);
 }
 
-TEST_CASE("mlkv choice: models without an MLKV form, and no context, are refused") {
+TEST_CASE("mlkv choice: models without an MLKV form, and no kv_len, are refused") {
   CHECK_THROWS_AS(choose_mlkv(request("falcon-7b")), Error);
   CHECK_THROWS_AS(choose_mlkv(request("t5-small")), Error);
   MlkvRequest r = request("pythia-160m");
-  r.context = 1;
+  r.kv_len = 1;
   CHECK_THROWS_AS(choose_mlkv(r), Error);
-  r.context = 2;
+  r.kv_len = 2;
   r.batch = 0;
   CHECK_THROWS_AS(choose_mlkv(r), Error);
 }

@@ -39,13 +39,13 @@ TEST_CASE("noise: KVR-S loses less than TSP, of the size that the paper measured
   double tsp_mean = 0;
   double tsp_most = 0;
   double kvr_most = 0;
-  for (const std::uint64_t context : {8192u, 12288u, 16384u}) {
+  for (const std::uint64_t prompt_len : {8192u, 12288u, 16384u}) {
     const Partition searched =
-        search_partition(Runahead(times, link.link), context, 4, PartitionAlgorithm::Balance)
+        search_partition(Runahead(times, link.link), prompt_len, 4, PartitionAlgorithm::Balance)
             .tokens;
-    const double tsp = loss(simulate::Schedule::Tsp, even_partition(context, 4));
+    const double tsp = loss(simulate::Schedule::Tsp, even_partition(prompt_len, 4));
     const double kvr = loss(simulate::Schedule::Kvr, searched);
-    CAPTURE(context);
+    CAPTURE(prompt_len);
     CAPTURE(tsp);
     CHECK(kvr < tsp);
     CHECK(kvr > 0);

@@ -28,25 +28,25 @@ inline simulate::LayerTimes layer_times(const std::string& model, const Lowering
                               make_rates(hardware, lowering, roofline::Mode::Calibrated));
 }
 
-/// The best of all partitions of `context` tokens.
-inline double best_of_all(const Runahead& r, std::uint64_t context, std::size_t processes) {
+/// The best of all partitions of `prompt_len` tokens.
+inline double best_of_all(const Runahead& r, std::uint64_t prompt_len, std::size_t ranks) {
   double best = std::numeric_limits<double>::infinity();
   RunaheadScratch scratch;
   Partition parts;
   const auto fill = [&](const auto& self, std::uint64_t left) -> void {
-    if (parts.size() + 1 == processes) {
+    if (parts.size() + 1 == ranks) {
       parts.push_back(left);
       best = std::min(best, r.ttft_s(parts, scratch));
       parts.pop_back();
       return;
     }
-    for (std::uint64_t c = 1; c + (processes - parts.size() - 1) <= left; ++c) {
+    for (std::uint64_t c = 1; c + (ranks - parts.size() - 1) <= left; ++c) {
       parts.push_back(c);
       self(self, left - c);
       parts.pop_back();
     }
   };
-  fill(fill, context);
+  fill(fill, prompt_len);
   return best;
 }
 

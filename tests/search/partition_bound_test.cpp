@@ -38,11 +38,11 @@ TEST_CASE("partition bound: no partition beats it where layers differ") {
       for (const double bytes_per_s : {1e9, 1e8, 5e7, 1e7, 1e6}) {
         for (const double latency_s : {0.0, 1e-3}) {
           const Runahead r(times, {bytes_per_s, latency_s, order});
-          for (const std::size_t processes : {2u, 3u, 4u}) {
-            const std::uint64_t context = processes == 4 ? 16 : 24;
-            INFO(name(order), " ", bytes_per_s, " ", latency_s, " P ", processes);
-            const double best = best_of_all(r, context, processes);
-            PartitionBound bound(r, context, processes);
+          for (const std::size_t ranks : {2u, 3u, 4u}) {
+            const std::uint64_t prompt_len = ranks == 4 ? 16 : 24;
+            INFO(name(order), " ", bytes_per_s, " ", latency_s, " P ", ranks);
+            const double best = best_of_all(r, prompt_len, ranks);
+            PartitionBound bound(r, prompt_len, ranks);
             CHECK(bound.ranges(best * (1 + bound_rounding)).feasible);
             CHECK(bound.lower_bound_s(10 * best) <= best * (1 + bound_rounding));
           }
@@ -76,11 +76,11 @@ TEST_CASE("partition bound: at most what the best of all partitions takes, whate
                          random() % 2 == 0 ? 0 : power_of_ten(random, -5, -2), orders[seed % 3],
                          random() % 4 == 0 ? 1e-4 : 0, random() % 4 == 0 ? 1e-4 : 0};
     const Runahead r(simulate::LayerTimes(a, {}, random() % 2 == 0 ? fused : eager, rates), link);
-    const std::size_t processes = 2 + random() % 3;
-    const std::uint64_t context = processes + random() % (processes == 4 ? 12 : 18);
-    INFO("seed ", seed, " ", name(link.order), " P ", processes, " context ", context);
-    const double best = best_of_all(r, context, processes);
-    PartitionBound bound(r, context, processes);
+    const std::size_t ranks = 2 + random() % 3;
+    const std::uint64_t prompt_len = ranks + random() % (ranks == 4 ? 12 : 18);
+    INFO("seed ", seed, " ", name(link.order), " P ", ranks, " prompt_len ", prompt_len);
+    const double best = best_of_all(r, prompt_len, ranks);
+    PartitionBound bound(r, prompt_len, ranks);
     CHECK(bound.ranges(best * (1 + bound_rounding)).feasible);
     const double lower = bound.lower_bound_s(random() % 2 == 0 ? best : 3 * best);
     CHECK(lower <= best * (1 + bound_rounding));

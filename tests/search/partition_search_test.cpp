@@ -41,13 +41,13 @@ TEST_CASE("partition search: against every partition of a short prompt") {
         const Runahead r(
             simulate::LayerTimes(load_model(test_catalog(), "pythia-70m"), {}, lowering, rates),
             {bytes_per_s, 1e-4, order});
-        for (const std::size_t processes : {2u, 3u, 4u}) {
-          INFO(name(order), " ", bytes_per_s, " eager ", lowering == eager, " P ", processes);
-          const std::uint64_t context = processes == 4 ? 24 : 40;
-          const double best = best_of_all(r, context, processes);
+        for (const std::size_t ranks : {2u, 3u, 4u}) {
+          INFO(name(order), " ", bytes_per_s, " eager ", lowering == eager, " P ", ranks);
+          const std::uint64_t prompt_len = ranks == 4 ? 24 : 40;
+          const double best = best_of_all(r, prompt_len, ranks);
           const PartitionFound found =
-              search_partition(r, context, processes, PartitionAlgorithm::Balance);
-          check_partition(found.tokens, context, "found");
+              search_partition(r, prompt_len, ranks, PartitionAlgorithm::Balance);
+          check_partition(found.tokens, prompt_len, "found");
           CHECK(found.ttft_s == near(r.ttft_s(found.tokens)));
           REQUIRE(found.lower_bound_s);
           CHECK(*found.lower_bound_s <= best * (1 + 1e-12));
@@ -74,10 +74,10 @@ TEST_CASE("partition search: at most half a percent above its bound, never above
     for (const Lowering& lowering : {fused, eager}) {
       for (const double bytes_per_s : {300e9, 10e9, 1e9}) {
         const Runahead r(layer_times(model, lowering), {bytes_per_s, 10.8e-6, SendOrder::Fifo});
-        for (const std::size_t processes : {2u, 4u, 8u}) {
-          INFO(model, " eager ", lowering == eager, " ", bytes_per_s, " P ", processes);
+        for (const std::size_t ranks : {2u, 4u, 8u}) {
+          INFO(model, " eager ", lowering == eager, " ", bytes_per_s, " P ", ranks);
           const PartitionFound found =
-              search_partition(r, 16384, processes, PartitionAlgorithm::Balance);
+              search_partition(r, 16384, ranks, PartitionAlgorithm::Balance);
           CHECK(found.ttft_s <= found.even_ttft_s);
           CHECK(found.ttft_s <= *found.lower_bound_s * 1.005);
           CHECK(*found.lower_bound_s <= found.ttft_s);
@@ -92,13 +92,13 @@ TEST_CASE("partition search: certificates are loose only where messages share a 
   for (const SendOrder order : {SendOrder::Async, SendOrder::Block}) {
     for (const char* model : {"llama-7b", "openelm-1.1b"}) {
       for (const double bytes_per_s : {300e9, 10e9, 3e9, 1e9}) {
-        for (const std::size_t processes : {2u, 4u}) {
+        for (const std::size_t ranks : {2u, 4u}) {
           const Runahead r(layer_times(model, fused), {bytes_per_s, 10.8e-6, order});
           const PartitionFound found =
-              search_partition(r, 8192, processes, PartitionAlgorithm::Balance);
+              search_partition(r, 8192, ranks, PartitionAlgorithm::Balance);
           const double gap = found.ttft_s / *found.lower_bound_s - 1;
-          INFO(name(order), " ", model, " ", bytes_per_s, " P ", processes);
-          if (processes == 2) CHECK(gap < 0.002);
+          INFO(name(order), " ", model, " ", bytes_per_s, " P ", ranks);
+          if (ranks == 2) CHECK(gap < 0.002);
           double& most = widest[order == SendOrder::Block ? 1 : 0];
           most = std::max(most, gap);
         }
@@ -112,7 +112,7 @@ TEST_CASE("partition search: certificates are loose only where messages share a 
 }
 
 TEST_CASE("partition search: attention alone is balanced when tokens times keys are") {
-  // Only products of attention take time; c_i·S_i is then the same for all processes.
+  // Only products of attention take time; c_i·S_i is then the same for all ranks.
   roofline::Rates rates;
   rates.flops_per_second.fill({1e30});
   rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {1e12};
@@ -120,13 +120,13 @@ TEST_CASE("partition search: attention alone is balanced when tokens times keys 
   rates.on_chip_bytes = 1e30;
   const Runahead r(simulate::LayerTimes(load_model(test_catalog(), "llama-7b"), {}, eager, rates),
                    {1e30, 0});
-  const auto shares_near = [&](std::size_t processes, const std::vector<double>& expected) {
-    const PartitionFound found = search_partition(r, 65536, processes, PartitionAlgorithm::Balance);
-    for (std::size_t i = 0; i < processes; ++i) {
+  const auto shares_near = [&](std::size_t ranks, const std::vector<double>& expected) {
+    const PartitionFound found = search_partition(r, 65536, ranks, PartitionAlgorithm::Balance);
+    for (std::size_t i = 0; i < ranks; ++i) {
       CHECK(share(found.tokens, i) == near(expected[i]).epsilon(0.01));
     }
   };
-  // x² = 1 - x; and so on, process by process.
+  // x² = 1 - x; and so on, rank by rank.
   shares_near(2, {0.618, 0.382});
   shares_near(4, {0.401, 0.248, 0.191, 0.160});
   shares_near(8, {0.269, 0.166, 0.128, 0.108, 0.094, 0.085, 0.078, 0.072});
@@ -150,7 +150,7 @@ TEST_CASE("partition search: the paper's grid halves its stride and tries five v
   CHECK_FALSE(found.lower_bound_s);
 }
 
-TEST_CASE("partition search: all algorithms agree on two processes") {
+TEST_CASE("partition search: all algorithms agree on two ranks") {
   const Runahead r(layer_times("llama-7b", fused), {50e9, 1e-5, SendOrder::Fifo});
   const double best = search_partition(r, 8192, 2, PartitionAlgorithm::Balance).ttft_s;
   for (const auto a :

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TableEntry entry(std::uint64_t context, Partition tokens) {
-  return {context, {std::move(tokens), 1.5, 2.0, 7, 1.25}};
+TableEntry entry(std::uint64_t prompt_len, Partition tokens) {
+  return {prompt_len, {std::move(tokens), 1.5, 2.0, 7, 1.25}};
 }
 
 const PartitionTable small{{{"model", "toy"}},
@@ -35,7 +35,7 @@ PartitionTable read(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("partition table: shares between two contexts are interpolated") {
+TEST_CASE("partition table: shares between two prompt_lens are interpolated") {
   CHECK(look_up(small, 100, 2, false) == Partition{60, 40});
   // 0.6 of the way: 0.66 of 160 tokens is 105.6, whose remainder is the larger one.
   CHECK(look_up(small, 160, 2, false) == Partition{106, 54});
@@ -61,23 +61,23 @@ TEST_CASE("partition table: shares are rounded to tokens that sum to the context
   const std::vector<double> thirds{1.0 / 3, 1.0 / 3, 1.0 / 3};
   CHECK(round_to_tokens(thirds, 11) == Partition{4, 4, 3});
   CHECK_THROWS_AS(round_to_tokens(thirds, 2), Error);
-  for (std::uint64_t context = 3; context < 400; ++context) {
-    const Partition parts = round_to_tokens(std::vector<double>{0.355, 0.255, 0.39}, context);
-    check_partition(parts, context, "rounded");
+  for (std::uint64_t prompt_len = 3; prompt_len < 400; ++prompt_len) {
+    const Partition parts = round_to_tokens(std::vector<double>{0.355, 0.255, 0.39}, prompt_len);
+    check_partition(parts, prompt_len, "rounded");
   }
 }
 
 TEST_CASE("partition table: a file holds what was written, and does not depend on threads") {
   const Runahead r(layer_times("llama-7b", fused), {50e9, 1e-5, SendOrder::Fifo});
-  const std::vector<std::uint64_t> contexts{4096, 2048};
-  const std::vector<std::size_t> processes{4, 2};
+  const std::vector<std::uint64_t> prompt_lens{4096, 2048};
+  const std::vector<std::size_t> ranks{4, 2};
   std::size_t last = 0;
-  const auto one = search_table(r, contexts, processes, PartitionAlgorithm::Balance, 1,
+  const auto one = search_table(r, prompt_lens, ranks, PartitionAlgorithm::Balance, 1,
                                 [&](std::size_t done) { last = done; });
   CHECK(last == 4);
-  const auto three = search_table(r, contexts, processes, PartitionAlgorithm::Balance, 3, {});
+  const auto three = search_table(r, prompt_lens, ranks, PartitionAlgorithm::Balance, 3, {});
   REQUIRE(one.size() == 4);
-  CHECK(one[0].context == 2048);
+  CHECK(one[0].prompt_len == 2048);
   CHECK(one[0].found.tokens.size() == 2);
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(one[i].found.tokens == three[i].found.tokens);
 
@@ -86,7 +86,7 @@ TEST_CASE("partition table: a file holds what was written, and does not depend o
   CHECK(again.settings == table.settings);
   REQUIRE(again.entries.size() == 4);
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(again.entries[i].context == one[i].context);
+    CHECK(again.entries[i].prompt_len == one[i].prompt_len);
     CHECK(again.entries[i].found.tokens == one[i].found.tokens);
     CHECK(again.entries[i].found.ttft_s == one[i].found.ttft_s);
     CHECK(*again.entries[i].found.lower_bound_s == *one[i].found.lower_bound_s);

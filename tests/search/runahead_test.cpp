@@ -11,17 +11,17 @@
 
 using namespace kvcast;
 using namespace kvcast::search;
-using simulate::ProcessTimes;
+using simulate::RankTimes;
 
 namespace {
 
-/// Two processes of 512 tokens, 4 layers of 16384 bytes a token, over a switch: 1 GB/s, twice 50
+/// Two ranks of 512 tokens, 4 layers of 16384 bytes a token, over a switch: 1 GB/s, twice 50
 /// us.
-double two_processes(SendOrder order) {
+double two_ranks(SendOrder order) {
   const Chain chain{{0, 0, 0, 0}, {16384}, {1e9, 1e-4, order}};
   RunaheadScratch scratch;
-  play_process(chain, ProcessTimes{0, 0, {{0.000343597, 0.001380116}}}, 512, false, scratch);
-  return play_process(chain, ProcessTimes{0, 0, {{0.000343597, 0.001408749}}}, 1024, true, scratch);
+  play_rank(chain, RankTimes{0, 0, {{0.000343597, 0.001380116}}}, 512, false, scratch);
+  return play_rank(chain, RankTimes{0, 0, {{0.000343597, 0.001408749}}}, 1024, true, scratch);
 }
 
 }  // namespace
@@ -30,27 +30,27 @@ TEST_CASE("runahead: messages that share a link, one after another, or waited fo
   // Each message of 8388608 bytes takes 8.388608 ms alone; they are ready 1.723713 ms apart.
   // Shared, the last of the four arrives when the link has moved all: 1e-4 + 0.343597 ms +
   // 4·8.388608 ms.
-  CHECK(two_processes(SendOrder::Async) == near(36.613186e-3).epsilon(2e-7));
+  CHECK(two_ranks(SendOrder::Async) == near(36.613186e-3).epsilon(2e-7));
   // One by one each pays its 0.1 ms: 0.343597 + 4·8.488608, then 1.408749.
-  CHECK(two_processes(SendOrder::Fifo) == near(35.706778e-3).epsilon(1e-9));
+  CHECK(two_ranks(SendOrder::Fifo) == near(35.706778e-3).epsilon(1e-9));
   // Waited for, 1.380116 + 0.343597 ms of computing lie between the messages.
-  CHECK(two_processes(SendOrder::Block) == near(35.706778e-3 + 3 * 1.723713e-3).epsilon(1e-9));
+  CHECK(two_ranks(SendOrder::Block) == near(35.706778e-3 + 3 * 1.723713e-3).epsilon(1e-9));
 }
 
-TEST_CASE("runahead: a fast link leaves the longest process and the way to it") {
+TEST_CASE("runahead: a fast link leaves the longest rank and the way to it") {
   const Chain chain{{0, 0, 0}, {1}, {1e30, 0, SendOrder::Fifo}};
   RunaheadScratch scratch;
-  play_process(chain, ProcessTimes{0, 0, {{1, 4}}}, 1, false, scratch);
-  play_process(chain, ProcessTimes{0, 0, {{2, 6}}}, 2, false, scratch);
-  const double end = play_process(chain, ProcessTimes{0, 10, {{1, 1}}}, 3, true, scratch);
-  // The second process has its third layer's keys at 2 + 2·(6 + 2) = 18; 1 after them, 10 of head.
+  play_rank(chain, RankTimes{0, 0, {{1, 4}}}, 1, false, scratch);
+  play_rank(chain, RankTimes{0, 0, {{2, 6}}}, 2, false, scratch);
+  const double end = play_rank(chain, RankTimes{0, 10, {{1, 1}}}, 3, true, scratch);
+  // The second rank has its third layer's keys at 2 + 2·(6 + 2) = 18; 1 after them, 10 of head.
   CHECK(end == near(29));
 }
 
-TEST_CASE("runahead: one process is the forecaster's, whatever the link") {
+TEST_CASE("runahead: one rank is the forecaster's, whatever the link") {
   const Runahead r(layer_times("llama-7b", eager), {1e9, 1, SendOrder::Fifo});
   const std::vector<std::uint64_t> whole{4096};
-  CHECK(r.ttft_s(whole) == near(r.times().total_s(r.times().process(4096, 4096, true))));
+  CHECK(r.ttft_s(whole) == near(r.times().total_s(r.times().rank(4096, 4096, true))));
   CHECK(tsp_ttft_s(r.times(), r.link(), whole) == near(r.ttft_s(whole)));
 }
 
@@ -63,8 +63,8 @@ TEST_CASE("runahead: TSP gathers all parts in each layer, P - 1 of them over eac
   // Even parts move in step: 32 layers of 3 messages, 0.25 s and 1024 tokens of 16384 bytes each.
   const double moving = 32 * 3 * (0.25 + 1024 * 16384 / 1e6);
   CHECK(tsp_ttft_s(times, slow, even) == near(computing + moving).epsilon(1e-9));
-  // With scores in memory every process computes a quarter of all of them.
-  const auto last = times.process(1024, 4096, true, {.exchanges = true});
+  // With scores in memory every rank computes a quarter of all of them.
+  const auto last = times.rank(1024, 4096, true, {.exchanges = true});
   CHECK(computing == near(times.total_s(last)));
 }
 

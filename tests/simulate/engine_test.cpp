@@ -26,10 +26,10 @@ PrefillWork network_hand_check(SendOrder order) {
 }
 
 RunResult run(const Topology& topology, double bytes_per_s, double latency_s,
-              const std::vector<Program>& processes, const RunOptions& options = {}) {
+              const std::vector<Program>& ranks, const RunOptions& options = {}) {
   const Platform platform =
-      make_platform(topology, static_cast<std::uint32_t>(processes.size()), bytes_per_s, latency_s);
-  return Simulation(platform, {processes, {"work"}}).run(options);
+      make_platform(topology, static_cast<std::uint32_t>(ranks.size()), bytes_per_s, latency_s);
+  return Simulation(platform, {ranks, {"work"}}).run(options);
 }
 
 RunOptions in_order(SendOrder order) {
@@ -64,7 +64,7 @@ TEST_CASE("simulate: four messages that share a link arrive as worked out by han
 
 TEST_CASE("simulate: the same messages one at a time end as worked out by hand") {
   // Each leaves when the one before is delivered, and pays its 0.1 ms then: the last arrives at
-  // 0.343597 + 4 * (0.1 + 8.388608) ms, and process 1 computes 1.408749 ms more.
+  // 0.343597 + 4 * (0.1 + 8.388608) ms, and rank 1 computes 1.408749 ms more.
   const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
   const PrefillWork work = network_hand_check(SendOrder::Fifo);
   const RunResult r = Simulation(platform, prefill_programs(work)).run(in_order(SendOrder::Fifo));
@@ -87,7 +87,7 @@ TEST_CASE("simulate: bytes flow only when the latency is over") {
   const RunResult r = run(ring, 100, 0.5, {{Send{1, 0, 100}}, {Receive{0, 0}}, {}});
   CHECK(r.finish_s == std::vector<double>{0, 1.5, 0});
   CHECK(r.makespan_s == 1.5);
-  CHECK(r.ttft_s == 0);  // of the last process, which does nothing
+  CHECK(r.ttft_s == 0);  // of the last rank, which does nothing
 }
 
 TEST_CASE("simulate: a switch cuts through") {
@@ -109,9 +109,9 @@ TEST_CASE("simulate: what a flow frees at its end is given to those that remain"
           {{Send{1, 0, 100}, Send{1, 1, 300}}, {Receive{0, 0}, Compute{1, 0}, Receive{0, 1}}},
           in_order(SendOrder::Async));
   CHECK(r.ttft_s == 4.0);
-  CHECK(r.processes[1].compute_s == 1);
-  CHECK(r.processes[1].waiting_s == 3);  // until 2 s, and from 3 s on
-  CHECK(r.processes[0].transfer_s == 4);
+  CHECK(r.ranks[1].compute_s == 1);
+  CHECK(r.ranks[1].waiting_s == 3);  // until 2 s, and from 3 s on
+  CHECK(r.ranks[0].transfer_s == 4);
 }
 
 TEST_CASE("simulate: a flow that is held up elsewhere leaves its share to others") {
@@ -176,7 +176,7 @@ TEST_CASE("simulate: the order of sends decides when three messages arrive") {
   CHECK(arrivals(SendOrder::Block) == std::vector<double>{1.5, 3.0, 4.5, 4.5});
 }
 
-TEST_CASE("simulate: a process has one queue, whoever its messages go to") {
+TEST_CASE("simulate: a rank has one queue, whoever its messages go to") {
   // Fifo: the message to 2 leaves when that to 1 has arrived, though its link is free.
   const RunResult r =
       run(ring, 100, 0, {{Send{1, 0, 300}, Send{2, 0, 100}}, {Receive{0, 0}}, {Receive{0, 0}}});
@@ -208,8 +208,8 @@ TEST_CASE("simulate: computing and sending do not slow each other") {
                           {{Send{1, 0, 200}, Compute{2, 0}, WaitSend{}, Compute{1, 0}},
                            {Compute{1.5, 0}, Receive{0, 0}, Compute{1, 0}}});
   CHECK(r.finish_s == std::vector<double>{3, 3});
-  CHECK(r.processes[0].waiting_s == 0);
-  CHECK(r.processes[1].waiting_s == 0.5);
+  CHECK(r.ranks[0].waiting_s == 0);
+  CHECK(r.ranks[1].waiting_s == 0.5);
 }
 
 TEST_CASE("simulate: receives take messages by tag, and one tag in the order sent") {
@@ -235,33 +235,33 @@ TEST_CASE("simulate: factors stretch computations and links") {
   CHECK(Simulation(platform, programs).run(options, factors).ttft_s == 5.25);
 }
 
-TEST_CASE("simulate: processes that wait for each other are named") {
-  const auto failure = [](const std::vector<Program>& processes) {
-    return message_of([&] { run(ring, 100, 0, processes); });
+TEST_CASE("simulate: ranks that wait for each other are named") {
+  const auto failure = [](const std::vector<Program>& ranks) {
+    return message_of([&] { run(ring, 100, 0, ranks); });
   };
   CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
                  {Receive{2, 5}, Send{0, 4, 1}},
                  {Receive{1, 6}, Send{1, 5, 1}, Send{1, 6, 1}}}) ==
-        "process 2 waits for message 6 from process 1, which never sends it");
+        "rank 2 waits for message 6 from rank 1, which never sends it");
   CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
                  {Receive{2, 5}, Send{0, 4, 1}, Send{2, 6, 1}},
                  {Receive{1, 6}, Send{1, 5, 1}}}) ==
-        "deadlock: process 1 waits for message 5 from process 2, process 2 waits for message 6 "
-        "from process 1");
+        "deadlock: rank 1 waits for message 5 from rank 2, rank 2 waits for message 6 "
+        "from rank 1");
 }
 
 TEST_CASE("simulate: impossible programs and options are refused") {
-  const auto failure = [](const std::vector<Program>& processes, const RunOptions& options = {}) {
-    return message_of([&] { run(ring, 100, 0, processes, options); });
+  const auto failure = [](const std::vector<Program>& ranks, const RunOptions& options = {}) {
+    return message_of([&] { run(ring, 100, 0, ranks, options); });
   };
   CHECK(failure({{Compute{-1, 0}}, {}}) ==
-        "process 0, step 0: got -1 s, expected a duration of zero or more");
+        "rank 0, step 0: got -1 s, expected a duration of zero or more");
   CHECK(failure({{}, {Send{1, 0, 1}}}) ==
-        "process 1, step 0: got peer 1, expected another one of the 2 processes");
+        "rank 1, step 0: got peer 1, expected another one of the 2 ranks");
   CHECK(failure({{Receive{2, 0}}, {}}) ==
-        "process 0, step 0: got peer 2, expected another one of the 2 processes");
+        "rank 0, step 0: got peer 2, expected another one of the 2 ranks");
   CHECK(failure({{Compute{1, 1}}, {}}) ==
-        "process 0, step 0: got label 1, expected one of the 1 labels");
+        "rank 0, step 0: got label 1, expected one of the 1 labels");
   RunOptions options;
   options.background = {{0, 1, 1, 5}};
   CHECK(failure({{}, {}}, options) ==
@@ -272,7 +272,7 @@ TEST_CASE("simulate: impossible programs and options are refused") {
   const Platform two = make_platform(ring, 2, 100, 0);
   CHECK(message_of([&] {
           Simulation(two, {{{}}, {}});
-        }) == "programs: got 1 processes, expected one for each of the 2 devices");
+        }) == "programs: got 1 ranks, expected one for each of the 2 devices");
 }
 
 }  // namespace

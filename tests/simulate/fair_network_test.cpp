@@ -46,8 +46,8 @@ Traffic random_traffic(const std::string& topology, std::uint32_t devices, std::
 RunResult play(const Traffic& traffic) {
   Programs programs;
   programs.labels = {"work"};
-  programs.processes.resize(traffic.platform.num_devices());
-  programs.processes[0] = {Compute{1e4, 0}};
+  programs.ranks.resize(traffic.platform.num_devices());
+  programs.ranks[0] = {Compute{1e4, 0}};
   RunOptions options;
   options.background = traffic.flows;
   options.record = true;
@@ -139,7 +139,7 @@ TEST_CASE("simulate: every byte is carried once over each link of its route") {
 }
 
 TEST_CASE("simulate: bytes still on the way at the end are not counted as carried") {
-  // 200 B from 0 s at 100 B/s; the only process is done after 1.5 s.
+  // 200 B from 0 s at 100 B/s; the only rank is done after 1.5 s.
   const Platform platform = make_platform({TopologyKind::Ring}, 2, 100, 0);
   RunOptions options;
   options.background = {{0, 0, 1, 200}};

@@ -76,8 +76,7 @@ TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their
       CHECK(by_operator.message_bytes == by_layer.message_bytes);
       for (std::size_t i = 0; i < partition.size(); ++i) {
         CAPTURE(i);
-        CHECK(by_operator.processes[i].compute_s ==
-              near(by_layer.processes[i].compute_s).epsilon(1e-9));
+        CHECK(by_operator.ranks[i].compute_s == near(by_layer.ranks[i].compute_s).epsilon(1e-9));
       }
       // Keys leave a few microseconds before the values are in their cache; in tsp a rank with
       // little to compute has to wait for all keys before it may send its values.

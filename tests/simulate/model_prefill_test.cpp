@@ -32,7 +32,7 @@ RunResult run(const PrefillWork& work, double bytes_per_s, double latency_s) {
   return Simulation(platform, prefill_programs(work)).run();
 }
 
-TEST_CASE("simulate: one process takes what one device takes, and sends nothing") {
+TEST_CASE("simulate: one rank takes what one device takes, and sends nothing") {
   for (const char* model : {"llama-7b", "gemma2-9b", "openelm-1.1b"}) {
     CAPTURE(model);
     const LayerTimes times = layer_times(model);
@@ -66,7 +66,7 @@ TEST_CASE("simulate: links that cost nothing give the bound, and others no less"
   }
 }
 
-TEST_CASE("simulate: processes that all wait for each other go at the pace of lockstep") {
+TEST_CASE("simulate: ranks that all wait for each other go at the pace of lockstep") {
   const LayerTimes times = layer_times("llama-7b");
   const std::vector<std::uint64_t> even{700, 700, 700};
   const double lockstep = 0.8;
@@ -74,7 +74,7 @@ TEST_CASE("simulate: processes that all wait for each other go at the pace of lo
                           double share) {
     return run(prefill_work(times, schedule, partition, {.lockstep = share}), 1e30, 0).ttft_s;
   };
-  // The embedding and the head are of one process.
+  // The embedding and the head are of one rank.
   const PrefillWork work = prefill_work(times, Schedule::Tsp, even);
   const double once = work.before_layers_s.back() + work.after_layers_s.back();
   CHECK(ttft_s(Schedule::Tsp, even, lockstep) - once ==
@@ -84,7 +84,7 @@ TEST_CASE("simulate: processes that all wait for each other go at the pace of lo
   CHECK(ttft_s(Schedule::Tsp, {2100}, lockstep) == ttft_s(Schedule::Tsp, {2100}, 1));
 }
 
-TEST_CASE("simulate: the head is computed by the process with the last token alone") {
+TEST_CASE("simulate: the head is computed by the rank with the last token alone") {
   const LayerTimes times = layer_times("llama-7b");
   const PrefillWork work = prefill_work(times, Schedule::Tsp, {700, 700, 700});
   CHECK(work.after_layers_s[0] == 0);
@@ -96,7 +96,7 @@ TEST_CASE("simulate: a partition with an empty part is refused") {
   const LayerTimes times = layer_times("llama-7b");
   CHECK(message_of([&] {
           prefill_work(times, Schedule::Kvr, {5, 0});
-        }) == "partition: got a process without tokens, expected at least 1 for each");
+        }) == "partition: got a rank without tokens, expected at least 1 for each");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace kvcast::simulate {
 
-TEST_CASE("simulate: every process finishes when the Python simulator says") {
+TEST_CASE("simulate: every rank finishes when the Python simulator says") {
   const nlohmann::json rows =
       read_json_file(KVCAST_SOURCE_DIR "/tests/simulate/oracle/scenarios.json");
   REQUIRE(rows.size() >= 30);
@@ -25,9 +25,8 @@ TEST_CASE("simulate: every process finishes when the Python simulator says") {
     CHECK(r.messages == rows[n]["messages"]);
     for (std::size_t i = 0; i < expected.size(); ++i) {
       CHECK(r.finish_s[i] == near(expected[i]).epsilon(1e-9));
-      // All of a process's time is computing or waiting.
-      CHECK(r.processes[i].compute_s + r.processes[i].waiting_s ==
-            near(r.finish_s[i]).epsilon(1e-12));
+      // All of a rank's time is computing or waiting.
+      CHECK(r.ranks[i].compute_s + r.ranks[i].waiting_s == near(r.finish_s[i]).epsilon(1e-12));
     }
   }
 }

@@ -39,8 +39,8 @@ RunResult run(const PrefillWork& work, double bytes_per_s, double latency_s = 0)
 }
 
 TEST_CASE("simulate: kvr sends the cache up to its own last token, tsp every chunk to all") {
-  // Runahead: S_0 + S_1 = 4 + 7 token-KVs of a context of 9 cut into 4, 3, 2 (KV-Runahead, Fig. 5);
-  // TSP: (p - 1) C = 18.
+  // Runahead: S_0 + S_1 = 4 + 7 token-KVs of a prompt_len of 9 cut into 4, 3, 2 (KV-Runahead, Fig.
+  // 5); TSP: (p - 1) C = 18.
   const std::vector<std::uint64_t> tokens{4, 3, 2};
   const RunResult kvr = run(work_of(Schedule::Kvr, tokens, 5), 1e3);
   CHECK(kvr.message_bytes == 5 * 10 * 11);
@@ -51,8 +51,8 @@ TEST_CASE("simulate: kvr sends the cache up to its own last token, tsp every chu
 }
 
 TEST_CASE("simulate: kvr over free links is a pipeline of layers") {
-  // Every process waits for the one before by 0 s in its first layer: all are computing the same
-  // layer at once. With a latency of 1 s, process i is i s behind in every layer.
+  // Every rank waits for the one before by 0 s in its first layer: all are computing the same
+  // layer at once. With a latency of 1 s, rank i is i s behind in every layer.
   CHECK(run(work_of(Schedule::Kvr, {4, 3, 2}, 5), 1e30).finish_s ==
         std::vector<double>{12.5, 12.5, 12.5});
   const RunResult late = run(work_of(Schedule::Kvr, {4, 3, 2}, 5), 1e30, 1);
@@ -62,9 +62,9 @@ TEST_CASE("simulate: kvr over free links is a pipeline of layers") {
 }
 
 TEST_CASE("simulate: in kvr a message leaves before the sender's attention") {
-  // One layer, 40 B at 20 B/s: process 0 computes 0.5 s, sends until 2.5 s, meanwhile ends at
-  // 2.5 s; process 1 waits until 2.5 s, then 2 s. Sent after attention it would be 6.5 s. Waiting
-  // for the send holds process 0 up until 4.5 s.
+  // One layer, 40 B at 20 B/s: rank 0 computes 0.5 s, sends until 2.5 s, meanwhile ends at
+  // 2.5 s; rank 1 waits until 2.5 s, then 2 s. Sent after attention it would be 6.5 s. Waiting
+  // for the send holds rank 0 up until 4.5 s.
   PrefillWork work = work_of(Schedule::Kvr, {4, 3}, 1);
   CHECK(run(work, 20).finish_s == std::vector<double>{2.5, 4.5});
   work.send_order = SendOrder::Block;
@@ -73,9 +73,9 @@ TEST_CASE("simulate: in kvr a message leaves before the sender's attention") {
 
 TEST_CASE("simulate: a step of tsp's all-gather waits for the step before") {
   // Chunks of 10, 20, 30 B at 10 B/s round a ring of three, from 0.5 s on; one at a time. Into
-  // process 0 come chunk 2 (3 s), then chunk 1, which process 2 got at 0.5 + 2 s and sends when its
+  // rank 0 come chunk 2 (3 s), then chunk 1, which rank 2 got at 0.5 + 2 s and sends when its
   // own is through, at 3.5 s: 5.5 s. Into 1 chunk 0 (1 s), then chunk 2 from 3.5 to 6.5 s. Into 2
-  // chunk 1 (2.5 s), then chunk 0, at process 1 since 1.5 s, from 2.5 to 3.5 s. Then 2 s each.
+  // chunk 1 (2.5 s), then chunk 0, at rank 1 since 1.5 s, from 2.5 to 3.5 s. Then 2 s each.
   const RunResult r = run(work_of(Schedule::Tsp, {1, 2, 3}, 1), 10);
   REQUIRE(r.finish_s.size() == 3);
   CHECK(r.finish_s[0] == near(7.5).epsilon(1e-12));
@@ -92,8 +92,8 @@ TEST_CASE("simulate: embedding and head stand before and behind the layers") {
   CHECK(run(work, 1e30).finish_s == std::vector<double>{5.25, 9.25});
 }
 
-TEST_CASE("simulate: every all-gather brings every chunk to every process") {
-  // Sent bytes: each chunk must enter every other process once.
+TEST_CASE("simulate: every all-gather brings every chunk to every rank") {
+  // Sent bytes: each chunk must enter every other rank once.
   const std::vector<std::uint64_t> chunks{3, 5, 7, 11, 13, 17, 19, 23};
   std::uint64_t total = 0;
   for (const std::uint64_t c : chunks) total += c;
@@ -109,7 +109,7 @@ TEST_CASE("simulate: every all-gather brings every chunk to every process") {
     CAPTURE(name(c.kind));
     const auto gather = [&](const std::vector<std::uint64_t>& bytes, bool block) {
       Programs programs;
-      programs.processes.resize(bytes.size());
+      programs.ranks.resize(bytes.size());
       append_all_gather(c.kind, bytes, block, 0, programs);
       const Platform crossbar = make_platform({TopologyKind::Crossbar}, 8, 1, 0);
       return Simulation(crossbar, programs).run();
@@ -150,18 +150,16 @@ TEST_CASE("simulate: impossible schedules are refused") {
   const auto failure = [](const PrefillWork& work) {
     return message_of([&] { prefill_programs(work); });
   };
-  CHECK(failure(work_of(Schedule::Kvr, {}, 1)) ==
-        "partition: got no processes, expected at least one");
+  CHECK(failure(work_of(Schedule::Kvr, {}, 1)) == "partition: got no ranks, expected at least one");
   CHECK(failure(work_of(Schedule::Kvr, {3, 0}, 1)) ==
-        "partition: got a process without tokens, expected at least 1 for each");
+        "partition: got a rank without tokens, expected at least 1 for each");
   CHECK(failure(work_of(Schedule::Kvr, {3, 1}, 0)) == "layers: got none, expected at least one");
   PrefillWork three = work_of(Schedule::Tsp, {3, 1, 1}, 1);
   three.all_gather = AllGather::RecursiveDoubling;
-  CHECK(failure(three) ==
-        "all-gather by recursive doubling: got 3 processes, expected a power of two");
+  CHECK(failure(three) == "all-gather by recursive doubling: got 3 ranks, expected a power of two");
   three.kinds[0].after_exchange_s.pop_back();
   CHECK(failure(three) ==
-        "compute after the exchange: got 2 entries, expected one for each of the 3 processes");
+        "compute after the exchange: got 2 entries, expected one for each of the 3 ranks");
 }
 
 }  // namespace
