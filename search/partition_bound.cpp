@@ -66,8 +66,7 @@ PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_le
   arrivals_.resize(ranks * kinds_.size());
   deadlines_.resize(ranks * kinds_.size());
   latest_ready_.resize(ranks * kinds_.size());
-  for (auto* of_layers :
-       {&ready_, &sent_, &latest_, &latest_arrivals_, &earliest_, &bytes_, &ends_}) {
+  for (auto* of_layers : {&ready_, &sent_, &latest_, &latest_arrivals_}) {
     of_layers->resize(kinds_.size());
   }
 }
@@ -84,29 +83,37 @@ void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint6
 
 void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
                                    std::span<double> deadlines) {
-  const ChainLink& link = runahead_.link();
   const bool last = rank + 1 == ranks_;
-  const double* needed = last ? nullptr : &deadlines_[(rank + 1) * kinds_.size()];
-  double end = last ? ttft_s - times_.head_s : never;  // of the layer
-  // Messages end in the order in which they start, or all that started by then have ended.
+  // Backwards through the layers. Both are the latest moments that still meet T: for the layer's
+  // end, and for the link to have moved all messages up to this layer's.
+  double layer_end = last ? ttft_s - times_.head_s : never;
   double link_end = never;
   for (std::size_t l = kinds_.size(); l-- > 0;) {
     const simulate::LayerTime& time = times_.kinds[kinds_[l]];
-    double latest = end - time.after_exchange_s;
+    deadlines[l] = layer_end - time.after_exchange_s;
     if (!last && exchanges(l)) {
-      const double moving_s = message_s(kinds_[l], keys);
-      if (link.order == SendOrder::Block) {
-        latest = std::min(latest, needed[l]) - link.latency_s - moving_s;
-      } else {
-        const double start = std::min(link_end, needed[l]) - moving_s;
-        latest = std::min(latest, start - link.latency_s);
-        // Messages that share the link wait for their latencies at the same time.
-        link_end = link.order == SendOrder::Async ? start : start - link.latency_s;
-      }
+      const double needed = row(deadlines_, rank + 1)[l];
+      deadlines[l] = latest_send(deadlines[l], needed, message_s(kinds_[l], keys), link_end);
     }
-    deadlines[l] = latest;
-    end = latest - time.before_exchange_s;
+    layer_end = deadlines[l] - time.before_exchange_s;
   }
+}
+
+double PartitionBound::latest_send(double compute, double needed, double moving_s,
+                                   double& link_end) const {
+  const double latency_s = runahead_.link().latency_s;
+  switch (runahead_.link().order) {
+    case SendOrder::Block:  // the rank computes when the message has arrived
+      return std::min(compute, needed) - latency_s - moving_s;
+    case SendOrder::Fifo:  // the link takes one message after another, each with its latency
+      link_end = std::min(link_end, needed) - moving_s - latency_s;
+      return std::min(compute, link_end);
+    case SendOrder::Async:  // the same, but messages wait for their latencies side by side
+      link_end = std::min(link_end, needed) - moving_s;
+      return std::min(compute, link_end - latency_s);
+  }
+  KVCAST_ASSERT(false);
+  return 0;
 }
 
 double PartitionBound::play(std::size_t rank, std::uint64_t keys,
@@ -164,27 +171,25 @@ void PartitionBound::play_latest(const BoundaryRanges& r) {
 
 void PartitionBound::share_link(End bound, std::uint64_t keys) {
   const ChainLink& link = runahead_.link();
-  std::size_t messages = 0;
+  sending_.clear();
+  earliest_.clear();
+  latest_starts_.clear();
+  bytes_.clear();
   for (std::size_t l = 0; l < kinds_.size(); ++l) {
     if (!exchanges(l)) continue;
-    earliest_[messages] = ready_[l] + link.latency_s;
-    latest_[messages] = std::max(ready_[l], latest_[l]) + link.latency_s;
-    bytes_[messages++] = static_cast<double>(keys) * bytes_per_token_[kinds_[l]];
+    sending_.push_back(l);
+    earliest_.push_back(ready_[l] + link.latency_s);
+    latest_starts_.push_back(std::max(ready_[l], latest_[l]) + link.latency_s);
+    bytes_.push_back(static_cast<double>(keys) * bytes_per_token_[kinds_[l]]);
   }
-  const auto first = [&](std::vector<double>& v) { return std::span(v.data(), messages); };
-  if (bound == End::Earliest) {
-    shared_link_.earliest_ends(first(earliest_), first(latest_), first(bytes_), link.bytes_per_s,
-                               first(ends_));
-  } else {
-    shared_link_.latest_ends(first(earliest_), first(latest_), first(bytes_), link.bytes_per_s,
-                             first(ends_));
-  }
-  messages = 0;
-  for (std::size_t l = 0; l < kinds_.size(); ++l) {
-    if (!exchanges(l)) continue;
+  ends_.resize(sending_.size());
+  const auto ends_of =
+      bound == End::Earliest ? &SharedLinkBounds::earliest_ends : &SharedLinkBounds::latest_ends;
+  (shared_link_.*ends_of)(earliest_, latest_starts_, bytes_, link.bytes_per_s, ends_);
+  for (std::size_t i = 0; i < sending_.size(); ++i) {
+    double& sent = sent_[sending_[i]];
     // What a layer receives is of use when all before it has come too.
-    sent_[l] = bound == End::Earliest ? std::max(sent_[l], ends_[messages]) : ends_[messages];
-    ++messages;
+    sent = bound == End::Earliest ? std::max(sent, ends_[i]) : ends_[i];
   }
 }
 

@@ -62,9 +62,13 @@ class PartitionBound {
   /// The latest moments for its keys and values to be ready.
   void set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
                      std::span<double> deadlines);
+  /// When a rank may send at the latest: its message takes `moving_s` and is needed at `needed`;
+  /// its own computing behind the message begins at `compute`. Moves `link_end`, by which the link
+  /// must have moved the messages before.
+  double latest_send(double compute, double needed, double moving_s, double& link_end) const;
   /// When keys and values are ready at the latest, whatever the partition in these ranges.
   void play_latest(const BoundaryRanges& r);
-  /// Bounds `sent_` for messages that start between `ready_` and `latest_`, which is not kept.
+  /// Bounds `sent_` for messages that start between `ready_` and `latest_`.
   void share_link(End bound, std::uint64_t keys);
   double message_s(std::size_t kind, std::uint64_t keys) const;
   bool exchanges(std::size_t layer) const { return bytes_per_token_[kinds_[layer]] > 0; }
@@ -88,7 +92,9 @@ class PartitionBound {
   std::vector<double> latest_;
   std::vector<double> latest_arrivals_;
   // By message.
+  std::vector<std::size_t> sending_;  ///< its layer
   std::vector<double> earliest_;
+  std::vector<double> latest_starts_;
   std::vector<double> bytes_;
   std::vector<double> ends_;
   SharedLinkBounds shared_link_;

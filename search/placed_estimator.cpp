@@ -118,7 +118,8 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one
   placed.run = simulate::Simulation(ring, prefill_programs(work)).run(options);
 
   placed.without_links_s =
-      placed.helpers_s + simulate::prefill_bounds(times, work).no_communication_s;
+      placed.helpers_s +
+      prefill_bounds(times, schedule_, placed.tokens, link.exchange).no_communication_s;
   return placed;
 }
 

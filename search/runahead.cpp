@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -15,9 +16,9 @@ namespace kvcast::search {
 namespace {
 
 void check_link(const ChainLink& link) {
-  if (!(link.bytes_per_s > 0) || !std::isfinite(link.bytes_per_s)) {
+  if (!(link.bytes_per_s > 0)) {
     throw Error("link bandwidth", fmt::format("{:g} bytes/s", link.bytes_per_s),
-                "a finite number above 0");
+                "a number above 0");
   }
   for (const double latency : {link.latency_s, link.exchange.message_s, link.exchange.exchange_s}) {
     if (!(latency >= 0) || !std::isfinite(latency)) {
@@ -149,9 +150,9 @@ double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < ranks; ++i) {
     boundary += partition[i];
-    rank.push_back(times.rank(partition[i], times.keys(schedule, boundary, prompt_len),
-                              i + 1 == ranks,
-                              simulate::exchange_pace(schedule, link.exchange, i, ranks)));
+    rank.push_back(times.of_rank(partition[i], times.keys(schedule, boundary, prompt_len),
+                                 i + 1 == ranks,
+                                 simulate::exchange_pace(schedule, link.exchange, i, ranks)));
   }
   std::vector<double> now;
   for (const simulate::RankTimes& p : rank) now.push_back(p.embedding_s);
@@ -175,6 +176,22 @@ double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
     for (std::size_t i = 0; i < ranks; ++i) now[i] += rank[i].kinds[kind].after_exchange_s;
   }
   return now.back() + rank.back().head_s;
+}
+
+PrefillBounds prefill_bounds(const simulate::LayerTimes& times, simulate::Schedule schedule,
+                             std::span<const std::uint64_t> partition,
+                             const simulate::ExchangeCost& exchange) {
+  const std::uint64_t prompt_len = boundaries_of(partition).back();
+  const ChainLink free{.bytes_per_s = std::numeric_limits<double>::infinity(),
+                       .exchange = exchange};
+  PrefillBounds bounds;
+  bounds.one_device_s = times.total_s(times.of_rank(prompt_len, prompt_len, true));
+  const auto p = static_cast<double>(partition.size());
+  bounds.star_s = bounds.one_device_s / 2 * (1 / p + 1 / (p * p));
+  bounds.no_communication_s = schedule == simulate::Schedule::Kvr
+                                  ? Runahead(times, free).ttft_s(partition)
+                                  : tsp_ttft_s(times, free, partition);
+  return bounds;
 }
 
 }  // namespace kvcast::search

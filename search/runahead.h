@@ -87,4 +87,16 @@ class Runahead {
 double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
                   std::span<const std::uint64_t> partition);
 
+/// What a parallel prefill is compared with.
+struct PrefillBounds {
+  double one_device_s = 0;        ///< TTFT(1)
+  double no_communication_s = 0;  ///< the same schedule and partition, over links that cost nothing
+  /// TTFT(1)/2 · (1/p + 1/p²): attention alone, an even partition, nothing ever waited for.
+  /// KV-Runahead (arXiv:2405.05329), equations 2 and 3.
+  double star_s = 0;
+};
+PrefillBounds prefill_bounds(const simulate::LayerTimes& times, simulate::Schedule schedule,
+                             std::span<const std::uint64_t> partition,
+                             const simulate::ExchangeCost& exchange);
+
 }  // namespace kvcast::search

@@ -176,8 +176,8 @@ LayerTimes LayerTimes::on_device() const {
   return copy;
 }
 
-RankTimes LayerTimes::rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                           const ExchangePace& pace) const {
+RankTimes LayerTimes::of_rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                              const ExchangePace& pace) const {
   RankTimes times;
   evaluate(tokens, keys, makes_token, pace, times);
   return times;

@@ -86,8 +86,8 @@ class LayerTimes {
 
   /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
   /// keys and values of others are first joined with the own ones, as torch.cat does.
-  RankTimes rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
-                 const ExchangePace& pace = {}) const;
+  RankTimes of_rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
+                    const ExchangePace& pace = {}) const;
   /// The same into `out`, whose memory is kept from call to call.
   void evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
                 const ExchangePace& pace, RankTimes& out) const;

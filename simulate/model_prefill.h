@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "simulate/layer_times.h"
@@ -18,16 +17,5 @@ namespace kvcast::simulate {
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
                          const ExchangeCost& cost = {});
-
-/// What a parallel prefill is compared with.
-struct PrefillBounds {
-  double one_device_s = 0;        ///< TTFT(1)
-  double no_communication_s = 0;  ///< the same schedule and partition, over links that cost nothing
-  /// TTFT(1)/2 · (1/p + 1/p²): attention alone, an even partition, nothing ever waited for.
-  /// KV-Runahead (arXiv:2405.05329), equations 2 and 3.
-  double star_s = 0;
-};
-/// `work`: of prefill_work.
-PrefillBounds prefill_bounds(const LayerTimes& times, const PrefillWork& work);
 
 }  // namespace kvcast::simulate

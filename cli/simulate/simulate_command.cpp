@@ -232,7 +232,8 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   model.found = std::move(partition.found);
   Scenario scenario{std::move(work), std::move(platform), {}};
   scenario.options.send_order = scenario.work.send_order;
-  model.bounds = simulate::prefill_bounds(times, scenario.work);
+  model.bounds =
+      search::prefill_bounds(times, schedule, scenario.work.partition_tokens, task.exchange_cost);
   simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)
                                             : simulate::prefill_programs(scenario.work);
   return {std::move(scenario), std::move(programs), std::move(platform_words), std::move(model)};

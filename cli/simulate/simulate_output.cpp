@@ -130,7 +130,7 @@ std::string run_text(const SimulatedRun& run, const RunResult& r) {
     summary.add({"last process", seconds(r.makespan_s), ""});
   }
   if (run.model) {
-    const simulate::PrefillBounds& b = run.model->bounds;
+    const search::PrefillBounds& b = run.model->bounds;
     summary.add({"one device, TTFT(1)", seconds(b.one_device_s), ""});
     summary.add(
         {"no communication, TTFT(p)", seconds(b.no_communication_s), beside(b.no_communication_s)});

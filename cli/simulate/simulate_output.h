@@ -9,6 +9,7 @@
 
 #include "roofline/estimator.h"
 #include "search/partition_search.h"
+#include "search/runahead.h"
 #include "simulate/model_prefill.h"
 #include "simulate/noise.h"
 #include "simulate/scenario.h"
@@ -19,7 +20,7 @@ namespace kvcast::cli {
 struct SimulatedModel {
   roofline::Configuration configuration;
   std::uint64_t prompt_len = 0;
-  simulate::PrefillBounds bounds;
+  search::PrefillBounds bounds;
   std::optional<search::PartitionFound> found = {};  ///< when the partition was searched
 };
 

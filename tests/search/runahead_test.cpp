@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 
 #include "model/base/error.h"
+#include "simulate/model_prefill.h"
+#include "simulate/topologies.h"
 #include "tests/near.h"
 #include "tests/search/parallel_models.h"
 
@@ -50,7 +52,7 @@ TEST_CASE("runahead: a fast link leaves the longest rank and the way to it") {
 TEST_CASE("runahead: one rank is the forecaster's, whatever the link") {
   const Runahead r(layer_times("llama-7b", eager), {1e9, 1, SendOrder::Fifo});
   const std::vector<std::uint64_t> whole{4096};
-  CHECK(r.ttft_s(whole) == near(r.times().total_s(r.times().rank(4096, 4096, true))));
+  CHECK(r.ttft_s(whole) == near(r.times().total_s(r.times().of_rank(4096, 4096, true))));
   CHECK(tsp_ttft_s(r.times(), r.link(), whole) == near(r.ttft_s(whole)));
 }
 
@@ -64,14 +66,32 @@ TEST_CASE("runahead: TSP gathers all parts in each layer, P - 1 of them over eac
   const double moving = 32 * 3 * (0.25 + 1024 * 16384 / 1e6);
   CHECK(tsp_ttft_s(times, slow, even) == near(computing + moving).epsilon(1e-9));
   // With scores in memory every rank computes a quarter of all of them.
-  const auto last = times.rank(1024, 4096, true, {.exchanges = true});
+  const auto last = times.of_rank(1024, 4096, true, {.exchanges = true});
   CHECK(computing == near(times.total_s(last)));
+}
+
+TEST_CASE("runahead: links that cost nothing give the bound, and others no less") {
+  const simulate::LayerTimes times = layer_times("llama-7b", fused);
+  const Partition partition{2000, 1500, 1000, 500};
+  for (const simulate::Schedule schedule : {simulate::Schedule::Kvr, simulate::Schedule::Tsp}) {
+    const PrefillBounds bounds = prefill_bounds(times, schedule, partition, {});
+    const auto ttft_s = [&](double bytes_per_s, double latency_s) {
+      const simulate::Platform ring =
+          simulate::make_platform({simulate::TopologyKind::Ring}, 4, bytes_per_s, latency_s);
+      const simulate::PrefillWork work = prefill_work(times, schedule, partition);
+      return simulate::Simulation(ring, prefill_programs(work)).run().ttft_s;
+    };
+    CHECK(ttft_s(1e30, 0) == near(bounds.no_communication_s).epsilon(1e-12));
+    CHECK(ttft_s(10e9, 1e-5) > bounds.no_communication_s);
+    CHECK(bounds.no_communication_s < bounds.one_device_s);
+    CHECK(bounds.star_s == near(bounds.one_device_s * 5 / 32).epsilon(1e-12));  // 1/2 (1/4 + 1/16)
+  }
 }
 
 TEST_CASE("runahead: what cannot be is refused in one line") {
   const simulate::LayerTimes times = layer_times("llama-7b", fused);
   CHECK_THROWS_WITH_AS(Runahead(times, {0, 0}),
-                       "link bandwidth: got 0 bytes/s, expected a finite number above 0", Error);
+                       "link bandwidth: got 0 bytes/s, expected a number above 0", Error);
   CHECK_THROWS_AS(Runahead(times, {1e9, -1}), Error);
   CHECK_THROWS_AS(even_partition(3, 4), Error);
   CHECK_THROWS_AS(even_partition(3, 0), Error);

@@ -69,10 +69,10 @@ TEST_CASE("simulate: one rank that reads the whole prompt takes the forecaster's
       for (const std::uint64_t prompt : {1u, 37u, 1000u, 9000u}) {
         INFO(model, " eager ", lowering == eager, " prompt ", prompt);
         const double ttft = forecaster.at({.prompt_len = prompt}).ttft_s;
-        CHECK(times.total_s(times.rank(prompt, prompt, true)) == near(ttft).epsilon(1e-12));
+        CHECK(times.total_s(times.of_rank(prompt, prompt, true)) == near(ttft).epsilon(1e-12));
         const LayerTimes three = times.for_batch(3);
         const double ttft_3 = forecaster.at({.batch = 3, .prompt_len = prompt}).ttft_s;
-        CHECK(three.total_s(three.rank(prompt, prompt, true)) == near(ttft_3).epsilon(1e-12));
+        CHECK(three.total_s(three.of_rank(prompt, prompt, true)) == near(ttft_3).epsilon(1e-12));
       }
     }
   }
@@ -82,7 +82,7 @@ TEST_CASE("simulate: the exchange parts a layer behind its projections and rotat
   const LayerTimes times(tiny(), {}, fused, counting());
   CHECK(times.num_layers() == 3);
   CHECK(times.kinds().size() == 3);
-  const RankTimes t = times.rank(5, 7, true);
+  const RankTimes t = times.of_rank(5, 7, true);
   REQUIRE(t.kinds.size() == 1);
   // Before: RMS norm 4·5·48 + 3·5; q, k, v 2·5·48·(48+24+24); rotation 6 a pair of (48+24)/2.
   const double before = 4 * 5 * 48 + 3 * 5 + 2 * 5 * 48 * 96 + 6 * 5 * 36;
@@ -96,7 +96,7 @@ TEST_CASE("simulate: the exchange parts a layer behind its projections and rotat
   CHECK(t.kinds[0].after_exchange_s == near(after));
   CHECK(t.embedding_s < 1e-20);  // bytes only
   CHECK(t.head_s == near(4 * 48 + 3 + 2 * 48 * 51));
-  CHECK(times.rank(5, 7, false).head_s == 0);
+  CHECK(times.of_rank(5, 7, false).head_s == 0);
   CHECK(times.bytes_per_token(0) == 2 * 3 * 8 * 2);
   CHECK(times.kv_cache_bytes_per_token() == 3 * 96);
   CHECK(times.for_batch(7).for_batch(5).bytes_per_token(0) == 5 * 96);
@@ -109,8 +109,8 @@ TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible 
   CHECK(tiled.keys(Schedule::Tsp, 6, 9) == 6);
   CHECK(in_memory.keys(Schedule::Kvr, 6, 9) == 6);
   const auto attention_growth = [](const LayerTimes& t, std::uint64_t keys) {
-    return t.rank(3, keys + 1, false).kinds[0].after_exchange_s -
-           t.rank(3, keys, false).kinds[0].after_exchange_s;
+    return t.of_rank(3, keys + 1, false).kinds[0].after_exchange_s -
+           t.of_rank(3, keys, false).kinds[0].after_exchange_s;
   };
   // One key more is seen by 3 queries of 6 heads: 2·8 for the score, 2·8 for the value, 5 for scale
   // and softmax; scores in memory are masked too.
@@ -121,7 +121,7 @@ TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible 
 TEST_CASE("simulate: layers of different shape have times of their own") {
   const Architecture a = load_model(catalog(), "openelm-1.1b");
   const LayerTimes times(a, {}, fused, counting());
-  const RankTimes t = times.rank(64, 128, false);
+  const RankTimes t = times.of_rank(64, 128, false);
   CHECK(t.kinds.size() > 2);
   // Deeper layers of OpenELM are wider.
   CHECK(t.kinds[times.kinds().back()].after_exchange_s >
@@ -132,32 +132,32 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
   roofline::Rates rates = counting();
   rates.host_operator_latency = {1e9};  // slower than any operator here
   const LayerTimes times(tiny(), {}, eager, rates);
-  const RankTimes alone = times.rank(7, 7, true);
+  const RankTimes alone = times.of_rank(7, 7, true);
   CHECK(times.total_s(alone) == near(1e9 * times.num_operators()));
-  const RankTimes exchanging = times.rank(7, 7, true, {.exchanges = true, .messages_s = 5e8});
+  const RankTimes exchanging = times.of_rank(7, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(exchanging) == near(1e9 * times.num_operators() + 3 * 5e8));
-  const RankTimes exchanged = times.rank(7, 7, true, {true, 5e8, 3e8});
+  const RankTimes exchanged = times.of_rank(7, 7, true, {true, 5e8, 3e8});
   CHECK(times.total_s(exchanged) == near(times.total_s(exchanging) + 3 * 3e8));
   // Keys and values from others: two operators more in each layer, to join them with the own ones.
-  const RankTimes joined = times.rank(5, 7, true, {.exchanges = true, .messages_s = 5e8});
+  const RankTimes joined = times.of_rank(5, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(joined) == near(1e9 * (times.num_operators() + 6) + 3 * 5e8));
   // Slim caches and sends keys alone, so that there is one to join in each of 32 layers.
   rates.host_operator_latency = {1e12};
   const LayerTimes slim(load_model(catalog(), "llama-7b"), {{"slim", {{"option", "kcache"}}}},
                         eager, rates);
-  CHECK(slim.total_s(slim.rank(5, 7, true, {.exchanges = true})) ==
+  CHECK(slim.total_s(slim.of_rank(5, 7, true, {.exchanges = true})) ==
         near(1e12 * (slim.num_operators() + 32)));
 }
 
 TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
   roofline::Rates rates = counting();
   const LayerTimes device(tiny(), {}, eager, rates);
-  const LayerTime free = device.rank(64, 64, false).kinds.back();
+  const LayerTime free = device.of_rank(64, 64, false).kinds.back();
   // A host between the two: the part before the exchange has fewer FLOPs an operator.
   const double operators = device.num_operators() / 3;
   rates.host_operator_latency = {(free.before_exchange_s + free.after_exchange_s) / operators};
   const LayerTimes times(tiny(), {}, eager, rates);
-  const LayerTime t = times.rank(64, 64, false, {.exchanges = true}).kinds.back();
+  const LayerTime t = times.of_rank(64, 64, false, {.exchanges = true}).kinds.back();
   CHECK(t.before_exchange_s > free.before_exchange_s);
   CHECK(t.after_exchange_s == near(free.after_exchange_s));
 }
@@ -168,7 +168,7 @@ TEST_CASE("simulate: joined keys and values are each read and written once") {
   rates.bytes_per_second.fill({1e30});
   const auto join_seconds = [&](std::uint64_t keys) {
     const LayerTimes slow(tiny(), {}, eager, rates);
-    return slow.rank(5, keys, false).kinds.back().after_exchange_s;
+    return slow.of_rank(5, keys, false).kinds.back().after_exchange_s;
   };
   rates.bytes_per_second[static_cast<std::size_t>(roofline::BandwidthClass::Elementwise)] = {1};
   // Score elements pass through scale, mask and cast, so take differences that they are linear in.
