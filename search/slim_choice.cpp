@@ -53,9 +53,9 @@ std::vector<std::uint64_t> counted_to(std::uint64_t last) {
 std::optional<double> shared_cache_bytes(const Estimator& estimator, const DesignPoint& point) {
   const Recording& recording = estimator.recording();
   for (const TensorInfo& t : recording.decode().tensors()) {
-    const bool shared =
-        t.name == "decoder.cross_inputs" || (t.name == "decoder.layers.0.cross_keys" &&
-                                             recording.model.slim[0].cross == SlimKind::FirstKeys);
+    const bool shared = t.name == "decoder.cross_inputs" ||
+                        (t.name == "decoder.layers.0.cross_keys" &&
+                         recording.model.decoder.layers[0].caches.cross == CacheForm::FirstKeys);
     if (!shared || t.producer) continue;
     const SymbolValues values =
         recording.symbols.resolve({point.batch, point.prompt_len, point.output_len});

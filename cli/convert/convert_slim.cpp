@@ -130,7 +130,7 @@ Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint)
   return c;
 }
 
-constexpr std::array forms{SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache};
+constexpr std::array forms{CacheForm::Keys, CacheForm::Values, CacheForm::Inputs};
 constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
 
 std::vector<SlimSite> sites_of(const SlimReport& r) {
@@ -143,7 +143,7 @@ ordered_json number_json(const std::optional<double>& number) {
   return std::isfinite(*number) ? ordered_json(*number) : ordered_json("infinity");
 }
 
-bool was_tried(const SlimReport& r, SlimSite site, SlimKind kind) {
+bool was_tried(const SlimReport& r, SlimSite site, CacheForm kind) {
   return std::any_of(r.layers.begin(), r.layers.end(), [&](const SlimLayerReport& l) {
     return l.site == site && l.errors.contains(kind);
   });
@@ -153,7 +153,7 @@ bool was_tried(const SlimReport& r, SlimSite site, SlimKind kind) {
 ordered_json counts_json(const SlimReport& r) {
   ordered_json counts = ordered_json::object();
   for (const SlimSite site : sites_of(r)) {
-    for (const SlimKind kind : forms) {
+    for (const CacheForm kind : forms) {
       if (!was_tried(r, site, kind)) continue;
       for (const DType storage : storages) {
         counts[reports::site_name(site)][std::string(name(kind))][std::string(name(storage))] =
@@ -168,7 +168,7 @@ std::string counts_text(const SlimReport& r) {
   std::string text;
   for (const SlimSite site : sites_of(r)) {
     std::vector<std::string> parts;
-    for (const SlimKind kind : forms) {
+    for (const CacheForm kind : forms) {
       if (!was_tried(r, site, kind)) continue;
       std::vector<std::string> numbers;
       for (const DType storage : storages) {
@@ -230,7 +230,7 @@ std::string slim_text(const SlimReport& r, const LogitComparison& logits) {
   for (const SlimLayerReport& l : r.layers) {
     std::vector<std::string> row{std::to_string(l.layer), reports::site_name(l.site),
                                  number(l.key_condition), number(l.value_condition)};
-    for (const SlimKind kind : forms) {
+    for (const CacheForm kind : forms) {
       for (const DType storage : storages) {
         const auto found = l.errors.find(kind);
         row.push_back(found == l.errors.end() ? "-" : number(found->second.at(storage)));
@@ -239,7 +239,7 @@ std::string slim_text(const SlimReport& r, const LogitComparison& logits) {
     row.emplace_back(name(l.chosen));
     table.add(std::move(row));
     if (!l.reason.empty()) {
-      const std::string takes = l.chosen == SlimKind::Plain
+      const std::string takes = l.chosen == CacheForm::KeysAndValues
                                     ? std::string("stays plain")
                                     : fmt::format("takes {}", name(l.chosen));
       reasons += fmt::format("layer {}, {}-attention {}: {}\n", l.layer, reports::site_name(l.site),

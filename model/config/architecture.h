@@ -51,6 +51,25 @@ enum class SharedKeys {
   Released,
 };
 
+/// What an attention keeps of each token.
+enum class CacheForm {
+  KeysAndValues,
+  // Slim attention (Graef et al. 2025, arXiv:2503.05840):
+  Keys,       ///< values are computed from them
+  Values,     ///< keys are computed from them
+  Inputs,     ///< the attention's input; both are computed from it
+  FirstKeys,  ///< cross-attention: the first layer's keys, for all layers (appendix H)
+};
+/// "plain", "kcache", "vcache", "xcache", "hybrid"
+std::string_view name(CacheForm form);
+
+/// What a decoder layer's attentions keep.
+struct LayerCaches {
+  CacheForm self = CacheForm::KeysAndValues;
+  CacheForm cross = CacheForm::KeysAndValues;
+  bool operator==(const LayerCaches&) const = default;
+};
+
 /// One transformer layer's sizes; they differ between layers in OpenELM and Gemma 2.
 struct LayerShape {
   Heads heads;
@@ -58,6 +77,7 @@ struct LayerShape {
   std::uint64_t sliding_window = 0;  ///< 0: full attention
   /// The earlier layer whose keys and values it reads (MLKV); none: its own.
   std::optional<std::size_t> kv_layer = {};
+  LayerCaches caches = {};
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -95,24 +115,6 @@ struct Stack {
   SharedKeys shared_keys = SharedKeys::Rotated;
 };
 
-/// What one attention of Slim attention (Graef et al. 2025, arXiv:2503.05840) keeps of each token.
-enum class SlimKind {
-  Plain,       ///< keys and values
-  KeyCache,    ///< keys; values are computed from them
-  ValueCache,  ///< values; keys are computed from them
-  InputCache,  ///< the attention's input; both are computed from it
-  FirstKeys,   ///< cross-attention: the first layer's keys, for all layers (appendix H)
-};
-/// "plain", "kcache", "vcache", "xcache", "hybrid"
-std::string_view name(SlimKind kind);
-
-/// One decoder layer's.
-struct SlimLayer {
-  SlimKind self = SlimKind::Plain;
-  SlimKind cross = SlimKind::Plain;
-  bool operator==(const SlimLayer&) const = default;
-};
-
 /// Of which layers of a larger model a layer-pruned one is made.
 struct KeptLayers {
   std::vector<std::size_t> kept;  ///< indices in the whole model, ascending; empty: not pruned
@@ -142,13 +144,17 @@ struct Architecture {
   std::uint64_t num_mel_bins = 0;          ///< Whisper: input features of the convolutions
   std::uint64_t max_source_positions = 0;  ///< Whisper: encoder frames, 1500
 
-  /// What a converted checkpoint's weights are made for, by decoder layer; empty: not converted.
-  std::vector<SlimLayer> slim;
+  /// The method that `kvcast convert` made the weights for, of those whose forward pass reads other
+  /// tensors than the family's; the checkpoint has them under the names that the pass asks for.
+  std::string converted_for;
   /// Decoder layers that were left by `prune_layers`.
   KeptLayers pruning;
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };
+
+/// Throws Error, starting with `where`, for a model whose weights were converted for a method.
+void check_unconverted(const Architecture& a, std::string_view where);
 
 /// Both were read from the same folder or file, whatever it was called, and not changed since.
 inline bool same_origin(const Architecture& a, const Architecture& b) {

@@ -63,9 +63,7 @@ void check_model(const Architecture& a, std::string_view role) {
   if (a.decoder.num_key_value_layers > 0) {
     throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
   }
-  if (!a.slim.empty()) {
-    throw Error(where, "a model converted for slim attention", "one that is not converted");
-  }
+  check_unconverted(a, where);
 }
 
 }  // namespace

@@ -13,9 +13,7 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
   if (a.decoder.num_key_value_layers > 0) {
     throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
   }
-  if (!a.slim.empty()) {
-    throw Error(where, "a model converted for slim attention", "one that is not converted");
-  }
+  check_unconverted(a, where);
   if (!a.pruning.kept.empty()) throw Error(where, "a layer-pruned model", "a whole one");
   if (kept.empty()) throw Error(where, "no layer to keep", "at least one");
 

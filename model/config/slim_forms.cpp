@@ -10,22 +10,22 @@
 namespace kvcast {
 namespace {
 
-constexpr std::array kinds{SlimKind::Plain, SlimKind::KeyCache, SlimKind::ValueCache,
-                           SlimKind::InputCache, SlimKind::FirstKeys};
+constexpr std::array kinds{CacheForm::KeysAndValues, CacheForm::Keys, CacheForm::Values,
+                           CacheForm::Inputs, CacheForm::FirstKeys};
 
 bool has_rope(const Architecture& a) { return a.decoder.position == Position::Rope; }
 
 /// The form with the smallest cache.
-SlimKind smallest(const Architecture& a, std::size_t layer, SlimSite site) {
+CacheForm smallest(const Architecture& a, std::size_t layer, SlimSite site) {
   const std::uint64_t keys = kv_features(a.decoder.layers[layer].heads);
-  const SlimKind first = keys > a.hidden_size ? SlimKind::InputCache : SlimKind::KeyCache;
-  return why_not(a, layer, site, first).empty() ? first : SlimKind::KeyCache;
+  const CacheForm first = keys > a.hidden_size ? CacheForm::Inputs : CacheForm::Keys;
+  return why_not(a, layer, site, first).empty() ? first : CacheForm::Keys;
 }
 
-void check(const Architecture& a, const std::vector<SlimLayer>& layers) {
+void check(const Architecture& a, const std::vector<LayerCaches>& layers) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
-      const SlimKind kind = site == SlimSite::Self ? layers[i].self : layers[i].cross;
+      const CacheForm kind = site == SlimSite::Self ? layers[i].self : layers[i].cross;
       const std::string reason = why_not(a, i, site, kind);
       if (reason.empty()) continue;
       throw Error(fmt::format("method slim: {} of layer {} of {} cannot take the form {}: {}",
@@ -37,21 +37,21 @@ void check(const Architecture& a, const std::vector<SlimLayer>& layers) {
 
 }  // namespace
 
-std::string_view name(SlimKind kind) {
+std::string_view name(CacheForm kind) {
   switch (kind) {
-    case SlimKind::Plain: return "plain";
-    case SlimKind::KeyCache: return "kcache";
-    case SlimKind::ValueCache: return "vcache";
-    case SlimKind::InputCache: return "xcache";
-    case SlimKind::FirstKeys: return "hybrid";
+    case CacheForm::KeysAndValues: return "plain";
+    case CacheForm::Keys: return "kcache";
+    case CacheForm::Values: return "vcache";
+    case CacheForm::Inputs: return "xcache";
+    case CacheForm::FirstKeys: return "hybrid";
   }
   KVCAST_ASSERT(false);
   return {};
 }
 
-SlimKind parse_slim_kind(std::string_view word) {
+CacheForm parse_cache_form(std::string_view word) {
   std::vector<std::string> known;
-  for (const SlimKind kind : kinds) {
+  for (const CacheForm kind : kinds) {
     if (name(kind) == word) return kind;
     known.emplace_back(name(kind));
   }
@@ -62,13 +62,13 @@ bool keeps_some_values(const Architecture& a, std::size_t layer) {
   return kv_features(a.decoder.layers[layer].heads) < a.hidden_size;
 }
 
-std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, SlimKind kind) {
-  if (kind == SlimKind::Plain) return {};
+std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind) {
+  if (kind == CacheForm::KeysAndValues) return {};
   if (a.decoder.num_key_value_layers > 0) return "its layers share keys and values (MLKV)";
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
   const bool rope = site == SlimSite::Self && has_rope(a);
-  if (kind == SlimKind::InputCache) {
+  if (kind == CacheForm::Inputs) {
     if (rope) return "rotary positions stand between its input and the scores";
     if (site == SlimSite::Self && a.decoder.query_key_norm) return "its keys are normalised";
     if (2 * keys <= a.hidden_size) {
@@ -77,11 +77,11 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Sli
     }
     return {};
   }
-  if (kind == SlimKind::FirstKeys && site == SlimSite::Self) {
+  if (kind == CacheForm::FirstKeys && site == SlimSite::Self) {
     return "only cross-attention shares one input among layers";
   }
   const bool wide = keys >= a.hidden_size;
-  if (!wide && kind != SlimKind::KeyCache) {
+  if (!wide && kind != CacheForm::Keys) {
     return fmt::format("{} features cannot hold the {} of the input", keys, a.hidden_size);
   }
   if (2 * keys <= a.hidden_size) {
@@ -93,34 +93,46 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Sli
   return {};
 }
 
-std::vector<SlimLayer> slim_layers(const Architecture& a, std::string_view option) {
+std::vector<LayerCaches> layer_caches(const Architecture& a) {
+  std::vector<LayerCaches> caches;
+  for (const LayerShape& layer : a.decoder.layers) caches.push_back(layer.caches);
+  return caches;
+}
+
+void check_unconverted(const Architecture& a, std::string_view where) {
+  if (a.converted_for.empty()) return;
+  throw Error(where, "a model converted for the method " + a.converted_for,
+              "one that is not converted");
+}
+
+std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view option) {
   static const std::vector<std::string> options{"auto",    "kcache",  "vcache", "xcache",
                                                 "encdec1", "encdec2", "hybrid"};
   if (std::find(options.begin(), options.end(), option) == options.end()) {
     throw Error("method slim: " + std::string(unknown_name("option", option, options).what()));
   }
   const std::size_t count = a.decoder.layers.size();
-  if (option == "auto" && !a.slim.empty()) return a.slim;
+  if (option == "auto" && !a.converted_for.empty()) return layer_caches(a);
   const bool for_both = option == "encdec1" || option == "encdec2" || option == "hybrid";
   if (for_both && !a.encoder_decoder) {
     throw Error("method slim: option " + std::string(option), "the decoder-only model " + a.name,
                 "an encoder-decoder model; kcache, vcache, xcache or auto here");
   }
-  std::vector<SlimLayer> layers(count);
+  std::vector<LayerCaches> layers(count);
   for (std::size_t i = 0; i < count; ++i) {
-    SlimLayer& l = layers[i];
+    LayerCaches& l = layers[i];
     if (option == "auto") {
       l.self = smallest(a, i, SlimSite::Self);
       l.cross = smallest(a, i, SlimSite::Cross);
     } else if (for_both) {
-      l.self = SlimKind::KeyCache;
-      l.cross = option == "encdec1"   ? SlimKind::KeyCache
-                : option == "encdec2" ? SlimKind::InputCache
-                                      : SlimKind::FirstKeys;
+      l.self = CacheForm::Keys;
+      l.cross = option == "encdec1"   ? CacheForm::Keys
+                : option == "encdec2" ? CacheForm::Inputs
+                                      : CacheForm::FirstKeys;
     } else {
-      l.self = l.cross = parse_slim_kind(option);
+      l.self = l.cross = parse_cache_form(option);
     }
-    if (!a.encoder_decoder) l.cross = SlimKind::Plain;
+    if (!a.encoder_decoder) l.cross = CacheForm::KeysAndValues;
   }
   check(a, layers);
   return layers;

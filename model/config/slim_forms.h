@@ -15,24 +15,27 @@
 namespace kvcast {
 
 /// Throws Error with the nearest name.
-SlimKind parse_slim_kind(std::string_view word);
+CacheForm parse_cache_form(std::string_view word);
 
 /// Which attention of a decoder layer.
 enum class SlimSite { Self, Cross };
 
 /// Why a layer's attention cannot be kept in this form; empty when it can.
-std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, SlimKind kind);
+std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind);
 
 /// True where keys are fewer than hidden features (grouped heads): the first
 /// hidden_size - num_key_value_heads·head_dim values are kept beside them (appendix G).
 bool keeps_some_values(const Architecture& a, std::size_t layer);
+
+/// What each decoder layer keeps.
+std::vector<LayerCaches> layer_caches(const Architecture& a);
 
 /// The layers' forms that an option of the paper means: kcache, vcache, xcache, encdec1 (keys of
 /// both attentions), encdec2 (keys, and the encoder's states for all layers), hybrid (keys, and the
 /// first layer's cross keys), auto (what the checkpoint was converted to; else keys, or the input
 /// where it is narrower than they). Throws Error for other options, and naming layer and reason
 /// where a form cannot be had.
-std::vector<SlimLayer> slim_layers(const Architecture& a, std::string_view option);
+std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view option);
 
 /// The output projections need a bias that takes up those of values, and of keys that are kept with
 /// theirs: some layer is converted, and the model has such a bias.

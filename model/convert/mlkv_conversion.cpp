@@ -150,10 +150,7 @@ MlkvReport convert_to_mlkv(
     const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor) {
   MlkvReport report;
   report.before = checkpoint.architecture();
-  if (!report.before.slim.empty()) {
-    throw Error(checkpoint.path().string(), "a checkpoint converted for slim attention",
-                "one that is not converted");
-  }
+  check_unconverted(report.before, checkpoint.path().string());
   report.after = to_mlkv(report.before, conversion.shape);
   const Recording before = record(report.before, {}, {});
   const Recording after = record(report.after, {}, {});

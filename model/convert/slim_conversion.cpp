@@ -86,9 +86,9 @@ class Weights {
   }
 
   /// What a layer keeps in this form, as a projection of its input.
-  DenseMatrix kept(std::size_t layer, SlimSite site, SlimKind kind) const {
-    if (kind == SlimKind::ValueCache) return projection(layer, site, "value");
-    if (kind == SlimKind::FirstKeys) return projection(0, site, "key");
+  DenseMatrix kept(std::size_t layer, SlimSite site, CacheForm kind) const {
+    if (kind == CacheForm::Values) return projection(layer, site, "value");
+    if (kind == CacheForm::FirstKeys) return projection(0, site, "key");
     const DenseMatrix keys = projection(layer, site, "key");
     if (!keeps_some_values(a_, layer)) return keys;
     return stacked(keys, rest(layer, site));
@@ -113,12 +113,12 @@ class Measurement {
               SlimLayerReport& report)
       : a_(a), weights_(weights), inputs_(inputs), report_(report) {}
 
-  void measure(SlimKind kind) {
+  void measure(CacheForm kind) {
     const SlimSite site = report_.site;
     if (!why_not(a_, report_.layer, site, kind).empty()) return;
     const DenseMatrix keys = weights_.projection(report_.layer, site, "key");
     const DenseMatrix values = weights_.projection(report_.layer, site, "value");
-    if (kind == SlimKind::InputCache) {
+    if (kind == CacheForm::Inputs) {
       for (const DType storage : storages) {
         report_.errors[kind][storage] = std::max(input_cache_error(inputs_, keys, storage),
                                                  input_cache_error(inputs_, values, storage));
@@ -127,14 +127,14 @@ class Measurement {
     }
     const DenseMatrix kept = weights_.kept(report_.layer, site, kind);
     const ProjectionInverse inverse(kept);
-    if (kind == SlimKind::KeyCache) report_.key_condition = inverse.condition();
-    if (kind == SlimKind::ValueCache) report_.value_condition = inverse.condition();
-    if (kind != SlimKind::ValueCache) record(kind, kept, inverse, values);
-    if (kind != SlimKind::KeyCache) record(kind, kept, inverse, keys);
+    if (kind == CacheForm::Keys) report_.key_condition = inverse.condition();
+    if (kind == CacheForm::Values) report_.value_condition = inverse.condition();
+    if (kind != CacheForm::Values) record(kind, kept, inverse, values);
+    if (kind != CacheForm::Keys) record(kind, kept, inverse, keys);
   }
 
  private:
-  void record(SlimKind kind, const DenseMatrix& kept, const ProjectionInverse& inverse,
+  void record(CacheForm kind, const DenseMatrix& kept, const ProjectionInverse& inverse,
               const DenseMatrix& other) {
     const DenseMatrix map = inverse.map_to(other);
     double& largest = report_.largest_weight[kind];
@@ -152,35 +152,34 @@ class Measurement {
 };
 
 /// The forms that an option asks for, the one to be taken first before the others.
-std::vector<SlimKind> wanted_forms(const Architecture& a, std::size_t layer, SlimSite site,
-                                   const std::string& option) {
+std::vector<CacheForm> wanted_forms(const Architecture& a, std::size_t layer, SlimSite site,
+                                    const std::string& option) {
   if (option != "auto") {
-    const SlimLayer forms = slim_layers(a, option)[layer];
+    const LayerCaches forms = slim_layers(a, option)[layer];
     return {site == SlimSite::Self ? forms.self : forms.cross};
   }
-  std::vector<SlimKind> forms{SlimKind::KeyCache, SlimKind::ValueCache};
+  std::vector<CacheForm> forms{CacheForm::Keys, CacheForm::Values};
   const bool wide = kv_features(a.decoder.layers[layer].heads) > a.hidden_size;
-  forms.insert(wide ? forms.begin() : forms.end(), SlimKind::InputCache);
+  forms.insert(wide ? forms.begin() : forms.end(), CacheForm::Inputs);
   return forms;
 }
 
-std::string limit_text(const SlimLayerReport& r, SlimKind kind, DType storage, double error,
+std::string limit_text(const SlimLayerReport& r, CacheForm kind, DType storage, double error,
                        double max_error) {
   std::string condition;
   const std::optional<double>& number =
-      kind == SlimKind::ValueCache ? r.value_condition : r.key_condition;
-  if (number && kind != SlimKind::InputCache)
-    condition = fmt::format(", condition {:.2g}", *number);
+      kind == CacheForm::Values ? r.value_condition : r.key_condition;
+  if (number && kind != CacheForm::Inputs) condition = fmt::format(", condition {:.2g}", *number);
   return fmt::format("{}: error {:.2g} in {}{}, above {:.2g}", name(kind), error, name(storage),
                      condition, max_error);
 }
 
 /// What a form costs that keys alone would not: with rotary positions or norms between values and
 /// scores no query can be turned to read values as they lie (appendix C has neither).
-std::string price(const Architecture& a, SlimSite site, SlimKind kind) {
+std::string price(const Architecture& a, SlimSite site, CacheForm kind) {
   const bool between =
       site == SlimSite::Self && (a.decoder.position == Position::Rope || a.decoder.query_key_norm);
-  if (kind != SlimKind::ValueCache || !between) return {};
+  if (kind != CacheForm::Values || !between) return {};
   return "vcache: every step computes the keys of all tokens anew";
 }
 
@@ -188,7 +187,7 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
   std::vector<std::string> reasons;
   std::optional<Error> beyond_range;
   const auto join = [&] { return fmt::format("{}", fmt::join(reasons, "; ")); };
-  for (const SlimKind kind : wanted_forms(a, r.layer, r.site, conversion.option)) {
+  for (const CacheForm kind : wanted_forms(a, r.layer, r.site, conversion.option)) {
     const std::string shape = why_not(a, r.layer, r.site, kind);
     if (!shape.empty()) {
       reasons.push_back(fmt::format("{}: {}", name(kind), shape));
@@ -227,7 +226,7 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
 /// The numbers of the weights that the converted model reads.
 class Writer {
  public:
-  Writer(const Architecture& a, const Weights& weights, const std::vector<SlimLayer>& layers)
+  Writer(const Architecture& a, const Weights& weights, const std::vector<LayerCaches>& layers)
       : a_(a), weights_(weights), layers_(layers) {}
 
   std::vector<double> numbers(const std::string& name, const std::vector<std::uint64_t>& shape) {
@@ -236,7 +235,7 @@ class Writer {
     if (!decoder) return weights_.read(name).numbers;
     const std::size_t i = *parsed.layer;
     const SlimSite site = parsed.part.starts_with("cross_") ? SlimSite::Cross : SlimSite::Self;
-    const SlimKind kind = site == SlimSite::Self ? layers_[i].self : layers_[i].cross;
+    const CacheForm kind = site == SlimSite::Self ? layers_[i].self : layers_[i].cross;
     const std::string part = parsed.part.substr(part_prefix(site).size());
     const bool output = parsed.part == "attention_output" || parsed.part == "cross_output";
     if (output && parsed.kind == ".bias") return output_bias(i, site, kind, shape[0]);
@@ -250,7 +249,7 @@ class Writer {
       return inverse(i, site, kind).map_to(weights_.projection(i, site, "key")).numbers;
     }
     const bool projects = part == "key" || part == "value";
-    if (kind == SlimKind::FirstKeys && i > 0 && projects) {
+    if (kind == CacheForm::FirstKeys && i > 0 && projects) {
       return inverse(i, site, kind).map_to(weights_.projection(i, site, part)).numbers;
     }
     return weights_.read(name).numbers;
@@ -268,8 +267,8 @@ class Writer {
   }
 
   /// The last one is kept: the same is asked for more than once in a row.
-  const ProjectionInverse& inverse(std::size_t layer, SlimSite site, SlimKind kind) {
-    const std::size_t owner = kind == SlimKind::FirstKeys ? 0 : layer;
+  const ProjectionInverse& inverse(std::size_t layer, SlimSite site, CacheForm kind) {
+    const std::size_t owner = kind == CacheForm::FirstKeys ? 0 : layer;
     const auto wanted = std::tuple(owner, site, kind);
     if (!inverse_ || inverse_of_ != wanted) {
       inverse_.emplace(weights_.kept(owner, site, kind));
@@ -280,15 +279,15 @@ class Writer {
 
   /// c + W_O·(b_V - W_KV·b_K): the rows of a softmax sum to 1, so what is the same in all values
   /// comes out of the attention as it is. Keys are kept with their bias where positions rotate it.
-  std::vector<double> output_bias(std::size_t i, SlimSite site, SlimKind kind, std::size_t size) {
+  std::vector<double> output_bias(std::size_t i, SlimSite site, CacheForm kind, std::size_t size) {
     const Heads& heads = a_.decoder.layers[i].heads;
     const std::size_t features = kv_features(heads);
     const bool self = site == SlimSite::Self;
     std::vector<double> bias = weights_.bias(i, site, self ? "attention_output" : "output",
                                              a_.decoder.attention_output_bias, size);
-    if (kind == SlimKind::Plain) return bias;
+    if (kind == CacheForm::KeysAndValues) return bias;
     std::vector<double> same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
-    if (self && kind == SlimKind::KeyCache && a_.decoder.rope && a_.decoder.key_bias) {
+    if (self && kind == CacheForm::Keys && a_.decoder.rope && a_.decoder.key_bias) {
       const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
       const std::vector<double> keys = weights_.bias(i, site, "key", true, features);
       for (std::size_t r = 0; r < features; ++r) {
@@ -311,15 +310,15 @@ class Writer {
 
   const Architecture& a_;
   const Weights& weights_;
-  const std::vector<SlimLayer>& layers_;
+  const std::vector<LayerCaches>& layers_;
   std::optional<ProjectionInverse> inverse_;
-  std::tuple<std::size_t, SlimSite, SlimKind> inverse_of_;
+  std::tuple<std::size_t, SlimSite, CacheForm> inverse_of_;
 };
 
-nlohmann::json slim_json(const std::vector<SlimLayer>& layers, bool cross) {
+nlohmann::json slim_json(const std::vector<LayerCaches>& layers, bool cross) {
   nlohmann::json self_forms = nlohmann::json::array();
   nlohmann::json cross_forms = nlohmann::json::array();
-  for (const SlimLayer& l : layers) {
+  for (const LayerCaches& l : layers) {
     self_forms.push_back(name(l.self));
     cross_forms.push_back(name(l.cross));
   }
@@ -331,9 +330,7 @@ nlohmann::json slim_json(const std::vector<SlimLayer>& layers, bool cross) {
 void check_request(const Checkpoint& checkpoint, const SlimConversion& conversion) {
   const Architecture& a = checkpoint.architecture();
   const std::string place = checkpoint.path().string();
-  if (!a.slim.empty()) {
-    throw Error(place, "a checkpoint converted for slim attention", "one that is not converted");
-  }
+  check_unconverted(a, place);
   if (a.decoder.num_key_value_layers > 0) {
     throw Error(place, "an MLKV checkpoint, whose layers share keys and values",
                 "one whose layers have their own");
@@ -365,7 +362,7 @@ void check_shapes(const Architecture& a, const std::string& option) {
   for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
     for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
       if (site == SlimSite::Cross && !a.encoder_decoder) continue;
-      for (const SlimKind kind : wanted_forms(a, i, site, option)) {
+      for (const CacheForm kind : wanted_forms(a, i, site, option)) {
         const std::string why = why_not(a, i, site, kind);
         if (why.empty()) return;
         if (reason.empty()) reason = why;
@@ -377,7 +374,7 @@ void check_shapes(const Architecture& a, const std::string& option) {
 
 }  // namespace
 
-std::size_t layers_under(const SlimReport& report, SlimSite site, SlimKind kind, DType storage,
+std::size_t layers_under(const SlimReport& report, SlimSite site, CacheForm kind, DType storage,
                          double error) {
   return static_cast<std::size_t>(
       std::count_if(report.layers.begin(), report.layers.end(), [&](const SlimLayerReport& l) {
@@ -410,7 +407,7 @@ SlimReport convert_to_slim(
                 fmt::format("at least {}", fewest_calibration_tokens));
   }
   const Weights weights(checkpoint);
-  std::vector<SlimLayer> layers(num_layers);
+  std::vector<LayerCaches> layers(num_layers);
   for (std::size_t i = 0; i < num_layers; ++i) {
     for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
       if (site == SlimSite::Cross && sites == 1) continue;
@@ -420,27 +417,27 @@ SlimReport convert_to_slim(
       layer.site = site;
       const InputRows& rows = (site == SlimSite::Self ? inputs.self : inputs.cross)[i];
       Measurement measurement(a, weights, rows, layer);
-      for (const SlimKind kind : {SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache}) {
+      for (const CacheForm kind : {CacheForm::Keys, CacheForm::Values, CacheForm::Inputs}) {
         measurement.measure(kind);
       }
       if (conversion.option == "hybrid" && site == SlimSite::Cross) {
-        measurement.measure(SlimKind::FirstKeys);
+        measurement.measure(CacheForm::FirstKeys);
       }
       choose(a, conversion, layer);
       (site == SlimSite::Self ? layers[i].self : layers[i].cross) = layer.chosen;
     }
   }
   // The first layer's keys serve nobody unless the first layer keeps them.
-  if (conversion.option == "hybrid" && layers[0].cross != SlimKind::FirstKeys) {
+  if (conversion.option == "hybrid" && layers[0].cross != CacheForm::FirstKeys) {
     for (SlimLayerReport& r : report.layers) {
-      if (r.site != SlimSite::Cross || r.chosen != SlimKind::FirstKeys) continue;
-      layers[r.layer].cross = r.chosen = SlimKind::Plain;
+      if (r.site != SlimSite::Cross || r.chosen != CacheForm::FirstKeys) continue;
+      layers[r.layer].cross = r.chosen = CacheForm::KeysAndValues;
       r.reason = "the first layer's keys cannot be turned back into its input";
     }
   }
 
-  const bool any = std::any_of(layers.begin(), layers.end(), [](const SlimLayer& l) {
-    return l.self != SlimKind::Plain || l.cross != SlimKind::Plain;
+  const bool any = std::any_of(layers.begin(), layers.end(), [](const LayerCaches& l) {
+    return l.self != CacheForm::KeysAndValues || l.cross != CacheForm::KeysAndValues;
   });
   if (!any) {
     throw Error(a.name + ": no layer can be converted within --max-error " +
@@ -448,7 +445,8 @@ SlimReport convert_to_slim(
                 "; layer 0: " + report.layers.front().reason);
   }
   Architecture after = a;
-  after.slim = layers;
+  after.converted_for = "slim";
+  for (std::size_t i = 0; i < num_layers; ++i) after.decoder.layers[i].caches = layers[i];
   report.after = after;
   Lowering lowering;
   lowering.weights = lowering.activations = lowering.cache = conversion.dtype;

@@ -37,9 +37,9 @@ struct SlimLayerReport {
   std::optional<double> key_condition;    ///< of W_K, where the shapes allow its inverse
   std::optional<double> value_condition;  ///< of W_V
   /// By form, then by storage: FP32, FP16, BF16.
-  std::map<SlimKind, std::map<DType, double>> errors;
-  std::map<SlimKind, double> largest_weight;  ///< of the computed weights, its magnitude
-  SlimKind chosen = SlimKind::Plain;
+  std::map<CacheForm, std::map<DType, double>> errors;
+  std::map<CacheForm, double> largest_weight;  ///< of the computed weights, its magnitude
+  CacheForm chosen = CacheForm::KeysAndValues;
   /// Why the forms before the chosen one were passed over, and what that one costs; empty: the
   /// first one was taken, at no price.
   std::string reason;
@@ -52,7 +52,7 @@ struct SlimReport : ConversionReport {
 };
 
 /// Layers of which some attention's computed keys and values are off by less than `error`.
-std::size_t layers_under(const SlimReport& report, SlimSite site, SlimKind kind, DType storage,
+std::size_t layers_under(const SlimReport& report, SlimSite site, CacheForm kind, DType storage,
                          double error);
 
 /// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a

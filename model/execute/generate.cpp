@@ -87,10 +87,11 @@ void check_converted(const Checkpoint& checkpoint, const Recording& recording,
     throw Error(place, "a checkpoint of the unchanged model",
                 "one that '" + recording.conversion + "' has made of it");
   }
-  const bool slim = std::any_of(o.methods.begin(), o.methods.end(),
-                                [](const MethodSpec& m) { return m.name == "slim"; });
-  if (!checkpoint.architecture().slim.empty() && !slim) {
-    throw Error(place, "a checkpoint converted for slim attention", "--method slim");
+  const std::string& method = checkpoint.architecture().converted_for;
+  const bool applied = std::any_of(o.methods.begin(), o.methods.end(),
+                                   [&](const MethodSpec& m) { return m.name == method; });
+  if (!method.empty() && !applied) {
+    throw Error(place, "a checkpoint converted for the method " + method, "--method " + method);
   }
 }
 

@@ -34,27 +34,30 @@ json with_overrides(json config, const std::string& place,
 void read_slim(const JsonObject& config, Architecture& a) {
   if (!config.has("kvcast_slim")) return;
   const JsonObject slim = config.object("kvcast_slim");
-  a.slim.resize(a.decoder.layers.size());
+  a.converted_for = "slim";
+  std::vector<LayerShape>& layers = a.decoder.layers;
   for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
     if (site == SlimSite::Cross && !a.encoder_decoder) continue;
     const char* key = site == SlimSite::Self ? "self" : "cross";
     const json& forms = slim.at(key);
-    if (!forms.is_array() || forms.size() != a.slim.size()) {
-      slim.fail(key, "a list of " + std::to_string(a.slim.size()) + " forms, one a layer");
+    if (!forms.is_array() || forms.size() != layers.size()) {
+      slim.fail(key, "a list of " + std::to_string(layers.size()) + " forms, one a layer");
     }
-    for (std::size_t i = 0; i < a.slim.size(); ++i) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
       if (!forms[i].is_string()) slim.fail(key, "forms such as \"kcache\"");
-      const SlimKind kind = parse_slim_kind(forms[i].get<std::string>());
+      const CacheForm kind = parse_cache_form(forms[i].get<std::string>());
       const std::string reason = why_not(a, i, site, kind);
       if (!reason.empty()) {
         throw Error(slim.place_of(key) + ", layer " + std::to_string(i) + ", " +
                     std::string(name(kind)) + ": " + reason);
       }
-      (site == SlimSite::Self ? a.slim[i].self : a.slim[i].cross) = kind;
+      (site == SlimSite::Self ? layers[i].caches.self : layers[i].caches.cross) = kind;
     }
   }
-  const auto shares_first = [](const SlimLayer& l) { return l.cross == SlimKind::FirstKeys; };
-  if (!shares_first(a.slim.front()) && std::any_of(a.slim.begin(), a.slim.end(), shares_first)) {
+  const auto shares_first = [](const LayerShape& l) {
+    return l.caches.cross == CacheForm::FirstKeys;
+  };
+  if (!shares_first(layers.front()) && std::any_of(layers.begin(), layers.end(), shares_first)) {
     slim.fail("cross", "\"hybrid\" in the first layer, whose keys the others read");
   }
   slim.reject_unknown_keys();

@@ -46,7 +46,7 @@ bool Plan::has(Trait trait) const {
   switch (trait) {
     case Trait::OwnAttention: return attention.has_value();
     case Trait::SharedKeys: return model.decoder.num_key_value_layers > 0;
-    case Trait::LacksWeights: return !model.slim.empty();
+    case Trait::LacksWeights: return !model.converted_for.empty();
     case Trait::ChosenTokens: return selection.has_value();
     case Trait::ReusedCache: return selection && selection->reused;
     case Trait::TokensPerLayer: return token_flow.has_value();

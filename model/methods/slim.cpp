@@ -172,12 +172,12 @@ class SelfAttention {
   Reading reading_;
 };
 
-Value self_attention(const AttentionSite& s, SlimKind kind, const Reading& reading) {
+Value self_attention(const AttentionSite& s, CacheForm kind, const Reading& reading) {
   const SelfAttention attention(s, reading);
   switch (kind) {
-    case SlimKind::KeyCache: return attention.key_cache();
-    case SlimKind::ValueCache: return attention.value_cache();
-    case SlimKind::InputCache: return attention.input_cache();
+    case CacheForm::Keys: return attention.key_cache();
+    case CacheForm::Values: return attention.value_cache();
+    case CacheForm::Inputs: return attention.input_cache();
     default: return plain_attention(s);
   }
 }
@@ -185,16 +185,16 @@ Value self_attention(const AttentionSite& s, SlimKind kind, const Reading& readi
 /// Cross-attention over one cache, which is keys and values at once.
 class CrossAttention {
  public:
-  CrossAttention(std::vector<SlimLayer> layers, const Reading& reading)
+  CrossAttention(std::vector<LayerCaches> layers, const Reading& reading)
       : layers_(std::move(layers)), reading_(reading), plain_(plain_cross_attention()) {}
 
   CrossCache fill(const CrossSite& s, Value states, const std::vector<CrossCache>& before) const {
-    const SlimKind kind = layers_[s.index].cross;
-    if (kind == SlimKind::Plain) return plain_.fill(s, states, before);
+    const CacheForm kind = layers_[s.index].cross;
+    if (kind == CacheForm::KeysAndValues) return plain_.fill(s, states, before);
     if (const std::optional<CrossCache> shared = shared_cache(s, before)) return *shared;
     Value rows = states;
-    if (kind != SlimKind::InputCache) {
-      const bool values = kind == SlimKind::ValueCache;
+    if (kind != CacheForm::Inputs) {
+      const bool values = kind == CacheForm::Values;
       rows = project(s, values ? "value" : "key", states, s.architecture.hidden_size);
     }
     const Value empty = cache(s, s.r.info(states).shape[0], 0);
@@ -205,15 +205,16 @@ class CrossAttention {
 
   CrossCache read(const CrossSite& s, const Count& batch, const Count& length,
                   const std::vector<CrossCache>& before) const {
-    if (layers_[s.index].cross == SlimKind::Plain) return plain_.read(s, batch, length, before);
+    if (layers_[s.index].cross == CacheForm::KeysAndValues)
+      return plain_.read(s, batch, length, before);
     if (const std::optional<CrossCache> shared = shared_cache(s, before)) return *shared;
     const Value all = cache(s, batch, length);
     return {all, all};
   }
 
   Value attend(const CrossSite& s, Value x, const CrossCache& kept) const {
-    const SlimKind kind = layers_[s.index].cross;
-    if (kind == SlimKind::Plain) return plain_.attend(s, x, kept);
+    const CacheForm kind = layers_[s.index].cross;
+    if (kind == CacheForm::KeysAndValues) return plain_.attend(s, x, kept);
     const Heads& heads = s.layer().heads;
     const Value rows = kept.keys;
     const Count width = s.r.info(rows).shape.back();
@@ -221,10 +222,10 @@ class CrossAttention {
     // Keys as they lie in the cache, or from it by a weight; and values likewise.
     std::string from_key = "cross_key";
     std::string from_value = "cross_value";
-    if (kind == SlimKind::KeyCache || (kind == SlimKind::FirstKeys && s.index == 0)) {
+    if (kind == CacheForm::Keys || (kind == CacheForm::FirstKeys && s.index == 0)) {
       from_key.clear();
       from_value = "cross_key_value";
-    } else if (kind == SlimKind::ValueCache) {
+    } else if (kind == CacheForm::Values) {
       from_key = "cross_value_key";
       from_value.clear();
     }
@@ -262,8 +263,8 @@ class CrossAttention {
   /// The encoder's states and the first layer's keys serve all layers.
   std::optional<CrossCache> shared_cache(const CrossSite& s,
                                          const std::vector<CrossCache>& before) const {
-    const SlimKind kind = layers_[s.index].cross;
-    if (kind != SlimKind::InputCache && kind != SlimKind::FirstKeys) return {};
+    const CacheForm kind = layers_[s.index].cross;
+    if (kind != CacheForm::Inputs && kind != CacheForm::FirstKeys) return {};
     for (std::size_t i = 0; i < before.size(); ++i) {
       if (layers_[i].cross == kind) return before[i];
     }
@@ -271,14 +272,14 @@ class CrossAttention {
   }
   Value cache(const CrossSite& s, const Count& batch, const Count& rows) const {
     switch (layers_[s.index].cross) {
-      case SlimKind::InputCache:
+      case CacheForm::Inputs:
         return s.r.cache("decoder.cross_inputs", {batch, rows, s.architecture.hidden_size});
-      case SlimKind::ValueCache: return s.cache("cross_values", batch, rows);
+      case CacheForm::Values: return s.cache("cross_values", batch, rows);
       default: return s.cache("cross_keys", batch, rows);
     }
   }
 
-  std::vector<SlimLayer> layers_;
+  std::vector<LayerCaches> layers_;
   Reading reading_;
   CrossMethod plain_;
 };
@@ -291,28 +292,30 @@ bool one_of_two(const MethodSpec& spec, std::string_view key, const std::string&
 }
 
 /// Some attention's decode step reads one cache row by row.
-bool uses_threshold(const Architecture& a, const std::vector<SlimLayer>& layers) {
+bool uses_threshold(const Architecture& a, const std::vector<LayerCaches>& layers) {
   const bool keys_as_they_are = a.decoder.position != Position::Rope && !a.decoder.query_key_norm;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].cross != SlimKind::Plain || layers[i].self == SlimKind::InputCache) return true;
-    if (layers[i].self == SlimKind::KeyCache && !keeps_some_values(a, i)) return true;
-    if (layers[i].self == SlimKind::ValueCache && keys_as_they_are) return true;
+    if (layers[i].cross != CacheForm::KeysAndValues || layers[i].self == CacheForm::Inputs)
+      return true;
+    if (layers[i].self == CacheForm::Keys && !keeps_some_values(a, i)) return true;
+    if (layers[i].self == CacheForm::Values && keys_as_they_are) return true;
   }
   return false;
 }
 
 void apply(const MethodSpec& spec, Plan& plan) {
   const std::string option = text_option(spec, "option", "auto");
-  const std::vector<SlimLayer> layers = slim_layers(plan.model, option);
-  if (!plan.model.slim.empty() && plan.model.slim != layers) {
+  const std::vector<LayerCaches> layers = slim_layers(plan.model, option);
+  if (!plan.model.converted_for.empty() && layer_caches(plan.model) != layers) {
     throw Error("method slim: option " + option,
                 plan.model.name + ", which was converted to other forms", "option=auto");
   }
-  if (plan.model.slim.empty()) {
+  if (plan.model.converted_for.empty()) {
     plan.conversion = "kvcast convert slim";
     plan.model.origin.clear();
   }
-  plan.model.slim = layers;
+  plan.model.converted_for = spec.name;
+  for (std::size_t i = 0; i < layers.size(); ++i) plan.model.decoder.layers[i].caches = layers[i];
   const std::string threshold = text_option(spec, "threshold", "");
   const Reading reading{one_of_two(spec, "order", "optimized", "unoptimized"),
                         !one_of_two(spec, "rope", "read", "unrotate"),

@@ -26,8 +26,8 @@ void write_slim_csv(const SlimReport& report, DType dtype, double logit_error,
   for (const SlimLayerReport& l : report.layers) {
     for (const auto& [kind, by_storage] : l.errors) {
       std::optional<double> condition;
-      if (kind == SlimKind::KeyCache) condition = l.key_condition;
-      if (kind == SlimKind::ValueCache) condition = l.value_condition;
+      if (kind == CacheForm::Keys) condition = l.key_condition;
+      if (kind == CacheForm::Values) condition = l.value_condition;
       for (const auto& [storage, error] : by_storage) {
         csv.cell(l.layer).cell(site_name(l.site)).cell(name(kind)).cell(name(storage));
         if (condition) {
@@ -55,7 +55,7 @@ Plot slim_error_plot(const SlimReport& report, DType dtype, double max_error) {
                                ? fmt::format("{} {}", l.layer, site_name(l.site))
                                : std::to_string(l.layer));
   }
-  for (const SlimKind kind : {SlimKind::KeyCache, SlimKind::ValueCache, SlimKind::InputCache}) {
+  for (const CacheForm kind : {CacheForm::Keys, CacheForm::Values, CacheForm::Inputs}) {
     Series series{.label = std::string(name(kind)), .style = Style::Marks};
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       const auto found = report.layers[i].errors.find(kind);

@@ -62,7 +62,7 @@ TEST_CASE("convert slim: the new checkpoint gives the tokens of the old one from
   check_refused("convert slim -q " + out + " " + (folder / "again").string() + tokens, "converted");
   check_refused(
       "convert mlkv -q " + out + " " + (folder / "again").string() + " --kv-layers 1 --kv-heads 1",
-      "a checkpoint converted for slim attention");
+      "a checkpoint converted for the method slim");
   check_refused("convert slim -q " + oracle + "opt " + out + tokens, "a folder with files in it");
   CHECK(!fs::exists(folder / "again"));
 }

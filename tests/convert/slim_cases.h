@@ -223,7 +223,7 @@ inline Checkpoint converted(const Case& c, const std::string& option) {
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, option));
   for (const SlimLayerReport& layer : report.layers) {
     CAPTURE(layer.reason);
-    CHECK(layer.chosen != SlimKind::Plain);
+    CHECK(layer.chosen != CacheForm::KeysAndValues);
   }
   return Checkpoint(folder);
 }

@@ -238,10 +238,10 @@ TEST_CASE("slim: a singular layer stays plain and says so, and runs beside conve
   const Case c = with_weights("singular", {{"k_proj", two_equal_rows}});
   const std::filesystem::path folder = test_folder() / "singular_slim";
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "kcache"));
-  CHECK(report.layers[0].chosen == SlimKind::Plain);
+  CHECK(report.layers[0].chosen == CacheForm::KeysAndValues);
   CHECK(std::isinf(*report.layers[0].key_condition));
   CHECK(report.layers[0].reason.find("condition inf") != std::string::npos);
-  CHECK(report.layers[1].chosen == SlimKind::KeyCache);
+  CHECK(report.layers[1].chosen == CacheForm::Keys);
   const Outcome vanilla = run(c.checkpoint, c.request, {});
   const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
   CHECK(relative_difference(slim.logits, vanilla.logits) < 1e-10);
@@ -251,11 +251,11 @@ TEST_CASE("slim: with rotary positions too values serve where keys do not, and t
   const Case c = with_weights("singular_keys", {{"k_proj", two_equal_rows}});
   const std::filesystem::path folder = test_folder() / "singular_keys_slim";
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
-  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CHECK(report.layers[0].chosen == CacheForm::Values);
   CHECK(report.layers[0].reason.find("kcache: error inf") == 0);
   CHECK(report.layers[0].reason.find("vcache: every step computes the keys of all tokens anew") !=
         std::string::npos);
-  CHECK(report.layers[1].chosen == SlimKind::KeyCache);
+  CHECK(report.layers[1].chosen == CacheForm::Keys);
   CHECK(report.layers[1].reason.empty());
   const Outcome vanilla = run(c.checkpoint, c.request, {});
   const Outcome slim = run(Checkpoint(folder), c.request, slim_session("slim", Kernels::Fused));
@@ -269,7 +269,7 @@ TEST_CASE("slim: a layer that stays plain names every form that it could not tak
       with_weights("singular_both", {{"k_proj", two_equal_rows}, {"v_proj", two_equal_rows}});
   const std::filesystem::path folder = test_folder() / "singular_both_slim";
   const SlimReport report = convert_to_slim(c.checkpoint, folder, conversion_of(c, "auto"));
-  CHECK(report.layers[0].chosen == SlimKind::Plain);
+  CHECK(report.layers[0].chosen == CacheForm::KeysAndValues);
   for (const char* form : {"kcache: error inf", "vcache: error inf", "xcache: rotary positions"}) {
     CAPTURE(report.layers[0].reason);
     CHECK(report.layers[0].reason.find(form) != std::string::npos);
@@ -299,7 +299,7 @@ TEST_CASE("slim: beyond fp16 another form is taken, and a layer with none is ref
   const Case small = with_weights("small_keys_auto", {{"k_proj", tiny}});
   const SlimReport report =
       convert_to_slim(small.checkpoint, test_folder() / "small_keys_slim", in_fp16(small, "auto"));
-  CHECK(report.layers[0].chosen == SlimKind::ValueCache);
+  CHECK(report.layers[0].chosen == CacheForm::Values);
   CAPTURE(report.layers[0].reason);
   CHECK(report.layers[0].reason.find("beyond fp16's 65504; vcache:") != std::string::npos);
 
@@ -318,9 +318,9 @@ TEST_CASE("slim: beyond fp16 another form is taken, and a layer with none is ref
       with_weights("bad_keys", {{"k_proj", nearly_equal_rows}, {"v_proj", two_equal_rows}});
   const SlimReport kept =
       convert_to_slim(bad.checkpoint, test_folder() / "bad_keys_slim", in_fp16(bad, "auto"));
-  CHECK(kept.layers[0].errors.at(SlimKind::KeyCache).at(DType::FP32) > 0.5);
-  CHECK(kept.layers[0].largest_weight.at(SlimKind::KeyCache) > 65504);
-  CHECK(kept.layers[0].chosen == SlimKind::Plain);
+  CHECK(kept.layers[0].errors.at(CacheForm::Keys).at(DType::FP32) > 0.5);
+  CHECK(kept.layers[0].largest_weight.at(CacheForm::Keys) > 65504);
+  CHECK(kept.layers[0].chosen == CacheForm::KeysAndValues);
   CHECK(kept.layers[0].reason.find("beyond fp16's 65504") != std::string::npos);
 }
 

@@ -134,10 +134,10 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
   CHECK(!std::filesystem::exists(test_folder() / "normalised_inputs"));
   // Without rotary positions the norm alone stands between inputs and scores.
   Architecture a = oracle_case("opt").checkpoint.architecture();
-  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::InputCache).empty());
+  CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Inputs).empty());
   a.decoder.query_key_norm = true;
-  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::InputCache) == "its keys are normalised");
-  CHECK(why_not(a, 0, SlimSite::Self, SlimKind::KeyCache).empty());
+  CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Inputs) == "its keys are normalised");
+  CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Keys).empty());
 
   // What lies in the cache are keys before their norm: the norm comes behind the append.
   const Recording slim =

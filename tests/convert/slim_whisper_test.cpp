@@ -39,15 +39,15 @@ TEST_CASE("Whisper base: layers under 5 % error are those of the published study
   const TestFolder workplace;
   const SlimReport report = convert_to_slim(checkpoint, workplace / "slim", conversion);
 
-  const auto counts = [&](SlimKind kind) {
+  const auto counts = [&](CacheForm kind) {
     const auto under = [&](DType storage) {
       return layers_under(report, SlimSite::Cross, kind, storage, 0.05);
     };
     return std::array{under(DType::FP32), under(DType::FP16), under(DType::BF16)};
   };
-  CHECK(counts(SlimKind::KeyCache) == std::array<std::size_t, 3>{6, 0, 0});
-  CHECK(counts(SlimKind::ValueCache) == std::array<std::size_t, 3>{6, 6, 1});
-  CHECK(counts(SlimKind::InputCache) == std::array<std::size_t, 3>{6, 6, 6});
+  CHECK(counts(CacheForm::Keys) == std::array<std::size_t, 3>{6, 0, 0});
+  CHECK(counts(CacheForm::Values) == std::array<std::size_t, 3>{6, 6, 1});
+  CHECK(counts(CacheForm::Inputs) == std::array<std::size_t, 3>{6, 6, 6});
 
   const auto text = expected.at("greedy").get<std::vector<execute::TokenId>>();
   execute::Request to_the_end = request;

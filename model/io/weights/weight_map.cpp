@@ -54,7 +54,8 @@ std::string_view fused_name(std::string_view part) {
 
 WeightSource huggingface_weight(const Architecture& a, const std::string& name) {
   WeightSource source;
-  if (!a.slim.empty()) {  // converted checkpoints hold the weights as the forward pass reads them
+  if (!a.converted_for
+           .empty()) {  // converted checkpoints hold the weights as the forward pass reads them
     source.names = {name};
     return source;
   }
