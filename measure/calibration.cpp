@@ -88,12 +88,25 @@ roofline::Sourced measured(double value, const std::string& reference,
   return {value, roofline::Source::Measured, reference, note};
 }
 
-roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
-  const std::string how =
-      fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
-                  c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
-  const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
-  // Products: rates and overlap together.
+/// What the formulas make of the bench's times.
+struct FittedRates {
+  double fma = 0;   ///< FLOP/s, multiply-adds in registers
+  double peak = 0;  ///< FLOP/s
+  double read = 0;  ///< bytes/s
+  Formula product;
+  Formula decode;  ///< attention of one query
+  Formula tiled;   ///< attention of a prompt
+  double batched_flops_per_second = 0;
+  double elementwise_bytes_per_second = 0;
+  double softmax_bytes_per_second = 0;
+  double on_chip_bytes_per_second = 0;
+  double operator_s = 0;  ///< latencies
+  double elementwise_s = 0;
+  double product_s = 0;
+};
+
+/// Rates and overlap of products, found together.
+Formula fit_products(const CalibrationBench& b) {
   Formula product;
   const Samples& large = b.get(fmt::format("linear {} rows", large_rows));
   std::vector<const Samples*> ridge;
@@ -104,91 +117,117 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
     solve_rates(product, large, b.get("linear 1 rows"));
     product.exposed = exposed_part(product, ridge);
   }
-  // Without the loads that large products wait for they may come out above it, by a few per cent.
-  const double fma = b.get("FMA").median_s();
-  const double peak = std::max(fma, product.flops_per_second);
-  // Ranks read at once, but take turns with products of one row.
-  const double read = std::max(b.get("streaming read").median_s(), product.bytes_per_second);
-  Formula decode;
-  decode.exposed = product.exposed;
-  solve_rates(decode, b.get("decode attention, slim K-cache"), b.get("decode attention"));
-  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
-  // tokens; the products grow with their square.
-  Formula tiled;
-  tiled.exposed = product.exposed;
-  solve_rates(tiled, b.get(fmt::format("tiled attention {} tokens", large_rows)),
-              b.get(fmt::format("tiled attention {} tokens", short_prompt)));
+  return product;
+}
 
-  const auto share = [&](double rate, double of) { return std::clamp(rate / of, 0.001, 1.0); };
-  const auto elementwise_rate = [&](const char* what) {
-    return b.get(fmt::format("element-wise {} tokens, {}", large_rows, what))
-        .measurement()
-        .median();
+/// Of the products of eager attention, which write their scores and read them again.
+double batched_rate(const Samples& s, const Formula& product, double on_chip_bytes_per_second) {
+  const bool on_the_chip =
+      s.work.bytes / s.work.operators <= roofline::most_intermediate_bytes(on_chip_memory());
+  const double bytes_per_second = on_the_chip ? on_chip_bytes_per_second : product.bytes_per_second;
+  const double loading = product.exposed * s.work.bytes / bytes_per_second;
+  return s.work.flops / std::max(s.median_s() - loading, s.median_s() / 2);
+}
+
+FittedRates fit_rates(const CalibrationBench& b) {
+  const auto attention = [&](const Formula& product, const std::string& computing,
+                             const std::string& loading) {
+    Formula f{.exposed = product.exposed};
+    solve_rates(f, b.get(computing), b.get(loading));
+    return f;
   };
-  const double elementwise = elementwise_rate("scores");
-  const double on_chip = std::max(elementwise_rate("states"), product.bytes_per_second);
-  // Eager attention's products write their scores, and read them again.
-  const Samples& batched = b.get(fmt::format("attention products {} tokens", large_rows));
-  const bool on_the_chip = batched.work.bytes / batched.work.operators <=
-                           roofline::most_intermediate_bytes(on_chip_memory());
-  const double loading =
-      product.exposed * batched.work.bytes / (on_the_chip ? on_chip : product.bytes_per_second);
-  const double batched_rate =
-      batched.work.flops / std::max(batched.median_s() - loading, batched.median_s() / 2);
-  const double softmax = b.get(fmt::format("softmax {} tokens", large_rows)).measurement().median();
-
+  const auto rate = [&](const std::string& name) { return b.get(name).measurement().median(); };
   // Formulas charge an operator's bytes beside its latency.
   const auto latency = [&](const char* name, double bytes_per_second) {
     const Samples& s = b.get(name);
     return std::max(0.0, s.median_s() - s.work.bytes / bytes_per_second);
   };
+  FittedRates r;
+  r.product = fit_products(b);
+  r.fma = b.get("FMA").median_s();
+  // Without the loads that large products wait for they may come out above it, by a few per cent.
+  r.peak = std::max(r.fma, r.product.flops_per_second);
+  // Ranks read at once, but take turns with products of one row.
+  r.read = std::max(b.get("streaming read").median_s(), r.product.bytes_per_second);
+  r.decode = attention(r.product, "decode attention, slim K-cache", "decode attention");
+  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
+  // tokens; the products grow with their square.
+  r.tiled = attention(r.product, fmt::format("tiled attention {} tokens", large_rows),
+                      fmt::format("tiled attention {} tokens", short_prompt));
+  r.elementwise_bytes_per_second = rate(fmt::format("element-wise {} tokens, scores", large_rows));
+  r.on_chip_bytes_per_second = std::max(
+      rate(fmt::format("element-wise {} tokens, states", large_rows)), r.product.bytes_per_second);
+  r.batched_flops_per_second =
+      batched_rate(b.get(fmt::format("attention products {} tokens", large_rows)), r.product,
+                   r.on_chip_bytes_per_second);
+  r.softmax_bytes_per_second = rate(fmt::format("softmax {} tokens", large_rows));
+  r.operator_s = latency("operator", r.read);
+  r.elementwise_s = latency("element-wise operator", r.on_chip_bytes_per_second);
+  const Samples& smallest = b.get("product");
+  r.product_s = std::max(0.0, smallest.median_s() - r.product.time(smallest.work));
+  return r;
+}
+
+/// A file's numbers: each with what it was measured on.
+roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
+  const FittedRates r = fit_rates(b);
+  const std::string how =
+      fmt::format("kvcast calibrate, {}, {} threads{}", c.date, c.threads,
+                  c.ranks > 1 ? fmt::format(", on each of {} ranks at once", c.ranks) : "");
+  const std::string alone = c.ranks > 1 ? ", one rank at a time" : "";
+  const auto here = [&](double value, const std::string& note) {
+    return measured(value, how, note);
+  };
+  const auto of_peak = [&](double flops_per_second, const std::string& note) {
+    return here(std::clamp(flops_per_second / r.peak, 0.001, 1.0), note);
+  };
+  const auto of_read = [&](double bytes_per_second, const std::string& note) {
+    return here(std::clamp(bytes_per_second / r.read, 0.001, 1.0), note);
+  };
+  const std::string heads = "24 heads of 64";
+  const std::string os = "the operating system";
 
   roofline::Hardware hw;
   hw.description = fmt::format("{}, {} threads, as measured", c.processor, c.threads);
   hw.kind = "cpu";
   hw.peak_flops_per_second[DType::FP32] =
-      measured(peak, how, "multiply-adds in registers, or products if faster");
-  hw.vector_flops_per_second = measured(fma, how, "multiply-adds in registers");
-  hw.memory_bandwidth = measured(read, how, "reading 256 MiB, or products of one row if faster");
-  hw.memory_capacity = measured(physical_memory(), "the operating system");
-  hw.on_chip_memory_capacity =
-      measured(on_chip_memory(), "the operating system", "the last-level cache");
-  hw.on_chip_memory_bandwidth = measured(
-      on_chip, how, fmt::format("sums and products of the states of {} tokens", large_rows));
-  hw.operator_latency = measured(latency("operator", read), how,
-                                 "norms, rotations and sums of one token, and the loop around");
-  hw.elementwise_latency = measured(latency("element-wise operator", on_chip), how,
-                                    "eager operators of one token, and the loop around");
-  const Samples& smallest = b.get("product");
-  hw.product_latency = measured(std::max(0.0, smallest.median_s() - product.time(smallest.work)),
-                                how, "products of 256 x 256 and one row, and the loop around");
+      here(r.peak, "multiply-adds in registers, or products if faster");
+  hw.vector_flops_per_second = here(r.fma, "multiply-adds in registers");
+  hw.memory_bandwidth = here(r.read, "reading 256 MiB, or products of one row if faster");
+  hw.memory_capacity = measured(physical_memory(), os);
+  hw.on_chip_memory_capacity = measured(on_chip_memory(), os, "the last-level cache");
+  hw.on_chip_memory_bandwidth =
+      here(r.on_chip_bytes_per_second,
+           fmt::format("sums and products of the states of {} tokens", large_rows));
+  hw.operator_latency =
+      here(r.operator_s, "norms, rotations and sums of one token, and the loop around");
+  hw.elementwise_latency =
+      here(r.elementwise_s, "eager operators of one token, and the loop around");
+  hw.product_latency = here(r.product_s, "products of 256 x 256 and one row, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
-  hw.matrix_rate[DType::FP32] = measured(share(product.flops_per_second, peak), how,
-                                         fmt::format("products of {} rows", large_rows));
+  hw.matrix_rate[DType::FP32] =
+      of_peak(r.product.flops_per_second, fmt::format("products of {} rows", large_rows));
   hw.tiled_attention_rate[DType::FP32] =
-      measured(share(tiled.flops_per_second, peak), how,
-               fmt::format("{} tokens, 24 heads of 64", large_rows));
-  hw.tiled_attention_bandwidth = measured(share(tiled.bytes_per_second, read), how,
-                                          fmt::format("{} tokens, 24 heads of 64", short_prompt));
-  hw.decode_attention_rate[DType::FP32] = measured(share(decode.flops_per_second, peak), how,
-                                                   "a Slim K-cache of 24 heads of 64" + alone);
+      of_peak(r.tiled.flops_per_second, fmt::format("{} tokens, {}", large_rows, heads));
+  hw.tiled_attention_bandwidth =
+      of_read(r.tiled.bytes_per_second, fmt::format("{} tokens, {}", short_prompt, heads));
+  hw.decode_attention_rate[DType::FP32] =
+      of_peak(r.decode.flops_per_second, "a Slim K-cache of " + heads + alone);
   hw.decode_attention_bandwidth =
-      measured(share(decode.bytes_per_second, read), how,
-               fmt::format("{} slots, 24 heads of 64{}", decode_slots, alone));
-  hw.memory_bandwidth_factor =
-      measured(share(product.bytes_per_second, read), how, "products of one row" + alone);
+      of_read(r.decode.bytes_per_second, fmt::format("{} slots, {}{}", decode_slots, heads, alone));
+  hw.memory_bandwidth_factor = of_read(r.product.bytes_per_second, "products of one row" + alone);
   hw.batched_matrix_rate[DType::FP32] =
-      measured(share(batched_rate, peak), how,
-               fmt::format("scores and values of {} tokens, 24 heads of 64", large_rows));
+      of_peak(r.batched_flops_per_second,
+              fmt::format("scores and values of {} tokens, {}", large_rows, heads));
   hw.softmax_bandwidth =
-      measured(share(softmax, read), how, fmt::format("rows of {} scores, 24 heads", large_rows));
+      of_read(r.softmax_bytes_per_second, fmt::format("rows of {} scores, 24 heads", large_rows));
   hw.elementwise_bandwidth =
-      measured(share(elementwise, read), how,
-               fmt::format("sums and products of the scores of {} tokens", large_rows));
-  hw.overlap = measured(1 - product.exposed, how, "products of 8, 16 and 32 rows");
+      of_read(r.elementwise_bytes_per_second,
+              fmt::format("sums and products of the scores of {} tokens", large_rows));
+  hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
-    hw.lockstep = measured(share(b.get("ranks in lockstep").median_s(), 1), how,
-                           "layers of 32 tokens, each beside the other ranks'");
+    hw.lockstep = here(std::clamp(b.get("ranks in lockstep").median_s(), 0.001, 1.0),
+                       "layers of 32 tokens, each beside the other ranks'");
   }
   return hw;
 }
