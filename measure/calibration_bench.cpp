@@ -110,7 +110,7 @@ bool is_small(const Node& node) {
 /// Adds and scales: the attention's are those of its scores, [batch, heads, tokens, keys].
 bool is_sum_or_product(const Graph& graph, const Node& node, bool of_scores) {
   const auto* op = std::get_if<Elementwise>(&node.op);
-  if (op == nullptr || (graph.tensor(node.output).shape.size() == 4) != of_scores) return false;
+  if (op == nullptr || (graph.tensor(node.output()).shape.size() == 4) != of_scores) return false;
   return op->function == Function::Add || op->function == Function::Multiply ||
          op->function == Function::Scale;
 }
@@ -413,7 +413,7 @@ void CalibrationBench::add_latencies(const PassSizes& sizes) {
   const SymbolValues values = plain.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
   const auto add = [&](const char* name, const Graph& graph, const PassSeconds& run) {
     add_latency(name, graph, values, run, [&](const Node& node) {
-      return is_small(node) && graph.tensor(node.output).elements().at(values) <= hidden_size;
+      return is_small(node) && graph.tensor(node.output()).elements().at(values) <= hidden_size;
     });
   };
   const PassSeconds run = mean_of(narrow_plain_.decode(sizes, step_repeats));

@@ -89,7 +89,7 @@ bool is_one_and_more(const Count& queries) {
 Count length_of(const Graph& graph, const Node& node) {
   if (rate_class(graph, node) == RateClass::Matrix) {
     Count rows = 1;
-    const std::vector<Count>& shape = graph.tensor(node.output).shape;
+    const std::vector<Count>& shape = graph.tensor(node.output()).shape;
     for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows = rows * shape[i];
     return rows;
   }
@@ -99,7 +99,7 @@ Count length_of(const Graph& graph, const Node& node) {
     return as_measured ? attention->visible_keys : Count();
   }
   if (!std::holds_alternative<Softmax>(node.op)) return {};
-  const std::vector<Count>& shape = graph.tensor(node.output).shape;
+  const std::vector<Count>& shape = graph.tensor(node.output()).shape;
   return is_one_and_more(shape[shape.size() - 2]) ? Count() : shape.back();
 }
 
@@ -109,8 +109,11 @@ bool same_operands(const Graph& graph, const Node& a, const Node& b) {
     const TensorInfo& y = graph.tensor(j);
     return x.dtype == y.dtype && x.storage == y.storage && x.shape == y.shape;
   };
-  return a.op == b.op && a.inputs.size() == b.inputs.size() && same_tensor(a.output, b.output) &&
-         std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), same_tensor);
+  return a.op == b.op &&
+         std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
+                    same_tensor) &&
+         std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
+                    same_tensor);
 }
 
 }  // namespace

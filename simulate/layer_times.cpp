@@ -55,7 +55,7 @@ Segments segments_of(const Graph& graph, const Lowering& lowering) {
     const kvcast::Node& node = graph.nodes()[i];
     if (std::holds_alternative<kvcast::Send>(node.op)) {
       segments.layers[static_cast<std::size_t>(node.layer)].sent.push_back(
-          &graph.tensor(node.output));
+          &graph.tensor(node.output()));
     }
     if (folded.group_of_node[i] == roofline::no_group) continue;
     segment(i).push_back(folded.groups[folded.group_of_node[i]]);

@@ -27,9 +27,9 @@ void lay(Operand& message, const Operand& cache, std::size_t first_row) {
 void lay_messages(const Graph& graph, std::span<const std::uint64_t> symbols,
                   std::vector<Operand>& operands, Messenger* messenger) {
   for (const Node& node : graph.nodes()) {
-    const Operand& cache = operands[node.output.index];
+    const Operand& cache = operands[node.output().index];
     if (const auto* op = std::get_if<Send>(&node.op)) {
-      lay(operands[node.output.index], operands[node.inputs[0].index], op->first_row.at(symbols));
+      lay(operands[node.output().index], operands[node.inputs[0].index], op->first_row.at(symbols));
     } else if (const auto* receive = std::get_if<Receive>(&node.op)) {
       Operand& message = operands[node.inputs[1].index];
       lay(message, cache, receive->first_row.at(symbols));

@@ -44,8 +44,8 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
     const Node& node = graph.nodes()[n];
     for (const TensorId id : node.inputs) last_use_[id.index] = n;
     // A cache operator's output is the state after it of the cache that it reads.
-    if (graph.tensor(node.output).storage == Storage::KvCache) {
-      cache_names_[node.output.index] = cache_names_[node.inputs[0].index];
+    if (graph.tensor(node.output()).storage == Storage::KvCache) {
+      cache_names_[node.output().index] = cache_names_[node.inputs[0].index];
     }
   }
   for (const Node& node : graph.nodes()) {
@@ -108,14 +108,15 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
   };
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
-    const std::size_t out = node.output.index;
-    const std::size_t elements = operands[out].shape.elements();
-    std::size_t reused = operands.size();  // the input whose place the output takes
-    if (operands[out].data == nullptr && out != result_ && !late_[out]) {
+    std::size_t reused = operands.size();  // the input whose place the first output takes
+    for (const TensorId id : node.outputs) {
+      const std::size_t out = id.index;
+      if (operands[out].data != nullptr || out == result_ || late_[out]) continue;
       const std::size_t first = node.inputs.empty() ? out : node.inputs[0].index;
       const bool in_place = loops_ == Loops::Fast && works_in_place(node.op) && first != out &&
-                            layout.first[first] != Layout::elsewhere && last_use_[first] == n &&
-                            operands[first].shape.elements() == elements;
+                            id == node.output() && layout.first[first] != Layout::elsewhere &&
+                            last_use_[first] == n &&
+                            operands[first].shape.elements() == operands[out].shape.elements();
       layout.first[out] = in_place ? layout.first[first] : planner.take(room(out));
       if (in_place) reused = first;
     }
@@ -172,27 +173,32 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   std::vector<Operand> node_inputs;
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
-    Operand& output = operands[node.output.index];
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
     Skipped skipped;
-    const Call call{node, node_inputs, output, values, &skipped, messenger};
+    Call call{node, node_inputs, operands[node.output().index], values, &skipped, messenger};
     if (const auto* op = std::get_if<MissingTokens>(&node.op)) {
       KVCAST_ASSERT(late != nullptr);
       late->found.push_back({op->missing, num_missing(call, dtype_)});
       late->symbols->resolve_newest(values, late->found);
     }
-    if (late_[node.output.index]) {
-      set_shape(output, values);
-      if (!cache_names_[node.output.index].empty()) {
-        cache.bind(cache_names_[node.output.index], output);
-      } else {
-        Floats& data = late_data[node.output.index];
-        data = allocate_floats(output.shape.elements() * floats_in(dtype_));
-        output.data = data.get();
+    for (const TensorId id : node.outputs) {
+      Operand& output = operands[id.index];
+      if (late_[id.index]) {
+        set_shape(output, values);
+        if (!cache_names_[id.index].empty()) {
+          cache.bind(cache_names_[id.index], output);
+        } else {
+          Floats& data = late_data[id.index];
+          data = allocate_floats(output.shape.elements() * floats_in(dtype_));
+          output.data = data.get();
+        }
       }
+      if (output.data == nullptr) output.data = block + layout.first[id.index];
     }
-    if (output.data == nullptr) output.data = block + layout.first[node.output.index];
+    // A node's results follow each other.
+    call.more_outputs =
+        std::span(operands).subspan(node.output().index + 1, node.outputs.size() - 1);
 
     const Stopwatch watch;
     CountedWork counted;

@@ -86,10 +86,11 @@ struct Skipped {
 struct Call {
   const Node& node;
   std::span<const Operand> inputs;
-  const Operand& output;
+  const Operand& output;  ///< the node's first
   std::span<const std::uint64_t> symbols;
   Skipped* skipped = nullptr;      ///< null: nobody asks
   Messenger* messenger = nullptr;  ///< null: nothing to send or to wait for
+  std::span<const Operand> more_outputs = {};
 
   std::size_t value(const Count& count) const { return count.at(symbols); }
 };

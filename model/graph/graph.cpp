@@ -35,8 +35,11 @@ bool same_operators(const Graph& graph, const LayerSpan& a, const LayerSpan& b) 
     const Node& x = graph.nodes()[a.first + i];
     const Node& y = graph.nodes()[b.first + i];
     if (!(x.op == y.op) || x.label != y.label || x.phase != y.phase ||
-        graph.tensor(x.output).shape != graph.tensor(y.output).shape) {
+        x.outputs.size() != y.outputs.size()) {
       return false;
+    }
+    for (std::size_t o = 0; o < x.outputs.size(); ++o) {
+      if (graph.tensor(x.outputs[o]).shape != graph.tensor(y.outputs[o]).shape) return false;
     }
   }
   return true;
@@ -95,11 +98,19 @@ TensorId Graph::add_tensor(TensorInfo info) {
 }
 
 TensorId Graph::add_node(Node node, TensorInfo output) {
+  return add_node(std::move(node), std::vector<TensorInfo>{std::move(output)}).front();
+}
+
+std::vector<TensorId> Graph::add_node(Node node, std::vector<TensorInfo> outputs) {
+  KVCAST_ASSERT(!outputs.empty());
   for (const TensorId input : node.inputs) KVCAST_ASSERT(input.index < tensors_.size());
-  output.producer = NodeId{static_cast<std::uint32_t>(nodes_.size())};
-  node.output = add_tensor(std::move(output));
+  node.outputs.clear();
+  for (TensorInfo& output : outputs) {
+    output.producer = NodeId{static_cast<std::uint32_t>(nodes_.size())};
+    node.outputs.push_back(add_tensor(std::move(output)));
+  }
   nodes_.push_back(std::move(node));
-  return nodes_.back().output;
+  return nodes_.back().outputs;
 }
 
 std::vector<NodeId> predecessors(const Graph& graph, NodeId id) {
@@ -133,8 +144,10 @@ std::vector<Count> activation_peaks(const Graph& graph) {
   }
   std::set<Count> peaks;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const TensorInfo& output = graph.tensor(nodes[i].output);
-    if (output.storage == Storage::Activations) live += output.bytes();
+    for (const TensorId id : nodes[i].outputs) {
+      const TensorInfo& output = graph.tensor(id);
+      if (output.storage == Storage::Activations) live += output.bytes();
+    }
     peaks.insert(live);
     for (const std::size_t t : dying[i]) live -= tensors[t].bytes();
   }
@@ -175,8 +188,8 @@ void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
       const Node& node = nodes[index];
       for (std::size_t r = 0; r < repeats; ++r) drawn_as[spans[s + r].first + i] = index;
       const Work w = work(graph, node);
-      out << "    n" << index << " [label=\"" << node.label << "\\n"
-          << name(node.op) << " " << shape_text(graph.tensor(node.output), symbols);
+      out << "    n" << index << " [label=\"" << node.label << "\\n" << name(node.op);
+      for (const TensorId id : node.outputs) out << " " << shape_text(graph.tensor(id), symbols);
       if (!w.flops.is_zero()) out << "\\nFLOPs " << symbols.to_string(w.flops);
       out << "\"];\n";
     }

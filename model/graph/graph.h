@@ -48,10 +48,13 @@ inline constexpr int no_layer = -1;
 struct Node {
   Op op;
   std::vector<TensorId> inputs;
-  TensorId output;
+  std::vector<TensorId> outputs;  ///< at least one; of consecutive indices
   std::string label;  ///< what it is for: "query", "gate", "scores", ...
   std::string phase;  ///< "embedding", "layer", "head", "encoder", "cross", ...
   int layer = no_layer;
+
+  /// Of an operator with one result, or the first of several.
+  TensorId output() const { return outputs.front(); }
 };
 
 /// Nodes are numbered in a topological order, so that what walks them is a loop and needs no
@@ -62,6 +65,8 @@ class Graph {
   TensorId add_tensor(TensorInfo info);
   /// Adds a node; its inputs must exist, so the order of adding is a topological order.
   TensorId add_node(Node node, TensorInfo output);
+  /// The same of a node with several results.
+  std::vector<TensorId> add_node(Node node, std::vector<TensorInfo> outputs);
 
   std::span<const TensorInfo> tensors() const { return tensors_; }
   std::span<const Node> nodes() const { return nodes_; }

@@ -13,7 +13,7 @@ class Operands {
   Operands(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
   std::size_t num_inputs() const { return node_.inputs.size(); }
   const TensorInfo& input(std::size_t i) const { return graph_.tensor(node_.inputs[i]); }
-  const TensorInfo& output() const { return graph_.tensor(node_.output); }
+  const TensorInfo& output() const { return graph_.tensor(node_.output()); }
 
   /// Reads all inputs once and writes the output once; FLOPs are left to the caller.
   Work traffic() const {

@@ -66,7 +66,7 @@ std::map<std::string, Count> cache_rows(const Graph& decode) {
   }
   for (const Node& node : decode.nodes()) {
     if (!std::holds_alternative<CacheAppend>(node.op)) continue;
-    rows[decode.tensor(node.inputs[0]).name] = decode.tensor(node.output).shape[1];
+    rows[decode.tensor(node.inputs[0]).name] = decode.tensor(node.output()).shape[1];
   }
   return rows;
 }

@@ -1,6 +1,7 @@
 #include "model/record/step_recording.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -39,6 +40,7 @@ class StepGraph {
 
   Graph of(const Graph& prefill) {
     Graph step;
+    std::vector<TensorInfo> made;  // by a node, whose results follow each other
     for (const TensorInfo& t : prefill.tensors()) {
       TensorInfo info = t;
       if (t.storage != Storage::Weights) side_by_side(info.shape);
@@ -47,8 +49,10 @@ class StepGraph {
         continue;
       }
       Node node = prefill.node(*t.producer);
+      made.push_back(std::move(info));
+      if (made.size() < node.outputs.size()) continue;
       put_sums(node.op);
-      step.add_node(std::move(node), std::move(info));
+      step.add_node(std::move(node), std::exchange(made, {}));
     }
     for (const TensorId output : prefill.outputs()) step.mark_output(output);
     return step;

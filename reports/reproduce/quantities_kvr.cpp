@@ -54,7 +54,7 @@ std::uint64_t rows_sent(const Catalog& catalog, const std::string& method,
     const SymbolValues values = r.symbols.resolve({1, share.tokens(), share.end()});
     for (const Node& node : r.prefill().nodes()) {
       if (node.layer != 0 || node.label != "send_keys") continue;
-      rows += r.prefill().tensor(node.output).shape[1].at(values);
+      rows += r.prefill().tensor(node.output()).shape[1].at(values);
     }
   }
   return rows;

@@ -146,7 +146,7 @@ TEST_CASE(
   CHECK(reused.kv_cache_bytes == own.kv_cache_bytes);
   for (const Node& node : session.recording().prefill().nodes()) {
     if (!std::holds_alternative<Linear>(node.op)) continue;
-    CHECK(session.recording().prefill().tensor(node.output).shape[1] == Count(1));
+    CHECK(session.recording().prefill().tensor(node.output()).shape[1] == Count(1));
   }
 }
 

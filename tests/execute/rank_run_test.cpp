@@ -31,7 +31,7 @@ std::string cache_name(const Graph& graph, TensorId id) {
 void keep(Caches& caches, const Graph& graph, const NodeRun& run) {
   const Operand& out = run.call->output;
   if (out.info->storage != Storage::KvCache) return;
-  Cached& cached = caches[cache_name(graph, run.call->node.output)];
+  Cached& cached = caches[cache_name(graph, run.call->node.output())];
   cached = {out.shape, {}};
   const std::size_t of_sequence = out.shape[1] * out.shape[2];
   for (std::size_t b = 0; b < out.shape[0]; ++b) {

@@ -116,6 +116,26 @@ std::size_t checked_dot_nodes(const std::string& dot) {
 
 }  // namespace
 
+TEST_CASE("graph: an operator may have several results, each with readers of its own") {
+  // in (3 bytes) -> values (10) and indices (20); a (5) = values; b (7) = indices.
+  //   at the node: 3 + 10 + 20 = 33   at a: 10 + 20 + 5 = 35   at b: 20 + 7 = 27
+  Graph g;
+  const TensorId in = g.add_tensor(bytes_tensor(3));
+  const std::vector<TensorId> both = g.add_node(
+      {Elementwise{}, {in}, {}, "top", "layers", no_layer}, {bytes_tensor(10), bytes_tensor(20)});
+  const TensorId a = add(g, {both[0]}, 5);
+  const TensorId b = add(g, {both[1]}, 7);
+  CHECK(g.nodes()[0].outputs == both);
+  CHECK(g.nodes()[0].output() == both[0]);
+  CHECK(predecessors(g, *g.tensor(a).producer) == std::vector<NodeId>{{0}});
+  CHECK(predecessors(g, *g.tensor(b).producer) == std::vector<NodeId>{{0}});
+  CHECK(activation_peaks(g) == std::vector<Count>{Count(35)});
+  CHECK(simulated_peak(g, {}) == 35);
+  std::ostringstream dot;
+  write_dot(dot, g, Symbols(), "two results");
+  CHECK(dot.str().find("[10] int8 [20] int8") != std::string::npos);
+}
+
 TEST_CASE("graph: activations live from their producer to their last reader") {
   // in (3 bytes) -> a (10) -> b (20); c (40) = a + b, after which b and a are gone; d (5) = c.
   //   at a: 3 + 10 = 13   at b: 10 + 20 = 30   at c: 10 + 20 + 40 = 70   at d: 40 + 5 = 45

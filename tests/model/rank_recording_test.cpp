@@ -54,7 +54,7 @@ std::vector<Share> shares(const std::string& method, const Parts& parts) {
     Share s;
     for (const Node& node : r.prefill().nodes()) {
       if (node.layer != 0) continue;
-      const std::vector<Count>& shape = r.prefill().tensor(node.output).shape;
+      const std::vector<Count>& shape = r.prefill().tensor(node.output()).shape;
       if (std::holds_alternative<AttentionScores>(node.op)) {
         s.scores = (shape[2] * shape[3]).at(values);
       }
@@ -124,7 +124,7 @@ Parts rows_of(const Recording& r, const SymbolValues& values, std::size_t peer) 
   for (const Node& node : r.prefill().nodes()) {
     const auto* op = std::get_if<Message>(&node.op);
     if (op == nullptr || op->rank != peer) continue;
-    const TensorId message = std::is_same_v<Message, Send> ? node.output : node.inputs[1];
+    const TensorId message = std::is_same_v<Message, Send> ? node.output() : node.inputs[1];
     CHECK(r.prefill().tensor(message).storage == Storage::Messages);
     rows.push_back(op->first_row.at(values));
     rows.push_back(r.prefill().tensor(message).shape[1].at(values));

@@ -121,7 +121,7 @@ TEST_CASE("recorder: eager GQA repeats keys and values in memory, tiled GQA does
   const Graph eager = attention(lowering(Kernels::Eager, DType::FP16), heads, false);
   CHECK(operators(eager) == Names{"repeat_heads", "repeat_heads", "attention_scores", "scale",
                                   "softmax", "copy", "attention_values", "copy"});
-  CHECK(eager.tensor(eager.nodes()[0].output).shape == std::vector<Count>{batch, keys, 42});
+  CHECK(eager.tensor(eager.nodes()[0].output()).shape == std::vector<Count>{batch, keys, 42});
   const Graph tiled = attention(lowering(Kernels::Fused, DType::FP16), heads, false);
   CHECK(operators(tiled) == Names{"tiled_attention"});
   // q and out 2·5·42 halves, k and v 2·11·21 halves
