@@ -17,14 +17,11 @@ using namespace kvcast::simulate;
 PrefillWork work_of(Schedule schedule, std::uint32_t devices, std::size_t layers) {
   PrefillWork work;
   work.schedule = schedule;
-  LayerWork layer;
-  layer.bytes_per_token = 16384;
+  work.bytes_per_token = {16384};
   for (std::uint32_t i = 0; i < devices; ++i) {
     work.partition_tokens.push_back(100 + 7 * (i % 5));
-    layer.before_exchange_s.push_back(1e-3 + 1e-6 * i);
-    layer.after_exchange_s.push_back(4e-3 - 1e-6 * i);
+    work.ranks.push_back({0, 0, {{1e-3 + 1e-6 * i, 4e-3 - 1e-6 * i}}});
   }
-  work.kinds.push_back(std::move(layer));
   work.layers.assign(layers, 0);
   return work;
 }

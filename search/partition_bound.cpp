@@ -59,8 +59,7 @@ PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_le
       ranks_(ranks),
       kinds_(runahead.times().kinds()) {
   even_partition(prompt_len, ranks);  // throws
-  const std::size_t kinds = *std::max_element(kinds_.begin(), kinds_.end()) + 1;
-  for (std::size_t k = 0; k < kinds; ++k) {
+  for (std::size_t k = 0; k < runahead.times().num_kinds(); ++k) {
     bytes_per_token_.push_back(static_cast<double>(runahead.times().bytes_per_token(k)));
   }
   arrivals_.resize(ranks * kinds_.size());

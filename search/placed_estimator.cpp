@@ -6,7 +6,6 @@
 
 #include "model/base/error.h"
 #include "model/record/rank_recording.h"
-#include "simulate/model_prefill.h"
 #include "simulate/topologies.h"
 
 namespace kvcast::search {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -113,9 +112,9 @@ double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint
 Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
     : times_(std::move(times)), chain_{{times_.kinds().begin(), times_.kinds().end()}, {}, link} {
   check_link(link);
-  const std::size_t kinds = *std::max_element(chain_.kinds.begin(), chain_.kinds.end()) + 1;
-  for (std::size_t k = 0; k < kinds; ++k)
+  for (std::size_t k = 0; k < times_.num_kinds(); ++k) {
     chain_.bytes_per_token.push_back(times_.bytes_per_token(k));
+  }
 }
 
 double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {
@@ -139,27 +138,19 @@ double Runahead::ttft_s(std::span<const std::uint64_t> partition) const {
 double tsp_ttft_s(const simulate::LayerTimes& times, const ChainLink& link,
                   std::span<const std::uint64_t> partition) {
   check_link(link);
-  constexpr auto schedule = simulate::Schedule::Tsp;
   const std::size_t ranks = partition.size();
   if (link.order == SendOrder::Async && ranks > 1) {
     throw Error("closed form of TSP", "send order async", "fifo or block");
   }
-  const std::uint64_t prompt_len = std::accumulate(partition.begin(), partition.end(), 0ull);
-  check_partition(partition, prompt_len, "partition");
-  std::vector<simulate::RankTimes> rank;
-  std::uint64_t boundary = 0;
-  for (std::size_t i = 0; i < ranks; ++i) {
-    boundary += partition[i];
-    rank.push_back(times.of_rank(partition[i], times.keys(schedule, boundary, prompt_len),
-                                 i + 1 == ranks,
-                                 simulate::exchange_pace(schedule, link.exchange, i, ranks)));
-  }
+  const simulate::PrefillWork work = simulate::prefill_work(
+      times, simulate::Schedule::Tsp, {partition.begin(), partition.end()}, link.exchange);
+  const std::vector<simulate::RankTimes>& rank = work.ranks;
   std::vector<double> now;
   for (const simulate::RankTimes& p : rank) now.push_back(p.embedding_s);
   std::vector<double> link_free(ranks, 0);
   std::vector<double> arrived(ranks);
-  for (const std::size_t kind : times.kinds()) {
-    const auto per_token = static_cast<double>(times.bytes_per_token(kind));
+  for (const std::size_t kind : work.layers) {
+    const auto per_token = static_cast<double>(work.bytes_per_token[kind]);
     for (std::size_t i = 0; i < ranks; ++i) now[i] += rank[i].kinds[kind].before_exchange_s;
     for (std::size_t step = 0; per_token > 0 && step + 1 < ranks; ++step) {
       for (std::size_t i = 0; i < ranks; ++i) {

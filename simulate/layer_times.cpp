@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/units.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -251,6 +252,33 @@ double LayerTimes::total_s(const RankTimes& times) const {
     total += kinds_[k].layers * (layer.before_exchange_s + layer.after_exchange_s);
   }
   return total;
+}
+
+PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
+                         const std::vector<std::uint64_t>& partition_tokens,
+                         const ExchangeCost& cost) {
+  const std::size_t ranks = partition_tokens.size();
+  std::uint64_t prompt_len = 0;
+  for (const std::uint64_t tokens : partition_tokens) {
+    if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
+    prompt_len = checked_add(prompt_len, tokens);
+  }
+  if (ranks == 0) throw Error("partition", "no ranks", "at least one");
+  PrefillWork work;
+  work.schedule = schedule;
+  work.partition_tokens = partition_tokens;
+  work.layers.assign(times.kinds().begin(), times.kinds().end());
+  std::uint64_t boundary = 0;
+  for (std::size_t i = 0; i < ranks; ++i) {
+    boundary += partition_tokens[i];
+    work.ranks.push_back(times.of_rank(partition_tokens[i],
+                                       times.keys(schedule, boundary, prompt_len), i + 1 == ranks,
+                                       exchange_pace(schedule, cost, i, ranks)));
+  }
+  for (std::size_t k = 0; k < times.num_kinds(); ++k) {
+    work.bytes_per_token.push_back(times.bytes_per_token(k));
+  }
+  return work;
 }
 
 }  // namespace kvcast::simulate

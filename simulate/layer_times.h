@@ -18,12 +18,6 @@
 
 namespace kvcast::simulate {
 
-/// Seconds of one layer.
-struct LayerTime {
-  double before_exchange_s = 0;  ///< norm, query, key, value, rotation, append
-  double after_exchange_s = 0;   ///< attention, its projection, MLP
-};
-
 /// What a layer's exchange costs beside its bytes, see ExchangePace.
 struct ExchangeCost {
   double message_s = 0;  ///< of the host, to issue one send or receive
@@ -53,16 +47,8 @@ struct ExchangePace {
 ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t rank,
                            std::size_t ranks);
 
-/// One rank's compute times, those of layers that are alike stored once: layer l takes
-/// `kinds[LayerTimes::kinds()[l]]`.
-struct RankTimes {
-  double embedding_s = 0;  ///< before the first layer
-  double head_s = 0;       ///< behind the last one; 0 for a rank that makes no token
-  std::vector<LayerTime> kinds;
-};
-
-/// A model's layer times on a device. Evaluating one rank takes less than a microsecond for a
-/// model of identical layers.
+/// A model's layer times on a device: of a rank, layer l takes RankTimes::kinds[kinds()[l]].
+/// Evaluating one rank takes less than a microsecond for a model of identical layers.
 class LayerTimes {
  public:
   /// Records the model's prefill in chunks, of one sequence. With Logits::All every rank has a
@@ -75,6 +61,7 @@ class LayerTimes {
              Logits logits = Logits::Last);
 
   std::size_t num_layers() const { return kind_of_layer_.size(); }
+  std::size_t num_kinds() const { return kinds_.size(); }
   /// The kind of each layer.
   std::span<const std::size_t> kinds() const { return kind_of_layer_; }
   /// Keys and values of one token of each sequence that a layer of this kind caches, and so sends.
@@ -128,5 +115,13 @@ class LayerTimes {
   std::vector<Kind> kinds_;
   std::vector<std::size_t> kind_of_layer_;
 };
+
+/// Rank i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
+/// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
+/// read, in lockstep. A host of TSP issues the messages of a ring. Send order and all-gather are
+/// left as they are by default. Throws Error when a rank has no tokens, or there is none.
+PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
+                         const std::vector<std::uint64_t>& partition_tokens,
+                         const ExchangeCost& cost = {});
 
 }  // namespace kvcast::simulate

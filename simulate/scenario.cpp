@@ -116,13 +116,12 @@ Scenario parse_scenario(const json& document, const std::string& place) {
     o.fail("link_bytes_per_s", fmt::format("at least {}", least_bytes_per_s));
   }
   const double link_latency_s = seconds_at(o, "link_latency_s");
-  LayerWork layer;
-  layer.bytes_per_token = o.whole("bytes_per_token_layer");
+  work.bytes_per_token = {o.whole("bytes_per_token_layer")};
   work.partition_tokens = o.wholes("partition_tokens");
   check_length(o, "partition_tokens", work.partition_tokens.size(), devices);
-  layer.before_exchange_s = seconds_list(o, "compute_before_exchange_s", devices);
-  layer.after_exchange_s = seconds_list(o, "compute_after_exchange_s", devices);
-  work.kinds = {std::move(layer)};
+  const std::vector<double> before = seconds_list(o, "compute_before_exchange_s", devices);
+  const std::vector<double> after = seconds_list(o, "compute_after_exchange_s", devices);
+  for (std::size_t i = 0; i < devices; ++i) work.ranks.push_back({0, 0, {{before[i], after[i]}}});
   work.layers.assign(layers, 0);
   if (o.has("send_order")) work.send_order = parse_word_at(o, "send_order", parse_send_order);
   if (o.has("all_gather")) work.all_gather = parse_word_at(o, "all_gather", parse_all_gather);

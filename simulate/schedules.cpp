@@ -39,16 +39,10 @@ void check(const PrefillWork& work) {
     if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
   }
   if (work.layers.empty()) throw Error("layers", "none", "at least one");
-  for (const std::size_t kind : work.layers) KVCAST_ASSERT(kind < work.kinds.size());
-  for (const LayerWork& layer : work.kinds) {
-    check_length("compute before the exchange", layer.before_exchange_s, ranks);
-    check_length("compute after the exchange", layer.after_exchange_s, ranks);
-  }
-  if (!work.before_layers_s.empty()) {
-    check_length("compute before the layers", work.before_layers_s, ranks);
-  }
-  if (!work.after_layers_s.empty()) {
-    check_length("compute after the layers", work.after_layers_s, ranks);
+  check_length("compute times", work.ranks, ranks);
+  for (const std::size_t kind : work.layers) KVCAST_ASSERT(kind < work.bytes_per_token.size());
+  for (const RankTimes& rank : work.ranks) {
+    KVCAST_ASSERT(rank.kinds.size() == work.bytes_per_token.size());
   }
 }
 
@@ -59,21 +53,45 @@ void reserve_layers(std::size_t layers, Programs& programs) {
 }
 
 void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
-  const LayerWork& layer = work.kinds[work.layers[l]];
+  const std::size_t kind = work.layers[l];
+  const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
   const std::size_t ranks = programs.ranks.size();
-  const bool exchanges = layer.bytes_per_token > 0;
+  const bool exchanges = bytes_per_token > 0;
   std::uint64_t tokens = 0;
   for (std::uint32_t i = 0; i < ranks; ++i) {
     Program& program = programs.ranks[i];
-    program.push_back(Compute{layer.before_exchange_s[i], before_exchange});
+    const LayerTime& time = work.ranks[i].kinds[kind];
+    program.push_back(Compute{time.before_exchange_s, before_exchange});
     if (i > 0 && exchanges) program.push_back(Receive{i - 1, l});
     tokens = checked_add(tokens, work.partition_tokens[i]);
     if (i + 1 < ranks && exchanges) {
-      program.push_back(Send{i + 1, l, checked_multiply(tokens, layer.bytes_per_token)});
+      program.push_back(Send{i + 1, l, checked_multiply(tokens, bytes_per_token)});
       if (work.send_order == SendOrder::Block) program.push_back(WaitSend{});
     }
-    program.push_back(Compute{layer.after_exchange_s[i], after_exchange});
+    program.push_back(Compute{time.after_exchange_s, after_exchange});
   }
+}
+
+/// One layer. Returns the tag after its last.
+std::uint32_t append_tsp_layer(const PrefillWork& work, std::uint32_t l, std::uint32_t tag,
+                               Programs& programs) {
+  const std::size_t kind = work.layers[l];
+  const std::size_t ranks = programs.ranks.size();
+  std::vector<std::uint64_t> chunks;
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const double seconds = work.ranks[i].kinds[kind].before_exchange_s;
+    programs.ranks[i].push_back(Compute{seconds, before_exchange});
+    chunks.push_back(checked_multiply(work.partition_tokens[i], work.bytes_per_token[kind]));
+  }
+  if (work.bytes_per_token[kind] > 0) {
+    tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
+                            programs);
+  }
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const double seconds = work.ranks[i].kinds[kind].after_exchange_s;
+    programs.ranks[i].push_back(Compute{seconds, after_exchange});
+  }
+  return tag;
 }
 
 void append_ring(const std::vector<std::uint64_t>& bytes, bool block, std::uint32_t tag,
@@ -179,34 +197,23 @@ Programs prefill_programs(const PrefillWork& work) {
   Programs programs;
   programs.labels = {"before exchange", "after exchange", "before layers", "after layers"};
   programs.ranks.resize(ranks);
-  const auto append_once = [&](const std::vector<double>& seconds, Label label) {
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      if (seconds[i] != 0) programs.ranks[i].push_back(Compute{seconds[i], label});
+  const auto append_once = [&](double RankTimes::*seconds, Label label) {
+    for (std::size_t i = 0; i < ranks; ++i) {
+      const double s = work.ranks[i].*seconds;
+      if (s != 0) programs.ranks[i].push_back(Compute{s, label});
     }
   };
-  append_once(work.before_layers_s, before_layers);
+  append_once(&RankTimes::embedding_s, before_layers);
   std::uint32_t tag = 0;
   for (std::uint32_t l = 0; l < work.layers.size(); ++l) {
     if (l == 1) reserve_layers(work.layers.size(), programs);
     if (work.schedule == Schedule::Kvr) {
       append_kvr_layer(work, l, programs);
-      continue;
-    }
-    const LayerWork& layer = work.kinds[work.layers[l]];
-    std::vector<std::uint64_t> chunks;
-    for (std::size_t i = 0; i < ranks; ++i) {
-      programs.ranks[i].push_back(Compute{layer.before_exchange_s[i], before_exchange});
-      chunks.push_back(checked_multiply(work.partition_tokens[i], layer.bytes_per_token));
-    }
-    if (layer.bytes_per_token > 0) {
-      tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
-                              programs);
-    }
-    for (std::size_t i = 0; i < ranks; ++i) {
-      programs.ranks[i].push_back(Compute{layer.after_exchange_s[i], after_exchange});
+    } else {
+      tag = append_tsp_layer(work, l, tag, programs);
     }
   }
-  append_once(work.after_layers_s, after_layers);
+  append_once(&RankTimes::head_s, after_layers);
   return programs;
 }
 

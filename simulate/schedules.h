@@ -31,12 +31,17 @@ std::string_view name(AllGather kind);
 /// "ring", "recursive-doubling", "direct". Throws Error with the nearest name.
 AllGather parse_all_gather(std::string_view word);
 
-/// One layer of every rank.
-struct LayerWork {
-  std::vector<double> before_exchange_s;  ///< query, key and value projections
-  std::vector<double> after_exchange_s;   ///< attention and the rest
-  /// Keys and values of one token; 0: the layer caches nothing, and nothing is sent or waited for.
-  std::uint64_t bytes_per_token = 0;
+/// Seconds of one layer.
+struct LayerTime {
+  double before_exchange_s = 0;  ///< norm, query, key, value, rotation, append
+  double after_exchange_s = 0;   ///< attention, its projection, MLP
+};
+
+/// One rank's compute times; layers that are alike stand here once.
+struct RankTimes {
+  double embedding_s = 0;  ///< before the first layer
+  double head_s = 0;       ///< behind the last one; 0 for a rank that makes no token
+  std::vector<LayerTime> kinds;
 };
 
 struct PrefillWork {
@@ -44,18 +49,17 @@ struct PrefillWork {
   AllGather all_gather = AllGather::Ring;       ///< of Tsp
   SendOrder send_order = SendOrder::Fifo;       ///< Block puts waits into the programs
   std::vector<std::uint64_t> partition_tokens;  ///< of each rank, in order of the prompt
-  std::vector<LayerWork> kinds;                 ///< layers that are alike stand here once
-  std::vector<std::size_t> layers;              ///< the kind of each layer
-  /// Of each rank, before the first layer and after the last; empty: nothing. The head of the
-  /// last rank belongs here.
-  std::vector<double> before_layers_s = {};
-  std::vector<double> after_layers_s = {};
+  std::vector<RankTimes> ranks;
+  /// Keys and values of one token, by kind; 0: such a layer caches nothing, and nothing is sent or
+  /// waited for.
+  std::vector<std::uint64_t> bytes_per_token;
+  std::vector<std::size_t> layers;  ///< the kind of each layer
 };
 
 /// What is done in order by each rank. Message tags count the messages of a sender to a
 /// receiver.
-/// Throws Error: lists whose lengths differ from the number of ranks, no tokens, no layers,
-/// recursive doubling over a number of ranks that is no power of two, bytes beyond 64 bits.
+/// Throws Error: not as many ranks as parts, no tokens, no layers, recursive doubling over a number
+/// of ranks that is no power of two, bytes beyond 64 bits.
 Programs prefill_programs(const PrefillWork& work);
 
 /// Appends to each rank the sends and receives of one all-gather. Rank i owns

@@ -6,7 +6,7 @@
 
 #include "search/partition_search.h"
 #include "search/partition_table.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/noise.h"
 #include "simulate/scenario.h"
 

@@ -20,7 +20,7 @@
 #include "reports/plot/timeline_trace.h"
 #include "search/chain_links.h"
 #include "simulate/graph_programs.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/noise.h"
 #include "simulate/platform_json.h"
 #include "simulate/scenario.h"

@@ -10,7 +10,7 @@
 #include "roofline/estimator.h"
 #include "search/partition_search.h"
 #include "search/runahead.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/noise.h"
 #include "simulate/scenario.h"
 

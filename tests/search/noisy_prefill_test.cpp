@@ -8,7 +8,7 @@
 #include "roofline/hardware.h"
 #include "search/chain_links.h"
 #include "search/partition_search.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/noise.h"
 #include "simulate/topologies.h"
 

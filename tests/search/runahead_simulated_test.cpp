@@ -7,7 +7,7 @@
 #include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "search/runahead.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/near.h"

@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "model/base/error.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/topologies.h"
 #include "tests/near.h"
 #include "tests/search/parallel_models.h"

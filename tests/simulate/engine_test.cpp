@@ -20,7 +20,8 @@ PrefillWork network_hand_check(SendOrder order) {
   PrefillWork work;
   work.send_order = order;
   work.partition_tokens = {512, 512};
-  work.kinds = {{{0.000343597, 0.000343597}, {0.001380116, 0.001408749}, 16384}};
+  work.ranks = {{0, 0, {{0.000343597, 0.001380116}}}, {0, 0, {{0.000343597, 0.001408749}}}};
+  work.bytes_per_token = {16384};
   work.layers = {0, 0, 0, 0};
   return work;
 }
@@ -73,7 +74,7 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
   // Were the 0.1 ms paid by the first alone, the link would not be idle from there on and the end
   // 35.406778 ms: the same as a latency of zero behind a first computation that takes 0.1 ms more.
   PrefillWork first_alone = work;
-  first_alone.before_layers_s = {1e-4, 0};
+  first_alone.ranks[0].embedding_s = 1e-4;
   const Platform immediate = make_platform(one_switch, 2, 1e9, 0);
   const RunResult once =
       Simulation(immediate, prefill_programs(first_alone)).run(in_order(SendOrder::Fifo));

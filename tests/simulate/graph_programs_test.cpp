@@ -12,7 +12,7 @@
 #include "model/record/rank_recording.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
-#include "simulate/model_prefill.h"
+#include "simulate/layer_times.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/near.h"

@@ -12,6 +12,9 @@
 #include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
 #include "roofline/hardware.h"
+#include "simulate/simulation.h"
+#include "simulate/topologies.h"
+#include "tests/model/message_of.h"
 #include "tests/near.h"
 
 using namespace kvcast;
@@ -49,6 +52,16 @@ roofline::Rates counting() {
   r.bytes_per_second.fill({1e30});
   r.on_chip_bytes = 1e30;
   return r;
+}
+
+LayerTimes layer_times(const std::string& model) {
+  return {load_model(catalog(), model), {}, fused, rates_of("a100-80gb", fused)};
+}
+
+RunResult run(const PrefillWork& work, double bytes_per_s, double latency_s) {
+  const auto devices = static_cast<std::uint32_t>(work.ranks.size());
+  const Platform ring = make_platform({TopologyKind::Ring}, devices, bytes_per_s, latency_s);
+  return Simulation(ring, prefill_programs(work)).run();
 }
 
 }  // namespace
@@ -181,4 +194,52 @@ TEST_CASE("simulate: joined keys and values are each read and written once") {
 TEST_CASE("simulate: an encoder-decoder model cannot be read in parts") {
   const Architecture a = load_model(catalog(), "whisper-base");
   CHECK_THROWS_AS(LayerTimes(a, {}, fused, counting()), Error);
+}
+
+TEST_CASE("simulate: one rank takes what one device takes, and sends nothing") {
+  for (const char* model : {"llama-7b", "gemma2-9b", "openelm-1.1b"}) {
+    CAPTURE(model);
+    const LayerTimes times = layer_times(model);
+    for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
+      const RunResult r = run(prefill_work(times, schedule, {3000}), 1, 1);
+      CHECK(r.ttft_s == near(times.total_s(times.of_rank(3000, 3000, true))).epsilon(1e-12));
+      CHECK(r.messages == 0);
+    }
+  }
+}
+
+TEST_CASE("simulate: a model's messages are the cache that the schedules must move") {
+  // Llama 7B keeps 2 * 32 * 4096 fp16 numbers a token. Runahead of 4, 3, 2 parts: 4 + 7 of them;
+  // TSP of 9 tokens: 2 * 9.
+  const LayerTimes times = layer_times("llama-7b");
+  const std::uint64_t token = 2 * 32 * 4096 * 2;
+  CHECK(run(prefill_work(times, Schedule::Kvr, {4, 3, 2}), 1e9, 0).message_bytes == 11 * token);
+  CHECK(run(prefill_work(times, Schedule::Tsp, {4, 3, 2}), 1e9, 0).message_bytes == 18 * token);
+}
+
+TEST_CASE("simulate: ranks that all wait for each other go at the pace of lockstep") {
+  const LayerTimes times = layer_times("llama-7b");
+  const std::vector<std::uint64_t> even{700, 700, 700};
+  const double lockstep = 0.8;
+  const auto ttft_s = [&](Schedule schedule, const std::vector<std::uint64_t>& partition,
+                          double share) {
+    return run(prefill_work(times, schedule, partition, {.lockstep = share}), 1e30, 0).ttft_s;
+  };
+  // The embedding and the head are of one rank, and the head of the one with the last token alone.
+  const PrefillWork work = prefill_work(times, Schedule::Tsp, even);
+  CHECK(work.ranks[0].head_s == 0);
+  CHECK(work.ranks[1].head_s == 0);
+  CHECK(work.ranks[2].head_s > 0);
+  const double once = work.ranks[2].embedding_s + work.ranks[2].head_s;
+  CHECK(ttft_s(Schedule::Tsp, even, lockstep) - once ==
+        near((ttft_s(Schedule::Tsp, even, 1) - once) / lockstep));
+  // In a chain nobody waits for those behind, and alone for nobody.
+  CHECK(ttft_s(Schedule::Kvr, even, lockstep) == ttft_s(Schedule::Kvr, even, 1));
+  CHECK(ttft_s(Schedule::Tsp, {2100}, lockstep) == ttft_s(Schedule::Tsp, {2100}, 1));
+}
+
+TEST_CASE("simulate: a partition with an empty part is refused") {
+  CHECK(message_of([] {
+          prefill_work(layer_times("llama-7b"), Schedule::Kvr, {5, 0});
+        }) == "partition: got a rank without tokens, expected at least 1 for each");
 }

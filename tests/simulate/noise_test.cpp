@@ -18,7 +18,8 @@ namespace {
 Simulation runahead_of_four() {
   PrefillWork work;
   work.partition_tokens = {4, 3, 2, 1};
-  work.kinds = {{{1, 1, 1, 1}, {1, 1, 1, 1}, 10}};
+  work.ranks.assign(4, {0, 0, {{1, 1}}});
+  work.bytes_per_token = {10};
   work.layers.assign(6, 0);
   return {make_platform({TopologyKind::Ring}, 4, 50, 0.01), prefill_programs(work)};
 }

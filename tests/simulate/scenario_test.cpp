@@ -27,8 +27,9 @@ TEST_CASE("simulate: a scenario is read as it is written") {
   CHECK(s.work.send_order == SendOrder::Async);
   CHECK(s.options.send_order == SendOrder::Async);
   CHECK(s.work.partition_tokens == std::vector<std::uint64_t>{512, 512});
-  CHECK(s.work.kinds[0].after_exchange_s == std::vector<double>{0.001380116, 0.001408749});
-  CHECK(s.work.kinds[0].bytes_per_token == 16384);
+  CHECK(s.work.ranks[0].kinds[0].after_exchange_s == 0.001380116);
+  CHECK(s.work.ranks[1].kinds[0].after_exchange_s == 0.001408749);
+  CHECK(s.work.bytes_per_token == std::vector<std::uint64_t>{16384});
   CHECK(s.work.layers.size() == 4);
   CHECK(s.platform.links()[0].bytes_per_s == 1e9);
   CHECK(s.platform.links()[0].latency_s == 5e-5);

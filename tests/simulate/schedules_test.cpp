@@ -19,11 +19,8 @@ namespace {
 PrefillWork work_of(Schedule schedule, std::vector<std::uint64_t> tokens, std::size_t layers) {
   PrefillWork work;
   work.schedule = schedule;
-  LayerWork layer;
-  layer.bytes_per_token = 10;
-  layer.before_exchange_s.assign(tokens.size(), 0.5);
-  layer.after_exchange_s.assign(tokens.size(), 2);
-  work.kinds = {layer};
+  work.bytes_per_token = {10};
+  work.ranks.assign(tokens.size(), {0, 0, {{0.5, 2}}});
   work.layers.assign(layers, 0);
   work.partition_tokens = std::move(tokens);
   return work;
@@ -87,8 +84,8 @@ TEST_CASE("simulate: a step of tsp's all-gather waits for the step before") {
 
 TEST_CASE("simulate: embedding and head stand before and behind the layers") {
   PrefillWork work = work_of(Schedule::Kvr, {4, 3}, 2);
-  work.before_layers_s = {0.25, 0.25};
-  work.after_layers_s = {0, 4};
+  for (RankTimes& rank : work.ranks) rank.embedding_s = 0.25;
+  work.ranks[1].head_s = 4;
   CHECK(run(work, 1e30).finish_s == std::vector<double>{5.25, 9.25});
 }
 
@@ -135,10 +132,8 @@ TEST_CASE("simulate: any all-gather serves tsp, layer after layer") {
 
 TEST_CASE("simulate: layers of different kinds take their own times and bytes") {
   PrefillWork work = work_of(Schedule::Kvr, {4, 3}, 0);
-  LayerWork other = work.kinds[0];
-  other.bytes_per_token = 0;
-  other.after_exchange_s = {1, 1};
-  work.kinds.push_back(other);
+  work.bytes_per_token = {10, 0};
+  for (RankTimes& rank : work.ranks) rank.kinds = {{0.5, 2}, {0.5, 1}};
   work.layers = {0, 1, 0};
   const RunResult r = run(work, 1e30);
   CHECK(r.message_bytes == 2 * 4 * 10);
@@ -157,9 +152,8 @@ TEST_CASE("simulate: impossible schedules are refused") {
   PrefillWork three = work_of(Schedule::Tsp, {3, 1, 1}, 1);
   three.all_gather = AllGather::RecursiveDoubling;
   CHECK(failure(three) == "all-gather by recursive doubling: got 3 ranks, expected a power of two");
-  three.kinds[0].after_exchange_s.pop_back();
-  CHECK(failure(three) ==
-        "compute after the exchange: got 2 entries, expected one for each of the 3 ranks");
+  three.ranks.pop_back();
+  CHECK(failure(three) == "compute times: got 2 entries, expected one for each of the 3 ranks");
 }
 
 }  // namespace
