@@ -22,6 +22,8 @@ class TestFolder {
   TestFolder& operator=(const TestFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const char* name) const { return path_ / name; }
+  /// The path of a file in it, as a command line takes it.
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
   auto num_files() const { return std::distance(std::filesystem::directory_iterator(path_), {}); }
 
  private:

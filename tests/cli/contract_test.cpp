@@ -1,20 +1,9 @@
 // The keys that the command-line contract promises.
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
-#include <nlohmann/json.hpp>
-#include <unistd.h>
-
 #include "tests/cli/program.h"
-#include "tests/near.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::cli {
-
-using nlohmann::json;
 
 TEST_CASE("contract: estimate --json has every key, in base units") {
   const json j = run_json(
@@ -50,10 +39,8 @@ TEST_CASE("contract: model show and hardware show have every key") {
                         "memory_capacity_bytes"});
   CHECK(hardware["peak_flops_per_second"]["fp16"] == 312e12);
   CHECK(hardware["memory_bandwidth_bytes_per_s"] == 2039e9);
-  for (const char* key :
-       {"peak_flops_per_second", "memory_bandwidth_bytes_per_s", "memory_capacity_bytes"}) {
-    CHECK(hardware["sources"].contains(key));
-  }
+  check_keys(hardware["sources"],
+             {"peak_flops_per_second", "memory_bandwidth_bytes_per_s", "memory_capacity_bytes"});
   CHECK(hardware["sources"]["memory_bandwidth_bytes_per_s"]["source"] == "datasheet");
 }
 
@@ -82,82 +69,52 @@ TEST_CASE("contract: reproduce shows a cell that an erratum corrects as an errat
   CHECK(sums["exact_agree"] == 9);
   CHECK(sums["corrected"] == 2);
   CHECK(sums["errata"] == 2);
-  CHECK(j["papers"][0]["exact"] == 9);
-  CHECK(j["papers"][0]["corrected"] == 2);
-  const std::string text = run_program("reproduce kvp-table3").output;
-  CHECK(text.find("  erratum  E10: parameter ratio") != std::string::npos);
+  check_equal(j["papers"][0], sums, {"exact", "corrected"});
+  CHECK(contains(run_well("reproduce kvp-table3").output, "  erratum  E10: parameter ratio"));
   // Rows that are all fitted have no mean error.
   const std::string fitted = run_program("reproduce kvp-section3 --summary").output;
-  CHECK(fitted.find("kvp-section3") != std::string::npos);
-  CHECK(fitted.find('%') == std::string::npos);
+  CHECK(contains(fitted, "kvp-section3"));
+  CHECK_FALSE(contains(fitted, "%"));
 }
 
 TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing else") {
-  const ProgramResult result = run_program("reproduce --csv - slim-table1");
-  CHECK(result.status == 0);
+  const ProgramResult result = run_well("reproduce --csv - slim-table1");
   CHECK(result.output.rfind("table,source,cell,published,ours", 0) == 0);
-  CHECK(std::count(result.output.begin(), result.output.end(), '\n') == 25);
+  CHECK(num_lines(result.output) == 25);
 }
 
-TEST_CASE("contract: reproduce --plot writes its points over neither rows nor published tables") {
-  namespace fs = std::filesystem;
-  const TestFolder folder;
-  const fs::path data = folder / "data";
-  fs::create_directory(data);
-  for (const char* name : {"models", "hardware"}) {
-    fs::create_directory_symlink(fs::path(KVCAST_SOURCE_DIR) / "data" / name, data / name);
-  }
-  fs::copy(fs::path(KVCAST_SOURCE_DIR) / "data" / "published", data / "published");
-  const std::string reproduce = "reproduce kvp-table3 --data " + data.string() + " --plot ";
-  const std::string here = folder.path().string();
-  fs::create_directory(folder / "sub");
-  // The same file by another name: a comparison of texts did not see it.
-  check_refused(reproduce + here + "/cells.svg --csv " + here + "/sub/../cells.csv",
-                "points that go to the file of --csv");
-  check_refused(reproduce + here + "/cells.svg --csv " + here + "/cells-errors.csv",
-                "points that go to the file of --csv");
-  check_refused(reproduce + data.string() + "/published/kvp_prose.svg",
-                "points that go to the file of a published table");
-  CHECK(folder.num_files() == 2);
-  CHECK(run_program(reproduce + here + "/plot.svg --csv " + here + "/cells.csv").status == 0);
-  CHECK(fs::file_size(folder / "plot.csv") > 0);
+TEST_CASE("contract: a prompt beyond the context is answered, with a warning") {
+  const ProgramResult result =
+      run_well("estimate --model llama-7b --hardware a100-80gb --prompt-len 1M --json");
+  CHECK(contains(result.output, "\"fits\": false"));
+  CHECK(contains(result.errors,
+                 "warning: prompt and output of 1048704 tokens is longer than the context of "
+                 "llama-7b (2048 positions)"));
 }
 
-// The rows have standard output to themselves: the other answer was dropped without a word.
-TEST_CASE("contract: --csv - beside another answer on stdout is refused") {
-  const std::string device = "--model pythia-160m --hardware a100-80gb ";
-  for (const std::string request :
-       {"reproduce slim-table1 --json", "reproduce slim-table1 --summary",
-        "reproduce slim-table1 --errata"}) {
-    check_refused(request + " --csv -", request.substr(request.find("--")) + ": what it prints");
-  }
-  check_refused("choose mlkv " + device + "--json --csv -", "expected --csv FILE");
-  check_refused("choose slim " + device + "--json --csv -", "expected --csv FILE");
-  check_refused("choose keep-rate " + device + "--keep 0.5 --json --csv -", "expected --csv FILE");
-  const std::string table = "partition table " + device + "--devices 2 --prompt-len 1k --csv - ";
-  check_refused(table + "--json", "--json: what it prints");
-  check_refused(table + "--verify", "--verify: what it prints");
-  check_refused("sweep " + device + "--json --csv -", "expected --csv FILE");
+TEST_CASE("contract: what does not fit the memory is an answer, with status 0") {
+  CHECK(
+      contains(run_well("estimate --quiet --model llama-3.1-405b --hardware rtx-3060-12gb").output,
+               "does not fit 12 GB"));
 }
 
 TEST_CASE("contract: a sweep warns once for each model beyond its context") {
-  const ProgramResult result = run_program(
-      "sweep --model gpt2,llama-3.1-8b --hardware a100-80gb --prompt-len 512,8k --csv -");
-  CHECK(result.status == 0);
-  CHECK(result.errors.find("warning: prompt and output of 8320 tokens is longer than the context "
-                           "of gpt2 (1024 positions)") != std::string::npos);
-  CHECK(result.errors.find("llama-3.1-8b") == std::string::npos);
+  const ProgramResult result =
+      run_well("sweep --model gpt2,llama-3.1-8b --hardware a100-80gb --prompt-len 512,8k --csv -");
+  CHECK(contains(result.errors,
+                 "warning: prompt and output of 8320 tokens is longer than the context "
+                 "of gpt2 (1024 positions)"));
+  CHECK_FALSE(contains(result.errors, "llama-3.1-8b"));
 }
 
 TEST_CASE("contract: --help goes to stdout with status 0 and starts with examples") {
   for (const char* command : {"", "estimate ", "sweep ", "model ", "hardware ", "reproduce ",
                               "convert ", "convert mlkv ", "choose ", "choose mlkv ", "simulate ",
                               "simulate prefill ", "report ", "man ", "completion "}) {
-    const ProgramResult result = run_program(std::string(command) + "--help");
+    const ProgramResult result = run_well(std::string(command) + "--help");
     CAPTURE(command);
-    CHECK(result.status == 0);
     CHECK(result.errors.empty());
-    CHECK(result.output.find("Examples:") != std::string::npos);
+    CHECK(contains(result.output, "Examples:"));
   }
 }
 
@@ -168,13 +125,11 @@ TEST_CASE("contract: --set changes the model") {
 }
 
 TEST_CASE("contract: model show --graph writes Graphviz") {
-  const std::string path = "/tmp/kvcast_graph_" + std::to_string(::getpid()) + ".dot";
-  REQUIRE(run_program("model show llama-7b --graph " + path).status == 0);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  CHECK(text.str().rfind("digraph", 0) == 0);
-  CHECK(text.str().find("layer 0 to 31 (x32)") != std::string::npos);
-  ::unlink(path.c_str());
+  const TestFolder folder;
+  run_well("model show llama-7b --graph " + folder.file("graph.dot"));
+  const std::string text = contents(folder / "graph.dot");
+  CHECK(text.starts_with("digraph"));
+  CHECK(contains(text, "layer 0 to 31 (x32)"));
 }
 
 }  // namespace kvcast::cli

@@ -1,37 +1,26 @@
 // `convert prune`, `convert kvp`, `validate kvp` and the method kvp.
-#include <filesystem>
-#include <fstream>
 #include <string>
 
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
-#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
-#include "tests/near.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
-
-const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/";
 const std::string pair = "--base " + oracle + "openelm --auxiliary " + oracle + "kvp/auxiliary ";
 
 /// Token ids of OpenELM's tiny vocabulary in a file.
 std::string write_ids(const TestFolder& folder, int count) {
   json ids = json::array();
   for (int i = 0; i < count; ++i) ids.push_back((i * i * 7 + 11 * i + 3) % 67);
-  const fs::path file = folder / "ids.json";
-  std::ofstream(file) << ids;
-  return file.string();
+  write(folder / "ids.json", ids.dump());
+  return folder.file("ids.json");
 }
 
 TEST_CASE("convert prune: --json says which layers are left, and the new checkpoint runs") {
   const TestFolder folder;
-  const std::string out = (folder / "out").string();
+  const std::string out = folder.file("out");
   const json j =
       run_json("convert prune --quiet --json " + oracle + "openelm " + out + " --keep 0.5");
   check_keys(j, {"model", "output", "parameters_before", "parameters_after", "kv_cache_ratio"});
@@ -41,20 +30,16 @@ TEST_CASE("convert prune: --json says which layers are left, and the new checkpo
   CHECK(run_json("model show --json " + out)["parameters"] == j["parameters_after"]);
   const json run = run_json("run --quiet --json --tokens 1,2,3 --output-len 4 --model " + out);
   CHECK(run["generated_tokens"].size() == 4);
-  const std::string again = (folder / "again").string();
-  check_refused("convert prune --quiet " + out + " " + again + " --keep 0", "a layer-pruned model");
-  check_refused("convert prune --quiet " + oracle + "openelm " + again + " --keep 0.6",
-                "--keep: layer pruning: got keep fraction 0.6");
-  check_refused("convert prune --quiet " + oracle + "openelm " + again + " --keep 0,5",
-                "got layer 5, expected indices from 0 to 2");
-  CHECK_FALSE(fs::exists(again));
+  check_refused("convert prune --quiet " + out + " " + folder.file("again") + " --keep 0",
+                "a layer-pruned model");
+  CHECK(folder.num_files() == 1);
 }
 
 TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them") {
   const TestFolder folder;
   const std::string ids = write_ids(folder, 400);
-  const std::string out = (folder / "maps").string();
-  const std::string csv = (folder / "errors.csv").string();
+  const std::string out = folder.file("maps");
+  const std::string csv = folder.file("errors.csv");
   const json j = run_json("convert kvp --quiet --json " + pair + "--fit " + ids + " " + out +
                           " --window 32 --csv " + csv);
   CHECK(j["layer_map"] == json({0, 0, 1}));
@@ -63,15 +48,11 @@ TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them")
   CHECK(j["fitted_tokens"].get<int>() + j["held_out_tokens"].get<int>() == 400);
   CHECK(j["layers"].size() == 3);
   CHECK(j["positions"].size() == 32);
-  std::ifstream lines(csv);
-  std::string header;
-  std::getline(lines, header);
-  CHECK(header == "axis,index,part,l1,r2");
+  CHECK(contents(csv).starts_with("axis,index,part,l1,r2\n"));
   const json run =
       run_json("run --quiet --json --count --tokens 1,2,3,4 --output-len 5 --model " + oracle +
                "openelm --method kvp:auxiliary=" + oracle + "kvp/auxiliary,predictor=" + out);
-  CHECK(run["counted_flops"] == run["analytic_flops"]);
-  CHECK(run["counted_bytes"] == run["analytic_bytes"]);
+  check_counted(run);
   // 4 + 5 slots of 5 heads of 6, keys and values in fp32.
   CHECK(run["kv_cache_bytes"] == 2 * (4 + 5) * 5 * 6 * 4);
 
@@ -84,49 +65,12 @@ TEST_CASE("convert kvp: maps are fitted, errors reported, and a run takes them")
              v["auxiliary"]["z_loss"].get<double>() + v["consistency"].get<double>()));
 }
 
-TEST_CASE("convert kvp: bad input is refused in one line and nothing is written") {
-  const TestFolder folder;
-  const std::string out = (folder / "maps").string();
-  const std::string command = "convert kvp --quiet " + pair + out + " ";
-  check_refused(command, "got no text, expected --fit TEXT, or --identity");
-  check_refused(command + "--identity --fit x", "--identity beside others");
-  check_refused(command + "--fit " + (folder / "none").string(), "--fit: ");
-  check_refused(command + "--fit " + write_ids(folder, 12), "got 12 tokens, expected at least 16");
-  // Half of them; 2 heads of 4 inputs and a bias.
-  check_refused(command + "--fit " + write_ids(folder, 16), "got 8 tokens to fit");
-  check_refused(command + "--fit " + write_ids(folder, 16), "expected at least 9");
-  check_refused(command + "--identity",
-                "got 6 key features in layer 0 of openelm and 8 in layer 0");
-  check_refused(command + "--identity --map paper", "--map: layer map paper");
-  std::ofstream(folder / "map") << "0 1 0";
-  check_refused(command + "--identity --map " + (folder / "map").string(),
-                "indices that do not descend");
-  std::ofstream(folder / "map") << "0 1";
-  check_refused(command + "--identity --map " + (folder / "map").string(),
-                "got 2 indices, expected 3");
-  check_refused(command + "--ridge -1 --fit " + write_ids(folder, 200), "--ridge: got -1");
-  check_refused(command + "--ridge 1e308 --fit " + write_ids(folder, 200),
-                "a penalty beyond all numbers");
-  // Names no flag that was not given.
-  std::ofstream(folder / "text") << "abc";
-  for (const char* name : {"none", "text"}) {
-    const ProgramResult r = run_program(command + "--fit " + (folder / name).string());
-    CAPTURE(r.errors);
-    CHECK(r.errors.find("--fit: text") != std::string::npos);
-    CHECK(r.errors.find("--prompt-file") == std::string::npos);
-    CHECK(r.errors.find("--tokens") == std::string::npos);
-  }
-  CHECK_FALSE(fs::exists(out));
-}
-
 // 9 tokens to fit 9 unknowns of each output, and 9 others, none of them seen, to predict.
 TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line") {
   const TestFolder folder;
-  const fs::path ids = folder / "ids.json";
-  std::ofstream(ids) << "[0,1,2,3,4,5,6,7,8,40,41,42,43,44,45,46,47,48]";
-  const ProgramResult r = run_program("convert kvp --json " + pair + (folder / "maps").string() +
-                                      " --fit " + ids.string());
-  REQUIRE(r.status == 0);
+  write(folder / "ids.json", "[0,1,2,3,4,5,6,7,8,40,41,42,43,44,45,46,47,48]");
+  const ProgramResult r = run_well("convert kvp --json " + pair + folder.file("maps") + " --fit " +
+                                   folder.file("ids.json"));
   std::size_t misfits = 0;
   const json j = json::parse(r.output);
   for (const json& layer : j["layers"]) {
@@ -135,133 +79,58 @@ TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line
     }
   }
   REQUIRE(misfits > 0);
-  const std::string said = "warning: " + std::to_string(misfits) + " of 6 maps predict";
-  const std::size_t at = r.errors.find(said);
-  CAPTURE(r.errors);
-  REQUIRE(at != std::string::npos);
-  CHECK(r.errors.find("warning:", at + 1) == std::string::npos);
+  check_contains(r.errors, {"warning: " + std::to_string(misfits) + " of 6 maps predict"});
+  CHECK(r.errors.find("warning:") == r.errors.rfind("warning:"));
 }
 
 TEST_CASE("convert kvp: plots of errors over layers and positions beside their points") {
   const TestFolder folder;
-  const std::string layers = (folder / "layers.svg").string();
-  const std::string positions = (folder / "positions.png").string();
-  const json j = run_json("convert kvp --quiet --json " + pair + "--fit " + write_ids(folder, 400) +
-                          " " + (folder / "maps").string() + " --window 32 --plot " + layers +
-                          " --plot-positions " + positions);
-  CHECK(fs::file_size(layers) > 0);
-  CHECK(fs::file_size(positions) > 0);
-  const CsvTable by_layer = CsvTable::read(folder / "layers.csv");
-  REQUIRE(by_layer.size() == 2 * 3);  // keys and values of 3 layers
-  CHECK(by_layer.rows()[0].number("l1") == j["layers"][0]["key_l1"].get<double>());
-  const CsvTable by_position = CsvTable::read(folder / "positions.csv");
-  REQUIRE(by_position.size() == 2 * 32);
-  CHECK(by_position.rows()[63].number("l1") == j["positions"][31]["value_l1"].get<double>());
-
-  // The paper's figures 6 and 7 have R2 beside L1.
-  CHECK(fs::file_size(folder / "layers-r2.svg") > 0);
-  CHECK(fs::file_size(folder / "positions-r2.png") > 0);
-  const CsvTable layers_r2 = CsvTable::read(folder / "layers-r2.csv");
-  REQUIRE(layers_r2.size() == 2 * 3);
-  CHECK(layers_r2.rows()[4].number("r2") == j["layers"][1]["value_r2"].get<double>());
-  const CsvTable positions_r2 = CsvTable::read(folder / "positions-r2.csv");
-  REQUIRE(positions_r2.size() == 2 * 32);
-  CHECK(positions_r2.rows()[9].number("r2") == j["positions"][9]["key_r2"].get<double>());
-}
-
-TEST_CASE("convert kvp: an output that cannot be written is seen before anything is fitted") {
-  const TestFolder folder;
-  const fs::path out = folder / "maps";
-  const std::string command = "convert kvp --quiet " + pair + out.string() + " --window 32 --fit " +
-                              write_ids(folder, 400) + " ";
-  const auto files = folder.num_files();
-  check_refused(command + "--plot " + (folder / "layers.txt").string(), "layers.txt");
-  check_refused(command + "--plot-positions " + (folder / "positions").string(), "positions");
-  const std::string plot = "--plot " + (folder / "a.svg").string();
-  check_refused(command + plot + " --csv " + (folder / "a.csv").string(), "another stem");
-  check_refused(command + plot + " --csv " + (folder / "a-r2.csv").string(), "another stem");
-  check_refused(command + plot + " --plot-positions " + (folder / "a.png").string(),
-                "another stem");
-  fs::create_directory(folder / "wide-r2.svg");
-  check_refused(command + "--plot " + (folder / "wide.svg").string(), "wide-r2.svg");
-  fs::remove(folder / "wide-r2.svg");
-  check_refused(command + "--csv " + (folder / "none" / "errors.csv").string(), "errors.csv");
-  check_refused(command + "--csv " + (folder / "errors.csv").string() + " --plot " +
-                    (folder / "none" / "layers.svg").string(),
-                "layers");
-  CHECK(folder.num_files() == files);
+  const json j =
+      run_json("convert kvp --quiet --json " + pair + "--fit " + write_ids(folder, 400) + " " +
+               folder.file("maps") + " --window 32 --plot " + folder.file("layers.svg") +
+               " --plot-positions " + folder.file("positions.png"));
+  const auto check = [&](const std::string& stem, const char* picture, std::size_t size,
+                         std::size_t row, const char* column, const json& expected) {
+    CAPTURE(stem);
+    CHECK(fs::file_size(folder.file(stem + picture)) > 0);
+    const CsvTable points = CsvTable::read(folder.file(stem + ".csv"));
+    REQUIRE(points.size() == size);
+    CHECK(points[row].number(column) == expected);
+  };
+  // Keys and values of 3 layers, of 32 positions. The paper's figures 6 and 7 have R2 beside L1.
+  check("layers", ".svg", 2 * 3, 0, "l1", j["layers"][0]["key_l1"]);
+  check("positions", ".png", 2 * 32, 63, "l1", j["positions"][31]["value_l1"]);
+  check("layers-r2", ".svg", 2 * 3, 4, "r2", j["layers"][1]["value_r2"]);
+  check("positions-r2", ".png", 2 * 32, 9, "r2", j["positions"][9]["key_r2"]);
 }
 
 TEST_CASE("validate kvp: an auxiliary in a folder named lp-0.50 is the model in that folder") {
   const TestFolder folder;
-  fs::copy(fs::path(oracle) / "kvp" / "auxiliary", folder / "lp-0.50");
+  fs::copy(oracle + "kvp/auxiliary", folder / "lp-0.50");
   const std::string rest = " --predictor " + oracle + "kvp/predictor --text " +
                            write_ids(folder, 60) + " --base " + oracle + "openelm";
-  const json expected =
-      run_json("validate kvp --quiet --json --auxiliary " + oracle + "kvp/auxiliary" + rest);
-  const ProgramResult named = run_program("validate kvp --quiet --json --auxiliary lp-0.50" + rest,
-                                          "cd " + folder.path().string() + ";");
-  CAPTURE(named.errors);
-  REQUIRE(named.status == 0);
-  CHECK(json::parse(named.output) == expected);
-  for (const std::string flag : {"--z-loss nan", "--base-weight -1", "--auxiliary-weight inf",
-                                 "--consistency-weight -0.1"}) {
-    check_refused(
-        "validate kvp --quiet --auxiliary " + oracle + "kvp/auxiliary" + rest + " " + flag,
-        "a finite number of at least 0");
-  }
+  const std::string validate = "validate kvp --quiet --json --auxiliary ";
+  CHECK(run_json(validate + "lp-0.50" + rest, "cd " + folder.path().string() + ";") ==
+        run_json(validate + oracle + "kvp/auxiliary" + rest));
 }
 
-TEST_CASE("convert kvp: tokenizers that differ are seen") {
+// Tokenizers that differ are refused: refused_requests.txt.
+TEST_CASE("convert kvp: two models of one tokenizer take a text, and none") {
   const TestFolder folder;
-  const fs::path data = fs::path(KVCAST_SOURCE_DIR) / "tests" / "text" / "data";
-  const fs::path a = folder / "a", b = folder / "b";
-  fs::copy(fs::path(oracle) / "openelm", a);
-  fs::copy(fs::path(oracle) / "openelm", b);
-  const auto tokenizer = [](const char* first, const char* second) {
-    const json vocab{{first, 0}, {second, 1}, {"c", 2}, {"d", 3}};
-    return json{{"version", "1.0"},
-                {"added_tokens", json::array()},
-                {"normalizer", nullptr},
-                {"pre_tokenizer",
-                 {{"type", "ByteLevel"},
-                  {"add_prefix_space", false},
-                  {"trim_offsets", true},
-                  {"use_regex", true}}},
-                {"post_processor", nullptr},
-                {"decoder", {{"type", "ByteLevel"}}},
-                {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}};
-  };
-  std::ofstream(a / "tokenizer.json") << tokenizer("a", "b");
-  std::ofstream(b / "tokenizer.json") << tokenizer("b", "a");
-  std::ofstream(folder / "text") << "abcdabcdabcdabcdabcdabcdabcdabcd";
-  const std::string text = (folder / "text").string();
-  check_refused("convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() +
-                    " --fit " + text + " " + (folder / "maps").string(),
-                "tokenizers that differ: from token 0 on a and b read other ids");
-  // The same letters as ids: equal lists, and other texts.
-  json ids = json::array();
-  for (int i = 0; i < 24; ++i) ids.push_back(i % 4);
-  std::ofstream(folder / "ids.json") << ids;
-  const std::string given = (folder / "ids.json").string() + " " + (folder / "maps").string();
-  check_refused(
-      "convert kvp --quiet --base " + a.string() + " --auxiliary " + b.string() + " --fit " + given,
-      "tokenizers that differ: a and b read the ids as different texts");
-  // Without a text, and with one whose letters both have in the same places, all tokens count.
-  const std::string two = " --base " + a.string() + " --auxiliary " + b.string();
-  const std::string differ =
-      "model b: got a tokenizer that reads token id 0 as another text, expected the tokenizer of "
-      "the base model a";
-  check_refused("convert kvp --quiet --identity" + two + " " + (folder / "maps").string(), differ);
-  std::ofstream(folder / "common") << "cdcdcdcdcdcdcdcdcdcdcdcd";
-  check_refused("convert kvp --quiet" + two + " --fit " + (folder / "common").string() + " " +
-                    (folder / "maps").string(),
-                differ);
-  CHECK_FALSE(fs::exists(folder / "maps"));
-  run_json("convert kvp --quiet --json --identity --base " + a.string() + " --auxiliary " +
-           a.string() + " " + (folder / "same").string());
-  CHECK(run_json("convert kvp --quiet --json --base " + a.string() + " --auxiliary " + a.string() +
-                 " --fit " + text + " " + (folder / "maps").string())["fitted_tokens"] == 16);
+  const fs::path base = folder / "base";
+  fs::copy(oracle + "openelm", base);
+  const char* bytes =
+      R"("type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true)";
+  write(base / "tokenizer.json",
+        fmt::format(R"({{"version": "1.0", "added_tokens": [], "normalizer": null,
+            "post_processor": null, "pre_tokenizer": {{{}}}, "decoder": {{"type": "ByteLevel"}},
+            "model": {{"type": "BPE", "vocab": {{"a": 0, "b": 1, "c": 2, "d": 3}}, "merges": []}}}})",
+                    bytes));
+  write(folder / "text", "abcdabcdabcdabcdabcdabcdabcdabcd");
+  const std::string convert = "convert kvp --quiet --json --base " + base.string() +
+                              " --auxiliary " + base.string() + " " + folder.file("maps");
+  run_json(convert + "1 --identity");
+  CHECK(run_json(convert + "2 --fit " + folder.file("text"))["fitted_tokens"] == 16);
 }
 
 TEST_CASE("estimate: kvp is costed with catalog names and with pruned layers") {
@@ -296,8 +165,6 @@ TEST_CASE("estimate: kvp and specprefill take a helper of a vocabulary padded ot
        {"kvp:auxiliary=qwen2.5-0.5b", "specprefill:speculator=qwen2.5-0.5b,keep=0.3"}) {
     CHECK(run_json(command + method)["ttft_speedup"].get<double>() > 1);
   }
-  check_refused(command + "kvp:auxiliary=llama-3.2-1b",
-                "a vocabulary of 128256, expected the 152064 of qwen2.5-7b");
 }
 
 }  // namespace

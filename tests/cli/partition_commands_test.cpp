@@ -1,19 +1,14 @@
 // `partition search`, `partition table`, `partition lookup`, `choose devices`.
-#include <fstream>
 #include <numeric>
 #include <string>
 
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tests/cli/program.h"
-#include "tests/near.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
-
-using nlohmann::json;
 
 const std::string a100 = " --model llama-7b --hardware a100-80gb ";
 
@@ -35,55 +30,36 @@ TEST_CASE("partition search: the best partition, its ends and its certificate") 
 
 TEST_CASE("partition search: a command of the user's times the partitions") {
   // The first part is best at 60 of 100 tokens.
-  const std::string command =
-      "--objective-command 'echo {partition} | awk -F, \"{print 1+(\\$1-60)^2/1000}\"' ";
-  const json j = run_json("partition search --json --devices 2 --prompt-len 100 " + command + a100);
+  const std::string search = "partition search --json --devices 2 --prompt-len 100" + a100;
+  const json j = run_json(
+      search + "--objective-command 'echo {partition} | awk -F, \"{print 1+(\\$1-60)^2/1000}\"'");
   CHECK(j["partition_tokens"] == json({60, 40}));
   CHECK(j["ttft_s"] == 1);
   CHECK(j["lower_bound_s"].is_null());
-
-  const std::string search = "partition search --devices 2 --prompt-len 100" + a100;
-  check_refused(search + "--objective-command 'echo 1'", "{partition}");
   // As run is told, and as it answers: any even split takes 1 s, others 2.
-  const json run =
-      run_json(search +
-               " --json --objective-command 'echo \\{\\\"ttft_s\\\": $(echo {parts} | awk -F/ "
-               "\"{print 2-(\\$1==\\$2)}\")\\}'");
+  const json run = run_json(search +
+                            "--objective-command 'echo \\{\\\"ttft_s\\\": $(echo {parts} | awk -F/ "
+                            "\"{print 2-(\\$1==\\$2)}\")\\}'");
   CHECK(run["ttft_s"] == 1.0);
-  // The command needs no model; without it one is required.
-  check_refused("partition search --devices 2 --prompt-len 100", "--model is required");
+  // The command needs no model.
   run_json(
       "partition search --json --devices 2 --prompt-len 9 --objective-command "
       "'echo 1 # {partition}'");
-  const auto fails = [&](const std::string& flags, const char* reason) {
-    const ProgramResult r = run_program(search + flags);
-    CAPTURE(r.errors);
-    CHECK(r.status == 1);
-    CHECK(r.output.empty());
-    CHECK(r.errors.find(reason) != std::string::npos);
-  };
-  fails("--objective-command 'echo fast {partition}'", "expected seconds");
-  fails("--objective-command 'exit 3 # {partition}'", "exit status 3");
-  fails("--command-limit-s 0.2 --objective-command 'sleep 9 # {partition}'", "within 0.2 s");
-  fails("--command-limit-s 0.2 --objective-command 'exec >&-; sleep 9 # {partition}'",
-        "within 0.2 s");
 }
 
 TEST_CASE("partition table: kept, looked up between its contexts, refused for another model") {
   const TestFolder folder;
-  const std::string file = (folder / "table.json").string();
-  const std::string csv = (folder / "table.csv").string();
+  const std::string file = folder.file("table.json");
+  const std::string csv = folder.file("table.csv");
   const json table = run_json(
       "partition table -q --json --verify --devices 2,4 --prompt-len 4k..16k:4k --output " + file +
       " --csv " + csv + a100);
   CHECK(table["entries"].size() == 8);
   CHECK(table["verify"]["entries"] == 4);
   CHECK(table["verify"]["worst_loss"] < 0.013);  // what the paper loses at worst
-  std::ifstream rows(csv);
-  std::string header;
-  std::getline(rows, header);
-  CHECK(header.find("context_tokens,devices,partition_tokens,ttft_s") == 0);
-  CHECK(header.find(",kvcast,model,hardware,attention,dtype") != std::string::npos);
+  const std::string rows = contents(csv);
+  CHECK(rows.starts_with("context_tokens,devices,partition_tokens,ttft_s"));
+  CHECK(contains(rows.substr(0, rows.find('\n')), ",kvcast,model,hardware,attention,dtype"));
 
   const std::string lookup = "partition lookup --devices 4 --table " + file;
   const json j = run_json(lookup + " --json --verify --prompt-len 10k" + a100);
@@ -100,17 +76,17 @@ TEST_CASE("partition table: kept, looked up between its contexts, refused for an
   run_json(lookup + " --json --prompt-len 32k --extrapolate");
   run_json(lookup + " --json --prompt-len 8k --model falcon-7b --force");
 
-  json changed = json::parse(std::ifstream(file));
+  json changed = json::parse(contents(file));
   changed["entries"][0]["ttft_s"] = 1.01 * changed["entries"][0]["ttft_s"].get<double>();
-  std::ofstream(file) << changed;
+  write(file, changed.dump());
   check_refused(lookup + " --prompt-len 10k", "make the table again, or --force");
   run_json(lookup + " --json --prompt-len 10k --force");
 
-  std::ofstream(file) << R"({"file": "kvcast partition table", "settings": {}, "entries": [
+  write(file, R"({"file": "kvcast partition table", "settings": {}, "entries": [
     {"context": 9, "partition_tokens": [5, 3], "ttft_s": 1, "even_ttft_s": 1, "lower_bound_s": 1,
-     "evaluations": 1}]})";
+     "evaluations": 1}]})");
   check_refused(lookup + " --prompt-len 9", "8 tokens in all");
-  std::ofstream(file) << "{";
+  write(file, "{");
   check_refused(lookup + " --prompt-len 9", file);
 }
 
@@ -121,13 +97,10 @@ TEST_CASE("partition search, simulate prefill: one node's host takes the same ti
   for (const std::string mode : {"calibrated", "speed-of-light"}) {
     CAPTURE(mode);
     const json found = run_json("partition search" + node + "--mode " + mode);
-    std::string parts;
-    for (const json& tokens : found["partition_tokens"]) {
-      parts += (parts.empty() ? "" : ",") + tokens.dump();
-    }
-    const json simulated =
-        run_json("simulate prefill --schedule kvr --topology chain --link nvlink --partition " +
-                 parts + node + "--mode " + mode);
+    const json simulated = run_json(
+        "simulate prefill --schedule kvr --topology chain --link nvlink --partition " +
+        fmt::format("{}", fmt::join(found["partition_tokens"].get<std::vector<int>>(), ",")) +
+        node + "--mode " + mode);
     CHECK(simulated["ttft_s"].get<double>() == near(found["ttft_s"].get<double>()).epsilon(1e-9));
   }
 }
@@ -149,25 +122,6 @@ TEST_CASE("choose devices: more devices as long as they pay off") {
     CHECK(from["rows"][i]["break_even_prompt_len"] < 16384);
   }
   CHECK_FALSE(fast["rows"][1].contains("break_even_prompt_len"));
-}
-
-TEST_CASE("partition, choose devices: requests that cannot be are refused") {
-  const std::string search = "partition search --prompt-len 1k" + a100;
-  check_refused(search + "--devices 4 --link-gb-per-s 0", "--link-gb-per-s");
-  check_refused(search + "--devices 4 --link-gb-per-s fast", "--link-gb-per-s");
-  check_refused(search + "--devices 4 --link-gb-per-s 1e300", "--link-gb-per-s");
-  check_refused(search + "--devices 4 --link-latency-s -1", "--link-latency-s");
-  check_refused(search + "--devices 0", "--devices");
-  check_refused(search + "--devices 1025", "1024 tokens");
-  check_refused(search + "--devices 4 --send-order fast", "fifo");
-  check_refused(search + "--devices 4 --algorithm gird", "grid");
-  check_refused(search + "--devices 12 --algorithm grid", "at most 9");
-  check_refused("partition search --devices 2 --model whisper-base --hardware a100-80gb",
-                "encoder-decoder");
-  check_refused("partition search --devices 2 --model llama-7b --hardware x86-server-cpu", "link");
-  check_refused("choose devices --min-gain 1" + a100, "--min-gain");
-  check_refused("partition lookup --table /nonexistent.json --devices 2 --prompt-len 1k",
-                "/nonexistent.json");
 }
 
 }  // namespace

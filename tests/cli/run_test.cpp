@@ -1,35 +1,24 @@
 // `kvcast run` on the checkpoints of tests/oracle: what it prints and writes is what transformers
 // computed. That every way of running is right is tested in tests/execute.
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "model/base/json_file.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/execute/relative_difference.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
 using Ids = std::vector<std::uint32_t>;
 using Sequences = std::vector<Ids>;
-
-const fs::path oracle = fs::path(KVCAST_SOURCE_DIR) / "tests/oracle";
-const fs::path smollm = fs::path(KVCAST_SOURCE_DIR) / "weights/smollm2-135m-instruct.gguf";
 
 struct Values {
   DType dtype = DType::FP32;
@@ -57,12 +46,6 @@ std::vector<double> read_doubles(const fs::path& file) {
   return values;
 }
 
-std::string bytes_of(const fs::path& file) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(file, std::ios::binary).rdbuf();
-  return bytes.str();
-}
-
 /// Its prompts as --tokens takes them: "1,2;3,4".
 std::string joined(const Sequences& sequences) {
   std::string text;
@@ -75,7 +58,7 @@ std::string joined(const Sequences& sequences) {
 /// What expected.json says of a case.
 struct Case {
   explicit Case(const std::string& name)
-      : folder(oracle / name), expected(read_json_file(folder / "expected.json")) {}
+      : folder(oracle + name), expected(read_json_file(folder / "expected.json")) {}
   Sequences sequences(const char* key) const { return expected.at(key).get<Sequences>(); }
   std::string run(const std::string& arguments) const {
     return "run --quiet --model " + folder.string() + " " + arguments;
@@ -191,8 +174,7 @@ TEST_CASE("run: counted work equals analytic work for every family and both atte
       CAPTURE(attention);
       const json j =
           run_json(c.run(input + " --count --output-len 4 --json --attention " + attention));
-      CHECK(j["counted_flops"] == j["analytic_flops"]);
-      CHECK(j["counted_bytes"] == j["analytic_bytes"]);
+      check_counted(j);
       CHECK(j["counted_flops"] > 0);
     }
   }
@@ -241,7 +223,7 @@ TEST_CASE("run: one thread and two give the same bytes") {
     const json a = run_json(c.run(arguments + one.string() + " --threads 1"));
     const json b = run_json(c.run(arguments + two.string() + " --threads 2"));
     CHECK(a["generated_tokens"] == b["generated_tokens"]);
-    CHECK(bytes_of(one) == bytes_of(two));
+    CHECK(contents(one) == contents(two));
   }
 }
 
@@ -251,8 +233,7 @@ TEST_CASE("run: without --json the tokens are on stdout, and nothing else") {
   const Sequences greedy = c.sequences("greedy");
   const std::string first = fmt::format("{}\n", fmt::join(greedy[0], ","));
   const std::string second = fmt::format("{}\n", fmt::join(greedy[1], ","));
-  const ProgramResult one = run_program(c.run("--output-len 64 --tokens " + joined({prompts[0]})));
-  CHECK(one.status == 0);
+  const ProgramResult one = run_well(c.run("--output-len 64 --tokens " + joined({prompts[0]})));
   CHECK(one.output == first);
   CHECK(one.errors.empty());
   const ProgramResult both = run_program(c.run("--output-len 64 --tokens " + joined(prompts)));
@@ -265,17 +246,14 @@ TEST_CASE("run: a prompt file of ids, and prefill in chunks, change nothing") {
   const json whole =
       run_json(c.run("--json --output-len 9 --tokens " + joined(c.sequences("prompt"))));
   const fs::path file = folder / "prompt.json";
-  std::ofstream(file) << c.expected["prompt"];
+  write(file, c.expected["prompt"].dump());
   const json j = run_json(c.run("--json --output-len 9 --chunk 5 --prompt-file " + file.string()));
   CHECK(j["generated_tokens"] == whole["generated_tokens"]);
   CHECK(j["prompt_len"] == c.sequences("prompt")[0].size());
 }
 
 TEST_CASE("run: a real model goes on with a text") {
-  if (!fs::exists(smollm)) {
-    MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
-    return;
-  }
+  if (smollm_is_missing()) return;
   const std::string model = "run --quiet --model " + smollm.string() + " ";
   const std::string prompt = "'The capital of France is'";
   const json j = run_json(model + "--json --output-len 3 --prompt " + prompt);
@@ -285,22 +263,19 @@ TEST_CASE("run: a real model goes on with a text") {
 
   const TestFolder folder;
   const fs::path file = folder / "prompt.txt";
-  std::ofstream(file) << "The capital of France is";
+  write(file, "The capital of France is");
   const json from_file = run_json(model + "--json --output-len 3 --prompt-file " + file.string());
   CHECK(from_file["generated_tokens"] == j["generated_tokens"]);
 }
 
 TEST_CASE("run: the same GGUF file and the same folder are models of model show and estimate") {
-  const std::string folder = (oracle / "llama_mha").string();
+  const std::string folder = oracle + "llama_mha";
   CHECK(run_json("model show --json " + folder)["num_hidden_layers"] == 2);
   const std::string estimate = "estimate --quiet --json --hardware a100-80gb --prompt-len 32 ";
   const json e = run_json(estimate + "--model " + folder + " --set num_hidden_layers=4");
   // 4 layers, keys and values of 24 features, fp16, 32 + 128 tokens.
   CHECK(e["kv_cache_bytes"] == 4 * 2 * 24 * 2 * (32 + 128));
-  if (!fs::exists(smollm)) {
-    MESSAGE("skipped: no " << smollm << "; `./run weights` fetches it");
-    return;
-  }
+  if (smollm_is_missing()) return;
   const json m = run_json("model show --json " + smollm.string());
   // 49152 · 576 + 30 · (576 · (576 + 2 · 192 + 576) + 3 · 576 · 1536 + 2 · 576) + 576.
   CHECK(m["parameters"] == 134515008);

@@ -1,33 +1,14 @@
 // The studies in reports/ hold what the program says now: each manifest's commands are run again
 // and their CSVs held against the committed ones. `./run reports` rewrites them all.
-#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
-#include <vector>
 
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
-
-#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
 #include "tests/cli/shell.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
-
-namespace fs = std::filesystem;
-using kvcast::CsvTable;
-
-const fs::path source_folder = KVCAST_SOURCE_DIR;
-
-nlohmann::json manifest_of(const fs::path& study) {
-  return nlohmann::json::parse(std::ifstream(study / "manifest.json"));
-}
 
 /// What a shell prints in the root of the repository, without its line's end.
 std::string shell(const std::string& command) {
@@ -93,7 +74,7 @@ void check_study(const std::string& name) {
   CAPTURE(name);
   const fs::path study = source_folder / "reports/studies" / name;
   REQUIRE(fs::exists(study / "README.md"));
-  const nlohmann::json manifest = manifest_of(study);
+  const json manifest = json::parse(contents(study / "manifest.json"));
   for (const auto& [input, hash] : manifest.at("inputs").items()) {
     CHECK_MESSAGE(hash_of(input) == hash.get<std::string>(),
                   input << " has changed; ./run reports");
@@ -106,9 +87,7 @@ void check_study(const std::string& name) {
     for (const std::string& flag : output_flags) {
       REQUIRE(words.find(flag + "reports/") == std::string::npos);
     }
-    const ProgramResult result = run_program(words, "cd '" KVCAST_SOURCE_DIR "';");
-    CAPTURE(result.errors);
-    REQUIRE(result.status == 0);
+    run_well(words, "cd '" KVCAST_SOURCE_DIR "';");
   }
   std::size_t pictures = 0;
   for (const auto& entry : fs::directory_iterator(folder.path())) {
@@ -117,8 +96,7 @@ void check_study(const std::string& name) {
     if (entry.path().extension() == ".csv") check_same(entry.path(), committed);
     if (entry.path().extension() == ".svg") ++pictures;
     if (entry.path().extension() == ".json") {
-      CHECK(nlohmann::json::parse(std::ifstream(entry.path())) ==
-            nlohmann::json::parse(std::ifstream(committed)));
+      CHECK(json::parse(contents(entry.path())) == json::parse(contents(committed)));
     }
   }
   CHECK(pictures > 0);
@@ -126,31 +104,23 @@ void check_study(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("studies: KV Prediction is what the program says") { check_study("kv-prediction"); }
-TEST_CASE("studies: Slim attention is what the program says") { check_study("slim-attention"); }
-TEST_CASE("studies: SpecPrefill is what the program says") { check_study("speculative-prefill"); }
-TEST_CASE("studies: MLKV is what the program says") { check_study("mlkv"); }
-TEST_CASE("studies: KV-Runahead is what the program says") { check_study("kv-runahead"); }
-TEST_CASE("studies: Llama 7B on an A100 is what the program says") { check_study("llama-7b-a100"); }
-TEST_CASE("studies: public measurements are what the program says") {
-  check_study("public-measurements");
-}
-
-TEST_CASE("studies: forecasts of measured runs are what the program says") {
-  check_study("validation");
-  check_study("llama-bench");
+TEST_CASE("studies: papers, public measurements and forecasts are what the program says") {
+  for (const char* name :
+       {"kv-prediction", "slim-attention", "speculative-prefill", "mlkv", "kv-runahead",
+        "llama-7b-a100", "public-measurements", "validation", "llama-bench"}) {
+    SUBCASE(name) { check_study(name); }
+  }
 }
 
 TEST_CASE("studies: every folder is in the index, and its files are complete") {
-  std::ostringstream index;
-  index << std::ifstream(source_folder / "reports/studies/README.md").rdbuf();
+  const std::string index = contents(source_folder / "reports/studies/README.md");
   std::size_t studies = 0;
   for (const auto& entry : fs::directory_iterator(source_folder / "reports/studies")) {
     if (!entry.is_directory()) continue;
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
     ++studies;
-    CHECK(index.str().find("(" + name + "/README.md)") != std::string::npos);
+    CHECK(contains(index, "(" + name + "/README.md)"));
     CHECK(fs::exists(entry.path() / "README.md"));
     CHECK(fs::exists(entry.path() / "manifest.json"));
   }
