@@ -9,15 +9,19 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
+#include "model/base/words.h"
 #include "roofline/hardware_fields.h"
 
 namespace kvcast::roofline {
 namespace {
 
+constexpr Words<Source, 3> sources = {
+    {{Source::Datasheet, "datasheet"}, {Source::Measured, "measured"}, {Source::Fitted, "fitted"}}};
+
 Source read_source(const JsonObject& o) {
   const std::string text = o.text("source");
-  for (const Source s : {Source::Datasheet, Source::Measured, Source::Fitted}) {
-    if (text == name(s)) return s;
+  for (const auto& [source, word] : sources) {
+    if (text == word) return source;
   }
   o.fail("source", "datasheet, measured or fitted");
 }
@@ -153,15 +157,7 @@ nlohmann::json read_extended(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string_view name(Source source) {
-  switch (source) {
-    case Source::Datasheet: return "datasheet";
-    case Source::Measured: return "measured";
-    case Source::Fitted: return "fitted";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(Source source) { return word_for(source, sources); }
 
 DType Hardware::supported(DType dtype) const {
   if (peak_flops_per_second.contains(dtype)) return dtype;

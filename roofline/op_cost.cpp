@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -119,14 +119,11 @@ bool same_operands(const Graph& graph, const Node& a, const Node& b) {
 }  // namespace
 
 std::string_view name(Bound bound) {
-  switch (bound) {
-    case Bound::Compute: return "compute";
-    case Bound::Memory: return "memory";
-    case Bound::Link: return "link";
-    case Bound::Latency: return "latency";
-  }
-  KVCAST_ASSERT(false);
-  return {};
+  static constexpr Words<Bound, num_bounds> bounds = {{{Bound::Compute, "compute"},
+                                                       {Bound::Memory, "memory"},
+                                                       {Bound::Link, "link"},
+                                                       {Bound::Latency, "latency"}}};
+  return word_for(bound, bounds);
 }
 
 FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
@@ -168,15 +165,6 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
 
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering) {
   return fold_nodes(graph, lowering).groups;
-}
-
-bool operator<(const OpCost& a, const OpCost& b) {
-  const auto fields = [](const OpCost& c) {
-    return std::tie(c.flops, c.bytes, c.rate_class, c.bandwidth_class, c.broadcast.operand_bytes,
-                    c.broadcast.times, c.sharing.operand_bytes, c.sharing.layers,
-                    c.intermediate_bytes, c.length);
-  };
-  return fields(a) < fields(b);
 }
 
 Work total_work(const std::vector<OpGroup>& groups) {

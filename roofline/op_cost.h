@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -23,7 +24,7 @@ std::string_view name(Bound bound);
 struct Broadcast {
   Count operand_bytes;  ///< zero: nothing is repeated
   Count times;
-  bool operator==(const Broadcast&) const = default;
+  std::strong_ordering operator<=>(const Broadcast&) const = default;
 };
 
 /// A cache tensor that several layers of a pass read, such as an encoder's states. When it fits the
@@ -31,7 +32,7 @@ struct Broadcast {
 struct Sharing {
   Count operand_bytes;  ///< that one layer reads of it; zero: each layer reads its own
   std::uint64_t layers = 1;
-  bool operator==(const Sharing&) const = default;
+  std::strong_ordering operator<=>(const Sharing&) const = default;
 };
 
 /// What decides the time of an operator.
@@ -49,7 +50,7 @@ struct OpCost {
   /// attention without a window sees, not of decode steps. Zero: of others, of which nobody
   /// measured how they depend on it.
   Count length;
-  friend bool operator<(const OpCost& a, const OpCost& b);
+  std::strong_ordering operator<=>(const OpCost&) const = default;
 };
 
 /// Results take the place of what they are made of, so half of the bytes that an operator moves lie

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 
 namespace kvcast::roofline {
 namespace {
+
+constexpr Words<Mode, 2> modes = {
+    {{Mode::Calibrated, "calibrated"}, {Mode::SpeedOfLight, "speed-of-light"}}};
 
 /// The factor for `dtype`, or for the other 16-bit dtype, which runs at the same rate.
 const Sourced* factor_for(const std::map<DType, Sourced>& factors, DType dtype) {
@@ -96,18 +100,9 @@ const Sourced* pointer(const std::optional<Sourced>& s) { return s ? &*s : nullp
 
 }  // namespace
 
-std::string_view name(Mode mode) {
-  return mode == Mode::SpeedOfLight ? "speed-of-light" : "calibrated";
-}
+std::string_view name(Mode mode) { return word_for(mode, modes); }
 
-Mode parse_mode(std::string_view word) {
-  std::vector<std::string> names;
-  for (const Mode mode : {Mode::Calibrated, Mode::SpeedOfLight}) {
-    if (word == name(mode)) return mode;
-    names.emplace_back(name(mode));
-  }
-  throw unknown_name("mode", word, names);
-}
+Mode parse_mode(std::string_view word) { return parse_word("mode", word, modes); }
 
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   RateBuilder b(hw, mode);

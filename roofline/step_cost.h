@@ -124,6 +124,9 @@ struct StepPoint {
 
 class StepCost {
  public:
+  /// Any pass of any recording.
+  StepCost(const Graph& graph, const Lowering& lowering, const Rates& rates)
+      : StepCost(fold(graph, lowering), rates) {}
   StepCost(const std::vector<OpGroup>& groups, const Rates& rates)
       : StepCost(std::vector<std::vector<OpGroup>>{groups}, rates) {}
   /// A step in parts, such as those between messages, whose seconds can be had apart.

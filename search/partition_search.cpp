@@ -10,11 +10,17 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 #include "search/partition_bound.h"
 
 namespace kvcast::search {
 namespace {
 
+constexpr Words<PartitionAlgorithm, 4> algorithms = {
+    {{PartitionAlgorithm::Balance, "balance"},
+     {PartitionAlgorithm::Grid, "grid"},
+     {PartitionAlgorithm::Coordinate, "coordinate"},
+     {PartitionAlgorithm::Golden, "golden"}}};
 constexpr std::size_t most_grid_ranks = 9;
 /// An exchange tries P^2 pairs, each in time P, from dozens of starts. Chosen so that a search over
 /// 64 devices ends within seconds, 2.3 % above its bound for Llama 7B at 32k.
@@ -243,25 +249,10 @@ void run(PartitionAlgorithm algorithm, Incumbent& best) {
 
 }  // namespace
 
-std::string_view name(PartitionAlgorithm algorithm) {
-  switch (algorithm) {
-    case PartitionAlgorithm::Balance: return "balance";
-    case PartitionAlgorithm::Grid: return "grid";
-    case PartitionAlgorithm::Coordinate: return "coordinate";
-    case PartitionAlgorithm::Golden: return "golden";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(PartitionAlgorithm algorithm) { return word_for(algorithm, algorithms); }
 
 PartitionAlgorithm parse_partition_algorithm(std::string_view word) {
-  std::vector<std::string> names;
-  for (const auto algorithm : {PartitionAlgorithm::Balance, PartitionAlgorithm::Grid,
-                               PartitionAlgorithm::Coordinate, PartitionAlgorithm::Golden}) {
-    if (word == name(algorithm)) return algorithm;
-    names.emplace_back(name(algorithm));
-  }
-  throw unknown_name("algorithm", word, names);
+  return parse_word("algorithm", word, algorithms);
 }
 
 std::uint64_t first_stride(std::uint64_t prompt_len) {

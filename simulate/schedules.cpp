@@ -1,6 +1,5 @@
 #include "simulate/schedules.h"
 
-#include <array>
 #include <bit>
 #include <string>
 #include <utility>
@@ -9,19 +8,15 @@
 
 #include "model/base/error.h"
 #include "model/base/units.h"
+#include "model/base/words.h"
 
 namespace kvcast::simulate {
 namespace {
 
-template <typename Enum, std::size_t N>
-Enum parse_word(const char* kind, std::string_view word, const std::array<Enum, N>& values) {
-  std::vector<std::string> names;
-  for (const Enum value : values) {
-    if (word == name(value)) return value;
-    names.emplace_back(name(value));
-  }
-  throw unknown_name(kind, word, names);
-}
+constexpr Words<Schedule, 2> schedules = {{{Schedule::Kvr, "kvr"}, {Schedule::Tsp, "tsp"}}};
+constexpr Words<AllGather, 3> all_gathers = {{{AllGather::Ring, "ring"},
+                                              {AllGather::RecursiveDoubling, "recursive-doubling"},
+                                              {AllGather::Direct, "direct"}}};
 
 enum Label : std::uint32_t { before_exchange, after_exchange, before_layers, after_layers };
 
@@ -144,32 +139,14 @@ void append_direct(const std::vector<std::uint64_t>& bytes, bool block, std::uin
 
 }  // namespace
 
-std::string_view name(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::Kvr: return "kvr";
-    case Schedule::Tsp: return "tsp";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(Schedule schedule) { return word_for(schedule, schedules); }
 
-Schedule parse_schedule(std::string_view word) {
-  return parse_word("schedule", word, std::array{Schedule::Kvr, Schedule::Tsp});
-}
+Schedule parse_schedule(std::string_view word) { return parse_word("schedule", word, schedules); }
 
-std::string_view name(AllGather kind) {
-  switch (kind) {
-    case AllGather::Ring: return "ring";
-    case AllGather::RecursiveDoubling: return "recursive-doubling";
-    case AllGather::Direct: return "direct";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(AllGather kind) { return word_for(kind, all_gathers); }
 
 AllGather parse_all_gather(std::string_view word) {
-  return parse_word("all-gather", word,
-                    std::array{AllGather::Ring, AllGather::RecursiveDoubling, AllGather::Direct});
+  return parse_word("all-gather", word, all_gathers);
 }
 
 std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,

@@ -1,7 +1,6 @@
 #include "simulate/simulation.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -10,12 +9,14 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 #include "simulate/event_loop.h"
 
 namespace kvcast::simulate {
 namespace {
 
-constexpr std::array send_orders = {SendOrder::Async, SendOrder::Block, SendOrder::Fifo};
+constexpr Words<SendOrder, 3> send_orders = {
+    {{SendOrder::Async, "async"}, {SendOrder::Block, "block"}, {SendOrder::Fifo, "fifo"}}};
 constexpr std::size_t max_steps = std::size_t{1} << 28;
 
 [[noreturn]] void fail_step(std::size_t rank, std::size_t step, const std::string& found,
@@ -31,23 +32,10 @@ void check_peer(std::size_t rank, std::size_t step, std::uint32_t peer, std::siz
 
 }  // namespace
 
-std::string_view name(SendOrder order) {
-  switch (order) {
-    case SendOrder::Async: return "async";
-    case SendOrder::Block: return "block";
-    case SendOrder::Fifo: return "fifo";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(SendOrder order) { return word_for(order, send_orders); }
 
 SendOrder parse_send_order(std::string_view word) {
-  std::vector<std::string> names;
-  for (const SendOrder order : send_orders) {
-    if (word == name(order)) return order;
-    names.emplace_back(name(order));
-  }
-  throw unknown_name("send order", word, names);
+  return parse_word("send order", word, send_orders);
 }
 
 Simulation::Simulation(Platform platform, const Programs& programs)

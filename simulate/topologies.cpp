@@ -1,7 +1,6 @@
 #include "simulate/topologies.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -10,20 +9,17 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 
 namespace kvcast::simulate {
 namespace {
 
-struct TopologyName {
-  TopologyKind kind;
-  std::string_view name;
-};
-
-constexpr std::array topology_names = {
-    TopologyName{TopologyKind::Ring, "ring"},     TopologyName{TopologyKind::Chain, "chain"},
-    TopologyName{TopologyKind::Switch, "switch"}, TopologyName{TopologyKind::Crossbar, "crossbar"},
-    TopologyName{TopologyKind::Pcie, "pcie"},     TopologyName{TopologyKind::FatTree, "fat-tree"},
-};
+constexpr Words<TopologyKind, 6> topologies = {{{TopologyKind::Ring, "ring"},
+                                                {TopologyKind::Chain, "chain"},
+                                                {TopologyKind::Switch, "switch"},
+                                                {TopologyKind::Crossbar, "crossbar"},
+                                                {TopologyKind::Pcie, "pcie"},
+                                                {TopologyKind::FatTree, "fat-tree"}}};
 
 /// A platform in the making, all of whose links are alike unless said otherwise.
 class Wiring {
@@ -95,32 +91,21 @@ void set_option(std::string_view option, Topology& t) {
 
 Topology parse_topology(std::string_view text) {
   const std::string_view name = text.substr(0, text.find(':'));
-  std::vector<std::string> names;
-  for (const TopologyName& t : topology_names) {
-    names.emplace_back(t.name);
-    if (t.name != name) continue;
-    Topology topology{t.kind};
-    if (name.size() == text.size()) return topology;
-    const bool grouped = t.kind == TopologyKind::Pcie || t.kind == TopologyKind::FatTree;
-    std::string_view options = text.substr(name.size() + 1);
-    if (!grouped) {
-      throw Error(std::string(text) + ": the topology " + std::string(name) + " takes no options");
-    }
-    while (true) {
-      const std::size_t comma = options.find(',');
-      set_option(options.substr(0, comma), topology);
-      if (comma == std::string_view::npos) return topology;
-      options = options.substr(comma + 1);
-    }
+  Topology t{parse_word("topology", name, topologies)};
+  if (name.size() == text.size()) return t;
+  if (t.kind != TopologyKind::Pcie && t.kind != TopologyKind::FatTree) {
+    throw Error(std::string(text) + ": the topology " + std::string(name) + " takes no options");
   }
-  throw unknown_name("topology", name, names);
+  for (std::string_view options = text.substr(name.size() + 1);;) {
+    const std::size_t comma = options.find(',');
+    set_option(options.substr(0, comma), t);
+    if (comma == std::string_view::npos) return t;
+    options = options.substr(comma + 1);
+  }
 }
 
 std::string to_string(const Topology& t) {
-  std::string text;
-  for (const TopologyName& n : topology_names) {
-    if (n.kind == t.kind) text = n.name;
-  }
+  std::string text(word_for(t.kind, topologies));
   if (t.kind == TopologyKind::Pcie) text += fmt::format(":group={}", t.group);
   if (t.kind == TopologyKind::FatTree) {
     text += fmt::format(":group={},oversubscription={}", t.group, t.oversubscription);
