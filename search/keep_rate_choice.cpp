@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "search/last_that.h"
 
 namespace kvcast::search {
 namespace {
@@ -41,21 +42,11 @@ std::optional<KeepRate> largest_keep_rate(const KeepRateRequest& request, double
   if (!(target_speedup > 0) || std::isinf(target_speedup)) {
     throw Error("a target speed-up", fmt::format("{}", target_speedup), "a finite number above 0");
   }
-  std::uint64_t low = 1;  // enough, once it is known to be
-  KeepRate best = keep_rate(request, share(low));
-  if (best.ttft_speedup < target_speedup) return {};
-  std::uint64_t high = steps + 1;  // too much
-  while (high - low > 1) {
-    const std::uint64_t middle = low + (high - low) / 2;
-    const KeepRate rate = keep_rate(request, share(middle));
-    if (rate.ttft_speedup >= target_speedup) {
-      low = middle;
-      best = rate;
-    } else {
-      high = middle;
-    }
-  }
-  return best;
+  const std::uint64_t largest = last_that(1, steps, [&](std::uint64_t step) {
+    return keep_rate(request, share(step)).ttft_speedup >= target_speedup;
+  });
+  if (largest == 0) return {};
+  return keep_rate(request, share(largest));
 }
 
 }  // namespace kvcast::search

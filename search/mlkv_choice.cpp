@@ -7,6 +7,7 @@
 
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "search/last_that.h"
 
 namespace kvcast::search {
 namespace {
@@ -15,9 +16,9 @@ using roofline::DesignPoint;
 using roofline::Estimate;
 using roofline::Estimator;
 
-constexpr std::uint64_t most_heads =
-    4096;  ///< in a layer; no model is near it, a file may claim it
-constexpr std::uint64_t most_sequences = std::uint64_t{1} << 30;
+/// In a layer; no model is near it, a file may claim it.
+constexpr std::uint64_t most_heads = 4096;
+constexpr std::uint64_t most_sequences = (std::uint64_t{1} << 30) - 1;
 
 /// For memory alone, which is the same on every device: one that runs every dtype.
 roofline::Hardware any_device(double memory_bytes) {
@@ -40,17 +41,9 @@ double peak_memory(const Estimator& estimator, const DesignPoint& point) {
 
 /// The largest batch within the budget: memory grows with the batch.
 std::uint64_t largest_batch(const Estimator& estimator, std::uint64_t kv_len, double budget) {
-  const auto fits = [&](std::uint64_t batch) {
+  return last_that(1, most_sequences, [&](std::uint64_t batch) {
     return peak_memory(estimator, point_of(batch, kv_len)) <= budget;
-  };
-  if (!fits(1)) return 0;
-  std::uint64_t low = 1;
-  std::uint64_t high = most_sequences;
-  while (low + 1 < high) {
-    const std::uint64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  });
 }
 
 std::vector<std::uint64_t> divisors(std::uint64_t number) {

@@ -6,27 +6,12 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "search/last_that.h"
 
 namespace kvcast::search {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
-
-/// The largest value in [low, high] that `holds`, which is true up to it; low - 1 if none.
-template <typename Holds>
-std::uint64_t last_that(std::uint64_t low, std::uint64_t high, const Holds& holds) {
-  if (low <= high && holds(high)) return high;
-  std::uint64_t below = low - 1;
-  while (below < high) {
-    const std::uint64_t middle = below + (high - below + 1) / 2;
-    if (holds(middle)) {
-      below = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return below;
-}
 
 /// Cuts off what leaves no token for another part.
 void leave_room(BoundaryRanges& r) {

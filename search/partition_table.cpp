@@ -1,18 +1,16 @@
 #include "search/partition_table.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <mutex>
 #include <numeric>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
+#include "simulate/parallel_for.h"
 
 namespace kvcast::search {
 namespace {
@@ -63,31 +61,15 @@ std::vector<TableEntry> search_table(const Runahead& runahead,
     for (const std::uint64_t prompt_len : prompt_lens) tasks.push_back({prompt_len, ranks});
   }
   std::vector<TableEntry> entries(tasks.size());
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;  // of the two below
+  std::mutex mutex;  // of `done`
   std::size_t done = 0;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      for (std::size_t i = next++; i < tasks.size(); i = next++) {
-        entries[i] = {tasks[i].prompt_len,
-                      search_partition(runahead, tasks[i].prompt_len, tasks[i].ranks, algorithm)};
-        const std::lock_guard lock(mutex);
-        ++done;
-        if (on_progress) on_progress(done);
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-      next = tasks.size();
-    }
-  };
-  std::vector<std::thread> workers;
-  const std::size_t most = std::min(std::max<std::size_t>(threads, 1), tasks.size());
-  for (std::size_t i = 1; i < most; ++i) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
-  if (failure) std::rethrow_exception(failure);
+  simulate::parallel_for(tasks.size(), threads, [&](std::size_t i) {
+    entries[i] = {tasks[i].prompt_len,
+                  search_partition(runahead, tasks[i].prompt_len, tasks[i].ranks, algorithm)};
+    const std::lock_guard lock(mutex);
+    ++done;
+    if (on_progress) on_progress(done);
+  });
   std::sort(entries.begin(), entries.end(), before);
   return entries;
 }

@@ -28,8 +28,9 @@ struct PartitionTable {
   std::vector<TableEntry> entries;  ///< by number of ranks, then by prompt_len
 };
 
-/// Searches all pairs with `threads` threads; the table does not depend on how many. `on_progress`
-/// is called with the entries done, one call at a time. Throws Error as search_partition does.
+/// Searches all pairs with `threads` threads (0: all of the machine); the table does not depend on
+/// how many. `on_progress` is called with the entries done, one call at a time. Throws Error as
+/// search_partition does.
 std::vector<TableEntry> search_table(const Runahead& runahead,
                                      std::span<const std::uint64_t> prompt_lens,
                                      std::span<const std::size_t> rank_counts,

@@ -60,7 +60,7 @@ EventLoop::EventLoop(const Simulation& simulation, const RunOptions& options,
   for (std::size_t p = 0; p < ranks_.size(); ++p) {
     ranks_[p].step = simulation.first_step_[p];
     ranks_[p].end = simulation.first_step_[p + 1];
-    ranks_[p].issued = ranks_[p].next = simulation.first_message_[p];
+    ranks_[p].next = simulation.first_message_[p];
     ranks_[p].awaited = nothing;
     if (compute_factors.empty()) continue;
     ranks_[p].factor = compute_factors[p];
@@ -151,10 +151,8 @@ void EventLoop::handle(std::uint32_t event) {
     deliver(event - first_flow_);
   } else {
     const std::uint32_t flow = event - first_flow_;
-    const std::uint32_t m = transfers_[flow].message;
-    const Message& message =
-        is_background(m) ? background_[m - num_messages_] : simulation_.messages_[m];
-    network_->begin(flow, hops(routes_[message.route]), static_cast<double>(message.bytes), now_);
+    const Message& m = message(transfers_[flow].message);
+    network_->begin(flow, hops(routes_[m.route]), static_cast<double>(m.bytes), now_);
   }
 }
 
@@ -177,7 +175,6 @@ void EventLoop::advance(std::uint32_t rank) {
       case Kind::Send:
         if (p.outstanding++ == 0) p.sends_since = now_;
         ++in_flight_;
-        p.issued = step.message + 1;
         if (fifo_ && p.outstanding > 1) break;
         p.next = step.message + 1;
         start(step.message);
@@ -217,9 +214,7 @@ void EventLoop::resume(std::uint32_t rank) {
 }
 
 void EventLoop::start(std::uint32_t m) {
-  const Message& message =
-      is_background(m) ? background_[m - num_messages_] : simulation_.messages_[m];
-  const Route& route = routes_[message.route];
+  const Route& route = routes_[message(m).route];
   const std::uint32_t flow = network_->reserve();
   if (flow >= transfers_.size()) transfers_.resize(flow + 1);
   transfers_[flow] = {m, now_};
@@ -231,25 +226,25 @@ void EventLoop::deliver(std::uint32_t flow) {
   const auto [m, begin_s] = transfers_[flow];
   network_->end(flow, now_);
   const bool background = is_background(m);
-  const Message& message = background ? background_[m - num_messages_] : simulation_.messages_[m];
+  const Message& delivered = message(m);
   if (record_) {
     result_.intervals.push_back({background ? IntervalKind::Background : IntervalKind::Transfer,
-                                 message.sender, message.receiver, message.tag, begin_s, now_,
-                                 message.bytes});
+                                 delivered.sender, delivered.receiver, delivered.tag, begin_s, now_,
+                                 delivered.bytes});
   }
   if (background) return;
   delivered_[m] = 1;
   --in_flight_;
   ++result_.messages;
-  result_.message_bytes += message.bytes;
-  Rank& sender = ranks_[message.sender];
+  result_.message_bytes += delivered.bytes;
+  Rank& sender = ranks_[delivered.sender];
   if (--sender.outstanding == 0) {
-    result_.ranks[message.sender].transfer_s += now_ - sender.sends_since;
-    if (sender.awaited == all_sends) resume(message.sender);
+    result_.ranks[delivered.sender].transfer_s += now_ - sender.sends_since;
+    if (sender.awaited == all_sends) resume(delivered.sender);
   } else if (fifo_) {
     start(sender.next++);
   }
-  if (ranks_[message.receiver].awaited == m) resume(message.receiver);
+  if (ranks_[delivered.receiver].awaited == m) resume(delivered.receiver);
 }
 
 void EventLoop::start_background() {

@@ -30,7 +30,6 @@ class EventLoop : private FairNetwork::Listener {
   struct Rank {
     std::uint32_t step = 0;
     std::uint32_t end = 0;
-    std::uint32_t issued = 0;       ///< the message after the last one sent
     std::uint32_t next = 0;         ///< fifo: the first message that has not left yet
     std::uint32_t outstanding = 0;  ///< messages sent and not delivered
     std::uint32_t awaited = 0;      ///< a message, all_sends or nothing
@@ -56,6 +55,9 @@ class EventLoop : private FairNetwork::Listener {
   [[noreturn]] void fail_deadlock() const;
   void rate_changed(std::uint32_t flow, double now, double bytes_per_s) override;
   bool is_background(std::uint32_t message) const { return message >= num_messages_; }
+  const Message& message(std::uint32_t m) const {
+    return is_background(m) ? background_[m - num_messages_] : simulation_.messages_[m];
+  }
   std::span<const std::uint32_t> hops(const Route& r) const {
     return {hops_.data() + r.first_hop, r.num_hops};
   }

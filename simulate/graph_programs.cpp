@@ -83,8 +83,8 @@ Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowerin
       const Node& node = graph.nodes()[i];
       // The n-th send to a rank is for its n-th receive from the sender: one tag for all.
       if (const auto* send = std::get_if<kvcast::Send>(&node.op)) {
-        player.message(
-            Send{peer(send->rank, ranks.size()), 0, graph.tensor(node.output()).bytes().at(values)});
+        player.message(Send{peer(send->rank, ranks.size()), 0,
+                            graph.tensor(node.output()).bytes().at(values)});
         if (block) player.message(WaitSend{});
       } else if (const auto* receive = std::get_if<kvcast::Receive>(&node.op)) {
         player.message(Receive{peer(receive->rank, ranks.size()), 0});

@@ -1,19 +1,17 @@
 #include "simulate/noise.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cmath>
-#include <exception>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "model/base/order_statistics.h"
+#include "simulate/parallel_for.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -144,32 +142,11 @@ NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, con
   RunOptions unrecorded = quiet;
   unrecorded.record = false;
   const double makespan_s = simulation.run(unrecorded).makespan_s;
-  std::atomic<std::uint64_t> next = 0;
-  const auto work = [&] {
-    for (std::uint64_t trial = next++; trial < spec.trials; trial = next++) {
-      result.ttft_s[trial] =
-          simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
-              .ttft_s;
-    }
-  };
-  if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
-  threads = static_cast<unsigned>(std::min<std::uint64_t>(threads, spec.trials));
-  std::vector<std::exception_ptr> failures(threads);
-  std::vector<std::thread> team;
-  for (unsigned t = 0; t < threads; ++t) {
-    team.emplace_back([&, t] {
-      try {
-        work();
-      } catch (...) {
-        failures[t] = std::current_exception();
-        next = spec.trials;
-      }
-    });
-  }
-  for (std::thread& thread : team) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  parallel_for(spec.trials, threads, [&](std::size_t trial) {
+    result.ttft_s[trial] =
+        simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
+            .ttft_s;
+  });
   double sum = 0;
   for (const double s : result.ttft_s) sum += s;
   const auto n = static_cast<double>(spec.trials);
