@@ -8,7 +8,7 @@
 
 #include "model/base/error.h"
 #include "tests/near.h"
-#include "tests/roofline/a100_configuration.h"
+#include "tests/roofline/test_models.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;

@@ -10,10 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/families/config_reader.h"
-#include "model/io/weights/catalog.h"
 #include "roofline/hardware.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -23,37 +22,15 @@ namespace {
 
 using U = std::uint64_t;
 
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-constexpr Lowering fused{};
-constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
-
-Architecture tiny(const std::string& patch = "{}") {
-  json config = json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20})");
-  config.merge_patch(json::parse(patch));
-  return read_config(config, "tiny", "tiny.json");
-}
-
 Architecture tiny_t5() {
   return read_config(json::parse(R"({"model_type": "t5", "d_model": 42, "vocab_size": 51,
     "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})"),
                      "tiny-t5", "t5.json");
 }
 
-/// Every rate class at `flops` FLOP/s, every bandwidth class at `bytes` bytes/s.
 Rates rates(double flops, double bytes, double latency = 0, double host_latency = 0) {
-  Rates r;
-  r.flops_per_second.fill({flops});
-  r.bytes_per_second.fill({bytes});
-  r.operator_latency = {latency};
+  Rates r = flat_rates(flops, bytes, latency);
   r.host_operator_latency = {host_latency};
-  r.on_chip_bytes = 1e18;
-  r.memory_capacity_bytes = 1e18;
   return r;
 }
 

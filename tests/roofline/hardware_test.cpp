@@ -11,6 +11,7 @@
 
 #include "model/base/error.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
@@ -18,11 +19,6 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 // A device of round numbers with every kind of entry.
 const json valid = json::parse(R"({

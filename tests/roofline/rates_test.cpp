@@ -1,6 +1,7 @@
 #include "roofline/rates.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,41 +115,39 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
   }
 }
 
-TEST_CASE("rates: eager element-wise operators have a latency of their own where it was measured") {
-  Hardware hw = toy();
-  CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated)
-            .latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{3});
-  hw.elementwise_latency = measured(2);
-  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
-    const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
-    const bool eager = kernels == Kernels::Eager;
-    CHECK(r.latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{eager ? 2.0 : 3.0});
-    CHECK(r.latency(RateClass::Vector, BandwidthClass::Memory) == Seconds{3});
-    CHECK(r.latency(RateClass::Vector, BandwidthClass::Softmax) == Seconds{3});
-    const auto used = std::count_if(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
-      return f.name == "elementwise_latency" && f.peak == 2;
-    });
-    CHECK(used == (eager ? 1 : 0));
-    CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
-              .latency(RateClass::Vector, BandwidthClass::Elementwise) == Seconds{0});
-  }
-}
-
-TEST_CASE("rates: products with weights have a latency of their own where it was measured") {
-  Hardware hw = toy();
-  CHECK(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated)
-            .latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{3});
-  hw.product_latency = measured(5);
-  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
-    const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
-    CHECK(r.latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{5});
-    CHECK(r.latency(RateClass::Vector, BandwidthClass::Memory) == Seconds{3});
-    CHECK(r.latency(RateClass::BatchedMatrix, BandwidthClass::Memory) == Seconds{3});
-    CHECK(std::any_of(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
-      return f.name == "product_latency" && f.peak == 5 && f.source == "measured";
-    }));
-    CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
-              .latency(RateClass::Matrix, BandwidthClass::Memory) == Seconds{0});
+TEST_CASE("rates: operators have a latency of their own where it was measured") {
+  struct Case {
+    const char* name;
+    std::optional<Sourced> Hardware::*field;
+    RateClass rate_class;
+    BandwidthClass bandwidth_class;
+    bool fused;  ///< in fused kernels too
+  };
+  for (const Case& c : {Case{"elementwise_latency", &Hardware::elementwise_latency,
+                             RateClass::Vector, BandwidthClass::Elementwise, false},
+                        Case{"product_latency", &Hardware::product_latency, RateClass::Matrix,
+                             BandwidthClass::Memory, true}}) {
+    CAPTURE(c.name);
+    Hardware hw = toy();
+    CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated)
+              .latency(c.rate_class, c.bandwidth_class) == Seconds{3});
+    hw.*c.field = measured(2);
+    for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+      const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
+      const bool has_own = c.fused || kernels == Kernels::Eager;
+      CHECK(r.latency(c.rate_class, c.bandwidth_class) == Seconds{has_own ? 2.0 : 3.0});
+      for (const auto& [others, at] :
+           {std::pair(RateClass::Vector, BandwidthClass::Memory),
+            std::pair(RateClass::Vector, BandwidthClass::Softmax),
+            std::pair(RateClass::BatchedMatrix, BandwidthClass::Memory)}) {
+        CHECK(r.latency(others, at) == Seconds{3});
+      }
+      CHECK(std::any_of(r.factors.begin(), r.factors.end(), [&](const UsedFactor& f) {
+              return f.name == c.name && f.peak == 2 && f.source == "measured";
+            }) == has_own);
+      CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
+                .latency(c.rate_class, c.bandwidth_class) == Seconds{0});
+    }
   }
 }
 

@@ -4,15 +4,13 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
-#include "model/families/config_reader.h"
 #include "model/record/recording.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
-using nlohmann::json;
 
 namespace {
 
@@ -33,14 +31,6 @@ StepPoint block(const Symbols& symbols) {
   return p;
 }
 
-Recording tiny(const Lowering& lowering) {
-  return record(read_config(json::parse(R"({"model_type": "gemma2", "hidden_size": 48,
-    "vocab_size": 51, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20, "sliding_window": 100})"),
-                            "tiny", "tiny.json"),
-                {}, lowering);
-}
-
 Rates rates(double on_chip) {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
@@ -54,8 +44,6 @@ Rates rates(double on_chip) {
   r.on_chip_bytes = on_chip;
   return r;
 }
-
-constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
 
 }  // namespace
 
@@ -93,7 +81,8 @@ TEST_CASE("step_cost: the time of a pass is the sum of its operators' times") {
   // A chip of 1 GB keeps every repeated operand and intermediate, one of 500 bytes loses some.
   for (const Lowering& lowering : {eager, Lowering{}}) {
     for (const double on_chip : {1e9, 500.0}) {
-      const Recording r = tiny(lowering);
+      const Recording r =
+          record(tiny(R"({"model_type": "gemma2", "sliding_window": 100})"), {}, lowering);
       Rates rate = rates(on_chip);
       rate.on_chip_bytes_per_second = {BytesPerSecond{1000}};
       const RateCurve curve({{3, 0.3}, {40, 0.9}, {90, 0.7}}, 0.5);
@@ -102,7 +91,7 @@ TEST_CASE("step_cost: the time of a pass is the sum of its operators' times") {
       rate.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Product)] = curve;
       for (const Graph* graph : {&r.prefill(), &r.decode()}) {
         const std::vector<OpGroup> groups = fold(*graph, lowering);
-        const StepCost step(groups, rate);
+        const StepCost step(*graph, lowering, rate);
         CHECK(step.num_operators() == static_cast<double>(graph->nodes().size()));
         StepPoint p = block(r.symbols);
         const StepTotals at = step.at(p);
@@ -141,12 +130,8 @@ TEST_CASE("step_cost: the mean over a range is the mean of its steps, when a roo
   g.work.flops = 3 * kv;
   g.work.read[0] = kv + 100;
   g.count = 2;
-  Rates rate;
-  rate.flops_per_second.fill({1});
-  rate.bytes_per_second.fill({1});
+  Rates rate = flat_rates(1, 1, 0.25);
   rate.exposed = 0.125;
-  rate.operator_latency = {0.25};
-  rate.on_chip_bytes = 1e18;
   const StepCost step({g}, rate);
   const std::uint64_t stretch = 3;  // up to 3 · 64 = 192 steps
   StepPoint first;

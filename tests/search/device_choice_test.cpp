@@ -2,31 +2,12 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/weights/catalog.h"
-#include "roofline/hardware.h"
 #include "search/chain_links.h"
+#include "tests/search/parallel_models.h"
 
 namespace kvcast::search {
-namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-simulate::LayerTimes times_of(const std::string& model) {
-  const roofline::Hardware a100 = roofline::load_hardware(catalog(), "a100-80gb");
-  const Lowering fused{};
-  return {load_model(catalog(), model),
-          {},
-          fused,
-          roofline::make_rates(a100, fused, roofline::Mode::Calibrated)};
-}
-
-}  // namespace
-
 TEST_CASE("choose devices: at the break-even a doubling saves what is asked for, short of it not") {
-  const simulate::LayerTimes times = times_of("openelm-1.1b");
+  const simulate::LayerTimes times = layer_times("openelm-1.1b", fused);
   constexpr double gain = 0.1;
   constexpr std::uint64_t prompt_len = 4096;
   const ChainLink link{.bytes_per_s = 20e9, .latency_s = 1e-5};

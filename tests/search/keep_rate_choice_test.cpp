@@ -2,19 +2,16 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/weights/catalog.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::search {
 namespace {
 
 KeepRateRequest request_for(const std::string& base, const std::string& speculator) {
-  const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   KeepRateRequest r;
-  r.configuration.architecture = load_model(catalog, base);
-  r.configuration.hardware = roofline::load_hardware(catalog, "h200");
-  r.configuration.find_model = [catalog](const std::string& name) {
-    return load_model(catalog, name);
-  };
+  r.configuration.architecture = load_model(catalog(), base);
+  r.configuration.hardware = roofline::load_hardware(catalog(), "h200");
+  r.configuration.find_model = [](const std::string& name) { return load_model(catalog(), name); };
   r.method = {"specprefill", {{"speculator", speculator}, {"lookahead", "1"}}};
   r.point = {.batch = 1, .prompt_len = 16384, .output_len = 1};
   return r;

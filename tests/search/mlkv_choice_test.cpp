@@ -9,14 +9,10 @@
 
 #include "model/base/error.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::search {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 MlkvRequest request(const std::string& model) {
   MlkvRequest r;

@@ -4,13 +4,12 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/weights/catalog.h"
-#include "roofline/hardware.h"
 #include "search/chain_links.h"
 #include "search/partition_search.h"
 #include "simulate/layer_times.h"
 #include "simulate/noise.h"
 #include "simulate/topologies.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::search {
 
@@ -19,11 +18,9 @@ namespace kvcast::search {
 // % at most, KVR-S's by 3.7 % at most. They do not describe the traffic; flows of 200 MB at 1750 a
 // second are what makes TSP lose about a tenth here.
 TEST_CASE("noise: KVR-S loses less than TSP, of the size that the paper measured") {
-  const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
-  const roofline::Hardware node = roofline::load_hardware(catalog, "a100-80gb-kvr-node");
-  const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
+  const roofline::Hardware node = roofline::load_hardware(catalog(), "a100-80gb-kvr-node");
   const roofline::Rates rates = roofline::make_rates(node, eager, roofline::Mode::Calibrated);
-  const simulate::LayerTimes times(load_model(catalog, "llama-7b"), {}, eager, rates);
+  const simulate::LayerTimes times(load_model(catalog(), "llama-7b"), {}, eager, rates);
   const HardwareLink link = hardware_link(node, roofline::Mode::Calibrated);
   const simulate::ExchangeCost cost = exchange_cost(node, roofline::Mode::Calibrated);
   const simulate::Platform platform = simulate::make_platform(

@@ -5,27 +5,24 @@
 #include <limits>
 #include <string>
 
-#include "model/io/weights/catalog.h"
-#include "roofline/hardware.h"
 #include "search/runahead.h"
 #include "simulate/layer_times.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::search {
 
-inline constexpr Lowering fused{};
-inline constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16,
-                                DType::FP16};
-
-inline const Catalog& test_catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
 /// On an A100.
 inline simulate::LayerTimes layer_times(const std::string& model, const Lowering& lowering) {
-  const roofline::Hardware hardware = roofline::load_hardware(test_catalog(), "a100-80gb");
-  return simulate::LayerTimes(load_model(test_catalog(), model), {}, lowering,
-                              make_rates(hardware, lowering, roofline::Mode::Calibrated));
+  return {load_model(catalog(), model), {}, lowering, a100_rates(lowering)};
+}
+
+/// A device on which FLOPs take time alone, and attention's other ones than those of products.
+inline roofline::Rates arithmetic(double flops, double attention_flops) {
+  roofline::Rates rates = flat_rates(flops, 1e30);
+  for (const RateClass attention : {RateClass::BatchedMatrix, RateClass::TiledAttention}) {
+    rates.flops_per_second[static_cast<std::size_t>(attention)] = {attention_flops};
+  }
+  return rates;
 }
 
 /// The best of all partitions of `prompt_len` tokens.

@@ -25,11 +25,8 @@ double power_of_ten(std::mt19937& random, double low, double high) {
 TEST_CASE("partition bound: no partition beats it where layers differ") {
   // OpenELM's last layers cache more than its first ones; turned round, less. Slow links, so that
   // the messages of all layers are on the longest path.
-  roofline::Rates rates;
-  rates.flops_per_second.fill({1e12});
-  rates.bytes_per_second.fill({1e15});
-  rates.on_chip_bytes = 1e15;
-  Architecture growing = load_model(test_catalog(), "openelm-1.1b");
+  const roofline::Rates rates = flat_rates(1e12, 1e15);
+  Architecture growing = load_model(catalog(), "openelm-1.1b");
   Architecture shrinking = growing;
   std::reverse(shrinking.decoder.layers.begin(), shrinking.decoder.layers.end());
   for (const Architecture& a : {growing, shrinking}) {
@@ -60,16 +57,12 @@ TEST_CASE("partition bound: at most what the best of all partitions takes, whate
   constexpr int rounds = 240;
   for (int seed = 0; seed < rounds; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
-    roofline::Rates rates;
-    rates.flops_per_second.fill({1e9});
-    const double attention = power_of_ten(random, 6, 9);
-    rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {attention};
-    rates.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)] = {attention};
+    roofline::Rates rates = arithmetic(1e9, power_of_ten(random, 6, 9));
     rates.bytes_per_second.fill({power_of_ten(random, 7, 12)});
     rates.on_chip_bytes = random() % 2 == 0 ? 1e15 : 1e5;
     rates.operator_latency = {random() % 2 == 0 ? 0 : power_of_ten(random, -6, -2)};
     rates.host_operator_latency = {random() % 4 == 0 ? power_of_ten(random, -5, -3) : 0};
-    Architecture a = load_model(test_catalog(), random() % 2 == 0 ? "pythia-70m" : "openelm-270m");
+    Architecture a = load_model(catalog(), random() % 2 == 0 ? "pythia-70m" : "openelm-270m");
     if (random() % 2 == 0) std::reverse(a.decoder.layers.begin(), a.decoder.layers.end());
     const SendOrder orders[] = {SendOrder::Fifo, SendOrder::Async, SendOrder::Block};
     const ChainLink link{power_of_ten(random, 4, 8),

@@ -32,15 +32,9 @@ TEST_CASE("partition search: against every partition of a short prompt") {
   for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
     for (const double bytes_per_s : {1e12, 3e7, 3e6, 3e5}) {
       for (const Lowering& lowering : {fused, eager}) {
-        roofline::Rates rates;
-        rates.flops_per_second.fill({1e9});
-        rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {2e7};
-        rates.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)] = {2e7};
-        rates.bytes_per_second.fill({1e15});
-        rates.on_chip_bytes = 1e15;
-        const Runahead r(
-            simulate::LayerTimes(load_model(test_catalog(), "pythia-70m"), {}, lowering, rates),
-            {bytes_per_s, 1e-4, order});
+        const Runahead r(simulate::LayerTimes(load_model(catalog(), "pythia-70m"), {}, lowering,
+                                              arithmetic(1e9, 2e7)),
+                         {bytes_per_s, 1e-4, order});
         for (const std::size_t ranks : {2u, 3u, 4u}) {
           INFO(name(order), " ", bytes_per_s, " eager ", lowering == eager, " P ", ranks);
           const std::uint64_t prompt_len = ranks == 4 ? 24 : 40;
@@ -113,13 +107,9 @@ TEST_CASE("partition search: certificates are loose only where messages share a 
 
 TEST_CASE("partition search: attention alone is balanced when tokens times keys are") {
   // Only products of attention take time; c_i·S_i is then the same for all ranks.
-  roofline::Rates rates;
-  rates.flops_per_second.fill({1e30});
-  rates.flops_per_second[static_cast<std::size_t>(RateClass::BatchedMatrix)] = {1e12};
-  rates.bytes_per_second.fill({1e30});
-  rates.on_chip_bytes = 1e30;
-  const Runahead r(simulate::LayerTimes(load_model(test_catalog(), "llama-7b"), {}, eager, rates),
-                   {1e30, 0});
+  const Runahead r(
+      simulate::LayerTimes(load_model(catalog(), "llama-7b"), {}, eager, arithmetic(1e30, 1e12)),
+      {1e30, 0});
   const auto shares_near = [&](std::size_t ranks, const std::vector<double>& expected) {
     const PartitionFound found = search_partition(r, 65536, ranks, PartitionAlgorithm::Balance);
     for (std::size_t i = 0; i < ranks; ++i) {

@@ -10,7 +10,7 @@
 #include "model/record/rank_recording.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
-#include "tests/roofline/a100_configuration.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::search {
 namespace {
@@ -22,7 +22,7 @@ using roofline::Estimate;
 
 Configuration configuration(const std::string& methods, const std::string& model = "llama-7b",
                             Kernels kernels = Kernels::Fused) {
-  return roofline::a100_configuration(model, methods, kernels);
+  return a100_configuration(model, methods, kernels);
 }
 
 HardwareLink link_of(double bytes_per_s) {

@@ -7,6 +7,7 @@
 
 #include "model/base/error.h"
 #include "simulate/layer_times.h"
+#include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/near.h"
 #include "tests/search/parallel_models.h"
@@ -47,6 +48,36 @@ TEST_CASE("runahead: a fast link leaves the longest rank and the way to it") {
   const double end = play_rank(chain, RankTimes{0, 10, {{1, 1}}}, 3, true, scratch);
   // The second rank has its third layer's keys at 2 + 2·(6 + 2) = 18; 1 after them, 10 of head.
   CHECK(end == near(29));
+}
+
+TEST_CASE("runahead: the closed form ends when the simulator does") {
+  const simulate::LayerTimes times = layer_times("llama-7b", eager);
+  const std::vector<std::vector<std::uint64_t>> partitions{
+      {1024, 1024, 1024, 1024}, {1900, 1000, 700, 496}, {3000, 96}, {600, 500, 400, 300, 200, 96}};
+  for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
+    for (const double bytes_per_s : {1e9, 10e9, 300e9}) {
+      for (const auto& partition : partitions) {
+        CAPTURE(name(order));
+        CAPTURE(bytes_per_s);
+        const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 2e-3, 0.9};
+        simulate::RunOptions options;
+        options.send_order = order;
+        const auto simulated = [&](simulate::Schedule schedule) {
+          simulate::PrefillWork work = prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
+          work.send_order = order;
+          const auto devices = static_cast<std::uint32_t>(partition.size());
+          const simulate::Platform ring =
+              simulate::make_platform({simulate::TopologyKind::Ring}, devices, bytes_per_s, 2e-5);
+          return simulate::Simulation(ring, prefill_programs(work)).run(options).ttft_s;
+        };
+        CHECK(Runahead(times, link).ttft_s(partition) ==
+              near(simulated(simulate::Schedule::Kvr)).epsilon(1e-9));
+        if (order == SendOrder::Async) continue;
+        CHECK(tsp_ttft_s(times, link, partition) ==
+              near(simulated(simulate::Schedule::Tsp)).epsilon(1e-9));
+      }
+    }
+  }
 }
 
 TEST_CASE("runahead: one rank is the forecaster's, whatever the link") {

@@ -8,30 +8,16 @@
 #include <doctest/doctest.h>
 
 #include "model/base/error.h"
-#include "model/io/weights/catalog.h"
 #include "model/record/rank_recording.h"
 #include "roofline/forecast.h"
-#include "roofline/hardware.h"
 #include "simulate/layer_times.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::simulate {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-constexpr Lowering fused{};
-constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
-
-roofline::Rates rates_of(const Lowering& lowering) {
-  return roofline::make_rates(roofline::load_hardware(catalog(), "a100-80gb"), lowering,
-                              roofline::Mode::Calibrated);
-}
 
 Platform links(std::size_t devices, double bytes_per_s, double latency_s) {
   return make_platform({TopologyKind::Ring}, static_cast<std::uint32_t>(devices), bytes_per_s,
@@ -43,7 +29,7 @@ Platform links(std::size_t devices, double bytes_per_s, double latency_s) {
 TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") {
   for (const Lowering& lowering : {fused, eager}) {
     const Architecture a = load_model(catalog(), "openelm-1.1b");
-    const roofline::Rates rates = rates_of(lowering);
+    const roofline::Rates rates = a100_rates(lowering);
     for (const std::uint64_t prompt : {5u, 4096u}) {  // the host is slower, the device is
       const Programs programs =
           recorded_programs(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
@@ -57,7 +43,7 @@ TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") 
 
 TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their schedules") {
   const Architecture a = load_model(catalog(), "llama-7b");
-  const roofline::Rates rates = rates_of(fused);
+  const roofline::Rates rates = a100_rates(fused);
   const LayerTimes times(a, {}, fused, rates);
   const std::vector<std::uint64_t> partition{1500, 1000, 900, 600};
   for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
@@ -89,7 +75,7 @@ TEST_CASE("graph_programs: kvr and tsp move the bytes and take the time of their
 
 TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {
   const Architecture a = load_model(catalog(), "openelm-270m");
-  const roofline::Rates rates = rates_of(fused);
+  const roofline::Rates rates = a100_rates(fused);
   const std::vector<MethodSpec> kvr{{"kvr", {{"p", "3"}}}};
   const auto ttft = [&](double latency_s, bool block) {
     const Programs programs = recorded_programs(a, kvr, {300, 200, 100}, fused, rates, block);
@@ -104,11 +90,7 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
   // Links of 100 bytes/s; an operator without arithmetic takes the latency of 1 s.
   Lowering bytes{};
   bytes.activations = bytes.cache = bytes.weights = DType::INT8;
-  roofline::Rates rates;
-  rates.flops_per_second.fill({1e30});
-  rates.bytes_per_second.fill({1e30});
-  rates.on_chip_bytes = 1e30;
-  rates.operator_latency = {1};
+  const roofline::Rates rates = flat_rates(1e30, 1e30, 1);
   std::vector<Graph> graphs;
   std::vector<std::vector<std::uint64_t>> values;
   for (std::uint64_t rank = 0; rank < 3; ++rank) {
@@ -140,7 +122,7 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
 
 TEST_CASE("graph_programs: a rank that there is not is refused") {
   const Architecture a = load_model(catalog(), "openelm-270m");
-  const roofline::Rates rates = rates_of(fused);
+  const roofline::Rates rates = a100_rates(fused);
   const Recording r = record_rank(a, {{"kvr", {{"p", "2"}}}}, fused, {{2, 2}, 0});
   const RankPass alone{&r.prefill(), r.symbols.resolve({1, 2, 2})};
   CHECK_THROWS_WITH_AS(graph_programs({&alone, 1}, fused, rates),

@@ -5,57 +5,25 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/families/config_reader.h"
-#include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
-#include "roofline/hardware.h"
 #include "simulate/simulation.h"
 #include "simulate/topologies.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 using namespace kvcast;
 using namespace kvcast::simulate;
-using nlohmann::json;
 
 namespace {
 
-constexpr Lowering fused{};
-constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-roofline::Rates rates_of(const std::string& hardware, const Lowering& lowering) {
-  return roofline::make_rates(roofline::load_hardware(catalog(), hardware), lowering,
-                              roofline::Mode::Calibrated);
-}
-
-/// 3 layers, hidden 48, 6 heads over 3, head_dim 8, MLP 20, vocabulary 51.
-Architecture tiny() {
-  return read_config(json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20})"),
-                     "tiny", "tiny.json");
-}
-
-/// 1 FLOP/s in every rate class and memory so fast that no operator waits for it: seconds are
-/// FLOPs.
-roofline::Rates counting() {
-  roofline::Rates r;
-  r.flops_per_second.fill({1});
-  r.bytes_per_second.fill({1e30});
-  r.on_chip_bytes = 1e30;
-  return r;
-}
+/// Memory so fast that no operator waits for it: seconds are FLOPs.
+roofline::Rates counting() { return flat_rates(1, 1e30); }
 
 LayerTimes layer_times(const std::string& model) {
-  return {load_model(catalog(), model), {}, fused, rates_of("a100-80gb", fused)};
+  return {load_model(catalog(), model), {}, fused, a100_rates(fused)};
 }
 
 RunResult run(const PrefillWork& work, double bytes_per_s, double latency_s) {
@@ -70,7 +38,7 @@ TEST_CASE("simulate: one rank that reads the whole prompt takes the forecaster's
   for (const char* model : {"llama-7b", "falcon-7b", "openelm-1.1b", "gemma2-9b", "mistral-7b"}) {
     for (const Lowering& lowering : {fused, eager}) {
       const Architecture a = load_model(catalog(), model);
-      roofline::Rates rates = rates_of("a100-80gb", lowering);
+      roofline::Rates rates = a100_rates(lowering);
       rates.elementwise_latency = {Seconds{1e-6}};  // where they were measured apart
       rates.product_latency = {Seconds{7e-6}};
       rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
@@ -176,9 +144,7 @@ TEST_CASE("simulate: between exchanges the device waits for the host in the shor
 }
 
 TEST_CASE("simulate: joined keys and values are each read and written once") {
-  roofline::Rates rates = counting();
-  rates.flops_per_second.fill({1e30});
-  rates.bytes_per_second.fill({1e30});
+  roofline::Rates rates = flat_rates(1e30, 1e30);
   const auto join_seconds = [&](std::uint64_t keys) {
     const LayerTimes slow(tiny(), {}, eager, rates);
     return slow.of_rank(5, keys, false).kinds.back().after_exchange_s;
