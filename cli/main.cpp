@@ -11,6 +11,7 @@
 
 #include "cli/frame/build_facts.h"
 #include "cli/frame/command.h"
+#include "cli/frame/data_folder.h"
 #include "cli/frame/mpirun_environment.h"
 #include "model/base/error.h"
 #include "model/base/shell_command.h"
@@ -21,19 +22,6 @@ namespace {
 
 constexpr int exit_failed = 1;
 constexpr int exit_wrong_request = 2;
-
-std::filesystem::path data_folder(const std::string& flag) {
-  if (!flag.empty()) return flag;
-  const char* variable = std::getenv("KVCAST_DATA");
-  if (variable != nullptr && *variable != '\0') return variable;
-  std::error_code ec;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", ec);
-  if (!ec) {
-    const auto installed = program.parent_path() / KVCAST_INSTALLED_DATA_DIR;
-    if (std::filesystem::is_directory(installed, ec)) return installed;
-  }
-  return KVCAST_SOURCE_DATA_DIR;
-}
 
 /// One line on stderr; under mpirun only the first rank speaks, for all say the same.
 void say(const std::string& line) {
@@ -112,7 +100,6 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   Globals globals;
-  globals.find_data = data_folder;
   app.add_option("--data", globals.data, "folder with models, hardware and published tables")
       ->type_name("DIR");
   app.add_flag("--quiet,-q", globals.quiet, "no messages and no progress on stderr");

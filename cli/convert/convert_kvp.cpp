@@ -12,7 +12,6 @@
 #include "cli/run/pair_text.h"
 #include "model/base/quantity.h"
 #include "model/convert/kvp_fit.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/prediction_errors.h"
 
@@ -115,20 +114,6 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   }
   check_rows_alone(o.csv, {{"--json", o.common.json}});
   const std::string csv = csv_target(o.csv);
-  if (!csv.empty()) reports::check_writable(csv);
-  reports::check_spares_folder(csv, o.common.out, "--csv");
-  for (const std::string& plot : {o.plot, o.plot_positions}) {
-    if (plot.empty()) continue;
-    reports::check_plot_writable(plot);
-    reports::check_plot_writable(reports::r2_picture(plot));
-    reports::check_plot_spares(plot, csv, "--csv");
-    reports::check_plot_spares(reports::r2_picture(plot), csv, "--csv");
-  }
-  if (!o.plot.empty() && !o.plot_positions.empty()) {
-    const auto points = reports::plot_files(o.plot_positions).csv;
-    reports::check_plot_spares(o.plot, points, "--plot-positions");
-    reports::check_plot_spares(reports::r2_picture(o.plot), points, "--plot-positions");
-  }
   // What the text shows of the tokenizers says more.
   const auto text = o.identity ? std::vector<execute::TokenId>()
                                : read_pair_text("--fit", o.text, base, auxiliary, globals);
@@ -182,9 +167,13 @@ void add_convert_kvp(Command convert, const Globals& globals) {
   c.add("--window", o->window);
   c.add("--held-out F", o->held_out, "share of the text that errors are measured on");
   c.add("--csv", o->csv, "errors over layers and positions; - is stdout");
+  const auto both = [](const std::filesystem::path& picture) {
+    return std::vector{picture, reports::r2_picture(picture)};
+  };
   c.add("--plot", o->plot,
-        "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg");
-  c.add("--plot-positions FILE", o->plot_positions, "the same over positions");
+        "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
+      .draws(both);
+  c.add("--plot-positions FILE", o->plot_positions, "the same over positions").draws(both);
   c.callback([o, &globals] { convert_kvp(*o, globals); });
 }
 

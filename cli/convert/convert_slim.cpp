@@ -18,7 +18,6 @@
 #include "model/base/error.h"
 #include "model/convert/slim_check.h"
 #include "model/convert/slim_conversion.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/slim_errors.h"
 
@@ -262,16 +261,6 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
   conversion.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
   check_rows_alone(o.csv, {{"--json", o.common.json}});
   const std::string csv = csv_target(o.csv);
-  if (!csv.empty()) reports::check_writable(csv);
-  reports::check_spares_folder(csv, o.common.out, "--csv");
-  if (!o.plot.empty()) {
-    reports::check_plot_writable(o.plot);
-    const reports::PlotFiles files = reports::plot_files(o.plot);
-    for (const auto& file : {files.picture, files.csv, files.script}) {
-      reports::check_spares_folder(file, o.common.out, "--plot");
-    }
-    reports::check_plot_spares(o.plot, csv, "--csv");
-  }
   check_inputs(o.inputs);
   const Checkpoint checkpoint(o.common.in);
   const Calibration calibration = read_calibration(o, checkpoint);

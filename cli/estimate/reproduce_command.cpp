@@ -8,7 +8,6 @@
 #include "cli/frame/result.h"
 #include "measure/validation.h"
 #include "model/base/error.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/validation_plots.h"
 #include "reports/reproduce/reproduce.h"
 #include "reports/reproduce/reproduced_plots.h"
@@ -208,24 +207,12 @@ void write_plots(const std::string& path, const std::vector<Result>& results) {
   if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
 }
 
-/// The points of a picture go neither over the rows nor over a published table.
-void check_plot(const Options& o, const Catalog& catalog) {
-  for (const fs::path& picture : {fs::path(o.plot), reports::error_plot_file(o.plot)}) {
-    reports::check_plot_writable(picture);
-    reports::check_plot_spares(picture, csv_target(o.output.csv), "--csv");
-    for (const auto& entry : fs::directory_iterator(catalog.root() / "published")) {
-      reports::check_plot_spares(picture, entry.path(), "a published table");
-    }
-  }
-}
-
 void run(const Options& o, const Globals& globals) {
   if (o.errata && (o.output.json || o.summary)) {
     throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
   }
   o.output.check({{"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
-  if (!o.plot.empty()) check_plot(o, catalog);
   std::vector<Result> results;
   const std::vector<PublishedTable> all = reports::published_tables(catalog);
   const std::vector<PublishedGap> gaps = reports::Published(catalog).gaps();
@@ -291,9 +278,11 @@ void add_reproduce(Command app, const Globals& globals) {
   command.add("--summary", options->summary, "one line a table");
   command.add("--errata", options->errata, "what is wrong in print, one line for each kind");
   options->output.add_to(command);
-  command.add("--plot", options->plot,
-              "draw one table of TTFTs over the prompt length; other tables, and several: "
-              "ours over the published numbers, and measured errors in FILE-errors");
+  command
+      .add("--plot", options->plot,
+           "draw one table of TTFTs over the prompt length; other tables, and several: "
+           "ours over the published numbers, and measured errors in FILE-errors")
+      .draws(reports::with_error_plot);
   command.callback([options, &globals] { run(*options, globals); });
 }
 

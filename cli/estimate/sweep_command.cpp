@@ -21,7 +21,6 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/execute/mpi_messenger.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/plot.h"
 #include "reports/sweep/sweep.h"
 #include "reports/sweep/sweep_plot.h"
@@ -172,9 +171,7 @@ Request parse_request(const Options& o, const Globals& globals) {
   if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
-  reports::check_plot_spares(o.plot, o.csv, "--csv");
   if (o.dry_run) return request;
-  reports::check_plot_writable(o.plot);
   plot_of(o, request.grid, 1);
   return request;
 }

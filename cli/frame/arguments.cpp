@@ -1,5 +1,7 @@
 #include "cli/frame/arguments.h"
 
+#include <charconv>
+#include <cmath>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -7,9 +9,27 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/frame/file_rules.h"
 #include "cli/frame/flags.h"
 
 namespace kvcast::cli {
+
+namespace {
+
+/// The parser takes hexadecimal, nan and a minus before a count as well. Empty when all is well.
+template <typename Value>
+std::string is_number(const std::string& text) {
+  Value number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  bool good = error == std::errc() && stop == end;
+  if constexpr (std::is_floating_point_v<Value>) good = good && std::isfinite(number);
+  if (good) return {};
+  return "got '" + text + "', expected " +
+         (std::is_integral_v<Value> ? "a whole number" : "a finite number");
+}
+
+}  // namespace
 
 Flag& Flag::required(bool is_required) {
   option_->required(is_required);
@@ -51,6 +71,11 @@ Flag& Flag::allow_extra_args(bool allowed) {
   return *this;
 }
 
+Flag& Flag::draws(PicturesOf pictures) {
+  add_pictures(option_, std::move(pictures));
+  return *this;
+}
+
 bool Flag::is_given() const { return option_->count() > 0; }
 std::string Flag::name() const { return option_->get_name(); }
 std::string Flag::type_name() const { return option_->get_type_name(); }
@@ -71,6 +96,8 @@ Flag Command::add(const std::string& flag, Value& value, const std::string& help
     if constexpr (std::is_same_v<Value, std::string> || std::is_arithmetic_v<Value>) {
       if (value != Value{}) option->capture_default_str();
     }
+    if constexpr (std::is_arithmetic_v<Value>) option->check(is_number<Value>);
+    if constexpr (std::is_same_v<Value, std::optional<double>>) option->check(is_number<double>);
     return Flag(option);
   }
 }
@@ -96,7 +123,13 @@ void Command::footer(std::function<std::string()> text) {
     return all.substr(0, last);
   });
 }
-void Command::callback(std::function<void()> work) { app_->callback(std::move(work)); }
+void Command::callback(std::function<void()> work) {
+  app_->callback([app = app_, work = std::move(work)] {
+    check_texts(*app);
+    check_files(*app);
+    work();
+  });
+}
 void Command::require_subcommand(std::size_t least) { app_->require_subcommand(least, 1); }
 bool Command::has_subcommand() const { return !app_->get_subcommands().empty(); }
 

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -31,6 +33,9 @@ class Flag {
   Flag& expected(int least, int most);
   /// Whether a list goes on with the next word: --flag a b.
   Flag& allow_extra_args(bool allowed);
+
+  /// Of a flag that names a picture: those that are drawn, it and others beside it.
+  Flag& draws(std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)> all);
 
   bool is_given() const;
   std::string name() const;
@@ -59,7 +64,7 @@ class Command {
   void footer(const std::string& text);
   /// Of a text that is made when help is asked for.
   void footer(std::function<std::string()> text);
-  /// What to do when the command was given and parsed.
+  /// What to do when the command was given and parsed, and its files keep the rules (file_rules.h).
   void callback(std::function<void()> work);
   void require_subcommand(std::size_t least = 1);
   bool has_subcommand() const;  ///< was one given?

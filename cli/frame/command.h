@@ -16,8 +16,6 @@ namespace kvcast::cli {
 struct Globals {
   std::string data;  ///< --data; empty: KVCAST_DATA, or beside the program
   bool quiet = false;
-  /// From `data` to the folder; set by main, which alone reads the environment.
-  std::filesystem::path (*find_data)(const std::string& flag) = nullptr;
 
   Catalog catalog() const;
   /// A message for a person, to stderr.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/command.h"
+#include "cli/frame/data_folder.h"
 #include "model/base/error.h"
 
 namespace kvcast::cli {
@@ -30,7 +31,7 @@ void print_json(const nlohmann::ordered_json& document) {
   print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-Catalog Globals::catalog() const { return Catalog(find_data(data)); }
+Catalog Globals::catalog() const { return Catalog(data_folder(data)); }
 
 void Globals::say(const std::string& line) const {
   if (!quiet) std::fprintf(stderr, "%s\n", line.c_str());

@@ -12,7 +12,6 @@
 #include "model/base/quantity.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
-#include "reports/plot/output_check.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -170,13 +169,6 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
     if (!o.hardware.empty()) job.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   }
   if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
-  if (ranks == nullptr || ranks->speaks()) {
-    if (!o.dump_importance.empty()) reports::check_writable(o.dump_importance);
-    if (!o.plot_importance.empty()) {
-      reports::check_plot_writable(o.plot_importance);
-      reports::check_plot_spares(o.plot_importance, o.dump_importance, "--dump-importance");
-    }
-  }
   execute::check_checkpoint(checkpoint, options);
   check_memory(a, options, job.point);
   return job;

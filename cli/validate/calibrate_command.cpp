@@ -16,7 +16,6 @@
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
 #include "model/io/files/atomic_file.h"
-#include "reports/plot/output_check.h"
 
 namespace kvcast::cli {
 namespace {
@@ -193,13 +192,8 @@ void combine_files(const Options& o) {
 }
 
 void run(const Options& o, const Globals& globals) {
-  for (const std::string& file : o.combine) {
-    reports::check_spares_input(o.output, file, "--output", "--combine");
-  }
   if (!o.combine.empty()) return combine_files(o);
   if (!o.import_file.empty()) {
-    reports::check_spares_input(o.output, o.import_file, "--output", "--import");
-    reports::check_spares_input(o.output, o.hardware, "--output", "--hardware");
     return import_file(o, globals);
   }
   if (!o.hardware.empty()) {

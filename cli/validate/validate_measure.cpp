@@ -15,7 +15,6 @@
 #include "model/base/quantity.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/atomic_file.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/validation_plots.h"
 #include "reports/sweep/sweep_spec.h"
 
@@ -117,19 +116,13 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   std::vector<std::string> unsettled;
   if (o.force) options.on_unsettled = [&](const std::string& row) { unsettled.push_back(row); };
   if (o.rounds > 0) options.rounds = o.rounds;
-  check_plot(o);
-  // Said before minutes of measuring, not behind them.
-  if (!o.plot.empty()) {
-    reports::check_plot_writable(o.plot);
-    reports::check_plot_writable(reports::error_plot_file(o.plot));
-  }
   const bool one_store = !o.store.empty();
   std::filesystem::path store = o.store;
   if (!one_store) store = store_beside(o.hardware, catalog);
   std::filesystem::path rank_store;
   if (!one_store && rank_hardware) rank_store = store_beside(o.rank_hardware, catalog);
   for (const std::filesystem::path& file : {store, rank_store}) {
-    if (!file.empty()) reports::check_writable(file);
+    if (!file.empty()) check_writable(file);
   }
   const measure::DeviceChoice devices{"", o.hardware, o.rank_hardware};
   measure::validate({}, catalog, devices);  // refuses two devices of one name

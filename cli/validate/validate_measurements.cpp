@@ -10,7 +10,6 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/io/files/atomic_file.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/validation_plots.h"
 #include "reports/sweep/sweep_spec.h"
 
@@ -107,17 +106,6 @@ measure::DeviceChoice device_choice(const ValidateOptions& o) {
 
 }  // namespace
 
-void check_plot(const ValidateOptions& o) {
-  if (o.plot.empty()) return;
-  for (const std::filesystem::path& picture :
-       {std::filesystem::path(o.plot), reports::error_plot_file(o.plot)}) {
-    reports::check_plot_spares(picture, o.csv, "--csv");
-    for (const std::string& file : o.measurements) {
-      reports::check_plot_spares(picture, file, "--measurements");
-    }
-  }
-}
-
 void ValidateOptions::add_to(Command c) {
   c.add("--measurements FILE ...", measurements,
         "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
@@ -153,7 +141,8 @@ void ValidateOptions::add_to(Command c) {
         "keep the errors for the error bounds of estimate and sweep, which read "
         "DATA/validation/*.json and HW.validation.json beside a file HW.json");
   c.add("--csv", csv, "write the rows; --measure: grows row by row");
-  c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors");
+  c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
+      .draws(reports::with_error_plot);
   c.add("--json", json);
 }
 
@@ -168,12 +157,6 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
     throw Error(
         "--store: rows that factors were fitted to say nothing of their error; expected --output "
         "HW.json, and then a validation of it on other rows");
-  }
-  check_plot(o);
-  for (const std::string& file : o.measurements) {
-    reports::check_spares_input(o.csv, file, "--csv", "--measurements");
-    reports::check_spares_input(o.store, file, "--store", "--measurements");
-    reports::check_spares_input(o.output, file, "--output", "--measurements");
   }
   const measure::Measurements measurements =
       measure::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);

@@ -58,8 +58,6 @@ struct CheckedFit {
 nlohmann::ordered_json fit_json(const CheckedFit& fit);
 std::string fit_text(const CheckedFit& fit);
 
-/// Throws Error when a plot has a wrong ending, or its points would replace rows.
-void check_plot(const ValidateOptions& o);
 /// Writes what `--csv` and `--plot` name.
 void write_validation_files(const measure::Validation& v, const std::string& csv,
                             const std::string& plot);

@@ -19,7 +19,6 @@
 #include "model/base/quantity.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/csv_table.h"
-#include "reports/plot/output_check.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/quality_plots.h"
 #include "reports/sweep/sweep_spec.h"
@@ -152,12 +151,6 @@ void validate_quality(const Options& o, const Globals& globals) {
   }
   const auto methods = measure::quality_methods(reports::parse_method_words(o.methods, "--method"),
                                                 reports::parse_words(o.rates, "--keep"));
-  for (const auto& picture :
-       o.plot.empty() ? std::vector<std::filesystem::path>() : reports::quality_pictures(o.plot)) {
-    reports::check_plot_writable(picture);
-    reports::check_plot_spares(picture, o.csv, "--csv");
-    reports::check_plot_spares(picture, o.times, "--times");
-  }
   if (!o.times.empty()) CsvTable::read(o.times);
   const Checkpoint checkpoint(o.model);
   std::string no_tokenizer;
@@ -221,7 +214,8 @@ void add_validate_quality(Command validate, const Globals& globals) {
   c.add("--times FILE", o->times,
         "take the TTFTs from the rows of this run, made while the machine was idle");
   c.add("--plot", o->plot,
-        "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep");
+        "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep")
+      .draws(reports::quality_pictures);
   c.add("--threads", o->threads);
   c.add("--restart", o->restart);
   c.add("--json", o->json);

@@ -58,4 +58,8 @@ std::filesystem::path error_plot_file(const std::filesystem::path& scatter) {
   return file.replace_filename(scatter.stem().string() + "-errors" + scatter.extension().string());
 }
 
+std::vector<std::filesystem::path> with_error_plot(const std::filesystem::path& scatter) {
+  return {scatter, error_plot_file(scatter)};
+}
+
 }  // namespace kvcast::reports

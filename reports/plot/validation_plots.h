@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <span>
+#include <vector>
 
 #include "measure/validation.h"
 #include "reports/plot/plot.h"
@@ -15,5 +16,7 @@ Plot scatter_plot(std::span<const measure::ValidationCase> cases);
 Plot error_plot(std::span<const measure::ValidationCase> cases);
 /// "FILE-errors.svg" for "FILE.svg".
 std::filesystem::path error_plot_file(const std::filesystem::path& scatter);
+/// Both.
+std::vector<std::filesystem::path> with_error_plot(const std::filesystem::path& scatter);
 
 }  // namespace kvcast::reports

@@ -184,4 +184,13 @@ void write_file(const fs::path& path, std::string_view content) {
   file.commit();
 }
 
+void check_writable(const std::filesystem::path& path) {
+  std::error_code ec;
+  const std::filesystem::file_status status = std::filesystem::status(path, ec);
+  const bool special = std::filesystem::exists(status) &&
+                       !std::filesystem::is_regular_file(status) &&
+                       !std::filesystem::is_directory(status);
+  if (!special) const AtomicFile file(path);
+}
+
 }  // namespace kvcast

@@ -52,4 +52,8 @@ class AtomicFile {
 /// All of `content`, or nothing. Throws Error as AtomicFile does.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
+/// Throws Error as AtomicFile does when the file cannot be written, before the work that makes it.
+/// Pipes and other special files are believed: opening one would show at its other end.
+void check_writable(const std::filesystem::path& path);
+
 }  // namespace kvcast

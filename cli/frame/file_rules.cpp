@@ -1,0 +1,174 @@
+#include "cli/frame/file_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/frame/data_folder.h"
+#include "model/base/error.h"
+#include "model/io/files/atomic_file.h"
+#include "reports/plot/plot.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Flags whose file a command writes.
+constexpr std::array<std::string_view, 10> output_flags{
+    "--csv",   "--plot",  "--plot-importance", "--plot-positions",  "--output",
+    "--store", "--trace", "--graph",           "--dump-importance", "--logits"};
+
+std::map<const CLI::Option*, PicturesOf>& pictures() {
+  static std::map<const CLI::Option*, PicturesOf> all;
+  return all;
+}
+
+/// --logits says in `estimate` which ones.
+bool is_output(const CLI::Option& o) {
+  const bool is_listed =
+      std::find(output_flags.begin(), output_flags.end(), o.get_name()) != output_flags.end();
+  return is_listed && o.get_type_name() != "WHICH";
+}
+
+struct File {
+  std::string flag;
+  fs::path path;
+};
+
+/// What the flag's value makes a command write; nothing of standard output.
+std::vector<File> written(const CLI::Option& o) {
+  const std::string value = o.results().front();
+  if (value == "-") return {};
+  const std::string flag = o.get_name();
+  if (!flag.starts_with("--plot")) return {{flag, value}};
+  std::vector<fs::path> all{value};
+  if (const auto more = pictures().find(&o); more != pictures().end()) all = more->second(value);
+  std::vector<File> files;
+  for (const fs::path& picture : all) {
+    const reports::PlotFiles parts = reports::plot_files(picture);
+    for (const fs::path& part : {parts.picture, parts.csv, parts.script}) {
+      files.push_back({flag, part});
+    }
+  }
+  return files;
+}
+
+/// By name, where one of them is not there yet; links are followed.
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ec;
+  if (fs::equivalent(a, b, ec)) return true;
+  const auto resolved = [](const fs::path& path) {
+    std::error_code problem;
+    const fs::path absolute = fs::absolute(path, problem);
+    fs::path found = fs::weakly_canonical(absolute, problem);
+    if (problem) found = absolute;
+    return found.has_filename() ? found : found.parent_path();  // "folder/" is "folder"
+  };
+  return resolved(a) == resolved(b);
+}
+
+/// Whether the text of another flag, or a part of it as in "predictor=FOLDER", names the file, or a
+/// checkpoint's folder that it is in.
+bool reads(const std::string& text, const fs::path& file) {
+  std::error_code ec;
+  constexpr std::string_view separators = ",;+=: ";
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
+    for (const std::string& part : {text, text.substr(begin, end - begin)}) {
+      if (part.empty() || !fs::exists(part, ec)) continue;
+      if (same_file(part, file)) return true;
+      if (fs::exists(fs::path(part) / "config.json", ec) && fs::exists(file, ec) &&
+          same_file(part, fs::weakly_canonical(fs::absolute(file, ec), ec).parent_path())) {
+        return true;
+      }
+    }
+    begin = end + 1;
+  }
+  return false;
+}
+
+void check_is_no_input(const CLI::App& command, const File& file) {
+  for (const CLI::Option* o : command.get_options()) {
+    if (o->count() == 0 || is_output(*o)) continue;
+    for (const std::string& text : o->results()) {
+      const std::string reader = o->get_name();
+      if (!(reader == "OUT" ? same_file(text, file.path) : reads(text, file.path))) continue;
+      throw Error(file.flag,
+                  file.path.string() + (reader == "OUT" ? ", the name of the new folder"
+                                                        : ", which " + reader + " reads"),
+                  "another file");
+    }
+  }
+}
+
+void check_is_not_in_catalog(const File& file, const fs::path& data) {
+  std::error_code ec;
+  if (!fs::exists(file.path, ec)) return;
+  const fs::path folder = fs::weakly_canonical(fs::absolute(file.path, ec), ec).parent_path();
+  for (const char* part : {"models", "hardware", "platforms", "published", "measurements"}) {
+    if (!fs::exists(data / part, ec) || !same_file(folder, data / part)) continue;
+    throw Error(file.flag, file.path.string() + ", a file of the catalog", "another file");
+  }
+}
+
+/// Flags whose text is a list of KEY=VALUE, or of words, behind a name or without one.
+constexpr std::array<std::string_view, 5> list_flags{"--noise", "--topology", "--rows",
+                                                     "--fit-rows", "--fit"};
+
+void check_keys(const CLI::Option& o, const std::string& text) {
+  if (std::find(list_flags.begin(), list_flags.end(), o.get_name()) == list_flags.end()) return;
+  std::set<std::string> keys;
+  for (std::size_t begin = text.find(':') + 1; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string key = text.substr(begin, std::min(text.find('=', begin), end) - begin);
+    if (!keys.insert(key).second) throw Error(o.get_name(), "'" + key + "' twice", "each once");
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+void add_pictures(const CLI::Option* flag, PicturesOf of) { pictures()[flag] = std::move(of); }
+
+void check_files(const CLI::App& command) {
+  const CLI::App* program = &command;
+  while (program->get_parent() != nullptr) program = program->get_parent();
+  const CLI::Option* data = program->get_option("--data");
+  const fs::path catalog = data_folder(data->count() > 0 ? data->results().front() : "");
+  std::vector<File> files;
+  for (const CLI::Option* o : command.get_options()) {
+    if (o->count() == 0 || !is_output(*o)) continue;
+    for (File& file : written(*o)) {
+      for (const File& other : files) {
+        if (!same_file(file.path, other.path)) continue;
+        throw Error(file.flag, file.path.string() + ", which " + other.flag + " writes too",
+                    "another file");
+      }
+      check_is_no_input(command, file);
+      check_is_not_in_catalog(file, catalog);
+      check_writable(file.path);
+      files.push_back(std::move(file));
+    }
+  }
+}
+
+void check_texts(const CLI::App& command) {
+  for (const CLI::Option* o : command.get_options()) {
+    if (o->count() == 0 || o->get_items_expected_max() == 0) continue;
+    for (const std::string& text : o->results()) {
+      if (text.empty() && o->get_name() != "--prompt") {
+        throw Error(o->get_name(), "an empty text", o->get_type_name());
+      }
+      check_keys(*o, text);
+    }
+  }
+}
+
+}  // namespace kvcast::cli
