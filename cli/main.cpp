@@ -47,6 +47,28 @@ constexpr const char* description =
     "  kvcast sweep --model llama-3.1-8b,pythia-1.4b --hardware h100-sxm --prompt-len 1k..128k:x2 "
     "--csv sweep.csv\n";
 
+constexpr const char* first_steps =
+    "kvcast forecasts time to first token, time per output token, cache and memory of language\n"
+    "models, and what key-value-cache methods change.\n"
+    "\n"
+    "  kvcast estimate --model llama-3.1-8b --hardware h100-sxm --prompt-len 8k   one request\n"
+    "  kvcast sweep --model llama-7b --hardware a100-80gb --prompt-len 1k..64k:x2   a grid, as "
+    "CSV\n"
+    "  kvcast run --model FOLDER --prompt TEXT   a checkpoint on this CPU\n"
+    "  kvcast model list, kvcast hardware list   the catalog\n"
+    "  kvcast reproduce   the papers' tables beside ours\n"
+    "\n"
+    "All commands: kvcast --help. One of them: kvcast COMMAND --help. The guide: docs/README.md.\n";
+
+/// The threads that OpenMP would start; it crashes on more than the system can.
+void check_openmp_threads() {
+  constexpr long most = 1024;
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  if (variable == nullptr || std::strtol(variable, nullptr, 10) <= most) return;
+  throw Error("OMP_NUM_THREADS", std::string("'") + variable + "'",
+              "at most " + std::to_string(most));
+}
+
 /// The flags and subcommands that a misspelt word may have meant.
 std::vector<std::string> known_words(const CLI::App& app) {
   std::vector<std::string> words;
@@ -94,6 +116,11 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
 }
 
 int run(int argc, char** argv) {
+  check_openmp_threads();
+  if (argc == 1) {
+    print_text(first_steps);
+    return 0;
+  }
   CLI::App app{description, "kvcast"};
   app.footer(method_help());
   app.set_version_flag("--version", build_facts, "version and build facts");

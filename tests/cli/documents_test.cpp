@@ -23,6 +23,12 @@ TEST_CASE("documents: --version says what the program was built with") {
                  {"\ncommit ", "\ncompiler ", "\nbuild type ", "\nMPI ", "\noneDNN "});
 }
 
+TEST_CASE("documents: the program's name alone shows the first steps") {
+  const std::string steps = run_well("").output;
+  check_contains(steps, {"kvcast estimate", "kvcast run", "kvcast --help", "docs/README.md"});
+  CHECK(num_lines(steps) <= 12);
+}
+
 TEST_CASE("documents: the manual page has every command and option of the program") {
   const std::string man = run_well("man").output;
   CHECK(man.starts_with(".TH KVCAST 1 "));
