@@ -159,15 +159,9 @@ StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoi
     s.set(s.last, points, last);
     const StepTotals range = step.mean(s.first, s.last, steps);
     for (std::size_t i = 0; i < points.size(); ++i) {
-      const auto all_steps = static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
-      const double weight = steps.v[i] / all_steps;
-      mean.seconds.v[i] += weight * range.seconds.v[i];
-      mean.flops.v[i] += weight * range.flops.v[i];
-      mean.bytes.v[i] += weight * range.bytes.v[i];
-      for (std::size_t b = 0; b < num_bounds; ++b) {
-        mean.by_bound[b].v[i] += weight * range.by_bound[b].v[i];
-      }
+      steps.v[i] /= static_cast<double>(s.last_kv_len[i] - s.first_kv_len[i] + 1);
     }
+    mean.add(range, steps);
   }
   return mean;
 }
@@ -178,12 +172,12 @@ void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) co
   s.parts = {};
   s.helper_caches = s.activations = {};
   for (const Helper& helper : helpers_) {
-    std::array<double, lanes> steps{};
+    Lanes steps;  // none where it has no tokens
     for (std::size_t i = 0; i < points.size(); ++i) {
       const SymbolValues values = values_at(points[i], 1);
       s.first_kv_len[i] = helper.first_kv_len.at(values);
       s.last_kv_len[i] = s.first_kv_len[i] + helper.steps - 1;
-      steps[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
+      steps.v[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
     }
     StepTotals step = mean_step(helper.step, points, s);
     const Lanes on_device = step.seconds;
@@ -197,18 +191,13 @@ void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) co
     for (const Polynomial peak : helper.activation_peaks) {
       peaks.push_back(memory_.evaluate(peak, s.end.monomials));
     }
+    s.helpers.add(step, steps);
     for (std::size_t i = 0; i < points.size(); ++i) {
-      if (steps[i] == 0) continue;
-      const double seconds = steps[i] * step.seconds.v[i];
+      if (steps.v[i] == 0) continue;
+      const double seconds = steps.v[i] * step.seconds.v[i];
       const double predictor = seconds * predictor_on_device.v[i] / on_device.v[i];
-      s.helpers.flops.v[i] += steps[i] * step.flops.v[i];
-      s.helpers.bytes.v[i] += steps[i] * step.bytes.v[i];
-      s.helpers.seconds.v[i] += seconds;
       s.parts[index(helper.part)].v[i] += seconds - predictor;
       s.parts[index(TtftPart::Predictor)].v[i] += predictor;
-      for (std::size_t b = 0; b < num_bounds; ++b) {
-        s.helpers.by_bound[b].v[i] += steps[i] * step.by_bound[b].v[i];
-      }
       s.helper_caches.v[i] += cache.v[i];
       for (const Lanes& peak : peaks) {
         s.activations.v[i] = std::max(s.activations.v[i], peak.v[i]);

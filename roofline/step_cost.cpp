@@ -317,6 +317,18 @@ void StepTotals::pace(double host_s) {
   }
 }
 
+void StepTotals::add(const StepTotals& other, const Lanes& times) {
+  const auto add_to = [&times](Lanes& sum, const Lanes& more) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+      if (times.v[i] != 0) sum.v[i] += times.v[i] * more.v[i];
+    }
+  };
+  add_to(seconds, other.seconds);
+  add_to(flops, other.flops);
+  add_to(bytes, other.bytes);
+  for (std::size_t b = 0; b < num_bounds; ++b) add_to(by_bound[b], other.by_bound[b]);
+}
+
 OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values) {
   Polynomials polynomials;
   const StepEntry e = compile(group.cost(), 1, rates, polynomials);

@@ -65,6 +65,8 @@ struct StepTotals {
   /// The same where the host needs `host_s` for the step: where it is the slower one, all of the
   /// time is latency.
   void pace(double host_s);
+  /// `times` as much of another step, lane by lane; of none nothing, whatever it is.
+  void add(const StepTotals& other, const Lanes& times);
 };
 
 /// One operator of a group at given sizes.
