@@ -39,25 +39,14 @@ std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t rank, std::uint
 
 PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_len,
                                std::size_t ranks)
-    : runahead_(runahead),
-      prompt_len_(prompt_len),
-      ranks_(ranks),
-      kinds_(runahead.times().kinds()) {
+    : runahead_(runahead), prompt_len_(prompt_len), ranks_(ranks), chain_(runahead.chain()) {
   even_partition(prompt_len, ranks);  // throws
-  for (std::size_t k = 0; k < runahead.times().num_kinds(); ++k) {
-    bytes_per_token_.push_back(static_cast<double>(runahead.times().bytes_per_token(k)));
-  }
-  arrivals_.resize(ranks * kinds_.size());
-  deadlines_.resize(ranks * kinds_.size());
-  latest_ready_.resize(ranks * kinds_.size());
+  arrivals_.resize(ranks * chain_.kinds.size());
+  deadlines_.resize(ranks * chain_.kinds.size());
+  latest_ready_.resize(ranks * chain_.kinds.size());
   for (auto* of_layers : {&ready_, &sent_, &latest_, &latest_arrivals_}) {
-    of_layers->resize(kinds_.size());
+    of_layers->resize(chain_.kinds.size());
   }
-}
-
-double PartitionBound::message_s(std::size_t kind, std::uint64_t keys) const {
-  const double bytes = static_cast<double>(keys) * bytes_per_token_[kind];
-  return bytes / runahead_.link().bytes_per_s;
 }
 
 void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys) {
@@ -72,12 +61,13 @@ void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t keys, double 
   // end, and for the link to have moved all messages up to this layer's.
   double layer_end = last ? ttft_s - times_.head_s : never;
   double link_end = never;
-  for (std::size_t l = kinds_.size(); l-- > 0;) {
-    const simulate::LayerTime& time = times_.kinds[kinds_[l]];
+  for (std::size_t l = chain_.kinds.size(); l-- > 0;) {
+    const simulate::LayerTime& time = times_.kinds[chain_.kinds[l]];
     deadlines[l] = layer_end - time.after_exchange_s;
-    if (!last && exchanges(l)) {
+    if (!last && chain_.exchanges(l)) {
       const double needed = row(deadlines_, rank + 1)[l];
-      deadlines[l] = latest_send(deadlines[l], needed, message_s(kinds_[l], keys), link_end);
+      const double moving_s = chain_.message_bytes(l, keys) / chain_.link.bytes_per_s;
+      deadlines[l] = latest_send(deadlines[l], needed, moving_s, link_end);
     }
     layer_end = deadlines[l] - time.before_exchange_s;
   }
@@ -85,8 +75,8 @@ void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t keys, double 
 
 double PartitionBound::latest_send(double compute, double needed, double moving_s,
                                    double& link_end) const {
-  const double latency_s = runahead_.link().latency_s;
-  switch (runahead_.link().order) {
+  const double latency_s = chain_.link.latency_s;
+  switch (chain_.link.order) {
     case SendOrder::Block:  // the rank computes when the message has arrived
       return std::min(compute, needed) - latency_s - moving_s;
     case SendOrder::Fifo:  // the link takes one message after another, each with its latency
@@ -102,26 +92,7 @@ double PartitionBound::latest_send(double compute, double needed, double moving_
 
 double PartitionBound::play(std::size_t rank, std::uint64_t keys,
                             std::span<const double> received) {
-  const ChainLink& link = runahead_.link();
-  const bool last = rank + 1 == ranks_;
-  double now = times_.embedding_s;
-  double link_free = 0;
-  for (std::size_t l = 0; l < kinds_.size(); ++l) {
-    const simulate::LayerTime& time = times_.kinds[kinds_[l]];
-    now = std::max(now + time.before_exchange_s, received[l]);
-    ready_[l] = now;
-    sent_[l] = 0;
-    if (!last && exchanges(l)) {
-      // Messages that share the link wait for their latencies at the same time.
-      link_free = link.order == SendOrder::Async
-                      ? std::max(link_free, now + link.latency_s) + message_s(kinds_[l], keys)
-                      : std::max(link_free, now) + link.latency_s + message_s(kinds_[l], keys);
-      sent_[l] = link_free;
-      if (link.order == SendOrder::Block) now = link_free;
-    }
-    now += time.after_exchange_s;
-  }
-  return now + times_.head_s;
+  return play_layers(chain_, times_, keys, rank + 1 == ranks_, received, ready_, sent_);
 }
 
 bool PartitionBound::in_time(std::size_t rank, std::uint64_t keys, double ttft_s) {
@@ -131,10 +102,11 @@ bool PartitionBound::in_time(std::size_t rank, std::uint64_t keys, double ttft_s
   const auto sent_in_time = [&] {
     return std::equal(sent_.begin(), sent_.end(), needed.begin(), std::less_equal<>());
   };
-  if (!sent_in_time() || runahead_.link().order != SendOrder::Async) return sent_in_time();
+  if (!sent_in_time() || chain_.link.order != SendOrder::Async) return sent_in_time();
   set_deadlines(rank, keys, ttft_s, latest_);
   const std::span<const double> latest = row(latest_ready_, rank);
-  for (std::size_t l = 0; l < kinds_.size(); ++l) latest_[l] = std::min(latest_[l], latest[l]);
+  for (std::size_t l = 0; l < chain_.kinds.size(); ++l)
+    latest_[l] = std::min(latest_[l], latest[l]);
   share_link(End::Earliest, keys);
   return sent_in_time();
 }
@@ -154,17 +126,17 @@ void PartitionBound::play_latest(const BoundaryRanges& r) {
 }
 
 void PartitionBound::share_link(End bound, std::uint64_t keys) {
-  const ChainLink& link = runahead_.link();
+  const ChainLink& link = chain_.link;
   sending_.clear();
   earliest_.clear();
   latest_starts_.clear();
   bytes_.clear();
-  for (std::size_t l = 0; l < kinds_.size(); ++l) {
-    if (!exchanges(l)) continue;
+  for (std::size_t l = 0; l < chain_.kinds.size(); ++l) {
+    if (!chain_.exchanges(l)) continue;
     sending_.push_back(l);
     earliest_.push_back(ready_[l] + link.latency_s);
     latest_starts_.push_back(std::max(ready_[l], latest_[l]) + link.latency_s);
-    bytes_.push_back(static_cast<double>(keys) * bytes_per_token_[kinds_[l]]);
+    bytes_.push_back(chain_.message_bytes(l, keys));
   }
   ends_.resize(sending_.size());
   const auto ends_of =
@@ -227,7 +199,7 @@ void PartitionBound::narrow(double ttft_s, BoundaryRanges& r) {
   for (int pass = 0; pass < most_passes && moved && r.feasible; ++pass) {
     moved = narrow_backward(ttft_s, r);
     if (r.feasible) moved |= narrow_forward(ttft_s, r);
-    if (r.feasible && runahead_.link().order == SendOrder::Async) play_latest(r);
+    if (r.feasible && chain_.link.order == SendOrder::Async) play_latest(r);
     moved |= pass == 0;
   }
 }

@@ -70,17 +70,14 @@ class PartitionBound {
   void play_latest(const BoundaryRanges& r);
   /// Bounds `sent_` for messages that start between `ready_` and `latest_`.
   void share_link(End bound, std::uint64_t keys);
-  double message_s(std::size_t kind, std::uint64_t keys) const;
-  bool exchanges(std::size_t layer) const { return bytes_per_token_[kinds_[layer]] > 0; }
   std::span<double> row(std::vector<double>& of_all, std::size_t rank) const {
-    return {of_all.data() + rank * kinds_.size(), kinds_.size()};
+    return {of_all.data() + rank * chain_.kinds.size(), chain_.kinds.size()};
   }
 
   const Runahead& runahead_;
   std::uint64_t prompt_len_;
   std::size_t ranks_;
-  std::span<const std::size_t> kinds_;   ///< of each layer
-  std::vector<double> bytes_per_token_;  ///< of each kind
+  const Chain& chain_;
   simulate::RankTimes times_;
   // By rank and layer.
   std::vector<double> arrivals_;      ///< earliest, of what a rank receives

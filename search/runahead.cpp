@@ -30,33 +30,20 @@ void check_link(const ChainLink& link) {
   }
 }
 
-/// From the moments at which a rank has its messages ready to those at which they arrive.
-void deliver(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
-  const ChainLink& link = chain.link;
-  const std::size_t layers = chain.kinds.size();
-  const auto bytes_of = [&](std::size_t l) {
-    return static_cast<double>(tokens) * static_cast<double>(chain.bytes_per_token[chain.kinds[l]]);
-  };
-  if (link.order == SendOrder::Async) {
-    std::vector<double> starts;
-    std::vector<double> bytes;
-    for (std::size_t l = 0; l < layers; ++l) {
-      if (bytes_of(l) == 0) continue;
-      starts.push_back(s.ready[l] + link.latency_s);
-      bytes.push_back(bytes_of(l));
-    }
-    std::vector<double> ends(starts.size());
-    share_link(starts, bytes, link.bytes_per_s, ends);
-    std::size_t next = 0;
-    for (std::size_t l = 0; l < layers; ++l) s.sent[l] = bytes_of(l) == 0 ? 0 : ends[next++];
-    return;
+/// Puts into `sent` when messages arrive that share the link.
+void share_messages(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
+  std::vector<double> starts;
+  std::vector<double> bytes;
+  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
+    if (!chain.exchanges(l)) continue;
+    starts.push_back(s.ready[l] + chain.link.latency_s);
+    bytes.push_back(chain.message_bytes(l, tokens));
   }
-  double link_free = 0;
-  for (std::size_t l = 0; l < layers; ++l) {
-    s.sent[l] = 0;
-    if (bytes_of(l) == 0) continue;  // the layer caches nothing, so nothing is waited for
-    link_free = std::max(link_free, s.ready[l]) + link.latency_s + bytes_of(l) / link.bytes_per_s;
-    s.sent[l] = link_free;
+  std::vector<double> ends(starts.size());
+  share_link(starts, bytes, chain.link.bytes_per_s, ends);
+  std::size_t next = 0;
+  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
+    if (chain.exchanges(l)) s.sent[l] = ends[next++];
   }
 }
 
@@ -83,30 +70,39 @@ void check_partition(std::span<const std::uint64_t> partition, std::uint64_t pro
   }
 }
 
-double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
-                 bool last, RunaheadScratch& s) {
+double play_layers(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
+                   bool last, std::span<const double> received, std::span<double> ready,
+                   std::span<double> sent) {
   const ChainLink& link = chain.link;
-  const std::size_t layers = chain.kinds.size();
-  s.received.resize(layers);
-  s.sent.resize(layers);
-  s.ready.resize(layers);
   double now = times.embedding_s;
-  for (std::size_t l = 0; l < layers; ++l) {
-    const std::size_t kind = chain.kinds[l];
-    now = std::max(now + times.kinds[kind].before_exchange_s, s.received[l]);
-    s.ready[l] = now;
-    const std::uint64_t per_token = chain.bytes_per_token[kind];
-    if (link.order == SendOrder::Block && !last && per_token > 0) {
-      now += link.latency_s +
-             static_cast<double>(tokens) * static_cast<double>(per_token) / link.bytes_per_s;
+  double link_free = 0;
+  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
+    const simulate::LayerTime& time = times.kinds[chain.kinds[l]];
+    now = std::max(now + time.before_exchange_s, received[l]);
+    ready[l] = now;
+    sent[l] = 0;
+    if (!last && chain.exchanges(l)) {
+      const double moving_s = chain.message_bytes(l, tokens) / link.bytes_per_s;
+      // Messages that share the link wait for their latencies at the same time.
+      link_free = link.order == SendOrder::Async
+                      ? std::max(link_free, now + link.latency_s) + moving_s
+                      : std::max(link_free, now) + link.latency_s + moving_s;
+      sent[l] = link_free;
+      if (link.order == SendOrder::Block) now += link.latency_s + moving_s;
     }
-    now += times.kinds[kind].after_exchange_s;
-  }
-  if (!last) {
-    deliver(chain, tokens, s);
-    std::swap(s.sent, s.received);
+    now += time.after_exchange_s;
   }
   return now + times.head_s;
+}
+
+double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
+                 bool last, RunaheadScratch& s) {
+  for (auto* of_layers : {&s.received, &s.ready, &s.sent}) of_layers->resize(chain.kinds.size());
+  const double end = play_layers(chain, times, tokens, last, s.received, s.ready, s.sent);
+  if (last) return end;
+  if (chain.link.order == SendOrder::Async) share_messages(chain, tokens, s);
+  std::swap(s.sent, s.received);
+  return end;
 }
 
 Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)

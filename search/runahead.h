@@ -43,9 +43,10 @@ void check_partition(std::span<const std::uint64_t> partition, std::uint64_t pro
 /// for each thread.
 struct RunaheadScratch {
   simulate::RankTimes times;
-  std::vector<double> received;  ///< by layer: when the messages of the rank before are there
-  std::vector<double> sent;
-  std::vector<double> ready;
+  // By layer.
+  std::vector<double> received;  ///< when the messages of the rank before are there
+  std::vector<double> ready;     ///< when its own keys and values are
+  std::vector<double> sent;      ///< when its messages have arrived
 };
 
 /// What every rank of a chain has in common.
@@ -53,7 +54,19 @@ struct Chain {
   std::vector<std::size_t> kinds;              ///< of each layer
   std::vector<std::uint64_t> bytes_per_token;  ///< that a layer of each kind sends
   ChainLink link;
+
+  bool exchanges(std::size_t layer) const { return bytes_per_token[kinds[layer]] > 0; }
+  double message_bytes(std::size_t layer, std::uint64_t tokens) const {
+    return static_cast<double>(tokens) * static_cast<double>(bytes_per_token[kinds[layer]]);
+  }
 };
+
+/// One rank of the chain, whose prompt part ends behind `tokens`, from what it has `received`: sets
+/// `ready` and `sent`, 0 for layers that exchange nothing and for the last rank. Of messages that
+/// share the link, `sent` is when all up to this one can have arrived. Returns when it ends.
+double play_layers(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
+                   bool last, std::span<const double> received, std::span<double> ready,
+                   std::span<double> sent);
 
 /// Plays one rank of the chain, whose prompt part ends behind `tokens`, from what `scratch` says
 /// it receives; leaves there what the next one receives. Returns when it ends.
@@ -66,6 +79,7 @@ class Runahead {
   Runahead(simulate::LayerTimes times, const ChainLink& link);
 
   const simulate::LayerTimes& times() const { return times_; }
+  const Chain& chain() const { return chain_; }
   const ChainLink& link() const { return chain_.link; }
 
   /// TTFT of a partition whose parts have at least one token each.

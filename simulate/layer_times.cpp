@@ -198,51 +198,51 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   step_->part_seconds(symbols, seconds);
 
   const bool has_joins = scores_in_memory_ && keys > tokens;
-  const double host = host_operator_s_;
-  const auto after_operators = [&](std::size_t k) {
-    return operators(after(k)) + (has_joins ? operators(join(k)) : 0);
-  };
-
   out.embedding_s = seconds[embedding];
   out.head_s = has_head ? seconds[head] : 0;
   out.kinds.resize(kinds_.size());
-  double device_total = out.embedding_s + out.head_s;
-  double host_total = host * (operators(embedding) + (has_head ? operators(head) : 0));
   for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    const Kind& kind = kinds_[k];
     LayerTime& time = out.kinds[k];
     time = {seconds[before(k)], seconds[after(k)] + (has_joins ? seconds[join(k)] : 0)};
     time.before_exchange_s /= pace.lockstep;
     time.after_exchange_s /= pace.lockstep;
-    device_total += kind.layers * (time.before_exchange_s + time.after_exchange_s);
-    host_total += kind.layers * host * (operators(before(k)) + after_operators(k));
   }
+  const double host = host_operator_s_;
   if (host == 0 && pace.messages_s == 0 && pace.exchange_s == 0) return;
 
-  using roofline::paced_seconds;
-  if (pace.exchanges) {
-    out.embedding_s = paced_seconds(out.embedding_s, host * operators(embedding));
-    if (has_head) out.head_s = paced_seconds(out.head_s, host * operators(head));
+  // The seconds of each part, its operators, how many layers have it, and the host's seconds for it
+  // between exchanges.
+  const auto for_each_part = [&](const auto& visit) {
+    const auto visit_once = [&](double& s, double operators) {
+      visit(s, operators, 1.0, host * operators);
+    };
+    visit_once(out.embedding_s, operators(embedding));
+    if (has_head) visit_once(out.head_s, operators(head));
     for (std::size_t k = 0; k < kinds_.size(); ++k) {
-      const bool exchanges = kinds_[k].bytes_per_token > 0;
-      const double half = exchanges ? pace.exchange_s / 2 : 0;
-      const double messages = exchanges ? pace.messages_s : 0;
-      LayerTime& time = out.kinds[k];
-      time = {paced_seconds(time.before_exchange_s, host * operators(before(k)) + half),
-              paced_seconds(time.after_exchange_s, host * after_operators(k) + half + messages)};
+      const auto& [bytes_per_token, layers] = kinds_[k];
+      const double half = bytes_per_token > 0 ? pace.exchange_s / 2 : 0;
+      const double messages = bytes_per_token > 0 ? pace.messages_s : 0;
+      const double n0 = operators(before(k));
+      const double n1 = operators(after(k)) + (has_joins ? operators(join(k)) : 0);
+      visit(out.kinds[k].before_exchange_s, n0, layers, host * n0 + half);
+      visit(out.kinds[k].after_exchange_s, n1, layers, host * n1 + half + messages);
     }
+  };
+  if (pace.exchanges) {
+    for_each_part(
+        [](double& s, double, double, double host_s) { s = roofline::paced_seconds(s, host_s); });
     return;
   }
-  const double idle_total = paced_seconds(device_total, host_total) - device_total;
-  if (idle_total == 0) return;
+  double all_operators = 0;
+  for_each_part([&](double&, double operators, double layers, double) {
+    all_operators += layers * operators;
+  });
+  const double device_s = total_s(out);
+  const double idle_s = roofline::paced_seconds(device_s, host * all_operators) - device_s;
   // The device idles, in each part its share of the host's time.
-  const double idle = host * idle_total / host_total;
-  out.embedding_s += idle * operators(embedding);
-  if (has_head) out.head_s += idle * operators(head);
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    out.kinds[k].before_exchange_s += idle * operators(before(k));
-    out.kinds[k].after_exchange_s += idle * after_operators(k);
-  }
+  for_each_part([&](double& s, double operators, double, double) {
+    s += idle_s * operators / all_operators;
+  });
 }
 
 double LayerTimes::total_s(const RankTimes& times) const {
