@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -59,6 +61,18 @@ constexpr const char* first_steps =
     "  kvcast reproduce   the papers' tables beside ours\n"
     "\n"
     "All commands: kvcast --help. One of them: kvcast COMMAND --help. The guide: docs/README.md.\n";
+
+/// A command's description without its examples, which its own --help shows.
+class ShortCommands : public CLI::Formatter {
+ public:
+  std::string make_subcommand(const CLI::App* sub) const override {
+    const std::string text = sub->get_description();
+    std::ostringstream line;
+    CLI::detail::format_help(line, sub->get_name(), text.substr(0, text.find('\n')),
+                             get_column_width());
+    return line.str();
+  }
+};
 
 /// The threads that OpenMP would start; it crashes on more than the system can.
 void check_openmp_threads() {
@@ -122,6 +136,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   CLI::App app{description, "kvcast"};
+  app.formatter(std::make_shared<ShortCommands>());
   app.footer(method_help());
   app.set_version_flag("--version", build_facts, "version and build facts");
   app.require_subcommand(1);

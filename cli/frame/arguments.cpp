@@ -89,10 +89,13 @@ template <typename Value>
 Flag Command::add(const std::string& flag, Value& value, const std::string& help) {
   const FlagWords words = flag_words(flag, help);
   if constexpr (std::is_same_v<Value, bool>) {
-    return Flag(app_->add_flag(words.names, value, words.help));
+    CLI::Option* option = app_->add_flag(words.names, value, words.help);
+    if (!words.heading.empty()) option->group(words.heading);
+    return Flag(option);
   } else {
     CLI::Option* option = app_->add_option(words.names, value, words.help);
     if (!words.value.empty()) option->type_name(words.value);
+    if (!words.heading.empty()) option->group(words.heading);
     if constexpr (std::is_same_v<Value, std::string> || std::is_arithmetic_v<Value>) {
       if (value != Value{}) option->capture_default_str();
     }

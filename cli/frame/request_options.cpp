@@ -37,13 +37,15 @@ void RequestOptions::add_to(Command c) {
   c.add("--weight-dtype", weight_dtype);
   c.add("--activation-dtype", activation_dtype);
   c.add("--cache-dtype", cache_dtype);
-  c.add("--logits WHICH", logits, "last: head on the last position; all: on every position");
+  c.add("--logits WHICH", logits, "last: head on the last position; all: on every position")
+      .group("Kernels and element types");
   c.add("--skip-unread-rows", skip_unread_rows);
   c.add("--semantics", semantics);
   c.add("--prompt-len", prompt_len,
         "prompt tokens; encoder length of encoder-decoder models [1024]");
   c.add("--encoder-tokens TOKENS", encoder_tokens,
-        "encoder length of encoder-decoder models, the same as --prompt-len");
+        "encoder length of encoder-decoder models, the same as --prompt-len")
+      .group("Request");
   c.add("--output-len", output_len);
 }
 

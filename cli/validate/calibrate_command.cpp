@@ -209,11 +209,10 @@ void run(const Options& o, const Globals& globals) {
 void add_calibrate(Command app, const Globals& globals) {
   Command c = app.add_subcommand(
       "calibrate",
-      "Measures this machine and writes a hardware file for estimates of runs on it: fp32, on the "
-      "CPU. Under mpirun every rank measures at the same time, and the link between them too. Or "
-      "makes a hardware file of micro-benchmarks that ran elsewhere, on a GPU "
-      "(tools/gpu_microbenchmarks.py). Or takes the medians of several calibrations, before and "
-      "behind what they are to forecast.\n\nExamples:\n"
+      "Measure this machine and write a hardware file for forecasts of runs on it.\n\n"
+      "fp32, on the CPU. Under mpirun every rank measures at the same time, and the link between\n"
+      "them too. --import makes the file of micro-benchmarks of a GPU\n"
+      "(tools/gpu_microbenchmarks.py), --combine of several calibrations' medians.\n\nExamples:\n"
       "  kvcast calibrate --output this-machine.json\n"
       "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"

@@ -27,7 +27,7 @@ void run(const ValidateOptions& o, const Globals& globals) {
 void add_validate(Command app, const Globals& globals) {
   Command command = app.add_subcommand(
       "validate",
-      "Hold what is predicted against what is.\n\nExamples:\n"
+      "Compare forecasts with measurements.\n\nExamples:\n"
       "  kvcast validate --measurements data/measurements/public_llm_latency.csv\n"
       "  kvcast validate --measurements llama-bench.json --hardware rtx-4090 --json\n"
       "  kvcast validate --measure --quick --hardware this-machine.json --csv validation.csv\n"
