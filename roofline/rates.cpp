@@ -1,5 +1,7 @@
 #include "roofline/rates.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "model/base/error.h"
@@ -98,6 +100,11 @@ class RateBuilder {
 
 const Sourced* pointer(const std::optional<Sourced>& s) { return s ? &*s : nullptr; }
 
+template <typename Array, typename Class>
+auto& at(Array& of_classes, Class c) {
+  return of_classes[static_cast<std::size_t>(c)];
+}
+
 }  // namespace
 
 std::string_view name(Mode mode) { return word_for(mode, modes); }
@@ -106,91 +113,78 @@ Mode parse_mode(std::string_view word) { return parse_word("mode", word, modes);
 
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   RateBuilder b(hw, mode);
-  std::array<double, num_rate_classes> flops{};
-  const auto set = [&](RateClass e, double rate) { flops[static_cast<std::size_t>(e)] = rate; };
+  Rates& r = b.rates;
   const bool eager_attention = lowering.attention == Kernels::Eager;
   const bool eager_elementwise = lowering.elementwise == Kernels::Eager;
-  const DType attention_dtype = product_dtype(lowering.activations, lowering.cache);
+  const bool eager = eager_attention || eager_elementwise;
 
-  set(RateClass::Matrix,
-      b.matrix("matrix_rate", product_dtype(lowering.activations, lowering.weights),
-               hw.matrix_rate));
+  const auto flops = [&](RateClass c) -> FlopsPerSecond& { return at(r.flops_per_second, c); };
+  flops(RateClass::Matrix) = {b.matrix(
+      "matrix_rate", product_dtype(lowering.activations, lowering.weights), hw.matrix_rate)};
+  const DType dtype = product_dtype(lowering.activations, lowering.cache);
   if (eager_attention) {
-    set(RateClass::BatchedMatrix,
-        b.matrix("batched_matrix_rate", attention_dtype, hw.batched_matrix_rate));
+    flops(RateClass::BatchedMatrix) = {
+        b.matrix("batched_matrix_rate", dtype, hw.batched_matrix_rate)};
   } else {
-    const double rate = b.matrix("tiled_attention_rate", attention_dtype, hw.tiled_attention_rate);
-    set(RateClass::TiledAttention, rate);
-    b.rates.flops_by_length[static_cast<std::size_t>(RateClass::TiledAttention)] =
-        b.curve(attention_dtype, hw.tiled_attention_rate);
+    const FlopsPerSecond rate{b.matrix("tiled_attention_rate", dtype, hw.tiled_attention_rate)};
+    flops(RateClass::TiledAttention) = rate;
+    at(r.flops_by_length, RateClass::TiledAttention) = b.curve(dtype, hw.tiled_attention_rate);
     // Scores that a method asks for beside the attention: no device has a factor for these.
-    set(RateClass::BatchedMatrix, rate);
+    flops(RateClass::BatchedMatrix) = rate;
     // Where nobody measured it apart, decoding's attention runs as a prompt's does.
-    set(RateClass::DecodeAttention,
-        hw.decode_attention_rate.empty()
-            ? rate
-            : b.matrix("decode_attention_rate", attention_dtype, hw.decode_attention_rate));
+    flops(RateClass::DecodeAttention) = rate;
+    if (!hw.decode_attention_rate.empty()) {
+      flops(RateClass::DecodeAttention) = {
+          b.matrix("decode_attention_rate", dtype, hw.decode_attention_rate)};
+    }
   }
   b.peak_only("vector_flops", hw.vector_flops_per_second);
-  set(RateClass::Vector, hw.vector_flops_per_second.value);
-  for (std::size_t i = 0; i < flops.size(); ++i) b.rates.flops_per_second[i] = {flops[i]};
+  flops(RateClass::Vector) = {hw.vector_flops_per_second.value};
 
-  const Sourced* memory = pointer(hw.memory_bandwidth_factor);
-  const auto stream = [&](BandwidthClass s, const std::string& label, const Sourced* factor) {
-    b.rates.bytes_per_second[static_cast<std::size_t>(s)] = {b.bandwidth(label, factor)};
+  const auto stream = [&](BandwidthClass c, const std::string& name, const Sourced* factor) {
+    at(r.bytes_per_second, c) = {b.bandwidth(name, factor)};
   };
+  const Sourced* memory = pointer(hw.memory_bandwidth_factor);
   stream(BandwidthClass::Memory, "memory_bandwidth", memory);
-  if (eager_elementwise || eager_attention) {
+  // All others move as the memory does, unless they have a rate of their own.
+  r.bytes_per_second.fill(at(r.bytes_per_second, BandwidthClass::Memory));
+  if (eager) {
     const Sourced* elementwise = pointer(hw.elementwise_bandwidth);
     const Sourced* softmax = pointer(hw.softmax_bandwidth);
     stream(BandwidthClass::Elementwise, "elementwise_bandwidth",
            elementwise ? elementwise : memory);
     stream(BandwidthClass::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
-    b.rates.bytes_by_length[static_cast<std::size_t>(BandwidthClass::Softmax)] = b.curve(softmax);
-  } else {
-    const BytesPerSecond rate = b.rates.bytes_per_second[0];
-    b.rates.bytes_per_second.fill(rate);
+    at(r.bytes_by_length, BandwidthClass::Softmax) = b.curve(softmax);
   }
-
-  constexpr auto product = static_cast<std::size_t>(BandwidthClass::Product);
-  b.rates.bytes_per_second[product] = b.rates.bytes_per_second[0];
   if (hw.product_bandwidth) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
-    b.rates.bytes_by_length[product] = b.by_rows(memory, *hw.product_bandwidth);
+    at(r.bytes_by_length, BandwidthClass::Product) = b.by_rows(memory, *hw.product_bandwidth);
   }
+  if (!eager_attention && hw.decode_attention_bandwidth) {
+    stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
+  }
+  if (!eager_attention && hw.tiled_attention_bandwidth) {
+    stream(BandwidthClass::Attention, "tiled_attention_bandwidth", &*hw.tiled_attention_bandwidth);
+  }
+  if (hw.overlap) r.exposed = b.exposed(*hw.overlap);
 
-  const auto attention_stream = [&](BandwidthClass s, const std::string& label,
-                                    const std::optional<Sourced>& factor) {
-    if (!eager_attention && factor) {
-      stream(s, label, &*factor);
-    } else {
-      b.rates.bytes_per_second[static_cast<std::size_t>(s)] =
-          b.rates.bytes_per_second[static_cast<std::size_t>(BandwidthClass::Memory)];
-    }
-  };
-  attention_stream(BandwidthClass::Decode, "decode_attention_bandwidth",
-                   hw.decode_attention_bandwidth);
-  attention_stream(BandwidthClass::Attention, "tiled_attention_bandwidth",
-                   hw.tiled_attention_bandwidth);
-  if (hw.overlap) b.rates.exposed = b.exposed(*hw.overlap);
-
-  b.rates.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
-  if ((eager_elementwise || eager_attention) && hw.elementwise_latency) {
-    b.rates.elementwise_latency = {b.latency("elementwise_latency", *hw.elementwise_latency)};
+  r.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
+  if (eager && hw.elementwise_latency) {
+    r.elementwise_latency = {b.latency("elementwise_latency", *hw.elementwise_latency)};
   }
   if (hw.product_latency) {
-    b.rates.product_latency = {b.latency("product_latency", *hw.product_latency)};
+    r.product_latency = {b.latency("product_latency", *hw.product_latency)};
   }
   if (eager_elementwise) {
-    b.rates.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
+    r.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }
-  b.rates.on_chip_bytes = hw.on_chip_memory_capacity.value;
-  if ((eager_elementwise || eager_attention) && hw.on_chip_memory_bandwidth) {
-    b.rates.on_chip_bytes_per_second = {
+  r.on_chip_bytes = hw.on_chip_memory_capacity.value;
+  if (eager && hw.on_chip_memory_bandwidth) {
+    r.on_chip_bytes_per_second = {
         b.as_measured("on_chip_memory_bandwidth", *hw.on_chip_memory_bandwidth)};
   }
-  b.rates.memory_capacity_bytes = hw.memory_capacity.value;
-  return b.rates;
+  r.memory_capacity_bytes = hw.memory_capacity.value;
+  return std::move(b.rates);
 }
 
 }  // namespace kvcast::roofline
