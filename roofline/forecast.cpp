@@ -317,11 +317,26 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
   const SymbolValues decode_values = values_at(point, first + (decode_steps(point) - 1) / 2);
   const auto add = [&](const std::string& pass, const std::vector<OpGroup>& groups,
                        const SymbolValues& values, std::uint64_t steps = 1) {
+    Seconds device;
+    std::uint64_t operators = 0;
     for (const OpGroup& g : groups) {
       const OpTime t = time_of(g, rates(), values);
       const std::uint64_t count = g.count * steps;
       rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
+      device += rows.back().total;
+      operators += count;
     }
+    const Seconds host = static_cast<double>(operators) * rates().host_operator_latency;
+    const Seconds idle{paced_seconds(device.value, host.value) - device.value};
+    if (idle.value == 0) return;
+    OpTime waiting;
+    waiting.total = idle;
+    waiting.bound = Bound::Latency;
+    OpGroup issue;
+    issue.phase = "host";
+    issue.label = "issue";
+    issue.op = "host";
+    rows.push_back({pass, issue, waiting, operators, idle});
   };
   for (const Helper& helper : helpers_) {
     if (helper.tokens.at(prefill_values) == 0) continue;

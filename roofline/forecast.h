@@ -40,7 +40,8 @@ struct Forecast {
   Bound bound = Bound::Compute;  ///< of the whole request
 };
 
-/// One row of `--breakdown`.
+/// One row of `--breakdown`: operators that are alike or, where the host that issues them is slower
+/// than the device, what the device waits for it (phase "host").
 struct BreakdownRow {
   std::string pass;  ///< "prefill", "decode", or the name of a helper pass
   OpGroup group;

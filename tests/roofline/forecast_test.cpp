@@ -276,18 +276,40 @@ TEST_CASE("forecast: bounds name the roof that most of the time comes from") {
 
 TEST_CASE("forecast: the breakdown adds up to TTFT, and to the middle decode step") {
   const Recording r = record(tiny(), {}, fused);
-  const Rates rate = rates(50, 20, 0.5);
-  const Forecaster f(r, fused, rate);
-  const DesignPoint p{3, 17, 8};  // decode steps at kv 18..24, the middle one 21
-  double prefill = 0;
-  double decode = 0;
-  for (const BreakdownRow& row : f.breakdown(p)) {
-    (row.pass == "prefill" ? prefill : decode) += row.total.value;
-    CHECK(row.total.value == static_cast<double>(row.count) * row.time.total.value);
+  // The host is no limit, then one of decode steps, then of the prefill too.
+  const auto per_operator = [&](const Graph& graph, const SymbolValues& values) {
+    const std::vector<OpGroup> groups = fold(graph, fused);
+    double operators = 0;
+    for (const OpGroup& g : groups) operators += static_cast<double>(g.count);
+    return pass_seconds(groups, rates(50, 20, 0.5), values) / operators;
+  };
+  const double decode_s = per_operator(r.decode(), r.symbols.resolve({3, 17, 21}));
+  const double prefill_s = per_operator(r.prefill(), r.symbols.resolve({3, 17, 17}));
+  REQUIRE(2 * decode_s < prefill_s);
+  std::size_t host_rows = 0;
+  for (const auto& [host_s, expected] :
+       {std::pair{0.0, 0u}, {1.5 * decode_s, 1u}, {1.5 * prefill_s, 2u}}) {
+    CAPTURE(host_s);
+    const Rates rate = rates(50, 20, 0.5, host_s);
+    const Forecaster f(r, fused, rate);
+    const DesignPoint p{3, 17, 8};  // decode steps at kv 18..24, the middle one 21
+    double prefill = 0;
+    double decode = 0;
+    host_rows = 0;
+    for (const BreakdownRow& row : f.breakdown(p)) {
+      (row.pass == "prefill" ? prefill : decode) += row.total.value;
+      if (row.group.phase == "host") {
+        ++host_rows;
+        CHECK(row.time.bound == Bound::Latency);
+      } else {
+        CHECK(row.total.value == static_cast<double>(row.count) * row.time.total.value);
+      }
+    }
+    CHECK(host_rows == expected);
+    CHECK(prefill == near(f.at(p).ttft_s).epsilon(1e-12));
+    const SymbolValues middle = r.symbols.resolve({3, 17, 21});
+    CHECK(decode == near(pass_seconds(fold(r.decode(), fused), rate, middle)));
   }
-  CHECK(prefill == near(f.at(p).ttft_s).epsilon(1e-12));
-  const SymbolValues middle = r.symbols.resolve({3, 17, 21});
-  CHECK(decode == near(pass_seconds(fold(r.decode(), fused), rate, middle)));
 }
 
 TEST_CASE("forecast: the speed of light is never slower than what was calibrated") {
