@@ -83,6 +83,15 @@ TEST_CASE("contract: reproduce --csv - writes its rows to stdout, and nothing el
   CHECK(num_lines(result.output) == 25);
 }
 
+TEST_CASE("contract: reproduce --plot and --csv write the picture, its points and the rows") {
+  const TestFolder folder;
+  run_well("reproduce kvp-table3 --plot " + folder.file("plot.svg") + " --csv " +
+           folder.file("cells.csv"));
+  for (const char* file : {"plot.svg", "plot.csv", "cells.csv"}) {
+    CHECK(fs::file_size(folder / file) > 0);
+  }
+}
+
 TEST_CASE("contract: a prompt beyond the context is answered, with a warning") {
   const ProgramResult result =
       run_well("estimate --model llama-7b --hardware a100-80gb --prompt-len 1M --json");

@@ -83,6 +83,19 @@ TEST_CASE("convert kvp: maps that predict worse than a mean are told in one line
   CHECK(r.errors.find("warning:") == r.errors.rfind("warning:"));
 }
 
+TEST_CASE("convert kvp: a wrong text names no flag that was not given") {
+  const TestFolder folder;
+  write(folder / "text", "abc");
+  for (const char* name : {"none", "text"}) {
+    const ProgramResult r = run_program("convert kvp --quiet " + pair + "--fit " +
+                                        folder.file(name) + " " + folder.file("maps"));
+    CAPTURE(r.errors);
+    CHECK(contains(r.errors, "--fit: text"));
+    CHECK(!contains(r.errors, "--prompt-file"));
+    CHECK(!contains(r.errors, "--tokens"));
+  }
+}
+
 TEST_CASE("convert kvp: plots of errors over layers and positions beside their points") {
   const TestFolder folder;
   const json j =
