@@ -15,6 +15,7 @@
 #include "model/io/weights/catalog.h"
 #include "model/io/weights/weight_map.h"
 #include "model/record/recording.h"
+#include "tests/model/message_of.h"
 
 namespace kvcast {
 namespace {
@@ -39,16 +40,6 @@ json llama_config() {
 }
 
 Architecture read(const json& config) { return read_config(config, "tiny", "tiny.json"); }
-
-template <typename F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
-}
 
 std::string refusal(const Architecture& a, const std::string& method) {
   return message_of([&] { record(a, parse_methods(method), {}); });

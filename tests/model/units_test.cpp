@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/base/error.h"
+#include "tests/model/message_of.h"
 
 using namespace kvcast;
 
@@ -23,15 +23,6 @@ template <typename A, typename B>
 concept Addable = requires(A a, B b) {
   a + b;
 };
-
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
-}
 
 }  // namespace
 
