@@ -128,8 +128,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   ranking.rows = rows_of(candidates, [&](const MlkvCandidate& c) {
     return candidate_json(c, o.widen, accuracy_of(accuracies, c));
   });
-  ranking.table = {{"rank", "#"},
-                   {"layers", "kv_layers"},
+  ranking.table = {{"layers", "kv_layers"},
                    {"heads", "kv_heads"},
                    {"KV heads", "total_kv_heads"},
                    {"KV cache", "kv_cache_bytes", in_bytes},
@@ -147,8 +146,6 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   ranking.csv = columns_of({"kv_layers", "kv_heads", "intermediate_size", "parameters",
                             "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes",
                             "largest_batch", "tpot_s", "published_accuracy_pct"});
-  ranking.csv.insert(ranking.csv.begin(), {"rank", "#"});
-  ranking.csv.push_back({"rejected", "reason"});
   ranking.rejected = [](const ordered_json& row) {
     return fmt::format("{} layers of {} heads", row["kv_layers"].dump(), row["kv_heads"].dump());
   };

@@ -109,8 +109,7 @@ void choose(const Options& o, const Globals& globals) {
                   {"prompt_len", point.prompt_len},
                   {"output_len", point.output_len}};
   ranking.rows = rows_of(candidates, candidate_json);
-  ranking.table = {{"rank", "#"},
-                   {"method", "method"},
+  ranking.table = {{"method", "method"},
                    {"a token", "tpot_s", in_seconds},
                    {"speed-up", "tpot_speedup", in("{:.3f}")},
                    {"TTFT", "ttft_s", in_seconds},
@@ -124,14 +123,12 @@ void choose(const Options& o, const Globals& globals) {
                    {"", "", in_notes}};
   ranking.csv = columns_of({"method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s",
                             "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes", "fits"});
-  ranking.csv.insert(ranking.csv.begin(), {"rank", "#"});
   ranking.csv.insert(ranking.csv.end(), {{"break_even_batch", "/break_even_batch/from"},
                                          {"last_batch", "/break_even_batch/to"},
                                          {"break_even_context", "/break_even_context/from"},
                                          {"last_context", "/break_even_context/to"},
                                          {"faster_batches", "faster_batches", in_csv_ranges},
-                                         {"faster_contexts", "faster_contexts", in_csv_ranges},
-                                         {"rejected", "reason"}});
+                                         {"faster_contexts", "faster_contexts", in_csv_ranges}});
   ranking.rejected = [](const ordered_json& row) { return row["method"].get<std::string>(); };
   if (has_open_end(candidates)) {
     ranking.note = fmt::format("\"from\": to the end of the search, batch {} and context {}\n",

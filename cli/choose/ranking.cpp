@@ -5,7 +5,13 @@
 namespace kvcast::cli {
 
 void print_ranking(const Ranking& ranking, const RowsOutput& output) {
-  if (!output.csv.empty()) write_rows_csv(output.csv, ranking.csv, ranking.rows);
+  const Column rank{"rank", "#"};
+  if (!output.csv.empty()) {
+    std::vector<Column> columns = ranking.csv;
+    columns.insert(columns.begin(), rank);
+    columns.push_back({"rejected", "reason"});
+    write_rows_csv(output.csv, columns, ranking.rows);
+  }
   if (output.csv_is_stdout()) return;
   ordered_json ranked = ordered_json::array();
   ordered_json rejected = ordered_json::array();
@@ -24,8 +30,10 @@ void print_ranking(const Ranking& ranking, const RowsOutput& output) {
     print_json(j);
     return;
   }
+  std::vector<Column> columns = ranking.table;
+  columns.insert(columns.begin(), rank);
   const std::string table =
-      ranked.empty() ? "no form of the model fits\n" : table_text(ranking.table, ranked);
+      ranked.empty() ? "no form of the model fits\n" : table_text(columns, ranked);
   print_text(table + reasons + ranking.note);
 }
 

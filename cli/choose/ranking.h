@@ -10,12 +10,12 @@ namespace kvcast::cli {
 
 struct Ranking {
   ordered_json head;  ///< of the JSON, before the rows
-  /// The best first; behind them those with a "reason" against them.
+  /// The best first; then those with a "reason" against them.
   ordered_json rows = ordered_json::array();
-  std::vector<Column> table;
-  std::vector<Column> csv;
-  Words rejected;    ///< names a row that is ruled out
-  std::string note;  ///< below the table
+  std::vector<Column> table;  ///< after the rank
+  std::vector<Column> csv;    ///< between the rank and the reason
+  Words rejected;             ///< names a row that is ruled out
+  std::string note;           ///< below the table
 };
 
 /// Prints as the flags say.

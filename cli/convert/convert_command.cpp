@@ -80,11 +80,7 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
     return convert_to_mlkv(checkpoint, o.common.out, conversion, progress);
   });
   say_copied(globals, o.common, report);
-  if (o.common.json) {
-    print_json(mlkv_json(o, report));
-  } else {
-    print_text(mlkv_text(report));
-  }
+  print_result(o.common.json, mlkv_json(o, report), mlkv_text(report));
 }
 
 void add_mlkv(Command command, const Globals& globals) {

@@ -7,7 +7,6 @@
 
 #include "cli/convert/convert_options.h"
 #include "cli/convert/convert_parts.h"
-#include "cli/frame/csv_output.h"
 #include "cli/frame/request_options.h"
 #include "cli/run/pair_text.h"
 #include "model/base/quantity.h"
@@ -132,11 +131,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   draw(reports::prediction_layer_plot, o.plot);
   draw(reports::prediction_position_plot, o.plot_positions);
   if (o.csv == "-") return;
-  if (o.common.json) {
-    print_json(kvp_json(o, report));
-  } else {
-    print_text(kvp_text(report));
-  }
+  print_result(o.common.json, kvp_json(o, report), kvp_text(report));
 }
 
 }  // namespace

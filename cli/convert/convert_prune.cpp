@@ -47,11 +47,7 @@ void convert_prune(const PruneOptions& o, const Globals& globals) {
     return convert_to_pruned(checkpoint, o.common.out, conversion, progress);
   });
   say_copied(globals, o.common, report);
-  if (o.common.json) {
-    print_json(prune_json(o, report));
-  } else {
-    print_text(prune_text(report));
-  }
+  print_result(o.common.json, prune_json(o, report), prune_text(report));
 }
 
 }  // namespace

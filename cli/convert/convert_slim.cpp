@@ -12,7 +12,6 @@
 
 #include "cli/convert/convert_options.h"
 #include "cli/convert/convert_parts.h"
-#include "cli/frame/csv_output.h"
 #include "cli/frame/request_options.h"
 #include "cli/run/run_inputs.h"
 #include "model/base/error.h"
@@ -282,11 +281,8 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
     reports::write_plot(reports::slim_error_plot(report, conversion.dtype, o.max_error), o.plot);
   }
   if (o.csv == "-") return;
-  if (o.common.json) {
-    print_json(slim_json(o, report, calibration.source, logits));
-  } else {
-    print_text(slim_text(report, logits));
-  }
+  print_result(o.common.json, slim_json(o, report, calibration.source, logits),
+               slim_text(report, logits));
 }
 
 }  // namespace
@@ -311,7 +307,7 @@ void add_convert_slim(Command command, const Globals& globals) {
   c.add("--max-error F", o->max_error, "of computed keys and values, relative");
   RunInputs& in = o->calibration;
   o->inputs = {
-      c.add("--calibration-prompt TEXT", in.prompt, "text to try the layers on"),
+      c.add("--calibration-prompt TEXT", in.prompt, "text to try the layers on").is_free_text(),
       c.add("--calibration-prompt-file FILE", in.prompt_file, "the same from a file"),
       c.add("--calibration-tokens IDS", in.tokens, "the same as token ids"),
       c.add("--calibration-audio FILE.wav", in.audio, "a sound to try Whisper's layers on")};

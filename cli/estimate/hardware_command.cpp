@@ -87,11 +87,7 @@ void list(const Globals& globals, bool json) {
                format_quantity(hw.memory_bandwidth.value, Dimension::BytesPerSecond),
                format_quantity(hw.memory_capacity.value, Dimension::Bytes)});
   }
-  if (json) {
-    print_json(rows);
-  } else {
-    print_text(table.text());
-  }
+  print_result(json, rows, table.text());
 }
 
 void show(const Options& o, const Globals& globals) {

@@ -2,18 +2,15 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/command.h"
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "model/base/error.h"
 #include "model/io/files/atomic_file.h"
 #include "model/record/recording.h"
 
 namespace kvcast::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct Options {
   std::string model;
@@ -75,21 +72,18 @@ std::string plain_text(const ordered_json& j) {
 
 void list(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
-  Table table({"name", "model_type", "parameters", "layers", "hidden", "KV bytes/token (fp16)"});
-  ordered_json rows = ordered_json::array();
-  for (const std::string& name : catalog.names("models")) {
+  const ordered_json rows = rows_of(catalog.names("models"), [&](const std::string& name) {
     const Architecture a = load_model(catalog, name);
-    const Recording r = record(a, {}, {});
-    rows.push_back(model_json(a, r, DType::FP16));
-    table.add({name, a.model_type, std::to_string(r.parameters),
-               std::to_string(a.num_hidden_layers()), std::to_string(a.hidden_size),
-               std::to_string(r.kv_cache_bytes_per_token.at({}))});
-  }
-  if (json) {
-    print_json(rows);
-  } else {
-    print_text(table.text());
-  }
+    return model_json(a, record(a, {}, {}), DType::FP16);
+  });
+  print_result(json, rows,
+               table_text({{"name", "name"},
+                           {"model_type", "model_type"},
+                           {"parameters", "parameters"},
+                           {"layers", "num_hidden_layers"},
+                           {"hidden", "hidden_size"},
+                           {"KV bytes/token (fp16)", "kv_cache_bytes_per_token"}},
+                          rows));
 }
 
 void show(const Options& o, const Globals& globals) {
@@ -109,11 +103,7 @@ void show(const Options& o, const Globals& globals) {
     write_file(o.graph, dot.str());
   }
   const ordered_json j = model_json(a, r, dtype);
-  if (o.json) {
-    print_json(j);
-  } else {
-    print_text(plain_text(j));
-  }
+  print_result(o.json, j, plain_text(j));
 }
 
 }  // namespace
@@ -134,7 +124,7 @@ void add_model(Command app, const Globals& globals) {
   c.add("--json", options->json);
   c.add("--dtype", options->dtype, "of weights and cache");
   c.add("--set", options->set);
-  c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)");
+  c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();
   c.add("--pass", options->pass, "of the graph: prefill or decode");
   c.add("--attention", options->attention, "of the graph: eager or tiled");
   c.add("--method", options->method, "of the graph");

@@ -50,7 +50,7 @@ void add_report(Command app, const Globals& globals) {
       "  kvcast report results --output page.html");
   const auto options = std::make_shared<Options>();
   command.add("DIR", options->folder, "folder with what kvcast wrote").required();
-  command.add("--output FILE.html", options->output, "the page; default DIR/report.html");
+  command.add("--output FILE.html", options->output, "the page; default DIR/report.html").writes();
   command.callback([options, &globals] { run(*options, globals); });
 }
 

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/frame/csv_output.h"
 #include "cli/frame/result.h"
 #include "measure/validation.h"
 #include "model/base/error.h"

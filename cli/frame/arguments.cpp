@@ -71,8 +71,25 @@ Flag& Flag::allow_extra_args(bool allowed) {
   return *this;
 }
 
-Flag& Flag::draws(PicturesOf pictures) {
-  add_pictures(option_, std::move(pictures));
+Flag& Flag::writes() {
+  rules_of(option_).writes = [](const std::filesystem::path& file) { return std::vector{file}; };
+  return *this;
+}
+
+Flag& Flag::draws(FilesOf all) {
+  rules_of(option_).writes = [all = std::move(all)](const std::filesystem::path& picture) {
+    return drawn(all(picture));
+  };
+  return *this;
+}
+
+Flag& Flag::has_keys() {
+  rules_of(option_).has_keys = true;
+  return *this;
+}
+
+Flag& Flag::is_free_text() {
+  rules_of(option_).is_free_text = true;
   return *this;
 }
 
@@ -88,21 +105,25 @@ Command Command::add_subcommand(const std::string& name, const std::string& desc
 template <typename Value>
 Flag Command::add(const std::string& flag, Value& value, const std::string& help) {
   const FlagWords words = flag_words(flag, help);
+  CLI::Option* option = nullptr;
   if constexpr (std::is_same_v<Value, bool>) {
-    CLI::Option* option = app_->add_flag(words.names, value, words.help);
-    if (!words.heading.empty()) option->group(words.heading);
-    return Flag(option);
+    option = app_->add_flag(words.names, value, words.help);
   } else {
-    CLI::Option* option = app_->add_option(words.names, value, words.help);
+    option = app_->add_option(words.names, value, words.help);
     if (!words.value.empty()) option->type_name(words.value);
-    if (!words.heading.empty()) option->group(words.heading);
     if constexpr (std::is_same_v<Value, std::string> || std::is_arithmetic_v<Value>) {
       if (value != Value{}) option->capture_default_str();
     }
     if constexpr (std::is_arithmetic_v<Value>) option->check(is_number<Value>);
     if constexpr (std::is_same_v<Value, std::optional<double>>) option->check(is_number<double>);
-    return Flag(option);
   }
+  if (!words.heading.empty()) option->group(words.heading);
+  Flag added(option);
+  if (words.writes == Writes::File) added.writes();
+  if (words.writes == Writes::Picture) {
+    added.draws([](const std::filesystem::path& picture) { return std::vector{picture}; });
+  }
+  return added;
 }
 template Flag Command::add(const std::string&, bool&, const std::string&);
 template Flag Command::add(const std::string&, std::string&, const std::string&);

@@ -34,8 +34,14 @@ class Flag {
   /// Whether a list goes on with the next word: --flag a b.
   Flag& allow_extra_args(bool allowed);
 
-  /// Of a flag that names a picture: those that are drawn, it and others beside it.
+  /// It names a file that the command writes (file_rules.h).
+  Flag& writes();
+  /// It names a picture: `all` are those that are drawn, it and others beside it.
   Flag& draws(std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)> all);
+  /// A list whose keys, or words, are said once.
+  Flag& has_keys();
+  /// Words for a model, which may be empty and name no file.
+  Flag& is_free_text();
 
   bool is_given() const;
   std::string name() const;

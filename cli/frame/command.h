@@ -45,6 +45,9 @@ void print_json(const nlohmann::ordered_json& document);
 /// Prints text to stdout, likewise.
 void print_text(const std::string& text);
 
+/// One of the two, as --json says.
+void print_result(bool as_json, const nlohmann::ordered_json& document, const std::string& text);
+
 /// Text aligned in columns: numbers to the right, words to the left.
 class Table {
  public:

@@ -1,7 +1,6 @@
 #include "cli/frame/file_rules.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -20,21 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Flags whose file a command writes.
-constexpr std::array<std::string_view, 10> output_flags{
-    "--csv",   "--plot",  "--plot-importance", "--plot-positions",  "--output",
-    "--store", "--trace", "--graph",           "--dump-importance", "--logits"};
-
-std::map<const CLI::Option*, PicturesOf>& pictures() {
-  static std::map<const CLI::Option*, PicturesOf> all;
-  return all;
-}
-
-/// --logits says in `estimate` which ones.
-bool is_output(const CLI::Option& o) {
-  const bool is_listed =
-      std::find(output_flags.begin(), output_flags.end(), o.get_name()) != output_flags.end();
-  return is_listed && o.get_type_name() != "WHICH";
+std::map<const CLI::Option*, FlagRules>& all_rules() {
+  static std::map<const CLI::Option*, FlagRules> rules;
+  return rules;
 }
 
 struct File {
@@ -46,17 +33,8 @@ struct File {
 std::vector<File> written(const CLI::Option& o) {
   const std::string value = o.results().front();
   if (value == "-") return {};
-  const std::string flag = o.get_name();
-  if (!flag.starts_with("--plot")) return {{flag, value}};
-  std::vector<fs::path> all{value};
-  if (const auto more = pictures().find(&o); more != pictures().end()) all = more->second(value);
   std::vector<File> files;
-  for (const fs::path& picture : all) {
-    const reports::PlotFiles parts = reports::plot_files(picture);
-    for (const fs::path& part : {parts.picture, parts.csv, parts.script}) {
-      files.push_back({flag, part});
-    }
-  }
+  for (const fs::path& path : rules_of(&o).writes(value)) files.push_back({o.get_name(), path});
   return files;
 }
 
@@ -96,7 +74,7 @@ bool reads(const std::string& text, const fs::path& file) {
 
 void check_is_no_input(const CLI::App& command, const File& file) {
   for (const CLI::Option* o : command.get_options()) {
-    if (o->count() == 0 || is_output(*o)) continue;
+    if (o->count() == 0 || rules_of(o).writes || rules_of(o).is_free_text) continue;
     for (const std::string& text : o->results()) {
       const std::string reader = o->get_name();
       if (!(reader == "OUT" ? same_file(text, file.path) : reads(text, file.path))) continue;
@@ -118,12 +96,8 @@ void check_is_not_in_catalog(const File& file, const fs::path& data) {
   }
 }
 
-/// Flags whose text is a list of KEY=VALUE, or of words, behind a name or without one.
-constexpr std::array<std::string_view, 5> list_flags{"--noise", "--topology", "--rows",
-                                                     "--fit-rows", "--fit"};
-
+/// Of a list of KEY=VALUE, or of words, after a name or without one.
 void check_keys(const CLI::Option& o, const std::string& text) {
-  if (std::find(list_flags.begin(), list_flags.end(), o.get_name()) == list_flags.end()) return;
   std::set<std::string> keys;
   for (std::size_t begin = text.find(':') + 1; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -135,7 +109,16 @@ void check_keys(const CLI::Option& o, const std::string& text) {
 
 }  // namespace
 
-void add_pictures(const CLI::Option* flag, PicturesOf of) { pictures()[flag] = std::move(of); }
+FlagRules& rules_of(const CLI::Option* flag) { return all_rules()[flag]; }
+
+std::vector<fs::path> drawn(const std::vector<fs::path>& pictures) {
+  std::vector<fs::path> files;
+  for (const fs::path& picture : pictures) {
+    const reports::PlotFiles parts = reports::plot_files(picture);
+    files.insert(files.end(), {parts.picture, parts.csv, parts.script});
+  }
+  return files;
+}
 
 void check_files(const CLI::App& command) {
   const CLI::App* program = &command;
@@ -144,7 +127,7 @@ void check_files(const CLI::App& command) {
   const fs::path catalog = data_folder(data->count() > 0 ? data->results().front() : "");
   std::vector<File> files;
   for (const CLI::Option* o : command.get_options()) {
-    if (o->count() == 0 || !is_output(*o)) continue;
+    if (o->count() == 0 || !rules_of(o).writes) continue;
     for (File& file : written(*o)) {
       for (const File& other : files) {
         if (!same_file(file.path, other.path)) continue;
@@ -163,10 +146,10 @@ void check_texts(const CLI::App& command) {
   for (const CLI::Option* o : command.get_options()) {
     if (o->count() == 0 || o->get_items_expected_max() == 0) continue;
     for (const std::string& text : o->results()) {
-      if (text.empty() && o->get_name() != "--prompt") {
+      if (text.empty() && !rules_of(o).is_free_text) {
         throw Error(o->get_name(), "an empty text", o->get_type_name());
       }
-      check_keys(*o, text);
+      if (rules_of(o).has_keys) check_keys(*o, text);
     }
   }
 }

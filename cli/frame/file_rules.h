@@ -13,10 +13,18 @@ class Option;
 
 namespace kvcast::cli {
 
-using PicturesOf = std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)>;
+using FilesOf = std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)>;
 
-/// The flag's picture has others beside it.
-void add_pictures(const CLI::Option* flag, PicturesOf pictures);
+struct FlagRules {
+  FilesOf writes;             ///< files that the value makes a command write; none: it is no output
+  bool has_keys = false;      ///< a list of KEY=VALUE, or of words, each of them once
+  bool is_free_text = false;  ///< may be empty, and names no file
+};
+/// To set and to read; the parser's flags hold nothing of ours.
+FlagRules& rules_of(const CLI::Option* flag);
+
+/// Each picture, the CSV of its points and its script.
+std::vector<std::filesystem::path> drawn(const std::vector<std::filesystem::path>& pictures);
 
 /// Of the flags that were given. Throws Error naming the flag; of a file that cannot be written as
 /// AtomicFile does.

@@ -15,6 +15,7 @@ struct Row {
   const char* value;
   const char* help;
   const char* heading = "";
+  Writes writes = Writes::Nothing;
 };
 constexpr Row table[] = {
     {"--model", "-m", "MODEL",
@@ -56,8 +57,8 @@ constexpr Row table[] = {
     {"--text", "", "FILE", "a text file, or token ids in a .json"},
     {"--threads", "-t", "N", "0: all cores"},
     {"--restart", "", "", "discard what an earlier run left in FILE.partial"},
-    {"--csv", "", "FILE", "write the rows; - is stdout", output},
-    {"--plot", "", "FILE.svg|png", "", output},
+    {"--csv", "", "FILE", "write the rows; - is stdout", output, Writes::File},
+    {"--plot", "", "FILE.svg|png", "", output, Writes::Picture},
     {"--json", "", "", "one JSON object in base units", output},
 };
 
@@ -72,6 +73,7 @@ FlagWords flag_words(const std::string& flag, const std::string& help) {
     if (words.value.empty()) words.value = row.value;
     if (words.help.empty()) words.help = row.help;
     words.heading = row.heading;
+    words.writes = row.writes;
     break;
   }
   return words;

@@ -5,11 +5,15 @@
 
 namespace kvcast::cli {
 
+/// What the flag's value names.
+enum class Writes { Nothing, File, Picture };
+
 struct FlagWords {
   std::string names;  ///< "--prompt-len,-p"
   std::string value;  ///< "TOKENS"; empty: none, or what the parser makes of its type
   std::string help;
   std::string heading = {};  ///< of --help; empty: the parser's own
+  Writes writes = Writes::Nothing;
 };
 
 /// Of a flag as Command::add takes it: "--prompt-len", "--output,-o FILE.json". What `flag` and

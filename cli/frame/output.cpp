@@ -31,6 +31,14 @@ void print_json(const nlohmann::ordered_json& document) {
   print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+void print_result(bool as_json, const nlohmann::ordered_json& document, const std::string& text) {
+  if (as_json) {
+    print_json(document);
+  } else {
+    print_text(text);
+  }
+}
+
 Catalog Globals::catalog() const { return Catalog(data_folder(data)); }
 
 void Globals::say(const std::string& line) const {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/frame/csv_output.h"
+#include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/io/files/csv_writer.h"
 
@@ -93,6 +93,19 @@ void write_rows_csv(const std::string& path, const std::vector<Column>& columns,
     csv.end_row();
   }
   csv.commit();
+}
+
+std::string csv_target(const std::string& csv) { return csv == "-" ? "/dev/stdout" : csv; }
+
+void check_rows_alone(const std::string& csv,
+                      const std::vector<std::pair<const char*, bool>>& flags) {
+  if (csv != "-") return;
+  for (const auto& [flag, given] : flags) {
+    if (!given) continue;
+    throw Error(std::string(flag) +
+                ": what it prints and the rows of --csv - would share standard output; expected "
+                "--csv FILE beside it");
+  }
 }
 
 std::vector<Column> columns_of(const std::vector<std::string>& keys) {

@@ -47,6 +47,14 @@ void write_rows_csv(const std::string& path, const std::vector<Column>& columns,
 /// Headings that are the keys.
 std::vector<Column> columns_of(const std::vector<std::string>& keys);
 
+/// The file to write; "-" is standard output.
+std::string csv_target(const std::string& csv);
+
+/// With `--csv -` the rows have standard output to themselves. Throws Error naming the first of
+/// `flags` that is given and would print there too; flags with whether they are given.
+void check_rows_alone(const std::string& csv,
+                      const std::vector<std::pair<const char*, bool>>& flags);
+
 /// `--json` and `--csv` of a command whose answer has rows.
 struct RowsOutput {
   bool json = false;

@@ -318,10 +318,13 @@ void add_run(Command app, const Globals& globals) {
       .range(1, 1000);
   c.add("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c.add("--logits FILE.safetensors", o->logits,
-        "write the prompt's logits [positions, vocab] in --dtype");
+        "write the prompt's logits [positions, vocab] in --dtype")
+      .writes();
   c.add("--dump-importance FILE.csv", o->dump_importance,
-        "of each prompt token, and which were kept, where a method selects some");
-  c.add("--plot-importance FILE.svg|png", o->plot_importance, "the same, drawn over the prompt");
+        "of each prompt token, and which were kept, where a method selects some")
+      .writes();
+  c.add("--plot-importance FILE.svg|png", o->plot_importance, "the same, drawn over the prompt")
+      .draws([](const std::filesystem::path& picture) { return std::vector{picture}; });
   c.add("--profile", o->profile,
         "time by operator beside the roofline's prediction; of ranks, the last one's");
   c.add("--hardware", o->hardware,

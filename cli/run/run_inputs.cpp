@@ -179,7 +179,8 @@ void RunInputs::add_to(Command c) {
   c.add("--tokens IDS", tokens,
         "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
         "encoder-decoder models the decoder's");
-  c.add("--prompt TEXT", prompt, "prompt as text; of encoder-decoder models the encoder's");
+  c.add("--prompt TEXT", prompt, "prompt as text; of encoder-decoder models the encoder's")
+      .is_free_text();
   c.add("--prompt-file FILE", prompt_file, "prompt from a text file, or token ids from a .json");
   c.add("--encoder-tokens IDS", encoder_tokens, "the encoder's token ids");
   c.add("--features FILE", features,

@@ -95,11 +95,7 @@ std::string found_text(const PartitionFound& f, std::uint64_t prompt_len) {
 }
 
 void print_found(const PartitionFound& f, std::uint64_t prompt_len, bool json) {
-  if (json) {
-    print_json(found_json(f));
-  } else {
-    print_text(found_text(f, prompt_len));
-  }
+  print_result(json, found_json(f), found_text(f, prompt_len));
 }
 
 void search_one(const SearchOptions& o, const Globals& globals) {
@@ -353,7 +349,7 @@ void add_table(Command command, const Globals& globals) {
   o->parallel.add_algorithm_to(c);
   c.add("--devices P,...", o->devices, "numbers of devices");
   c.add("--prompt-len", o->prompt_len, "tokens: 4k,8k or 4k..128k:4k");
-  c.add("--output,-o FILE.json", o->output, "write the table for kvcast partition lookup");
+  c.add("--output,-o FILE.json", o->output, "write the table for kvcast partition lookup").writes();
   o->rows.add_to(c);
   c.add("--threads", o->threads);
   c.add("--verify", o->verify,

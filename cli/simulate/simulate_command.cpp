@@ -292,7 +292,7 @@ void add_prefill(Command command, const Globals& globals) {
         "kvr (KV-Runahead) or tsp (tensor and sequence parallel)");
   c.add("--devices", o->devices);
   c.add("--partition HOW", o->partition.how,
-        "tokens of each process: even, search, table:FILE of kvcast partition table, or "
+        "tokens of each rank: even, search, table:FILE of kvcast partition table, or "
         "A,B,C");
   c.add("--search-objective WHICH", o->partition.search_objective,
         "of --partition search: recurrence (the default, as kvcast partition search) or "
@@ -305,7 +305,8 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--set", request.set);
   c.add("--topology KIND", o->topology,
         "switch (the default), ring, chain, crossbar, pcie[:group=N], "
-        "fat-tree[:group=N,oversubscription=F]");
+        "fat-tree[:group=N,oversubscription=F]")
+      .has_keys();
   c.add("--link", o->link);
   c.add("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second");
   c.add("--link-latency-s", o->link_latency_s, "of one link; a switch is two away");
@@ -318,9 +319,10 @@ void add_prefill(Command command, const Globals& globals) {
         "message, in the place of a layer's two parts");
   c.add("--noise SPEC", o->noise,
         "many runs with traffic of others: "
-        "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]");
+        "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
+      .has_keys();
   c.add("--json", o->json);
-  c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev");
+  c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
   c.add("--plot", o->plot, "draw who computes, waits and sends when");
   c.callback([o, c, &globals] {
     for (const char* flag : model_flags) {

@@ -219,7 +219,9 @@ void add_calibrate(Command app, const Globals& globals) {
       "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
-  c.add("--output,-o", options->output, "the hardware file; its name is the file's").required();
+  c.add("--output,-o", options->output, "the hardware file; its name is the file's")
+      .required()
+      .writes();
   c.add("--import FILE.csv", options->import_file,
         "a CSV of micro-benchmarks in the place of measuring");
   c.add("--hardware", options->hardware,

@@ -72,11 +72,7 @@ void validate_kvp(const Options& o, const Globals& globals) {
     objective = kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights,
                               std::ref(progress));
   }
-  if (o.json) {
-    print_json(objective_json(objective));
-  } else {
-    print_text(objective_text(objective));
-  }
+  print_result(o.json, objective_json(objective), objective_text(objective));
 }
 
 }  // namespace

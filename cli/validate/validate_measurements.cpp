@@ -131,15 +131,19 @@ void ValidateOptions::add_to(Command c) {
   c.add("--batch", batch, "of rows that have none; over what vLLM says; --measure: a list");
   c.add("--prompt-len", prompt_len, "likewise");
   c.add("--output-len", output_len, "of rows that have none, or of the matrix");
-  c.add("--rows FILTER", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2");
+  c.add("--rows FILTER", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
+      .has_keys();
   c.add("--fit FACTOR,...", fit,
         "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
-        "tiled_attention_rate, operator_latency, ...");
-  c.add("--fit-rows FILTER", fit_rows, "fit to these rows and report the error of the others");
-  c.add("--output,-o HW.json", output, "write the device with the fitted factors");
+        "tiled_attention_rate, operator_latency, ...")
+      .has_keys();
+  c.add("--fit-rows FILTER", fit_rows, "fit to these rows and report the error of the others")
+      .has_keys();
+  c.add("--output,-o HW.json", output, "write the device with the fitted factors").writes();
   c.add("--store FILE.json", store,
         "keep the errors for the error bounds of estimate and sweep, which read "
-        "DATA/validation/*.json and HW.validation.json beside a file HW.json");
+        "DATA/validation/*.json and HW.validation.json beside a file HW.json")
+      .writes();
   c.add("--csv", csv, "write the rows; --measure: grows row by row");
   c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
       .draws(reports::with_error_plot);
