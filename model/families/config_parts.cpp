@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -12,11 +13,10 @@ namespace {
 
 /// Llama 3.1's `rope_scaling`: long wavelengths are stretched, short ones kept, those between
 /// interpolated. Source: transformers, modeling_rope_utils.py, _compute_llama3_parameters.
-void scale_llama3(RopeTable& table, const JsonObject& scaling) {
+void scale_llama3(RopeTable& table, const JsonObject& scaling, double original) {
   const double factor = scaling.positive("factor");
   const double low = scaling.positive("low_freq_factor");
   const double high = scaling.positive("high_freq_factor");
-  const double original = scaling.positive("original_max_position_embeddings");
   if (high <= low) scaling.fail("high_freq_factor", "a number above low_freq_factor");
   for (double& frequency : table.inverse_frequencies) {
     const double wavelength = 2 * std::numbers::pi / frequency;
@@ -41,13 +41,56 @@ void divide_frequencies(RopeTable& table, const JsonObject& scaling, const char*
 /// Phi-3's `longrope`: a divisor for each frequency and a gain on cos and sin. The short factors
 /// serve sequences up to the original context; kvcast records with them.
 /// Source: transformers, modeling_rope_utils.py, _compute_longrope_parameters.
-void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& scaling) {
-  const double context = c.positive("max_position_embeddings");
-  const double original = c.positive("original_max_position_embeddings");
-  const double factor = context / original;
-  if (factor > 1) table.gain = std::sqrt(1 + std::log(factor) / std::log(original));
+void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& scaling,
+                    double original) {
+  const double factor = scaling.has("factor") ? scaling.positive("factor")
+                                              : c.positive("max_position_embeddings") / original;
+  const double gain = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
+  table.gain = scaling.positive_or("attention_factor", gain);
   divide_frequencies(table, scaling, "short_factor");
   table.max_positions = static_cast<std::uint64_t>(original);
+}
+
+/// What a config says of its rotations beside the family's keys. As in transformers, rope_scaling
+/// goes before rope_parameters, whole, and an empty object says nothing.
+std::optional<JsonObject> rope_parameters(const JsonObject& c) {
+  std::optional<JsonObject> found;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (c.has(key) && !c.object(key).keys().empty()) found = c.object(key);
+  }
+  if (!found) return found;
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (found->has(layer_type)) {
+      found->fail(layer_type, "one rope_type for all layers: others are not modelled");
+    }
+  }
+  return found;
+}
+
+/// The context of the model before its rotations were stretched.
+/// Source: transformers, modeling_rope_utils.py, standardize_rope_params: a key of the config goes
+/// before the one in rope_parameters.
+double original_context(const JsonObject& c, const JsonObject& scaling, const ConfigKeys& keys) {
+  constexpr const char* key = "original_max_position_embeddings";
+  if (c.has(key) || keys.default_original_context > 0) {
+    return c.positive_or(key, static_cast<double>(keys.default_original_context));
+  }
+  return scaling.has(key) ? scaling.positive(key) : c.positive("max_position_embeddings");
+}
+
+/// Dims of a head that are rotated.
+std::uint64_t rotary_dims(const JsonObject& c, const std::optional<JsonObject>& parameters,
+                          const ConfigKeys& keys, std::uint64_t head_dim) {
+  if (keys.rotary_share == nullptr) return head_dim;
+  constexpr const char* key = "partial_rotary_factor";
+  const bool inside = parameters && parameters->has(key);
+  const double share = inside ? parameters->positive(key)
+                              : c.positive_or(keys.rotary_share, keys.default_rotary_share);
+  if (share > 1) {
+    (inside ? *parameters : c)
+        .fail(inside ? key : keys.rotary_share, "a share of the head from 0 to 1");
+  }
+  return static_cast<std::uint64_t>(static_cast<double>(head_dim) * share);
 }
 
 }  // namespace
@@ -126,30 +169,30 @@ Function read_activation(const JsonObject& c, std::string_view key, Function fal
   c.fail(key, "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast or relu");
 }
 
-std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
-                                           std::uint64_t rotary_dims) {
-  if (rotary_dims < 2 || rotary_dims % 2 != 0 || rotary_dims > 65536) {
-    throw Error(c.place(), "rotary embeddings over " + std::to_string(rotary_dims) + " dims",
+std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys& keys,
+                                           std::uint64_t head_dim) {
+  const std::optional<JsonObject> parameters = rope_parameters(c);
+  const std::uint64_t dims = rotary_dims(c, parameters, keys, head_dim);
+  if (dims < 2 || dims % 2 != 0 || dims > 65536) {
+    throw Error(c.place(), "rotary embeddings over " + std::to_string(dims) + " dims",
                 "an even number of dims up to 65536");
   }
-  // transformers 5 writes rope_parameters in place of rope_theta and rope_scaling.
-  const char* key = c.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (c.has("rope_parameters")) theta = c.object(key).positive_or("rope_theta", theta);
+  double theta = c.positive_or(keys.rope_theta, 10000);
+  if (parameters) theta = parameters->positive_or("rope_theta", theta);
   auto table = std::make_shared<RopeTable>();
-  for (std::uint64_t j = 0; j < rotary_dims / 2; ++j) {
-    const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(rotary_dims);
+  for (std::uint64_t j = 0; j < dims / 2; ++j) {
+    const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(dims);
     table->inverse_frequencies.push_back(std::pow(theta, exponent));
   }
-  if (!c.has(key)) return table;
-  const JsonObject scaling = c.object(key);
-  const std::string type =
-      scaling.has("rope_type") ? scaling.text("rope_type") : scaling.text("type");
+  if (!parameters) return table;
+  const JsonObject& scaling = *parameters;
+  const std::string type = scaling.text_or("rope_type", scaling.text_or("type", "default"));
   if (type == "llama3") {
-    scale_llama3(*table, scaling);
+    scale_llama3(*table, scaling, original_context(c, scaling, keys));
   } else if (type == "linear") {
     table->position_scale = scaling.positive("factor");
   } else if (type == "longrope" || type == "su") {
-    scale_longrope(*table, c, scaling);
+    scale_longrope(*table, c, scaling, original_context(c, scaling, keys));
   } else if (type == "frequency_factors") {
     // No config.json says this: GGUF files hold Llama 3.1's scaling as the divisors it comes to.
     divide_frequencies(*table, scaling, "factors");
@@ -182,8 +225,8 @@ void refuse_experts(const JsonObject& c) {
   }
 }
 
-std::uint64_t sliding_window(const JsonObject& c) {
-  return c.has("sliding_window") ? c.whole("sliding_window") : 0;
+std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback) {
+  return c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", fallback);
 }
 
 void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window) {
@@ -228,13 +271,7 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   }
   if (k.mlp_bias != nullptr) s.mlp_bias = c.flag_or(k.mlp_bias, s.mlp_bias);
   if (k.alibi != nullptr && c.flag_or(k.alibi, false)) s.position = Position::Alibi;
-  if (s.position == Position::Rope) {
-    const double share =
-        k.rotary_share == nullptr ? 1 : c.positive_or(k.rotary_share, k.default_rotary_share);
-    if (share > 1) c.fail(k.rotary_share, "a share of the head from 0 to 1");
-    const auto dims = static_cast<std::uint64_t>(static_cast<double>(layer.heads.head_dim) * share);
-    s.rope = read_rope(c, c.positive_or(k.rope_theta, 10000), dims);
-  }
+  if (s.position == Position::Rope) s.rope = read_rope(c, k, layer.heads.head_dim);
   if (family.refine != nullptr) family.refine(c, a);
   return a;
 }

@@ -27,16 +27,17 @@ std::uint64_t read_num_layers(const JsonObject& c, std::string_view key);
 /// and what the others read. Nothing to do for configs without the former.
 void read_shared_key_values(Stack& stack, const JsonObject& c);
 Function read_activation(const JsonObject& c, std::string_view key, Function fallback);
-/// Frequencies of the first `rotary_dims` dims of a head, with the config's `rope_scaling`.
-std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, double theta,
-                                           std::uint64_t rotary_dims);
+/// Frequencies of a head's rotated dims, from `rope_scaling` or transformers 5's `rope_parameters`,
+/// and from the family's keys for what they lack. Throws Error for a form that is not modelled.
+std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys& keys,
+                                           std::uint64_t head_dim);
 /// head_dim^-0.5
 double inverse_root(std::uint64_t head_dim);
 /// Throws Error for mixtures of experts.
 void refuse_experts(const JsonObject& c);
-/// 0: none
-std::uint64_t sliding_window(const JsonObject& c);
-/// Which layers have the window, from transformers' `layer_types`; nothing to do for older configs.
+/// `fallback` is for an absent key; null is 0, no window.
+std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback);
+/// Which layers have the window, from transformers' `layer_types`; nothing to do without the key.
 void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window);
 
 }  // namespace kvcast

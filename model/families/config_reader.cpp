@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -27,6 +28,35 @@ json with_overrides(json config, const std::string& place,
     config[o.key] = is_word ? json(o.value) : parse_json(o.value, "--set " + o.key);
   }
   return config;
+}
+
+/// A number under its other name goes under its own. Throws Error when both say different ones.
+void join_synonyms(json& config, const std::string& place, const ConfigKeys& keys) {
+  const JsonObject object(config, place);
+  std::vector<std::pair<const char*, json>> found;
+  for (const auto& [key, other] : keys.synonyms) {
+    if (!object.has(other)) continue;
+    if (object.has(key) && object.at(key) != object.at(other)) {
+      object.fail(other, fmt::format("what {} says, {}", key, object.at(key).dump()));
+    }
+    found.emplace_back(key, object.at(other));
+  }
+  for (auto& [key, value] : found) config[key] = std::move(value);
+}
+
+/// Keys that change what any family computes, and that no family is modelled with.
+void refuse_what_is_not_modelled(const JsonObject& c) {
+  if (!c.flag_or("is_causal", true)) {
+    c.fail("is_causal", "true: decoders that see later tokens are not modelled");
+  }
+  if (c.flag_or("use_bidirectional_attention", false)) {
+    c.fail("use_bidirectional_attention", "false: decoders that see later tokens are not modelled");
+  }
+  if (c.has("quantization_config")) {
+    c.fail("quantization_config",
+           "null: quantised weights are read from GGUF files alone; a forecast of the model in "
+           "--dtype takes --set quantization_config=null");
+  }
 }
 
 /// "kvcast_slim": {"self": [FORM, ...], "cross": [FORM, ...]}, a form for each decoder layer, as
@@ -93,25 +123,27 @@ std::vector<std::string> supported_model_types() {
 
 Architecture read_config(const json& config, const std::string& name, const std::string& place,
                          const std::vector<ConfigOverride>& overrides) {
-  const json changed = with_overrides(config, place, overrides);
-  const JsonObject object(changed, place);
-  const std::string model_type = object.text("model_type");
+  json changed = with_overrides(config, place, overrides);
+  const std::string model_type = JsonObject(changed, place).text("model_type");
   const Family* const family = find_family(model_type);
   if (family == nullptr) {
-    throw Error(object.place_of("model_type") + ": " +
+    throw Error(JsonObject(changed, place).place_of("model_type") + ": " +
                 unknown_name("model type", model_type, supported_model_types()).what());
   }
+  join_synonyms(changed, place, family->keys);
+  const JsonObject object(changed, place);
+  refuse_what_is_not_modelled(object);
   Architecture a = family->read != nullptr ? family->read(object) : read_decoder(object, *family);
   read_slim(object, a);
   read_pruning(object, a);
+  a.name = name;
+  if (a.model_type.empty()) a.model_type = object.text("model_type");
   for (const ConfigOverride& o : overrides) {
     if (!object.asked().contains(o.key)) {
       const std::vector<std::string> known(object.asked().begin(), object.asked().end());
       throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, known).what());
     }
   }
-  a.name = name;
-  if (a.model_type.empty()) a.model_type = model_type;
   return a;
 }
 

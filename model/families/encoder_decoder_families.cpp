@@ -14,7 +14,9 @@ Architecture read_t5(const JsonObject& c) {
   a.max_position_embeddings = c.whole_or("n_positions", 512);
   a.tied_embeddings = c.flag_or("tie_word_embeddings", true);
   // The tied head of v1.0 scales its input by hidden_size^-0.5.
-  if (a.tied_embeddings) a.logit_scale = inverse_root(a.hidden_size);
+  if (c.flag_or("scale_decoder_outputs", a.tied_embeddings)) {
+    a.logit_scale = inverse_root(a.hidden_size);
+  }
 
   Stack s;
   LayerShape layer;
@@ -31,11 +33,13 @@ Architecture read_t5(const JsonObject& c) {
   if (projection == "relu") {
     s.activation = Function::Relu;
   } else if (projection == "gated-gelu") {
-    s.gated_mlp = true;
     s.activation = Function::GeluTanh;  // transformers reads gated-gelu as gelu_new
   } else {
     c.fail("feed_forward_proj", "relu or gated-gelu");
   }
+  // transformers derives both from feed_forward_proj, and takes them from files that say otherwise.
+  s.activation = read_activation(c, "dense_act_fn", s.activation);
+  s.gated_mlp = c.flag_or("is_gated_act", projection == "gated-gelu");
 
   a.encoder = s;
   a.encoder.causal = false;
@@ -104,6 +108,10 @@ Architecture read_whisper(const JsonObject& c) {
 
 Family t5() {
   Family f{.model_types = {"t5"}, .read = read_t5};
+  f.keys.synonyms = {{"d_model", "hidden_size"},
+                     {"num_heads", "num_attention_heads"},
+                     {"num_layers", "num_hidden_layers"},
+                     {"d_kv", "head_dim"}};
   f.names = {
       .prefixes = {"{stack}"},
       .layer = "block.",
@@ -126,6 +134,10 @@ Family t5() {
 
 Family whisper() {
   Family f{.model_types = {"whisper"}, .read = read_whisper};
+  f.keys.synonyms = {{"d_model", "hidden_size"},
+                     {"encoder_layers", "num_hidden_layers"},
+                     {"encoder_attention_heads", "num_attention_heads"},
+                     {"encoder_attention_heads", "num_key_value_heads"}};
   f.names = {.prefixes = {"model.{stack}", "{stack}"},
              .in_layer = bart_layer(),
              .outside = {{"positions", "embed_positions"},
@@ -133,7 +145,8 @@ Family whisper() {
                          {"conv1", "conv1"},
                          {"conv2", "conv2"}},
              .embedding = {"model.decoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-                           "proj_out.weight"}};
+                           "proj_out.weight"},
+             .head = "proj_out.weight"};
   return f;
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -39,7 +40,7 @@ struct ConfigKeys {
   const char* mlp_bias = nullptr;
   const char* alibi = nullptr;  ///< a switch to ALiBi from rotary embeddings
   const char* rope_theta = "rope_theta";
-  const char* rotary_share = nullptr;  ///< of each head's dimensions
+  const char* rotary_share = nullptr;  ///< of each head's dimensions; null: all rotate
   /// Defaults; those of the other keys are the family's `stack`. 0: required, but as said.
   std::uint64_t default_key_value_heads = 0;  ///< 0: as many as heads
   std::uint64_t default_head_dim = 0;         ///< 0: hidden size / heads
@@ -47,6 +48,10 @@ struct ConfigKeys {
   std::uint64_t default_max_positions = 0;    ///< 0: unlimited; of learned positions: required
   bool default_tied = false;
   double default_rotary_share = 1;
+  /// Of `original_max_position_embeddings`; 0: what rope_parameters says
+  std::uint64_t default_original_context = 0;
+  /// A key and its other name, for which transformers' `attribute_map` has it stand.
+  std::vector<std::pair<const char*, const char*>> synonyms = {};
 };
 
 /// Part of the forward pass -> stored name, relative to the layer or to the model.

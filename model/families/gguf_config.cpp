@@ -53,9 +53,14 @@ std::string first_of(std::string_view alternatives) {
 void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, json& c) {
   c[k.rope_theta] = r.number_or("rope.freq_base", 10000);
   if (const json scaling = rope_scaling(r); !scaling.is_null()) c["rope_scaling"] = scaling;
-  if (k.rotary_share == nullptr) return;
-  const bool usually_all = k.default_rotary_share == 1;
   const char* const dims = "rope.dimension_count";
+  if (k.rotary_share == nullptr) {
+    const std::uint64_t rotated = r.whole_or(dims, head_dim);
+    if (rotated == head_dim) return;
+    r.metadata().fail(r.key(dims), std::to_string(rotated),
+                      std::to_string(head_dim) + ": this family rotates whole heads");
+  }
+  const bool usually_all = k.default_rotary_share == 1;
   c[k.rotary_share] = share_of(usually_all ? r.whole_or(dims, head_dim) : r.whole(dims), head_dim);
 }
 

@@ -98,6 +98,7 @@ Family falcon() {
   f.keys.default_mlp_ratio = 4;
   f.keys.default_max_positions = 2048;
   f.keys.default_tied = true;
+  f.keys.synonyms = {{"hidden_size", "n_embed"}};
   f.refine = refine_falcon;
   f.names = {.prefixes = {"transformer.", ""},
              .layer = "h.",
@@ -136,6 +137,10 @@ Family gpt2() {
   f.keys.activation = "activation_function";
   f.keys.default_mlp_ratio = 4;
   f.keys.default_tied = true;
+  f.keys.synonyms = {{"n_embd", "hidden_size"},
+                     {"n_positions", "max_position_embeddings"},
+                     {"n_head", "num_attention_heads"},
+                     {"n_layer", "num_hidden_layers"}};
   f.refine = [](const JsonObject& c, Architecture& a) {
     if (!c.flag_or("scale_attn_weights", true)) a.decoder.attention_scale = 1;
     if (c.flag_or("scale_attn_by_inverse_layer_idx", false)) {
@@ -173,6 +178,9 @@ Family opt() {
   f.refine = [](const JsonObject& c, Architecture& a) {
     if (!c.flag_or("do_layer_norm_before", true)) {
       c.fail("do_layer_norm_before", "true: post-norm OPT (350M) is not modelled");
+    }
+    if (!c.flag_or("layer_norm_elementwise_affine", true)) {
+      c.fail("layer_norm_elementwise_affine", "true: norms without weights are not modelled");
     }
     if (c.whole_or("word_embed_proj_dim", a.hidden_size) != a.hidden_size) {
       c.fail("word_embed_proj_dim",

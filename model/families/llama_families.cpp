@@ -14,15 +14,17 @@ void refine_llama(const JsonObject& c, Architecture& a) {
 }
 
 void refine_mistral(const JsonObject& c, Architecture& a) {
-  for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c);
+  const std::uint64_t window = sliding_window(c, 4096);
+  for (LayerShape& layer : a.decoder.layers) layer.sliding_window = window;
+  // Such a config is Ministral's, which AutoModel takes for it.
+  read_layer_types(a.decoder, c, window);
   refine_llama(c, a);
 }
 
 void refine_qwen2(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
-  s.query_bias = s.key_bias = s.value_bias = true;
   if (c.flag_or("use_sliding_window", false)) {
-    const std::uint64_t window = sliding_window(c);
+    const std::uint64_t window = sliding_window(c, 4096);
     // The first max_window_layers layers have no window.
     const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
     for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
@@ -38,9 +40,13 @@ void refine_olmo(const JsonObject& c, Architecture& a) {
 
 void refine_gemma(const JsonObject& c, Architecture& a) {
   refuse_experts(c);
-  // The first configs say "gelu" where the model was trained with the tanh form.
-  a.decoder.activation = Function::GeluTanh;
   a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+}
+
+void refine_gemma1(const JsonObject& c, Architecture& a) {
+  // The first configs say "gelu" where the model was trained with the tanh form.
+  if (c.text_or("hidden_act", "gelu") == "gelu") a.decoder.activation = Function::GeluTanh;
+  refine_gemma(c, a);
 }
 
 void refine_gemma2(const JsonObject& c, Architecture& a) {
@@ -52,7 +58,7 @@ void refine_gemma2(const JsonObject& c, Architecture& a) {
   s.attention_softcap = softcap("attn_logit_softcapping", 50);
   a.logit_softcap = softcap("final_logit_softcapping", 30);
   s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
-  const std::uint64_t window = c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", 4096);
+  const std::uint64_t window = sliding_window(c, 4096);
   for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
   read_layer_types(s, c, window);
 }
@@ -84,9 +90,6 @@ Family llama_like(std::string_view model_type) {
   f.stack.norm_eps = 1e-6;
   f.stack.gated_mlp = true;
   f.keys.norm_eps = "rms_norm_eps";
-  f.keys.rotary_share = "partial_rotary_factor";
-  f.keys.attention_bias = "attention_bias";
-  f.keys.mlp_bias = "mlp_bias";
   f.refine = refine_llama;
   f.names.in_layer = {{"query", "self_attn.q_proj"},
                       {"key", "self_attn.k_proj"},
@@ -107,6 +110,8 @@ Family llama_like(std::string_view model_type) {
 Family llama() {
   Family f = llama_like("llama");
   f.stack.clamps_masked_scores = true;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
   return f;
 }
 
@@ -120,12 +125,10 @@ Family mistral() {
 
 Family qwen2() {
   Family f = llama_like("qwen2");
+  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
   f.keys.default_key_value_heads = 32;
   f.refine = refine_qwen2;
-  f.gguf = {.architecture = "qwen2", .complete = [](const GgufReader&, nlohmann::json& c) {
-              // The family's biases on query, key and value are not this switch.
-              c["attention_bias"] = false;
-            }};
+  f.gguf = {.architecture = "qwen2"};
   return f;
 }
 
@@ -134,6 +137,7 @@ Family olmo() {
   f.stack.norm = NormKind::LayerPlain;
   f.stack.norm_eps = 1e-5;  // fixed in modeling_olmo.py
   f.keys.norm_eps = nullptr;
+  f.keys.attention_bias = "attention_bias";
   f.refine = refine_olmo;
   f.gguf.architecture = "olmo";
   f.gguf.complete = [](const GgufReader& r, nlohmann::json& c) {
@@ -145,10 +149,12 @@ Family olmo() {
 
 Family phi3() {
   Family f = llama_like("phi3");
-  f.keys.attention_bias = f.keys.mlp_bias = nullptr;
+  f.stack.norm_eps = 1e-5;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_original_context = 4096;
   f.refine = [](const JsonObject& c, Architecture& a) {
     refuse_experts(c);
-    for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c);
+    for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c, 0);
   };
   for (const char* part : {"query", "key", "value", "gate", "up"}) f.names.in_layer.erase(part);
   f.names.in_layer =
@@ -162,12 +168,11 @@ Family gemma() {
   Family f = llama_like("gemma");
   f.stack.norm = NormKind::RmsUnitOffset;
   f.stack.activation = Function::GeluTanh;
-  f.keys.activation = "hidden_activation|hidden_act";
-  f.keys.mlp_bias = nullptr;
+  f.keys.attention_bias = "attention_bias";
   f.keys.default_key_value_heads = 16;
   f.keys.default_head_dim = 256;
   f.keys.default_tied = true;
-  f.refine = refine_gemma;
+  f.refine = refine_gemma1;
   f.gguf = {.architecture = "gemma"};
   return f;
 }
@@ -176,6 +181,7 @@ Family gemma2() {
   Family f = gemma();
   f.model_types = {"gemma2"};
   f.stack.post_norms = true;
+  f.keys.activation = "hidden_activation";
   f.keys.default_key_value_heads = 4;
   f.refine = refine_gemma2;
   f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_attention_layernorm"},

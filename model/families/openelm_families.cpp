@@ -44,7 +44,7 @@ Architecture read(const JsonObject& c) {
   s.attention_scale = inverse_root(head_dim);
   s.gated_mlp = c.flag_or("ffn_with_glu", true);
   s.activation = read_activation(c, "activation_fn_name", Function::Silu);
-  s.rope = read_rope(c, c.positive_or("rope_freq_constant", 10000), head_dim);
+  s.rope = read_rope(c, {.rope_theta = "rope_freq_constant"}, head_dim);
   return a;
 }
 

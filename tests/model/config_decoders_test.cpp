@@ -128,8 +128,8 @@ TEST_CASE(
   const std::string window = R"("sliding_window": 9})";
   CHECK(windows(read(llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
   CHECK(windows(read(llama, R"({"model_type": "mistral", )" + window)) == Windows{9, 9, 9, 9, 9});
-  CHECK(windows(read(llama, R"({"model_type": "mistral", "sliding_window": null})")) ==
-        Windows{0, 0, 0, 0, 0});
+  CHECK(windows(read(llama, R"({"model_type": "mistral"})")) ==
+        Windows{4096, 4096, 4096, 4096, 4096});  // transformers' default
   CHECK(windows(read(llama, R"({"model_type": "phi3", )" + window)) == Windows{9, 9, 9, 9, 9});
   CHECK(windows(read(llama, R"({"model_type": "gemma2", )" + window)) == Windows{9, 0, 9, 0, 9});
   CHECK(windows(read(llama, R"({"model_type": "gemma", )" + window)) == Windows{0, 0, 0, 0, 0});

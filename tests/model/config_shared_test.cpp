@@ -47,17 +47,18 @@ TEST_CASE("config_shared: llama3 scaling keeps short waves, stretches long ones,
   // head_dim 8, theta 1e8: frequencies 1, 1e-2, 1e-4, 1e-6; wavelengths 2 pi times 1, 1e2, 1e4,
   // 1e6. With original 8192, low 1, high 4: below 2048 kept (the first two), above 8192 divided by
   // 8 (the last two). An original of 1000 and high 2 puts the second, 628.3, between 500 and 1000.
-  const RopeTable t = table_of(R"({"rope_theta": 1e8, "rope_scaling": {"rope_type": "llama3",
-    "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-    "original_max_position_embeddings": 8192}})");
+  // The config's own original goes before that of rope_scaling.
+  const RopeTable t = table_of(R"({"rope_theta": 1e8, "original_max_position_embeddings": 8192,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+    "high_freq_factor": 4, "original_max_position_embeddings": 5}})");
   CHECK(t.inverse_frequencies[0] == near(1));
   CHECK(t.inverse_frequencies[1] == near(1e-2));
   CHECK(t.inverse_frequencies[2] == near(1e-4 / 8));
   CHECK(t.inverse_frequencies[3] == near(1e-6 / 8));
   CHECK(t.gain == 1);
-  const RopeTable blended = table_of(R"({"rope_theta": 1e8, "rope_scaling": {"rope_type": "llama3",
-    "factor": 8, "low_freq_factor": 1, "high_freq_factor": 2,
-    "original_max_position_embeddings": 1000}})");
+  const RopeTable blended = table_of(R"({"rope_theta": 1e8,
+    "original_max_position_embeddings": 1000, "rope_scaling": {"rope_type": "llama3", "factor": 8,
+    "low_freq_factor": 1, "high_freq_factor": 2}})");
   const double smooth = (1000 / (200 * std::numbers::pi) - 1) / (2 - 1);
   CHECK(blended.inverse_frequencies[1] == near((1 - smooth) * 1e-2 / 8 + smooth * 1e-2));
 }

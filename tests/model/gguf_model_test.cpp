@@ -127,9 +127,9 @@ TEST_CASE("gguf_model: linear scaling is read and other kinds are refused") {
 TEST_CASE("gguf_model: a head may be rotated in part, whatever its size") {
   for (std::uint32_t head_dim = 4; head_dim <= 256; head_dim += 2) {
     for (std::uint32_t rotary = 2; rotary <= head_dim; rotary += 2) {
-      GgufWriter w = llama_file();
-      w.whole("llama.attention.key_length", head_dim);
-      w.whole("llama.rope.dimension_count", rotary);
+      GgufWriter w = llama_file("phi3");
+      w.whole("phi3.attention.key_length", head_dim);
+      w.whole("phi3.rope.dimension_count", rotary);
       // Checked where the reader cuts the product to a whole number.
       const json c = config_of(w);
       const double share = c.value("partial_rotary_factor", 1.0);
@@ -137,6 +137,9 @@ TEST_CASE("gguf_model: a head may be rotated in part, whatever its size") {
     }
     head_dim += 18;
   }
+  GgufWriter whole = llama_file();
+  whole.whole("llama.rope.dimension_count", 2);
+  CHECK(has(refusal(whole), "llama.rope.dimension_count: got 2, expected 4"));
 }
 
 TEST_CASE("gguf_model: Qwen2 has biases on queries, keys and values only") {

@@ -130,12 +130,12 @@ void WeightReader::forget() const {
 }
 
 Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
-  StoredTensors stored;
   std::error_code ec;
   if (fs::is_directory(path, ec)) {
     const fs::path config = path / "config.json";
     architecture_ = read_config(read_json_file(config), model_name(path), config.string());
-    stored = read_safetensors_folder(path);
+    take(read_safetensors_folder(path));
+    untie_own_head();
   } else {
     if (path.extension() != ".gguf") {
       throw Error(path.string(), fs::exists(path, ec) ? "a file" : "nothing",
@@ -143,10 +143,29 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     }
     gguf_ = std::make_shared<const GgufFile>(read_gguf(MappedFile::open(path)));
     architecture_ = read_config(gguf_config(*gguf_), model_name(path), path.string());
-    stored = gguf_->stored;
+    take(gguf_->stored);
   }
   architecture_.origin = path;
-  take(std::move(stored));
+}
+
+/// A head that the file holds beside the embedding is the model's, whatever tie_word_embeddings
+/// says, unless it is the embedding once more. So does transformers 5.
+void Checkpoint::untie_own_head() {
+  if (!architecture_.tied_embeddings) return;
+  const auto stored = [&](const Architecture& a, const char* weight) -> const StoredTensor* {
+    for (const std::string& name : huggingface_weight(a, weight).names) {
+      if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
+    }
+    return nullptr;
+  };
+  Architecture untied = architecture_;
+  untied.tied_embeddings = false;
+  const StoredTensor* const head = stored(untied, "head.weight");
+  const StoredTensor* const embedding = stored(architecture_, "embedding.weight");
+  if (head == nullptr || embedding == nullptr) return;
+  const bool is_copy = head->dtype == embedding->dtype && head->shape == embedding->shape &&
+                       std::ranges::equal(head->bytes, embedding->bytes);
+  if (!is_copy) architecture_ = std::move(untied);
 }
 
 void Checkpoint::take(StoredTensors stored) {

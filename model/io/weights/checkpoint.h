@@ -85,6 +85,7 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   void take(StoredTensors stored);
+  void untie_own_head();
   WeightSource source_of(const std::string& weight) const;
 
   std::filesystem::path path_;
