@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/frame/file_rules.h"
 #include "cli/frame/flags.h"
 
 namespace kvcast::cli {
@@ -120,9 +119,7 @@ Flag Command::add(const std::string& flag, Value& value, const std::string& help
   if (!words.heading.empty()) option->group(words.heading);
   Flag added(option);
   if (words.writes == Writes::File) added.writes();
-  if (words.writes == Writes::Picture) {
-    added.draws([](const std::filesystem::path& picture) { return std::vector{picture}; });
-  }
+  if (words.writes == Writes::Picture) added.draws();
   return added;
 }
 template Flag Command::add(const std::string&, bool&, const std::string&);

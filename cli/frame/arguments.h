@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/frame/file_rules.h"
+
 namespace CLI {
 class App;
 class Option;
@@ -37,7 +39,9 @@ class Flag {
   /// It names a file that the command writes (file_rules.h).
   Flag& writes();
   /// It names a picture: `all` are those that are drawn, it and others beside it.
-  Flag& draws(std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)> all);
+  Flag& draws(FilesOf all = [](const std::filesystem::path& picture) {
+    return std::vector{picture};
+  });
   /// A list whose keys, or words, are said once.
   Flag& has_keys();
   /// Words for a model, which may be empty and name no file.

@@ -324,7 +324,7 @@ void add_run(Command app, const Globals& globals) {
         "of each prompt token, and which were kept, where a method selects some")
       .writes();
   c.add("--plot-importance FILE.svg|png", o->plot_importance, "the same, drawn over the prompt")
-      .draws([](const std::filesystem::path& picture) { return std::vector{picture}; });
+      .draws();
   c.add("--profile", o->profile,
         "time by operator beside the roofline's prediction; of ranks, the last one's");
   c.add("--hardware", o->hardware,

@@ -95,15 +95,6 @@ std::uint64_t rotary_dims(const JsonObject& c, const std::optional<JsonObject>& 
 
 }  // namespace
 
-std::string key_of(const JsonObject& c, std::string_view alternatives) {
-  for (std::size_t end = alternatives.find('|'); end != std::string_view::npos;
-       end = alternatives.find('|')) {
-    if (c.has(alternatives.substr(0, end))) return std::string(alternatives.substr(0, end));
-    alternatives.remove_prefix(end + 1);
-  }
-  return std::string(alternatives);
-}
-
 double inverse_root(std::uint64_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 
 std::uint64_t read_num_layers(const JsonObject& c, std::string_view key) {
@@ -115,7 +106,7 @@ std::uint64_t read_num_layers(const JsonObject& c, std::string_view key) {
 Heads read_heads(const JsonObject& c, const ConfigKeys& keys) {
   const std::uint64_t hidden = c.whole(keys.hidden_size);
   Heads heads;
-  heads.num_attention_heads = c.whole(key_of(c, keys.num_attention_heads));
+  heads.num_attention_heads = c.whole(keys.num_attention_heads);
   const std::uint64_t fallback =
       keys.default_key_value_heads > 0 ? keys.default_key_value_heads : heads.num_attention_heads;
   heads.num_key_value_heads = keys.num_key_value_heads == nullptr
@@ -186,7 +177,11 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
   }
   if (!parameters) return table;
   const JsonObject& scaling = *parameters;
-  const std::string type = scaling.text_or("rope_type", scaling.text_or("type", "default"));
+  // A factor asks for a type; what only sets the base is the default's.
+  const bool names_type = scaling.has("type") || scaling.has("factor");
+  const std::string type = scaling.has("rope_type")
+                               ? scaling.text("rope_type")
+                               : (names_type ? scaling.text("type") : "default");
   if (type == "llama3") {
     scale_llama3(*table, scaling, original_context(c, scaling, keys));
   } else if (type == "linear") {
@@ -250,21 +245,20 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   a.tied_embeddings = c.flag_or(k.tied_embeddings, k.default_tied);
   a.decoder = family.stack;
   Stack& s = a.decoder;
-  const std::string positions = key_of(c, k.max_position_embeddings);
   if (s.position == Position::Learned) {
-    a.max_position_embeddings = s.position_rows = c.whole(positions);
+    a.max_position_embeddings = s.position_rows = c.whole(k.max_position_embeddings);
   } else {
-    a.max_position_embeddings = c.whole_or(positions, k.default_max_positions);
+    a.max_position_embeddings = c.whole_or(k.max_position_embeddings, k.default_max_positions);
   }
   LayerShape layer;
   layer.heads = read_heads(c, k);
   layer.intermediate_size =
       k.default_mlp_ratio > 0 ? c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size)
                               : c.whole(k.intermediate_size);
-  s.layers.assign(read_num_layers(c, key_of(c, k.num_hidden_layers)), layer);
+  s.layers.assign(read_num_layers(c, k.num_hidden_layers), layer);
   if (k.norm_eps != nullptr) s.norm_eps = c.positive_or(k.norm_eps, s.norm_eps);
   s.attention_scale = inverse_root(layer.heads.head_dim);
-  s.activation = read_activation(c, key_of(c, k.activation), s.activation);
+  s.activation = read_activation(c, k.activation, s.activation);
   if (k.attention_bias != nullptr) {
     const bool bias = c.flag_or(k.attention_bias, s.query_bias);
     s.query_bias = s.key_bias = s.value_bias = s.attention_output_bias = bias;

@@ -17,8 +17,6 @@ Architecture read_decoder(const JsonObject& c, const Family& family);
 
 /// The tensors of a layer of OPT and of both stacks of Whisper.
 TensorNames bart_layer();
-/// Of "A|B" the first key that the config has, else the last.
-std::string key_of(const JsonObject& c, std::string_view alternatives);
 /// Throws Error when the heads do not divide.
 Heads read_heads(const JsonObject& c, const ConfigKeys& keys);
 /// At most 10,000 layers, so that a wrong number fails before it allocates.

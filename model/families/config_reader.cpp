@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -30,18 +31,19 @@ json with_overrides(json config, const std::string& place,
   return config;
 }
 
-/// A number under its other name goes under its own. Throws Error when both say different ones.
-void join_synonyms(json& config, const std::string& place, const ConfigKeys& keys) {
-  const JsonObject object(config, place);
-  std::vector<std::pair<const char*, json>> found;
-  for (const auto& [key, other] : keys.synonyms) {
-    if (!object.has(other)) continue;
-    if (object.has(key) && object.at(key) != object.at(other)) {
-      object.fail(other, fmt::format("what {} says, {}", key, object.at(key).dump()));
+/// What stands under a key's other name goes under the key. Throws Error when the two must agree
+/// and do not.
+json with_first_names(json config, const JsonObject& given, const ConfigKeys& keys) {
+  for (const OtherName& name : keys.other_names) {
+    if (!given.has(name.other)) continue;
+    json& value = config[name.key];
+    if (value.is_null()) {
+      value = given.at(name.other);
+    } else if (!name.may_differ && value != given.at(name.other)) {
+      given.fail(name.other, fmt::format("{}, as {} says", value.dump(), name.key));
     }
-    found.emplace_back(key, object.at(other));
   }
-  for (auto& [key, value] : found) config[key] = std::move(value);
+  return config;
 }
 
 /// Keys that change what any family computes, and that no family is modelled with.
@@ -123,27 +125,29 @@ std::vector<std::string> supported_model_types() {
 
 Architecture read_config(const json& config, const std::string& name, const std::string& place,
                          const std::vector<ConfigOverride>& overrides) {
-  json changed = with_overrides(config, place, overrides);
-  const std::string model_type = JsonObject(changed, place).text("model_type");
+  const json changed = with_overrides(config, place, overrides);
+  const JsonObject given(changed, place);
+  const std::string model_type = given.text("model_type");
   const Family* const family = find_family(model_type);
   if (family == nullptr) {
-    throw Error(JsonObject(changed, place).place_of("model_type") + ": " +
+    throw Error(given.place_of("model_type") + ": " +
                 unknown_name("model type", model_type, supported_model_types()).what());
   }
-  join_synonyms(changed, place, family->keys);
-  const JsonObject object(changed, place);
+  const json named = with_first_names(changed, given, family->keys);
+  const JsonObject object(named, place);
   refuse_what_is_not_modelled(object);
   Architecture a = family->read != nullptr ? family->read(object) : read_decoder(object, *family);
   read_slim(object, a);
   read_pruning(object, a);
-  a.name = name;
-  if (a.model_type.empty()) a.model_type = object.text("model_type");
+  std::set<std::string, std::less<>> known = object.asked();
+  known.insert(given.asked().begin(), given.asked().end());
   for (const ConfigOverride& o : overrides) {
-    if (!object.asked().contains(o.key)) {
-      const std::vector<std::string> known(object.asked().begin(), object.asked().end());
-      throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, known).what());
-    }
+    if (known.contains(o.key)) continue;
+    const std::vector<std::string> names(known.begin(), known.end());
+    throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, names).what());
   }
+  a.name = name;
+  if (a.model_type.empty()) a.model_type = model_type;
   return a;
 }
 

@@ -108,10 +108,10 @@ Architecture read_whisper(const JsonObject& c) {
 
 Family t5() {
   Family f{.model_types = {"t5"}, .read = read_t5};
-  f.keys.synonyms = {{"d_model", "hidden_size"},
-                     {"num_heads", "num_attention_heads"},
-                     {"num_layers", "num_hidden_layers"},
-                     {"d_kv", "head_dim"}};
+  f.keys.other_names = {{"d_model", "hidden_size"},
+                        {"num_heads", "num_attention_heads"},
+                        {"num_layers", "num_hidden_layers"},
+                        {"d_kv", "head_dim"}};
   f.names = {
       .prefixes = {"{stack}"},
       .layer = "block.",
@@ -134,10 +134,10 @@ Family t5() {
 
 Family whisper() {
   Family f{.model_types = {"whisper"}, .read = read_whisper};
-  f.keys.synonyms = {{"d_model", "hidden_size"},
-                     {"encoder_layers", "num_hidden_layers"},
-                     {"encoder_attention_heads", "num_attention_heads"},
-                     {"encoder_attention_heads", "num_key_value_heads"}};
+  f.keys.other_names = {{"d_model", "hidden_size"},
+                        {"encoder_layers", "num_hidden_layers"},
+                        {"encoder_attention_heads", "num_attention_heads"},
+                        {"encoder_attention_heads", "num_key_value_heads"}};
   f.names = {.prefixes = {"model.{stack}", "{stack}"},
              .in_layer = bart_layer(),
              .outside = {{"positions", "embed_positions"},

@@ -11,7 +11,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,10 +21,18 @@
 
 namespace kvcast {
 
+/// A second name of a key, read when the first is absent.
+struct OtherName {
+  const char* key;
+  const char* other;
+  /// Beside the key the other is out of date and means nothing; else the two must agree, as in
+  /// transformers' attribute_map the one sets the other.
+  bool may_differ = false;
+};
+
 /// The keys of config.json under which a family gives what all decoders of equal layers have, and
 /// what transformers takes for absent ones, which a saved config leaves out when they equal the
-/// family's defaults. "A|B": the first that the config has, else B. Null: the family has no such
-/// key.
+/// family's defaults. Null: the family has no such key.
 struct ConfigKeys {
   const char* hidden_size = "hidden_size";
   const char* intermediate_size = "intermediate_size";
@@ -50,8 +57,7 @@ struct ConfigKeys {
   double default_rotary_share = 1;
   /// Of `original_max_position_embeddings`; 0: what rope_parameters says
   std::uint64_t default_original_context = 0;
-  /// A key and its other name, for which transformers' `attribute_map` has it stand.
-  std::vector<std::pair<const char*, const char*>> synonyms = {};
+  std::vector<OtherName> other_names = {};
 };
 
 /// Part of the forward pass -> stored name, relative to the layer or to the model.

@@ -45,11 +45,6 @@ json rope_scaling(const GgufReader& r) {
   return {{"rope_type", type}, {"factor", factor}};
 }
 
-/// A key of ConfigKeys as a config is to write it.
-std::string first_of(std::string_view alternatives) {
-  return std::string(alternatives.substr(0, alternatives.find('|')));
-}
-
 void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, json& c) {
   c[k.rope_theta] = r.number_or("rope.freq_base", 10000);
   if (const json scaling = rope_scaling(r); !scaling.is_null()) c["rope_scaling"] = scaling;
@@ -71,10 +66,10 @@ json decoder_config(const GgufReader& r, const Family& family) {
   const std::uint64_t head_dim = r.head_dim();
   json c{{k.hidden_size, r.whole("embedding_length")},
          {k.intermediate_size, r.whole("feed_forward_length")},
-         {first_of(k.num_hidden_layers), r.num_layers()},
-         {first_of(k.num_attention_heads), heads},
+         {k.num_hidden_layers, r.num_layers()},
+         {k.num_attention_heads, heads},
          {"head_dim", head_dim},
-         {first_of(k.max_position_embeddings), r.whole("context_length")}};
+         {k.max_position_embeddings, r.whole("context_length")}};
   if (k.num_key_value_heads != nullptr) {
     c[k.num_key_value_heads] = r.whole_or("attention.head_count_kv", heads);
   }

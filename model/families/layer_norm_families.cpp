@@ -23,8 +23,6 @@ void rename_gpt_neox(const Architecture& a, std::string_view, CheckpointNames& n
            {{"query", "attention.query"}, {"key", "attention.key"}, {"value", "attention.value"}});
 }
 
-constexpr const char* heads_key = "num_attention_heads|n_head";
-
 void refine_falcon(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const bool grouped = c.flag_or("new_decoder_architecture", false);
@@ -32,8 +30,7 @@ void refine_falcon(const JsonObject& c, Architecture& a) {
   for (LayerShape& layer : s.layers) {
     if (multi_query) layer.heads.num_key_value_heads = 1;
     if (grouped) {
-      layer.heads =
-          read_heads(c, {.num_attention_heads = heads_key, .num_key_value_heads = "num_kv_heads"});
+      layer.heads = read_heads(c, {.num_key_value_heads = "num_kv_heads"});
     }
   }
   const bool parallel = grouped || c.flag_or("parallel_attn", true);
@@ -88,8 +85,6 @@ Family falcon() {
   f.stack.norm = NormKind::Layer;
   f.stack.activation = Function::Gelu;
   f.keys.intermediate_size = "ffn_hidden_size";
-  f.keys.num_hidden_layers = "num_hidden_layers|n_layer";
-  f.keys.num_attention_heads = heads_key;
   f.keys.num_key_value_heads = nullptr;
   f.keys.norm_eps = "layer_norm_epsilon";
   f.keys.activation = "activation";
@@ -98,7 +93,9 @@ Family falcon() {
   f.keys.default_mlp_ratio = 4;
   f.keys.default_max_positions = 2048;
   f.keys.default_tied = true;
-  f.keys.synonyms = {{"hidden_size", "n_embed"}};
+  f.keys.other_names = {{"hidden_size", "n_embed"},
+                        {"num_hidden_layers", "n_layer"},
+                        {"num_attention_heads", "n_head"}};
   f.refine = refine_falcon;
   f.names = {.prefixes = {"transformer.", ""},
              .layer = "h.",
@@ -132,15 +129,16 @@ Family gpt2() {
   f.keys.intermediate_size = "n_inner";
   f.keys.num_hidden_layers = "n_layer";
   f.keys.num_attention_heads = "n_head";
-  f.keys.max_position_embeddings = "n_positions|n_ctx";
+  f.keys.max_position_embeddings = "n_positions";
   f.keys.norm_eps = "layer_norm_epsilon";
   f.keys.activation = "activation_function";
   f.keys.default_mlp_ratio = 4;
   f.keys.default_tied = true;
-  f.keys.synonyms = {{"n_embd", "hidden_size"},
-                     {"n_positions", "max_position_embeddings"},
-                     {"n_head", "num_attention_heads"},
-                     {"n_layer", "num_hidden_layers"}};
+  f.keys.other_names = {{"n_embd", "hidden_size"},
+                        {"n_positions", "max_position_embeddings"},
+                        {"n_positions", "n_ctx", true},
+                        {"n_head", "num_attention_heads"},
+                        {"n_layer", "num_hidden_layers"}};
   f.refine = [](const JsonObject& c, Architecture& a) {
     if (!c.flag_or("scale_attn_weights", true)) a.decoder.attention_scale = 1;
     if (c.flag_or("scale_attn_by_inverse_layer_idx", false)) {

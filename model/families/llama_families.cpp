@@ -8,15 +8,18 @@
 namespace kvcast::families {
 namespace {
 
+/// Of Mistral, of Qwen2 with use_sliding_window, and of Gemma 2.
+constexpr std::uint64_t default_window = 4096;
+
 void refine_llama(const JsonObject& c, Architecture& a) {
   refuse_experts(c);
   read_shared_key_values(a.decoder, c);
 }
 
 void refine_mistral(const JsonObject& c, Architecture& a) {
-  const std::uint64_t window = sliding_window(c, 4096);
+  const std::uint64_t window = sliding_window(c, default_window);
   for (LayerShape& layer : a.decoder.layers) layer.sliding_window = window;
-  // Such a config is Ministral's, which AutoModel takes for it.
+  // AutoModel reads such a config as Ministral, which has the same weights.
   read_layer_types(a.decoder, c, window);
   refine_llama(c, a);
 }
@@ -24,7 +27,7 @@ void refine_mistral(const JsonObject& c, Architecture& a) {
 void refine_qwen2(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   if (c.flag_or("use_sliding_window", false)) {
-    const std::uint64_t window = sliding_window(c, 4096);
+    const std::uint64_t window = sliding_window(c, default_window);
     // The first max_window_layers layers have no window.
     const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
     for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
@@ -38,19 +41,19 @@ void refine_olmo(const JsonObject& c, Architecture& a) {
   refine_llama(c, a);
 }
 
-void refine_gemma(const JsonObject& c, Architecture& a) {
+void refine_gemmas(const JsonObject& c, Architecture& a) {
   refuse_experts(c);
   a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
 }
 
-void refine_gemma1(const JsonObject& c, Architecture& a) {
+void refine_gemma(const JsonObject& c, Architecture& a) {
+  refine_gemmas(c, a);
   // The first configs say "gelu" where the model was trained with the tanh form.
-  if (c.text_or("hidden_act", "gelu") == "gelu") a.decoder.activation = Function::GeluTanh;
-  refine_gemma(c, a);
+  if (c.text_or("hidden_act", "") == "gelu") a.decoder.activation = Function::GeluTanh;
 }
 
 void refine_gemma2(const JsonObject& c, Architecture& a) {
-  refine_gemma(c, a);
+  refine_gemmas(c, a);
   const auto softcap = [&](const char* cap, double fallback) {
     return c.is_null(cap) ? 0 : c.positive_or(cap, fallback);
   };
@@ -58,7 +61,7 @@ void refine_gemma2(const JsonObject& c, Architecture& a) {
   s.attention_softcap = softcap("attn_logit_softcapping", 50);
   a.logit_softcap = softcap("final_logit_softcapping", 30);
   s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
-  const std::uint64_t window = sliding_window(c, 4096);
+  const std::uint64_t window = sliding_window(c, default_window);
   for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
   read_layer_types(s, c, window);
 }
@@ -172,7 +175,7 @@ Family gemma() {
   f.keys.default_key_value_heads = 16;
   f.keys.default_head_dim = 256;
   f.keys.default_tied = true;
-  f.refine = refine_gemma1;
+  f.refine = refine_gemma;
   f.gguf = {.architecture = "gemma"};
   return f;
 }

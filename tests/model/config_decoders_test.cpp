@@ -121,6 +121,9 @@ TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows whe
   CHECK(windows(read(llama, R"({"model_type": "qwen2", "sliding_window": 9,
                                 "use_sliding_window": true, "max_window_layers": 2})")) ==
         Windows{0, 0, 9, 9, 9});
+  CHECK(windows(read(llama, R"({"model_type": "qwen2", "use_sliding_window": true,
+                                "max_window_layers": 4})")) ==
+        Windows{0, 0, 0, 0, 4096});  // transformers' default
 }
 
 TEST_CASE(

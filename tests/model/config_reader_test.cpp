@@ -75,7 +75,7 @@ TEST_CASE("config_reader: entries that contradict each other are refused") {
 }
 
 TEST_CASE("config_reader: what kvcast does not model is refused, not ignored") {
-  check_refused("not modelled", 20);
+  check_refused("not modelled", 21);
 }
 
 TEST_CASE("config_reader: a model type that is unknown, near to one, or none at all") {

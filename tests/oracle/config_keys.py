@@ -31,9 +31,26 @@ from safetensors.torch import load_file, save_file
 HERE = pathlib.Path(__file__).resolve().parent
 GONE = "GONE"  # a key that is taken out
 TOLERANCE = 1e-4
-CASES = ["llama_mha", "mistral", "qwen2", "qwen2_windowed", "olmo", "phi3", "phi3_longrope", "gemma",
-         "gemma2", "gpt_neox", "falcon_7b", "falcon_rw", "falcon_40b", "gpt2", "opt", "t5", "t5_gated",
-         "whisper"]
+CASES = [
+    "llama_mha",
+    "mistral",
+    "qwen2",
+    "qwen2_windowed",
+    "olmo",
+    "phi3",
+    "phi3_longrope",
+    "gemma",
+    "gemma2",
+    "gpt_neox",
+    "falcon_7b",
+    "falcon_rw",
+    "falcon_40b",
+    "gpt2",
+    "opt",
+    "t5",
+    "t5_gated",
+    "whisper",
+]
 HEADS = {"gpt_neox": "embed_out.weight", "whisper": "proj_out.weight"}
 
 
@@ -68,10 +85,17 @@ def rope_values(half):
         {**longrope, "type": "su", "original_max_position_embeddings": 64},
         {**longrope, "original_max_position_embeddings": 64, "factor": 8.0},
         {**longrope, "original_max_position_embeddings": 64, "attention_factor": 1.7},
-        {**longrope, "original_max_position_embeddings": 64, "factor": 8.0, "attention_factor": 0.6},
+        {
+            **longrope,
+            "original_max_position_embeddings": 64,
+            "factor": 8.0,
+            "attention_factor": 0.6,
+        },
         {**longrope},
-        {"full_attention": {"rope_type": "default", "rope_theta": 100.0},
-         "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0}},
+        {
+            "full_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+        },
     ]
 
 
@@ -87,14 +111,35 @@ def changes(config, half):
         "layer_norm_eps": [0.1, GONE],
         "layer_norm_epsilon": [0.1, GONE],
         "layer_norm_elementwise_affine": [False],
-        "hidden_act": ["relu", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "silu", "quick_gelu", "tanh",
-                       "relu2", "swish", "gelu_python", GONE],
+        "hidden_act": [
+            "relu",
+            "gelu",
+            "gelu_new",
+            "gelu_fast",
+            "gelu_pytorch_tanh",
+            "silu",
+            "quick_gelu",
+            "tanh",
+            "relu2",
+            "swish",
+            "gelu_python",
+            GONE,
+        ],
         "hidden_activation": ["relu", "gelu", "silu", None, GONE],
         "activation_function": ["relu", "gelu", "gelu_new", "silu", GONE],
         "activation": ["relu", "silu", "gelu_new", GONE],
         "dense_act_fn": ["relu", "silu", "gelu"],
         "is_gated_act": [True, False],
-        "feed_forward_proj": ["relu", "gelu", "silu", "gated-gelu", "gated-silu", "gated-relu", "gelu_new", GONE],
+        "feed_forward_proj": [
+            "relu",
+            "gelu",
+            "silu",
+            "gated-gelu",
+            "gated-silu",
+            "gated-relu",
+            "gelu_new",
+            GONE,
+        ],
         "scale_decoder_outputs": [True, False],
         "scale_embedding": [True],
         "rope_theta": [100.0, 100, GONE],
@@ -190,7 +235,10 @@ def changes(config, half):
         {"partial_rotary_factor": 0.5, "rope_scaling": linear},
         {"partial_rotary_factor": 0.5, **no_default},
         {"rotary_pct": 0.5, "rope_parameters": {"rope_type": "default"}},
-        {"rotary_pct": 1.0, "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+        {
+            "rotary_pct": 1.0,
+            "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
+        },
         {"rotary_emb_base": 100, "rope_parameters": {"rope_type": "default"}},
         {"rotary_emb_base": 100, "rope_theta": 300, **no_default},
         {"rotary_pct": GONE, "partial_rotary_factor": 0.5},
@@ -237,19 +285,30 @@ def frequencies(config):
 
 
 def model_class(name):
+    """As users load a checkpoint: AutoModel reads some configs as another family's."""
     if name.startswith("t5"):
-        return transformers.T5ForConditionalGeneration
+        return transformers.AutoModelForSeq2SeqLM
     if name == "whisper":
-        return transformers.WhisperForConditionalGeneration
+        return transformers.AutoModelForSpeechSeq2Seq
     return transformers.AutoModelForCausalLM
 
 
 def with_own_head(name, tensors):
     """A head that differs from the embedding, whatever tie_word_embeddings says."""
     head = HEADS.get(name, "lm_head.weight")
-    embedding = next(t for k, t in tensors.items()
-                     if k.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight",
-                                    "shared.weight")))
+    embedding = next(
+        t
+        for k, t in tensors.items()
+        if k.endswith(
+            (
+                "embed_tokens.weight",
+                "wte.weight",
+                "word_embeddings.weight",
+                "embed_in.weight",
+                "shared.weight",
+            )
+        )
+    )
     noise = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(5))
     return {**tensors, head: (0.3 * noise).to(embedding.dtype)}
 
@@ -274,24 +333,48 @@ class Case:
 
     def transformers(self, folder):
         """Logits [prompt, vocab], and whether the weights are the file's; or the error's first line."""
-        attention = "sdpa" if json.loads((folder / "config.json").read_text()).get("alibi") else "eager"
+        attention = (
+            "sdpa" if json.loads((folder / "config.json").read_text()).get("alibi") else "eager"
+        )
         try:
             model, info = model_class(self.name).from_pretrained(
-                folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True,
-                ignore_mismatched_sizes=True)
+                folder,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
             model.eval()
             key = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
             with torch.no_grad():
-                logits = model(**{key: torch.tensor([self.prompt])}, **self.inputs, use_cache=False).logits[0]
+                logits = model(
+                    **{key: torch.tensor([self.prompt])}, **self.inputs, use_cache=False
+                ).logits[0]
         except Exception as error:  # of any kind: it is transformers' refusal
-            return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, False
+            return (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            ), False
         return logits, not info["missing_keys"] and not info["mismatched_keys"]
 
     def kvcast_logits(self, folder):
         """Logits, or the message of a refusal."""
         out = folder / "logits.safetensors"
-        command = [self.kvcast, "run", "--model", str(folder), "--tokens", ",".join(map(str, self.prompt)), *self.flags,
-                   "--output-len", "1", "--threads", "1", "--logits", str(out), "-q"]
+        command = [
+            self.kvcast,
+            "run",
+            "--model",
+            str(folder),
+            "--tokens",
+            ",".join(map(str, self.prompt)),
+            *self.flags,
+            "--output-len",
+            "1",
+            "--threads",
+            "1",
+            "--logits",
+            str(out),
+            "-q",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             message = done.stderr.strip().splitlines()[-1].replace(str(folder), "DIR")
@@ -301,8 +384,7 @@ class Case:
     def new_weights(self, folder):
         """Random weights of the shapes that the changed config asks for."""
         config = transformers.AutoConfig.from_pretrained(folder)
-        model = model_class(self.name).from_config(config) if "AutoModel" in str(model_class(self.name)) else \
-            model_class(self.name)(config)
+        model = model_class(self.name).from_config(config)
         generator = torch.Generator().manual_seed(1)
         for name, tensor in model.named_parameters():
             if "encoder.embed_positions" not in name:
@@ -322,7 +404,9 @@ class Case:
             (folder / "config.json").write_text(json.dumps(config))
             if "HEAD" in change:
                 path = folder / "model.safetensors"
-                save_file(with_own_head(self.name, load_file(path)), path, metadata={"format": "pt"})
+                save_file(
+                    with_own_head(self.name, load_file(path)), path, metadata={"format": "pt"}
+                )
             truth, same_weights = self.transformers(folder)
             own = "HEAD" in change
             if not isinstance(truth, str) and not same_weights:
@@ -336,21 +420,39 @@ class Case:
             answer = self.kvcast_logits(folder)
         read = {"case": self.name, "change": change, "own_weights": own}
         if isinstance(truth, str):
-            kvcast = "refused" if isinstance(answer, str) and not answer.startswith("WRONG") else "runs"
-            return {**read, "transformers": "refused", "kvcast": kvcast,
-                    "note": answer if isinstance(answer, str) else truth[:100]}
+            kvcast = (
+                "refused" if isinstance(answer, str) and not answer.startswith("WRONG") else "runs"
+            )
+            return {
+                **read,
+                "transformers": "refused",
+                "kvcast": kvcast,
+                "note": answer if isinstance(answer, str) else truth[:100],
+            }
         scale = (truth.max() - truth.min()).item()
-        moved = own or (truth.shape != self.plain.shape) or (truth - self.plain).abs().max().item() > TOLERANCE * scale
+        moved = (
+            own
+            or (truth.shape != self.plain.shape)
+            or (truth - self.plain).abs().max().item() > TOLERANCE * scale
+        )
         read["transformers"] = "other" if moved else "same"
         read["logits"] = [float(f"{x:.6g}") for x in truth[-1, :4].tolist()]
         if isinstance(answer, str):
             read["kvcast"] = "WRONG" if answer.startswith("WRONG") else "refused"
             return {**read, "note": answer}
         if answer.shape != truth.shape:
-            return {**read, "kvcast": "WRONG", "note": f"logits {list(answer.shape)}, not {list(truth.shape)}"}
+            return {
+                **read,
+                "kvcast": "WRONG",
+                "note": f"logits {list(answer.shape)}, not {list(truth.shape)}",
+            }
         difference = (answer - truth).abs().max().item() / scale
         right = difference < TOLERANCE
-        return {**read, "kvcast": "equal" if right else "WRONG", "note": "" if right else f"{100 * difference:.2g} %"}
+        return {
+            **read,
+            "kvcast": "equal" if right else "WRONG",
+            "note": "" if right else f"{100 * difference:.2g} %",
+        }
 
 
 def outcome(row):
@@ -368,15 +470,19 @@ def write(rows):
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["keys", *CASES])
         for keys, of_case in cells.items():
-            out.writerow([keys, *(", ".join(f"{n} {what}" for what, n in of_case[c].items()) for c in CASES)])
+            out.writerow(
+                [keys, *(", ".join(f"{n} {what}" for what, n in of_case[c].items()) for c in CASES)]
+            )
     lines = []
     for name in CASES:
         held = [row for row in rows if row["case"] == name and not row["own_weights"]]
         honoured = [[row["change"], row["logits"]] for row in held if outcome(row) == "honoured"]
         refused = [row["change"] for row in held if row["kvcast"] == "refused"]
         lists = {"honoured": honoured, "refused": refused}
-        texts = [json.dumps(what) + ": [\n" + ",\n".join(json.dumps(x) for x in list_) + "]"
-                 for what, list_ in lists.items()]
+        texts = [
+            json.dumps(what) + ": [\n" + ",\n".join(json.dumps(x) for x in list_) + "]"
+            for what, list_ in lists.items()
+        ]
         lines.append(json.dumps(name) + ": {" + ",\n".join(texts) + "}")
     (HERE / "config_keys.json").write_text("{" + ",\n".join(lines) + "}\n")
 
@@ -392,8 +498,11 @@ def main():
         of_case = [case.row(change) for change in changes(case.config, frequencies(case.config))]
         rows += of_case
         count = lambda answer: sum(row["kvcast"] == answer for row in of_case)
-        print(f"{name}: {len(of_case)} rows, {count('equal')} equal, {count('refused')} refused, "
-              f"{count('runs')} run where transformers refuses, {count('WRONG')} wrong", flush=True)
+        print(
+            f"{name}: {len(of_case)} rows, {count('equal')} equal, {count('refused')} refused, "
+            f"{count('runs')} run where transformers refuses, {count('WRONG')} wrong",
+            flush=True,
+        )
         for row in of_case:
             if row["kvcast"] == "WRONG":
                 print(f"  {json.dumps(row['change'])}: {row['note']}")

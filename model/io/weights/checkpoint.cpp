@@ -152,20 +152,18 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
 /// says, unless it is the embedding once more. So does transformers 5.
 void Checkpoint::untie_own_head() {
   if (!architecture_.tied_embeddings) return;
-  const auto stored = [&](const Architecture& a, const char* weight) -> const StoredTensor* {
-    for (const std::string& name : huggingface_weight(a, weight).names) {
+  const auto stored = [&](const char* weight) -> const StoredTensor* {
+    for (const std::string& name : huggingface_weight(architecture_, weight).names) {
       if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
     }
     return nullptr;
   };
-  Architecture untied = architecture_;
-  untied.tied_embeddings = false;
-  const StoredTensor* const head = stored(untied, "head.weight");
-  const StoredTensor* const embedding = stored(architecture_, "embedding.weight");
+  const StoredTensor* const head = stored("head.weight");
+  const StoredTensor* const embedding = stored("embedding.weight");
   if (head == nullptr || embedding == nullptr) return;
-  const bool is_copy = head->dtype == embedding->dtype && head->shape == embedding->shape &&
-                       std::ranges::equal(head->bytes, embedding->bytes);
-  if (!is_copy) architecture_ = std::move(untied);
+  architecture_.tied_embeddings = head->dtype == embedding->dtype &&
+                                  head->shape == embedding->shape &&
+                                  std::ranges::equal(head->bytes, embedding->bytes);
 }
 
 void Checkpoint::take(StoredTensors stored) {
