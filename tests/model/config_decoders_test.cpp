@@ -57,6 +57,8 @@ TEST_CASE("config_decoders: keys that a saved config leaves out have the family'
   CHECK(shape("mistral", "16").decoder.layers[0].heads == Heads{16, 8, 12});
   CHECK(shape("qwen2", "32").decoder.layers[0].heads == Heads{32, 32, 6});
   CHECK(shape("gemma", "16").decoder.layers[0].heads == Heads{16, 16, 256});
+  CHECK(shape("mistral", "16").decoder.norm_eps == 1e-6);
+  CHECK(shape("phi3", "6").decoder.norm_eps == 1e-5);
   const Architecture gemma2 = shape("gemma2", "8");
   CHECK(gemma2.decoder.layers[0].heads == Heads{8, 4, 256});
   CHECK(gemma2.decoder.layers[0].sliding_window == 4096);
@@ -133,6 +135,10 @@ TEST_CASE(
   CHECK(windows(read(llama, R"({"model_type": "mistral", )" + window)) == Windows{9, 9, 9, 9, 9});
   CHECK(windows(read(llama, R"({"model_type": "mistral"})")) ==
         Windows{4096, 4096, 4096, 4096, 4096});  // transformers' default
+  json none = json::parse(llama);
+  none["model_type"] = "mistral";
+  none["sliding_window"] = nullptr;
+  CHECK(windows(read_config(none, "tiny", "tiny.json")) == Windows{0, 0, 0, 0, 0});
   CHECK(windows(read(llama, R"({"model_type": "phi3", )" + window)) == Windows{9, 9, 9, 9, 9});
   CHECK(windows(read(llama, R"({"model_type": "gemma2", )" + window)) == Windows{9, 0, 9, 0, 9});
   CHECK(windows(read(llama, R"({"model_type": "gemma", )" + window)) == Windows{0, 0, 0, 0, 0});
@@ -257,6 +263,7 @@ TEST_CASE("config_decoders: GPT-2 learns its positions and its width defaults to
   CHECK(read(gpt2, R"({"n_inner": null})").decoder.layers[0].intermediate_size == 168);
   CHECK(read(gpt2, R"({"scale_attn_weights": false})").decoder.attention_scale == 1);
   CHECK(read(gpt2, R"({"n_positions": null, "n_ctx": 32})").decoder.position_rows == 32);
+  CHECK(read(gpt2, R"({"n_ctx": 32})").decoder.position_rows == 64);
 }
 
 TEST_CASE("config_decoders: OPT's position table has two more rows, and it scales the queries") {

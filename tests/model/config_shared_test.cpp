@@ -41,6 +41,9 @@ TEST_CASE("config_shared: linear scaling divides positions and leaves frequencie
   const RopeTable t = table_of(R"({"rope_scaling": {"type": "linear", "factor": 4}})");
   CHECK(t.position_scale == 4);
   CHECK(t.inverse_frequencies == table_of("{}").inverse_frequencies);
+  // An empty object says nothing.
+  CHECK(table_of(R"({"rope_scaling": {}, "rope_parameters": {"type": "linear", "factor": 4}})") ==
+        t);
 }
 
 TEST_CASE("config_shared: llama3 scaling keeps short waves, stretches long ones, blends between") {
@@ -73,6 +76,10 @@ TEST_CASE("config_shared: longrope divides each frequency and raises cos and sin
   // 131072 / 4096 = 32: sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5/12) = 1.190238
   CHECK(t.gain == near(std::sqrt(17.0 / 12)));
   CHECK(table_of(R"({"rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})") == t);
+  // Phi3Config's own original, 4096, goes before that of rope_scaling.
+  CHECK(table_of(R"({"original_max_position_embeddings": null, "rope_scaling": {"type": "su",
+                     "short_factor": [1, 2, 4, 5], "original_max_position_embeddings": 64}})") ==
+        t);
   // No gain when the context is not extended.
   CHECK(table_of(R"({"max_position_embeddings": 4096,
                      "rope_scaling": {"type": "su", "short_factor": [1, 2, 4, 5]}})")

@@ -206,6 +206,7 @@ TEST_CASE("weight_map: both stacks of T5 and Whisper have their names") {
         "model.decoder.layers.0.encoder_attn.out_proj.weight");
   CHECK(names_of(whisper(), "encoder.conv2.weight")[0] == "model.encoder.conv2.weight");
   CHECK(names_of(whisper(), "embedding.weight")[0] == "model.decoder.embed_tokens.weight");
+  CHECK(names_of(whisper(), "head.weight") == Names{"proj_out.weight"});
 }
 
 TEST_CASE("weight_map: buffers and copies of tied weights are no weights, and nothing else is") {
