@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::uint32_t nothing = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t all_sends = nothing - 1;
+/// Ours: each that begins or ends changes the rates of all others, and no link carries so many.
+constexpr std::size_t max_background_at_once = 2000;
 
 bool is_positive(double value) { return value > 0 && std::isfinite(value); }
 
@@ -232,7 +234,10 @@ void EventLoop::deliver(std::uint32_t flow) {
                                  delivered.sender, delivered.receiver, delivered.tag, begin_s, now_,
                                  delivered.bytes});
   }
-  if (background) return;
+  if (background) {
+    --background_in_flight_;
+    return;
+  }
   delivered_[m] = 1;
   --in_flight_;
   ++result_.messages;
@@ -250,6 +255,9 @@ void EventLoop::deliver(std::uint32_t flow) {
 void EventLoop::start_background() {
   while (next_background_ < background_.size() && background_start_s_[next_background_] == now_) {
     start(num_messages_ + static_cast<std::uint32_t>(next_background_++));
+    if (++background_in_flight_ <= max_background_at_once) continue;
+    throw Error("background flows", fmt::format("over {} at once", max_background_at_once),
+                "fewer or smaller ones");
   }
   if (next_background_ < background_.size()) {
     events_.set(background_timer_, background_start_s_[next_background_]);

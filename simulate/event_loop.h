@@ -70,6 +70,7 @@ class EventLoop : private FairNetwork::Listener {
   std::vector<Message> background_;  ///< by start
   std::vector<double> background_start_s_;
   std::size_t next_background_ = 0;
+  std::size_t background_in_flight_ = 0;
   std::vector<Route> routes_;  ///< the simulation's, then those of background flows
   std::vector<std::uint32_t> hops_;
   std::uint32_t background_timer_;

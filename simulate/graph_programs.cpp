@@ -63,55 +63,72 @@ std::uint32_t peer(std::uint64_t rank, std::size_t ranks) {
               fmt::format("one of {} ranks", ranks));
 }
 
-}  // namespace
+/// Programs of ranks whose graphs need not all be there at once.
+class GraphPrograms {
+ public:
+  GraphPrograms(std::size_t ranks, const Lowering& lowering, const roofline::Rates& rates,
+                bool block)
+      : lowering_(lowering), rates_(rates), block_(block) {
+    programs_.ranks.resize(ranks);
+  }
 
-Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
-                        const roofline::Rates& rates, bool block) {
-  Programs programs;
-  programs.ranks.resize(ranks.size());
-  std::map<std::string, std::uint32_t, std::less<>> labels;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Graph& graph = *ranks[rank].graph;
-    const std::vector<std::uint64_t>& values = ranks[rank].values;
-    const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering);
+  void set_rank(std::size_t rank, const RankPass& pass) {
+    const Graph& graph = *pass.graph;
+    const std::size_t ranks = programs_.ranks.size();
+    const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering_);
     std::vector<double> seconds;
     for (const roofline::OpGroup& group : folded.groups) {
-      seconds.push_back(roofline::time_of(group, rates, values).total.value);
+      seconds.push_back(roofline::time_of(group, rates_, pass.values).total.value);
     }
-    Player player(programs, labels, programs.ranks[rank], rates.host_operator_latency.value);
+    Player player(programs_, labels_, programs_.ranks[rank], rates_.host_operator_latency.value);
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
       const Node& node = graph.nodes()[i];
       // The n-th send to a rank is for its n-th receive from the sender: one tag for all.
       if (const auto* send = std::get_if<kvcast::Send>(&node.op)) {
-        player.message(Send{peer(send->rank, ranks.size()), 0,
-                            graph.tensor(node.output()).bytes().at(values)});
-        if (block) player.message(WaitSend{});
+        player.message(
+            Send{peer(send->rank, ranks), 0, graph.tensor(node.output()).bytes().at(pass.values)});
+        if (block_) player.message(WaitSend{});
       } else if (const auto* receive = std::get_if<kvcast::Receive>(&node.op)) {
-        player.message(Receive{peer(receive->rank, ranks.size()), 0});
+        player.message(Receive{peer(receive->rank, ranks), 0});
       } else {
         player.compute(seconds[folded.group_of_node[i]], node.label);
       }
     }
     player.wait_for_host();
+    // The ranks' programs are about as long as the first one.
+    if (rank == 0) check_instructions(ranks * programs_.ranks[0].size());
   }
-  return programs;
+
+  Programs take() { return std::move(programs_); }
+
+ private:
+  const Lowering& lowering_;
+  const roofline::Rates& rates_;
+  bool block_;
+  Programs programs_;
+  std::map<std::string, std::uint32_t, std::less<>> labels_;
+};
+
+}  // namespace
+
+Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
+                        const roofline::Rates& rates, bool block) {
+  GraphPrograms programs(ranks.size(), lowering, rates, block);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) programs.set_rank(rank, ranks[rank]);
+  return programs.take();
 }
 
 Programs recorded_programs(const Architecture& architecture, const std::vector<MethodSpec>& methods,
                            const std::vector<std::uint64_t>& partition, const Lowering& lowering,
                            const roofline::Rates& rates, bool block) {
   const Recording whole = record(architecture, without_placement(methods), lowering);
-  std::vector<Recording> recordings;
-  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
-    recordings.push_back(record_rank(whole, architecture, methods, lowering, {partition, rank}));
-  }
-  std::vector<RankPass> passes;
+  GraphPrograms programs(partition.size(), lowering, rates, block);
   for (std::size_t rank = 0; rank < partition.size(); ++rank) {
     const RankShare share{partition, rank};
-    passes.push_back({&recordings[rank].prefill(),
-                      recordings[rank].symbols.resolve({1, share.tokens(), share.end()})});
+    const Recording r = record_rank(whole, architecture, methods, lowering, share);
+    programs.set_rank(rank, {&r.prefill(), r.symbols.resolve({1, share.tokens(), share.end()})});
   }
-  return graph_programs(passes, lowering, rates, block);
+  return programs.take();
 }
 
 }  // namespace kvcast::simulate

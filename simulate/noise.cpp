@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,9 @@
 
 namespace kvcast::simulate {
 namespace {
+
+/// Of all trials together. Ours: minutes on two cores.
+constexpr std::uint64_t max_flows = 10'000'000;
 
 /// SplitMix64 (Steele, Lea, Flood 2014), and distributions of our own, so that a seed means the
 /// same everywhere.
@@ -99,6 +103,10 @@ NoiseSpec parse_noise(std::string_view text) {
     throw Error("noise", fmt::format("{} flows of {} bytes", spec.flows, spec.bytes),
                 "both flows=N and bytes=B");
   }
+  if (spec.flows * spec.trials > max_flows) {
+    throw Error("noise", fmt::format("{} flows in {} trials", spec.flows, spec.trials),
+                fmt::format("at most {} flows in all", max_flows));
+  }
   if (spec.flows == 0 && spec.jitter == 0) {
     throw Error("noise", "neither flows nor jitter", "flows=N,bytes=B or jitter=F");
   }
@@ -136,8 +144,10 @@ RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platf
 double NoiseResult::quantile_s(double share) const { return quantile(ttft_s, share); }
 
 NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, const NoiseSpec& spec,
-                      unsigned threads) {
+                      const std::function<void(std::uint64_t)>& on_trial, unsigned threads) {
   NoiseResult result;
+  std::mutex mutex;  // of `trials_done`
+  std::uint64_t trials_done = 0;
   result.ttft_s.resize(spec.trials);
   RunOptions unrecorded = quiet;
   unrecorded.record = false;
@@ -146,6 +156,8 @@ NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, con
     result.ttft_s[trial] =
         simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
             .ttft_s;
+    const std::lock_guard lock(mutex);
+    if (on_trial) on_trial(++trials_done);
   });
   double sum = 0;
   for (const double s : result.ttft_s) sum += s;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,8 +44,10 @@ struct NoiseResult {
   double quantile_s(double share) const;
 };
 
-/// The same result with any number of threads; 0: as many as the machine has.
+/// The same result with any number of threads; 0: as many as the machine has. `on_trial` is told
+/// how many trials are done, from one thread at a time.
 NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, const NoiseSpec& spec,
+                      const std::function<void(std::uint64_t)>& on_trial = {},
                       unsigned threads = 0);
 
 }  // namespace kvcast::simulate

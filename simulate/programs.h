@@ -8,6 +8,9 @@
 
 namespace kvcast::simulate {
 
+/// Of all ranks together; ours: a simulation of so many takes 4 GB.
+inline constexpr std::size_t max_instructions = 70'000'000;
+
 /// Keeps the device's compute stream busy; communication goes on meanwhile.
 struct Compute {
   double seconds = 0;
@@ -38,6 +41,11 @@ using Program = std::vector<Instruction>;
 struct Programs {
   std::vector<Program> ranks;
   std::vector<std::string> labels;  ///< of Compute instructions
+
+  std::size_t num_instructions() const;
 };
+
+/// Throws Error when there are more than max_instructions.
+void check_instructions(std::size_t instructions);
 
 }  // namespace kvcast::simulate

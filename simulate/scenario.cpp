@@ -20,8 +20,6 @@ using nlohmann::json;
 
 constexpr std::uint64_t max_layers = 10000;
 constexpr std::size_t max_background_flows = 1000000;
-/// Messages and computations of a schedule; more would take gigabytes.
-constexpr double max_instructions = 2e8;
 
 /// 30 years: more is a slip of units, and sums of such times stay far from overflow.
 constexpr double max_seconds = 1e9;
@@ -125,10 +123,6 @@ Scenario parse_scenario(const json& document, const std::string& place) {
   work.layers.assign(layers, 0);
   if (o.has("send_order")) work.send_order = parse_word_at(o, "send_order", parse_send_order);
   if (o.has("all_gather")) work.all_gather = parse_word_at(o, "all_gather", parse_all_gather);
-  const double steps = work.schedule == Schedule::Tsp ? 3.0 * static_cast<double>(devices) : 5.0;
-  if (steps * static_cast<double>(devices) * static_cast<double>(layers) > max_instructions) {
-    o.fail("layers", "a schedule of fewer messages");
-  }
   RunOptions options;
   options.send_order = work.send_order;
   const auto num_devices = static_cast<std::uint32_t>(devices);

@@ -41,9 +41,10 @@ void check(const PrefillWork& work) {
   }
 }
 
-/// Layers are mostly alike. The programs of a thousand ranks are gigabytes, which growing would
+/// Of layers that are alike. The programs of a thousand ranks are gigabytes, which growing would
 /// copy again and again.
 void reserve_layers(std::size_t layers, Programs& programs) {
+  check_instructions(layers * programs.num_instructions());
   for (Program& program : programs.ranks) program.reserve(layers * program.size() + 1);
 }
 
@@ -183,12 +184,13 @@ Programs prefill_programs(const PrefillWork& work) {
   append_once(&RankTimes::embedding_s, before_layers);
   std::uint32_t tag = 0;
   for (std::uint32_t l = 0; l < work.layers.size(); ++l) {
-    if (l == 1) reserve_layers(work.layers.size(), programs);
+    if (l == 1 && work.bytes_per_token.size() == 1) reserve_layers(work.layers.size(), programs);
     if (work.schedule == Schedule::Kvr) {
       append_kvr_layer(work, l, programs);
     } else {
       tag = append_tsp_layer(work, l, tag, programs);
     }
+    check_instructions(programs.num_instructions());
   }
   append_once(&RankTimes::head_s, after_layers);
   return programs;

@@ -59,7 +59,7 @@ struct PrefillWork {
 /// What is done in order by each rank. Message tags count the messages of a sender to a
 /// receiver.
 /// Throws Error: not as many ranks as parts, no tokens, no layers, recursive doubling over a number
-/// of ranks that is no power of two, bytes beyond 64 bits.
+/// of ranks that is no power of two, bytes beyond 64 bits, more than max_instructions.
 Programs prefill_programs(const PrefillWork& work);
 
 /// Appends to each rank the sends and receives of one all-gather. Rank i owns

@@ -17,7 +17,6 @@ namespace {
 
 constexpr Words<SendOrder, 3> send_orders = {
     {{SendOrder::Async, "async"}, {SendOrder::Block, "block"}, {SendOrder::Fifo, "fifo"}}};
-constexpr std::size_t max_steps = std::size_t{1} << 28;
 
 [[noreturn]] void fail_step(std::size_t rank, std::size_t step, const std::string& found,
                             const std::string& expected) {
@@ -31,6 +30,18 @@ void check_peer(std::size_t rank, std::size_t step, std::uint32_t peer, std::siz
 }
 
 }  // namespace
+
+std::size_t Programs::num_instructions() const {
+  std::size_t sum = 0;
+  for (const Program& program : ranks) sum += program.size();
+  return sum;
+}
+
+void check_instructions(std::size_t instructions) {
+  if (instructions <= max_instructions) return;
+  throw Error("simulation", fmt::format("{} computations and messages", instructions),
+              fmt::format("at most {}: fewer devices or layers", max_instructions));
+}
 
 std::string_view name(SendOrder order) { return word_for(order, send_orders); }
 
@@ -51,19 +62,14 @@ Simulation::Simulation(Platform platform, const Programs& programs)
 
 void Simulation::compile(const Programs& programs) {
   const std::size_t ranks = programs.ranks.size();
-  std::size_t steps = 0;
+  check_instructions(programs.num_instructions());
   std::size_t sends = 0;
   for (const Program& program : programs.ranks) {
-    steps += program.size();
     sends += static_cast<std::size_t>(std::count_if(
         program.begin(), program.end(),
         [](const Instruction& instruction) { return std::holds_alternative<Send>(instruction); }));
   }
-  if (steps > max_steps) {
-    throw Error("programs", fmt::format("{} instructions", steps),
-                fmt::format("at most {}", max_steps));
-  }
-  steps_.reserve(steps);
+  steps_.reserve(programs.num_instructions());
   messages_.reserve(sends);
   for (std::size_t p = 0; p < ranks; ++p) {
     first_step_.push_back(static_cast<std::uint32_t>(steps_.size()));

@@ -1,7 +1,6 @@
 #include "cli/simulate/parallel_options.h"
 
 #include <charconv>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -54,10 +53,11 @@ double parse_number(const std::string& text, const char* flag, bool zero) {
   double number = -1;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
-  const bool whole = error == std::errc() && stop == end && std::isfinite(number);
-  if (!whole || number < 0 || (number == 0 && !zero)) {
+  const bool whole = error == std::errc() && stop == end;
+  if (!whole || !(number >= 0) || (number == 0 && !zero)) {
     throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
   }
+  if (number != 0 && !is_computable(number)) throw Error(flag, "'" + text + "'", computable_range);
   return number;
 }
 
@@ -65,10 +65,9 @@ double parse_link_rate(const std::string& text) {
   constexpr const char* flag = "--link-gb-per-s";
   constexpr double giga = 1e9;
   const double bytes_per_s = giga * parse_number(text, flag, false);
-  if (bytes_per_s < simulate::least_bytes_per_s || !std::isfinite(bytes_per_s)) {
+  if (bytes_per_s < simulate::least_bytes_per_s) {
     throw Error(flag, "'" + text + "'",
-                fmt::format("at least {:g}, a byte a second, and what a number can hold in bytes",
-                            simulate::least_bytes_per_s / giga));
+                fmt::format("at least {:g}, a byte a second", simulate::least_bytes_per_s / giga));
   }
   return bytes_per_s;
 }

@@ -9,12 +9,14 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/command.h"
+#include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
 #include "cli/simulate/parallel_options.h"
 #include "cli/simulate/partition_choice.h"
 #include "cli/simulate/simulate_output.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/base/stopwatch.h"
 #include "reports/plot/gantt_plot.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/timeline_trace.h"
@@ -266,7 +268,13 @@ void run_prefill(const Options& o, const Globals& globals) {
     reports::write_plot(reports::gantt_plot(simulation, r, title_of(run)), o.plot);
   }
   std::optional<simulate::NoiseResult> noise;
-  if (spec) noise = simulate::run_noise(simulation, run.scenario.options, *spec);
+  if (spec) {
+    ProgressBar bar(globals.quiet);
+    const Stopwatch watch;
+    noise = simulate::run_noise(simulation, run.scenario.options, *spec, [&](std::uint64_t done) {
+      bar.draw(done, 0, spec->trials, watch.seconds());
+    });
+  }
   if (o.json) {
     ordered_json j = run_json(run, r, sensitivity);
     if (noise) j["noise"] = noise_json(*spec, *noise);

@@ -27,15 +27,15 @@ Simulation runahead_of_four() {
 TEST_CASE("simulate: noise comes out the same with any number of threads") {
   const Simulation simulation = runahead_of_four();
   const NoiseSpec spec = parse_noise("flows=20,bytes=30,jitter=0.2,seed=5,trials=40");
-  const NoiseResult one = run_noise(simulation, {}, spec, 1);
-  CHECK(one.ttft_s == run_noise(simulation, {}, spec, 3).ttft_s);
+  const NoiseResult one = run_noise(simulation, {}, spec, {}, 1);
+  CHECK(one.ttft_s == run_noise(simulation, {}, spec, {}, 3).ttft_s);
   NoiseSpec other = spec;
   other.seed = 6;
-  CHECK(one.ttft_s != run_noise(simulation, {}, other, 3).ttft_s);
+  CHECK(one.ttft_s != run_noise(simulation, {}, other, {}, 3).ttft_s);
   // A trial does not depend on how many there are.
   other = spec;
   other.trials = 10;
-  const NoiseResult few = run_noise(simulation, {}, other, 2);
+  const NoiseResult few = run_noise(simulation, {}, other, {}, 2);
   CHECK(std::equal(few.ttft_s.begin(), few.ttft_s.end(), one.ttft_s.begin()));
   const double quiet = simulation.run().ttft_s;
   CHECK(std::all_of(one.ttft_s.begin(), one.ttft_s.end(), [&](double t) { return t >= quiet; }));

@@ -67,7 +67,9 @@ TEST_CASE("simulate: wrong scenarios are refused with the place") {
       {[](json& j) { j["link_bytes_per_s"] = 0; },
        "s.json: /link_bytes_per_s: got 0, expected a number above 0"},
       {[](json& j) { j["link_bytes_per_s"] = 5e-324; },
-       "s.json: /link_bytes_per_s: got 5e-324, expected at least 1"},
+       "s.json: /link_bytes_per_s: got 5e-324, expected a finite number, 1e-30 to 1e30"},
+      {[](json& j) { j["link_bytes_per_s"] = 0.5; },
+       "s.json: /link_bytes_per_s: got 0.5, expected at least 1"},
       {[](json& j) {
          j["compute_before_exchange_s"] = {1e308, 1e308};
        },
