@@ -55,10 +55,11 @@ void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> r
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = compare(forecasts[i], plain[i]);
 }
 
-std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& p) {
+std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& p,
+                                          std::uint64_t contexts) {
   std::vector<std::string> lines;
   const auto over = [&](std::uint64_t tokens, std::uint64_t limit, std::string_view what) {
-    if (limit == 0 || tokens <= limit) return;
+    if (limit == 0 || tokens <= contexts * limit) return;
     lines.push_back(fmt::format("{} of {} tokens is longer than the context of {} ({} positions)",
                                 what, tokens, a.name, limit));
   };

@@ -31,7 +31,8 @@ struct Estimate : Forecast {
 };
 
 /// One line for each way in which a request is longer than what the model was built for.
-std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& point);
+std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& point,
+                                          std::uint64_t contexts = 1);
 
 class Estimator {
  public:

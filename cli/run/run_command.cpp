@@ -189,7 +189,9 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();
-  const bool stream = speaks && !o.json && request.tokens.size() == 1 && o.rounds == 0;
+  // Where a file is written too, words wait until it is: a full disk leaves no half answer.
+  const bool writes = job.logits || !o.dump_importance.empty() || !o.plot_importance.empty();
+  const bool stream = speaks && !o.json && !writes && request.tokens.size() == 1 && o.rounds == 0;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
   ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
   const Stopwatch watch;

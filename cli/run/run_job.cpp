@@ -17,6 +17,9 @@
 namespace kvcast::cli {
 namespace {
 
+/// Ours: a prompt of so many contexts is a slip, and would run for hours.
+constexpr std::uint64_t most_contexts = 64;
+
 DType parse_run_dtype(const std::string& text) {
   for (const DType dtype : {DType::FP32, DType::FP64}) {
     if (text == name(dtype)) return dtype;
@@ -160,6 +163,10 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   }
   // Beyond a position table the run is refused; any other context is only a warning.
   if (a.decoder.position_rows == 0) {
+    const auto far = roofline::context_warnings(a, job.point, most_contexts);
+    if (!far.empty()) {
+      throw Error(fmt::format("{}; expected at most {} times that", far.front(), most_contexts));
+    }
     for (const std::string& line : roofline::context_warnings(a, job.point)) globals.warn(line);
   }
   if (o.profile) {

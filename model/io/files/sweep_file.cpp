@@ -91,7 +91,12 @@ void SweepFile::keep_or_discard(bool restart) {
                 "hardware files; finish that one, or pass --restart to discard them");
   }
   if (::ftruncate(descriptor_, 0) != 0) fail(name_);
-  write_journal();
+  try {
+    write_journal();
+  } catch (...) {
+    discard();
+    throw;
+  }
 }
 
 SweepFile::~SweepFile() {
@@ -137,7 +142,7 @@ void SweepFile::write_journal() const {
                                           {"first_point", identity_.first_point},
                                           {"num_points", identity_.num_points}};
   AtomicFile file(journal_);
-  file.write(journal.dump() + "\n");
+  file.write(json_text(journal) + "\n");
   file.sync();
   file.commit();
   sync_folder_of(journal_);
@@ -181,6 +186,7 @@ void SweepFile::find_rows() {
     return;
   }
   rows_found_ = lines - 1;
+  has_rows_ = rows_found_ > 0;
   if (rows_found_ > 0) last_row_found_ = std::move(last_line);
   if (rows_found_ > identity_.num_points) {
     throw Error(name_ + ": holds more rows than this sweep has; pass --restart to discard them");
@@ -188,7 +194,18 @@ void SweepFile::find_rows() {
 }
 
 void SweepFile::append(std::string_view lines) {
-  if (!write_all(descriptor_, lines)) fail(name_);
+  if (write_all(descriptor_, lines)) {
+    has_rows_ = has_rows_ || lines != identity_.header;
+    return;
+  }
+  const std::string reason = std::strerror(errno);
+  if (!can_resume()) throw Error(name_ + ": " + reason, Fault::Run);
+  if (!has_rows_) {
+    discard();
+    throw Error(file_.string() + ": " + reason + "; nothing is left behind", Fault::Run);
+  }
+  throw Error(name_ + ": " + reason + "; it keeps the rows so far, and the same command goes on",
+              Fault::Run);
 }
 
 void SweepFile::sync() {

@@ -64,6 +64,7 @@ class SweepFile {
   std::string name_;
   int descriptor_ = -1;
   bool owns_descriptor_ = true;
+  bool has_rows_ = false;
   std::uint64_t rows_found_ = 0;
   std::uint64_t errors_found_ = 0;
   std::string last_row_found_;
