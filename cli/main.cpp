@@ -28,7 +28,7 @@ constexpr int exit_wrong_request = 2;
 /// One line on stderr; under mpirun only the first rank speaks, for all say the same.
 void say(const std::string& line) {
   if (rank_of_mpirun() > 0) return;
-  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
+  std::fprintf(stderr, "kvcast: %s\n", printable_line(line).c_str());
 }
 
 std::string method_help() {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/io/files/csv_table.h"
@@ -409,7 +410,7 @@ std::string to_json(const ImportedBenchmarks& imported, const std::string& name)
          {"unrest", b.spread()},
          {"rounds", b.repeats}});
   }
-  return j.dump(2) + "\n";
+  return json_text(j, 2) + "\n";
 }
 
 }  // namespace kvcast::measure

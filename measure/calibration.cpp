@@ -12,6 +12,7 @@
 
 #include "measure/calibration_bench.h"
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 #include "model/base/order_statistics.h"
 #include "model/execute/link_probe.h"
 #include "model/execute/machine_probe.h"
@@ -328,7 +329,7 @@ std::string to_json(const Calibration& c, const std::string& name) {
     entry.update(statistics(r.rate));
     calibration["matrix_rates"].push_back(std::move(entry));
   }
-  return j.dump(2) + "\n";
+  return json_text(j, 2) + "\n";
 }
 
 }  // namespace kvcast::measure

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 #include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
@@ -170,7 +171,7 @@ std::string to_json(const CombinedCalibration& c, const std::string& name,
     calibration["numbers"].push_back(
         {{"name", n.name}, {"median", n.median()}, {"low", *low}, {"high", *high}});
   }
-  return j.dump(2) + "\n";
+  return json_text(j, 2) + "\n";
 }
 
 }  // namespace kvcast::measure

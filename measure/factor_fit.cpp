@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 #include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
@@ -335,7 +336,7 @@ std::string fitted_hardware_json(const std::filesystem::path& file, const Factor
     ordered_json& place = j[std::string(field.section)][std::string(field.key)];
     (field.per_dtype() ? place[f.name.substr(dot + 1)] : place) = entry;
   }
-  return j.dump(2) + "\n";
+  return json_text(j, 2) + "\n";
 }
 
 }  // namespace kvcast::measure

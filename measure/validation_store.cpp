@@ -109,7 +109,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
     j["exchanges"][c.row.hardware] = exchange_fingerprint(v.devices.at(c.row.hardware));
   }
   // A row a line: a file that people compare and keep in a repository.
-  std::string text = j.dump(2);
+  std::string text = json_text(j, 2);
   text.erase(text.rfind('}'));
   text.erase(text.find_last_not_of(" \n") + 1);
   text += ",\n  \"rows\": [";
@@ -138,8 +138,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
           std::pair{"relative_error", c.relative_error()}}) {
       row[key] = std::stod(rounded(value));
     }
-    text += (i == 0 ? "\n    " : ",\n    ") +
-            row.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    text += (i == 0 ? "\n    " : ",\n    ") + json_text(row);
   }
   return text + "\n  ]\n}\n";
 }

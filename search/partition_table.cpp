@@ -86,7 +86,7 @@ std::string to_json(const PartitionTable& table) {
                                    {"lower_bound_s", *e.found.lower_bound_s},
                                    {"evaluations", e.found.evaluations}});
   }
-  return document.dump(1) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 PartitionTable read_table(const std::filesystem::path& path) {

@@ -324,7 +324,7 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   if (!result.partial.empty()) {
     line += "; they are in " + result.partial + ", and the same command goes on from there";
   }
-  std::fprintf(stderr, "kvcast: %s\n", line.c_str());
+  std::fprintf(stderr, "kvcast: %s\n", printable_line(line).c_str());
   return false;
 }
 

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/frame/flags.h"
+#include "model/base/quantity.h"
 
 namespace kvcast::cli {
 
@@ -22,10 +23,13 @@ std::string is_number(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   bool good = error == std::errc() && stop == end;
-  if constexpr (std::is_floating_point_v<Value>) good = good && std::isfinite(number);
+  std::string expected = "a whole number";
+  if constexpr (std::is_floating_point_v<Value>) {
+    good = good && (number == 0 || is_computable(std::abs(number)));
+    expected = computable_range;
+  }
   if (good) return {};
-  return "got '" + text + "', expected " +
-         (std::is_integral_v<Value> ? "a whole number" : "a finite number");
+  return "got '" + text + "', expected " + expected;
 }
 
 }  // namespace

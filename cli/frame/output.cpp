@@ -8,6 +8,7 @@
 #include "cli/frame/command.h"
 #include "cli/frame/data_folder.h"
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 
 namespace kvcast::cli {
 namespace {
@@ -28,7 +29,7 @@ void print_text(const std::string& text) {
 }
 
 void print_json(const nlohmann::ordered_json& document) {
-  print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print_text(json_text(document, 2) + "\n");
 }
 
 void print_result(bool as_json, const nlohmann::ordered_json& document, const std::string& text) {
@@ -42,7 +43,7 @@ void print_result(bool as_json, const nlohmann::ordered_json& document, const st
 Catalog Globals::catalog() const { return Catalog(data_folder(data)); }
 
 void Globals::say(const std::string& line) const {
-  if (!quiet) std::fprintf(stderr, "%s\n", line.c_str());
+  if (!quiet) std::fprintf(stderr, "%s\n", printable_line(line).c_str());
 }
 
 void Globals::warn(const std::string& line) const { say("warning: " + line); }

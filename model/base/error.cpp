@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "model/base/units.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast {
 namespace {
@@ -39,22 +40,48 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-std::string without_control_characters(std::string line) {
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+/// The text with its middle left out when it is longer than `most`: of a file's path the folder and
+/// the name stay.
+std::string shortened(std::string_view whole, std::size_t most) {
+  if (whole.size() <= most) return std::string(whole);
+  const std::size_t kept = most / 2;  // at either end
+  std::string head(whole.substr(0, kept));
+  std::string tail(whole.substr(whole.size() - kept));
+  // The cuts may go through a character, whose bytes behind the first are 10xxxxxx.
+  while (!tail.empty() && (static_cast<unsigned char>(tail.front()) & 0xC0U) == 0x80U) {
+    tail.erase(0, 1);
   }
-  return line;
+  return text::take_characters(head, text::Repair::PerCharacter, false) + "..." + tail;
 }
 
 }  // namespace
 
-Error::Error(std::string line, Fault fault)
-    : std::runtime_error(without_control_characters(std::move(line))), fault_(fault) {}
+std::string printable_line(std::string_view message) {
+  constexpr std::size_t most_of_word = 240;  // ours: three lines of a terminal
+  constexpr std::size_t most_of_line = 4000;
+  const std::string all = shortened(message, most_of_line);
+  const std::string_view words = all;
+  std::string line;
+  for (std::size_t begin = 0; begin < words.size();) {
+    const std::size_t end = std::min(words.find(' ', begin), words.size());
+    line += shortened(words.substr(begin, end - begin), most_of_word);
+    if (end < words.size()) line += ' ';
+    begin = end + 1;
+  }
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
+  return text::take_characters(line, text::Repair::PerCharacter, true);
+}
+
+Error::Error(std::string_view line, Fault fault)
+    : std::runtime_error(printable_line(line)), fault_(fault) {}
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
+    // No fewer edits than the lengths differ: a text of megabytes was never meant as a name.
+    if (word.size() >= candidate.size() + best_distance) continue;
     const std::size_t distance = edit_distance(lower_case(word), lower_case(candidate));
     // A word that shares no letter with the candidate was not meant.
     const bool related = distance < std::max(word.size(), candidate.size());

@@ -18,8 +18,8 @@ enum class Fault {
 /// One line for a person. Libraries throw it, `cli/main.cpp` alone prints it.
 class Error : public std::runtime_error {
  public:
-  /// Control characters (of names taken from files) become blanks, so that it stays one line.
-  explicit Error(std::string line, Fault fault = Fault::Request);
+  /// The message is printable_line(line).
+  explicit Error(std::string_view line, Fault fault = Fault::Request);
 
   /// "WHERE: got FOUND, expected EXPECTED"
   Error(std::string_view where, std::string_view found, std::string_view expected)
@@ -31,6 +31,11 @@ class Error : public std::runtime_error {
  private:
   Fault fault_;
 };
+
+/// One line that any terminal and any JSON document takes, whatever names and bytes it quotes:
+/// control characters become blanks, bytes that are not UTF-8 U+FFFD, and what is longer
+/// than 240 bytes without a blank, or than 4,000 in all, loses its middle.
+std::string printable_line(std::string_view message);
 
 /// The candidate nearest to `word` by edit distance, whatever their case, or "" when none is near
 /// enough to be meant.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/quantity.h"
 
 namespace kvcast {
 namespace {
@@ -16,12 +17,6 @@ using nlohmann::json;
 constexpr std::uintmax_t max_file_bytes = 16u << 20;
 constexpr int max_depth = 100;  // deeper documents would exhaust the stack when copied or printed
 constexpr std::uint64_t max_whole = std::uint64_t{1} << 40;
-
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
 
 template <typename Input>
 json parse_limited(Input&& input, const std::string& place) {
@@ -59,6 +54,21 @@ json read_json_file(const std::filesystem::path& path) {
 
 json parse_json(std::string_view text, const std::string& place) {
   return parse_limited(text, place);
+}
+
+std::string json_text(const json& document, int indent) {
+  return document.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& document, int indent) {
+  return document.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string shown(const json& value) {
+  constexpr std::size_t most = 60;
+  std::string text = json_text(value);
+  if (text.size() > most) text = text.substr(0, most - 3) + "...";
+  return text;
 }
 
 JsonObject::JsonObject(const json& value, std::string place)
@@ -138,9 +148,8 @@ std::vector<std::uint64_t> JsonObject::wholes(std::string_view key) const {
 
 double JsonObject::positive(std::string_view key) const {
   const json& value = at(key);
-  if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) {
-    fail(key, "a number above 0");
-  }
+  if (!value.is_number() || !(value.get<double>() > 0)) fail(key, "a number above 0");
+  if (!is_computable(value.get<double>())) fail(key, computable_range);
   return value.get<double>();
 }
 
@@ -153,8 +162,8 @@ std::vector<double> JsonObject::positives(std::string_view key) const {
   if (!value.is_array() || value.empty()) fail(key, "a list of numbers above 0");
   std::vector<double> numbers;
   for (const json& entry : value) {
-    if (!entry.is_number() || !(entry.get<double>() > 0) || !std::isfinite(entry.get<double>())) {
-      throw Error(place_of(key), shown(entry), "a list of numbers above 0");
+    if (!entry.is_number() || !is_computable(entry.get<double>())) {
+      throw Error(place_of(key), shown(entry), "a list of numbers above 0, from 1e-30 to 1e30");
     }
     numbers.push_back(entry.get<double>());
   }

@@ -19,6 +19,14 @@ nlohmann::json read_json_file(const std::filesystem::path& path);
 /// Parses a text given on the command line; `place` names the flag in errors.
 nlohmann::json parse_json(std::string_view text, const std::string& place);
 
+/// The document as text, on one line or indented; U+FFFD stands for bytes that are not UTF-8, which
+/// names of files may hold.
+std::string json_text(const nlohmann::json& document, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& document, int indent = -1);
+
+/// The same, for a message: at most 60 bytes of it.
+std::string shown(const nlohmann::json& value);
+
 /// An object inside a JSON document, with the place where it stands ("FILE: /rope_scaling").
 /// Remembers which keys were asked for, so that a reader can reject the others.
 class JsonObject {
@@ -40,7 +48,7 @@ class JsonObject {
   std::uint64_t whole_or(std::string_view key, std::uint64_t fallback,
                          std::uint64_t minimum = 1) const;
   std::vector<std::uint64_t> wholes(std::string_view key) const;
-  /// A finite number above zero.
+  /// A number above zero, see is_computable.
   double positive(std::string_view key) const;
   double positive_or(std::string_view key, double fallback) const;
   std::vector<double> positives(std::string_view key) const;

@@ -88,9 +88,10 @@ double parse_quantity(std::string_view text, Dimension dimension, std::string_vi
   }
   // Dividing by an exact power of ten rounds once; multiplying by 1e-6 would round twice.
   const double value = factor < 1 && factor > 0 ? number / std::round(1 / factor) : number * factor;
-  if (error != std::errc() || !std::isfinite(value) || number < 0 || factor == 0) {
+  if (error != std::errc() || !std::isfinite(number) || number < 0 || factor == 0) {
     throw Error(place, quoted(text), example(dimension));
   }
+  if (value != 0 && !is_computable(value)) throw Error(place, quoted(text), computable_range);
   return value;
 }
 

@@ -7,6 +7,10 @@
 
 namespace kvcast {
 
+/// Ours: what is outside is a slip, and products and quotients of a few such numbers stay finite.
+inline bool is_computable(double value) { return value >= 1e-30 && value <= 1e30; }
+inline constexpr std::string_view computable_range = "a finite number, 1e-30 to 1e30";
+
 enum class Dimension { FlopsPerSecond, BytesPerSecond, Bytes, Seconds };
 
 /// "312 TFLOP/s", "624 TOP/s", "3.35 TB/s", "40 MiB", "2.6 us": a number above zero and a unit.

@@ -1,4 +1,4 @@
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 #include <array>
 #include <cstdint>

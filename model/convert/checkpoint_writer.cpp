@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 #include "model/base/units.h"
 
 namespace kvcast {
@@ -59,7 +60,9 @@ fs::path check_folder(const fs::path& given) {
 
 CheckpointWriter::CheckpointWriter(fs::path folder, const nlohmann::json& config,
                                    std::vector<TensorToWrite> tensors)
-    : folder_(check_folder(folder)), config_(config.dump(2) + "\n"), tensors_(std::move(tensors)) {
+    : folder_(check_folder(folder)),
+      config_(json_text(config, 2) + "\n"),
+      tensors_(std::move(tensors)) {
   const std::string header = safetensors_header(tensors_);
 #ifdef O_TMPFILE
   // A file without a name goes when the process does. Without /proc it could never get one.

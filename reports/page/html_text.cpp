@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "model/base/quantity.h"
+#include "model/base/utf8_text.h"
 #include "model/io/files/number_text.h"
-#include "model/io/text/utf8_text.h"
 
 namespace kvcast::reports {
 namespace {

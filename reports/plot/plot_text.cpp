@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::reports {
 namespace {

@@ -95,8 +95,8 @@ std::vector<Mark> marks_of(std::span<const BreakdownRow> rows, std::string_view 
   std::vector<Mark> marks;
   for (const BreakdownRow& row : rows) {
     const auto flops = static_cast<double>(row.time.flops.count);
-    const double bytes =
-        static_cast<double>(row.time.bytes.count) + static_cast<double>(row.time.bytes_reread.count);
+    const double bytes = static_cast<double>(row.time.bytes.count) +
+                         static_cast<double>(row.time.bytes_reread.count);
     if (row.pass != pass || flops <= 0 || bytes <= 0 || row.time.total.value <= 0) continue;
     marks.push_back({part_of(row.group), row.group.label, flops / bytes,
                      flops / row.time.total.value, row.total});

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "model/base/json_file.h"
 #include "model/io/files/atomic_file.h"
 
 namespace kvcast::reports {
@@ -21,9 +22,7 @@ constexpr double ticks_per_second = 1e6;
 constexpr std::uint32_t compute_thread = 1;
 constexpr std::uint32_t wait_thread = 2;
 
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string quoted(const std::string& text) { return json_text(nlohmann::json(text)); }
 
 /// Events are appended to a text that goes to the file when it is long.
 class TraceWriter {

@@ -81,7 +81,7 @@ class RuleReader {
 
  private:
   [[noreturn]] void fail(const json& value, std::string_view expected) const {
-    throw Error(place_, value.dump().substr(0, 80), expected);
+    throw Error(place_, shown(value), expected);
   }
 
   /// A list, or the name of one under "shared".

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 #include "model/base/shell_command.h"
+#include "model/base/utf8_text.h"
 #include "model/io/files/csv_table.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
@@ -137,6 +138,7 @@ inline void check_refused(const std::string& arguments, const std::string& part,
   CHECK(contains(result.errors, part.substr(0, gap)));
   if (gap != std::string::npos) CHECK(contains(result.errors, part.substr(gap + 5)));
   CHECK(num_lines(result.errors) == 1);
+  CHECK(text::is_utf8(result.errors));
   CHECK(result.output.empty());
 }
 

@@ -116,5 +116,12 @@ TEST_CASE("csv: a file that cannot be read is an error, a folder too") {
   CHECK_THROWS_AS(CsvTable::read("/"), Error);
 }
 
+TEST_CASE("csv: a header of many columns is checked for doubles all the same") {
+  std::string header = "c";
+  for (int i = 0; i < 200'000; ++i) header += ",c" + std::to_string(i);
+  CHECK(parse(header + "\n").has_column("c199999"));
+  CHECK_THROWS_AS(parse(header + ",c7\n"), Error);
+}
+
 }  // namespace
 }  // namespace kvcast

@@ -58,3 +58,39 @@ TEST_CASE("error: an unknown name is answered with its neighbour, else with all 
   CHECK(std::string(unknown_name("hardware", "epyc-genoa", hardware).what()) ==
         "unknown hardware 'epyc-genoa'; expected one of: a100-40gb, a100-80gb, h100-sxm, h200");
 }
+
+TEST_CASE("error: a message is UTF-8 whatever it quotes") {
+  // RFC 3629: 0xFF is in no character, 0xC3 0xA9 is one, and one cut off is none.
+  CHECK(printable_line("a\xFF"
+                       "b") ==
+        "a\xEF\xBF\xBD"
+        "b");
+  CHECK(printable_line("\xC3\xA9 \xC3") == "\xC3\xA9 \xEF\xBF\xBD");
+  CHECK(std::string(Error("a\xFF: no such file").what()) == "a\xEF\xBF\xBD: no such file");
+}
+
+TEST_CASE("error: what is too long to read loses its middle") {
+  const std::string path = "/folder/" + std::string(6000, 'x') + "/name.json";
+  const std::string line = printable_line(path + ": no such file");
+  CHECK(line.starts_with("/folder/xxx"));
+  CHECK(line.ends_with("xxx/name.json: no such file"));
+  CHECK(line.find("x...x") != std::string::npos);
+  CHECK(line.size() < 300);
+  // An accent of two bytes stands at each place where a cut may fall.
+  for (const std::string& before : {std::string(), std::string("x")}) {
+    std::string accents = before;
+    for (int i = 0; i < 3000; ++i) accents += "\xC3\xA9";
+    CHECK(printable_line(accents).find("\xEF\xBF\xBD") == std::string::npos);
+    CHECK(printable_line(accents).size() < 300);
+  }
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "word ";
+  CHECK(printable_line(words).size() < 4010);
+  const std::string short_enough(240, 'x');
+  CHECK(printable_line(short_enough + " " + short_enough) == short_enough + " " + short_enough);
+}
+
+TEST_CASE("error: nearest takes no time over a text that cannot be a name") {
+  const std::string megabytes(20'000'000, 'h');
+  CHECK(nearest(megabytes, hardware).empty());
+}

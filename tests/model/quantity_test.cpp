@@ -62,7 +62,11 @@ constexpr std::array bad{
     Bad{"nan GB", Dimension::Bytes, "GB"},
     Bad{"inf GB", Dimension::Bytes, "GB"},
     Bad{"1e400 GB", Dimension::Bytes, "GB"},
-    Bad{"1e300 PB", Dimension::Bytes, "GB"},
+    // The smallest double, the largest one, and what a prefix carries beyond both.
+    Bad{"5e-324 B/s", Dimension::BytesPerSecond, "1e-30 to 1e30"},
+    Bad{"1e308 s", Dimension::Seconds, "1e-30 to 1e30"},
+    Bad{"1e300 PB", Dimension::Bytes, "1e-30 to 1e30"},
+    Bad{"1e-22 ns", Dimension::Seconds, "1e-30 to 1e30"},
     Bad{"8,0 GB", Dimension::Bytes, "GB"},
     Bad{"0x10 GB", Dimension::Bytes, "GB"},
     Bad{"312 TFLOPS", Dimension::FlopsPerSecond, "TFLOP/s"},

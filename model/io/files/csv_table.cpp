@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -132,10 +133,11 @@ CsvTable CsvTable::parse(std::string_view text, std::string name) {
   Parser parser(text, table.name_);
   if (parser.at_end()) parser.fail(1, "an empty file", "a line of column names");
   table.columns_ = parser.record().fields;
-  for (auto column = table.columns_.begin(); column != table.columns_.end(); ++column) {
-    if (column->empty()) parser.fail(1, "an empty column name", "a name for each column");
-    if (std::find(table.columns_.begin(), column, *column) != column) {
-      parser.fail(1, fmt::format("column '{}' twice", *column), "each column once");
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& column : table.columns_) {
+    if (column.empty()) parser.fail(1, "an empty column name", "a name for each column");
+    if (!seen.insert(column).second) {
+      parser.fail(1, fmt::format("column '{}' twice", column), "each column once");
     }
   }
   while (!parser.at_end()) {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 #include "model/io/text/vocabulary.h"
 
 namespace kvcast::text {

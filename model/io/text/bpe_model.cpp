@@ -4,7 +4,7 @@
 #include <bit>
 #include <functional>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::text {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::text {
 namespace {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/json_file.h"
 
 namespace kvcast::text {
 
@@ -51,8 +52,7 @@ TokenId read_id(const json& value, const std::string& place) {
   if (value.is_number_unsigned() && value.get<std::uint64_t>() < UINT32_MAX) {
     return static_cast<TokenId>(value.get<std::uint64_t>());
   }
-  std::string shown = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  throw Error(place, shown.substr(0, 40), "a token id from 0 to 2^32 - 2");
+  throw Error(place, shown(value), "a token id from 0 to 2^32 - 2");
 }
 
 }  // namespace kvcast::text

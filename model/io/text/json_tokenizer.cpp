@@ -38,8 +38,7 @@ std::pair<std::string, std::string> read_pair(const json& entry, const Place& pl
              entry[1].is_string()) {
     return {entry[0].get<std::string>(), entry[1].get<std::string>()};
   }
-  std::string shown = entry.dump(-1, ' ', false, json::error_handler_t::replace);
-  throw Error(place(), shown.substr(0, 60), "two tokens");
+  throw Error(place(), shown(entry), "two tokens");
 }
 
 std::vector<Merge> read_merges(const JsonObject& model, const Vocabulary& vocabulary) {

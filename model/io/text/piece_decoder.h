@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::text {
 

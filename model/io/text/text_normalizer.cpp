@@ -8,7 +8,7 @@
 #include <utf8proc.h>
 
 #include "model/base/error.h"
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::text {
 namespace {

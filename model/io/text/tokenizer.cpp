@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/utf8_text.h"
 #include "model/io/text/tokenizer_backend.h"
-#include "model/io/text/utf8_text.h"
 
 namespace kvcast::text {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/io/text/utf8_text.h"
+#include "model/base/utf8_text.h"
 
 namespace kvcast::text {
 
