@@ -14,12 +14,17 @@ fail() {
   failures=$((failures + 1))
 }
 
-# refused STATUS WORD COMMAND...: it ends with STATUS, in time, saying WORD in its one line.
+# refused STATUS WORD COMMAND...: it ends with STATUS, in time, with WORD in its one line.
+# Open MPI 4.1's mpirun can crash in its own PMIx_server_finalize after a rank has aborted. Its stack
+# trace shows that; such a command runs once more.
 refused() {
-  local status=$1 word=$2
+  local status=$1 word=$2 got
   shift 2
-  timeout 100 "$@" >out.txt 2>err.txt
-  local got=$?
+  for attempt in 1 2; do
+    timeout 100 "$@" >out.txt 2>err.txt
+    got=$?
+    [ $got -eq 139 ] && grep -q PMIx_server_finalize err.txt || break
+  done
   [ $got -eq "$status" ] || fail "$*: exit status $got, expected $status: $(cat err.txt)"
   grep '^kvcast:' err.txt | grep -qF -- "$word" || fail "$*: '$word' is not in: $(cat err.txt)"
   [ "$(grep -c '^kvcast:' err.txt)" -eq 1 ] || fail "$*: not one line: $(cat err.txt)"
