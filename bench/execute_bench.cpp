@@ -109,7 +109,7 @@ void run(const Options& o) {
     const Checkpoint checkpoint(load_model(catalog, shape.model), 1);
     const Session session(checkpoint, {});
     for (const std::size_t prompt : shape.prompts) {
-      // Decoding is measured once, behind the middle prompt.
+      // Decoding is measured once, after the middle prompt.
       const bool decodes = prompt == shape.prompts[shape.prompts.size() / 2];
       measure(session, prompt, decodes ? shape.output_len : 1, o.repeats);
     }

@@ -13,7 +13,7 @@ namespace kvcast::measure {
 namespace {
 
 /// Norms, rotations and activations are one kernel each, and of the last layer only the rows that
-/// give logits are computed behind attention (inp_out_ids of llama.cpp's graphs); attention by
+/// give logits are computed after attention (inp_out_ids of llama.cpp's graphs); attention by
 /// flash_attn:
 /// "0", "1", "false" or "on"; "-1", "auto" and what is not said are left to the user.
 void set_attention(const MeasurementFields& f, MeasuredRow& row) {
@@ -87,16 +87,16 @@ MeasuredRow llama_bench_row(const MeasurementFields& f, const MeasurementDefault
   if (output == 0) {
     row.size = {1, prompt, 1};
     row.times.push_back({Metric::Ttft, seconds});
-    if (depth > 0) row.unusable = "a prompt behind cached tokens (n_depth) is not forecast";
+    if (depth > 0) row.unusable = "a prompt after cached tokens (n_depth) is not forecast";
   } else if (prompt == 0) {
-    // n_gen steps behind an empty cache, which is what a prompt of 1 leaves but for that one token,
-    // or behind n_depth tokens.
+    // n_gen steps after an empty cache, which is what a prompt of 1 leaves but for that one token,
+    // or after n_depth tokens.
     row.size = {1, std::max<std::uint64_t>(depth, 1), output + (depth > 0 ? 1 : 0)};
     row.times.push_back({Metric::Tpot, seconds / static_cast<double>(output)});
   } else {
     row.size = {1, prompt, output + 1};
     row.times.push_back({Metric::Request, seconds});
-    if (depth > 0) row.unusable = "a prompt behind cached tokens (n_depth) is not forecast";
+    if (depth > 0) row.unusable = "a prompt after cached tokens (n_depth) is not forecast";
   }
   return row;
 }

@@ -83,7 +83,7 @@ std::string needle_prompt(const Needle& needle, std::uint64_t sentences, std::ui
 }
 
 /// The needle's prompt with as few sentences as fill `prompt_len` tokens; what is too much goes
-/// behind the first token, which may be one that begins every text.
+/// after the first token, which may be one that begins every text.
 std::vector<TokenId> fitted_prompt(const text::Tokenizer& tokenizer, const Needle& needle,
                                    std::uint64_t prompt_len, std::uint64_t seed,
                                    std::uint64_t& sentences) {

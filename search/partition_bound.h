@@ -63,7 +63,7 @@ class PartitionBound {
   void set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
                      std::span<double> deadlines);
   /// When a rank may send at the latest: its message takes `moving_s` and is needed at `needed`;
-  /// its own computing behind the message begins at `compute`. Moves `link_end`, by which the link
+  /// its own computing after the message begins at `compute`. Moves `link_end`, by which the link
   /// must have moved the messages before.
   double latest_send(double compute, double needed, double moving_s, double& link_end) const;
   /// When keys and values are ready at the latest, whatever the partition in these ranges.

@@ -24,7 +24,7 @@ struct PlacedPrefill {
   Partition tokens;                       ///< of each device
   std::optional<PartitionFound> found{};  ///< where the partition was searched
   double helpers_s = 0;                   ///< of the passes that each device runs before
-  simulate::RunResult run;                ///< begins behind them
+  simulate::RunResult run;                ///< begins after them
   double without_links_s = 0;             ///< TTFT if messages took no time
 };
 
@@ -93,7 +93,7 @@ class PlacedEstimator {
   DevicePass middle_;                            ///< of all devices but the last
   DevicePass last_;
   std::vector<Count> decode_peaks_;
-  Count base_flops_;  ///< of one device's prefill behind its helper passes
+  Count base_flops_;  ///< of one device's prefill after its helper passes
   Count base_bytes_;
   std::vector<std::vector<Count>> helper_peaks_;  ///< by helper pass
 };

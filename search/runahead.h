@@ -61,14 +61,14 @@ struct Chain {
   }
 };
 
-/// One rank of the chain, whose prompt part ends behind `tokens`, from what it has `received`: sets
+/// One rank of the chain, whose prompt part ends after `tokens`, from what it has `received`: sets
 /// `ready` and `sent`, 0 for layers that exchange nothing and for the last rank. Of messages that
 /// share the link, `sent` is when all up to this one can have arrived. Returns when it ends.
 double play_layers(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
                    bool last, std::span<const double> received, std::span<double> ready,
                    std::span<double> sent);
 
-/// Plays one rank of the chain, whose prompt part ends behind `tokens`, from what `scratch` says
+/// Plays one rank of the chain, whose prompt part ends after `tokens`, from what `scratch` says
 /// it receives; leaves there what the next one receives. Returns when it ends.
 double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
                  bool last, RunaheadScratch& scratch);

@@ -25,7 +25,7 @@ struct RankPass {
 /// rank also waits for each of its sends.
 ///
 /// A host that issues operators one by one (Rates::host_operator_latency) has nothing issued ahead
-/// behind a message: where it needs longer than the device for what stands between two messages,
+/// after a message: where it needs longer than the device for what stands between two messages,
 /// the rest is a computation of its own, labelled "host".
 ///
 /// Throws Error when a message is to or from a rank that there is not.

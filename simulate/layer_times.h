@@ -71,7 +71,7 @@ class LayerTimes {
   /// Operators of one rank that makes the first token.
   double num_operators() const;
 
-  /// `tokens` of a prompt behind keys - tokens others, 1 <= tokens <= keys. With scores in memory,
+  /// `tokens` of a prompt after keys - tokens others, 1 <= tokens <= keys. With scores in memory,
   /// keys and values of others are first joined with the own ones, as torch.cat does.
   RankTimes of_rank(std::uint64_t tokens, std::uint64_t keys, bool makes_token,
                     const ExchangePace& pace = {}) const;

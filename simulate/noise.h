@@ -30,7 +30,7 @@ NoiseSpec parse_noise(std::string_view text);
 std::string to_string(const NoiseSpec& spec);
 
 /// The trial's background flows and bandwidth factors, in addition to those of `quiet`. Neighbours
-/// are the devices before and behind, the first and the last included: those that exchange keys
+/// are the devices before and after, the first and the last included: those that exchange keys
 /// and values.
 RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platform& platform,
                          const RunOptions& quiet, double quiet_makespan_s);

@@ -40,7 +40,7 @@ struct LayerTime {
 /// One rank's compute times; layers that are alike stand here once.
 struct RankTimes {
   double embedding_s = 0;  ///< before the first layer
-  double head_s = 0;       ///< behind the last one; 0 for a rank that makes no token
+  double head_s = 0;       ///< after the last one; 0 for a rank that makes no token
   std::vector<LayerTime> kinds;
 };
 

@@ -314,9 +314,7 @@ void add_run(Command app, const Globals& globals) {
         "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
         "seconds")
       .positive();
-  c.add("--rounds N", o->rounds,
-        "run N times behind a run that does not count, which compiles and asks for memory; "
-        "times are medians")
+  c.add("--rounds N", o->rounds, "medians of N timed runs after one warm-up run")
       .range(1, 1000);
   c.add("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c.add("--logits FILE.safetensors", o->logits,

@@ -50,7 +50,7 @@ Sequences parse_ids(const std::string& text, const std::string& flag) {
     if (at == end) return sequences;
     if (*at == ';') sequences.emplace_back();
     if (*at != ',' && *at != ';') {
-      throw Error(flag, fmt::format("'{}' behind a token id", *at), "a comma or a semicolon");
+      throw Error(flag, fmt::format("'{}' after a token id", *at), "a comma or a semicolon");
     }
     ++at;
   }

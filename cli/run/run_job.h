@@ -30,7 +30,7 @@ struct RunOptions {
   std::string dump_importance;
   std::string plot_importance;
   int threads = 0;
-  unsigned rounds = 0;  ///< timed, behind one that is not; 0: one run, timed
+  unsigned rounds = 0;  ///< timed, after one that is not; 0: one run, timed
   double wait_limit_s = 600;
   bool count = false;
   bool profile = false;

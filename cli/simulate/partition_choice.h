@@ -48,7 +48,7 @@ ChosenPartition choose_partition(const PartitionFlags& flags, const PartitionTas
 /// A table's setting. Throws Error when the file at `path` does not say it.
 const std::string& table_setting(const search::PartitionTable& table, const std::string& path,
                                  std::string_view name);
-/// Throws Error, with `otherwise` behind what was expected, unless the table's setting is `wanted`.
+/// Throws Error, with `otherwise` after what was expected, unless the table's setting is `wanted`.
 void check_table_is_for(const search::PartitionTable& table, const std::string& path,
                         std::string_view name, const std::string& wanted,
                         std::string_view otherwise = {});

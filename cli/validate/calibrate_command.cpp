@@ -216,7 +216,7 @@ void add_calibrate(Command app, const Globals& globals) {
       "  kvcast calibrate --output this-machine.json\n"
       "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
-      "  kvcast calibrate --combine before/here.json behind/here.json --output here.json\n"
+      "  kvcast calibrate --combine before/here.json after/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
   c.add("--output,-o", options->output, "the hardware file; its name is the file's")

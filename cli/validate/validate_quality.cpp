@@ -184,7 +184,7 @@ void validate_quality(const Options& o, const Globals& globals) {
 void add_validate_quality(Command validate, const Globals& globals) {
   Command c = validate.add_subcommand(
       "quality",
-      "What methods do to a model's next tokens behind a prompt, measured beside the TTFT.\n\n"
+      "How far methods move a model's next tokens, beside the TTFT that they need.\n\n"
       "Examples:\n"
       "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --text "
       "tests/oracle/smollm2/alice.txt --samples 1 --prompt-len 256 --csv quality.csv\n"

@@ -47,7 +47,7 @@ std::string shortened(std::string_view whole, std::size_t most) {
   const std::size_t kept = most / 2;  // at either end
   std::string head(whole.substr(0, kept));
   std::string tail(whole.substr(whole.size() - kept));
-  // The cuts may go through a character, whose bytes behind the first are 10xxxxxx.
+  // The cuts may go through a character, whose bytes after the first are 10xxxxxx.
   while (!tail.empty() && (static_cast<unsigned char>(tail.front()) & 0xC0U) == 0x80U) {
     tail.erase(0, 1);
   }

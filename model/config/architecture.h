@@ -163,7 +163,7 @@ inline bool same_origin(const Architecture& a, const Architecture& b) {
 }
 
 /// Gives the keys and values of the stack to `owners` of its layers, 0, n, 2n, ... with n the
-/// number of layers in a group, which `owners` divides: the layers behind an owner read what it
+/// number of layers in a group, which `owners` divides: the layers after an owner read what it
 /// has. Source: Zuhri et al. 2024 (arXiv:2406.09297), section 3, and the authors'
 /// convert_to_mlkv.py, which puts owners at int(i · layers / owners).
 inline void share_key_values(Stack& stack, std::uint64_t owners) {

@@ -34,7 +34,7 @@ struct KvpObjective {
   LanguageLoss base;   ///< on predicted keys and values
   LanguageLoss plain;  ///< of the base on its own ones, which is not part of the objective
   LanguageLoss auxiliary;
-  /// Mean absolute differences by base layer: of keys behind the key norm, before the rotation, and
+  /// Mean absolute differences by base layer: of keys after the key norm, before the rotation, and
   /// of values.
   std::vector<double> key_l1;
   std::vector<double> value_l1;

@@ -15,7 +15,7 @@ struct LogitComparison {
 };
 
 /// Runs the request on both, computed in fp32 from the weights as they lie in their files: the
-/// prompt, all positions of it unless they are too many to be kept, and decode steps behind what
+/// prompt, all positions of it unless they are too many to be kept, and decode steps after what
 /// `source` says, at least 16 where positions allow and no stop token ends them. The cache is fp32
 /// too; what fewer bits of it add is in the conversion's errors of keys and values. Prompts of
 /// different lengths are compared one after another. Throws Error as Session does.

@@ -30,7 +30,7 @@ struct HeadLayout {
 };
 
 /// The values of one layer, [batch][keys][kv heads][head_dim], as products read them: where they
-/// lie or, `ordered`, [batch][kv head][keys][padded head_dim] with zeros behind each row. Ordered
+/// lie or, `ordered`, [batch][kv head][keys][padded head_dim] with zeros after each row. Ordered
 /// ones lie in a block of the calling thread, until it orders others.
 class ValueRows {
  public:

@@ -34,7 +34,7 @@ std::size_t tile_columns();
 void multiply_block(const Product& product, bool accumulate = false);
 /// The same with B [n, k]: C = A·Bᵀ, rows of B ldb apart; n and k are any numbers.
 void multiply_block_transposed(const Product& product);
-/// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns behind the n are zero.
+/// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns after the n are zero.
 void transpose_block(const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
                      std::size_t columns);
 

@@ -88,7 +88,7 @@ struct Generation {
   Shape logits_shape;                ///< [batch, positions, vocab_size]; a share's positions
   std::span<const float> logits;     ///< of prefill: the last position's or all, as asked
   std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty
-  Floats logits_data;                ///< behind both
+  Floats logits_data;                ///< after both
   std::uint64_t decode_steps = 0;
   /// Where a method selects the prompt's tokens: their importance and the positions of the kept
   /// ones, by sequence.

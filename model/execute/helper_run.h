@@ -40,7 +40,7 @@ class HelperRun {
       std::function<Output(std::size_t index, const Executor&, const SymbolValues&, const Inputs&)>;
   /// The first prompt is sequence `index` of its batch, which random selection depends on. A token
   /// of `stop_tokens` ends a look-ahead of one sequence. Tokens are selected as soon as a
-  /// pass reads the kept ones, at the latest behind the last pass.
+  /// pass reads the kept ones, at the latest after the last pass.
   HelperFindings run(const std::vector<std::vector<TokenId>>& prompt,
                      const std::vector<TokenId>& stop_tokens, std::size_t index,
                      const RunPass& run_pass) const;

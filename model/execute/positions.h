@@ -69,7 +69,7 @@ void note_skipped(const Call& call, const SparseValues& op, const std::vector<bo
                   const std::vector<bool>& wanted);
 
 /// Ascending indices of the last token and of the others with the largest sums, `kept` in all, at
-/// least 1; the first among equals, and NaNs behind all numbers.
+/// least 1; the first among equals, and NaNs after all numbers.
 template <typename N>
 std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept);
 

@@ -162,7 +162,7 @@ class Stretch {
         score_keys(query_ + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride,
                    l.head_dim, n, static_cast<float>(a_.op.scale), row);
         finish_scores(a_, head + r, 0, first, n, row);
-        // Whole vectors: nothing is behind the last key.
+        // Whole vectors: nothing is after the last key.
         std::fill(row + n, row + padded(n), masked_score);
         absorb(parts[head + r], row, padded(n), outs + (head + r) * v.head_dim);
       }

@@ -116,7 +116,7 @@ class QueryBlock {
                       .c = &scores_[j],
                       .ldc = key_tile});
     }
-    // Whole vectors: keys behind the last one are masked as invisible ones are.
+    // Whole vectors: keys after the last one are masked as invisible ones are.
     const std::size_t width = padded(count);
     for (std::size_t i = 0; i < n; ++i) {
       float* row = &scores_[i * key_tile];

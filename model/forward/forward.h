@@ -144,7 +144,7 @@ struct Pass {
   /// what is in the cache. Rotary or learned positions only.
   bool given_positions = false;
   GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
-  Count later = 0;                     ///< keys behind the pass's tokens, see CacheExchange
+  Count later = 0;                     ///< keys after the pass's tokens, see CacheExchange
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads

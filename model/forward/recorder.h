@@ -51,7 +51,7 @@ struct CacheExchange {
   /// From the cache with the rank's own rows, which a node with this label has appended, to the
   /// state that attention reads.
   std::function<Value(Recorder&, Value own, std::string_view label)> share;
-  /// Rows behind the rank's own that attention reads too, and masks.
+  /// Rows after the rank's own that attention reads too, and masks.
   Count later = 0;
 };
 
@@ -114,7 +114,7 @@ class Recorder {
                 const Count& all_rows, std::string_view label);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
-  /// `rows` behind `past`, copied to one new tensor.
+  /// `rows` after `past`, copied to one new tensor.
   Value join(Value past, Value rows, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
   Value binary(std::string_view label, Function function, Value x, Value y);

@@ -187,7 +187,7 @@ struct StoreStates {
 };
 
 /// The additive mask [batch, 1, queries, keys] of tokens that are not side by side: 0 where the
-/// key's is not behind the query's, the lowest number where it is.  Inputs: tokens of the queries
+/// key's is not after the query's, the lowest number where it is.  Inputs: tokens of the queries
 /// [batch, queries], of the keys [batch, keys].
 struct TokenMask {
   bool operator==(const TokenMask&) const = default;
@@ -298,17 +298,17 @@ struct CacheAppend {
   bool operator==(const CacheAppend&) const = default;
 };
 
-/// Drops `dropped` rows of a cache behind its first `kept_first`, and moves the later rows up.
+/// Drops `dropped` rows of a cache after its first `kept_first`, and moves the later rows up.
 /// Input: a cache [batch, rows, features]; output: the same cache with rows - dropped rows.
 /// Only the moved rows are read and written.
 struct CacheEvict {
   std::uint64_t kept_first = 0;
   Count dropped;
-  Count moved;  ///< rows behind the gap, 0 when there is none
+  Count moved;  ///< rows after the gap, 0 when there is none
   bool operator==(const CacheEvict&) const = default;
 };
 
-/// Rows behind one another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
+/// Rows one after another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
 /// [batch, n, features]; output [batch, past + n, features]. All rows are read and written.
 struct JoinRows {
   bool operator==(const JoinRows&) const = default;

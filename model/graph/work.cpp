@@ -342,7 +342,7 @@ Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, S
 
 Count visible_keys(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
   if (!mask.causal) return keys;
-  const Count before = mask.past + queries;  // the keys behind the last query are seen by none
+  const Count before = mask.past + queries;  // the keys after the last query are seen by none
   if (mask.window == 0) return before;
   return symbols.minimum(before, queries + mask.window - 1);
 }

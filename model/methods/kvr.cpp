@@ -3,7 +3,7 @@
 
 namespace kvcast {
 
-/// Rank i waits for the rows of all tokens before its own, puts its own behind them and sends all
+/// Rank i waits for the rows of all tokens before its own, puts its own after them and sends all
 /// of them on at once, before the attention.
 CacheExchange chain_exchange(const RankShare& share) {
   CacheExchange e;

@@ -41,7 +41,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   if (retention.from >= retention.to) {
     throw Error("method lazyllm: options from and to",
                 std::to_string(retention.from) + " and " + std::to_string(retention.to),
-                "a depth to that is behind from");
+                "a depth to that is after from");
   }
   plan.whole_prompt = true;
   plan.given_positions = true;

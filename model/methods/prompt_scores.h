@@ -12,7 +12,7 @@
 namespace kvcast {
 
 /// `attend` (plain_attention or keys_cached_attention), which also appends the last token's rotated
-/// query to the layer's cache "queries", behind `earlier` rows. Causal stacks.
+/// query to the layer's cache "queries", after `earlier` rows. Causal stacks.
 Value attend_and_keep_query(const AttentionSite& site, const AttentionMethod& attend,
                             const Count& earlier);
 

@@ -35,7 +35,7 @@ std::uint64_t pool_option(const MethodSpec& spec) {
   const std::uint64_t pool = whole_option(spec, "pool", 1, 1);
   if (pool % 2 == 0) {
     throw Error("method specprefill: option pool", "'" + std::to_string(pool) + "'",
-                "an odd number: a mean over as many tokens before as behind");
+                "an odd number: a mean over as many tokens before as after");
   }
   return pool == 1 ? 0 : pool;
 }

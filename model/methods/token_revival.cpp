@@ -20,7 +20,7 @@ struct LayerGroup {
   Count held() const { return kept + Count(symbol::kv_len) - 1 - symbol::prompt_len + before; }
 };
 
-/// The groups behind the first one, whose layers see all tokens.
+/// The groups after the first one, whose layers see all tokens.
 using LayerGroups = std::vector<LayerGroup>;
 
 /// What a pass has at its current layer.
@@ -42,7 +42,7 @@ Value keep(const LayerGap& gap, const Count& kept) {
                            gap.below.keys, kept);
 }
 
-/// The group that begins behind the gap; null: there is none.
+/// The group that begins after the gap; null: there is none.
 const LayerGroup* entered(const LayerGroups& groups, const LayerGap& gap, FlowState& state) {
   if (state.next == groups.size() || groups[state.next].first_layer != gap.index + 1)
     return nullptr;

@@ -11,7 +11,7 @@
 ///
 /// Where the paper leaves it open, we read:
 /// - A decode step's share is of all tokens so far, its own included, which is always kept.
-/// - A revived token attends to the step's kept tokens that are not behind it.
+/// - A revived token attends to the step's kept tokens that are not after it.
 /// - A revived token's state is written back when the next layer chooses anew, dropped or not.
 #pragma once
 

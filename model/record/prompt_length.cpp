@@ -19,7 +19,7 @@ void check_prompt_length(const Recording& recording, std::uint64_t prompt_len) {
   for (const RecordedPass& pass : recording.helpers()) {
     for (const Node& node : pass.graph.nodes()) {
       const auto* const op = std::get_if<LargestProbability>(&node.op);
-      // As many before as behind: from 2n - 1 on, every mean is over all n tokens.
+      // As many before as after: from 2n - 1 on, every mean is over all n tokens.
       if (op == nullptr || op->pool / 2 <= prompt_len) continue;
       throw Error("importance pooled over neighbours", fmt::format("{} tokens", op->pool),
                   fmt::format("at most twice the prompt's {} and one", prompt_len));

@@ -23,7 +23,7 @@ std::vector<bool> numeric_columns(const HtmlTable& table) {
   return numeric;
 }
 
-/// A long name may be broken behind its underscores, where print has no room for it.
+/// A long name may be broken after its underscores, where print has no room for it.
 std::string breakable(const std::string& name) {
   std::string out;
   for (const char c : html_escape(name)) {

@@ -129,7 +129,7 @@ class Formula {
     if (!take(token)) fail("'" + std::string(token) + "'");
   }
 
-  /// What is behind "sum(". The variable is named behind the terms, so these are read twice.
+  /// What is after "sum(". The variable is named after the terms, so these are read twice.
   FormulaValue sum_over_values() {
     if (in_sum_) fail("no sum within a sum");
     const std::size_t terms = next_;
@@ -149,7 +149,7 @@ class Formula {
       for (std::uint64_t i = first; i < end; ++i) values.emplace_back(i);
     }
     if (separator == std::string::npos && values.empty()) fail("... for i in range(a,b)");
-    const std::size_t behind = next_;
+    const std::size_t after = next_;
     in_sum_ = true;
     bound_name_ = name;
     Count total;
@@ -163,7 +163,7 @@ class Formula {
     if (separator != std::string::npos) {
       skip_blanks();
       if (!values.empty() && next_ < separator) fail("'for'");
-      next_ = behind;
+      next_ = after;
     }
     expect(")");
     return total;

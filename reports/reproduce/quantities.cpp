@@ -16,7 +16,7 @@ namespace {
 
 using roofline::DesignPoint;
 
-std::string behind(const std::string& word, std::string_view prefix) {
+std::string after(const std::string& word, std::string_view prefix) {
   return word.starts_with(prefix) ? word.substr(prefix.size()) : "";
 }
 
@@ -33,16 +33,16 @@ struct Setting {
         lowering.attention = lowering.elementwise = Kernels::Eager;
       } else if (word == "logits=all") {
         logits = Logits::All;
-      } else if (const std::string kernels = behind(word, "attention="); !kernels.empty()) {
+      } else if (const std::string kernels = after(word, "attention="); !kernels.empty()) {
         lowering.attention = parse_kernels(kernels);
-      } else if (const std::string weights = behind(word, "weights="); !weights.empty()) {
+      } else if (const std::string weights = after(word, "weights="); !weights.empty()) {
         lowering.weights = parse_dtype(weights);
-      } else if (const std::string activations = behind(word, "activations=");
+      } else if (const std::string activations = after(word, "activations=");
                  !activations.empty()) {
         lowering.activations = parse_dtype(activations);
-      } else if (const std::string cache = behind(word, "cache="); !cache.empty()) {
+      } else if (const std::string cache = after(word, "cache="); !cache.empty()) {
         lowering.cache = parse_dtype(cache);
-      } else if (const std::string all = behind(word, "dtype="); !all.empty()) {
+      } else if (const std::string all = after(word, "dtype="); !all.empty()) {
         lowering.weights = lowering.activations = lowering.cache = parse_dtype(all);
       } else {
         device = word;
@@ -262,7 +262,7 @@ Architecture load_described(const Catalog& catalog, const std::string& descripti
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::size_t equals = words[i].find('=');
     if (equals == std::string::npos) {
-      kept = behind(words[i], "lp-");
+      kept = after(words[i], "lp-");
     } else {
       overrides.push_back({words[i].substr(0, equals), words[i].substr(equals + 1)});
     }

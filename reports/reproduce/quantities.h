@@ -25,7 +25,7 @@ class QuantityArguments {
   const std::string& place() const { return place_; }
   const FormulaValue& at(std::size_t index) const;
   const std::string& word(std::size_t index) const;
-  /// A word, or "" behind the last argument.
+  /// A word, or "" after the last argument.
   std::string word_or_none(std::size_t index) const;
   double number(std::size_t index) const { return number_of(at(index), place_); }
   std::uint64_t whole(std::size_t index) const;

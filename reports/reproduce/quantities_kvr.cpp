@@ -60,7 +60,7 @@ std::uint64_t rows_sent(const Catalog& catalog, const std::string& method,
   return rows;
 }
 
-/// (model, devices, context, GB/s ...) behind `first` other arguments.
+/// (model, devices, context, GB/s ...) after `first` other arguments.
 KvrSetting setting_of(const QuantityArguments& a, std::size_t first) {
   return {a.word(first), a.whole(first + 1), a.whole(first + 2), a.number(first + 3)};
 }

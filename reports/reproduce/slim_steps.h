@@ -57,7 +57,7 @@ AttentionStep unoptimized_step(const SlimShape& shape, const Count& rows);
 /// Section 2, option 2: K is cached, heads sum its whole rows and multiply by W_KV afterwards.
 AttentionStep optimized_step(const SlimShape& shape, const Count& rows);
 /// Section 3, option 2, and section 4, option 2: X or the encoder's output E is cached; W_K moves
-/// to the query, W_V behind the sum.
+/// to the query, W_V after the sum.
 AttentionStep x_cache_step(const SlimShape& shape, const Count& rows);
 
 /// Operations of [rows, in_features] times [in_features, out_features].

@@ -189,13 +189,13 @@ class Evaluation {
       const std::size_t sign = condition.find_first_of("=~@!");
       if (sign == std::string::npos) throw Error(file_, "'" + condition + "'", "NAME=VALUE");
       const bool negated = condition[sign] == '!';
-      const std::size_t behind = sign + (negated ? 2 : 1);
+      const std::size_t after = sign + (negated ? 2 : 1);
       const std::string name = condition.substr(0, sign);
       const std::string value =
           name.find('{') == std::string::npos ? text(name, scope) : expand(name, scope);
-      const std::string wanted = expand(condition.substr(behind), scope);
+      const std::string wanted = expand(condition.substr(after), scope);
       bool met = false;
-      switch (condition[behind - 1]) {
+      switch (condition[after - 1]) {
         case '=': met = value == wanted; break;
         case '@': met = in_folder(wanted, value); break;
         case '~': met = fits(value, wanted, parts); break;
@@ -332,7 +332,7 @@ class Evaluation {
     return exact ? FormulaValue(count) : FormulaValue(sum);
   }
 
-  /// Names before the sign are the row's, values behind it those around: "model={model}".
+  /// Names before the sign are the row's, values after it those around: "model={model}".
   bool holds_of_row(const std::string& conditions, const Scope& row, const Scope& around,
                     Words* parts) {
     std::string expanded;

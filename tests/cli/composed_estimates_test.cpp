@@ -92,7 +92,7 @@ TEST_CASE("composed: speculator, look-ahead and base each cost what they cost al
   const json e =
       estimate("pythia-160m", "specprefill:speculator=pythia-70m,keep=0.25,lookahead=4+" + mlkv);
   const json base = estimate("pythia-160m", mlkv, 250);
-  // Three steps behind 1000 tokens, as those of 4 generated tokens, the first from the prefill.
+  // Three steps after 1000 tokens, as those of 4 generated tokens, the first from the prefill.
   const json speculator = estimate("pythia-70m", "plain", 1000, 4);
   CHECK(flops(e, "speculator prefill") == speculator["prefill_flops"]);
   CHECK(flops(e, "look-ahead") == 3 * flops(speculator, "decode"));

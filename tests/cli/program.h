@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 inline const fs::path source_folder = KVCAST_SOURCE_DIR;
-/// The folder of tiny checkpoints; their names come behind it.
+/// The folder of tiny checkpoints; their names come after it.
 inline const std::string oracle = KVCAST_SOURCE_DIR "/tests/oracle/";
 
 inline const fs::path smollm = source_folder / "weights/smollm2-135m-instruct.gguf";

@@ -83,7 +83,7 @@ TEST_CASE("convert slim: sound shorter than its 8 positions is refused, and noth
   run_well(convert);
 }
 
-// Prompts of 9 and 2 tokens, 15 decode steps behind each.
+// Prompts of 9 and 2 tokens, 15 decode steps after each.
 TEST_CASE("convert slim: calibration prompts of different lengths are compared each for itself") {
   const TestFolder folder;
   const auto convert = [&](const std::string& out, const std::string& ids) {
@@ -187,7 +187,7 @@ TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reas
 }
 
 // 64 tokens of 16 sequences, 768 fp32 numbers each, are the 3 MiB that an RTX 3060 has on chip:
-// behind them T5-base's shared cache is read once a layer, and pays off from a longer context on.
+// after them T5-base's shared cache is read once a layer, and pays off from a longer context on.
 TEST_CASE("choose slim: all stretches of sizes are said, each as the estimates have it") {
   const std::string sizes = " --model t5-base --hardware rtx-3060-12gb --batch 16 --dtype fp32 ";
   const json j = run_json("choose slim --json" + sizes);

@@ -139,7 +139,7 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
   CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Inputs) == "its keys are normalised");
   CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Keys).empty());
 
-  // What lies in the cache are keys before their norm: the norm comes behind the append.
+  // What lies in the cache are keys before their norm: the norm comes after the append.
   const Recording slim =
       record(c.checkpoint.architecture(), parse_methods("slim:option=kcache"), {});
   bool is_appended = false;

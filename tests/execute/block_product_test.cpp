@@ -59,7 +59,7 @@ TEST_CASE("block product: C = A B and C += A B of all numbers of rows and vector
   }
 }
 
-TEST_CASE("block product: rows as columns, zeros behind the last") {
+TEST_CASE("block product: rows as columns, zeros after the last") {
   const std::size_t columns = 12;
   for (std::size_t n = 1; n <= columns; ++n) {
     for (std::size_t k = 1; k <= 9; ++k) {

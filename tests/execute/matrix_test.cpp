@@ -38,7 +38,7 @@ struct Weight {
 
 // About a vector, a panel, a tile's inputs; rows that are streamed, and more.
 TEST_CASE(
-    "matrix: products of all sizes are those of a plain loop, nothing is written behind them") {
+    "matrix: products of all sizes are those of a plain loop, nothing is written after them") {
   for (const std::size_t out : {1u, 15u, 16u, 17u, 64u, 65u, 200u}) {
     for (const std::size_t in : {1u, 15u, 17u, 384u, 385u, 800u}) {
       const Weight weight{out, in};

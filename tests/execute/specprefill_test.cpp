@@ -87,7 +87,7 @@ TEST_CASE("specprefill: a look-ahead of 1 is the prompt's own query and runs no 
 }
 
 // methods.md, section 3: without a look-ahead the keys are all that is kept of the speculator's
-// prompt; its values have no reader behind their own layer's attention.
+// prompt; its values have no reader after their own layer's attention.
 TEST_CASE("specprefill: a look-ahead of 1 caches the speculator's keys and no values") {
   const OracleCase c("llama_gqa_llama3_rope");
   const auto cached = [&](const std::string& method) {

@@ -244,7 +244,7 @@ TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where
   const std::string first = contents(folder / "v.csv.partial");
   CHECK(std::count(first.begin(), first.end(), '\n') == 2);
 
-  // The same again goes on behind the first row. A warm-up of 1 second, then 2, 3 and 1.
+  // The same again goes on after the first row. A warm-up of 1 second, then 2, 3 and 1.
   std::vector<std::string> told;
   MeasureOptions o = on_ranks(folder / "v.csv", {{1, 0.5}, {2, 0.5}, {3, 0.5}});
   o.on_unsettled = [&](const std::string& row) { told.push_back(row); };

@@ -228,13 +228,13 @@ TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a req
   CHECK(m.rows[0].times[0].metric == Metric::Ttft);
   CHECK(m.rows[0].times[0].seconds == near(0.5));
   CHECK(m.rows[0].size.prompt_len == 512);
-  // 128 steps behind an empty cache.
+  // 128 steps after an empty cache.
   CHECK(m.rows[1].lowering.attention == Kernels::Eager);
   CHECK(m.rows[1].times[0].metric == Metric::Tpot);
   CHECK(m.rows[1].times[0].seconds == near(0.02));
   CHECK(m.rows[1].size.prompt_len == 1);
   CHECK(m.rows[1].size.output_len == 128);
-  // 32 steps behind 4096 tokens: the first output token is the prompt's, 32 more follow it.
+  // 32 steps after 4096 tokens: the first output token is the prompt's, 32 more follow it.
   CHECK(m.rows[2].size.prompt_len == 4096);
   CHECK(m.rows[2].size.output_len == 33);
   CHECK(m.rows[3].times[0].metric == Metric::Request);

@@ -79,7 +79,7 @@ TEST_CASE("atomic file: special files are written directly") {
   CHECK(fs::is_character_file("/dev/null"));
 }
 
-TEST_CASE("atomic file: a redirected stream is written behind what it already holds") {
+TEST_CASE("atomic file: a redirected stream is written after what it already holds") {
   // As `kvcast ... --csv /dev/stdout > out.csv`: a rename over out.csv would lose "before".
   const TestFolder folder;
   const int descriptor = ::open((folder / "out.csv").c_str(), O_WRONLY | O_CREAT, 0600);

@@ -80,7 +80,7 @@ TEST_CASE("pruning: the baselines cost what KV Prediction's paper says they do")
     const std::string method =
         "lazyllm:begin=" + std::to_string(e.begin) + ",end=" + std::to_string(e.end);
     CAPTURE(method);
-    // Ten layers: three before 30 % of the depth, six up to 90 %, one behind.
+    // Ten layers: three before 30 % of the depth, six up to 90 %, one after.
     CHECK(reduction(llama(10), method) ==
           near(1 / (0.3 + 0.6 * (e.begin + e.end) / 2 + 0.1 * e.end)));
   }
@@ -244,7 +244,7 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
   says("lazyllm:begin=0.5,end=0.2,revive=2", "option revive");
   says("lazyllm:begin=0.5,end=0.2,revive_first=-0.1", "a fraction from 0 to 1");
-  says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "behind from");
+  says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "after from");
   says("static-prune:keep=0.5,probe=2", "option probe");
   Architecture windows = a;
   windows.decoder.layers[1].sliding_window = 9;

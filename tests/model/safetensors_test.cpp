@@ -185,7 +185,7 @@ TEST_CASE("safetensors: gaps, overlaps and bytes of no tensor are refused") {
   CHECK(has(refusal(two("[0,8]", "[12,20]"), 20), "got a begin at byte 12, expected byte 8"));
   CHECK(has(refusal(two("[4,12]", "[12,20]"), 20), "got a begin at byte 4, expected byte 0"));
   CHECK(has(refusal(two("[0,8]", "[8,16]"), 20),
-            "got 20 bytes behind the header, expected 16, where the last tensor ends"));
+            "got 20 bytes after the header, expected 16, where the last tensor ends"));
 }
 
 TEST_CASE("safetensors: what is written is read back") {

@@ -81,7 +81,7 @@ TEST_CASE("step: attention's pairs by hand") {
   REQUIRE(step.sums.visible.size() == 1);
   const auto& [window, visible] = *step.sums.visible.begin();
   CHECK(window == 4096);
-  // 2 tokens behind 3 see 4 and 5 keys, of 5; 1 behind 9999 sees the last 4096.
+  // 2 tokens after 3 see 4 and 5 keys, of 5; 1 after 9999 sees the last 4096.
   const auto sizes =
       step_sizes(step.recording, step.sums, std::vector<StepSequence>{{2, 3}, {1, 9999}});
   CHECK(sizes[visible.pairs.id] == 4 + 5 + 4096);

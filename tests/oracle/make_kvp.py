@@ -2,7 +2,7 @@
 
 The base is `openelm` of this folder. Made here: kvp/auxiliary, two layers of other widths;
 kvp/predictor, random linear maps in kvcast's own format; and what the method computes from them,
-kvp/results.*: in prompt mode the logits of the prompt's last token and the greedy tokens behind it,
+kvp/results.*: in prompt mode the logits of the prompt's last token and the greedy tokens after it,
 in training mode (the base attends to predicted keys and values alone) all logits, and the training
 objective of the authors' code (apple/corenet, corenet/loss_fn/language_modeling/
 cross_entropy_for_kv_prediction.py).

@@ -181,7 +181,7 @@ class Model:
 
 
 def run(model, prompt, released):
-    """The prompt's logits, the greedy path behind it and what was the last step's logits."""
+    """The prompt's logits, the greedy path after it and what was the last step's logits."""
     cache = {}
     logits = model.forward(prompt, cache, released)
     last, path, margin = logits[:, -1], [], float("inf")

@@ -1,7 +1,7 @@
 """What transformers makes of Whisper base (weights/whisper-base) and whisper_base/speech.wav.
 
 The recording is synthetic: espeak-ng -v en-us -s 150 "The cache remembers every word.", 16 kHz.
-Writes whisper_base/expected_text.json: greedy tokens behind the usual start, and the logits of the
+Writes whisper_base/expected_text.json: greedy tokens after the usual start, and the logits of the
 first step's best tokens.
 """
 

@@ -342,7 +342,7 @@ TEST_CASE("sweep: does not go on with another shard's rows") {
 }
 
 // The rows of a kvcast with other formulas have the same journal; their last one gives them away.
-TEST_CASE("sweep: does not go on behind a row that it would write differently") {
+TEST_CASE("sweep: does not go on after a row that it would write differently") {
   const Workplace w;
   const SweepGrid grid = grid_of(w.small_spec());
   write(grid, w / "whole.csv");

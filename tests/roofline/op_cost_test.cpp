@@ -247,7 +247,7 @@ TEST_CASE("op_cost: convolutions and products of heads have the length of their 
     }
     return found;
   };
-  // Frames of a sound, and half as many behind the stride of the second.
+  // Frames of a sound, and half as many after the stride of the second.
   const Recording whisper = record(load_model(catalog(), "whisper-base"), {}, {});
   CHECK(lengths(whisper, whisper.prefill(), "conv1d") ==
         std::set<std::uint64_t>{3 * 1500, 3 * 3000});

@@ -37,7 +37,7 @@ TEST_CASE("keep rate: a target beyond what the speculator itself takes is out of
   CHECK_FALSE(largest_keep_rate(request_for("llama-3.1-8b", "llama-3.1-8b"), 1.0));
 }
 
-TEST_CASE("keep rate: more kept tokens take longer, behind the same overhead") {
+TEST_CASE("keep rate: more kept tokens take longer, after the same overhead") {
   const KeepRateRequest r = request_for("llama-3.1-70b", "llama-3.1-8b");
   KeepRate before = keep_rate(r, 0.05);
   for (const double keep : {0.1, 0.3, 0.7, 1.0}) {

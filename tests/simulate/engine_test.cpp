@@ -72,7 +72,7 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
   CHECK(r.ttft_s == near(35.706778e-3).epsilon(1e-9));
 
   // Were the 0.1 ms paid by the first alone, the link would not be idle from there on and the end
-  // 35.406778 ms: the same as a latency of zero behind a first computation that takes 0.1 ms more.
+  // 35.406778 ms: the same as a latency of zero after a first computation that takes 0.1 ms more.
   PrefillWork first_alone = work;
   first_alone.ranks[0].embedding_s = 1e-4;
   const Platform immediate = make_platform(one_switch, 2, 1e9, 0);

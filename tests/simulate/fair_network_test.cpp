@@ -150,7 +150,7 @@ TEST_CASE("simulate: bytes still on the way at the end are not counted as carrie
 
 TEST_CASE("simulate: a lone bottleneck is never idle while bytes wait") {
   // 60 flows of known size over one link, whatever their order: the last byte arrives when all are
-  // through, 0.25 s of latency behind the first start.
+  // through, 0.25 s of latency after the first start.
   Traffic traffic = random_traffic("ring", 7, 3);
   double bytes = 0;
   for (BackgroundFlow& flow : traffic.flows) {

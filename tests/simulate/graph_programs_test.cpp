@@ -95,7 +95,7 @@ TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that 
       for (std::size_t i = 0; i < partition.size(); ++i) {
         CAPTURE(i);
         CHECK(by_operator.ranks[i].compute_s == near(by_layer.ranks[i].compute_s).epsilon(1e-9));
-        // The end of a chain sends nothing: it appends its values behind what it receives.
+        // The end of a chain sends nothing: it appends its values after what it receives.
         const bool end = schedule == Schedule::Kvr && i == 3;
         CHECK(with_values.finish_s[i] == near(by_layer.finish_s[i]).epsilon(end ? 1e-4 : 1e-9));
       }

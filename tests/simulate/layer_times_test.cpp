@@ -59,7 +59,7 @@ TEST_CASE("simulate: one rank that reads the whole prompt takes the forecaster's
   }
 }
 
-TEST_CASE("simulate: the exchange parts a layer behind its projections and rotations") {
+TEST_CASE("simulate: the exchange parts a layer after its projections and rotations") {
   const LayerTimes times(tiny(), {}, fused, counting());
   CHECK(times.num_layers() == 3);
   CHECK(times.kinds().size() == 3);

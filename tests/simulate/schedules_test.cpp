@@ -82,7 +82,7 @@ TEST_CASE("simulate: a step of tsp's all-gather waits for the step before") {
   CHECK(r.makespan_s == r.finish_s[1]);
 }
 
-TEST_CASE("simulate: embedding and head stand before and behind the layers") {
+TEST_CASE("simulate: embedding and head stand before and after the layers") {
   PrefillWork work = work_of(Schedule::Kvr, {4, 3}, 2);
   for (RankTimes& rank : work.ranks) rank.embedding_s = 0.25;
   work.ranks[1].head_s = 4;

@@ -18,7 +18,7 @@ std::vector<float> resample(std::span<const float> samples, std::uint32_t from, 
     return {samples.begin(), samples.end()};
   }
   const double ratio = static_cast<double>(to) / from;
-  // What lies this far behind the last sample does not reach it.
+  // What lies this far after the last sample does not reach it.
   constexpr double filter_samples = 1000;
   const double needed =
       (static_cast<double>(max_samples) + filter_samples * std::max(1.0, ratio)) / ratio;

@@ -10,10 +10,10 @@ namespace kvcast {
 /// A file that appears under its name only when `commit` succeeds; until then, and for ever if it
 /// is dropped before, whatever stood under the name stays as it was. The bytes go to the same
 /// folder, to an unnamed file where the system has those, so that even a kill leaves nothing
-/// behind.
+/// after.
 ///
 /// Pipes, terminals and other special files (/dev/stdout, /dev/null) cannot be replaced: they are
-/// written directly, and so is a redirected /dev/stdout, behind what the program already printed.
+/// written directly, and so is a redirected /dev/stdout, after what the program already printed.
 /// A symbolic link stays, and the file that it points to is replaced; permissions stay too.
 ///
 /// Errors are one line with the path and the reason: Fault::Request when the name cannot be a

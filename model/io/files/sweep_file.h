@@ -2,7 +2,7 @@
 ///
 /// Rows are appended to FILE.partial; FILE.partial.json says which sweep they belong to. When the
 /// last row is there, FILE.partial becomes FILE by one rename. A later run finds the complete lines
-/// of FILE.partial, cuts a torn last one and goes on behind them.
+/// of FILE.partial, cuts a torn last one and goes on after them.
 #pragma once
 
 #include <cstdint>

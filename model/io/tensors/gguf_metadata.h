@@ -39,7 +39,7 @@ struct GgufValue {
   GgufType type = GgufType::UInt8;
   GgufType element = GgufType::UInt8;  ///< of an array
   std::uint64_t length = 0;            ///< of an array, in elements
-  /// A number; a string's characters; an array's elements one behind the other, strings each with
+  /// A number; a string's characters; an array's elements one after another, strings each with
   /// their length before them.
   std::span<const std::byte> bytes;
 };

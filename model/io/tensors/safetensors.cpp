@@ -91,12 +91,12 @@ void check_coverage(const std::vector<SafetensorsEntry>& entries, std::uint64_t 
     end = entry.data_offsets[1];
   }
   if (end != buffer_bytes) {
-    throw Error(path, std::to_string(buffer_bytes) + " bytes behind the header",
+    throw Error(path, std::to_string(buffer_bytes) + " bytes after the header",
                 std::to_string(end) + ", where the last tensor ends");
   }
 }
 
-/// The header's bytes, behind their length.
+/// The header's bytes, after their length.
 std::span<const std::byte> header_of(const MappedFile& file) {
   const std::span<const std::byte> bytes = file.bytes();
   if (bytes.size() < length_bytes) {

@@ -26,7 +26,7 @@ class WeightReader {
   WeightReader(StoredTensor tensor, WeightSource source);
   /// Random numbers in the place of a stored tensor, the same for the same seed.
   WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
-  /// The rows of the weight that begin at row `first`, as fp32; a row is everything behind the
+  /// The rows of the weight that begin at row `first`, as fp32; a row is everything after the
   /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
   /// not finite.
   void read_rows(std::size_t first, std::span<float> out) const;

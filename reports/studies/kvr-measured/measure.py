@@ -6,7 +6,7 @@ NETWORK   memory, or a rate that tc knows (1gbit, 10gbit; root): two shaped netw
 CASE      MODEL:PROMPT_LEN, a catalog name with random weights, or CHECKPOINT=MODEL:PROMPT_LEN
 
 Calibrates first, with all ranks busy, then runs every method in turns, ROUNDS times, each time
-behind a run that does not count, one thread a rank. Appends to measurements.csv beside this file and leaves the hardware file in hardware/.
+after a run that does not count, one thread a rank. Appends to measurements.csv beside this file and leaves the hardware file in hardware/.
 """
 import csv, json, os, statistics, subprocess, sys
 
