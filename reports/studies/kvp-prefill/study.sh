@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures each method in turns with the plain prefill, a process for each pair, and appends its row to
-# speedups.csv; pairs that are there are left out. About 40 minutes on two cores, which must be idle.
+# Measures each method in turns with plain, one process per pair, and appends its row to speedups.csv. Skips
+# pairs that are already there. Takes about 40 minutes on two idle cores.
 # Usage: study.sh THIS_MACHINE.json, a file of `kvcast calibrate`
 set -euo pipefail
 hardware=$(realpath "${1:?usage: study.sh THIS_MACHINE.json}")
 cd "$(dirname "${BASH_SOURCE[0]}")"
-bench=../../build/release/bench/prefill_bench # ./run bench prefill builds it
+bench=../../../build/release/bench/prefill_bench # ./run bench prefill builds it
 rows=speedups.csv
 
 # pairs MODEL BATCH PROMPT_LEN ROUNDS UNCOUNTED METHOD ...
@@ -31,7 +31,7 @@ pairs smollm2-135m 1 1024 5 1 "${layers[@]}" specprefill:keep=0.3 "${pruned[@]}"
 pairs openelm-270m 1 1024 5 1 "${layers[@]}" specprefill:keep=0.3 "${pruned[@]}"
 pairs openelm-450m 1 1024 5 1 kvp:auxiliary=openelm-270m "${layers[@]}" $smaller "${pruned[@]}"
 pairs openelm-1.1b 1 1024 3 1 kvp:auxiliary={openelm-450m,openelm-270m} "${layers[@]:1}" $smaller "${pruned[@]}"
-# The first of three rounds also compiles the products, which a median forgives.
+# No warm-up run: the first of three rounds also compiles the products, which the median ignores.
 pairs smollm2-135m 64 59 5 0 "${layers[1]}" "${pruned[@]}"
 pairs openelm-270m 64 59 3 0 "${layers[@]:1}" specprefill:keep=0.3 "${pruned[@]}"
 pairs openelm-450m 64 59 3 0 kvp:auxiliary=openelm-270m "${layers[1]}" $smaller "${pruned[@]}"

@@ -5,8 +5,8 @@ Usage: measure.py KVCAST NETWORK RANKS ROUNDS CASE...
 NETWORK   memory, or a rate that tc knows (1gbit, 10gbit; root): two shaped network namespaces
 CASE      MODEL:PROMPT_LEN, a catalog name with random weights, or CHECKPOINT=MODEL:PROMPT_LEN
 
-Calibrates first, with all ranks busy, then runs every method in turns, ROUNDS times, each time
-after a run that does not count, one thread a rank. Appends to measurements.csv beside this file and leaves the hardware file in hardware/.
+Calibrates with all ranks busy, then runs the methods in turns, ROUNDS times each, with a warm-up
+run before each and one thread per rank. Appends to measurements.csv and writes the hardware file to hardware/.
 """
 import csv, json, os, statistics, subprocess, sys
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures the study of this folder again: reports/studies/quality/study.sh [FOLDER FOR THE HELPERS]
-# Needs build/release/kvcast (./run build) and weights/ (./run weights). An interrupted run goes on.
+# Needs build/release/kvcast (./run build) and weights/ (./run weights). An interrupted run resumes.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 kvcast=build/release/kvcast
 model=weights/smollm2-135m-instruct.gguf
 here=reports/studies/quality
@@ -26,12 +26,12 @@ kvp=";kvp:auxiliary=$helpers/lp-{keep},predictor=$helpers/maps-{keep}"
 kvp+=";static-prune:keep={keep}+kvp:auxiliary=$helpers/lp-0.75,predictor=$helpers/maps-0.75"
 texts=($here/texts/news-from-nowhere.txt $here/texts/historical-essays.txt)
 
-# The TTFTs want a machine that does nothing else.
+# TTFTs need an idle machine.
 $kvcast validate quality --model $model --text "${texts[@]}" --prompt-len 512 --continuation 32 \
   --method "$methods$kvp" --keep 0.10,0.25,0.50,0.75 --samples 4 --needles 8 \
   --csv $here/samples.csv --plot $here/quality.svg
 
-# Prompts four times as long, which kvp's maps have not seen.
+# Prompts four times as long. kvp is left out: its maps are fitted to windows of 512 tokens.
 $kvcast validate quality --model $model --text "${texts[@]}" --prompt-len 2048 --continuation 32 \
   --method "$methods" --keep 0.10,0.25,0.50 --samples 2 --needles 6 \
   --csv $here/long-samples.csv --plot $here/long.svg
