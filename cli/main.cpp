@@ -74,14 +74,29 @@ class ShortCommands : public CLI::Formatter {
   }
 };
 
-/// The threads that OpenMP would start; it crashes on more than the system can.
-void check_openmp_threads() {
+/// Refuses an OMP_NUM_THREADS that is not a number of threads, or a list of numbers. OpenMP crashes
+/// on more threads than the system can start. About other text it prints its own words when it is
+/// loaded, before main, so the dynamic loader calls this function first.
+void check_openmp_threads(int, char**, char** environment) {
+  environ = environment;  // the C library sets it later
+  const char* value = std::getenv("OMP_NUM_THREADS");
+  if (value == nullptr) return;
   constexpr long most = 1024;
-  const char* variable = std::getenv("OMP_NUM_THREADS");
-  if (variable == nullptr || std::strtol(variable, nullptr, 10) <= most) return;
-  throw Error("OMP_NUM_THREADS", std::string("'") + variable + "'",
-              "at most " + std::to_string(most));
+  const char* digits = value;
+  char* end = nullptr;
+  for (;; digits = end + 1) {
+    const long threads = std::strtol(digits, &end, 10);
+    if (threads < 1 || threads > most || (*end != ',' && *end != '\0')) break;
+    if (*end == '\0') return;
+  }
+  const Error error("OMP_NUM_THREADS", std::string("'") + value + "'",
+                    "a number of threads, 1 to " + std::to_string(most));
+  say(error.what());
+  _exit(exit_wrong_request);
 }
+
+__attribute__((section(".preinit_array"),
+               used)) void (*const before_libraries)(int, char**, char**) = check_openmp_threads;
 
 /// The flags and subcommands that a misspelt word may have meant.
 std::vector<std::string> known_words(const CLI::App& app) {
@@ -130,7 +145,6 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
 }
 
 int run(int argc, char** argv) {
-  check_openmp_threads();
   if (argc == 1) {
     print_text(first_steps);
     return 0;
