@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include <doctest/doctest.h>
@@ -53,6 +57,37 @@ std::vector<std::string> code_blocks(const std::string& document) {
     blocks.push_back(document.substr(at, document.find("```", at) - at));
   }
   return blocks;
+}
+
+/// Sources by the ends of their paths: "model/graph/op.h", "graph/op.h", "op.h".
+std::set<std::string> source_names() {
+  namespace fs = std::filesystem;
+  const fs::path root = KVCAST_SOURCE_DIR;
+  std::set<std::string> names;
+  for (const char* folder : {"cli", "measure", "model", "roofline", "search", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      std::string name = entry.path().lexically_relative(root).string();
+      for (std::size_t slash = 0; slash != std::string::npos; slash = name.find('/')) {
+        if (slash > 0) name.erase(0, slash + 1);
+        names.insert(name);
+      }
+    }
+  }
+  return names;
+}
+
+TEST_CASE("readme: every source file that model/README.md names is there") {
+  const std::string document = read_text("model/README.md");
+  const std::set<std::string> sources = source_names();
+  const std::regex source(R"([\w/*]+\.(cpp|h)\b)");
+  std::size_t named = 0;
+  for (std::sregex_iterator at(document.begin(), document.end(), source), end; at != end; ++at) {
+    const std::string name = at->str();
+    if (name.find('*') != std::string::npos) continue;
+    CHECK_MESSAGE(sources.count(name) == 1, name);
+    ++named;
+  }
+  CHECK(named > 30);
 }
 
 TEST_CASE("readme: every code block of model/README.md stands in a source file") {
