@@ -224,6 +224,28 @@ TEST_CASE("documentation: each study shows what the program prints") {
   }
 }
 
+TEST_CASE("documentation: the reference has every flag that a page names") {
+  const std::set<std::string> of_others{"--gguf", "--peer",        // ./run bench
+                                        "--install", "--prefix"};  // cmake
+  const std::regex flag(R"((^|[^\w-])(--[a-z][a-z-]*))");
+  const auto flags_of = [&](const std::string& text) {
+    std::set<std::string> flags;
+    for (std::sregex_iterator at(text.begin(), text.end(), flag), end; at != end; ++at) {
+      flags.insert((*at)[2]);
+    }
+    return flags;
+  };
+  const std::set<std::string> known = flags_of(contents(source_folder / "docs/reference.md"));
+  CHECK(known.size() > 100);
+  for (const fs::path& page : pages()) {
+    if (contains(page.string(), "/reports/studies/")) continue;  // some name flags of benchmarks
+    for (const std::string& name : flags_of(contents(page))) {
+      const bool is_there = known.count(name) == 1 || of_others.count(name) == 1;
+      CHECK_MESSAGE(is_there, page.string() << ": " << name);
+    }
+  }
+}
+
 TEST_CASE("documentation: the program takes the commands of every sh block") {
   std::size_t commands = 0;
   for (const fs::path& page : pages()) {
