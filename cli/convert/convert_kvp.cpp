@@ -126,7 +126,8 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   const auto draw = [&](auto plot_of, const std::string& picture) {
     if (picture.empty()) return;
     reports::write_plot(plot_of(report, reports::ErrorMeasure::L1), picture);
-    reports::write_plot(plot_of(report, reports::ErrorMeasure::R2), reports::r2_picture(picture));
+    reports::write_plot(plot_of(report, reports::ErrorMeasure::R2),
+                        reports::picture_beside(picture, "-r2"));
   };
   draw(reports::prediction_layer_plot, o.plot);
   draw(reports::prediction_position_plot, o.plot_positions);
@@ -163,7 +164,7 @@ void add_convert_kvp(Command convert, const Globals& globals) {
   c.add("--held-out F", o->held_out, "share of the text that errors are measured on");
   c.add("--csv", o->csv, "errors over layers and positions; - is stdout");
   const auto both = [](const std::filesystem::path& picture) {
-    return std::vector{picture, reports::r2_picture(picture)};
+    return std::vector{picture, reports::picture_beside(picture, "-r2")};
   };
   c.add("--plot", o->plot,
         "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -13,33 +13,22 @@
 #include "reports/page/html_results.h"
 #include "reports/page/html_table.h"
 #include "reports/page/html_text.h"
+#include "reports/plot/plot.h"
 
 namespace kvcast::reports {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The bold labels of the gnuplot script beside a picture, which are the lines of its title, else
-/// the picture's name.
-std::string picture_title(const fs::path& picture) {
-  fs::path script = picture;
-  script.replace_extension(".gp");
+/// The title in the gnuplot script beside a picture, else the picture's name.
+std::string picture_title(fs::path picture) {
+  const std::string name = picture.filename().string();
   std::error_code ec;
-  std::string title;
-  if (fs::is_regular_file(script, ec)) {
-    std::istringstream lines(read_result_bytes(script));
-    constexpr std::string_view before = "set label '";
-    for (std::string line; std::getline(lines, line);) {
-      const std::size_t end = line.find("' at screen");
-      const bool bold = line.starts_with(before) && line.find("Bold,") != std::string::npos;
-      if (!bold || end == std::string::npos) continue;
-      title += (title.empty() ? "" : " ") + line.substr(before.size(), end - before.size());
-    }
-  }
-  for (std::size_t at = title.find("''"); at != std::string::npos; at = title.find("''", at + 1)) {
-    title.erase(at, 1);  // gnuplot's spelling of an apostrophe
-  }
-  return title.empty() ? picture.filename().string() : title;
+  if (!fs::is_regular_file(picture.replace_extension(".gp"), ec)) return name;
+  const std::string script = read_result_bytes(picture);
+  if (!script.starts_with(script_title)) return name;
+  const std::size_t begin = std::string_view(script_title).size();
+  return script.substr(begin, script.find('\n') - begin);
 }
 
 const char* kind_name(const ResultFile& file) {

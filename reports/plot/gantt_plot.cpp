@@ -1,7 +1,6 @@
 #include "reports/plot/gantt_plot.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,27 +9,32 @@
 
 #include <fmt/format.h>
 
+#include "model/base/error.h"
+
 namespace kvcast::reports {
 namespace {
 
 using simulate::Interval;
 using simulate::IntervalKind;
 
-constexpr int grey = 6;  // of the palette
+constexpr int num_label_colors = 6;  // of the palette; its last is for waiting
 
-/// Where a kind of span lies in its row, which is 1 high.
-struct Lane {
-  double offset = 0;
-  double height = 0;
+/// A kind of span and where it lies in its row, which is 1 high.
+struct Kind {
+  const char* label;  ///< null: that of the computation
+  int color;          ///< -1: by the label
+  double offset;
+  double height;
 };
 
-Lane lane_of(IntervalKind kind) {
+Kind kind_of(IntervalKind kind) {
   switch (kind) {
-    case IntervalKind::Compute: return {0.16, 0.5};
-    case IntervalKind::Wait: return {0.16, 0.2};
-    case IntervalKind::Transfer: return {-0.24, 0.2};
-    case IntervalKind::Background: return {-0.38, 0.06};
+    case IntervalKind::Compute: return {nullptr, -1, 0.16, 0.5};
+    case IntervalKind::Wait: return {"waiting", 6, 0.16, 0.2};
+    case IntervalKind::Transfer: return {"messages sent", 4, -0.24, 0.2};
+    case IntervalKind::Background: return {"background flows sent", 5, -0.38, 0.06};
   }
+  KVCAST_ASSERT(false);
   return {};
 }
 
@@ -59,31 +63,14 @@ Plot gantt_plot(const simulate::Simulation& simulation, const simulate::RunResul
   // Computations by their label, then what is waited for and sent.
   std::map<std::size_t, Series> series;
   for (const Interval& i : result.intervals) {
-    const Lane lane = lane_of(i.kind);
-    std::size_t place = num_labels + static_cast<std::size_t>(i.kind);
-    if (i.kind == IntervalKind::Compute) place = i.detail;
-    Series& s = series[place];
+    const Kind kind = kind_of(i.kind);
+    const bool computes = kind.label == nullptr;
+    Series& s = series[computes ? i.detail : num_labels + static_cast<std::size_t>(i.kind)];
     s.style = Style::Spans;
-    s.height = lane.height;
-    switch (i.kind) {
-      case IntervalKind::Compute:
-        s.label = simulation.labels()[i.detail];
-        s.color = static_cast<int>(i.detail % grey);
-        break;
-      case IntervalKind::Wait:
-        s.label = "waiting";
-        s.color = grey;
-        break;
-      case IntervalKind::Transfer:
-        s.label = "messages sent";
-        s.color = 4;
-        break;
-      case IntervalKind::Background:
-        s.label = "background flows sent";
-        s.color = 5;
-        break;
-    }
-    const double row = devices - 1 - i.rank + lane.offset;
+    s.height = kind.height;
+    s.label = computes ? simulation.labels()[i.detail] : kind.label;
+    s.color = computes ? static_cast<int>(i.detail % num_label_colors) : kind.color;
+    const double row = devices - 1 - i.rank + kind.offset;
     s.points.push_back({i.begin_s, row, simulation.platform().device_name(i.rank), i.end_s});
   }
   Plot plot;

@@ -57,7 +57,7 @@ struct Level {
   double y = 0;
 };
 
-/// A text beside the point (x, y), placed so that it covers neither points nor other texts.
+/// What the point (x, y) is: a number beside it, which the note explains.
 struct Annotation {
   double x = 0;
   double y = 0;
@@ -72,8 +72,13 @@ struct Plot {
   std::vector<Series> series = {};
   std::vector<Level> levels = {};
   std::vector<Annotation> annotations = {};
-  std::string note = {};  ///< small, below the picture: which factors the numbers rest on
+  std::string note = {};  ///< below the picture
 };
+
+/// The series of that label; where there is none yet, a new one of that style at the end.
+Series& series_of(std::vector<Series>& list, const std::string& label, Style style);
+/// Points of one x keep their order.
+void sort_by_x(Series& series);
 
 /// The files that belong to one picture.
 struct PlotFiles {
@@ -81,6 +86,13 @@ struct PlotFiles {
   std::filesystem::path csv;     ///< columns series, x, y[, stacked_on | x_end][, name]
   std::filesystem::path script;  ///< `gnuplot FIG.gp` in its folder draws the picture from the CSV
 };
+
+/// "DIR/FIG-errors.svg" for "DIR/FIG.svg" and "-errors".
+std::filesystem::path picture_beside(const std::filesystem::path& picture,
+                                     const std::string& suffix);
+
+/// How the first line of a script begins; the title follows.
+inline constexpr const char* script_title = "# title: ";
 
 /// Beside the picture with the same stem. Throws Error unless `picture` ends in .svg or .png.
 PlotFiles plot_files(const std::filesystem::path& picture);

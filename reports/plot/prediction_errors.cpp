@@ -63,11 +63,4 @@ Plot prediction_position_plot(const KvpFitReport& report, ErrorMeasure measure) 
                     report.key_positions, report.value_positions, Style::Line);
 }
 
-std::filesystem::path r2_picture(const std::filesystem::path& picture) {
-  std::filesystem::path name = picture.stem();
-  name += "-r2";
-  name += picture.extension();
-  return picture.parent_path() / name;
-}
-
 }  // namespace kvcast::reports

@@ -22,7 +22,4 @@ enum class ErrorMeasure {
 Plot prediction_layer_plot(const KvpFitReport& report, ErrorMeasure measure);
 Plot prediction_position_plot(const KvpFitReport& report, ErrorMeasure measure);
 
-/// Where the R2 goes whose L1 is drawn in `picture`: "layers-r2.svg" beside "layers.svg".
-std::filesystem::path r2_picture(const std::filesystem::path& picture);
-
 }  // namespace kvcast::reports

@@ -25,16 +25,11 @@ Plot plot_over_ttft(std::span<const QualityRow> rows, const std::string& task, s
   for (const QualityRow& r : rows) {
     if (r.task != task) continue;
     if (y.scale == Scale::Log10 && value(r) <= 0) continue;  // the base's distance from itself
-    auto known = std::find_if(families.begin(), families.end(),
-                              [&](const Series& s) { return s.label == r.family; });
-    if (known == families.end()) {
-      known = families.insert(known, Series{r.family, {}, Style::Marks});
-    }
-    known->points.push_back({r.ttft_s, value(r), r.method});
-    if (r.on_front) front.points.push_back({r.ttft_s, value(r), r.method});
+    const Point point{r.ttft_s, value(r), r.method};
+    series_of(families, r.family, Style::Marks).points.push_back(point);
+    if (r.on_front) front.points.push_back(point);
   }
-  std::sort(front.points.begin(), front.points.end(),
-            [](const Point& a, const Point& b) { return a.x < b.x; });
+  sort_by_x(front);
   if (with_front) plot.series.push_back(std::move(front));
   for (Series& s : families) plot.series.push_back(std::move(s));
   return plot;
@@ -47,19 +42,10 @@ Plot plot_over_keep(std::span<const QualityRow> rows) {
   plot.y = {"KL(base || method) per token (nats)", "kl_nats", Scale::Log10};
   for (const QualityRow& r : rows) {
     if (r.task != "text" || std::isnan(r.keep)) continue;
-    const auto known = std::find_if(plot.series.begin(), plot.series.end(),
-                                    [&](const Series& s) { return s.label == r.family; });
-    const Point point{r.keep, r.kl_nats.mean, r.method};
-    if (known == plot.series.end()) {
-      plot.series.push_back({r.family, {point}, Style::Line});
-    } else {
-      known->points.push_back(point);
-    }
+    series_of(plot.series, r.family, Style::Line)
+        .points.push_back({r.keep, r.kl_nats.mean, r.method});
   }
-  for (Series& s : plot.series) {
-    std::sort(s.points.begin(), s.points.end(),
-              [](const Point& a, const Point& b) { return a.x < b.x; });
-  }
+  for (Series& s : plot.series) sort_by_x(s);
   return plot;
 }
 
@@ -67,15 +53,11 @@ constexpr const char* agreement_suffix = "-agreement";
 constexpr const char* needle_suffix = "-needle";
 constexpr const char* keep_suffix = "-keep";
 
-std::filesystem::path beside(std::filesystem::path picture, const char* suffix) {
-  return picture.replace_filename(picture.stem().string() + suffix + picture.extension().string());
-}
-
 }  // namespace
 
 std::vector<std::filesystem::path> quality_pictures(const std::filesystem::path& picture) {
-  return {picture, beside(picture, agreement_suffix), beside(picture, needle_suffix),
-          beside(picture, keep_suffix)};
+  return {picture, picture_beside(picture, agreement_suffix),
+          picture_beside(picture, needle_suffix), picture_beside(picture, keep_suffix)};
 }
 
 std::vector<QualityPlot> quality_plots(std::span<const QualityRow> rows,
@@ -94,19 +76,19 @@ std::vector<QualityPlot> quality_plots(std::span<const QualityRow> rows,
         {picture, plot_over_ttft(rows, "text", "Texts: distance from the base model",
                                  {"KL(base || method) per token (nats)", "kl_nats", Scale::Log10},
                                  kl, true)});
-    plots.push_back({beside(picture, agreement_suffix),
+    plots.push_back({picture_beside(picture, agreement_suffix),
                      plot_over_ttft(rows, "text", "Texts: same next token as the base model",
                                     {"share of positions", "agreement"}, agreement, false)});
   }
   if (has("needle")) {
-    plots.push_back({text ? beside(picture, needle_suffix) : picture,
+    plots.push_back({text ? picture_beside(picture, needle_suffix) : picture,
                      plot_over_ttft(rows, "needle", "Needles found in the haystack",
                                     {"share answered", "answered"}, answered, true)});
   }
   const bool rates = std::any_of(rows.begin(), rows.end(), [](const QualityRow& r) {
     return r.task == "text" && !std::isnan(r.keep);
   });
-  if (rates) plots.push_back({beside(picture, keep_suffix), plot_over_keep(rows)});
+  if (rates) plots.push_back({picture_beside(picture, keep_suffix), plot_over_keep(rows)});
   return plots;
 }
 

@@ -36,36 +36,6 @@ std::string with_prefix(double v, std::string_view unit) {
   return fmt::format("{:.3g} {}{}", v / p.factor, p.letter, unit);
 }
 
-// ---- TTFT -------------------------------------------------------------------------------------
-
-struct Configuration {
-  std::string label;
-  std::vector<Point> predicted;
-  std::vector<Point> measured;
-};
-
-std::vector<Configuration> by_label(std::span<const TtftPoint> points) {
-  std::vector<Configuration> configurations;
-  for (const TtftPoint& p : points) {
-    auto known = std::find_if(configurations.begin(), configurations.end(),
-                              [&](const Configuration& c) { return c.label == p.label; });
-    if (known == configurations.end()) {
-      known = configurations.insert(known, Configuration{p.label, {}, {}});
-    }
-    std::vector<Point>& list = p.measured ? known->measured : known->predicted;
-    list.push_back({static_cast<double>(p.prompt_len), p.ttft_s, {}});
-  }
-  for (Configuration& c : configurations) {
-    for (std::vector<Point>* list : {&c.predicted, &c.measured}) {
-      std::stable_sort(list->begin(), list->end(),
-                       [](const Point& a, const Point& b) { return a.x < b.x; });
-    }
-  }
-  return configurations;
-}
-
-// ---- Roofline ---------------------------------------------------------------------------------
-
 /// Operators with this share of their pass's time get a label.
 constexpr double noticeable_share = 0.03;
 constexpr std::size_t most_labels = 5;  // of one pass
@@ -164,16 +134,16 @@ Plot ttft_plot(std::span<const TtftPoint> points, std::string title) {
             .x = {"Prompt length (tokens)", "prompt_len", Scale::Log2},
             .y = {milliseconds ? "Time to first token (ms)" : "Time to first token (s)", "ttft_s",
                   Scale::Log10, milliseconds ? 1e-3 : 1}};
-  int color = 0;
-  for (Configuration& c : by_label(points)) {
-    if (!c.predicted.empty()) {
-      plot.series.push_back({c.label, std::move(c.predicted), Style::Line, color});
-    }
-    if (!c.measured.empty()) {
-      plot.series.push_back({c.label + " (measured)", std::move(c.measured), Style::Marks, color});
-    }
-    ++color;
+  std::vector<std::string> labels;
+  for (const TtftPoint& p : points) {
+    auto known = std::find(labels.begin(), labels.end(), p.label);
+    if (known == labels.end()) known = labels.insert(known, p.label);
+    Series& series = p.measured ? series_of(plot.series, p.label + " (measured)", Style::Marks)
+                                : series_of(plot.series, p.label, Style::Line);
+    series.color = static_cast<int>(known - labels.begin());
+    series.points.push_back({static_cast<double>(p.prompt_len), p.ttft_s, {}});
   }
+  for (Series& series : plot.series) sort_by_x(series);
   // Marks after all lines, so that no line hides one.
   std::stable_partition(plot.series.begin(), plot.series.end(),
                         [](const Series& s) { return s.style == Style::Line; });
@@ -247,31 +217,58 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> r
   return plot;
 }
 
-Plot memory_plot(std::span<const MemoryPoint> points, const MemoryPlotOptions& options) {
-  double most = options.capacity_bytes;
+Plot memory_plot(std::span<const MemoryPoint> points, std::string title, const std::string& device,
+                 double capacity_bytes) {
+  double most = capacity_bytes;
   for (const MemoryPoint& p : points) {
     most = std::max(most, p.weight_bytes + p.kv_cache_bytes + p.activation_bytes);
   }
   const Prefix prefix = prefix_of(most);
-  Plot plot{.title = options.title,
-            .x = {options.x_label, options.x_column, Scale::Log2},
+  Plot plot{.title = std::move(title),
+            .x = {"Prompt length (tokens)", "prompt_len", Scale::Log2},
             .y = {fmt::format("Memory ({}B)", prefix.letter), "memory_bytes", Scale::Linear,
                   prefix.factor},
             .series = {{"weights", {}, Style::StackedBars, 0},
                        {"KV cache", {}, Style::StackedBars, 4},
                        {"activations", {}, Style::StackedBars, 2}}};
   for (const MemoryPoint& p : points) {
-    const auto x = static_cast<double>(p.x);
+    const auto x = static_cast<double>(p.prompt_len);
     plot.series[0].points.push_back({x, p.weight_bytes, {}});
     plot.series[1].points.push_back({x, p.kv_cache_bytes, {}});
     plot.series[2].points.push_back({x, p.activation_bytes, {}});
   }
-  if (options.capacity_bytes > 0) {
-    const std::string capacity = with_prefix(options.capacity_bytes, "B");
-    plot.levels.push_back({options.device.empty()
-                               ? fmt::format("capacity: {}", capacity)
-                               : fmt::format("capacity of {}: {}", options.device, capacity),
-                           options.capacity_bytes});
+  plot.levels = {{fmt::format("capacity of {}: {}", device, with_prefix(capacity_bytes, "B")),
+                  capacity_bytes}};
+  return plot;
+}
+
+Plot comparison_plot(std::string title, Axis x, Axis y, std::span<const Comparison> comparisons) {
+  Plot plot{.title = std::move(title), .x = std::move(x), .y = std::move(y)};
+  plot.x.scale = plot.y.scale = Scale::Log10;
+  double low = HUGE_VAL;
+  double high = 0;
+  for (const Comparison& c : comparisons) {
+    if (c.reference <= 0) continue;
+    low = std::min(low, c.reference);
+    high = std::max(high, c.reference);
+  }
+  if (low < high) plot.series.push_back({"equal", {{low, low}, {high, high}}});
+  for (const Comparison& c : comparisons) {
+    series_of(plot.series, c.series, Style::Marks).points.push_back({c.reference, c.ours, c.name});
+  }
+  return plot;
+}
+
+Plot comparison_error_plot(std::string title, Axis x, std::string y_label,
+                           std::span<const Comparison> comparisons) {
+  Plot plot{.title = std::move(title),
+            .x = std::move(x),
+            .y = {std::move(y_label), "relative_error"},
+            .levels = {{"exact", 0}}};
+  plot.x.scale = Scale::Log10;
+  for (const Comparison& c : comparisons) {
+    series_of(plot.series, c.series, Style::Marks)
+        .points.push_back({c.reference, c.relative_error, c.name});
   }
   return plot;
 }

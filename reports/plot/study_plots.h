@@ -42,21 +42,30 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const roofline::Break
                    std::string title = "Roofline");
 
 struct MemoryPoint {
-  std::uint64_t x = 0;  ///< prompt length, batch, ...
+  std::uint64_t prompt_len = 0;
   double weight_bytes = 0;
   double kv_cache_bytes = 0;
   double activation_bytes = 0;
 };
 
-struct MemoryPlotOptions {
-  std::string title = "Memory";
-  std::string x_label = "Prompt length (tokens)";
-  std::string x_column = "prompt_len";
-  std::string device = {};    ///< "a100-80gb"
-  double capacity_bytes = 0;  ///< 0: no line
+/// Weights, KV cache and activations stacked over the prompt length, and the device's capacity as a
+/// level.
+Plot memory_plot(std::span<const MemoryPoint> points, std::string title, const std::string& device,
+                 double capacity_bytes);
+
+/// A number of ours beside the one that it is compared with.
+struct Comparison {
+  std::string series = {};  ///< "slim, ttft"
+  double reference = 0;
+  double ours = 0;
+  double relative_error = 0;
+  std::string name = {};  ///< of the point
 };
 
-/// Weights, KV cache and activations stacked over x, and the device's capacity as a level.
-Plot memory_plot(std::span<const MemoryPoint> points, const MemoryPlotOptions& options = {});
+/// Ours over the reference, both logarithmic, and the line where they are equal.
+Plot comparison_plot(std::string title, Axis x, Axis y, std::span<const Comparison> comparisons);
+/// Relative errors over the reference, and the level of none. `y_label`: "ours / published - 1".
+Plot comparison_error_plot(std::string title, Axis x, std::string y_label,
+                           std::span<const Comparison> comparisons);
 
 }  // namespace kvcast::reports

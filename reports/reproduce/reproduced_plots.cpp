@@ -1,83 +1,49 @@
 #include "reports/reproduce/reproduced_plots.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <optional>
+
+#include "reports/plot/study_plots.h"
 
 namespace kvcast::reports {
 namespace {
 
-/// The printed number in the unit of ours; none where their quotient says nothing.
-std::optional<double> published_of(const ReproducedRow& row) {
-  const double quotient = 1 + row.relative_error;
-  if (row.ours == 0 || quotient == 0 || !std::isfinite(quotient)) return {};
-  return row.ours / quotient;
-}
+const Axis published_axis{"published (in the cell's unit)", "published"};
 
-Point point_of(const PublishedTable& table, const ReproducedRow& row, double x, double y) {
-  return {.x = x, .y = y, .name = table.name + ": " + row.cell};
-}
-
-/// The series of measured cells; of the table that has one already, that one.
-Series& measured_series(std::vector<Series>& list, const PublishedTable& table) {
-  const std::string label = table.name + ", measured";
-  if (list.empty() || list.back().label != label) {
-    list.push_back({.label = label, .style = Style::Marks});
+/// Exact cells, misprinted ones and the measured cells of each table, in this order. Without what
+/// is zero in print or ours, of which the quotient says nothing.
+std::vector<Comparison> comparisons(std::span<const ReproducedTable> tables, bool measured_only) {
+  const std::array<std::string, 2> exact = {"exact cells", "misprinted cells"};
+  std::vector<Comparison> list;
+  for (const ReproducedTable& t : tables) {
+    for (const ReproducedRow& row : t.rows) {
+      const double quotient = 1 + row.relative_error;
+      if (row.ours == 0 || quotient == 0 || !std::isfinite(quotient)) continue;
+      if (measured_only && row.exact) continue;
+      list.push_back({row.exact ? exact[row.corrected ? 1 : 0] : t.table->name + ", measured",
+                      row.ours / quotient, row.ours, row.relative_error,
+                      t.table->name + ": " + row.cell});
+    }
   }
-  return list.back();
+  const auto order = [&](const Comparison& c) {
+    return std::find(exact.begin(), exact.end(), c.series);
+  };
+  std::stable_sort(list.begin(), list.end(),
+                   [&](const Comparison& a, const Comparison& b) { return order(a) < order(b); });
+  return list;
 }
 
 }  // namespace
 
 Plot published_scatter_plot(const std::string& title, std::span<const ReproducedTable> tables) {
-  Series exact{.label = "exact cells", .style = Style::Marks};
-  Series misprinted{.label = "misprinted cells", .style = Style::Marks};
-  std::vector<Series> measured;
-  double low = HUGE_VAL;
-  double high = 0;
-  for (const ReproducedTable& t : tables) {
-    for (const ReproducedRow& row : t.rows) {
-      const std::optional<double> published = published_of(row);
-      if (!published) continue;
-      if (*published > 0) {
-        low = std::min(low, *published);
-        high = std::max(high, *published);
-      }
-      Series& series = !row.exact      ? measured_series(measured, *t.table)
-                       : row.corrected ? misprinted
-                                       : exact;
-      series.points.push_back(point_of(*t.table, row, *published, row.ours));
-    }
-  }
-  Plot plot;
-  plot.title = title + ": published numbers and ours";
-  plot.x = {"published (in the cell's unit)", "published", Scale::Log10};
-  plot.y = {"ours (in the cell's unit)", "ours", Scale::Log10};
-  if (low < high) {
-    plot.series.push_back({.label = "equal", .points = {{low, low}, {high, high}}});
-  }
-  for (Series* s : {&exact, &misprinted}) {
-    if (!s->points.empty()) plot.series.push_back(std::move(*s));
-  }
-  for (Series& s : measured) plot.series.push_back(std::move(s));
-  return plot;
+  return comparison_plot(title + ": published numbers and ours", published_axis,
+                         {"ours (in the cell's unit)", "ours"}, comparisons(tables, false));
 }
 
 Plot published_error_plot(const std::string& title, std::span<const ReproducedTable> tables) {
-  Plot plot;
-  plot.title = title + ": relative error of measured cells";
-  plot.x = {"published (in the cell's unit)", "published", Scale::Log10};
-  plot.y = {"ours / published - 1", "relative_error"};
-  plot.levels = {{"exact", 0}};
-  for (const ReproducedTable& t : tables) {
-    for (const ReproducedRow& row : t.rows) {
-      const std::optional<double> published = published_of(row);
-      if (row.exact || !published) continue;
-      Series& series = measured_series(plot.series, *t.table);
-      series.points.push_back(point_of(*t.table, row, *published, row.relative_error));
-    }
-  }
-  return plot;
+  return comparison_error_plot(title + ": relative error of measured cells", published_axis,
+                               "ours / published - 1", comparisons(tables, true));
 }
 
 }  // namespace kvcast::reports

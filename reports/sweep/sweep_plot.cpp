@@ -170,13 +170,11 @@ SweepPlot sweep_memory_plot(const SweepGrid& grid) {
     }
     if (points.empty()) continue;
     const roofline::Configuration configuration = grid.configuration(c);
-    MemoryPlotOptions options;
-    options.title =
+    const std::string title =
         fmt::format("Memory of {}, batch {}, output {}", configuration.architecture.name,
                     grid.spec().batch[0], grid.spec().output_len[0]);
-    options.device = configuration.hardware.name;
-    options.capacity_bytes = configuration.hardware.memory_capacity.value;
-    result.plot = memory_plot(points, options);
+    result.plot = memory_plot(points, title, configuration.hardware.name,
+                              configuration.hardware.memory_capacity.value);
     result.num_lines = 1;
     return result;
   }

@@ -67,9 +67,7 @@ TEST_CASE("html: a page holds what was asked, answers, tables, plots, traces and
   results.write("plots/ttft.svg", svg);
   results.write("plots/ttft.csv", "series,x,ttft_s\nforecast,1024,0.5\n");
   results.write("plots/ttft.gp",
-                "reset\nset label 'TTFT on' at screen 0.1 left font 'sans-serif Bold,17'\n"
-                "set label 'NVIDIA''s A100' at screen 0.1 left font 'sans-serif Bold,17'\n"
-                "set label 'a note' at screen 0.1 left font ',11'\n");
+                "# title: TTFT on NVIDIA's A100\n# Draws it: run `gnuplot` in this folder.\n");
   results.write("trace.json", "{\"traceEvents\": []}");
   results.write("notes.txt", "mine");
   const HtmlReport report = results.report();

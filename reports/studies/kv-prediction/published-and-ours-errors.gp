@@ -1,3 +1,4 @@
+# title: KV Prediction: relative error of measured cells
 # Draws published-and-ours-errors.svg from published-and-ours-errors.csv: run `gnuplot published-and-ours-errors.gp` in this folder.
 reset
 set encoding utf8
@@ -7,23 +8,19 @@ set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'KV Prediction: relative error of measured cells' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.84833
-set bmargin at screen 0.11000
-set key at screen 0.08750, screen 0.92833 left top horizontal Left reverse samplen 2.2 spacing 1 width -4.714 maxcols 2 textcolor rgb '#222222'
+set title 'KV Prediction: relative error of measured cells' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'published (in the cell''s unit)'."\n".''
+set ylabel 'ours / published - 1'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'published (in the cell''s unit)' offset 0,0.55
-set label 'ours / published - 1' at screen 0.01771, screen 0.47917 center rotate by 90
 set logscale x 10
-set xtics ('' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1, '5' 5, '' 6 1)
-set xrange [0.350584:6.37792]
-set yrange [-0.283533:0.0498552]
+set yrange [*<0:*]
+set offsets 0, 0, 0, 0
+set x2range [0:1]
 
 plot 'published-and-ours-errors.csv' skip 1 every ::0::14 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp-table5-ttft, measured', \
      'published-and-ours-errors.csv' skip 1 every ::15::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-lazyllm, measured', \
      'published-and-ours-errors.csv' skip 1 every ::26::27 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp-section3, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::28::28 using (0.350584):3:(6.02734):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'published-and-ours-errors.csv' skip 1 every ::28::28 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

@@ -1,3 +1,4 @@
+# title: KV-Runahead: published numbers and ours
 # Draws ttft.svg from ttft.csv: run `gnuplot ttft.gp` in this folder.
 reset
 set encoding utf8
@@ -7,23 +8,16 @@ set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'KV-Runahead: published numbers and ours' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.84833
-set bmargin at screen 0.11000
-set key at screen 0.08750, screen 0.92833 left top horizontal Left reverse samplen 2.2 spacing 1 width -4.306 maxcols 3 textcolor rgb '#222222'
+set title 'KV-Runahead: published numbers and ours' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'published (in the cell''s unit)'."\n".''
+set ylabel 'ours (in the cell''s unit)'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'published (in the cell''s unit)' offset 0,0.55
-set label 'ours (in the cell''s unit)' at screen 0.01771, screen 0.47917 center rotate by 90
 set logscale x 10
-set xtics ('0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
-set xrange [0.0486664:4.86989]
 set logscale y 10
-set ytics ('0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1)
-set yrange [0.0486622:4.87877]
+set offsets 0, 0, 0, 0
 
 plot 'ttft.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'ttft.csv' skip 1 every ::2::6 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvr-table3-base, measured', \

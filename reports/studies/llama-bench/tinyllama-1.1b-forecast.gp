@@ -1,3 +1,4 @@
+# title: Predicted and measured times
 # Draws tinyllama-1.1b-forecast.svg from tinyllama-1.1b-forecast.csv: run `gnuplot tinyllama-1.1b-forecast.gp` in this folder.
 reset
 set encoding utf8
@@ -7,23 +8,16 @@ set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Predicted and measured times' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.88333
-set bmargin at screen 0.11000
-set key at screen 0.08750, screen 0.92833 left top horizontal Left reverse samplen 2.2 spacing 1 width -1.245 maxcols 5 textcolor rgb '#222222'
+set title 'Predicted and measured times' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'measured (s)'."\n".''
+set ylabel 'predicted (s)'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'measured (s)' offset 0,0.55
-set label 'predicted (s)' at screen 0.01771, screen 0.49667 center rotate by 90
 set logscale x 10
-set xtics ('' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1, '5' 5, '' 6 1, '' 7 1, '' 8 1)
-set xrange [0.0848613:8.98185]
 set logscale y 10
-set ytics ('' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1, '1' 1, '2' 2, '' 3 1, '' 4 1, '5' 5, '' 6 1, '' 7 1, '' 8 1)
-set yrange [0.0848613:8.98185]
+set offsets 0, 0, 0, 0
 
 plot 'tinyllama-1.1b-forecast.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'tinyllama-1.1b-forecast.csv' skip 1 every ::2::4 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, tpot', \

@@ -1,3 +1,4 @@
+# title: Parts of the time to first token on h200
 # Draws parts.svg from parts.csv: run `gnuplot parts.gp` in this folder.
 reset
 set encoding utf8
@@ -7,22 +8,16 @@ set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Parts of the time to first token on h200' at screen 0.09583, screen 0.95667 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set label 'From the left: llama-3.1-70b, specprefill; llama-3.1-70b, specprefill+kvp; llama-3.1-405b, specprefill; llama-3.1-405b,' at screen 0.09583, screen 0.05000 left font ',11.3333' textcolor rgb '#777777'
-set label 'specprefill+kvp' at screen 0.09583, screen 0.02333 left font ',11.3333' textcolor rgb '#777777'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.84833
-set bmargin at screen 0.16333
-set key at screen 0.08750, screen 0.92833 left top horizontal Left reverse samplen 2.2 spacing 1 width -3.082 maxcols 3 textcolor rgb '#222222'
+set title 'Parts of the time to first token on h200' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'Share of the prompt that is kept (%)'."\n".'From the left: llama-3.1-70b, specprefill; llama-3.1-70b, specprefill+kvp; llama-3.1-405b, specprefill;'."\n".'llama-3.1-405b, specprefill+kvp'."\n".''
+set ylabel 'Share of the time to first token (%)'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'Share of the prompt that is kept (%)' offset 0,0.55
-set label 'Share of the time to first token (%)' at screen 0.01771, screen 0.50583 center rotate by 90
 set xtics ('10' 0, '30' 1, '50' 2, '70' 3, '90' 4, '' 5, '10' 6, '30' 7, '50' 8, '70' 9, '90' 10, '' 11, '10' 12, '30' 13, '50' 14, '70' 15, '90' 16, '' 17, '10' 18, '30' 19, '50' 20, '70' 21, '90' 22)
-set xrange [-1.496:23.496]
-set yrange [0:105]
+set yrange [*<0:*]
+set offsets graph 0.03, graph 0.03, 0, 0
 
 plot 'parts.csv' skip 1 every ::0::19 using 2:(($3+$4)/0.01):($2/1-0.36):($2/1+0.36):($4/0.01):(($3+$4)/0.01) with boxxyerror fs solid 0.9 noborder lc rgb '#0072B2' title 'speculator''s prefill', \
      'parts.csv' skip 1 every ::20::39 using 2:(($3+$4)/0.01):($2/1-0.36):($2/1+0.36):($4/0.01):(($3+$4)/0.01) with boxxyerror fs solid 0.9 noborder lc rgb '#D55E00' title 'look-ahead', \

@@ -1,27 +1,24 @@
+# title: Relative error of predicted times
 # Draws forecast-errors.svg from forecast-errors.csv: run `gnuplot forecast-errors.gp` in this folder.
 reset
 set encoding utf8
-set terminal svg noenhanced size 960,641 background '#ffffff' font 'sans-serif,14' rounded
+set terminal svg noenhanced size 960,680 background '#ffffff' font 'sans-serif,14' rounded
 set output 'forecast-errors.svg'
 set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Relative error of predicted times' at screen 0.09583, screen 0.95944 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.72699
-set bmargin at screen 0.10296
-set key at screen 0.08750, screen 0.93292 left top horizontal Left reverse samplen 2.2 spacing 1 width -2.673 maxcols 4 textcolor rgb '#222222'
+set title 'Relative error of predicted times' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'measured (s)'."\n".''
+set ylabel 'predicted / measured - 1'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'measured (s)' offset 0,0.55
-set label 'predicted / measured - 1' at screen 0.01771, screen 0.41498 center rotate by 90
 set logscale x 10
-set xtics ('0.02' 0.02, '' 0.03 1, '' 0.04 1, '0.05' 0.05, '' 0.06 1, '' 0.07 1, '' 0.08 1, '' 0.09 1, '0.1' 0.1, '0.2' 0.2, '' 0.3 1, '' 0.4 1, '0.5' 0.5, '' 0.6 1, '' 0.7 1, '' 0.8 1, '' 0.9 1)
-set xrange [0.0130687:0.919128]
-set yrange [-0.122493:0.129634]
+set yrange [*<0:*]
+set offsets 0, 0, 0, 0
+set x2range [0:1]
 
 plot 'forecast-errors.csv' skip 1 every ::0::7 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp, tpot', \
      'forecast-errors.csv' skip 1 every ::8::15 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, ttft', \
@@ -43,4 +40,4 @@ plot 'forecast-errors.csv' skip 1 every ::0::7 using 2:3 with points pt 7 ps 0.7
      'forecast-errors.csv' skip 1 every ::128::135 using 2:3 with points pt 9 ps 0.75 lc rgb '#CC79A7' title 'static-prune, ttft', \
      'forecast-errors.csv' skip 1 every ::136::143 using 2:3 with points pt 13 ps 0.75 lc rgb '#E69F00' title 'tsp, tpot', \
      'forecast-errors.csv' skip 1 every ::144::151 using 2:3 with points pt 11 ps 0.75 lc rgb '#56B4E9' title 'tsp, ttft', \
-     'forecast-errors.csv' skip 1 every ::152::152 using (0.0130687):3:(0.90606):(0) with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'forecast-errors.csv' skip 1 every ::152::152 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
