@@ -7,13 +7,14 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "cli/frame/build_facts.h"
 #include "cli/frame/command.h"
-#include "cli/frame/data_folder.h"
+#include "cli/frame/documents.h"
 #include "cli/frame/mpirun_environment.h"
 #include "model/base/error.h"
 #include "model/base/shell_command.h"
@@ -173,6 +174,10 @@ int run(int argc, char** argv) {
   add_report(Command(&app), globals);
   add_validate(Command(&app), globals);
   add_documents(Command(&app));
+  if (std::string_view(argv[1]) == complete_command) {
+    print_text(completions(app, globals.catalog(), {argv + 2, argv + argc}));
+    return 0;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -44,11 +44,6 @@ Flag& Flag::range(int least, int most) {
   return *this;
 }
 
-Flag& Flag::range(double least, double most) {
-  option_->check(CLI::Range(least, most));
-  return *this;
-}
-
 Flag& Flag::range(std::uint64_t least, std::uint64_t most) {
   option_->check(CLI::Range(least, most));
   return *this;

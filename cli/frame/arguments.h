@@ -1,6 +1,5 @@
-/// Commands and their flags. CLI11 parses them, but only arguments.cpp, command_tree.cpp and
-/// main.cpp see its header: compiled anew in each command it would cost half of the program's
-/// build.
+/// Commands and their flags. CLI11 parses them; few files see its header, since compiling it
+/// again in each command would cost half of the program's build.
 #pragma once
 
 #include <cstddef>
@@ -26,25 +25,24 @@ class Flag {
 
   Flag& required(bool is_required = true);
   Flag& range(int least, int most);
-  Flag& range(double least, double most);
   Flag& range(std::uint64_t least, std::uint64_t most);
   Flag& positive();
-  /// The heading that --help puts it under; empty: it is not shown.
+  /// The heading in --help; empty: it is hidden.
   Flag& group(const std::string& heading);
-  /// So many values; `most` below 0: any number.
+  /// How many values; `most` below 0: any number.
   Flag& expected(int least, int most);
-  /// Whether a list goes on with the next word: --flag a b.
+  /// Whether a list takes several words: --flag a b.
   Flag& allow_extra_args(bool allowed);
 
   /// It names a file that the command writes (file_rules.h).
   Flag& writes();
-  /// It names a picture: `all` are those that are drawn, it and others beside it.
+  /// It names a picture; `all` gives every picture that is drawn, also those beside it.
   Flag& draws(FilesOf all = [](const std::filesystem::path& picture) {
     return std::vector{picture};
   });
-  /// A list whose keys, or words, are said once.
+  /// A list whose keys or words may not repeat.
   Flag& has_keys();
-  /// Words for a model, which may be empty and name no file.
+  /// Text for a model: it may be empty and never names a file.
   Flag& is_free_text();
 
   bool is_given() const;
@@ -63,18 +61,18 @@ class Command {
   explicit Command(CLI::App* app) : app_(app) {}
 
   Command add_subcommand(const std::string& name, const std::string& description);
-  /// "--output,-o FILE.json", "--quiet,-q" or, of a positional argument, "OUT": its names and what
-  /// stands for the value in --help. Where that, other names or `help` are not said, they are those
-  /// of the table of flags (flags.h). A value that is set now is shown as the default. `Value`:
-  /// text, a number, a list of text, or bool for a flag without a value.
+  /// `flag`: its names and how --help shows its value, "--output,-o FILE.json", "--quiet,-q", or
+  /// "OUT" for a positional argument. What is missing, and an empty `help`, come from the table of
+  /// flags (flags.h). A value that is already set is shown as the default. `Value`: text, a number,
+  /// a list of text, or bool for a flag without a value.
   template <typename Value>
   Flag add(const std::string& flag, Value& value, const std::string& help = {});
   Flag flag(const std::string& name) const;
 
   void footer(const std::string& text);
-  /// Of a text that is made when help is asked for.
+  /// A text that is made when help is asked for.
   void footer(std::function<std::string()> text);
-  /// What to do when the command was given and parsed, and its files keep the rules (file_rules.h).
+  /// Runs when the command was given, parsed and its files checked (file_rules.h).
   void callback(std::function<void()> work);
   void require_subcommand(std::size_t least = 1);
   bool has_subcommand() const;  ///< was one given?

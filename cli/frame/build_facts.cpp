@@ -9,7 +9,7 @@
 namespace kvcast::cli {
 namespace {
 
-/// Of the library that is loaded; it may be asked before MPI starts.
+/// The version of the library that is loaded. It may be asked before MPI starts.
 std::string mpi_version() {
 #if KVCAST_HAS_MPI
   char text[MPI_MAX_LIBRARY_VERSION_STRING];

@@ -1,4 +1,4 @@
-/// What every subcommand shares: where the data is, how results and messages leave the program.
+/// What every subcommand shares: the data folder, and how results and messages are printed.
 #pragma once
 
 #include <filesystem>
@@ -33,7 +33,7 @@ void add_sweep(Command app, const Globals& globals);
 void add_choose(Command app, const Globals& globals);
 void add_convert(Command app, const Globals& globals);
 void add_partition(Command app, const Globals& globals);
-/// `kvcast man` and `kvcast completion`, of all commands that `app` has when they run.
+/// `kvcast man` and `kvcast completion`.
 void add_documents(Command app);
 void add_report(Command app, const Globals& globals);
 void add_reproduce(Command app, const Globals& globals);
@@ -45,7 +45,7 @@ void print_json(const nlohmann::ordered_json& document);
 /// Prints text to stdout, likewise.
 void print_text(const std::string& text);
 
-/// One of the two, as --json says.
+/// JSON or text.
 void print_result(bool as_json, const nlohmann::ordered_json& document, const std::string& text);
 
 /// Text aligned in columns: numbers to the right, words to the left.

@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "cli/frame/command.h"
-#include "cli/frame/command_tree.h"
+#include "cli/frame/documents.h"
 
 namespace kvcast::cli {
 
@@ -10,7 +10,7 @@ void add_documents(Command app) {
                                    "The manual page kvcast(1).\n\nExamples:\n"
                                    "  kvcast man | man -l -\n"
                                    "  kvcast man >kvcast.1");
-  man.callback([app] { print_text(man_page(command_tree(app.app()), KVCAST_VERSION)); });
+  man.callback([app] { print_text(man_page(app.app(), KVCAST_VERSION)); });
 
   Command completion =
       app.add_subcommand("completion",
@@ -19,8 +19,7 @@ void add_documents(Command app) {
                          "  kvcast completion fish >~/.config/fish/completions/kvcast.fish");
   const auto shell = std::make_shared<std::string>();
   completion.add("SHELL", *shell, "bash, zsh or fish").required();
-  completion.callback(
-      [app, shell] { print_text(completion_script(command_tree(app.app()), *shell)); });
+  completion.callback([shell] { print_text(completion_script(*shell)); });
 }
 
 }  // namespace kvcast::cli

@@ -96,7 +96,7 @@ void check_is_not_in_catalog(const File& file, const fs::path& data) {
   }
 }
 
-/// Of a list of KEY=VALUE, or of words, after a name or without one.
+/// Throws Error where a list "[NAME:]KEY=VALUE,..." or "WORD,..." has a key or word twice.
 void check_keys(const CLI::Option& o, const std::string& text) {
   std::set<std::string> keys;
   for (std::size_t begin = text.find(':') + 1; begin <= text.size();) {

@@ -1,5 +1,5 @@
-/// What holds for the files of every command, seen before its work: an output is no input, no file
-/// of the catalog and no other output, and it can be written.
+/// Checks of every command's files before it works: an output is no input, no other output and no
+/// file of the catalog, and it can be written.
 #pragma once
 
 #include <filesystem>
@@ -16,18 +16,18 @@ namespace kvcast::cli {
 using FilesOf = std::function<std::vector<std::filesystem::path>(const std::filesystem::path&)>;
 
 struct FlagRules {
-  FilesOf writes;             ///< files that the value makes a command write; none: it is no output
-  bool has_keys = false;      ///< a list of KEY=VALUE, or of words, each of them once
-  bool is_free_text = false;  ///< may be empty, and names no file
+  FilesOf writes;             ///< the files that the command writes for a value; empty: no output
+  bool has_keys = false;      ///< a list of KEY=VALUE or of words, each at most once
+  bool is_free_text = false;  ///< may be empty and never names a file
 };
-/// To set and to read; the parser's flags hold nothing of ours.
+/// To set and to read: the parser's own options cannot hold them.
 FlagRules& rules_of(const CLI::Option* flag);
 
 /// Each picture, the CSV of its points and its script.
 std::vector<std::filesystem::path> drawn(const std::vector<std::filesystem::path>& pictures);
 
-/// Of the flags that were given. Throws Error naming the flag; of a file that cannot be written as
-/// AtomicFile does.
+/// Checks the flags that were given. Throws Error naming the flag, or AtomicFile's for a file that
+/// cannot be written.
 void check_files(const CLI::App& command);
 /// Throws Error where a flag was given an empty text, or a list with a key twice.
 void check_texts(const CLI::App& command);

@@ -12,12 +12,12 @@ struct FlagWords {
   std::string names;  ///< "--prompt-len,-p"
   std::string value;  ///< "TOKENS"; empty: none, or what the parser makes of its type
   std::string help;
-  std::string heading = {};  ///< of --help; empty: the parser's own
+  std::string heading = {};  ///< in --help; empty: the parser's own
   Writes writes = Writes::Nothing;
 };
 
-/// Of a flag as Command::add takes it: "--prompt-len", "--output,-o FILE.json". What `flag` and
-/// `help` leave out is the table's.
+/// The words of a flag as Command::add takes it: "--prompt-len", "--output,-o FILE.json". The table
+/// adds what `flag` and `help` leave out.
 FlagWords flag_words(const std::string& flag, const std::string& help);
 
 }  // namespace kvcast::cli

@@ -1,7 +1,8 @@
-#include <algorithm>
 #include <sstream>
 
-#include "cli/frame/command_tree.h"
+#include <CLI/CLI.hpp>
+
+#include "cli/frame/documents.h"
 
 namespace kvcast::cli {
 namespace {
@@ -43,27 +44,36 @@ std::string paragraphs(const std::string& text) {
   return literal ? out + ".fi\n" : out;
 }
 
-std::string options_text(const CommandInfo& command) {
+std::string options_text(const CLI::App& command) {
   std::string out;
-  const bool is_program = command.path.find(' ') == std::string::npos;
-  for (const OptionInfo& option : command.options) {
-    if (!is_program && option.names == std::vector<std::string>{"-h", "--help"}) continue;
+  for (const CLI::Option* option : command.get_options()) {
+    const bool is_help = option == command.get_help_ptr();
+    if (is_help && command.get_parent() != nullptr) continue;  // stands at the program's
     std::string names;
-    for (const std::string& name : option.names) names += (names.empty() ? "" : ", ") + roff(name);
-    out += ".TP\n\\fB" + (names.empty() ? roff(option.positional) : names) + "\\fR";
-    if (!option.names.empty() && !option.value.empty())
-      out += " \\fI" + roff(option.value) + "\\fR";
-    out += "\n" + roff(option.description) + (option.required ? " (required)" : "") + "\n";
+    const auto add = [&](const std::string& name) {
+      names += (names.empty() ? "" : ", ") + roff(name);
+    };
+    for (const std::string& name : option->get_snames()) add("-" + name);
+    for (const std::string& name : option->get_lnames()) add("--" + name);
+    const bool has_value = !names.empty() && option->get_items_expected_max() > 0;
+    out += ".TP\n\\fB" + (names.empty() ? roff(option->get_name(true)) : names) + "\\fR";
+    if (has_value) out += " \\fI" + roff(option->get_type_name()) + "\\fR";
+    out += "\n" + roff(option->get_description());
+    out += std::string(option->get_required() ? " (required)" : "") + "\n";
   }
   return out;
 }
 
-void add_commands(const CommandInfo& command, std::string& out) {
-  for (const CommandInfo& sub : command.commands) {
-    out += ".SS " + roff(sub.path) + "\n" + paragraphs(sub.description);
-    out += options_text(sub) + paragraphs(sub.footer);
-    add_commands(sub, out);
+std::string commands_text(const CLI::App& command, const std::string& path) {
+  std::string out;
+  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string name = path + " " + sub->get_name();
+    out += ".SS " + roff(name) + "\n" + paragraphs(sub->get_description()) + options_text(*sub);
+    // A command without a footer of its own inherits its parent's.
+    if (sub->get_footer() != command.get_footer()) out += paragraphs(sub->get_footer());
+    out += commands_text(*sub, name);
   }
+  return out;
 }
 
 constexpr const char* ending =
@@ -80,21 +90,13 @@ constexpr const char* ending =
 
 }  // namespace
 
-std::string man_page(const CommandInfo& program, const std::string& version) {
-  std::string upper = program.path;
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](char c) {
-    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  });
-  std::string out =
-      ".TH " + upper + " 1 \"\" \"" + program.path + " " + roff(version) + "\" \"User Commands\"\n";
-  out += ".SH NAME\n" + program.path +
-         " \\- forecasts what key\\-value\\-cache methods do to a transformer\n";
-  out += ".SH SYNOPSIS\n\\fB" + program.path + "\\fR [\\fIOPTIONS\\fR] \\fICOMMAND\\fR ...\n";
-  out += ".SH DESCRIPTION\n" + paragraphs(program.description) + paragraphs(program.footer);
-  out += ".SH OPTIONS\n" + options_text(program);
-  out += ".SH COMMANDS\n";
-  add_commands(program, out);
-  return out + ending;
+std::string man_page(const CLI::App& program, const std::string& version) {
+  return ".TH KVCAST 1 \"\" \"kvcast " + roff(version) + "\" \"User Commands\"\n" +
+         ".SH NAME\nkvcast \\- forecasts what key\\-value\\-cache methods do to a transformer\n" +
+         ".SH SYNOPSIS\n\\fBkvcast\\fR [\\fIOPTIONS\\fR] \\fICOMMAND\\fR ...\n" +
+         ".SH DESCRIPTION\n" + paragraphs(program.get_description()) +
+         paragraphs(program.get_footer()) + ".SH OPTIONS\n" + options_text(program) +
+         ".SH COMMANDS\n" + commands_text(program, "kvcast") + ending;
 }
 
 }  // namespace kvcast::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -26,8 +27,7 @@ std::string clock(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-}  // namespace
-
+/// "[#####.....]  50.0 %  1.2 M points/s  0:42 left": one line, without color.
 std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                           double elapsed_s) {
   const double share = total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
@@ -42,6 +42,8 @@ std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::ui
     line += fmt::format("  {} left", clock(static_cast<double>(total - done) / rate));
   return line;
 }
+
+}  // namespace
 
 ProgressBar::ProgressBar(bool quiet)
     : active_(!quiet && ::isatty(STDERR_FILENO) != 0 && !is_dumb_terminal()) {}

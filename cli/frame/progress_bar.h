@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 namespace kvcast::cli {
 
@@ -22,9 +21,5 @@ class ProgressBar {
   bool active_ = false;
   bool drawn_ = false;
 };
-
-/// "[#####.....]  50.0 %  1.2 M points/s  0:42 left": one line, without color.
-std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
-                          double elapsed_s);
 
 }  // namespace kvcast::cli

@@ -27,9 +27,9 @@ struct RequestOptions {
   std::string mode = "calibrated";
   std::string logits = "last";
   bool skip_unread_rows = false;
-  std::string semantics;  ///< of MLKV models; empty: as the method or the model says
+  std::string semantics;  ///< what MLKV models' layers read; empty: the method's or model's own
   std::string batch = "1";
-  std::optional<std::string> prompt_len;  ///< none: 1024, or the model's encoder length
+  std::optional<std::string> prompt_len;  ///< default: 1024, or the model's encoder length
   std::optional<std::string> encoder_tokens;
   std::string output_len = "128";
   std::vector<std::string> set;
@@ -38,7 +38,7 @@ struct RequestOptions {
   void add_to(Command command);
   /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.
   void add_device_flags_to(Command command, bool required = true);
-  /// Those that a choice among a method's forms takes: model, device, batch, kernels, dtype, mode.
+  /// What `choose` needs: the device flags, batch and overrides.
   void add_choice_flags_to(Command command);
 };
 
@@ -55,8 +55,8 @@ auto parse_flag(const char* flag, const std::string& text, Parse parse) {
 /// KEY=VALUE from each `--set`.
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set);
 
-/// `--semantics`: what an MLKV model's layers read, as the option of the method mlkv, which stands
-/// for the model as it is when the user gave none. Throws Error for other models.
+/// Turns `--semantics` into an option of the method mlkv, which is added for an MLKV model without
+/// it. Throws Error for other models.
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
 

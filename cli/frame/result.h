@@ -1,4 +1,4 @@
-/// What a command found is JSON; its table and its CSV are views of the same rows.
+/// A command's answer is JSON; its table and its CSV show the same rows.
 #pragma once
 
 #include <functional>
@@ -31,27 +31,27 @@ Words if_true(const std::string& text);
 
 struct Column {
   std::string heading;
-  /// In the row's object, "/a/b" in objects of it; "#": the row's number, from 1, but of
-  /// a row with a "reason" against it; empty: the row.
+  /// A key of the row, or "/a/b" for a nested one. "#" is the row's number, from 1, left out for a
+  /// row with a "reason" against it. Empty: the whole row.
   std::string key;
-  /// None: text as it is, numbers as in JSON. Not asked about null or what the row does not have:
-  /// such a cell is empty.
+  /// How a value is shown; without it text as it is and numbers as in JSON. Null and missing values
+  /// are empty cells.
   Words words = {};
 };
 
 /// Rows are a list of objects.
 std::string table_text(const std::vector<Column>& columns, const ordered_json& rows);
-/// A column's key alone is its heading too. "-" is standard output. Throws Error.
+/// A column without a heading is headed by its key. `path` "-" is standard output. Throws Error.
 void write_rows_csv(const std::string& path, const std::vector<Column>& columns,
                     const ordered_json& rows);
-/// Headings that are the keys.
+/// Columns headed by their keys.
 std::vector<Column> columns_of(const std::vector<std::string>& keys);
 
 /// The file to write; "-" is standard output.
 std::string csv_target(const std::string& csv);
 
-/// With `--csv -` the rows have standard output to themselves. Throws Error naming the first of
-/// `flags` that is given and would print there too; flags with whether they are given.
+/// With `--csv -` only the rows go to standard output. `flags`: those that would print there too,
+/// and whether they were given. Throws Error naming the first that was.
 void check_rows_alone(const std::string& csv,
                       const std::vector<std::pair<const char*, bool>>& flags);
 

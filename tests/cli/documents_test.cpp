@@ -63,7 +63,10 @@ TEST_CASE("documents: other shells get a script, unknown ones an error") {
   CHECK(zsh.starts_with("#compdef kvcast"));
   // zsh ties `path` to PATH: a local one left the lists of models and hardware empty.
   for (const char* own : {" path=", " words="}) CHECK_FALSE(contains(zsh, own));
-  CHECK(contains(run_program("completion fish").output, "-a estimate "));
+  CHECK(contains(run_program("completion fish").output, "complete -c kvcast -f -a"));
+  // What the scripts ask the program: words with what they mean, or names of files.
+  CHECK(contains(run_well("__complete estimate ''").output, "--prompt-len\tprompt tokens"));
+  CHECK(run_well("__complete estimate --plot ''").output == "@files\n");
 }
 
 TEST_CASE("report: a folder of results becomes one page") {
