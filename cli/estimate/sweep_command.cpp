@@ -97,26 +97,20 @@ std::string joined(const std::vector<std::string>& texts, const char* separator)
   return fmt::format("{}", fmt::join(texts, separator));
 }
 
-std::string flag_of(std::string key) {
-  for (char& c : key) {
-    if (c == '_') c = '-';
-  }
-  return "--" + key;
-}
-
 SweepSpec parse_spec(const Options& o) {
   SweepSpec spec;
   if (!o.spec.empty()) spec = reports::read_sweep_spec(o.spec);
-  for (const auto& [key, values] : reports::word_axes) {
+  for (const auto& [key, values, fallback] : reports::word_axes) {
     const std::vector<std::string>& texts = o.axes.at(key);
     if (texts.empty()) continue;
     const bool methods = std::string(key) == "method";
-    spec.*values = methods ? reports::parse_method_words(joined(texts, ";"), flag_of(key))
-                           : reports::parse_words(joined(texts, ","), flag_of(key));
+    spec.*values = methods ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
+                           : reports::parse_words(joined(texts, ","), reports::flag_of(key));
   }
   for (const auto& [key, values] : reports::number_axes) {
     const std::vector<std::string>& texts = o.axes.at(key);
-    if (!texts.empty()) spec.*values = reports::parse_numbers(joined(texts, ","), flag_of(key));
+    if (!texts.empty())
+      spec.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
   }
   std::vector<reports::SetAxis> set;
   for (const std::string& text : o.set) {

@@ -85,16 +85,18 @@ void BlockPool::work() {
       current_ = std::make_shared<ConfigurationRows>(grid_, configuration);
     }
     const std::shared_ptr<ConfigurationRows> rows = current_;
-    std::string text;
+    RowBlock block{points.last - points.first, 0, {}};
     if (!spare_texts_.empty()) {
-      text = std::move(spare_texts_.back());
+      block.text = std::move(spare_texts_.back());
+      block.text.clear();
       spare_texts_.pop_back();
     }
     lock.unlock();
-    RowBlock block;
     std::exception_ptr failure;
     try {
-      block = evaluate(points, *rows, scratch, std::move(text));
+      const std::uint64_t origin = configuration * grid_.num_sizes();
+      block.num_errors =
+          rows->append(points.first - origin, points.last - origin, scratch, block.text);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -108,17 +110,6 @@ void BlockPool::work() {
     }
     ready_.notify_one();
   }
-}
-
-RowBlock BlockPool::evaluate(PointRange points, ConfigurationRows& rows, RowScratch& scratch,
-                             std::string&& text) const {
-  RowBlock block;
-  block.text = std::move(text);
-  block.text.clear();
-  const std::uint64_t origin = rows.index() * grid_.num_sizes();
-  block.num_rows = points.last - points.first;
-  block.num_errors = rows.append(points.first - origin, points.last - origin, scratch, block.text);
-  return block;
 }
 
 }  // namespace kvcast::reports

@@ -71,8 +71,6 @@ class BlockPool {
     RowBlock block;
   };
   void work();
-  RowBlock evaluate(PointRange points, ConfigurationRows& rows, RowScratch& scratch,
-                    std::string&& text) const;
 
   const SweepGrid& grid_;
   const BlockList& blocks_;

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -13,9 +15,7 @@
 namespace kvcast::reports {
 namespace {
 
-using roofline::Mode;
-
-/// Positions in SweepGrid::Digits; the set axes follow.
+/// Positions in `word_axes` and SweepGrid::Digits; the set axes follow.
 enum Axis : std::size_t {
   model_axis,
   hardware_axis,
@@ -27,34 +27,20 @@ enum Axis : std::size_t {
   activation_axis,
   cache_axis,
   mode_axis,
-  num_fixed_axes,
 };
 
-template <typename T>
-void fill_default(std::vector<T>& axis, T value) {
-  if (axis.empty()) axis.push_back(std::move(value));
-}
-
-/// Parses each word, naming the flag in errors.
-template <typename Parse>
-auto parse_all(const std::vector<std::string>& words, const char* flag, Parse parse) {
-  std::vector<decltype(parse(words[0]))> values;
-  for (const std::string& word : words) {
-    try {
-      const auto value = parse(word);
-      // Two spellings of one value ("tiled", "flash") are one value.
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    } catch (const Error& e) {
-      throw Error(std::string(flag) + ": " + e.what());
-    }
+/// One spelling of each value: "flash" is "tiled". Throws Error for a word that the axis cannot
+/// have.
+std::string one_spelling(std::size_t axis, const std::string& word) {
+  switch (axis) {
+    case model_axis:
+    case hardware_axis: return word;
+    case method_axis: return to_string(parse_methods(word));
+    case attention_axis: return parse_kernels(word) == Kernels::Eager ? "eager" : "tiled";
+    case elementwise_axis: return parse_kernels(word) == Kernels::Eager ? "eager" : "fused";
+    case mode_axis: return std::string(roofline::name(roofline::parse_mode(word)));
+    default: return std::string(name(parse_dtype(word)));
   }
-  return values;
-}
-
-template <typename Value>
-std::vector<std::optional<Value>> or_none(std::vector<Value> values) {
-  if (values.empty()) return {std::nullopt};
-  return {values.begin(), values.end()};
 }
 
 /// Each part is closed by its length, so that "ab","c" and "a","bc" differ.
@@ -119,27 +105,25 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
         "--dtype has no effect beside --weight-dtype, --activation-dtype and "
         "--cache-dtype; expected at most three of the four");
   }
-  fill_default<std::string>(spec_.method, "plain");
-  fill_default<std::string>(spec_.attention, "tiled");
-  fill_default<std::string>(spec_.dtype, "fp16");
-  fill_default<std::string>(spec_.mode, "calibrated");
-  fill_default<std::uint64_t>(spec_.batch, 1);
-  fill_default<std::uint64_t>(spec_.output_len, 128);
-
-  const auto dtypes = [](const std::vector<std::string>& words, const char* flag) {
-    return parse_all(words, flag, [](const std::string& word) { return parse_dtype(word); });
-  };
-  methods_ = parse_all(spec_.method, "--method",
-                       [](const std::string& word) { return parse_methods(word); });
-  attention_ = parse_all(spec_.attention, "--attention", parse_kernels);
-  elementwise_ = or_none(parse_all(spec_.elementwise, "--elementwise", parse_kernels));
-  dtype_ = dtypes(spec_.dtype, "--dtype");
-  weight_dtype_ = or_none(dtypes(spec_.weight_dtype, "--weight-dtype"));
-  activation_dtype_ = or_none(dtypes(spec_.activation_dtype, "--activation-dtype"));
-  cache_dtype_ = or_none(dtypes(spec_.cache_dtype, "--cache-dtype"));
-  mode_ = parse_all(spec_.mode, "--mode", roofline::parse_mode);
+  if (spec_.batch.empty()) spec_.batch = {1};
+  if (spec_.output_len.empty()) spec_.output_len = {128};
+  for (std::size_t axis = 0; axis < word_axes.size(); ++axis) {
+    const auto& [key, member, fallback] = word_axes[axis];
+    std::vector<std::string>& values = spec_.*member;
+    std::vector<std::string>& words = words_.emplace_back();
+    if (values.empty() && *fallback != '\0') values = {fallback};
+    for (const std::string& value : values) {
+      try {
+        const std::string word = one_spelling(axis, value);
+        if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+      } catch (const Error& e) {
+        throw Error(flag_of(key) + ": " + e.what());
+      }
+    }
+    if (words.empty()) words.emplace_back();
+  }
   for (const std::string& name : spec_.model) load_model(catalog_, name);
-  for (const std::string& name : spec_.hardware) {
+  for (const std::string& name : words_[hardware_axis]) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
   }
   check_set();
@@ -151,33 +135,31 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
 /// A value that a model cannot have is a row with a reason; a key of which no value works anywhere
 /// is a mistake in the request.
 void SweepGrid::check_set() const {
-  for (auto axis = spec_.set.begin(); axis != spec_.set.end(); ++axis) {
-    if (std::any_of(spec_.set.begin(), axis,
-                    [&](const SetAxis& a) { return a.key == axis->key; })) {
-      throw Error("--set " + axis->key + ": given twice; expected one list of its values");
+  std::set<std::string> keys;
+  for (const SetAxis& axis : spec_.set) {
+    if (!keys.insert(axis.key).second) {
+      throw Error("--set " + axis.key + ": given twice; expected one list of its values");
     }
     std::optional<Error> first;
-    bool works = false;
-    for (const std::string& value : axis->values) {
-      for (const std::string& model : spec_.model) {
-        try {
-          load_model(catalog_, model, {{axis->key, value}});
-          works = true;
-        } catch (const Error& e) {
-          if (!first) first = e;
-        }
-        if (works) break;
+    const auto works = [&](const std::string& model, const std::string& value) {
+      try {
+        load_model(catalog_, model, {{axis.key, value}});
+        return true;
+      } catch (const Error& e) {
+        if (!first) first = e;
+        return false;
       }
-      if (works) break;
-    }
-    if (!works) throw *first;
+    };
+    const bool any = std::any_of(axis.values.begin(), axis.values.end(), [&](const auto& value) {
+      return std::any_of(spec_.model.begin(), spec_.model.end(),
+                         [&](const std::string& model) { return works(model, value); });
+    });
+    if (!any) throw *first;
   }
 }
 
 void SweepGrid::count_points() {
-  radix_ = {spec_.model.size(),  hardware_.size(), methods_.size(),      attention_.size(),
-            elementwise_.size(), dtype_.size(),    weight_dtype_.size(), activation_dtype_.size(),
-            cache_dtype_.size(), mode_.size()};
+  for (const std::vector<std::string>& words : words_) radix_.push_back(words.size());
   for (const SetAxis& axis : spec_.set) radix_.push_back(axis.values.size());
   double points = 1;
   num_configurations_ = 1;
@@ -199,7 +181,7 @@ void SweepGrid::count_points() {
 std::string SweepGrid::make_fingerprint() const {
   Hash hash;
   hash.add(sweep_input_columns);
-  for (const auto& [key, values] : word_axes) hash.add_words(spec_.*values);
+  for (const WordAxis& axis : word_axes) hash.add_words(spec_.*axis.values);
   for (const auto& [key, values] : number_axes) {
     for (const std::uint64_t value : spec_.*values) hash.add(value);
     hash.add((spec_.*values).size());
@@ -213,11 +195,9 @@ std::string SweepGrid::make_fingerprint() const {
   for (const std::string& name : spec_.hardware) {
     add_file(hash, catalog_.find("hardware", "hardware", name));
   }
-  for (const auto& by_dtypes : error_bars_) {
-    for (const auto& [dtypes, bars] : by_dtypes) {
-      for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
-        hash.add(bound ? fmt::format("{}", *bound) : "none");
-      }
+  for (const auto& [key, bars] : error_bars_) {
+    for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
+      hash.add(bound ? fmt::format("{}", *bound) : "none");
     }
   }
   return fmt::format("{:016x}", hash.value());
@@ -233,20 +213,22 @@ SweepGrid::Digits SweepGrid::digits(std::uint64_t configuration) const {
 }
 
 Lowering SweepGrid::lowering(const Digits& d) const {
-  const DType dtype = dtype_[d[dtype_axis]];
+  const auto or_else = [&](std::size_t axis, std::size_t other) {
+    return word(d, axis).empty() ? word(d, other) : word(d, axis);
+  };
   Lowering l;
-  l.attention = attention_[d[attention_axis]];
-  l.elementwise = elementwise_[d[elementwise_axis]].value_or(l.attention);
-  l.weights = weight_dtype_[d[weight_axis]].value_or(dtype);
-  l.activations = activation_dtype_[d[activation_axis]].value_or(dtype);
-  l.cache = cache_dtype_[d[cache_axis]].value_or(dtype);
+  l.attention = parse_kernels(word(d, attention_axis));
+  l.elementwise = parse_kernels(or_else(elementwise_axis, attention_axis));
+  l.weights = parse_dtype(or_else(weight_axis, dtype_axis));
+  l.activations = parse_dtype(or_else(activation_axis, dtype_axis));
+  l.cache = parse_dtype(or_else(cache_axis, dtype_axis));
   return l;
 }
 
 std::vector<ConfigOverride> SweepGrid::overrides(const Digits& d) const {
   std::vector<ConfigOverride> list;
   for (std::size_t i = 0; i < spec_.set.size(); ++i) {
-    list.push_back({spec_.set[i].key, spec_.set[i].values[d[num_fixed_axes + i]]});
+    list.push_back({spec_.set[i].key, spec_.set[i].values[d[word_axes.size() + i]]});
   }
   return list;
 }
@@ -254,64 +236,45 @@ std::vector<ConfigOverride> SweepGrid::overrides(const Digits& d) const {
 roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   const Digits d = digits(index);
   roofline::Configuration c;
-  c.architecture = load_model(catalog_, spec_.model[d[model_axis]], overrides(d));
+  c.architecture = load_model(catalog_, word(d, model_axis), overrides(d));
   c.find_model = [catalog = catalog_](const std::string& name) {
     return load_model(catalog, name);
   };
   c.hardware = hardware_[d[hardware_axis]];
-  c.methods = methods_[d[method_axis]];
+  c.methods = parse_methods(word(d, method_axis));
   c.lowering = lowering(d);
-  c.mode = mode_[d[mode_axis]];
+  c.mode = roofline::parse_mode(word(d, mode_axis));
   return c;
 }
 
-std::vector<Lowering> SweepGrid::dtype_choices() const {
-  std::map<std::string, Lowering> choices;
-  Digits d(radix_.size());
-  for (d[dtype_axis] = 0; d[dtype_axis] < dtype_.size(); ++d[dtype_axis]) {
-    for (d[weight_axis] = 0; d[weight_axis] < weight_dtype_.size(); ++d[weight_axis]) {
-      for (d[activation_axis] = 0; d[activation_axis] < activation_dtype_.size();
-           ++d[activation_axis]) {
-        for (d[cache_axis] = 0; d[cache_axis] < cache_dtype_.size(); ++d[cache_axis]) {
-          const Lowering l = lowering(d);
-          choices.emplace(measure::dtypes_text(l), l);
-        }
-      }
-    }
-  }
-  std::vector<Lowering> list;
-  for (const auto& [text, l] : choices) list.push_back(l);
-  return list;
+std::string SweepGrid::bars_key(const Digits& d) const {
+  return fmt::format("{} {} {} {}", word(d, hardware_axis), word(d, method_axis),
+                     word(d, attention_axis), measure::dtypes_text(lowering(d)));
 }
 
 void SweepGrid::look_up_error_bars() {
-  std::vector<Lowering> choices = dtype_choices();
-  for (std::size_t i = 0; i < hardware_.size(); ++i) {
-    const measure::ValidationStore store(catalog_, spec_.hardware[i]);
-    for (const std::vector<MethodSpec>& methods : methods_) {
-      for (const Kernels attention : attention_) {
-        auto& by_dtypes = error_bars_.emplace_back();
-        for (Lowering& l : choices) {
-          l.attention = attention;
-          by_dtypes.emplace(measure::dtypes_text(l),
-                            store.bars(hardware_[i], to_string(methods), l));
-        }
-      }
-    }
+  std::vector<measure::ValidationStore> stores;
+  for (const std::string& name : words_[hardware_axis]) stores.emplace_back(catalog_, name);
+  std::uint64_t set_values = 1;  // error bars do not depend on them, nor on models
+  for (const SetAxis& axis : spec_.set) set_values *= axis.values.size();
+  for (std::uint64_t c = 0; c < num_configurations_ / radix_[model_axis]; c += set_values) {
+    const Digits d = digits(c);
+    const std::string key = bars_key(d);
+    if (error_bars_.contains(key)) continue;
+    error_bars_[key] = stores[d[hardware_axis]].bars(hardware_[d[hardware_axis]],
+                                                     word(d, method_axis), lowering(d));
   }
 }
 
 const measure::ErrorBars& SweepGrid::error_bars(std::uint64_t index) const {
   const Digits d = digits(index);
-  if (mode_[d[mode_axis]] == Mode::SpeedOfLight) return speed_of_light_bars_;
-  const std::size_t method = d[hardware_axis] * methods_.size() + d[method_axis];
-  return error_bars_[method * attention_.size() + d[attention_axis]].at(
-      measure::dtypes_text(lowering(d)));
+  const bool light = roofline::parse_mode(word(d, mode_axis)) == roofline::Mode::SpeedOfLight;
+  return light ? speed_of_light_bars_ : error_bars_.at(bars_key(d));
 }
 
 std::string SweepGrid::cells(std::uint64_t index) const {
   std::string row;
-  for (const std::string& word : words(digits(index))) {
+  for (const std::string& word : cell_words(digits(index))) {
     if (!row.empty()) row += ',';
     row += csv_cell(word);
   }
@@ -319,11 +282,11 @@ std::string SweepGrid::cells(std::uint64_t index) const {
 }
 
 std::string SweepGrid::label(std::uint64_t index) const {
-  const std::vector<std::string> own = words(digits(index));
+  const std::vector<std::string> own = cell_words(digits(index));
   // An axis varies if its word differs between the first configuration and the last: both ends of
   // every axis are among these two.
-  const std::vector<std::string> first = words(digits(0));
-  const std::vector<std::string> last = words(digits(num_configurations_ - 1));
+  const std::vector<std::string> first = cell_words(digits(0));
+  const std::vector<std::string> last = cell_words(digits(num_configurations_ - 1));
   std::string text = own[0];
   for (std::size_t i = 1; i < own.size(); ++i) {
     if (first[i] != last[i]) text += ", " + own[i];
@@ -331,20 +294,21 @@ std::string SweepGrid::label(std::uint64_t index) const {
   return text;
 }
 
-std::vector<std::string> SweepGrid::words(const Digits& d) const {
+std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
   const Lowering l = lowering(d);
   std::string set;
-  for (const ConfigOverride& o : overrides(d))
+  for (const ConfigOverride& o : overrides(d)) {
     set += (set.empty() ? "" : ";") + o.key + "=" + o.value;
-  return {spec_.model[d[model_axis]],
-          spec_.hardware[d[hardware_axis]],
-          to_string(methods_[d[method_axis]]),
-          l.attention == Kernels::Eager ? "eager" : "tiled",
+  }
+  return {word(d, model_axis),
+          word(d, hardware_axis),
+          word(d, method_axis),
+          word(d, attention_axis),
           l.elementwise == Kernels::Eager ? "eager" : "fused",
           std::string(name(l.weights)),
           std::string(name(l.activations)),
           std::string(name(l.cache)),
-          std::string(roofline::name(mode_[d[mode_axis]])),
+          word(d, mode_axis),
           set};
 }
 

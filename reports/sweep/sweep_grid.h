@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,30 +62,25 @@ class SweepGrid {
   /// Which value of each axis a configuration has; one entry for each in `radix_`.
   using Digits = std::vector<std::size_t>;
   Digits digits(std::uint64_t configuration) const;
+  /// The word of a fixed axis; empty where an axis follows another one.
+  const std::string& word(const Digits& d, std::size_t axis) const { return words_[axis][d[axis]]; }
   Lowering lowering(const Digits& d) const;
   std::vector<ConfigOverride> overrides(const Digits& d) const;
   /// The cells before they are quoted.
-  std::vector<std::string> words(const Digits& d) const;
+  std::vector<std::string> cell_words(const Digits& d) const;
   void check_set() const;
   void count_points();
-  /// One of each dtypes_text that the axes have.
-  std::vector<Lowering> dtype_choices() const;
   void look_up_error_bars();
+  /// What stored error bars depend on.
+  std::string bars_key(const Digits& d) const;
   std::string make_fingerprint() const;
 
   Catalog catalog_;
   SweepSpec spec_;  ///< with its defaults filled in
   std::vector<roofline::Hardware> hardware_;
-  std::vector<std::vector<MethodSpec>> methods_;
-  std::vector<Kernels> attention_;
-  std::vector<std::optional<Kernels>> elementwise_;  ///< nothing: as attention
-  std::vector<DType> dtype_;
-  std::vector<std::optional<DType>> weight_dtype_;  ///< nothing: as dtype
-  std::vector<std::optional<DType>> activation_dtype_;
-  std::vector<std::optional<DType>> cache_dtype_;
-  std::vector<roofline::Mode> mode_;
-  /// By device, method and attention, the last fastest; of each by dtypes_text.
-  std::vector<std::map<std::string, measure::ErrorBars>> error_bars_;
+  /// By axis of `word_axes`, each value in one spelling.
+  std::vector<std::vector<std::string>> words_;
+  std::map<std::string, measure::ErrorBars> error_bars_;  ///< by bars_key
   measure::ErrorBars speed_of_light_bars_{.note = std::string(measure::speed_of_light_note)};
   std::vector<std::size_t> radix_;  ///< the lengths of the configuration axes
   std::uint64_t num_configurations_ = 0;

@@ -21,7 +21,7 @@ constexpr std::uint64_t max_values = 10'000'000;
 
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-/// Appends the values that are not there yet; a value named twice counts once.
+/// A value named twice counts once.
 template <typename T>
 void keep_first(std::vector<T>& values) {
   std::unordered_set<T> seen;
@@ -168,6 +168,11 @@ std::vector<SetAxis> read_set(const JsonObject& set, const json& values) {
 
 }  // namespace
 
+std::string flag_of(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
 std::vector<std::string> parse_words(std::string_view text, std::string_view place) {
   auto words = split(text, place, [&](std::size_t i) { return text[i] == ','; });
   keep_first(words);
@@ -234,7 +239,7 @@ SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   const json document = read_json_file(path);
   const JsonObject object(document, path.string());
   SweepSpec spec;
-  for (const auto& [key, values] : word_axes) {
+  for (const auto& [key, values, fallback] : word_axes) {
     if (!object.has(key)) continue;
     const bool methods = std::string_view(key) == "method";
     read_axis(object.at(key), object.place_of(key), methods ? parse_method_words : parse_words,

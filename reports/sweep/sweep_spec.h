@@ -40,18 +40,19 @@ struct SweepSpec {
 struct WordAxis {
   const char* key;
   std::vector<std::string> SweepSpec::*values;
+  const char* fallback = "";  ///< empty: none, or as another axis
 };
 inline constexpr std::array word_axes{
     WordAxis{"model", &SweepSpec::model},
     WordAxis{"hardware", &SweepSpec::hardware},
-    WordAxis{"method", &SweepSpec::method},
-    WordAxis{"attention", &SweepSpec::attention},
+    WordAxis{"method", &SweepSpec::method, "plain"},
+    WordAxis{"attention", &SweepSpec::attention, "tiled"},
     WordAxis{"elementwise", &SweepSpec::elementwise},
-    WordAxis{"dtype", &SweepSpec::dtype},
+    WordAxis{"dtype", &SweepSpec::dtype, "fp16"},
     WordAxis{"weight_dtype", &SweepSpec::weight_dtype},
     WordAxis{"activation_dtype", &SweepSpec::activation_dtype},
     WordAxis{"cache_dtype", &SweepSpec::cache_dtype},
-    WordAxis{"mode", &SweepSpec::mode},
+    WordAxis{"mode", &SweepSpec::mode, "calibrated"},
 };
 struct NumberAxis {
   const char* key;
@@ -62,6 +63,9 @@ inline constexpr std::array number_axes{
     NumberAxis{"prompt_len", &SweepSpec::prompt_len},
     NumberAxis{"output_len", &SweepSpec::output_len},
 };
+
+/// "--weight-dtype" of "weight_dtype"
+std::string flag_of(std::string key);
 
 /// "a,b": the words between commas. All functions here throw Error starting with `place`, among
 /// others for an empty list and an empty word.

@@ -86,16 +86,21 @@ SweepResult write(const SweepGrid& grid, const fs::path& csv, unsigned threads =
   return run_sweep(grid, options);
 }
 
-/// What `write` leaves behind when it is killed: `text` and the journal of `grid`.
-void leave_partial(const SweepGrid& grid, const fs::path& csv, const std::string& text,
-                   Shard shard = {}) {
-  std::atomic<bool> stop{true};
+/// Stopped before its first row.
+SweepResult stop_at_once(const SweepGrid& grid, const fs::path& csv, Shard shard = {}) {
+  const std::atomic<bool> stop{true};
   SweepOptions options;
   options.csv = csv;
   options.stop = &stop;
   options.shard = shard;
   options.restart = true;
-  run_sweep(grid, options);
+  return run_sweep(grid, options);
+}
+
+/// What `write` leaves behind when it is killed: `text` and the journal of `grid`.
+void leave_partial(const SweepGrid& grid, const fs::path& csv, const std::string& text,
+                   Shard shard = {}) {
+  stop_at_once(grid, csv, shard);
   put(csv.string() + ".partial", text);
 }
 
@@ -362,11 +367,7 @@ TEST_CASE("sweep: an early stop keeps its rows under the partial name") {
   spec.prompt_len = parse_numbers("1..5000", "-p");
   const SweepGrid grid = grid_of(spec);
   write(grid, w / "whole.csv");
-  std::atomic<bool> stop{true};
-  SweepOptions options;
-  options.csv = w / "a.csv";
-  options.stop = &stop;
-  const SweepResult stopped = run_sweep(grid, options);
+  const SweepResult stopped = stop_at_once(grid, w / "a.csv");
   CHECK(stopped.stopped);
   CHECK(stopped.rows_written < stopped.num_points);
   CHECK(stopped.partial == (w / "a.csv").string() + ".partial");
@@ -410,11 +411,7 @@ TEST_CASE("sweep: the file under the final name stays until the new one is compl
   const Workplace w;
   const SweepGrid grid = grid_of(w.small_spec());
   put(w / "a.csv", "precious");
-  std::atomic<bool> stop{true};
-  SweepOptions options;
-  options.csv = w / "a.csv";
-  options.stop = &stop;
-  run_sweep(grid, options);
+  stop_at_once(grid, w / "a.csv");
   CHECK(contents(w / "a.csv") == "precious");
   write(grid, w / "a.csv");
   CHECK(contents(w / "a.csv").starts_with(sweep_header()));
