@@ -93,12 +93,9 @@ ordered_json factor_json(const roofline::UsedFactor& f) {
 std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& factors) {
   std::vector<std::string> kinds;
   for (const char* kind : {"datasheet", "measured", "fitted"}) {
-    for (const roofline::UsedFactor& f : factors) {
-      if (f.source == kind) {
-        kinds.emplace_back(kind);
-        break;
-      }
-    }
+    const bool used = std::any_of(factors.begin(), factors.end(),
+                                  [&](const auto& factor) { return factor.source == kind; });
+    if (used) kinds.emplace_back(kind);
   }
   return kinds;
 }
@@ -124,7 +121,7 @@ ordered_json operator_json(const BreakdownRow& r) {
           {"bound", roofline::name(r.time.bound)}};
 }
 
-/// Of one device and, where there are several, of the link between them.
+/// The factors of a device and, if there are several devices, of the link between them.
 std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator) {
   std::vector<roofline::UsedFactor> factors = estimator.one_device().rates().factors;
   if (estimator.is_placed()) {
@@ -219,16 +216,6 @@ ordered_json devices_json(const PlacedPrefill& placed) {
   return list;
 }
 
-std::string devices_text(const ordered_json& devices) {
-  return table_text({{"device", "device"},
-                     {"tokens", "tokens"},
-                     {"compute", "compute_s", in_seconds},
-                     {"waiting", "waiting_s", in_seconds},
-                     {"transfer", "transfer_s", in_seconds},
-                     {"finish", "finish_s", in_seconds}},
-                    devices);
-}
-
 /// One device's operators; where several read the prompt, those of its helper passes and of a
 /// decode step.
 std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const DesignPoint& p) {
@@ -284,19 +271,6 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
          fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
 }
 
-std::string breakdown_text(const ordered_json& operators) {
-  std::vector<Column> columns{{"pass", "pass"},
-                              {"phase", "phase"},
-                              {"label", "label"},
-                              {"operator", "operator"},
-                              {"count", "count"}};
-  columns.push_back({"GFLOP", "flops", in("{:.3f}", 1e-9)});
-  columns.push_back({"MB", "bytes", in("{:.3f}", 1e-6)});
-  columns.push_back({"ms", "seconds", in("{:.4f}", 1e3)});
-  columns.push_back({"bound", "bound"});
-  return table_text(columns, operators);
-}
-
 void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
                     const Estimator& estimator) {
   using roofline::Mode;
@@ -329,6 +303,22 @@ PlacedEstimator make_estimator(const Options& o, const Configuration& c) {
   return PlacedEstimator(c, link);
 }
 
+const std::vector<Column> device_columns{{"device", "device"},
+                                         {"tokens", "tokens"},
+                                         {"compute", "compute_s", in_seconds},
+                                         {"waiting", "waiting_s", in_seconds},
+                                         {"transfer", "transfer_s", in_seconds},
+                                         {"finish", "finish_s", in_seconds}};
+const std::vector<Column> operator_columns{{"pass", "pass"},
+                                           {"phase", "phase"},
+                                           {"label", "label"},
+                                           {"operator", "operator"},
+                                           {"count", "count"},
+                                           {"GFLOP", "flops", in("{:.3f}", 1e-9)},
+                                           {"MB", "bytes", in("{:.3f}", 1e-6)},
+                                           {"ms", "seconds", in("{:.4f}", 1e3)},
+                                           {"bound", "bound"}};
+
 void run(const Options& o, const Globals& globals) {
   const Configuration c = parse_configuration(o.request, globals.catalog());
   const DesignPoint p = parse_sizes(o.request, c.architecture);
@@ -359,8 +349,8 @@ void run(const Options& o, const Globals& globals) {
     return;
   }
   print_text(estimate_text(c, p, e, used_factors(estimator), bars));
-  if (!devices.is_null()) print_text("\n" + devices_text(devices));
-  if (o.breakdown) print_text("\n" + breakdown_text(breakdown));
+  if (!devices.is_null()) print_text("\n" + table_text(device_columns, devices));
+  if (o.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
 }
 
 }  // namespace

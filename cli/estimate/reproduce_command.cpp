@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "cli/frame/result.h"
-#include "measure/validation.h"
 #include "model/base/error.h"
 #include "reports/plot/validation_plots.h"
 #include "reports/reproduce/reproduce.h"
@@ -14,13 +12,11 @@
 namespace kvcast::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using reports::PaperSummary;
 using reports::PublishedGap;
 using reports::PublishedTable;
 using reports::ReproducedRow;
-using reports::ReproductionSummary;
-using reports::TableKind;
+using reports::ReproducedTable;
 
 struct Options {
   std::vector<std::string> tables;
@@ -30,28 +26,11 @@ struct Options {
   bool errata = false;
 };
 
-struct Result {
-  const PublishedTable* table;
-  std::vector<ReproducedRow> rows;
-  ReproductionSummary summary;
-};
-
 const char* verdict(const ReproducedRow& row) {
   if (row.fitted) return "fitted";
   if (!row.exact) return "measured";
   if (row.corrected) return "erratum";
   return row.agrees ? "exact" : "DIFFERS";
-}
-
-std::vector<PaperSummary> paper_summaries(const std::vector<Result>& results,
-                                          const std::vector<PublishedGap>& gaps = {}) {
-  std::vector<const PublishedTable*> tables;
-  std::vector<ReproductionSummary> summaries;
-  for (const Result& result : results) {
-    tables.push_back(result.table);
-    summaries.push_back(result.summary);
-  }
-  return reports::summarize_papers(tables, summaries, gaps);
 }
 
 ordered_json row_json(const PublishedTable& table, const ReproducedRow& r) {
@@ -60,17 +39,16 @@ ordered_json row_json(const PublishedTable& table, const ReproducedRow& r) {
           {"verdict", verdict(r)},    {"erratum", r.erratum}, {"file", r.file}};
 }
 
-/// Of all tables.
-ordered_json rows_json(const std::vector<Result>& results) {
+ordered_json rows_json(const std::vector<ReproducedTable>& results) {
   ordered_json rows = ordered_json::array();
-  for (const Result& result : results) {
+  for (const ReproducedTable& result : results) {
     for (const ReproducedRow& r : result.rows) rows.push_back(row_json(*result.table, r));
   }
   return rows;
 }
 
-ordered_json summary_json(const Result& result) {
-  const ReproductionSummary& s = result.summary;
+ordered_json summary_json(const ReproducedTable& result) {
+  const reports::ReproductionSummary& s = result.summary;
   return {{"table", s.table},         {"cells", s.cells},
           {"exact", s.exact},         {"exact_agree", s.exact_agree},
           {"corrected", s.corrected}, {"errata", s.errata},
@@ -92,17 +70,17 @@ ordered_json paper_json(const PaperSummary& p) {
           {"errata", p.sums.errata}};
 }
 
-ordered_json result_json(const std::vector<Result>& results,
+ordered_json result_json(const std::vector<ReproducedTable>& results,
                          const std::vector<PublishedGap>& gaps) {
   return {{"rows", rows_json(results)},
           {"summary", rows_of(results, summary_json)},
-          {"papers", rows_of(paper_summaries(results), paper_json)},
+          {"papers", rows_of(reports::summarize_papers(results, {}), paper_json)},
           {"left_out", rows_of(gaps, [](const PublishedGap& gap) -> ordered_json {
              return {{"file", gap.file}, {"claim", gap.claim}, {"reason", gap.reason}};
            })}};
 }
 
-std::string rows_text(const Result& result) {
+std::string rows_text(const ReproducedTable& result) {
   const ordered_json rows =
       rows_of(result.rows, [&](const ReproducedRow& r) { return row_json(*result.table, r); });
   const std::string table = table_text({{"cell", "cell"},
@@ -115,14 +93,14 @@ std::string rows_text(const Result& result) {
   return result.table->title + "\n" + table + "\n";
 }
 
-/// Of errors: none where nothing was measured.
+/// Without mean and worst error where nothing was measured.
 ordered_json shown_errors(ordered_json summary, std::size_t measured) {
   if (measured == 0) summary["mape"] = summary["worst"] = nullptr;
   return summary;
 }
 
-std::string summary_text(const std::vector<Result>& results) {
-  const ordered_json rows = rows_of(results, [](const Result& result) {
+std::string summary_text(const std::vector<ReproducedTable>& results) {
+  const ordered_json rows = rows_of(results, [](const ReproducedTable& result) {
     return shown_errors(summary_json(result), result.summary.measured());
   });
   return table_text({{"table", "table"},
@@ -137,12 +115,14 @@ std::string summary_text(const std::vector<Result>& results) {
                     rows);
 }
 
-std::string papers_text(const std::vector<Result>& results, const std::vector<PublishedGap>& gaps) {
-  const ordered_json rows = rows_of(paper_summaries(results, gaps), [](const PaperSummary& p) {
-    ordered_json row = shown_errors(paper_json(p), p.sums.measured());
-    row["left_out"] = p.gaps;
-    return row;
-  });
+std::string papers_text(const std::vector<ReproducedTable>& results,
+                        const std::vector<PublishedGap>& gaps) {
+  const ordered_json rows =
+      rows_of(reports::summarize_papers(results, gaps), [](const PaperSummary& p) {
+        ordered_json row = shown_errors(paper_json(p), p.sums.measured());
+        row["left_out"] = p.gaps;
+        return row;
+      });
   return table_text({{"paper", "title"},
                      {"tables", "tables"},
                      {"exact", "exact"},
@@ -158,36 +138,31 @@ std::string papers_text(const std::vector<Result>& results, const std::vector<Pu
 }
 
 /// One line for each way in which cells are wrong in print.
-std::string errata_text(const std::vector<Result>& results) {
-  struct Misprint {
-    std::string erratum;
-    const ReproducedRow* first;
-    std::size_t cells;
-  };
-  std::vector<Misprint> misprints;
-  for (const Result& result : results) {
+std::string errata_text(const std::vector<ReproducedTable>& results) {
+  std::vector<std::pair<const ReproducedRow*, std::size_t>> misprints;  // the first cell, how many
+  for (const ReproducedTable& result : results) {
     for (const ReproducedRow& r : result.rows) {
       if (r.erratum.empty()) continue;
       const auto known = std::find_if(misprints.begin(), misprints.end(),
-                                      [&](const Misprint& m) { return m.erratum == r.erratum; });
+                                      [&](const auto& m) { return m.first->erratum == r.erratum; });
       if (known == misprints.end()) {
-        misprints.push_back({r.erratum, &r, 1});
+        misprints.emplace_back(&r, 1);
       } else {
-        ++known->cells;
+        ++known->second;
       }
     }
   }
   Table table({"cells", "published", "ours", "the first cell, and what is wrong with it"});
-  for (const Misprint& m : misprints) {
-    table.add({std::to_string(m.cells), m.first->published, fmt::format("{:.6g}", m.first->ours),
-               m.first->cell + "; " + m.erratum});
+  for (const auto& [first, cells] : misprints) {
+    table.add({std::to_string(cells), first->published, fmt::format("{:.6g}", first->ours),
+               first->cell + "; " + first->erratum});
   }
   return table.text();
 }
 
 /// A table of TTFTs over its prompt lengths; anything else, and several tables, published numbers
 /// and ours, and the errors of what was measured beside it.
-void write_plots(const std::string& path, const std::vector<Result>& results) {
+void write_plots(const std::string& path, const std::vector<ReproducedTable>& results) {
   const bool ttfts =
       results.size() == 1 && std::any_of(results[0].rows.begin(), results[0].rows.end(),
                                          [](const ReproducedRow& r) { return r.prompt_len > 0; });
@@ -195,14 +170,12 @@ void write_plots(const std::string& path, const std::vector<Result>& results) {
     reports::write_plot(reports::reproduced_ttft_plot(*results[0].table, results[0].rows), path);
     return;
   }
-  const std::vector<PaperSummary> papers = paper_summaries(results);
+  const std::vector<PaperSummary> papers = reports::summarize_papers(results, {});
   const std::string title = results.size() == 1  ? results[0].table->title
                             : papers.size() == 1 ? papers[0].title
                                                  : fmt::format("{} papers", papers.size());
-  std::vector<reports::ReproducedTable> tables;
-  for (const Result& result : results) tables.push_back({result.table, result.rows});
-  reports::write_plot(reports::published_scatter_plot(title, tables), path);
-  const reports::Plot errors = reports::published_error_plot(title, tables);
+  reports::write_plot(reports::published_scatter_plot(title, results), path);
+  const reports::Plot errors = reports::published_error_plot(title, results);
   if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
 }
 
@@ -212,13 +185,11 @@ void run(const Options& o, const Globals& globals) {
   }
   o.output.check({{"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
-  std::vector<Result> results;
+  std::vector<ReproducedTable> results;
   const std::vector<PublishedTable> all = reports::published_tables(catalog);
   const std::vector<PublishedGap> gaps = reports::Published(catalog).gaps();
   for (const PublishedTable* table : reports::select_tables(all, o.tables)) {
-    std::vector<ReproducedRow> rows = table->rows(catalog);
-    const ReproductionSummary summary = reports::summarize(*table, rows);
-    results.push_back({table, std::move(rows), summary});
+    results.push_back(reports::reproduced(*table, catalog));
   }
   if (!o.plot.empty()) write_plots(o.plot, results);
   if (!o.output.csv.empty()) {
@@ -240,7 +211,7 @@ void run(const Options& o, const Globals& globals) {
   const bool whole = results.size() == all.size();
   std::string text;
   if (!o.summary && !whole) {
-    for (const Result& result : results) text += rows_text(result);
+    for (const ReproducedTable& result : results) text += rows_text(result);
   }
   text += summary_text(results);
   if (whole) text += "\n" + papers_text(results, gaps);

@@ -1,7 +1,6 @@
 #include "reports/page/html_results.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -9,6 +8,7 @@
 
 #include "reports/page/html_table.h"
 #include "reports/page/html_text.h"
+#include "reports/reproduce/reproduce.h"
 
 namespace kvcast::reports {
 namespace {
@@ -102,19 +102,8 @@ void collect_lists(const ordered_json& object, const std::string& prefix, int le
   }
 }
 
-std::string cell_of(const CsvTable& table, std::size_t row, const std::string& column) {
-  return table[row].text(column);
-}
-
-struct Tally {
-  std::size_t cells = 0, exact = 0, corrected = 0, differ = 0, measured = 0, fitted = 0, errata = 0;
-  double sum = 0, worst = 0;
-};
-
-/// Of rows of `reproduce`: a line for each table, then the errata with their reasons.
-std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
-  std::vector<std::string> order;
-  std::map<std::string, Tally> tallies;
+/// A summary of the rows that `reproduce` wrote: a line for each table, then the errata.
+std::string reproduced_summary(const CsvTable& csv, const HtmlPlace& place) {
   HtmlTable errata{place.id + "-errata",
                    "Errata: printed numbers known to be wrong, and why",
                    {"table", "cell", "published", "ours", "verdict", "erratum"},
@@ -123,53 +112,64 @@ std::string reproduced_summary(const CsvTable& table, const HtmlPlace& place) {
                   "Cells that differ from the print",
                   {"table", "cell", "published", "ours"},
                   {}};
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const std::string name = cell_of(table, i, "table");
-    if (!tallies.contains(name)) order.push_back(name);
-    Tally& t = tallies[name];
-    ++t.cells;
-    const std::string verdict = cell_of(table, i, "verdict");
-    if (verdict == "measured") {
-      const std::string text = cell_of(table, i, "relative_error");
-      const double error = std::abs(number_of(text).value_or(0));
-      ++t.measured;
-      t.sum += error;
-      t.worst = std::max(t.worst, error);
-    } else if (verdict == "fitted") {
-      ++t.fitted;
-    } else if (verdict == "exact") {
-      ++t.exact;
-    } else if (verdict == "erratum") {
-      ++t.corrected;
-    } else {
-      ++t.differ;
-      wrong.rows.push_back({name, cell_of(table, i, "cell"), cell_of(table, i, "published"),
-                            cell_of(table, i, "ours")});
-    }
-    const std::string erratum = cell_of(table, i, "erratum");
-    if (erratum.empty()) continue;
-    ++t.errata;
-    errata.rows.push_back({name, cell_of(table, i, "cell"), cell_of(table, i, "published"),
-                           cell_of(table, i, "ours"), verdict, erratum});
+  std::vector<PublishedTable> tables;
+  std::map<std::string, std::vector<ReproducedRow>> rows;
+  for (const CsvRow& row : csv.rows()) {
+    const auto cells = [&](const HtmlTable& table) {
+      std::vector<std::string> texts;
+      for (const std::string& column : table.columns) texts.push_back(row.text(column));
+      return texts;
+    };
+    ReproducedRow r;
+    const std::string& verdict = row.text("verdict");
+    r.fitted = verdict == "fitted";
+    r.exact = !r.fitted && verdict != "measured";
+    r.corrected = verdict == "erratum";
+    r.agrees = r.corrected || verdict == "exact";
+    r.relative_error = number_of(row.text("relative_error")).value_or(0);
+    r.erratum = row.text("erratum");
+    if (r.exact && !r.agrees) wrong.rows.push_back(cells(wrong));
+    if (!r.erratum.empty()) errata.rows.push_back(cells(errata));
+    std::vector<ReproducedRow>& of_table = rows[row.text("table")];
+    if (of_table.empty()) tables.emplace_back().name = row.text("table");
+    of_table.push_back(std::move(r));
   }
   HtmlTable summary{place.id + "-summary",
                     "Published tables: exact cells and measured ones",
                     {"table", "cells", "exact", "corrected", "differ", "fitted", "measured",
                      "mean error %", "worst error %", "errata"},
                     {}};
-  for (const std::string& name : order) {
-    const Tally& t = tallies[name];
-    const bool measured = t.measured > 0;
-    summary.rows.push_back(
-        {name, std::to_string(t.cells), std::to_string(t.exact), std::to_string(t.corrected),
-         std::to_string(t.differ), std::to_string(t.fitted), std::to_string(t.measured),
-         measured ? fmt::format("{:.1f}", 100 * t.sum / static_cast<double>(t.measured)) : "",
-         measured ? fmt::format("{:.1f}", 100 * t.worst) : "", std::to_string(t.errata)});
+  for (const PublishedTable& table : tables) {
+    const ReproductionSummary s = summarize(table, rows[table.name]);
+    std::vector<std::string> cells{table.name};
+    for (const std::size_t count :
+         {s.cells, s.exact_agree, s.corrected, s.exact - s.exact_agree, s.fitted, s.measured()}) {
+      cells.push_back(std::to_string(count));
+    }
+    for (const double error : {s.mape, s.worst}) {
+      cells.push_back(s.measured() > 0 ? fmt::format("{:.1f}", 100 * error) : "");
+    }
+    cells.push_back(std::to_string(s.errata));
+    summary.rows.push_back(std::move(cells));
   }
   std::string out = html_table(summary);
   if (!wrong.rows.empty()) out += html_table(wrong);
   if (!errata.rows.empty()) out += html_table(errata);
   return out;
+}
+
+/// The first rows of a file, of these columns.
+HtmlTable csv_table(const CsvTable& csv, std::vector<std::string> columns, std::string id,
+                    std::string caption) {
+  HtmlTable table{std::move(id), std::move(caption), std::move(columns), {}};
+  const std::size_t shown = std::min(csv.size(), most_rows);
+  for (std::size_t i = 0; i < shown; ++i) {
+    std::vector<std::string> cells;
+    for (const std::string& column : table.columns) cells.push_back(csv[i].text(column));
+    table.rows.push_back(std::move(cells));
+  }
+  table.left_out = csv.size() - shown;
+  return table;
 }
 
 }  // namespace
@@ -226,33 +226,27 @@ std::string html_csv_result(const ResultFile& file, const ResultRows& all, const
         place.href + "\">The file has it all</a>.</p>\n";
   }
   if (file.command == "reproduce") out += reproduced_summary(table, place);
-  HtmlTable shown;
-  shown.id = place.id + "-rows";
-  shown.caption = "Rows of " + file.path.generic_string();
-  shown.file = place.href;
-  shown.quantities = file.command != "reproduce";
+  std::vector<std::string> columns;
   std::vector<std::vector<std::string>> same;
   for (const std::string& column : table.columns()) {
     bool constant = table.size() > 1;
     for (std::size_t i = 1; constant && i < table.size(); ++i) {
-      constant = cell_of(table, i, column) == cell_of(table, 0, column);
+      constant = table[i].text(column) == table[0].text(column);
     }
     if (!constant) {
-      shown.columns.push_back(column);
-    } else if (const std::string text = cell_of(table, 0, column); !text.empty()) {
+      columns.push_back(column);
+    } else if (const std::string& text = table[0].text(column); !text.empty()) {
       same.push_back({shown_name(column), shown_quantity(column, text)});
     }
   }
   if (!same.empty()) out += "<h3>The same in every row</h3>\n" + html_values(same);
-  const std::size_t rows = std::min(table.size(), most_rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    std::vector<std::string> cells;
-    for (const std::string& column : shown.columns) cells.push_back(cell_of(table, i, column));
-    shown.rows.push_back(std::move(cells));
-  }
-  shown.left_out = table.size() - rows;
   if (table.size() == 0) return out + "<p class=\"note\">The file has no rows.</p>\n";
-  return shown.columns.empty() ? out : out + html_table(shown);
+  if (columns.empty()) return out;
+  HtmlTable shown = csv_table(table, std::move(columns), place.id + "-rows",
+                              "Rows of " + file.path.generic_string());
+  shown.file = place.href;
+  shown.quantities = file.command != "reproduce";
+  return out + html_table(shown);
 }
 
 std::string html_picture(const std::filesystem::path& picture, const std::string& title,
@@ -263,15 +257,8 @@ std::string html_picture(const std::filesystem::path& picture, const std::string
                     "\">\n<figcaption>" + html_escape(title) + " · <a href=\"" + place.href +
                     "\">picture</a></figcaption>\n</figure>\n";
   if (csv == nullptr || csv->size() == 0) return out;
-  HtmlTable points{place.id + "-points", "Points of the plot", csv->columns(), {}};
+  HtmlTable points = csv_table(*csv, csv->columns(), place.id + "-points", "Points of the plot");
   points.quantities = true;
-  const std::size_t rows = std::min(csv->size(), most_rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    std::vector<std::string> cells;
-    for (const std::string& column : csv->columns()) cells.push_back(cell_of(*csv, i, column));
-    points.rows.push_back(std::move(cells));
-  }
-  points.left_out = csv->size() - rows;
   return out + "<details><summary>Points of this plot as a table</summary>\n" + html_table(points) +
          "</details>\n";
 }

@@ -10,21 +10,21 @@ namespace kvcast::reports {
 /// Where a result stands on the page.
 struct HtmlPlace {
   std::string id;    ///< unique on the page
-  std::string href;  ///< of its file
+  std::string href;  ///< the address of its file
 };
 
 /// What was asked, the answer with each number's key, and its lists as tables.
 std::string html_json_result(const ResultFile& file, const HtmlPlace& place);
 
-/// The columns that say the same in every row, then the others as a table of at most 200 rows. Of
-/// `reproduce`, a summary and the errata first.
+/// The columns that are the same in every row, then the others as a table of at most 200 rows.
+/// Rows of `reproduce` begin with a summary and the errata.
 std::string html_csv_result(const ResultFile& file, const ResultRows& all, const HtmlPlace& place);
 
 /// The picture with its title, and its points as a table to unfold. `csv`: null without points.
 std::string html_picture(const std::filesystem::path& picture, const std::string& title,
                          const CsvTable* csv, const HtmlPlace& place);
 
-/// What a JSON key or a CSV column tells of the request and not of the answer.
+/// Whether a JSON key or a CSV column is part of the request, not of the answer.
 bool is_asked(const std::string& name);
 
 /// A scalar as text, a list of scalars joined; other values as "".

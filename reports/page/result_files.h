@@ -24,9 +24,9 @@ enum class ResultKind {
 struct ResultFile {
   std::filesystem::path path;  ///< relative to the folder
   ResultKind kind = ResultKind::Other;
-  std::string command;            ///< "estimate", "sweep": what printed it, as far as its keys say
-  std::string reason = {};        ///< of Unreadable
-  nlohmann::ordered_json json{};  ///< of Json
+  std::string command;            ///< what printed it, as its keys show: "estimate", "sweep"
+  std::string reason = {};        ///< why it is Unreadable
+  nlohmann::ordered_json json{};  ///< the document, if Json
   std::uintmax_t bytes = 0;
 };
 

@@ -17,7 +17,7 @@ namespace {
 using simulate::Interval;
 using simulate::IntervalKind;
 
-constexpr int num_label_colors = 6;  // of the palette; its last is for waiting
+constexpr int num_label_colors = 6;  // the palette's last one is for waiting
 
 /// A kind of span and where it lies in its row, which is 1 high.
 struct Kind {

@@ -8,11 +8,10 @@
 
 namespace kvcast::reports {
 
-/// A row for each device, the first on top: above what it computes and when it waits, below its
-/// messages under way and, of background flows, those that it sends. `result` was recorded. Spans
-/// of one kind in one row that a picture cannot hold apart are joined, in its CSV too; the trace
-/// has them all.
-/// Throws Error when nothing took any time.
+/// A row for each device, the first on top: its computations and waits above, its messages and the
+/// background flows that it sends below. `result` must be a recorded run. Spans of one kind that
+/// are too near each other for a picture are joined, in the CSV too; the trace has them all. Throws
+/// Error when nothing took any time.
 Plot gantt_plot(const simulate::Simulation& simulation, const simulate::RunResult& result,
                 std::string title);
 

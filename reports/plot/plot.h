@@ -17,11 +17,11 @@ enum class Scale {
 
 struct Axis {
   std::string label = {};   ///< with its unit: "KV cache (GB)"
-  std::string column = {};  ///< of the CSV, in the base unit: "kv_cache_bytes"; empty: x or y
+  std::string column = {};  ///< in the CSV, base unit: "kv_cache_bytes"; empty: x or y
   Scale scale = Scale::Linear;
   double unit = 1;  ///< what 1 on the axis is in the points' base unit: 1e9 draws bytes as GB
   double from = no_value;  ///< where the axis begins; smaller points are left out of the picture
-  std::vector<std::string> names = {};  ///< of 0, 1, 2, ... on a linear axis, instead of numbers
+  std::vector<std::string> names = {};  ///< shown at 0, 1, 2, ... instead of numbers
 };
 
 enum class Style {
@@ -38,7 +38,7 @@ struct Point {
   double x = no_value;
   double y = no_value;
   std::string name = {};    ///< what the point is, for the CSV; not drawn
-  double x_end = no_value;  ///< of Spans
+  double x_end = no_value;  ///< where a span ends
 };
 
 /// Drawn in order, later ones on top. Points that a logarithmic axis cannot show are left out of
@@ -48,7 +48,7 @@ struct Series {
   std::vector<Point> points = {};
   Style style = Style::Line;
   int color = -1;       ///< index into a palette for the colour-blind; -1: the series' own place
-  double height = 0.8;  ///< of Spans, on the y axis
+  double height = 0.8;  ///< of a span, on the y axis
 };
 
 /// A level across the whole plot, such as a capacity; one entry of the key.

@@ -62,7 +62,7 @@ std::string tick_label(const std::string& name) {
   return literal(label);
 }
 
-/// Of the names that fit, each at its place: "('device0' 0, 'device1' 1)".
+/// As many names as fit, each at its place: "('device0' 0, 'device1' 1)".
 std::string named_ticks(const std::vector<std::string>& names) {
   constexpr std::size_t most = 32;
   const std::size_t stride = (names.size() + most - 1) / most;

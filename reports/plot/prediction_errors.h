@@ -18,7 +18,7 @@ enum class ErrorMeasure {
   R2,  ///< the share of the variance that is predicted; none where nothing varies
 };
 
-/// Of keys and of values over base layers, or over positions.
+/// Errors of keys and of values over the base model's layers, or over positions.
 Plot prediction_layer_plot(const KvpFitReport& report, ErrorMeasure measure);
 Plot prediction_position_plot(const KvpFitReport& report, ErrorMeasure measure);
 

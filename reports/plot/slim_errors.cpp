@@ -12,7 +12,7 @@
 namespace kvcast::reports {
 namespace {
 
-/// Of fp64 weights nothing is rounded but by fp32 arithmetic.
+/// The type that the errors are shown for: fp64 weights are computed with in fp32.
 DType storage_of(DType dtype) { return dtype == DType::FP64 ? DType::FP32 : dtype; }
 
 }  // namespace

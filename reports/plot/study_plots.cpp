@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "model/base/quantity.h"
+
 namespace kvcast::reports {
 namespace {
 
@@ -30,15 +32,9 @@ Prefix prefix_of(double v) {
   return prefixes.back();
 }
 
-/// "312 TFLOP/s", three digits
-std::string with_prefix(double v, std::string_view unit) {
-  const Prefix p = prefix_of(v);
-  return fmt::format("{:.3g} {}{}", v / p.factor, p.letter, unit);
-}
-
 /// Operators with this share of their pass's time get a label.
 constexpr double noticeable_share = 0.03;
-constexpr std::size_t most_labels = 5;  // of one pass
+constexpr std::size_t most_labels = 5;  // for each pass
 /// Operators this near to each other share one label; a ratio, about a mark's width.
 constexpr double near = 1.15;
 /// Operators slower than this share of the fastest rate, mere latency, would squeeze the others.
@@ -47,7 +43,7 @@ constexpr int roof_color = 6;  // grey
 
 /// Where an operator lies in the plot.
 struct Mark {
-  std::string part;  ///< of the model: "encoder", ...; empty in the layers of a decoder-only one
+  std::string part;  ///< "encoder", ...; empty in the layers of a decoder-only model
   std::string label;
   double intensity = 0;
   double flops_per_second = 0;
@@ -189,8 +185,9 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> r
                   Scale::Log10, prefix.factor}};
   for (std::size_t i = 0; i < roofs.size(); ++i) {
     plot.series.push_back(
-        {fmt::format("{}: {}, {}", roofs[i].label, with_prefix(roofs[i].compute.value, "FLOP/s"),
-                     with_prefix(roofs[i].memory.value, "B/s")),
+        {fmt::format("{}: {}, {}", roofs[i].label,
+                     format_quantity(roofs[i].compute.value, Dimension::FlopsPerSecond),
+                     format_quantity(roofs[i].memory.value, Dimension::BytesPerSecond)),
          roof_line(roofs[i], low, high), i == 0 ? Style::Line : Style::Dashed, roof_color});
   }
   std::size_t num_operators = 0;
@@ -212,7 +209,7 @@ Plot roofline_plot(std::span<const Roofs> roofs, std::span<const BreakdownRow> r
     plot.y.from = from;
     plot.note =
         fmt::format("Left out of the picture, not of the CSV: {} of {} operators, slower than {}.",
-                    num_slow, num_operators, with_prefix(from, "FLOP/s"));
+                    num_slow, num_operators, format_quantity(from, Dimension::FlopsPerSecond));
   }
   return plot;
 }
@@ -237,8 +234,9 @@ Plot memory_plot(std::span<const MemoryPoint> points, std::string title, const s
     plot.series[1].points.push_back({x, p.kv_cache_bytes, {}});
     plot.series[2].points.push_back({x, p.activation_bytes, {}});
   }
-  plot.levels = {{fmt::format("capacity of {}: {}", device, with_prefix(capacity_bytes, "B")),
-                  capacity_bytes}};
+  plot.levels = {
+      {fmt::format("capacity of {}: {}", device, format_quantity(capacity_bytes, Dimension::Bytes)),
+       capacity_bytes}};
   return plot;
 }
 

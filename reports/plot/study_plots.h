@@ -14,7 +14,7 @@
 namespace kvcast::reports {
 
 struct TtftPoint {
-  std::string label = {};  ///< of the configuration: "llama-7b, a100-80gb, slim"
+  std::string label = {};  ///< names the configuration: "llama-7b, a100-80gb, slim"
   std::uint64_t prompt_len = 0;
   double ttft_s = 0;
   bool measured = false;
@@ -59,7 +59,7 @@ struct Comparison {
   double reference = 0;
   double ours = 0;
   double relative_error = 0;
-  std::string name = {};  ///< of the point
+  std::string name = {};  ///< names the point in the CSV
 };
 
 /// Ours over the reference, both logarithmic, and the line where they are equal.

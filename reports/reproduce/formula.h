@@ -31,7 +31,7 @@ struct FormulaList {
 
 /// What the names in a formula mean.
 struct FormulaNames {
-  /// None: unknown.
+  /// Nothing for an unknown name.
   std::function<std::optional<FormulaValue>(const std::string& name)> variable;
   FormulaList list = {};
   /// Quantities, name(argument, ...), with decimals, words in quotes, and quotients that are

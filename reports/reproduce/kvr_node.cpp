@@ -40,12 +40,11 @@ search::ChainLink KvrNode::link(double gb_per_s) const {
 }
 
 const simulate::LayerTimes& KvrNode::layer_times(const KvrSetting& setting) {
-  const auto found = times_.find(setting.model);
-  if (found != times_.end()) return found->second;
-  const roofline::Rates rates =
-      roofline::make_rates(hardware_, lowering_, roofline::Mode::Calibrated);
-  const Architecture a = load_described(catalog_, setting.model);
-  return times_.emplace(setting.model, simulate::LayerTimes(a, {}, lowering_, rates)).first->second;
+  return remembered(times_, setting.model, [&] {
+    const roofline::Rates rates =
+        roofline::make_rates(hardware_, lowering_, roofline::Mode::Calibrated);
+    return simulate::LayerTimes(load_described(catalog_, setting.model), {}, lowering_, rates);
+  });
 }
 
 }  // namespace kvcast::reports

@@ -28,7 +28,7 @@ class KvrNode {
  public:
   explicit KvrNode(const Catalog& catalog);
 
-  /// Of TSP's even partition or of the searched one (KVR-S). Throws Error as load_model does.
+  /// The TTFT of TSP with an even partition, or of KVR-S. Throws Error as load_model does.
   double ttft_s(const KvrSetting& setting, bool tsp);
   search::PartitionFound searched(const KvrSetting& setting);
 

@@ -16,37 +16,33 @@ namespace {
 
 using roofline::DesignPoint;
 
-std::string after(const std::string& word, std::string_view prefix) {
-  return word.starts_with(prefix) ? word.substr(prefix.size()) : "";
-}
-
-/// "DEVICE eager fp32": how something runs. `eager` is of all kernels, `attention=` of one;
-/// FP is the type of weights, activations and cache, or one of them: `cache=fp8`; `logits=all`.
+/// "DEVICE eager dtype=fp32": how something runs. `eager` is of all kernels, `attention=` of one;
+/// `dtype=` is the type of weights, activations and cache, or one of them: `cache=fp8`;
+/// `logits=all`.
 struct Setting {
   std::string device;  ///< empty: none is needed
   Lowering lowering;
   Logits logits = Logits::Last;
+  bool chunked = false;  ///< the prompt's first part is in the cache already
 
   explicit Setting(const std::string& text) {
+    Lowering& l = lowering;
     for (const std::string& word : words_of(text)) {
-      if (word == "eager") {
-        lowering.attention = lowering.elementwise = Kernels::Eager;
-      } else if (word == "logits=all") {
-        logits = Logits::All;
-      } else if (const std::string kernels = after(word, "attention="); !kernels.empty()) {
-        lowering.attention = parse_kernels(kernels);
-      } else if (const std::string weights = after(word, "weights="); !weights.empty()) {
-        lowering.weights = parse_dtype(weights);
-      } else if (const std::string activations = after(word, "activations=");
-                 !activations.empty()) {
-        lowering.activations = parse_dtype(activations);
-      } else if (const std::string cache = after(word, "cache="); !cache.empty()) {
-        lowering.cache = parse_dtype(cache);
-      } else if (const std::string all = after(word, "dtype="); !all.empty()) {
-        lowering.weights = lowering.activations = lowering.cache = parse_dtype(all);
-      } else {
+      const std::size_t equals = std::min(word.find('='), word.size());
+      const std::string key = word.substr(0, equals);
+      const std::string value = word.substr(std::min(equals + 1, word.size()));
+      const bool all = key == "dtype";
+      if (key == "chunked") {
+        chunked = true;
+      } else if (value.empty() && key != "eager") {
         device = word;
       }
+      if (key == "eager") l.attention = l.elementwise = Kernels::Eager;
+      if (key == "attention") l.attention = parse_kernels(value);
+      if (key == "logits") logits = parse_logits(value);
+      if (all || key == "weights") l.weights = parse_dtype(value);
+      if (all || key == "activations") l.activations = parse_dtype(value);
+      if (all || key == "cache") l.cache = parse_dtype(value);
     }
   }
 };
@@ -61,47 +57,42 @@ class Models {
   explicit Models(const Catalog& catalog) : catalog_(catalog) {}
 
   const Architecture& load(const std::string& description) {
-    auto found = architectures_.find(description);
-    if (found == architectures_.end()) {
-      found = architectures_.emplace(description, load_described(catalog_, description)).first;
-    }
-    return found->second;
+    return remembered(architectures_, description,
+                      [&] { return load_described(catalog_, description); });
   }
 
   const Recording& recorded(const std::string& setting, const std::string& model,
                             const std::string& method) {
-    const auto key = std::make_tuple(setting, model, method);
-    auto found = recordings_.find(key);
-    if (found == recordings_.end()) {
+    return remembered(recordings_, {setting, model, method}, [&] {
       const Setting s(setting);
-      found = recordings_
-                  .emplace(key, record(load(model), methods_of(method), s.lowering,
-                                       {.logits = s.logits, .find_model = finder()}))
-                  .first;
-    }
-    return found->second;
+      return record(load(model), methods_of(method), s.lowering,
+                    {.logits = s.logits, .chunked = s.chunked, .find_model = finder()});
+    });
   }
 
   const roofline::Estimate& estimate(const std::string& setting, const std::string& model,
-                                     const std::string& method, const DesignPoint& point) {
-    const auto key =
-        std::make_tuple(setting, model, method, point.batch, point.prompt_len, point.output_len);
-    const auto found = estimates_.find(key);
-    if (found != estimates_.end()) return found->second;
-    const Setting s(setting);
-    roofline::Configuration c;
-    c.architecture = load(model);
-    c.methods = methods_of(method);
-    c.lowering = s.lowering;
-    c.logits = s.logits;
-    c.hardware = roofline::load_hardware(catalog_, s.device);
-    c.find_model = finder();
-    return estimates_.emplace(key, roofline::Estimator(c).at(point)).first->second;
+                                     const std::string& method, const DesignPoint& p) {
+    const Estimates::key_type key{setting, model, method, p.batch, p.prompt_len, p.output_len};
+    return remembered(estimates_, key, [&] {
+      const Setting s(setting);
+      roofline::Configuration c;
+      c.architecture = load(model);
+      c.methods = methods_of(method);
+      c.lowering = s.lowering;
+      c.logits = s.logits;
+      c.hardware = roofline::load_hardware(catalog_, s.device);
+      c.find_model = finder();
+      return roofline::Estimator(c).at(p);
+    });
   }
 
   const Catalog& catalog() const { return catalog_; }
 
  private:
+  using Estimates = std::map<std::tuple<std::string, std::string, std::string, std::uint64_t,
+                                        std::uint64_t, std::uint64_t>,
+                             roofline::Estimate>;
+
   FindModel finder() {
     return [this](const std::string& name) { return load_model(catalog_, name); };
   }
@@ -109,10 +100,7 @@ class Models {
   const Catalog& catalog_;
   std::map<std::string, Architecture> architectures_;
   std::map<std::tuple<std::string, std::string, std::string>, Recording> recordings_;
-  std::map<std::tuple<std::string, std::string, std::string, std::uint64_t, std::uint64_t,
-                      std::uint64_t>,
-           roofline::Estimate>
-      estimates_;
+  Estimates estimates_;
 };
 
 using Property = std::uint64_t (*)(const Architecture&);
@@ -262,7 +250,7 @@ Architecture load_described(const Catalog& catalog, const std::string& descripti
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::size_t equals = words[i].find('=');
     if (equals == std::string::npos) {
-      kept = after(words[i], "lp-");
+      kept = words[i].starts_with("lp-") ? words[i].substr(3) : "";
     } else {
       overrides.push_back({words[i].substr(0, equals), words[i].substr(equals + 1)});
     }
@@ -282,9 +270,6 @@ void add_model_quantities(const Catalog& catalog, Quantities& all) {
   add_recorded(models, all);
   add_estimated(models, all);
   add_hardware(models, all);
-  all["min"] = [](const QuantityArguments& a) {
-    return a.number(0) < a.number(1) ? a.at(0) : a.at(1);
-  };
   all["ceil"] = [](const QuantityArguments& a) {
     return Count(static_cast<std::uint64_t>(std::ceil(a.number(0))));
   };

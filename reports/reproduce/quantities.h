@@ -39,6 +39,14 @@ class QuantityArguments {
 using Quantity = std::function<FormulaValue(const QuantityArguments&)>;
 using Quantities = std::map<std::string, Quantity>;
 
+/// The value of a key; the first time, what `make` returns.
+template <typename Map, typename Make>
+auto& remembered(Map& map, const typename Map::key_type& key, Make make) {
+  auto found = map.find(key);
+  if (found == map.end()) found = map.emplace(key, make()).first;
+  return found->second;
+}
+
 /// All quantities; they keep what they have loaded and recorded. `catalog` must outlive them.
 Quantities make_quantities(const Catalog& catalog);
 

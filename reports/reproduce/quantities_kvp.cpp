@@ -19,12 +19,11 @@ void add_kvp_quantities(const Catalog& catalog, Quantities& all) {
   };
   const auto pairs = std::make_shared<std::map<std::pair<std::string, std::string>, Pair>>();
   const auto pair = [&catalog, pairs](const QuantityArguments& a) -> const Pair& {
-    const auto key = std::make_pair(a.word(0), a.word(1));
-    const auto found = pairs->find(key);
-    if (found != pairs->end()) return found->second;
-    Pair p{load_described(catalog, a.word(0)), load_described(catalog, a.word(1)), {}};
-    p.map = code_layer_map(p.base, p.auxiliary);
-    return pairs->emplace(key, std::move(p)).first->second;
+    return remembered(*pairs, {a.word(0), a.word(1)}, [&] {
+      Pair p{load_described(catalog, a.word(0)), load_described(catalog, a.word(1)), {}};
+      p.map = code_layer_map(p.base, p.auxiliary);
+      return p;
+    });
   };
   // (base, auxiliary, base layer)
   all["mapped_layer"] = [pair](const QuantityArguments& a) {

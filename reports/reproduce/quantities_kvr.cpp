@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "model/base/error.h"
-#include "model/graph/work.h"
 #include "model/methods/method.h"
 #include "model/record/rank_recording.h"
 #include "model/record/recording.h"
@@ -15,33 +13,6 @@ namespace kvcast::reports {
 namespace {
 
 constexpr const char* example_model = "llama-7b";
-
-/// Scores of one head that a process computes, from the products that a recorded chunk has: its
-/// tokens times all its keys, masked ones included, as the paper counts.
-class ScoreCounter {
- public:
-  explicit ScoreCounter(const Catalog& catalog) {
-    Lowering lowering;
-    lowering.attention = lowering.elementwise = Kernels::Eager;
-    const Architecture a = load_model(catalog, example_model);
-    recording_ = record(a, {}, lowering, {.chunked = true});
-    const Heads& heads = a.decoder.layers.front().heads;
-    for (const Node& node : recording_.prefill().nodes()) {
-      if (node.layer != 0 || node.label != "scores") continue;
-      const auto products = static_cast<std::int64_t>(2 * heads.head_dim);
-      scores_ =
-          work(recording_.prefill(), node)
-              .flops.scaled(1, products * static_cast<std::int64_t>(heads.num_attention_heads));
-    }
-  }
-  std::uint64_t at(std::uint64_t tokens, std::uint64_t keys) const {
-    return scores_.at(recording_.symbols.resolve({1, tokens, keys}));
-  }
-
- private:
-  Recording recording_;
-  Count scores_;
-};
 
 /// Rows of keys that the ranks of a placement send in a layer, as its recordings have them.
 std::uint64_t rows_sent(const Catalog& catalog, const std::string& method,
@@ -68,12 +39,6 @@ KvrSetting setting_of(const QuantityArguments& a, std::size_t first) {
 }  // namespace
 
 void add_kvr_quantities(const Catalog& catalog, Quantities& all) {
-  const auto counter = std::make_shared<std::unique_ptr<ScoreCounter>>();
-  // (tokens of a process, keys that they see)
-  all["scores"] = [&catalog, counter](const QuantityArguments& a) {
-    if (*counter == nullptr) *counter = std::make_unique<ScoreCounter>(catalog);
-    return Count((*counter)->at(a.whole(0), a.whole(1)));
-  };
   // (method, ranks, tokens of each)
   all["rows_sent"] = [&catalog](const QuantityArguments& a) {
     return Count(rows_sent(catalog, fmt::format("{}:p={}", a.word(0), a.whole(1)),

@@ -10,16 +10,6 @@
 namespace kvcast::reports {
 namespace {
 
-AttentionStep make_step(const std::string& variant, const SlimShape& shape) {
-  const Count n = symbol::kv_len;
-  if (variant == "vanilla") return vanilla_step(shape, n);
-  if (variant == "unoptimized") return unoptimized_step(shape, n);
-  if (variant == "optimized") return optimized_step(shape, n);
-  if (variant == "x_cache") return x_cache_step(shape, n);
-  throw unknown_name("variant of attention", variant,
-                     {"vanilla", "unoptimized", "optimized", "x_cache"});
-}
-
 StepLabels labels_of(const std::string& text) {
   const std::vector<std::string> words = words_of(text);
   return {words.begin(), words.end()};
@@ -66,13 +56,10 @@ void add_slim_quantities(const Catalog& catalog, Quantities& all) {
   const auto steps =
       std::make_shared<std::map<std::pair<std::string, std::string>, AttentionStep>>();
   const auto step = [&catalog, steps](const QuantityArguments& a) -> const AttentionStep& {
-    const auto key = std::make_pair(a.word(0), a.word(1));
-    auto found = steps->find(key);
-    if (found == steps->end()) {
+    return remembered(*steps, {a.word(0), a.word(1)}, [&] {
       const SlimShape shape = slim_shape(load_described(catalog, a.word(1)));
-      found = steps->emplace(key, make_step(a.word(0), shape)).first;
-    }
-    return found->second;
+      return attention_step(a.word(0), shape, symbol::kv_len);
+    });
   };
   all["step_ops"] = [step](const QuantityArguments& a) {
     return step(a).ops(labels_of(a.word(2)));

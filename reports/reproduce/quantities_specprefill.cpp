@@ -148,7 +148,7 @@ struct Ttft {
   double messages = 0;
 };
 
-/// Of both models, each in its own dtype.
+/// Forecasts of both models, each in its own dtype.
 class Pair {
  public:
   Pair(const Catalog& catalog, Group group, const std::string& speculator, const std::string& base,

@@ -122,12 +122,17 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
   return s;
 }
 
-std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
-                                           std::span<const ReproductionSummary> summaries,
+ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog) {
+  ReproducedTable t{&table, table.rows(catalog)};
+  t.summary = summarize(table, t.rows);
+  return t;
+}
+
+std::vector<PaperSummary> summarize_papers(std::span<const ReproducedTable> tables,
                                            std::span<const PublishedGap> gaps) {
   std::vector<PaperSummary> papers;
-  for (std::size_t i = 0; i < tables.size(); ++i) {
-    const std::string& group = tables[i]->group;
+  for (const ReproducedTable& t : tables) {
+    const std::string& group = t.table->group;
     auto paper = std::find_if(papers.begin(), papers.end(),
                               [&](const PaperSummary& p) { return p.group == group; });
     if (paper == papers.end()) {
@@ -135,9 +140,9 @@ std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const
         return !gap.elsewhere && gap.file.starts_with(group + "_");
       });
       paper = papers.insert(papers.end(),
-                            {group, tables[i]->paper, 0, {}, static_cast<std::size_t>(of_paper)});
+                            {group, t.table->paper, 0, {}, static_cast<std::size_t>(of_paper)});
     }
-    const ReproductionSummary& s = summaries[i];
+    const ReproductionSummary& s = t.summary;
     ReproductionSummary& sums = paper->sums;
     const double before = sums.mape * static_cast<double>(sums.measured());
     ++paper->tables;

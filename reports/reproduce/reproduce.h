@@ -33,13 +33,13 @@ struct ReproducedRow {
   /// erratum puts in its place.
   bool agrees = false;
   std::string erratum;           ///< "E11: labels swapped ..."; empty if none
-  std::uint64_t prompt_len = 0;  ///< of a TTFT, for its plot; 0: not one
+  std::uint64_t prompt_len = 0;  ///< if the cell is a TTFT; 0: it is not
   std::string file = {};         ///< where the published number stands: "kvp_prose.csv"
   std::string claim = {};        ///< its `claim_id` in a "..._prose.csv"; empty: none
   bool fitted = false;  ///< measured, and a factor of ours was fitted to it: no check of it
   /// Exact, and it agrees with what the erratum puts in the place of the print, not with the print.
   bool corrected = false;
-  std::size_t line = 0;  ///< of `file`
+  std::size_t line = 0;  ///< in `file`
 };
 
 enum class TableKind {
@@ -75,12 +75,20 @@ struct ReproductionSummary {
   std::size_t errata = 0;       ///< cells with an erratum, the measured ones too
   std::size_t fitted = 0;       ///< measured cells that a factor was fitted to
   double mape = 0;   ///< measured cells but the fitted ones: mean absolute relative error
-  double worst = 0;  ///< of the same: largest absolute relative error
+  double worst = 0;  ///< the same cells: largest absolute relative error
 
   /// Measured cells that check something.
   std::size_t measured() const { return cells - exact - corrected - fitted; }
 };
 ReproductionSummary summarize(const PublishedTable& table, std::span<const ReproducedRow> rows);
+
+/// A table with what was computed of it.
+struct ReproducedTable {
+  const PublishedTable* table;
+  std::vector<ReproducedRow> rows;
+  ReproductionSummary summary = {};
+};
+ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog);
 
 /// What of a file of `data/published/` is compared nowhere, and why: a row of left_out.csv.
 struct PublishedGap {
@@ -95,12 +103,11 @@ struct PaperSummary {
   std::string group;
   std::string title;  ///< "KV Prediction"
   std::size_t tables = 0;
-  ReproductionSummary sums;  ///< of all its cells; `table` is empty
+  ReproductionSummary sums;  ///< over all its cells; `table` is empty
   std::size_t gaps = 0;      ///< what is compared nowhere
 };
 /// In the order of the tables' first appearance.
-std::vector<PaperSummary> summarize_papers(std::span<const PublishedTable* const> tables,
-                                           std::span<const ReproductionSummary> summaries,
+std::vector<PaperSummary> summarize_papers(std::span<const ReproducedTable> tables,
                                            std::span<const PublishedGap> gaps);
 
 /// TTFT over prompt length, ours as a line and the published values as marks. Throws Error when no

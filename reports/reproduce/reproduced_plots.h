@@ -10,15 +10,10 @@
 
 namespace kvcast::reports {
 
-/// A table's rows, for plots of several tables; `title` says of what.
-struct ReproducedTable {
-  const PublishedTable* table;
-  std::span<const ReproducedRow> rows;
-};
-
-/// Ours over the published numbers, both logarithmic and each in its cell's own unit: the line of
-/// equal numbers, exact cells, misprinted ones (those with an erratum), and the measured cells of
-/// each table. What is zero in print or ours is in the CSV alone.
+/// `title` names the tables. Ours over the published numbers, both logarithmic and each in its
+/// cell's own unit: the line of equal numbers, exact cells, misprinted ones (those with an
+/// erratum), and the measured cells of each table. What is zero in print or ours is in the CSV
+/// alone.
 Plot published_scatter_plot(const std::string& title, std::span<const ReproducedTable> tables);
 
 /// Relative error of the measured cells over the published numbers, a series a table. Without

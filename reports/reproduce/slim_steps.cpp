@@ -108,55 +108,34 @@ Count AttentionStep::cache() const {
   return elements;
 }
 
-StepLabels projection_labels() { return {"query", "key", "value", "attention_output"}; }
-StepLabels attention_labels() { return {"scores", "weighted_sum"}; }
-
-AttentionStep vanilla_step(const SlimShape& s, const Count& rows) {
+AttentionStep attention_step(const std::string& variant, const SlimShape& s, const Count& rows) {
+  const std::uint64_t heads = s.num_attention_heads;
   StepBuilder b(s, rows);
   const TensorId x = b.row(s.hidden_size);
   const TensorId q = b.linear("query", x, s.width(), "W_Q");
-  b.linear("key", x, s.width(), "W_K");
-  b.linear("value", x, s.width(), "W_V");
-  const TensorId p = b.scores(q, b.cache("K", s.width()), s.num_attention_heads, s.head_dim);
-  const TensorId o = b.weighted_sum(p, b.cache("V", s.width()), s.num_attention_heads, s.head_dim);
-  b.linear("attention_output", o, s.hidden_size, "W_O");
-  return b.take();
-}
-
-AttentionStep unoptimized_step(const SlimShape& s, const Count& rows) {
-  StepBuilder b(s, rows);
-  const TensorId x = b.row(s.hidden_size);
-  const TensorId q = b.linear("query", x, s.width(), "W_Q");
-  b.linear("key", x, s.width(), "W_K");
-  const TensorId keys = b.cache("K", s.width());
-  const TensorId values = b.linear("value", keys, s.width(), "W_KV");
-  const TensorId p = b.scores(q, keys, s.num_attention_heads, s.head_dim);
-  const TensorId o = b.weighted_sum(p, values, s.num_attention_heads, s.head_dim);
-  b.linear("attention_output", o, s.hidden_size, "W_O");
-  return b.take();
-}
-
-AttentionStep optimized_step(const SlimShape& s, const Count& rows) {
-  StepBuilder b(s, rows);
-  const TensorId x = b.row(s.hidden_size);
-  const TensorId q = b.linear("query", x, s.width(), "W_Q");
-  b.linear("key", x, s.width(), "W_K");
-  const TensorId keys = b.cache("K", s.width());
-  const TensorId p = b.scores(q, keys, s.num_attention_heads, s.head_dim);
-  b.weighted_sum(p, keys, 1, s.width());  // every head sums the whole rows of K
-  const TensorId o = b.linear_by_head("value", s.width(), s.head_dim, "W_KV");
-  b.linear("attention_output", o, s.hidden_size, "W_O");
-  return b.take();
-}
-
-AttentionStep x_cache_step(const SlimShape& s, const Count& rows) {
-  StepBuilder b(s, rows);
-  b.linear("query", b.row(s.hidden_size), s.width(), "W_Q");
-  const TensorId u = b.linear_by_head("key", s.head_dim, s.hidden_size, "W_K");
-  const TensorId x = b.cache("X", s.hidden_size);
-  const TensorId p = b.scores(u, x, 1, s.hidden_size);
-  b.weighted_sum(p, x, 1, s.hidden_size);
-  const TensorId o = b.linear_by_head("value", s.hidden_size, s.head_dim, "W_V");
+  TensorId o = x;
+  if (variant == "x_cache") {
+    const TensorId u = b.linear_by_head("key", s.head_dim, s.hidden_size, "W_K");
+    const TensorId inputs = b.cache("X", s.hidden_size);
+    b.weighted_sum(b.scores(u, inputs, 1, s.hidden_size), inputs, 1, s.hidden_size);
+    o = b.linear_by_head("value", s.hidden_size, s.head_dim, "W_V");
+  } else {
+    b.linear("key", x, s.width(), "W_K");
+    const TensorId keys = b.cache("K", s.width());
+    const TensorId p = b.scores(q, keys, heads, s.head_dim);
+    if (variant == "vanilla") {
+      b.linear("value", x, s.width(), "W_V");
+      o = b.weighted_sum(p, b.cache("V", s.width()), heads, s.head_dim);
+    } else if (variant == "unoptimized") {
+      o = b.weighted_sum(p, b.linear("value", keys, s.width(), "W_KV"), heads, s.head_dim);
+    } else if (variant == "optimized") {
+      b.weighted_sum(p, keys, 1, s.width());  // every head sums the whole rows of K
+      o = b.linear_by_head("value", s.width(), s.head_dim, "W_KV");
+    } else {
+      throw unknown_name("variant of attention", variant,
+                         {"vanilla", "unoptimized", "optimized", "x_cache"});
+    }
+  }
   b.linear("attention_output", o, s.hidden_size, "W_O");
   return b.take();
 }

@@ -24,7 +24,7 @@ struct SlimShape {
   std::uint64_t width() const;  ///< e
 };
 
-/// Of the decoder's first layer. Throws Error when it has grouped heads.
+/// The shape of the decoder's first layer. Throws Error when it has grouped heads.
 SlimShape slim_shape(const Architecture& a);
 
 /// Labels of products: "query", "key", "value" (W_V, or W_KV in its place), "attention_output",
@@ -46,19 +46,16 @@ class AttentionStep {
   Graph graph_;
 };
 
-/// The four projections, and the two products with the cache.
-StepLabels projection_labels();
-StepLabels attention_labels();
-
-/// Section 1: K and V of `rows` tokens are cached.
-AttentionStep vanilla_step(const SlimShape& shape, const Count& rows);
-/// Section 2, option 1: K is cached, V = K·W_KV of all tokens is computed in every step.
-AttentionStep unoptimized_step(const SlimShape& shape, const Count& rows);
-/// Section 2, option 2: K is cached, heads sum its whole rows and multiply by W_KV afterwards.
-AttentionStep optimized_step(const SlimShape& shape, const Count& rows);
-/// Section 3, option 2, and section 4, option 2: X or the encoder's output E is cached; W_K moves
-/// to the query, W_V after the sum.
-AttentionStep x_cache_step(const SlimShape& shape, const Count& rows);
+/// One step of a variant:
+/// - vanilla: K and V of `rows` tokens are cached (section 1);
+/// - unoptimized: K is cached, V = K·W_KV of all tokens is computed in every step (section 2,
+///   option 1);
+/// - optimized: K is cached, heads sum its whole rows and multiply by W_KV afterwards (section 2,
+///   option 2);
+/// - x_cache: X or the encoder's output E is cached; W_K moves to the query and W_V after the sum
+///   (section 3, option 2, and section 4, option 2).
+/// Throws Error for another name.
+AttentionStep attention_step(const std::string& variant, const SlimShape& shape, const Count& rows);
 
 /// Operations of [rows, in_features] times [in_features, out_features].
 Count product_ops(const Count& rows, const Count& in_features, const Count& out_features);

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <regex>
 #include <set>
 
@@ -18,14 +17,14 @@
 namespace kvcast::reports {
 namespace {
 
-/// What names mean where a rule is applied: of the innermost rule that knows them.
+/// What names mean where a rule is applied. The innermost rule that knows a name decides.
 struct Scope {
   const Scope* around = nullptr;
   const CsvRow* row = nullptr;
   std::string label = {};  ///< column that an erratum of the row renames, and what to
   std::string renamed = {};
   const Words* words = nullptr;
-  Words values = {};  ///< of `each`, and parts that conditions found, by number
+  Words values = {};  ///< values of `each`, and numbered parts of matched patterns
 
   const CsvRow* row_around() const {
     return row != nullptr || around == nullptr ? row : around->row_around();
@@ -81,7 +80,7 @@ class Evaluation {
 
   bool apply_inside(const Rule& rule, const Scope& around) {
     Scope scope{.around = &around, .values = {}};
-    if (!holds(rule.where, around, &scope.values)) return false;
+    if (!holds(rule.where, around, around, &scope.values)) return false;
     if (rule.rules.empty()) {
       add_cell(rule, scope);
       return true;
@@ -99,9 +98,7 @@ class Evaluation {
   }
 
   const CsvTable& read(const std::string& file) {
-    std::unique_ptr<CsvTable>& table = tables_[file];
-    if (table == nullptr) table = std::make_unique<CsvTable>(published_.read(file));
-    return *table;
+    return remembered(tables_, file, [&] { return published_.read(file); });
   }
 
   // ---- Names
@@ -111,7 +108,7 @@ class Evaluation {
     return row != nullptr && row->table().has_column(column) ? row->place(column) : file_;
   }
 
-  /// None: nobody knows the name. What words stand for is read in the scope of who asks.
+  /// What a name stands for, if anything. Names inside it are looked up from `asking` too.
   std::optional<std::string> find(const std::string& name, const Scope& asking) {
     for (const Scope* scope = &asking; scope != nullptr; scope = scope->around) {
       const auto value = scope->values.find(name);
@@ -179,9 +176,11 @@ class Evaluation {
     return fmt::format("{}", number_of(value, file_));
   }
 
-  /// Of conditions "COLUMN=VALUE;COLUMN~REGEX;COLUMN@FOLDER" (the catalog's folder has it), each
-  /// perhaps "!=", "!~" or "!@", all hold. Parts of regular expressions become {1}, {2}, ...
-  bool holds(const std::string& conditions, const Scope& scope, Words* parts) {
+  /// Whether all conditions "COLUMN=VALUE;COLUMN~REGEX;COLUMN@FOLDER" hold; @ asks whether the
+  /// catalog's folder has the name, and "!=", "!~" and "!@" negate. Parts of regular expressions
+  /// become {1}, {2}, ... The columns are those of `scope`; names in the values are read in
+  /// `asking`.
+  bool holds(const std::string& conditions, const Scope& scope, const Scope& asking, Words* parts) {
     for (std::size_t begin = 0; begin < conditions.size();) {
       const std::size_t end = std::min(conditions.find(';', begin), conditions.size());
       const std::string condition = conditions.substr(begin, end - begin);
@@ -193,7 +192,7 @@ class Evaluation {
       const std::string name = condition.substr(0, sign);
       const std::string value =
           name.find('{') == std::string::npos ? text(name, scope) : expand(name, scope);
-      const std::string wanted = expand(condition.substr(after), scope);
+      const std::string wanted = expand(condition.substr(after), asking);
       bool met = false;
       switch (condition[after - 1]) {
         case '=': met = value == wanted; break;
@@ -212,10 +211,9 @@ class Evaluation {
   }
 
   bool fits(const std::string& value, const std::string& pattern, Words* parts) {
-    auto found = patterns_.find(pattern);
-    if (found == patterns_.end()) found = patterns_.emplace(pattern, std::regex(pattern)).first;
+    const std::regex& regex = remembered(patterns_, pattern, [&] { return std::regex(pattern); });
     std::smatch match;
-    if (!std::regex_match(value, match, found->second)) return false;
+    if (!std::regex_match(value, match, regex)) return false;
     for (std::size_t i = 1; parts != nullptr && i < match.size(); ++i) {
       (*parts)[std::to_string(parts->size() + 1)] = match[i];
     }
@@ -233,7 +231,7 @@ class Evaluation {
     return evaluate_formula(formula, place(scope, "") + ": '" + formula + "'", names);
   }
 
-  /// Of a name that stands for "=FORMULA"; null: of another.
+  /// "=FORMULA" if that is what the name stands for, else null.
   static const std::string* formula_of(const std::string& name, const Scope& asking) {
     for (const Scope* scope = &asking; scope != nullptr; scope = scope->around) {
       if (scope->values.contains(name)) return nullptr;
@@ -301,17 +299,27 @@ class Evaluation {
     return wrong ? std::stod(wrong->corrected) : row.number(column);
   }
 
-  /// (file, conditions, formula) of each row that meets them.
-  FormulaValue of_rows(const std::string& name, const QuantityArguments& a, const Scope& around) {
-    const CsvTable& table = read(expand(a.word(0), around));
-    std::vector<FormulaValue> values;
+  /// Calls `of(scope)` for each row of a file that meets the conditions.
+  template <typename Of>
+  void for_rows(const std::string& file, const std::string& conditions, const Scope& around,
+                Of of) {
+    const CsvTable& table = read(file);
     for (const CsvRow& row : table.rows()) {
       Scope scope{.around = &around, .row = &row};
-      if (!holds_of_row(a.word(1), scope, around, &scope.values)) continue;
-      values.push_back(name == "count" ? Count(1) : evaluate(a.word(2), scope));
-      if (name == "first") return values.front();
+      if (holds(conditions, scope, around, &scope.values)) of(scope);
     }
-    if (values.empty()) throw Error(table.name(), "no row where " + a.word(1), "one");
+  }
+
+  /// (file, conditions, formula) of each row that meets them.
+  FormulaValue of_rows(const std::string& name, const QuantityArguments& a, const Scope& around) {
+    const std::string file = expand(a.word(0), around);
+    std::vector<FormulaValue> values;
+    for_rows(file, a.word(1), around, [&](const Scope& row) {
+      if (name == "first" && !values.empty()) return;
+      values.push_back(name == "count" ? Count(1) : evaluate(a.word(2), row));
+    });
+    if (values.empty()) throw Error(read(file).name(), "no row where " + a.word(1), "one");
+    if (name == "first") return values.front();
     const bool exact = std::all_of(values.begin(), values.end(), [](const FormulaValue& v) {
       return std::holds_alternative<Count>(v);
     });
@@ -330,20 +338,6 @@ class Evaluation {
     if (name == "most") return most;
     if (name == "mean") return sum / static_cast<double>(values.size());
     return exact ? FormulaValue(count) : FormulaValue(sum);
-  }
-
-  /// Names before the sign are the row's, values after it those around: "model={model}".
-  bool holds_of_row(const std::string& conditions, const Scope& row, const Scope& around,
-                    Words* parts) {
-    std::string expanded;
-    for (std::size_t begin = 0; begin < conditions.size();) {
-      const std::size_t end = std::min(conditions.find(';', begin), conditions.size());
-      const std::string condition = conditions.substr(begin, end - begin);
-      const std::size_t sign = condition.find_first_of("=~@");
-      expanded += condition.substr(0, sign + 1) + expand(condition.substr(sign + 1), around) + ";";
-      begin = end + 1;
-    }
-    return holds(expanded, row, parts);
   }
 
   // ---- Cells
@@ -387,12 +381,12 @@ class Evaluation {
       if (const auto wrong = published_.erratum(*row, other)) {
         if (!result.erratum.empty()) result.erratum += "; ";
         result.erratum += wrong->id + ": " + wrong->reason;
-        // Of another row than the printed one.
+        // The erratum moves the number to another row.
         if (other == said("label") && result.exact) result.corrected = result.agrees;
       }
     }
     const auto fitted = rule.cell.find("fitted");
-    result.fitted = fitted != rule.cell.end() && holds(fitted->second, scope, nullptr);
+    result.fitted = fitted != rule.cell.end() && holds(fitted->second, scope, scope, nullptr);
     if (rule.cell.contains("prompt_len")) result.prompt_len = row->whole(said("prompt_len"));
     rows_.push_back(std::move(result));
   }
@@ -434,16 +428,12 @@ class Evaluation {
     if (first == std::string::npos || last == first)
       throw Error(file_, "'" + list + "'", "FILE;CONDITION;COLUMN");
     std::vector<Count> values;
-    const CsvTable& table = read(list.substr(0, first));
-    for (const CsvRow& row : table.rows()) {
-      const Scope scope{.around = &around, .row = &row};
-      if (!holds_of_row(list.substr(first + 1, last - first - 1), scope, around, nullptr)) continue;
-      values.emplace_back(row.whole(list.substr(last + 1)));
-    }
+    for_rows(list.substr(0, first), list.substr(first + 1, last - first - 1), around,
+             [&](const Scope& row) { values.emplace_back(row.row->whole(list.substr(last + 1))); });
     return values;
   }
 
-  /// Of batch, prompt and cache, at which a formula is shown.
+  /// The batch, prompt and cache at which a formula is shown.
   SymbolValues sizes(const Rule& rule, const Scope& scope) {
     std::array<std::uint64_t, 3> free{1, 1, 1};
     for (std::size_t i = 0; i < std::min(free.size(), rule.at.size()); ++i) {
@@ -469,7 +459,7 @@ class Evaluation {
   const Paper paper_;
   const std::string file_;
   const Quantities quantities_;
-  std::map<std::string, std::unique_ptr<CsvTable>> tables_;
+  std::map<std::string, CsvTable> tables_;
   std::map<std::string, std::regex> patterns_;
   std::map<const Rule*, Words> once_;
   static constexpr int most_nested = 50;

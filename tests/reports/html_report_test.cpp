@@ -6,32 +6,22 @@
 #include <string>
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include "model/base/error.h"
 #include "reports/page/html_text.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::reports {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own that goes when the test ends.
-class Results {
- public:
-  Results() : path(fs::temp_directory_path() / ("kvcast-html-" + std::to_string(::getpid()))) {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Results() { fs::remove_all(path); }
-
+struct Results : TestFolder {
   void write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
+    fs::create_directories((path() / name).parent_path());
+    std::ofstream(path() / name) << text;
   }
-  HtmlReport report() const { return html_report(path, path / "report.html", "0.0.0"); }
-
-  fs::path path;
+  HtmlReport report() const { return html_report(path(), *this / "report.html", "0.0.0"); }
 };
 
 constexpr const char* estimate = R"({
@@ -228,7 +218,7 @@ TEST_CASE("html: a folder without results is refused") {
   const Results results;
   results.write("notes.txt", "mine");
   CHECK_THROWS_AS(results.report(), Error);
-  CHECK_THROWS_AS(html_report(results.path / "none", results.path / "r.html", "0"), Error);
+  CHECK_THROWS_AS(html_report(results / "none", results / "r.html", "0"), Error);
 }
 
 TEST_CASE("html: base64 is RFC 4648's, section 10") {

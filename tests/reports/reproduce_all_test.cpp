@@ -16,15 +16,10 @@
 namespace kvcast::reports {
 namespace {
 
-struct TableRows {
-  const PublishedTable* table;
-  std::vector<ReproducedRow> rows;
-};
-
-const std::vector<TableRows>& all_tables() {
-  static const std::vector<TableRows> all = [] {
-    std::vector<TableRows> tables;
-    for (const PublishedTable& t : all_published()) tables.push_back({&t, t.rows(catalog())});
+const std::vector<ReproducedTable>& all_tables() {
+  static const std::vector<ReproducedTable> all = [] {
+    std::vector<ReproducedTable> tables;
+    for (const PublishedTable& t : all_published()) tables.push_back(reproduced(t, catalog()));
     return tables;
   }();
   return all;
@@ -54,7 +49,7 @@ bool has_gap(const std::string& file, const std::string& claim) {
 
 TEST_CASE("reproduce all: every published file is compared, or says why not") {
   std::set<std::string> compared;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     for (const ReproducedRow& row : t.rows) {
       CAPTURE(row.cell);
       CHECK_FALSE(row.file.empty());
@@ -76,7 +71,7 @@ TEST_CASE("reproduce all: every published file is compared, or says why not") {
 
 TEST_CASE("reproduce all: of a file that leaves nothing out every row is compared") {
   std::set<std::pair<std::string, std::size_t>> compared;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     for (const ReproducedRow& row : t.rows) compared.insert({row.file, row.line});
   }
   std::size_t rows = 0;
@@ -94,7 +89,7 @@ TEST_CASE("reproduce all: of a file that leaves nothing out every row is compare
 
 TEST_CASE("reproduce all: every claim in the text is compared, a setting, or says why not") {
   std::set<std::string> compared;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     for (const ReproducedRow& row : t.rows) compared.insert(row.claim);
   }
   std::size_t claims = 0;
@@ -122,7 +117,7 @@ TEST_CASE("reproduce all: every claim in the text is compared, a setting, or say
 
 TEST_CASE("reproduce all: every exact cell is exact") {
   std::size_t exact = 0;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     CAPTURE(t.table->name);
     CHECK_FALSE(t.rows.empty());
     for (const ReproducedRow& row : t.rows) {
@@ -140,8 +135,8 @@ TEST_CASE("reproduce all: every exact cell is exact") {
 
 TEST_CASE("reproduce all: cells that a factor was fitted to are shown and check nothing") {
   std::map<std::string, std::size_t> fitted;
-  for (const TableRows& t : all_tables()) {
-    const ReproductionSummary s = summarize(*t.table, t.rows);
+  for (const ReproducedTable& t : all_tables()) {
+    const ReproductionSummary& s = t.summary;
     if (s.fitted > 0) fitted[s.table] = s.fitted;
     double sum = 0;
     for (const ReproducedRow& row : t.rows) {
@@ -158,8 +153,8 @@ TEST_CASE("reproduce all: no measured table is further off than the baseline") {
   const std::filesystem::path path =
       std::filesystem::path(KVCAST_SOURCE_DIR) / "tests/reports/reproduce_baseline.csv";
   std::map<std::string, ReproductionSummary> now;
-  for (const TableRows& t : all_tables()) {
-    const ReproductionSummary s = summarize(*t.table, t.rows);
+  for (const ReproducedTable& t : all_tables()) {
+    const ReproductionSummary& s = t.summary;
     if (s.measured() > 0) now[s.table] = s;
   }
   if (std::getenv("KVCAST_REGENERATE") != nullptr) {
@@ -191,9 +186,9 @@ TEST_CASE("reproduce all: forecasts of measured cells are as near as they are to
   const auto mean_error = [](const auto& wanted) {
     double sum = 0;
     std::size_t cells = 0;
-    for (const TableRows& t : all_tables()) {
+    for (const ReproducedTable& t : all_tables()) {
       if (!wanted(*t.table)) continue;
-      const ReproductionSummary s = summarize(*t.table, t.rows);
+      const ReproductionSummary& s = t.summary;
       sum += s.mape * static_cast<double>(s.measured());
       cells += s.measured();
     }
@@ -210,7 +205,7 @@ TEST_CASE("reproduce all: forecasts of measured cells are as near as they are to
 
 TEST_CASE("reproduce all: what is wrong in print says why") {
   std::size_t errata = 0;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     for (const ReproducedRow& row : t.rows) {
       if (row.erratum.empty()) continue;
       ++errata;
@@ -225,7 +220,7 @@ TEST_CASE("reproduce all: what is wrong in print says why") {
 // A number that an erratum puts in the place of the print is no agreement with the print.
 TEST_CASE("reproduce all: no cell with an erratum is exact unless it is as printed") {
   std::size_t corrected = 0;
-  for (const TableRows& t : all_tables()) {
+  for (const ReproducedTable& t : all_tables()) {
     for (const ReproducedRow& row : t.rows) {
       CAPTURE(row.cell);
       CAPTURE(row.published);
@@ -248,15 +243,11 @@ TEST_CASE("reproduce all: no cell with an erratum is exact unless it is as print
 }
 
 TEST_CASE("reproduce all: a paper's summary sums its tables'") {
-  std::vector<const PublishedTable*> tables;
-  std::vector<ReproductionSummary> summaries;
   double error = 0;
   std::size_t measured = 0;
   double worst = 0;
   std::size_t kvr_tables = 0;
-  for (const TableRows& t : all_tables()) {
-    tables.push_back(t.table);
-    summaries.push_back(summarize(*t.table, t.rows));
+  for (const ReproducedTable& t : all_tables()) {
     if (t.table->group != "kvr") continue;
     ++kvr_tables;
     for (const ReproducedRow& row : t.rows) {
@@ -266,7 +257,7 @@ TEST_CASE("reproduce all: a paper's summary sums its tables'") {
       worst = std::max(worst, std::abs(row.relative_error));
     }
   }
-  const std::vector<PaperSummary> papers = summarize_papers(tables, summaries, gaps());
+  const std::vector<PaperSummary> papers = summarize_papers(all_tables(), gaps());
   REQUIRE(papers.size() == 7);
   const PaperSummary& kvr = papers.at(5);
   CHECK(kvr.title == "KV-Runahead");

@@ -9,9 +9,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include "reports/reproduce/reproduce.h"
+#include "tests/model/message_of.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::reports {
 
@@ -51,19 +52,15 @@ inline ReproducedRow find(const std::vector<ReproducedRow>& rows, const std::str
 /// A data folder with our models and hardware, and published tables that a test may change.
 class ChangedData {
  public:
-  ChangedData()
-      : root_(std::filesystem::temp_directory_path() /
-              ("kvcast-reproduce-" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(root_);
+  ChangedData() {
     for (const char* folder : {"models", "hardware"}) {
-      std::filesystem::create_directory_symlink(data_folder / folder, root_ / folder);
+      std::filesystem::create_directory_symlink(data_folder / folder, root_.path() / folder);
     }
-    std::filesystem::copy(data_folder / "published", root_ / "published");
+    std::filesystem::copy(data_folder / "published", root_.path() / "published");
   }
-  ~ChangedData() { std::filesystem::remove_all(root_); }
 
   void replace(const std::string& file, const std::string& from, const std::string& to) {
-    const std::filesystem::path path = root_ / "published" / file;
+    const std::filesystem::path path = root_.path() / "published" / file;
     std::ifstream in(path);
     std::string text{std::istreambuf_iterator<char>(in), {}};
     const std::size_t at = text.find(from);
@@ -71,10 +68,19 @@ class ChangedData {
     text.replace(at, from.size(), to);
     std::ofstream(path) << text;
   }
-  Catalog open() const { return Catalog(root_); }
+  Catalog open() const { return Catalog(root_.path()); }
 
  private:
-  std::filesystem::path root_;
+  TestFolder root_;
 };
+
+/// What a table says of published data in which one text was replaced.
+inline std::string refusal(const std::string& name, const std::string& file,
+                           const std::string& from, const std::string& to) {
+  ChangedData data;
+  data.replace(file, from, to);
+  const Catalog changed = data.open();
+  return message_of([&] { table(name).rows(changed); });
+}
 
 }  // namespace kvcast::reports
