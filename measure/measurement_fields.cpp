@@ -44,14 +44,12 @@ void MeasurementFields::fail(std::string_view field, std::string_view expected) 
 
 const std::string& MeasurementFields::text(std::string_view field) const {
   const auto found = texts_.find(field);
-  if (found == texts_.end()) {
-    throw Error(place_ + ": '" + std::string(field) + "': missing; expected a value");
-  }
+  if (found == texts_.end()) fail(field, "a value");
   return found->second;
 }
 
-std::string MeasurementFields::text_or(std::string_view field, std::string fallback) const {
-  return has(field) ? text(field) : std::move(fallback);
+std::string MeasurementFields::text_or(std::string_view field, std::string_view fallback) const {
+  return has(field) ? text(field) : std::string(fallback);
 }
 
 double MeasurementFields::positive(std::string_view field) const {
@@ -73,21 +71,6 @@ std::uint64_t MeasurementFields::whole(std::string_view field, std::uint64_t min
 std::uint64_t MeasurementFields::whole_or(std::string_view field, std::uint64_t fallback,
                                           std::uint64_t minimum) const {
   return has(field) ? whole(field, minimum) : fallback;
-}
-
-void set_dtype(MeasuredRow& row, DType dtype) {
-  row.lowering.weights = row.lowering.activations = row.lowering.cache = dtype;
-}
-
-MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& defaults) {
-  MeasuredRow row;
-  row.place = fields.place();
-  row.model = defaults.model;
-  row.method = defaults.method;
-  row.lowering.attention = parse_kernels(defaults.attention);
-  row.lowering.elementwise = row.lowering.attention;
-  if (!defaults.dtype.empty()) set_dtype(row, parse_dtype(defaults.dtype));
-  return row;
 }
 
 }  // namespace kvcast::measure

@@ -1,12 +1,11 @@
-/// One record of a measurement file, CSV or JSON, by the names of its fields; and the readers of
-/// the formats, for measurements.cpp.
+/// One record of a measurement file, CSV or JSON, by the names of its fields; and the table of the
+/// formats that read such records, for measurements.cpp.
 #pragma once
 
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -27,7 +26,7 @@ class MeasurementFields {
   bool has(std::string_view field) const { return texts_.find(field) != texts_.end(); }
   /// Throws Error with the field's place when it is missing.
   const std::string& text(std::string_view field) const;
-  std::string text_or(std::string_view field, std::string fallback) const;
+  std::string text_or(std::string_view field, std::string_view fallback) const;
   /// A finite number above zero. Throws Error otherwise.
   double positive(std::string_view field) const;
   /// A whole number from `minimum` to 2^40. Throws Error otherwise.
@@ -41,21 +40,16 @@ class MeasurementFields {
   std::map<std::string, std::string, std::less<>> texts_;
 };
 
-/// A row with what the user said, and kernels and dtypes of his.
-MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& defaults);
-/// Weights, activations and cache of one dtype.
-void set_dtype(MeasuredRow& row, DType dtype);
-
-/// kvcast's own: a row has all times of a run, or, with a column `metric`, one of them.
-std::vector<MeasuredRow> own_csv_rows(const CsvTable& table, const MeasurementDefaults& defaults);
-
-/// A record of llama-bench: a prompt (pp), an output (tg) or both (pg).
-MeasuredRow llama_bench_row(const MeasurementFields& fields, const MeasurementDefaults& defaults);
-MeasuredRow batched_bench_row(const MeasurementFields& fields, const MeasurementDefaults& defaults);
-
-/// The result of vLLM's latency benchmark: a whole batch's time from end to end.
-MeasuredRow vllm_latency_row(const MeasurementFields& fields, const MeasurementDefaults& defaults);
-/// The result of vLLM's serving benchmark.
-MeasuredRow vllm_serve_row(const MeasurementFields& fields, const MeasurementDefaults& defaults);
+struct MeasurementFormat {
+  const char* field;  ///< that only files of this format have; "": every other CSV
+  const char* name;   ///< "llama-bench JSON"
+  MeasuredRow (*read)(const MeasurementFields&, const MeasurementDefaults&);
+};
+std::span<const MeasurementFormat> json_formats();
+/// kvcast's own is the last one.
+std::span<const MeasurementFormat> csv_formats();
+/// Throws Error unless the columns are those of kvcast's own CSV: the times of a run, or `metric`,
+/// `value` and `unit`.
+void check_own_columns(const CsvTable& table);
 
 }  // namespace kvcast::measure

@@ -27,21 +27,8 @@ constexpr double longest_s = 1e9;
 constexpr std::string_view known_formats =
     "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM latency or serve JSON";
 
-/// A reader of JSON records, and the field that only its format has.
-struct JsonFormat {
-  const char* field;
-  const char* name;
-  MeasuredRow (*read)(const MeasurementFields&, const MeasurementDefaults&);
-};
-constexpr JsonFormat json_formats[] = {
-    {"avg_ns", "llama-bench JSON", llama_bench_row},
-    {"t_pp", "batched-bench JSONL", batched_bench_row},
-    {"avg_latency", "vLLM latency JSON", vllm_latency_row},
-    {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
-};
-
-const JsonFormat& format_of(const MeasurementFields& fields) {
-  for (const JsonFormat& format : json_formats) {
+const MeasurementFormat& format_of(const MeasurementFields& fields) {
+  for (const MeasurementFormat& format : json_formats()) {
     if (fields.has(format.field)) return format;
   }
   if (fields.has("requests_per_second") && fields.has("elapsed_time")) {
@@ -52,26 +39,18 @@ const JsonFormat& format_of(const MeasurementFields& fields) {
               known_formats);
 }
 
-struct JsonRecord {
-  json value;
-  std::string place;
-};
-
 /// A document, the items of its list, or a document on each line.
-std::vector<JsonRecord> json_records(std::string_view text, const std::string& name) {
-  std::vector<JsonRecord> records;
+std::vector<MeasurementFields> json_records(std::string_view text, const std::string& name) {
+  std::vector<MeasurementFields> records;
   const std::size_t first_line_end = text.find('\n');
   const std::string_view first_line = text.substr(0, first_line_end);
   const bool lines =
       text.front() == '{' && first_line_end != std::string_view::npos && json::accept(first_line);
   if (!lines) {
-    json document = parse_json(text, name);
-    if (!document.is_array()) {
-      records.push_back({std::move(document), name});
-      return records;
-    }
+    const json document = parse_json(text, name);
+    if (!document.is_array()) return {MeasurementFields(document, name)};
     for (std::size_t i = 0; i < document.size(); ++i) {
-      records.push_back({std::move(document[i]), fmt::format("{}: /{}", name, i)});
+      records.emplace_back(document[i], fmt::format("{}: /{}", name, i));
     }
     return records;
   }
@@ -81,7 +60,7 @@ std::vector<JsonRecord> json_records(std::string_view text, const std::string& n
     begin = end + 1;
     if (line.find_first_not_of(blanks) == std::string_view::npos) continue;
     const std::string place = fmt::format("{}:{}", name, number);
-    records.push_back({parse_json(line, place), place});
+    records.emplace_back(parse_json(line, place), place);
   }
   return records;
 }
@@ -89,27 +68,27 @@ std::vector<JsonRecord> json_records(std::string_view text, const std::string& n
 Measurements parse_json_rows(std::string_view text, const std::string& name,
                              const MeasurementDefaults& defaults) {
   Measurements m;
-  const JsonFormat* format = nullptr;
-  for (const JsonRecord& record : json_records(text, name)) {
-    const MeasurementFields fields(record.value, record.place);
-    const JsonFormat& this_one = format_of(fields);
-    if (format != nullptr && format != &this_one) {
-      throw Error(record.place, this_one.name, std::string(format->name) + " as before");
+  for (const MeasurementFields& fields : json_records(text, name)) {
+    const MeasurementFormat& format = format_of(fields);
+    if (!m.rows.empty() && m.format != format.name) {
+      throw Error(fields.place(), format.name, m.format + " as before");
     }
-    format = &this_one;
-    m.rows.push_back(format->read(fields, defaults));
+    m.format = format.name;
+    m.rows.push_back(format.read(fields, defaults));
   }
-  if (format != nullptr) m.format = format->name;
   return m;
 }
 
 Measurements parse_csv_rows(std::string_view text, const std::string& name,
                             const MeasurementDefaults& defaults) {
   const CsvTable table = CsvTable::parse(text, name);
-  if (!table.has_column("avg_ns")) return {"kvcast CSV", own_csv_rows(table, defaults)};
-  Measurements m{"llama-bench CSV", {}};
+  const auto formats = csv_formats();
+  const MeasurementFormat& format =
+      table.has_column(formats.front().field) ? formats.front() : formats.back();
+  if (&format == &formats.back()) check_own_columns(table);
+  Measurements m{format.name, {}};
   for (const CsvRow& row : table.rows()) {
-    m.rows.push_back(llama_bench_row(MeasurementFields(row), defaults));
+    m.rows.push_back(format.read(MeasurementFields(row), defaults));
   }
   return m;
 }

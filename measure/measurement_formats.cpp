@@ -1,0 +1,347 @@
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "measure/measurement_fields.h"
+#include "model/base/error.h"
+
+namespace kvcast::measure {
+namespace {
+
+constexpr Metric all_metrics[] = {Metric::Ttft, Metric::Tpot, Metric::Request};
+
+/// A row with what the user says, in his kernels and dtype.
+MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& defaults) {
+  MeasuredRow row;
+  row.place = fields.place();
+  row.model = defaults.model;
+  row.method = defaults.method;
+  Lowering& l = row.lowering;
+  l.attention = l.elementwise = parse_kernels(defaults.attention);
+  if (!defaults.dtype.empty()) l.weights = l.activations = l.cache = parse_dtype(defaults.dtype);
+  return row;
+}
+
+// kvcast's own CSV
+
+constexpr const char* own_columns =
+    "id model hardware engine engine_version method attention elementwise dtype weight_dtype "
+    "activation_dtype cache_dtype logits batch prompt_len output_len num_devices ttft_s tpot_s "
+    "request_s metric value unit derived source note error predicted_ttft_s predicted_tpot_s "
+    "ttft_relative_error tpot_relative_error ttft_spread tpot_spread rounds compute_rate "
+    "memory_rate rounds_discarded rounds_unsteady turn";
+
+/// A metric that is a rate of tokens, and the time in which that many pass.
+struct Rate {
+  const char* name;
+  Metric metric;
+  double (*tokens)(const roofline::DesignPoint&);
+};
+constexpr Rate rates[] = {
+    {"prefill_tokens_per_s", Metric::Ttft,
+     [](const auto& p) {
+       return static_cast<double>(p.batch) * static_cast<double>(p.prompt_len);
+     }},
+    {"decode_tokens_per_s", Metric::Tpot,
+     [](const auto& p) { return static_cast<double>(p.batch); }},
+    {"throughput_output_tokens_per_s", Metric::Request,
+     [](const auto& p) {
+       return static_cast<double>(p.batch) * static_cast<double>(p.output_len);
+     }},
+};
+
+/// The time of a row that has one metric, as the columns metric, value and unit say it.
+MeasuredTime long_time(const MeasurementFields& f, const roofline::DesignPoint& size) {
+  const std::string& metric = f.text("metric");
+  std::vector<std::string> known;
+  for (const Metric m : all_metrics) {
+    known.emplace_back(name(m));
+    if (metric != name(m)) continue;
+    const std::string& unit = f.text("unit");
+    const double value = f.positive("value");
+    if (unit == "s") return {m, value};
+    if (unit == "ms") return {m, value / 1e3};
+    f.fail("unit", "s or ms, as " + metric + " is a time");
+  }
+  for (const Rate& rate : rates) {
+    known.emplace_back(rate.name);
+    if (metric != rate.name) continue;
+    const std::string& unit = f.text("unit");
+    const double value = f.positive("value");
+    if (unit != "tokens/s") f.fail("unit", "tokens/s, as " + metric + " is a rate");
+    return {rate.metric, rate.tokens(size) / value};
+  }
+  throw Error(f.place() + ": " + unknown_name("metric", metric, known).what());
+}
+
+/// A length as a file may leave it to the user; the phases of llama-bench have a 0 for the other's.
+std::uint64_t length(const MeasurementFields& f, const char* field,
+                     const std::optional<std::uint64_t>& fallback) {
+  if (!f.has(field) && fallback) return *fallback;
+  return std::max<std::uint64_t>(f.whole(field, 0), 1);
+}
+
+/// Sets `values` where the row has the field. Throws Error with its place.
+template <typename Parse, typename... Values>
+void set(const MeasurementFields& f, const char* field, Parse parse, Values&... values) {
+  if (!f.has(field)) return;
+  try {
+    const auto value = parse(f.text(field));
+    ((values = value), ...);
+  } catch (const Error& e) {
+    throw Error(f.place() + ": '" + field + "': " + e.what());
+  }
+}
+
+MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  row.id = f.text_or("id", "");
+  row.model = f.text_or("model", row.model);
+  row.hardware = f.text_or("hardware", row.hardware);
+  row.method = f.text_or("method", row.method);
+  Lowering& l = row.lowering;
+  set(f, "attention", parse_kernels, l.attention, l.elementwise);
+  set(f, "elementwise", parse_kernels, l.elementwise);
+  set(f, "dtype", parse_dtype, l.weights, l.activations, l.cache);
+  set(f, "weight_dtype", parse_dtype, l.weights);
+  set(f, "activation_dtype", parse_dtype, l.activations);
+  set(f, "cache_dtype", parse_dtype, l.cache);
+  set(f, "logits", parse_logits, row.logits);
+  row.size.batch = f.has("batch") ? f.whole("batch", 1) : defaults.batch.value_or(1);
+  row.size.prompt_len = length(f, "prompt_len", defaults.prompt_len);
+  row.size.output_len = length(f, "output_len", defaults.output_len);
+  if (f.has("error")) {
+    row.unusable = f.text("error");
+  } else if (f.has("metric")) {
+    row.times.push_back(long_time(f, row.size));
+  } else {
+    for (const Metric m : all_metrics) {
+      if (f.has(name(m))) row.times.push_back({m, f.positive(name(m))});
+    }
+    if (row.times.empty()) throw Error(f.place(), "no time", "ttft_s, tpot_s or request_s");
+  }
+  row.num_devices = f.whole_or("num_devices", 0, 1);
+  row.turn = f.whole_or("turn", 0, 1);
+  return row;
+}
+
+// llama.cpp's llama-bench and batched-bench
+
+/// Norms, rotations and activations are one kernel each, and of the last layer only the rows that
+/// give logits are computed after attention (inp_out_ids of llama.cpp's graphs). Attention is
+/// flash_attn: "0", "1", "false" or "on"; where it is "-1", "auto" or missing, it is the user's.
+void set_kernels(const MeasurementFields& f, MeasuredRow& row) {
+  row.lowering.elementwise = Kernels::Fused;
+  row.lowering.skip_unread_rows = true;
+  const std::string flash = f.text_or("flash_attn", "");
+  if (flash == "0" || flash == "false" || flash == "off") row.lowering.attention = Kernels::Eager;
+  if (flash == "1" || flash == "true" || flash == "on") row.lowering.attention = Kernels::Fused;
+}
+
+/// The dtype of a GGUF name: "F16", "all F32", "Q4_K - Medium".
+std::optional<DType> ggml_dtype(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr std::pair<std::string_view, DType> names[] = {
+      {"bf16", DType::BF16}, {"f16", DType::FP16},  {"f32", DType::FP32},  {"q8_0", DType::Q8_0},
+      {"q4_0", DType::Q4_0}, {"q4_1", DType::Q4_1}, {"q4_k", DType::Q4_K}, {"q6_k", DType::Q6_K}};
+  for (const auto& [word, dtype] : names) {
+    const std::size_t at = text.find(word);
+    if (at == std::string::npos || (at > 0 && std::isalnum(text[at - 1]) != 0)) continue;
+    return dtype;
+  }
+  return {};
+}
+
+/// Weights are named at the end of model_type ("llama 7B Q4_0"), the cache by type_k;
+/// block-quantised weights are multiplied in 16 bits.
+void set_dtypes(const MeasurementFields& f, const MeasurementDefaults& defaults, MeasuredRow& row) {
+  if (!defaults.dtype.empty()) return;
+  const std::string type = f.text_or("model_type", "");
+  const std::optional<DType> weights = ggml_dtype(type);
+  const std::string key_type = f.text_or("type_k", "f16");
+  const std::string value_type = f.text_or("type_v", key_type);
+  const std::optional<DType> cache = ggml_dtype(key_type);
+  if (!weights) {
+    row.unusable = fmt::format("the dtype of '{}' is not known; expected --dtype", type);
+  } else if (!cache || key_type != value_type) {
+    row.unusable =
+        fmt::format("a cache of {} and {} has no dtype of kvcast's", key_type, value_type);
+  } else {
+    const bool is_block = width(*weights).block_elements > 1;
+    row.lowering.weights = *weights;
+    row.lowering.activations = is_block ? DType::FP16 : *weights;
+    row.lowering.cache = *cache;
+  }
+}
+
+struct IdPart {
+  const char* word;  ///< that stands before the field's text
+  const char* field;
+  const char* missing = "?";
+};
+std::string id_of(const MeasurementFields& f, std::initializer_list<IdPart> parts) {
+  std::string id;
+  for (const IdPart& part : parts) {
+    id += fmt::format("{}{}{}", id.empty() ? "" : " ", part.word,
+                      f.text_or(part.field, part.missing));
+  }
+  return id;
+}
+
+/// A prompt (pp), an output (tg) or both (pg).
+MeasuredRow llama_bench_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  set_kernels(f, row);
+  set_dtypes(f, defaults, row);
+  if (f.has("model_n_params")) row.parameters = f.whole("model_n_params", 1);
+  const std::uint64_t prompt = f.whole("n_prompt", 0);
+  const std::uint64_t output = f.whole("n_gen", 0);
+  const std::uint64_t depth = f.whole_or("n_depth", 0, 0);
+  if (prompt == 0 && output == 0) f.fail("n_gen", "a prompt or an output that was timed");
+  const double seconds = f.positive("avg_ns") / 1e9;
+  const std::filesystem::path file(f.text_or("model_filename", "model"));
+  row.id = file.filename().string() + " " +
+           id_of(f, {{"pp", "n_prompt"},
+                     {"tg", "n_gen"},
+                     {"d", "n_depth", "0"},
+                     {"fa", "flash_attn"},
+                     {"ctk ", "type_k"},
+                     {"ctv ", "type_v"},
+                     {"t", "n_threads"},
+                     {"b", "n_batch"},
+                     {"ub", "n_ubatch"},
+                     {"ngl", "n_gpu_layers"},
+                     {"", "test_time", ""}});
+  if (prompt > 0) {
+    row.size = {1, prompt, output + 1};
+    row.times.push_back({output == 0 ? Metric::Ttft : Metric::Request, seconds});
+    if (depth > 0) row.unusable = "a prompt after cached tokens (n_depth) is not forecast";
+  } else {
+    // n_gen steps after n_depth tokens. An empty cache is forecast as a prompt of 1 leaves it.
+    row.size = {1, std::max<std::uint64_t>(depth, 1), output + (depth > 0 ? 1 : 0)};
+    row.times.push_back({Metric::Tpot, seconds / static_cast<double>(output)});
+  }
+  return row;
+}
+
+MeasuredRow batched_bench_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  set_kernels(f, row);
+  const std::uint64_t output = f.whole("tg", 0);
+  row.size = {f.whole("pl", 1), f.whole("pp", 1), output + 1};
+  // A shared prompt is computed once for all sequences.
+  const bool shared = f.text_or("is_pp_shared", "0") != "0";
+  if (!shared || row.size.batch == 1) row.times.push_back({Metric::Ttft, f.positive("t_pp")});
+  if (output > 0) {
+    row.times.push_back({Metric::Tpot, f.positive("t_tg") / static_cast<double>(output)});
+  }
+  row.id = id_of(f, {{"pp", "pp"},
+                     {"tg", "tg"},
+                     {"pl", "pl"},
+                     {"shared", "is_pp_shared", "0"},
+                     {"fa", "flash_attn"},
+                     {"t", "n_threads"},
+                     {"b", "n_batch"},
+                     {"ub", "n_ubatch"},
+                     {"ngl", "n_gpu_layers"}});
+  if (row.times.empty()) row.unusable = "a prompt shared by several sequences is not forecast";
+  return row;
+}
+
+// vLLM
+
+/// The latency benchmark: a whole batch's time from end to end, whose sizes the user says.
+MeasuredRow vllm_latency_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  const auto asked = [&row](const std::optional<std::uint64_t>& value, const char* flag) {
+    if (!value && row.unusable.empty()) {
+      row.unusable = fmt::format("its file does not say it; expected {}", flag);
+    }
+    return value.value_or(1);
+  };
+  row.size.batch = asked(defaults.batch, "--batch");
+  row.size.prompt_len = asked(defaults.prompt_len, "--prompt-len");
+  row.size.output_len = asked(defaults.output_len, "--output-len");
+  row.times.push_back({Metric::Request, f.positive("avg_latency")});
+  return row;
+}
+
+MeasuredRow vllm_serve_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  if (row.model.empty()) row.model = f.text_or("model_id", "");
+  const std::uint64_t completed = f.whole("completed", 1);
+  // Tokens of one request, where the file has those of all.
+  const auto mean_length = [&](const char* total, const std::optional<std::uint64_t>& given) {
+    if (given) return *given;
+    const auto all = static_cast<double>(f.whole(total, completed));
+    return static_cast<std::uint64_t>(std::llround(all / static_cast<double>(completed)));
+  };
+  row.size.prompt_len = mean_length("total_input_tokens", defaults.prompt_len);
+  row.size.output_len = mean_length("total_output_tokens", defaults.output_len);
+  row.size.batch = defaults.batch.value_or(f.whole_or("max_concurrency", 0, 1));
+  row.id =
+      row.model + " " +
+      id_of(f, {{"rate ", "request_rate"}, {"concurrency ", "max_concurrency"}, {"", "date", ""}});
+  if (row.size.batch == 0) {
+    row.size.batch = 1;
+    row.unusable = "how many requests ran at once is not in its file; expected --batch";
+  }
+  // With several at once a first token waits for other requests, which no forecast of one batch
+  // has.
+  if (row.size.batch == 1) row.times.push_back({Metric::Ttft, f.positive("mean_ttft_ms") / 1e3});
+  if (row.size.output_len > 1) {
+    row.times.push_back({Metric::Tpot, f.positive("mean_tpot_ms") / 1e3});
+  }
+  if (row.times.empty()) row.unusable = "a first token that waits for other requests";
+  return row;
+}
+
+constexpr MeasurementFormat of_json[] = {
+    {"avg_ns", "llama-bench JSON", llama_bench_row},
+    {"t_pp", "batched-bench JSONL", batched_bench_row},
+    {"avg_latency", "vLLM latency JSON", vllm_latency_row},
+    {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
+};
+constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_bench_row},
+                                        {"", "kvcast CSV", own_row}};
+
+}  // namespace
+
+std::span<const MeasurementFormat> json_formats() { return of_json; }
+std::span<const MeasurementFormat> csv_formats() { return of_csv; }
+
+void check_own_columns(const CsvTable& table) {
+  std::istringstream words(own_columns);
+  const std::vector<std::string> known{std::istream_iterator<std::string>(words), {}};
+  const std::string place = table.name() + ":1";
+  for (const std::string& column : table.columns()) {
+    if (std::find(known.begin(), known.end(), column) != known.end()) continue;
+    for (const Metric m : all_metrics) {
+      if (!column.starts_with(name(m).substr(0, name(m).size() - 1))) continue;
+      throw Error(place, "column '" + column + "'",
+                  std::string(name(m)) + ": times are in seconds");
+    }
+    throw Error(place + ": " + unknown_name("column", column, known).what());
+  }
+  const bool is_long = table.has_column("metric");
+  const bool has_times = std::any_of(std::begin(all_metrics), std::end(all_metrics),
+                                     [&](Metric m) { return table.has_column(name(m)); });
+  if (is_long && has_times) {
+    throw Error(place, "a column of times beside the column metric", "one way to write a time");
+  }
+  if (!is_long && !has_times) {
+    throw Error(place, "no column of times",
+                "ttft_s, tpot_s or request_s, or metric, value and unit");
+  }
+}
+
+}  // namespace kvcast::measure
