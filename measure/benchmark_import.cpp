@@ -28,9 +28,11 @@ using roofline::Hardware;
 using roofline::Source;
 using roofline::Sourced;
 
-constexpr std::array columns{"device",    "kind",  "driver", "software", "date",
-                             "benchmark", "dtype", "shape",  "flops",    "bytes",
-                             "median_s",  "q1_s",  "q3_s",   "repeats"};
+const std::vector<std::string> columns{"device",    "kind",  "driver", "software", "date",
+                                       "benchmark", "dtype", "shape",  "flops",    "bytes",
+                                       "median_s",  "q1_s",  "q3_s",   "repeats"};
+/// The columns that one file has once.
+constexpr std::array columns_of_run{"device", "kind", "driver", "software", "date"};
 /// Benchmarks with FLOPs, with bytes only, and those that say a size and have no time.
 const std::vector<std::string> of_flops{"matmul", "batched_matmul", "attention"};
 const std::vector<std::string> of_bytes{"copy", "elementwise", "softmax", "small_kernel",
@@ -48,15 +50,14 @@ double above_zero(const CsvRow& row, std::string_view column) {
 }
 
 void check_columns(const CsvTable& table) {
-  for (const char* column : columns) {
+  for (const std::string& column : columns) {
     if (!table.has_column(column)) {
       throw Error(table.name(), fmt::format("no column '{}'", column),
                   "the columns that tools/gpu_microbenchmarks.py writes");
     }
   }
-  const std::vector<std::string> known(columns.begin(), columns.end());
   for (const std::string& column : table.columns()) {
-    if (!has(known, column)) throw unknown_name(table.name() + ": column", column, known);
+    if (!has(columns, column)) throw unknown_name(table.name() + ": column", column, columns);
   }
   if (table.size() == 0) throw Error(table.name(), "no rows", "micro-benchmarks");
 }
@@ -131,7 +132,7 @@ class Importer {
     }
     std::set<std::string> seen;
     for (const CsvRow& row : table_.rows()) {
-      for (const char* column : {"device", "kind", "driver", "software", "date"}) {
+      for (const char* column : columns_of_run) {
         if (row.text(column) != first.text(column)) {
           throw Error(row.place(column), row.text(column),
                       first.text(column) + " as in the first row: one file is one run");
@@ -167,58 +168,55 @@ class Importer {
     }
     hw.description = fmt::format("{}, as measured ({})", result.device, result.software);
     matrix_rates();
-    const auto share = [&](const char* benchmark, std::optional<roofline::Sourced>& factor) {
-      const std::vector<double> rates = rates_of(benchmark, "", false);
-      if (!rates.empty()) {
-        factor = share_of(median(rates), hw.memory_bandwidth, benchmark, rates.size());
-      }
-    };
-    share("copy", hw.memory_bandwidth_factor);
-    share("elementwise", hw.elementwise_bandwidth);
-    share("softmax", hw.softmax_bandwidth);
-    if (!rates_of("softmax", "", false).empty()) {
-      set_by_length("softmax", "", 1, false, hw.memory_bandwidth, *hw.softmax_bandwidth);
+    bandwidth("copy", hw.memory_bandwidth_factor);
+    bandwidth("elementwise", hw.elementwise_bandwidth);
+    bandwidth("softmax", hw.softmax_bandwidth);
+    if (const Rows rows = rows_of("softmax"); !rows.empty()) {
+      set_by_length(rows, 1, hw.memory_bandwidth, *hw.softmax_bandwidth);
     }
-    latencies(kind);
+    latency("small_kernel", hw.operator_latency);
+    if (kind == "cpu" && rows_of("host_operator").empty()) {
+      hw.host_operator_latency = measured(0, "on a CPU the host is the device");
+    } else {
+      latency("host_operator", hw.host_operator_latency);
+    }
   }
 
  private:
-  /// An empty dtype: of all.
-  static bool is_of(const Benchmark& b, const std::string& benchmark, const std::string& dtype) {
-    return b.name == benchmark && (dtype.empty() || b.dtype == dtype);
-  }
-  static double rate_of(const Benchmark& b, bool flops) {
-    return (flops ? b.flops : b.bytes) / b.median_s;
-  }
-  /// FLOP/s or bytes/s of the rows of a benchmark.
-  std::vector<double> rates_of(const std::string& benchmark, const std::string& dtype,
-                               bool flops) const {
-    std::vector<double> rates;
+  using Rows = std::vector<const Benchmark*>;
+
+  /// Without a dtype: in all.
+  Rows rows_of(const std::string& benchmark, const std::string& dtype = "") const {
+    Rows rows;
     for (const Benchmark& b : result.rows) {
-      if (is_of(b, benchmark, dtype)) rates.push_back(rate_of(b, flops));
+      if (b.name == benchmark && (dtype.empty() || b.dtype == dtype)) rows.push_back(&b);
     }
-    return rates;
+    return rows;
+  }
+
+  static double median_rate(const Rows& rows) {
+    std::vector<double> rates;
+    for (const Benchmark* b : rows) rates.push_back(b->rate());
+    return median(rates);
   }
 
   /// Gives a factor its shares of a peak at each length that shapes have at `from_end` (1: the last
   /// number), where there are several. Lengths whose rows took no longer than a shorter one's are
   /// left out, which its note says.
-  void set_by_length(const std::string& benchmark, const std::string& dtype, std::size_t from_end,
-                     bool flops, const roofline::Sourced& peak, roofline::Sourced& factor) const {
-    std::map<std::uint64_t, std::vector<double>> rates;
-    for (const Benchmark& b : result.rows) {
-      if (!is_of(b, benchmark, dtype)) continue;
-      if (const auto length = dimension(b.shape, from_end)) {
-        rates[*length].push_back(rate_of(b, flops));
-      }
+  void set_by_length(const Rows& rows, std::size_t from_end, const roofline::Sourced& peak,
+                     roofline::Sourced& factor) const {
+    std::map<std::uint64_t, Rows> by_length;
+    for (const Benchmark* b : rows) {
+      if (const auto length = dimension(b->shape, from_end)) by_length[*length].push_back(b);
     }
     std::vector<roofline::FactorAt> points;
     std::vector<std::uint64_t> left_out;
     double longest_row = 0;
-    for (const auto& [length, of_length] : rates) {
-      const std::string what = fmt::format("{} at {}", benchmark, length);
+    for (const auto& [length, of_length] : by_length) {
+      const std::string what = fmt::format("{} at {}", rows.front()->name, length);
       // As it is written.
-      const double share = std::round(share_of(median(of_length), peak, what, 0).value * 1e4) / 1e4;
+      const double rate = median_rate(of_length);
+      const double share = std::round(share_of(rate, peak, what, 0).value * 1e4) / 1e4;
       const double row = static_cast<double>(length) / share;
       if (share == 0 || row <= longest_row) {
         left_out.push_back(length);
@@ -256,9 +254,9 @@ class Importer {
   }
 
   /// The best rate of several benchmarks; the first must be there.
-  roofline::Sourced best_of(const std::vector<std::string>& benchmarks, const std::string& dtype,
-                            bool flops) const {
-    if (rates_of(benchmarks.front(), dtype, flops).empty()) {
+  roofline::Sourced best_of(const std::vector<std::string>& benchmarks,
+                            const std::string& dtype = "") const {
+    if (rows_of(benchmarks.front(), dtype).empty()) {
       throw Error(
           table_.name(),
           fmt::format("no {} row{}", benchmarks.front(), dtype.empty() ? "" : " in " + dtype),
@@ -266,7 +264,7 @@ class Importer {
     }
     double best = 0;
     for (const std::string& benchmark : benchmarks) {
-      for (const double rate : rates_of(benchmark, dtype, flops)) best = std::max(best, rate);
+      for (const Benchmark* b : rows_of(benchmark, dtype)) best = std::max(best, b->rate());
     }
     return measured(best, fmt::format("the best of the rows of {}; not a datasheet's",
                                       fmt::join(benchmarks, ", ")));
@@ -282,10 +280,10 @@ class Importer {
   void best_rates() {
     roofline::Hardware& hw = result.hardware;
     for (const std::string& dtype : dtypes_of("matmul")) {
-      hw.peak_flops_per_second[parse_dtype(dtype)] = best_of(of_flops, dtype, true);
+      hw.peak_flops_per_second[parse_dtype(dtype)] = best_of(of_flops, dtype);
     }
-    hw.vector_flops_per_second = best_of({"matmul"}, "fp32", true);
-    hw.memory_bandwidth = best_of({"copy", "elementwise", "softmax"}, "", false);
+    hw.vector_flops_per_second = best_of({"matmul"}, "fp32");
+    hw.memory_bandwidth = best_of({"copy", "elementwise", "softmax"});
     hw.memory_capacity = measured(size("memory_capacity"), "as the driver says");
     const auto cache = sizes_.find("on_chip_memory");
     // Without it, what the smallest parts have: nothing larger is then taken to stay on the chip.
@@ -312,59 +310,53 @@ class Importer {
                 "rows of dtypes with a peak");
   }
 
-  void matrix_rates() {
-    roofline::Hardware& hw = result.hardware;
-    for (const std::string& dtype : dtypes_of("matmul")) {
-      const std::vector<double> rates = rates_of("matmul", dtype, true);
-      const std::string what = "matmul in " + dtype;
-      hw.matrix_rate[parse_dtype(dtype)] =
-          share_of(median(rates), peak_of(dtype, what), what, rates.size());
-    }
-    for (const std::string& dtype : dtypes_of("batched_matmul")) {
-      const std::vector<double> rates = rates_of("batched_matmul", dtype, true);
-      double inverse = 0;
-      for (const double rate : rates) inverse += 1 / rate;
-      const std::string what = "batched_matmul in " + dtype;
-      hw.batched_matrix_rate[parse_dtype(dtype)] = share_of(
-          static_cast<double>(rates.size()) / inverse, peak_of(dtype, what), what, rates.size());
-    }
-    for (const std::string& dtype : dtypes_of("attention")) {
-      const Benchmark* longest = nullptr;
-      for (const Benchmark& b : result.rows) {
-        const bool candidate = b.name == "attention" && b.dtype == dtype;
-        if (candidate && (longest == nullptr || b.flops > longest->flops)) longest = &b;
-      }
-      const std::string what = "attention in " + dtype;
-      roofline::Sourced& rate = hw.tiled_attention_rate[parse_dtype(dtype)] =
-          share_of(longest->flops / longest->median_s, peak_of(dtype, what), what, 1);
-      rate.note = "the longest prompt, " + longest->shape;
-      set_by_length("attention", dtype, 2, true, peak_of(dtype, what), rate);
+  /// The share of the peak in each dtype that the benchmark has rows in: rate(rows) of it.
+  template <typename Rate>
+  void set_rates(const std::string& benchmark, std::map<DType, Sourced>& factor, Rate rate) {
+    for (const std::string& dtype : dtypes_of(benchmark)) {
+      const std::string what = benchmark + " in " + dtype;
+      const Rows rows = rows_of(benchmark, dtype);
+      factor[parse_dtype(dtype)] = share_of(rate(rows), peak_of(dtype, what), what, rows.size());
     }
   }
 
-  void latencies(const std::string& kind) {
+  void matrix_rates() {
     roofline::Hardware& hw = result.hardware;
-    const auto median_seconds = [&](const char* benchmark) -> std::optional<roofline::Sourced> {
-      std::vector<double> seconds;
-      for (const Benchmark& b : result.rows) {
-        if (b.name == benchmark) seconds.push_back(b.median_s);
-      }
-      if (seconds.empty()) return {};
-      return measured(median(seconds), fmt::format("{} rows of {}", seconds.size(), benchmark));
+    set_rates("matmul", hw.matrix_rate, median_rate);
+    set_rates("batched_matmul", hw.batched_matrix_rate, [](const Rows& rows) {
+      double inverse = 0;
+      for (const Benchmark* b : rows) inverse += 1 / b->rate();
+      return static_cast<double>(rows.size()) / inverse;
+    });
+    const auto longest = [](const Rows& rows) {
+      return *std::max_element(
+          rows.begin(), rows.end(),
+          [](const Benchmark* a, const Benchmark* b) { return a->flops < b->flops; });
     };
-    const auto set = [&](const char* benchmark, roofline::Sourced& latency) {
-      if (const auto seconds = median_seconds(benchmark)) {
-        latency = *seconds;
-      } else if (base_ == nullptr) {
-        throw Error(table_.name(), fmt::format("no row {}", benchmark),
-                    "one, or --hardware with a device that has it");
-      }
-    };
-    set("small_kernel", hw.operator_latency);
-    if (kind == "cpu" && !median_seconds("host_operator")) {
-      hw.host_operator_latency = measured(0, "on a CPU the host is the device");
-    } else {
-      set("host_operator", hw.host_operator_latency);
+    set_rates("attention", hw.tiled_attention_rate,
+              [&](const Rows& rows) { return longest(rows)->rate(); });
+    for (const std::string& dtype : dtypes_of("attention")) {
+      const Rows rows = rows_of("attention", dtype);
+      roofline::Sourced& rate = hw.tiled_attention_rate.at(parse_dtype(dtype));
+      rate.note = "the longest prompt, " + longest(rows)->shape;
+      set_by_length(rows, 2, peak_of(dtype, "attention in " + dtype), rate);
+    }
+  }
+
+  void bandwidth(const char* benchmark, std::optional<roofline::Sourced>& factor) {
+    const Rows rows = rows_of(benchmark);
+    if (rows.empty()) return;
+    factor = share_of(median_rate(rows), result.hardware.memory_bandwidth, benchmark, rows.size());
+  }
+
+  void latency(const char* benchmark, roofline::Sourced& latency) {
+    std::vector<double> seconds;
+    for (const Benchmark* b : rows_of(benchmark)) seconds.push_back(b->median_s);
+    if (!seconds.empty()) {
+      latency = measured(median(seconds), fmt::format("{} rows of {}", seconds.size(), benchmark));
+    } else if (base_ == nullptr) {
+      throw Error(table_.name(), fmt::format("no row {}", benchmark),
+                  "one, or --hardware with a device that has it");
     }
   }
 

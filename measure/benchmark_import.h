@@ -21,6 +21,8 @@ struct Benchmark {
   double q3_s = 0;
   std::uint64_t repeats = 0;
 
+  /// FLOP/s of benchmarks with FLOPs, else bytes per second.
+  double rate() const { return (flops > 0 ? flops : bytes) / median_s; }
   /// The middle half of the times, over the median.
   double spread() const { return (q3_s - q1_s) / median_s; }
 };

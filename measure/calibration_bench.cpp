@@ -1,6 +1,8 @@
 #include "measure/calibration_bench.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -53,17 +55,15 @@ Architecture read_probe(const char* config) {
   return read_config(nlohmann::json::parse(config), "calibration-probe", "the probe model");
 }
 
-template <typename Wanted>
-Sample sum_of(const Graph& graph, const SymbolValues& values, const PassSeconds& run,
-              Wanted wanted) {
+Sample sum_of(const TimedPass& pass, const std::function<bool(const Node&)>& wanted) {
   Sample s;
-  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
+  for (std::size_t n = 0; n < pass.graph->nodes().size(); ++n) {
+    const Node& node = pass.graph->nodes()[n];
     if (!wanted(node)) continue;
-    const Work w = work(graph, node);
-    s.flops += static_cast<double>(w.flops.at(values));
-    s.bytes += static_cast<double>(w.bytes().at(values));
-    s.seconds += run.nodes[n];
+    const Work w = work(*pass.graph, node);
+    s.flops += static_cast<double>(w.flops.at(pass.values));
+    s.bytes += static_cast<double>(w.bytes().at(pass.values));
+    s.seconds += pass.seconds.nodes[n];
     ++s.operators;
   }
   return s;
@@ -90,13 +90,26 @@ PassSeconds mean_of(const std::vector<PassSeconds>& runs) {
   for (std::size_t r = 1; r < runs.size(); ++r) {
     for (std::size_t n = 0; n < mean.nodes.size(); ++n) mean.nodes[n] += runs[r].nodes[n];
     mean.between += runs[r].between;
-    mean.total += runs[r].total;
   }
   const auto count = static_cast<double>(runs.size());
   for (double& seconds : mean.nodes) seconds /= count;
   mean.between /= count;
-  mean.total /= count;
   return mean;
+}
+
+SymbolValues values_of(const execute::PassTimer& timer, const PassSizes& sizes) {
+  return timer.recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+}
+
+/// The mean of several decode steps.
+TimedPass timed_decode(const execute::PassTimer& timer, const PassSizes& sizes, int repeats) {
+  return {&timer.recording().decode(), values_of(timer, sizes),
+          mean_of(timer.decode(sizes, repeats))};
+}
+
+TimedPass timed_prefill(const execute::PassTimer& timer, std::uint64_t tokens) {
+  const PassSizes sizes{1, tokens, tokens};
+  return {&timer.recording().prefill(), values_of(timer, sizes), timer.prefill(sizes, 1).front()};
 }
 
 bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
@@ -166,13 +179,13 @@ CalibrationBench::CalibrationBench(const CalibrationOptions& options)
                     {.attention = Kernels::Eager, .elementwise = Kernels::Eager}) {}
 
 void CalibrationBench::run(int rounds) {
-  const std::vector<std::function<void()>> round = steps();
+  const std::vector<Step> round = steps();
   const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size();
   std::uint64_t done = 0;
   for (int r = 0; r < rounds; ++r) {
     if (options_.messenger != nullptr) execute::meet(*options_.messenger);
     double before = execute::measure_fma_rate(fma_seconds);
-    for (const std::function<void()>& step : round) {
+    for (const Step& step : round) {
       if (options_.on_step) options_.on_step(done, all);
       ++done;
       step();
@@ -186,7 +199,7 @@ void CalibrationBench::run(int rounds) {
 }
 
 /// On one rank after the other, as decode steps run: the last rank has the memory to itself.
-void CalibrationBench::in_turns(const std::function<void()>& step) const {
+void CalibrationBench::in_turns(const Step& step) const {
   if (options_.messenger == nullptr) return step();
   execute::Messenger& messenger = *options_.messenger;
   for (std::size_t rank = 0; rank < messenger.ranks(); ++rank) {
@@ -203,8 +216,8 @@ void CalibrationBench::note_fma_rate(double rate) {
   }
 }
 
-std::vector<std::function<void()>> CalibrationBench::steps() {
-  std::vector<std::function<void()>> list;
+std::vector<CalibrationBench::Step> CalibrationBench::steps() {
+  std::vector<Step> list;
   list.push_back([this] {
     at("FMA", "FLOP/s").seconds.push_back(execute::measure_fma_rate());
     at("streaming read", "bytes/s").seconds.push_back(execute::measure_read_bandwidth());
@@ -213,46 +226,33 @@ std::vector<std::function<void()>> CalibrationBench::steps() {
     const std::size_t block = cached_bytes_of_a_thread * static_cast<std::size_t>(threads_);
     at("read in cache", "bytes/s").seconds.push_back(execute::measure_read_bandwidth(0.02, block));
   });
-  for (const std::uint64_t rows : rows_of_decode) {
-    list.push_back([this, rows] {
-      const auto step = [this, rows] { time_decode(rows, threads_); };
-      if (rows == 1) {
-        in_turns(step);
-      } else {
-        step();
-      }
-    });
+  list.push_back([this] { in_turns([this] { time_decode(1, threads_); }); });
+  for (const std::uint64_t rows : ridge_rows) {
+    list.push_back([this, rows] { time_decode(rows, threads_); });
   }
   for (const std::uint64_t rows : rows_of_prefill) {
     list.push_back([this, rows] { time_prefill(rows, threads_); });
   }
-  const PassSizes sizes{decode_batch, 1, decode_slots};
-  const auto attention_step = [this, sizes] {
-    for (const PassSeconds& run : plain_.decode(sizes, attention_repeats)) {
-      add("decode attention", "FLOP/s", plain_.recording(), false, sizes, run, is_attention);
+  const auto attention = [this](const execute::PassTimer& timer, const char* name, bool computing) {
+    const PassSizes sizes{decode_batch, 1, decode_slots};
+    for (const PassSeconds& run : timer.decode(sizes, attention_repeats)) {
+      add(name, "FLOP/s", {&timer.recording().decode(), values_of(timer, sizes), run}, is_attention)
+          .computing = computing;
     }
   };
-  const auto slim_attention_step = [this, sizes] {
-    for (const PassSeconds& run : slim_.decode(sizes, attention_repeats)) {
-      add("decode attention, slim K-cache", "FLOP/s", slim_.recording(), false, sizes, run,
-          is_attention)
-          .computing = true;
-    }
-  };
-  list.push_back([=, this] { in_turns(attention_step); });
-  list.push_back([=, this] { in_turns(slim_attention_step); });
+  list.push_back([=, this] { in_turns([&] { attention(plain_, "decode attention", false); }); });
+  list.push_back(
+      [=, this] { in_turns([&] { attention(slim_, "decode attention, slim K-cache", true); }); });
   list.push_back([this] {
-    const PassSizes prompt{1, large_rows, large_rows};
-    const PassSeconds run = eager_.prefill(prompt, 1).front();
-    const Recording& r = eager_.recording();
-    add(fmt::format("attention products {} tokens", large_rows), "FLOP/s", r, true, prompt, run,
+    const TimedPass pass = timed_prefill(eager_, large_rows);
+    add(fmt::format("attention products {} tokens", large_rows), "FLOP/s", pass,
         is_attention_product)
         .computing = true;
-    add(fmt::format("softmax {} tokens", large_rows), "bytes/s", r, true, prompt, run, is_softmax);
+    add(fmt::format("softmax {} tokens", large_rows), "bytes/s", pass, is_softmax);
     for (const bool of_scores : {true, false}) {
       add(fmt::format("element-wise {} tokens, {}", large_rows, of_scores ? "scores" : "states"),
-          "bytes/s", r, true, prompt, run,
-          [&](const Node& node) { return is_sum_or_product(r.prefill(), node, of_scores); });
+          "bytes/s", pass,
+          [&](const Node& node) { return is_sum_or_product(*pass.graph, node, of_scores); });
     }
   });
   if (options_.messenger != nullptr) list.push_back([this] { time_lockstep(); });
@@ -287,7 +287,7 @@ void CalibrationBench::time_lockstep() {
 
 /// Products and roofs of half the threads, a quarter, ... and one. Not on several ranks, which
 /// share the processors.
-void CalibrationBench::add_fewer_threads(std::vector<std::function<void()>>& list) {
+void CalibrationBench::add_fewer_threads(std::vector<Step>& list) {
   if (options_.messenger != nullptr) return;
   for (int threads = threads_ / 2; threads >= 1; threads /= 2) {
     list.push_back([this, threads] {
@@ -305,28 +305,22 @@ void CalibrationBench::add_fewer_threads(std::vector<std::function<void()>>& lis
 
 void CalibrationBench::time_decode(std::uint64_t rows, int threads) {
   const PassSizes sizes{rows, 1, 64};
-  const PassSeconds run = mean_of(plain_.decode(sizes, rows == 1 ? step_repeats : 1));
-  const Recording& r = plain_.recording();
+  const TimedPass pass = timed_decode(plain_, sizes, rows == 1 ? step_repeats : 1);
   if (threads == threads_) {
-    add(fmt::format("linear {} rows", rows), "FLOP/s", r, false, sizes, run, is_linear);
+    add(fmt::format("linear {} rows", rows), "FLOP/s", pass, is_linear);
     if (rows == 1) add_latencies(sizes);
   }
-  add_products(r.decode(), r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
-               rows, threads);
+  add_products(pass, rows, threads);
 }
 
 void CalibrationBench::time_prefill(std::uint64_t rows, int threads) {
-  const PassSizes sizes{1, rows, rows};
-  const PassSeconds run = plain_.prefill(sizes, 1).front();
-  const Recording& r = plain_.recording();
+  const TimedPass pass = timed_prefill(plain_, rows);
   if (threads == threads_) {
-    add(fmt::format("linear {} rows", rows), "FLOP/s", r, true, sizes, run, is_linear).computing =
+    add(fmt::format("linear {} rows", rows), "FLOP/s", pass, is_linear).computing = true;
+    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", pass, is_attention).computing =
         true;
-    add(fmt::format("tiled attention {} tokens", rows), "FLOP/s", r, true, sizes, run, is_attention)
-        .computing = true;
   }
-  add_products(r.prefill(), r.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len}), run,
-               rows, threads);
+  add_products(pass, rows, threads);
 }
 
 const Samples& CalibrationBench::get(const std::string& name) const {
@@ -345,86 +339,63 @@ Samples& CalibrationBench::at(std::vector<Samples>& list, const std::string& nam
   return list.back();
 }
 
-template <typename Wanted>
-Samples& CalibrationBench::add(const std::string& name, const char* unit,
-                               const Recording& recording, bool prefill, const PassSizes& sizes,
-                               const PassSeconds& run, Wanted wanted) {
-  const SymbolValues values =
-      recording.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const Sample s = sum_of(prefill ? recording.prefill() : recording.decode(), values, run, wanted);
+Samples& CalibrationBench::add(const std::string& name, const char* unit, const TimedPass& pass,
+                               const Wanted& wanted) {
   Samples& samples = at(name, unit);
-  samples.work = s;
-  samples.seconds.push_back(s.seconds);
+  samples.work = sum_of(pass, wanted);
+  samples.seconds.push_back(samples.work.seconds);
   return samples;
 }
 
-/// The products with each shape of weight. A prefill's last one has one row and is left out.
-void CalibrationBench::add_products(const Graph& graph, const SymbolValues& values,
-                                    const PassSeconds& run, std::uint64_t rows, int threads) {
-  struct Product {
-    std::uint64_t out;
-    std::uint64_t in;
-    double flops = 0;
-    double seconds = 0;
-  };
-  std::vector<Product> products;
-  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    if (!is_linear(node)) continue;
-    const TensorInfo& weight = graph.tensor(node.inputs[1]);
-    const std::uint64_t out = weight.shape[0].at(values);
-    const std::uint64_t in = weight.shape[1].at(values);
-    const std::uint64_t flops = work(graph, node).flops.at(values);
-    if (flops != 2 * rows * out * in) continue;
-    auto found = std::find_if(products.begin(), products.end(),
-                              [&](const Product& p) { return p.out == out && p.in == in; });
-    if (found == products.end()) found = products.insert(products.end(), {out, in});
-    found->flops += static_cast<double>(flops);
-    found->seconds += run.nodes[n];
-  }
-  for (const Product& p : products) {
-    auto found = std::find_if(grid_.begin(), grid_.end(), [&](const MatrixRate& g) {
-      return g.rows == rows && g.out == p.out && g.in == p.in && g.threads == threads;
-    });
-    if (found == grid_.end()) {
-      found = grid_.insert(grid_.end(), {rows, p.out, p.in, threads, {}});
-      found->rate = {
-          fmt::format("product {}x{}x{}, {} threads", rows, p.out, p.in, threads), "FLOP/s", {}};
-    }
-    found->rate.rounds.push_back(p.flops / p.seconds);
-  }
+void CalibrationBench::add_latency(const char* name, const TimedPass& pass, const Wanted& wanted) {
+  Samples& samples = add(name, "s", pass, wanted);
+  Sample& s = samples.work;
+  s = {s.flops / s.operators, s.bytes / s.operators, s.seconds / s.operators, 1};
+  samples.seconds.back() = s.seconds + pass.seconds.between;
 }
 
-/// Seconds of one of the wanted operators, and of the loop around all.
-template <typename Wanted>
-void CalibrationBench::add_latency(const char* name, const Graph& graph, const SymbolValues& values,
-                                   const PassSeconds& run, Wanted wanted) {
-  const Sample s = sum_of(graph, values, run, wanted);
-  Samples& samples = at(name, "s");
-  samples.work.flops = s.flops / s.operators;
-  samples.work.bytes = s.bytes / s.operators;
-  samples.seconds.push_back(s.seconds / s.operators + run.between);
+/// The products with each shape of weight. A prefill's last one has one row and is left out.
+void CalibrationBench::add_products(const TimedPass& pass, std::uint64_t rows, int threads) {
+  const auto shape_of = [&](const Node& node) {
+    const auto& shape = pass.graph->tensor(node.inputs[1]).shape;
+    return std::pair(shape[0].at(pass.values), shape[1].at(pass.values));
+  };
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+  for (const Node& node : pass.graph->nodes()) {
+    if (!is_linear(node)) continue;
+    const auto shape = shape_of(node);
+    const auto [out, in] = shape;
+    const std::uint64_t flops = work(*pass.graph, node).flops.at(pass.values);
+    if (flops != 2 * rows * out * in || !seen.insert(shape).second) continue;
+    const Sample s = sum_of(
+        pass, [&](const Node& other) { return is_linear(other) && shape_of(other) == shape; });
+    const std::string name = fmt::format("product {}x{}x{}, {} threads", rows, out, in, threads);
+    auto found = std::find_if(grid_.begin(), grid_.end(),
+                              [&](const MatrixRate& g) { return g.rate.name == name; });
+    if (found == grid_.end()) {
+      found = grid_.insert(grid_.end(), {rows, out, in, threads, {name, "FLOP/s", {}}});
+    }
+    found->rate.rounds.push_back(s.flops / s.seconds);
+  }
 }
 
 /// Constant seconds of operators: of the smallest ones of a decode step.
 void CalibrationBench::add_latencies(const PassSizes& sizes) {
-  const Recording& plain = narrow_plain_.recording();
-  const std::uint64_t hidden_size = plain.model.hidden_size;
-  const SymbolValues values = plain.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const auto add = [&](const char* name, const Graph& graph, const PassSeconds& run) {
-    add_latency(name, graph, values, run, [&](const Node& node) {
-      return is_small(node) && graph.tensor(node.output()).elements().at(values) <= hidden_size;
+  const std::uint64_t hidden_size = narrow_plain_.recording().model.hidden_size;
+  const auto add_small = [&](const char* name, const TimedPass& pass) {
+    add_latency(name, pass, [&](const Node& node) {
+      const TensorInfo& out = pass.graph->tensor(node.output());
+      return is_small(node) && out.elements().at(pass.values) <= hidden_size;
     });
   };
-  const PassSeconds run = mean_of(narrow_plain_.decode(sizes, step_repeats));
-  add("operator", plain.decode(), run);
-  add_latency("product", plain.decode(), values, run, [&](const Node& node) {
+  const TimedPass pass = timed_decode(narrow_plain_, sizes, step_repeats);
+  add_small("operator", pass);
+  add_latency("product", pass, [&](const Node& node) {
     if (!is_linear(node)) return false;
-    const auto& weight = plain.decode().tensor(node.inputs[1]).shape;
-    return weight[0].at(values) == hidden_size && weight[1].at(values) == hidden_size;
+    const auto& weight = pass.graph->tensor(node.inputs[1]).shape;
+    return weight[0].at(pass.values) == hidden_size && weight[1].at(pass.values) == hidden_size;
   });
-  add("element-wise operator", narrow_eager_.recording().decode(),
-      mean_of(narrow_eager_.decode(sizes, step_repeats)));
+  add_small("element-wise operator", timed_decode(narrow_eager_, sizes, step_repeats));
 }
 
 }  // namespace kvcast::measure

@@ -12,8 +12,7 @@
 
 namespace kvcast::measure {
 
-/// Rows of products: the first are decode steps of so many sequences.
-inline constexpr std::uint64_t rows_of_decode[] = {1, 8, 16, 32};
+/// Rows of products of prompts; those of ridge_rows and 1 are decode steps of so many sequences.
 inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 /// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
 inline constexpr std::uint64_t large_rows = 512;
@@ -49,6 +48,13 @@ struct Samples {
   Measurement measurement() const;
 };
 
+/// A pass that was timed, at its sizes.
+struct TimedPass {
+  const Graph* graph = nullptr;
+  SymbolValues values;
+  execute::PassSeconds seconds;
+};
+
 /// Ranks down, steps across, as many of each: the sum of the ranks' mean seconds over the sum of
 /// the slowest one's, step by step.
 double lockstep(const std::vector<std::vector<double>>& seconds);
@@ -69,24 +75,25 @@ class CalibrationBench {
   const std::vector<Samples>& by_threads() const { return by_threads_; }
 
  private:
-  std::vector<std::function<void()>> steps();
-  void in_turns(const std::function<void()>& step) const;
+  using Step = std::function<void()>;
+  using Wanted = std::function<bool(const Node&)>;
+
+  std::vector<Step> steps();
+  void in_turns(const Step& step) const;
   void note_fma_rate(double rate);
-  void add_fewer_threads(std::vector<std::function<void()>>& steps);
+  void add_fewer_threads(std::vector<Step>& steps);
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
   void time_lockstep();
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
-  template <typename Wanted>
-  Samples& add(const std::string& name, const char* unit, const Recording& recording, bool prefill,
-               const execute::PassSizes& sizes, const execute::PassSeconds& run, Wanted wanted);
-  void add_products(const Graph& graph, const SymbolValues& values, const execute::PassSeconds& run,
-                    std::uint64_t rows, int threads);
-  template <typename Wanted>
-  void add_latency(const char* name, const Graph& graph, const SymbolValues& values,
-                   const execute::PassSeconds& run, Wanted wanted);
+  /// What the wanted operators of a pass took together.
+  Samples& add(const std::string& name, const char* unit, const TimedPass& pass,
+               const Wanted& wanted);
+  /// What one of them took, and the loop around all.
+  void add_latency(const char* name, const TimedPass& pass, const Wanted& wanted);
   void add_latencies(const execute::PassSizes& sizes);
+  void add_products(const TimedPass& pass, std::uint64_t rows, int threads);
 
   const CalibrationOptions& options_;
   int threads_;
