@@ -4,19 +4,21 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/json_file.h"
 
 namespace kvcast::measure {
 namespace {
 
-/// What a row and its plain one have in common but for the device.
+/// What a row and its plain one have in common: all but the device, the method and the times.
 std::string key_of(const ValidationCase& c) {
-  const MeasuredRow& r = c.row;
-  const Lowering& l = r.lowering;
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", r.model, attention_name(l.attention),
-                     elementwise_name(l.elementwise), kvcast::name(l.weights),
-                     kvcast::name(l.activations), kvcast::name(l.cache), name(r.logits),
-                     r.size.batch, r.size.prompt_len, r.size.output_len, name(c.metric));
+  nlohmann::ordered_json key = case_json(c);
+  for (const char* other :
+       {"id", "hardware", "method", "predicted", "measured", "relative_error", "place"}) {
+    key.erase(other);
+  }
+  return json_text(key);
 }
 
 /// Plain rows by key and device.
@@ -36,7 +38,7 @@ class PlainCases {
     for (const ValidationCase* plain : found->second) {
       if (plain->row.hardware == c.row.hardware) here.push_back(plain);
     }
-    if (here.empty() && c.placed != nullptr) here = found->second;
+    if (here.empty() && num_devices(c.row.method) > 1) here = found->second;
     return here.size() == 1 ? here.front() : nullptr;
   }
 

@@ -6,29 +6,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "measure/model_match.h"
 #include "model/base/error.h"
-#include "model/io/files/csv_writer.h"
-#include "roofline/forecast.h"
+#include "model/record/recording.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::measure {
 namespace {
 
 using roofline::Hardware;
-
-/// What a row's forecast is made of: one of the two.
-struct Subject {
-  std::shared_ptr<const Recording> recording;
-  std::shared_ptr<const roofline::Configuration> placed;
-};
-
-/// That read a prompt.
-std::uint64_t num_devices(const std::vector<MethodSpec>& methods) {
-  const std::optional<Placement> placement = find_placement(methods);
-  return placement ? placement->ranks : 1;
-}
 
 /// Throws Error when a row ran on more or fewer devices than its method places a prompt on.
 void check_devices(const MeasuredRow& row, std::uint64_t placed) {
@@ -37,7 +25,27 @@ void check_devices(const MeasuredRow& row, std::uint64_t placed) {
                           placed == 1 ? "one" : std::to_string(placed)));
 }
 
-/// Models, subjects and devices of the rows seen so far.
+/// Several devices are simulated anew for each device; one device's recording is made once.
+ForecastOn forecast_on(roofline::Configuration c, bool placed) {
+  if (placed) {
+    return [c = std::move(c)](const Hardware& hardware) -> ForecastAt {
+      roofline::Configuration on_device = c;
+      on_device.hardware = hardware;
+      const auto estimator = std::make_shared<const search::PlacedEstimator>(on_device);
+      return [estimator](const roofline::DesignPoint& size) { return estimator->at(size); };
+    };
+  }
+  const auto recording = std::make_shared<const Recording>(record(
+      c.architecture, c.methods, c.lowering, {.logits = c.logits, .find_model = c.find_model}));
+  return [recording, lowering = c.lowering](const Hardware& hardware) -> ForecastAt {
+    const auto rates = roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
+    const auto forecaster =
+        std::make_shared<const roofline::Forecaster>(*recording, lowering, rates);
+    return [forecaster](const roofline::DesignPoint& size) { return forecaster->at(size); };
+  };
+}
+
+/// Models, forecasts and devices of the rows seen so far.
 class Matcher {
  public:
   Matcher(const Catalog& catalog, const DeviceChoice& choice)
@@ -58,11 +66,17 @@ class Matcher {
   Devices devices;
 
   /// Names the row's model and device as kvcast does. Throws Error.
-  Subject match(MeasuredRow& row) {
+  std::shared_ptr<const ForecastOn> match(MeasuredRow& row) {
     if (!row.unusable.empty()) throw Error(row.unusable);
     const std::vector<MethodSpec> methods = parse_methods(row.method);
-    const bool placed = num_devices(methods) > 1;
-    row.hardware = placed && chosen_placed_ ? placed_device(row.hardware) : device(row.hardware);
+    const std::uint64_t ranks = num_devices(row.method);
+    if (ranks > 1 && chosen_placed_) {
+      row.hardware = chosen_device(*chosen_placed_, row.hardware, chosen_placed_->name);
+    } else if (chosen_) {
+      row.hardware = chosen_device(*chosen_, row.hardware, choice_.name);
+    } else {
+      row.hardware = catalog_device(row.hardware);
+    }
     row.model = models_.find(row.model, row.parameters);
     row.method = to_string(methods);
     const Lowering& l = row.lowering;
@@ -70,51 +84,40 @@ class Matcher {
         fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
                     static_cast<int>(l.elementwise), kvcast::name(l.weights),
                     kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
-    Subject& subject = subjects_[key];
-    check_devices(row, num_devices(methods));
-    if (subject.recording != nullptr || subject.placed != nullptr) return subject;
-    // A copy: forecasts are made again when the catalog's user may be gone.
-    const auto find = [c = catalog_](const std::string& name) { return load_model(c, name); };
-    if (placed) {
-      subject.placed = std::make_shared<const roofline::Configuration>(
-          roofline::Configuration{.architecture = load_model(catalog_, row.model),
-                                  .methods = methods,
-                                  .lowering = l,
-                                  .logits = row.logits,
-                                  .hardware = {},
-                                  .find_model = find});
-    } else {
-      subject.recording = std::make_shared<const Recording>(record(
-          load_model(catalog_, row.model), methods, l, {.logits = row.logits, .find_model = find}));
-    }
-    return subject;
+    check_devices(row, ranks);
+    std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
+    if (forecast != nullptr) return forecast;
+    forecast = std::make_shared<const ForecastOn>(forecast_on(
+        {.architecture = load_model(catalog_, row.model),
+         .methods = methods,
+         .lowering = l,
+         .logits = row.logits,
+         .hardware = {},
+         // A copy: forecasts are made again when the catalog's user may be gone.
+         .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); }},
+        ranks > 1));
+    return forecast;
   }
 
  private:
-  std::string device(const std::string& name) {
-    if (chosen_) {
-      if (!name.empty() && name != choice_.name && name != chosen_->name) {
-        throw Error("it ran on " + name + ", not on " + choice_.name);
-      }
-      devices.emplace(chosen_->name, *chosen_);
-      return chosen_->name;
+  /// `own_name`: what rows may call the device besides its name.
+  std::string chosen_device(const Hardware& chosen, const std::string& name,
+                            const std::string& own_name) {
+    if (!name.empty() && name != own_name && name != chosen.name) {
+      throw Error("it ran on " + name + ", not on " + own_name);
     }
-    if (name.empty()) throw Error("its file names no hardware; expected --hardware");
-    if (!devices.contains(name)) {
-      if (std::find(hardware_.begin(), hardware_.end(), name) == hardware_.end()) {
-        throw Error(not_in_catalog("hardware", name, hardware_));
-      }
-      devices.emplace(name, roofline::load_hardware(catalog_, name));
-    }
-    return name;
+    devices.emplace(chosen.name, chosen);
+    return chosen.name;
   }
 
-  std::string placed_device(const std::string& name) {
-    if (!name.empty() && name != chosen_placed_->name) {
-      throw Error("it ran on " + name + ", not on " + chosen_placed_->name);
+  std::string catalog_device(const std::string& name) {
+    if (name.empty()) throw Error("its file names no hardware; expected --hardware");
+    if (devices.contains(name)) return name;
+    if (std::find(hardware_.begin(), hardware_.end(), name) == hardware_.end()) {
+      throw Error(not_in_catalog("hardware", name, hardware_));
     }
-    devices.emplace(chosen_placed_->name, *chosen_placed_);
-    return chosen_placed_->name;
+    devices.emplace(name, roofline::load_hardware(catalog_, name));
+    return name;
   }
 
   const Catalog& catalog_;
@@ -123,7 +126,7 @@ class Matcher {
   std::optional<roofline::Hardware> chosen_;
   std::optional<roofline::Hardware> chosen_placed_;
   ModelMatch models_;
-  std::map<std::string, Subject> subjects_;
+  std::map<std::string, std::shared_ptr<const ForecastOn>> forecasts_;
 };
 
 double time_of(Metric metric, const roofline::DesignPoint& size, const roofline::Forecast& f) {
@@ -143,43 +146,14 @@ class Predictor {
   explicit Predictor(const Devices& devices) : devices_(devices) {}
 
   double seconds(const ValidationCase& c) {
-    const roofline::Hardware& hardware = devices_.at(c.row.hardware);
-    if (c.placed != nullptr) {
-      return time_of(c.metric, c.row.size, estimator(c, hardware).at(c.row.size));
-    }
-    return time_of(c.metric, c.row.size, forecaster(c, hardware).at(c.row.size));
+    ForecastAt& at = forecasts_[{c.forecast.get(), c.row.hardware}];
+    if (!at) at = (*c.forecast)(devices_.at(c.row.hardware));
+    return time_of(c.metric, c.row.size, at(c.row.size));
   }
 
  private:
-  using Key = std::pair<const void*, std::string>;
-
-  const roofline::Forecaster& forecaster(const ValidationCase& c,
-                                         const roofline::Hardware& hardware) {
-    const Key key(c.recording.get(), hardware.name);
-    auto found = forecasters_.find(key);
-    if (found == forecasters_.end()) {
-      const Lowering& l = c.row.lowering;
-      const auto rates = roofline::make_rates(hardware, l, roofline::Mode::Calibrated);
-      found = forecasters_.try_emplace(key, *c.recording, l, rates).first;
-    }
-    return found->second;
-  }
-
-  const search::PlacedEstimator& estimator(const ValidationCase& c,
-                                           const roofline::Hardware& hardware) {
-    const Key key(c.placed.get(), hardware.name);
-    auto found = estimators_.find(key);
-    if (found == estimators_.end()) {
-      roofline::Configuration configuration = *c.placed;
-      configuration.hardware = hardware;
-      found = estimators_.try_emplace(key, configuration).first;
-    }
-    return found->second;
-  }
-
   const Devices& devices_;
-  std::map<Key, roofline::Forecaster> forecasters_;
-  std::map<Key, search::PlacedEstimator> estimators_;
+  std::map<std::pair<const ForecastOn*, std::string>, ForecastAt> forecasts_;
 };
 
 }  // namespace
@@ -198,9 +172,9 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
   for (MeasuredRow row : measurements.rows) {
     try {
       std::vector<ValidationCase> cases;
-      const Subject subject = matcher.match(row);
+      const auto forecast = matcher.match(row);
       for (const MeasuredTime& time : row.times) {
-        cases.push_back({row, time.metric, time.seconds, 0, subject.recording, subject.placed});
+        cases.push_back({row, time.metric, time.seconds, 0, forecast});
       }
       // Throws for dtypes that the device does not have.
       for (ValidationCase& c : cases) c.predicted = predictor.seconds(c);
@@ -223,6 +197,34 @@ std::string method_names(std::string_view methods) {
   std::vector<std::string> names;
   for (const MethodSpec& m : parse_methods(methods)) names.push_back(m.name);
   return names.empty() ? "plain" : fmt::format("{}", fmt::join(names, "+"));
+}
+
+std::uint64_t num_devices(std::string_view methods) {
+  const std::optional<Placement> placement = find_placement(parse_methods(methods));
+  return placement ? placement->ranks : 1;
+}
+
+nlohmann::ordered_json case_json(const ValidationCase& c) {
+  const MeasuredRow& r = c.row;
+  const Lowering& l = r.lowering;
+  return {{"id", r.id},
+          {"model", r.model},
+          {"hardware", r.hardware},
+          {"method", r.method},
+          {"attention", attention_name(l.attention)},
+          {"elementwise", elementwise_name(l.elementwise)},
+          {"weight_dtype", kvcast::name(l.weights)},
+          {"activation_dtype", kvcast::name(l.activations)},
+          {"cache_dtype", kvcast::name(l.cache)},
+          {"logits", name(r.logits)},
+          {"batch", r.size.batch},
+          {"prompt_len", r.size.prompt_len},
+          {"output_len", r.size.output_len},
+          {"metric", name(c.metric)},
+          {"predicted", c.predicted},
+          {"measured", c.measured},
+          {"relative_error", c.relative_error()},
+          {"place", r.place}};
 }
 
 double error_bound(std::span<const double> relative_errors) {
@@ -250,35 +252,10 @@ ErrorSummary summarize(std::span<const double> relative_errors) {
   return s;
 }
 
-std::map<std::string, ErrorSummary> summarize_by(
-    std::span<const ValidationCase> cases,
-    const std::function<std::string(const ValidationCase&)>& key) {
-  std::map<std::string, std::vector<double>> errors;
-  for (const ValidationCase& c : cases) errors[key(c)].push_back(c.relative_error());
-  std::map<std::string, ErrorSummary> summaries;
-  for (const auto& [name, list] : errors) summaries.emplace(name, summarize(list));
-  return summaries;
-}
-
-void write_validation_csv(std::span<const ValidationCase> cases,
-                          const std::filesystem::path& path) {
-  CsvWriter csv(path,
-                {"id", "model", "hardware", "method", "attention", "elementwise", "weight_dtype",
-                 "activation_dtype", "cache_dtype", "logits", "batch", "prompt_len", "output_len",
-                 "metric", "predicted_s", "measured_s", "relative_error", "place"});
-  for (const ValidationCase& c : cases) {
-    const MeasuredRow& r = c.row;
-    const Lowering& l = r.lowering;
-    csv.cell(r.id).cell(r.model).cell(r.hardware).cell(r.method);
-    csv.cell(attention_name(l.attention));
-    csv.cell(elementwise_name(l.elementwise));
-    csv.cell(kvcast::name(l.weights)).cell(kvcast::name(l.activations)).cell(kvcast::name(l.cache));
-    csv.cell(name(r.logits)).cell(r.size.batch).cell(r.size.prompt_len).cell(r.size.output_len);
-    csv.cell(name(c.metric)).cell(c.predicted).cell(c.measured).cell(c.relative_error());
-    csv.cell(r.place);
-    csv.end_row();
-  }
-  csv.commit();
+ErrorSummary summarize(std::span<const ValidationCase> cases) {
+  std::vector<double> errors;
+  for (const ValidationCase& c : cases) errors.push_back(c.relative_error());
+  return summarize(errors);
 }
 
 }  // namespace kvcast::measure

@@ -1,7 +1,6 @@
 /// Forecasts held against measured rows: relative errors, what could not be compared, and why.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,10 +8,11 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "measure/measurements.h"
 #include "model/io/weights/catalog.h"
-#include "model/record/recording.h"
-#include "roofline/estimator.h"
+#include "roofline/forecast.h"
 #include "roofline/hardware.h"
 
 namespace kvcast::measure {
@@ -27,14 +27,17 @@ struct DeviceChoice {
 /// "HW" or "NAME=HW": rows that name NAME are forecast for the device HW.
 DeviceChoice parse_device_choice(std::string_view text);
 
+/// The forecasts of one model, method and kernels on a device, for any sizes.
+using ForecastAt = std::function<roofline::Forecast(const roofline::DesignPoint&)>;
+using ForecastOn = std::function<ForecastAt(const roofline::Hardware&)>;
+
 /// One measured time and all that its forecast needs.
 struct ValidationCase {
   MeasuredRow row;  ///< model and hardware as kvcast names them
   Metric metric = Metric::Ttft;
-  double measured = 0;                                    ///< seconds
-  double predicted = 0;                                   ///< seconds
-  std::shared_ptr<const Recording> recording;             ///< of a prompt on one device
-  std::shared_ptr<const roofline::Configuration> placed;  ///< on several; whatever its hardware
+  double measured = 0;                         ///< seconds
+  double predicted = 0;                        ///< seconds
+  std::shared_ptr<const ForecastOn> forecast;  ///< shared by the cases that differ in sizes alone
 
   /// predicted / measured - 1
   double relative_error() const { return predicted / measured - 1; }
@@ -65,6 +68,11 @@ void predict(std::span<ValidationCase> cases, const Devices& devices);
 
 /// "slim+specprefill": a method's parts without their options.
 std::string method_names(std::string_view methods);
+/// On how many devices a method reads the prompt.
+std::uint64_t num_devices(std::string_view methods);
+
+/// What was run, metric, predicted and measured seconds, relative_error, place.
+nlohmann::ordered_json case_json(const ValidationCase& c);
 
 struct ErrorSummary {
   std::size_t rows = 0;
@@ -74,17 +82,10 @@ struct ErrorSummary {
   double bound = 0;  ///< error_bound of them
 };
 ErrorSummary summarize(std::span<const double> relative_errors);
+ErrorSummary summarize(std::span<const ValidationCase> cases);
 
 /// What nine of ten rows stay within: the 90th percentile (nearest rank) of |relative error|; of
 /// fewer than ten rows that is the worst.
 double error_bound(std::span<const double> relative_errors);
-
-/// The errors of the cases by what `key` says of them.
-std::map<std::string, ErrorSummary> summarize_by(
-    std::span<const ValidationCase> cases,
-    const std::function<std::string(const ValidationCase&)>& key);
-
-/// A row for each case: what was run, metric, predicted_s, measured_s, relative_error.
-void write_validation_csv(std::span<const ValidationCase> cases, const std::filesystem::path& path);
 
 }  // namespace kvcast::measure

@@ -113,31 +113,18 @@ std::string validation_document(const Validation& v, std::string_view source) {
   text.erase(text.rfind('}'));
   text.erase(text.find_last_not_of(" \n") + 1);
   text += ",\n  \"rows\": [";
-  const auto rounded = [](double x) { return fmt::format("{:.6g}", x); };
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
-    const ValidationCase& c = v.cases[i];
-    const MeasuredRow& r = c.row;
-    ordered_json row{{"id", r.id},
-                     {"model", r.model},
-                     {"hardware", r.hardware},
-                     {"method", method_names(r.method)},
-                     {"attention", attention_name(r.lowering.attention)},
-                     {"weight_dtype", name(r.lowering.weights)},
-                     {"activation_dtype", name(r.lowering.activations)},
-                     {"cache_dtype", name(r.lowering.cache)},
-                     {"logits", name(r.logits)},
-                     {"batch", r.size.batch},
-                     {"prompt_len", r.size.prompt_len},
-                     {"output_len", r.size.output_len},
-                     {"metric", name(c.metric)}};
-    if (const auto placed = find_placement(parse_methods(r.method))) {
-      row["num_devices"] = placed->ranks;
+    const std::string& method = v.cases[i].row.method;
+    const bool placed = find_placement(parse_methods(method)).has_value();
+    const ordered_json all = case_json(v.cases[i]);
+    ordered_json row;
+    for (const auto& [key, value] : all.items()) {
+      if (key == "elementwise" || key == "place") continue;
+      if (key == "predicted" && placed) row["num_devices"] = num_devices(method);
+      row[key] = value;
+      if (value.is_number_float()) row[key] = std::stod(fmt::format("{:.6g}", value.get<double>()));
     }
-    for (const auto& [key, value] :
-         {std::pair{"predicted", c.predicted}, std::pair{"measured", c.measured},
-          std::pair{"relative_error", c.relative_error()}}) {
-      row[key] = std::stod(rounded(value));
-    }
+    row["method"] = method_names(method);
     text += (i == 0 ? "\n    " : ",\n    ") + json_text(row);
   }
   return text + "\n  ]\n}\n";

@@ -1,5 +1,3 @@
-#include "cli/validate/validate_kvp.h"
-
 #include <filesystem>
 #include <memory>
 
@@ -9,6 +7,7 @@
 #include "cli/convert/convert_options.h"
 #include "cli/frame/request_options.h"
 #include "cli/run/pair_text.h"
+#include "cli/validate/validate_parts.h"
 #include "model/base/quantity.h"
 #include "model/convert/kvp_objective.h"
 

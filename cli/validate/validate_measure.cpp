@@ -1,5 +1,3 @@
-#include "cli/validate/validate_measure.h"
-
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -8,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/validate/measured_ranks.h"
-#include "cli/validate/measured_rows_run.h"
+#include "cli/validate/validate_parts.h"
 #include "measure/measure_matrix.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"

@@ -1,10 +1,10 @@
-#include "cli/validate/validate_measurements.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
+#include "cli/validate/validate_parts.h"
 #include "measure/row_filter.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
@@ -49,10 +49,10 @@ std::string file_names(const ValidateOptions& o) {
 }
 
 /// Throws Error when there were rows and none is left.
-void keep(Validation& v, const measure::RowFilter& filter) {
+void keep(Validation& v, const measure::RowFilter& takes) {
   std::vector<measure::ValidationCase> kept;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
-    if (filter.takes(v.cases[i], i)) kept.push_back(v.cases[i]);
+    if (takes(v.cases[i], i)) kept.push_back(v.cases[i]);
   }
   if (kept.empty() && !v.cases.empty()) {
     throw Error("--rows", "a filter that takes no row", "some");
@@ -62,20 +62,20 @@ void keep(Validation& v, const measure::RowFilter& filter) {
 
 /// Of the rows of the fitted device that it was not fitted to.
 measure::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f) {
-  std::vector<double> errors;
+  std::vector<measure::ValidationCase> others;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
     const bool other = !f.chosen[i] && v.cases[i].row.hardware == f.fit.hardware.name;
-    if (other) errors.push_back(v.cases[i].relative_error());
+    if (other) others.push_back(v.cases[i]);
   }
-  return measure::summarize(errors);
+  return measure::summarize(others);
 }
 
 /// Fits to the chosen rows; afterwards all of them are forecast with the fitted factors.
-CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter& filter) {
+CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter& takes) {
   CheckedFit f;
   std::vector<measure::ValidationCase> to_fit;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
-    f.chosen.push_back(filter.takes(v.cases[i], i));
+    f.chosen.push_back(takes(v.cases[i], i));
     if (f.chosen[i]) to_fit.push_back(v.cases[i]);
   }
   if (to_fit.empty()) throw Error("--fit-rows", "a filter that takes no row", "some");
@@ -151,9 +151,10 @@ void ValidateOptions::add_to(Command c) {
 }
 
 void validate_measurements(const ValidateOptions& o, const Globals& globals) {
+  check_rows_alone(o.csv, {{"--json", o.json}});
   const measure::MeasurementDefaults defaults = parse_defaults(o);
-  const measure::RowFilter filter(o.rows, "--rows");
-  const measure::RowFilter fit_filter(o.fit_rows, "--fit-rows");
+  const auto filter = measure::parse_row_filter(o.rows, "--rows");
+  const auto fit_filter = measure::parse_row_filter(o.fit_rows, "--fit-rows");
   if (o.fit.empty() && !(o.fit_rows.empty() && o.output.empty())) {
     throw Error("--fit-rows and --output belong to --fit; expected --fit FACTOR,...");
   }
@@ -178,6 +179,7 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   if (any && !o.store.empty()) {
     write_file(o.store, measure::validation_document(v, file_names(o)));
   }
+  if (o.csv == "-") return;
   if (o.json) {
     nlohmann::ordered_json j;
     j["measurements"] = o.measurements.front();

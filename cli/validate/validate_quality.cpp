@@ -1,5 +1,3 @@
-#include "cli/validate/validate_quality.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -13,7 +11,7 @@
 #include "cli/run/pair_text.h"
 #include "cli/run/run_importance.h"
 #include "cli/run/run_inputs.h"
-#include "cli/validate/measured_rows_run.h"
+#include "cli/validate/validate_parts.h"
 #include "measure/quality_matrix.h"
 #include "measure/quality_summary.h"
 #include "model/base/quantity.h"

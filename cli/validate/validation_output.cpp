@@ -1,8 +1,9 @@
-#include <boost/algorithm/string/split.hpp>
+#include <map>
+
 #include <fmt/format.h>
 
 #include "cli/frame/result.h"
-#include "cli/validate/validate_measurements.h"
+#include "cli/validate/validate_parts.h"
 #include "measure/method_speedups.h"
 #include "reports/plot/plot.h"
 #include "reports/plot/validation_plots.h"
@@ -13,20 +14,6 @@ namespace {
 using measure::ErrorSummary;
 using measure::Validation;
 using measure::ValidationCase;
-
-std::string method_of(const ValidationCase& c) { return measure::method_names(c.row.method); }
-
-/// What error bars are taken from: device, method, attention and metric.
-std::string group_of(const ValidationCase& c) {
-  return fmt::format("{}\t{}\t{}\t{}", c.row.hardware, method_of(c),
-                     measure::attention_name(c.row.lowering.attention), name(c.metric));
-}
-
-ErrorSummary overall(const Validation& v) {
-  std::vector<double> errors;
-  for (const ValidationCase& c : v.cases) errors.push_back(c.relative_error());
-  return measure::summarize(errors);
-}
 
 void add_summary(ordered_json& j, const ErrorSummary& s) {
   j["rows"] = s.rows;
@@ -40,35 +27,6 @@ void add_summary(ordered_json& j, const ErrorSummary& s) {
   j["bound"] = s.bound;
 }
 
-ordered_json case_json(const ValidationCase& c) {
-  const measure::MeasuredRow& r = c.row;
-  const Lowering& l = r.lowering;
-  return {{"id", r.id},
-          {"model", r.model},
-          {"hardware", r.hardware},
-          {"method", r.method},
-          {"attention", measure::attention_name(l.attention)},
-          {"elementwise", measure::elementwise_name(l.elementwise)},
-          {"weight_dtype", name(l.weights)},
-          {"activation_dtype", name(l.activations)},
-          {"cache_dtype", name(l.cache)},
-          {"logits", name(r.logits)},
-          {"batch", r.size.batch},
-          {"prompt_len", r.size.prompt_len},
-          {"output_len", r.size.output_len},
-          {"metric", name(c.metric)},
-          {"predicted", c.predicted},
-          {"measured", c.measured},
-          {"relative_error", c.relative_error()},
-          {"place", r.place}};
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  boost::algorithm::split(parts, text, [](char c) { return c == '\t'; });
-  return parts;
-}
-
 ordered_json speedup_json(const measure::MethodSpeedup& s) {
   ordered_json j{{"method", s.method},
                  {"metric", name(s.metric)},
@@ -78,22 +36,20 @@ ordered_json speedup_json(const measure::MethodSpeedup& s) {
   return j;
 }
 
-ordered_json methods_json(const Validation& v) {
-  return rows_of(measure::summarize_by(v.cases, method_of), [](const auto& entry) {
-    ordered_json j{{"method", entry.first}};
-    add_summary(j, entry.second);
-    return j;
-  });
-}
-
-ordered_json groups_json(const Validation& v) {
-  return rows_of(measure::summarize_by(v.cases, group_of), [](const auto& entry) {
-    const std::vector<std::string> parts = split(entry.first);
-    ordered_json j{{"hardware", parts[0]},
-                   {"method", parts[1]},
-                   {"attention", parts[2]},
-                   {"metric", parts[3]}};
-    add_summary(j, entry.second);
+/// The errors of the cases that have the same values under these keys.
+ordered_json summaries_json(const Validation& v, const std::vector<std::string>& keys) {
+  std::map<std::vector<std::string>, std::vector<ValidationCase>> groups;
+  for (const ValidationCase& c : v.cases) {
+    ordered_json values = measure::case_json(c);
+    values["method"] = measure::method_names(c.row.method);
+    std::vector<std::string> group;
+    for (const std::string& key : keys) group.push_back(values[key]);
+    groups[group].push_back(c);
+  }
+  return rows_of(groups, [&](const auto& entry) {
+    ordered_json j;
+    for (std::size_t i = 0; i < keys.size(); ++i) j[keys[i]] = entry.first[i];
+    add_summary(j, measure::summarize(entry.second));
     return j;
   });
 }
@@ -102,15 +58,16 @@ ordered_json groups_json(const Validation& v) {
 
 ordered_json validation_json(const Validation& v) {
   ordered_json j;
-  j["rows"] = rows_of(v.cases, case_json);
+  j["rows"] = rows_of(v.cases, measure::case_json);
   j["unmatched"] = rows_of(v.unmatched, [](const measure::UnmatchedRow& u) -> ordered_json {
     return {{"place", u.place}, {"id", u.id}, {"reason", u.reason}};
   });
   ordered_json& summary = j["summary"];
-  add_summary(summary, overall(v));
+  add_summary(summary, measure::summarize(v.cases));
   summary["unmatched"] = v.unmatched.size();
-  summary["methods"] = methods_json(v);
-  summary["groups"] = groups_json(v);
+  summary["methods"] = summaries_json(v, {"method"});
+  // What error bounds are taken from.
+  summary["groups"] = summaries_json(v, {"hardware", "method", "attention", "metric"});
   summary["speedups"] = rows_of(measure::speedups_over_plain(v.cases), speedup_json);
   return j;
 }
@@ -207,7 +164,14 @@ std::string fit_text(const CheckedFit& f) {
 }
 
 void write_validation_files(const Validation& v, const std::string& csv, const std::string& plot) {
-  if (!csv.empty()) measure::write_validation_csv(v.cases, csv);
+  if (!csv.empty()) {
+    std::vector<Column> columns;
+    const ordered_json keys = measure::case_json({});
+    for (const auto& [key, value] : keys.items()) {
+      columns.push_back({key == "predicted" || key == "measured" ? key + "_s" : key, key});
+    }
+    write_rows_csv(csv, columns, rows_of(v.cases, measure::case_json));
+  }
   if (plot.empty()) return;
   reports::write_plot(reports::scatter_plot(v.cases), plot);
   reports::write_plot(reports::error_plot(v.cases), reports::error_plot_file(plot));

@@ -1,7 +1,6 @@
 #include "measure/validation.h"
 
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -14,7 +13,6 @@
 #include "roofline/estimator.h"
 #include "search/placed_estimator.h"
 #include "tests/near.h"
-#include "tests/test_folder.h"
 
 namespace kvcast::measure {
 using namespace reports;
@@ -194,10 +192,9 @@ TEST_CASE("row filters: conditions join, and wrong ones are named") {
                                  "pythia-160m,h200,1,512,1,1,,\npythia-160m,h200,1,1024,5,1,1,\n"
                                  "pythia-410m,h200,4,2048,1,1,,\n");
   const auto taken = [&](const std::string& text) {
-    const RowFilter filter(text, "--rows");
+    const RowFilter takes = parse_row_filter(text, "--rows");
     std::string result;
-    for (std::size_t i = 0; i < v.cases.size(); ++i)
-      result += filter.takes(v.cases[i], i) ? "1" : "0";
+    for (std::size_t i = 0; i < v.cases.size(); ++i) result += takes(v.cases[i], i) ? "1" : "0";
     return result;
   };
   CHECK(taken("") == "1111");
@@ -210,23 +207,14 @@ TEST_CASE("row filters: conditions join, and wrong ones are named") {
   for (const char* wrong : {"prompt_len", "prompt_len<=", "color=red", "model<3", "every=0",
                             "prompt_len=x", "=3", ","}) {
     CAPTURE(wrong);
-    CHECK_THROWS_WITH_AS(RowFilter(wrong, "--rows"), doctest::Contains("--rows"), Error);
+    CHECK_THROWS_WITH_AS(parse_row_filter(wrong, "--rows"), doctest::Contains("--rows"), Error);
   }
 }
 
-TEST_CASE("validation: the CSV has a row for each case, the plots a mark") {
+TEST_CASE("validation: the plots have a mark for each case") {
   const Validation v = validated(header +
                                  "pythia-160m,h200,1,512,3,0.01,0.001,\n"
                                  "pythia-160m,h200,2,512,3,0.02,,\n");
-  const TestFolder folder;
-  write_validation_csv(v.cases, folder / "v.csv");
-  std::ifstream file(folder / "v.csv");
-  std::string line;
-  std::getline(file, line);
-  CHECK(line.find("predicted_s,measured_s,relative_error") != std::string::npos);
-  int rows = 0;
-  while (std::getline(file, line)) ++rows;
-  CHECK(rows == 3);
   const Plot scatter = scatter_plot(v.cases);
   REQUIRE(scatter.series.size() == 3);  // equal, plain ttft, plain tpot
   CHECK(scatter.series[0].points[0].x == 0.001);

@@ -1,6 +1,7 @@
-/// `kvcast validate --measurements FILE` and what it shares with `--measure`.
+/// The parts of `kvcast validate`: its two forms, its subcommands, and what they share.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -8,6 +9,7 @@
 
 #include "cli/frame/command.h"
 #include "measure/factor_fit.h"
+#include "measure/measured_rows.h"
 #include "measure/validation.h"
 
 namespace kvcast::cli {
@@ -42,7 +44,18 @@ struct ValidateOptions {
   void add_to(Command command);
 };
 
+/// `validate --measurements FILE` and `validate --measure`.
 void validate_measurements(const ValidateOptions& o, const Globals& globals);
+void validate_measure(const ValidateOptions& o, const Globals& globals);
+
+void add_validate_kvp(Command validate, const Globals& globals);
+void add_validate_quality(Command validate, const Globals& globals);
+
+/// Calls `measure` with a progress line and a stop on Ctrl-C set in `options`. When interrupted, it
+/// says how to go on and ends the program.
+measure::MeasuredRows run_measured_rows(const Globals& globals,
+                                        measure::MeasuredRowsOptions& options,
+                                        const std::function<measure::MeasuredRows()>& measure);
 
 /// Rows, summary, and the summaries of methods and of groups.
 nlohmann::ordered_json validation_json(const measure::Validation& v);
