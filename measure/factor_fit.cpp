@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <set>
 
+#include <Eigen/Dense>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +17,8 @@
 namespace kvcast::measure {
 namespace {
 
+using Eigen::MatrixXd;
+using Eigen::VectorXd;
 using roofline::FactorAt;
 using roofline::Hardware;
 using roofline::Source;
@@ -101,81 +103,69 @@ std::vector<Parameter> parameters_of(std::span<const std::string> names,
     if (name != full) dtypes = {parse_dtype(full.substr(name.size() + 1))};
     for (const DType dtype : dtypes) list.push_back({.field = field, .dtype = dtype});
   }
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (list[i].name() == list[j].name()) {
-        throw Error("--fit: " + list[i].name() + " is named twice; expected each factor once");
-      }
-    }
+  std::set<std::string> seen;
+  for (const Parameter& p : list) {
+    if (seen.insert(p.name()).second) continue;
+    throw Error("--fit: " + p.name() + " is named twice; expected each factor once");
   }
   return list;
-}
-
-using Vector = std::vector<double>;
-
-/// Solves the positive definite system a x = b by Gaussian elimination.
-Vector solve(std::vector<Vector> a, Vector b) {
-  const std::size_t n = b.size();
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t row = i + 1; row < n; ++row) {
-      const double factor = a[row][i] / a[i][i];
-      for (std::size_t column = i; column < n; ++column) a[row][column] -= factor * a[i][column];
-      b[row] -= factor * b[i];
-    }
-  }
-  for (std::size_t i = n; i-- > 0;) {
-    for (std::size_t column = i + 1; column < n; ++column) b[i] -= a[i][column] * b[column];
-    b[i] /= a[i][i];
-  }
-  return b;
-}
-
-double squares(const Vector& residuals) {
-  return std::inner_product(residuals.begin(), residuals.end(), residuals.begin(), 0.0);
 }
 
 class Fitter {
  public:
   Fitter(std::vector<ValidationCase>& cases, const roofline::Hardware& hw,
-         std::vector<Parameter> parameters)
-      : cases_(cases), start_(hw), parameters_(std::move(parameters)) {}
+         const std::vector<Parameter>& parameters)
+      : cases_(cases), start_(hw), parameters_(parameters), limits_(parameters.size()) {
+    for (Eigen::Index i = 0; i < limits_.size(); ++i) limits_[i] = std::log(parameter(i).limit);
+  }
+
+  /// The logarithms of the values that estimates use now.
+  VectorXd first() const {
+    VectorXd x(limits_.size());
+    for (Eigen::Index i = 0; i < x.size(); ++i) x[i] = std::log(first_value(parameter(i), start_));
+    return x.cwiseMin(limits_);
+  }
 
   /// The logarithms of the best values.
-  Vector fit(Vector x) {
-    Vector residuals = residuals_at(x);
+  VectorXd fit(VectorXd x) {
+    VectorXd residuals = residuals_at(x);
     double damping = 1e-3;
     for (int round = 0; round < max_rounds; ++round) {
-      const std::vector<Vector> columns = slopes(x, residuals);
-      const Vector gradient = times(columns, residuals);
+      const MatrixXd jacobian = slopes(x, residuals);
       bool improved = false;
       while (!improved && damping < 1e12) {
-        const Vector next = clamped(x, step(columns, gradient, x, damping));
-        const Vector next_residuals = residuals_at(next);
-        improved = squares(next_residuals) < squares(residuals) * (1 - 1e-12);
+        const VectorXd next = moved(x, step(jacobian, residuals, x, damping));
+        const VectorXd next_residuals = residuals_at(next);
+        improved = next_residuals.squaredNorm() < residuals.squaredNorm() * (1 - 1e-12);
         damping *= improved ? 0.3 : 4;
         if (!improved) continue;
-        const double moved = distance(x, next);
+        const double distance = (next - x).cwiseAbs().maxCoeff();
         x = next;
         residuals = next_residuals;
-        if (moved < 1e-8) return x;
+        if (distance < 1e-8) return x;
       }
       if (!improved) break;
     }
     return x;
   }
 
-  roofline::Hardware device_at(const Vector& x) const {
+  roofline::Hardware device_at(const VectorXd& x) const {
     roofline::Hardware hw = start_;
-    for (std::size_t i = 0; i < x.size(); ++i) parameters_[i].set(hw, std::exp(x[i]));
+    for (Eigen::Index i = 0; i < x.size(); ++i) parameter(i).set(hw, std::exp(x[i]));
     return hw;
   }
 
+  bool is_at_limit(const VectorXd& x, std::size_t i) const {
+    const auto index = static_cast<Eigen::Index>(i);
+    return x[index] >= limits_[index] - 1e-9;
+  }
+
   /// Throws Error naming a factor that changes no forecast.
-  void check_all_matter(const Vector& x) {
-    const std::vector<Vector> columns = slopes(x, residuals_at(x));
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      if (squares(columns[i]) > 0) continue;
-      throw Error("--fit: no chosen row depends on " + parameters_[i].name() +
+  void check_all_matter(const VectorXd& x) {
+    const MatrixXd jacobian = slopes(x, residuals_at(x));
+    for (Eigen::Index i = 0; i < x.size(); ++i) {
+      if (jacobian.col(i).squaredNorm() > 0) continue;
+      throw Error("--fit: no chosen row depends on " + parameter(i).name() +
                   "; expected rows that do");
     }
   }
@@ -184,86 +174,56 @@ class Fitter {
   static constexpr int max_rounds = 200;
   static constexpr double slope_step = 1e-4;
 
-  Vector residuals_at(const Vector& x) {
+  const Parameter& parameter(Eigen::Index i) const {
+    return parameters_[static_cast<std::size_t>(i)];
+  }
+
+  VectorXd residuals_at(const VectorXd& x) {
     predict(cases_, {{start_.name, device_at(x)}});
-    Vector residuals;
-    for (const ValidationCase& c : cases_) residuals.push_back(std::log(c.predicted / c.measured));
+    VectorXd residuals(static_cast<Eigen::Index>(cases_.size()));
+    Eigen::Index row = 0;
+    for (const ValidationCase& c : cases_) residuals[row++] = std::log(c.predicted / c.measured);
     return residuals;
   }
 
   /// A column for each parameter; towards smaller values, which no limit forbids.
-  std::vector<Vector> slopes(const Vector& x, const Vector& residuals) {
-    std::vector<Vector> columns;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      Vector moved = x;
-      moved[i] -= slope_step;
-      Vector column = residuals_at(moved);
-      for (std::size_t r = 0; r < column.size(); ++r) {
-        column[r] = (residuals[r] - column[r]) / slope_step;
-      }
-      columns.push_back(std::move(column));
+  MatrixXd slopes(const VectorXd& x, const VectorXd& residuals) {
+    MatrixXd jacobian(residuals.size(), x.size());
+    for (Eigen::Index i = 0; i < x.size(); ++i) {
+      VectorXd lower = x;
+      lower[i] -= slope_step;
+      jacobian.col(i) = (residuals - residuals_at(lower)) / slope_step;
     }
-    return columns;
-  }
-
-  static Vector times(const std::vector<Vector>& columns, const Vector& residuals) {
-    Vector product;
-    for (const Vector& column : columns) {
-      product.push_back(std::inner_product(column.begin(), column.end(), residuals.begin(), 0.0));
-    }
-    return product;
+    return jacobian;
   }
 
   /// A parameter at its limit that wants beyond it stays there, and the others move without it.
-  Vector step(const std::vector<Vector>& columns, const Vector& gradient, const Vector& x,
-              double damping) const {
-    std::vector<std::size_t> free;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const bool at_limit = x[i] >= std::log(parameters_[i].limit);
-      if (!at_limit || gradient[i] > 0) free.push_back(i);
+  VectorXd step(const MatrixXd& jacobian, const VectorXd& residuals, const VectorXd& x,
+                double damping) const {
+    MatrixXd normal = jacobian.transpose() * jacobian;
+    VectorXd gradient = jacobian.transpose() * residuals;
+    normal.diagonal() += damping * (normal.diagonal().array() + 1e-9).matrix();
+    for (Eigen::Index i = 0; i < x.size(); ++i) {
+      if (x[i] < limits_[i] || gradient[i] > 0) continue;
+      normal.row(i).setZero();
+      normal.col(i).setZero();
+      normal(i, i) = 1;
+      gradient[i] = 0;
     }
-    std::vector<Vector> a(free.size(), Vector(free.size()));
-    Vector b(free.size());
-    for (std::size_t i = 0; i < free.size(); ++i) {
-      b[i] = -gradient[free[i]];
-      for (std::size_t j = 0; j < free.size(); ++j) {
-        const Vector& left = columns[free[i]];
-        a[i][j] = std::inner_product(left.begin(), left.end(), columns[free[j]].begin(), 0.0);
-      }
-      a[i][i] += damping * (a[i][i] + 1e-9);
-    }
-    const Vector moves = solve(std::move(a), std::move(b));
-    Vector all(x.size(), 0.0);
-    for (std::size_t i = 0; i < free.size(); ++i) all[free[i]] = moves[i];
-    return all;
+    return normal.ldlt().solve(-gradient);
   }
 
-  Vector clamped(const Vector& x, const Vector& move) const {
-    Vector next(x.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      // At most a factor of e a step: slopes say little farther away.
-      next[i] = x[i] + std::clamp(move[i], -1.0, 1.0);
-      next[i] = std::clamp(next[i], std::log(smallest), std::log(parameters_[i].limit));
-    }
-    return next;
-  }
-
-  static double distance(const Vector& x, const Vector& y) {
-    double largest = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::abs(x[i] - y[i]));
-    return largest;
+  /// At most a factor of e a step: slopes say little farther away.
+  VectorXd moved(const VectorXd& x, const VectorXd& step) const {
+    const VectorXd next = x + step.cwiseMax(-1.0).cwiseMin(1.0);
+    return next.cwiseMax(std::log(smallest)).cwiseMin(limits_);
   }
 
   std::vector<ValidationCase>& cases_;
   const roofline::Hardware& start_;
-  std::vector<Parameter> parameters_;
+  const std::vector<Parameter>& parameters_;
+  VectorXd limits_;  ///< logarithms
 };
-
-ErrorSummary errors_of(std::span<const ValidationCase> cases) {
-  std::vector<double> errors;
-  for (const ValidationCase& c : cases) errors.push_back(c.relative_error());
-  return summarize(errors);
-}
 
 }  // namespace
 
@@ -293,21 +253,18 @@ FactorFit fit_factors(std::vector<ValidationCase> cases, const Devices& devices,
   }
   FactorFit fit;
   predict(cases, devices);
-  fit.before = errors_of(cases);
-  Vector x;
-  for (const Parameter& p : parameters) {
-    x.push_back(std::log(std::min(first_value(p, start), p.limit)));
-  }
+  fit.before = summarize(cases);
   Fitter fitter(cases, start, parameters);
-  fitter.check_all_matter(x);
-  const Vector best = fitter.fit(x);
+  const VectorXd first = fitter.first();
+  fitter.check_all_matter(first);
+  const VectorXd best = fitter.fit(first);
   fit.hardware = fitter.device_at(best);
   predict(cases, {{device, fit.hardware}});
-  fit.after = errors_of(cases);
-  for (std::size_t i = 0; i < best.size(); ++i) {
-    const Parameter& p = parameters[i];
-    fit.factors.push_back(
-        {p.name(), std::exp(x[i]), std::exp(best[i]), best[i] >= std::log(p.limit) - 1e-9});
+  fit.after = summarize(cases);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto row = static_cast<Eigen::Index>(i);
+    fit.factors.push_back({parameters[i].name(), std::exp(first[row]), std::exp(best[row]),
+                           fitter.is_at_limit(best, i)});
   }
   return fit;
 }
