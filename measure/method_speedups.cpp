@@ -21,31 +21,6 @@ std::string key_of(const ValidationCase& c) {
   return json_text(key);
 }
 
-/// Plain rows by key and device.
-class PlainCases {
- public:
-  explicit PlainCases(std::span<const ValidationCase> cases) {
-    for (const ValidationCase& c : cases) {
-      if (method_names(c.row.method) == "plain") by_key_[key_of(c)].push_back(&c);
-    }
-  }
-
-  /// Null: none, or several.
-  const ValidationCase* of(const ValidationCase& c) const {
-    const auto found = by_key_.find(key_of(c));
-    if (found == by_key_.end()) return nullptr;
-    std::vector<const ValidationCase*> here;
-    for (const ValidationCase* plain : found->second) {
-      if (plain->row.hardware == c.row.hardware) here.push_back(plain);
-    }
-    if (here.empty() && num_devices(c.row.method) > 1) here = found->second;
-    return here.size() == 1 ? here.front() : nullptr;
-  }
-
- private:
-  std::map<std::string, std::vector<const ValidationCase*>> by_key_;
-};
-
 struct Gains {
   std::vector<double> errors;
   double log_measured = 0;
@@ -55,11 +30,24 @@ struct Gains {
 }  // namespace
 
 std::vector<MethodSpeedup> speedups_over_plain(std::span<const ValidationCase> cases) {
-  const PlainCases plain_cases(cases);
+  std::map<std::string, std::vector<const ValidationCase*>> plain_by_key;
+  for (const ValidationCase& c : cases) {
+    if (method_names(c.row.method) == "plain") plain_by_key[key_of(c)].push_back(&c);
+  }
+  // Null where there is none, or several.
+  const auto plain_of = [&](const ValidationCase& c) -> const ValidationCase* {
+    const auto& all = plain_by_key[key_of(c)];
+    std::vector<const ValidationCase*> here;
+    for (const ValidationCase* plain : all) {
+      if (plain->row.hardware == c.row.hardware) here.push_back(plain);
+    }
+    if (here.empty() && num_devices(c.row.method) > 1) here = all;
+    return here.size() == 1 ? here.front() : nullptr;
+  };
   std::map<std::pair<std::string, Metric>, Gains> all;
   for (const ValidationCase& c : cases) {
     const std::string method = method_names(c.row.method);
-    const ValidationCase* plain = method == "plain" ? nullptr : plain_cases.of(c);
+    const ValidationCase* plain = method == "plain" ? nullptr : plain_of(c);
     if (plain == nullptr) continue;
     const double measured = plain->measured / c.measured;
     const double predicted = plain->predicted / c.predicted;

@@ -77,19 +77,10 @@ std::string plain_model_name(std::string name) {
   return name;
 }
 
-const std::vector<ModelMatch::Counted>& ModelMatch::counted() {
-  if (!counted_.empty()) return counted_;
-  for (const std::string& name : names_) {
-    counted_.push_back({name, count_parameters(load_model(catalog_, name))});
-  }
-  return counted_;
-}
-
 std::string ModelMatch::find(const std::string& name, std::uint64_t parameters) {
-  const std::pair key(name, parameters);
-  auto found = found_.find(key);
-  if (found == found_.end()) found = found_.emplace(key, search(name, parameters)).first;
-  return found->second;
+  std::string& found = found_[{name, parameters}];
+  if (found.empty()) found = search(name, parameters);
+  return found;
 }
 
 std::string ModelMatch::named(const std::string& name) const {
@@ -112,8 +103,10 @@ std::string ModelMatch::search(const std::string& name, std::uint64_t parameters
   }
   if (parameters == 0) throw Error("its file names no model; expected --model");
   std::vector<std::string> matches;
-  for (const Counted& c : counted()) {
-    if (same_number(c.parameters, parameters)) matches.push_back(c.name);
+  for (const std::string& model : names_) {
+    std::uint64_t& own = counted_[model];
+    if (own == 0) own = count_parameters(load_model(catalog_, model));
+    if (same_number(own, parameters)) matches.push_back(model);
   }
   if (matches.empty()) {
     throw Error(fmt::format("no catalog model has {} parameters; expected --model", parameters));

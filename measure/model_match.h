@@ -24,19 +24,14 @@ class ModelMatch {
   std::string find(const std::string& name, std::uint64_t parameters);
 
  private:
-  struct Counted {
-    std::string name;
-    std::uint64_t parameters;
-  };
-  const std::vector<Counted>& counted();
   std::string search(const std::string& name, std::uint64_t parameters);
   std::string named(const std::string& name) const;
 
   Catalog catalog_;
   std::vector<std::string> names_;
-  std::vector<Counted> counted_;
-  std::map<std::pair<std::string, std::uint64_t>, std::string>
-      found_;  ///< a file repeats its models
+  std::map<std::string, std::uint64_t> counted_;  ///< parameters of the catalog's, once asked for
+  /// A file repeats its models.
+  std::map<std::pair<std::string, std::uint64_t>, std::string> found_;
 };
 
 /// "meta-llama/Llama-3.1-8B-Instruct" -> "llama-3.1-8b": without the owner and the endings that do

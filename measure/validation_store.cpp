@@ -24,35 +24,26 @@ using roofline::Sourced;
 constexpr const char* what = "kvcast validation";
 constexpr std::uint64_t version = 3;  // 1 did not tell dtypes apart, 2 not numbers of devices
 
-/// A hash of the numbers as they are printed, so that a file and its copy agree.
-class Fingerprint {
- public:
-  void add(std::string_view name, double value) {
-    hash_.add(fmt::format("{}={:.6g};", name, value));
-  }
-  void add(std::string_view name, const roofline::Sourced& number) {
-    add(name, number.value);
-    for (const roofline::FactorAt& point : number.by_length) {
-      add(fmt::format("{} at {}", name, point.length), point.value);
-    }
-  }
-  /// What moves the same forecasts.
-  void add(const Hardware& hw, roofline::Moves moves) {
-    for (const roofline::Field& field : roofline::hardware_fields()) {
-      if (field.moves != moves) continue;
-      std::string name = field.name();
-      if (field.section == "factors" && name == "memory_bandwidth") name += "_factor";
-      roofline::for_each_number(field, hw,
-                                [&](const std::string& suffix, DType, const Sourced& number) {
-                                  add(name + suffix, number);
-                                });
-    }
-  }
-  std::string text() const { return hash_.text(); }
+/// Numbers as they are printed, so that a file and its copy agree.
+void add(FnvHash& hash, std::string_view name, double value) {
+  hash.add(fmt::format("{}={:.6g};", name, value));
+}
 
- private:
-  FnvHash hash_;
-};
+/// The numbers that move the same forecasts.
+void add(FnvHash& hash, const Hardware& hw, roofline::Moves moves) {
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.moves != moves) continue;
+    std::string name = field.name();
+    if (field.section == "factors" && name == "memory_bandwidth") name += "_factor";
+    roofline::for_each_number(
+        field, hw, [&](const std::string& suffix, DType, const Sourced& number) {
+          add(hash, name + suffix, number.value);
+          for (const roofline::FactorAt& point : number.by_length) {
+            add(hash, fmt::format("{}{} at {}", name, suffix, point.length), point.value);
+          }
+        });
+  }
+}
 
 /// "TTFT" and "TPOT", as people write them.
 std::string missing_text(const ErrorBars& bars) {
@@ -85,19 +76,19 @@ std::filesystem::path validation_beside(const std::filesystem::path& hardware_fi
 }
 
 std::string fingerprint(const roofline::Hardware& hw) {
-  Fingerprint f;
-  f.add(hw, roofline::Moves::Steps);
-  return f.text();
+  FnvHash hash;
+  add(hash, hw, roofline::Moves::Steps);
+  return hash.text();
 }
 
 std::string exchange_fingerprint(const roofline::Hardware& hw) {
-  Fingerprint f;
+  FnvHash hash;
   for (const auto& [name, link] : hw.links) {
-    f.add(name + ".bandwidth", link.bandwidth.value);
-    f.add(name + ".latency", link.latency.value);
+    add(hash, name + ".bandwidth", link.bandwidth.value);
+    add(hash, name + ".latency", link.latency.value);
   }
-  f.add(hw, roofline::Moves::Exchanges);
-  return f.text();
+  add(hash, hw, roofline::Moves::Exchanges);
+  return hash.text();
 }
 
 std::string validation_document(const Validation& v, std::string_view source) {
