@@ -8,7 +8,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "measure/calibration_bench.h"
 #include "model/base/error.h"
@@ -66,10 +65,6 @@ std::string processor_name() {
     }
   }
   return "unknown processor";
-}
-
-double physical_memory() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
 }
 
 /// The last-level cache that the first processor shares, or what the systems that do not say have
@@ -195,7 +190,7 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
       here(r.peak, "multiply-adds in registers, or products if faster");
   hw.vector_flops_per_second = here(r.fma, "multiply-adds in registers");
   hw.memory_bandwidth = here(r.read, "reading 256 MiB, or products of one row if faster");
-  hw.memory_capacity = measured(physical_memory(), os);
+  hw.memory_capacity = measured(execute::machine_memory_bytes(), os);
   hw.on_chip_memory_capacity = measured(on_chip_memory(), os, "the last-level cache");
   hw.on_chip_memory_bandwidth =
       here(r.on_chip_bytes_per_second,
@@ -249,10 +244,9 @@ void add_link(Calibration& c, const std::vector<execute::LinkSample>& samples) {
 }
 
 nlohmann::ordered_json statistics(const Measurement& m) {
-  const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
   return {{"median", m.median()},
-          {"low", *low},
-          {"high", *high},
+          {"low", m.low()},
+          {"high", m.high()},
           {"unrest", m.unrest()},
           {"rounds", m.rounds.size()}};
 }
@@ -260,6 +254,8 @@ nlohmann::ordered_json statistics(const Measurement& m) {
 }  // namespace
 
 double Measurement::median() const { return kvcast::median(rounds); }
+double Measurement::low() const { return *std::min_element(rounds.begin(), rounds.end()); }
+double Measurement::high() const { return *std::max_element(rounds.begin(), rounds.end()); }
 
 double Measurement::unrest() const {
   if (rounds.size() < 2) return 0;

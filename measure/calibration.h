@@ -36,6 +36,8 @@ struct Measurement {
   std::vector<double> rounds;
 
   double median() const;
+  double low() const;
+  double high() const;
   /// What is left of the noise in the median, over it: how far the medians of the first and of the
   /// second half of the rounds are apart, or its standard error by the ranks of the rounds,
   /// whichever is larger.

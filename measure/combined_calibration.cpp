@@ -167,9 +167,8 @@ std::string to_json(const CombinedCalibration& c, const std::string& name,
         {{"file", file.filename().string()}, {"date", how.value("date", "")}});
   }
   for (const Measurement& n : c.numbers) {
-    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
     calibration["numbers"].push_back(
-        {{"name", n.name}, {"median", n.median()}, {"low", *low}, {"high", *high}});
+        {{"name", n.name}, {"median", n.median()}, {"low", n.low()}, {"high", n.high()}});
   }
   return json_text(j, 2) + "\n";
 }

@@ -5,15 +5,16 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "measure/calibration.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/generate.h"
+#include "model/execute/machine_probe.h"
 #include "model/io/files/csv_writer.h"
 #include "model/io/files/fnv_hash.h"
+#include "model/io/files/number_text.h"
 #include "model/methods/method.h"
 #include "model/record/rank_recording.h"
 #include "search/placed_estimator.h"
@@ -163,10 +164,11 @@ class Subject {
     return methods;
   }
 
-  roofline::Estimate predicted(const roofline::DesignPoint& size) const {
+  RunSeconds predicted(const roofline::DesignPoint& size) const {
     roofline::Configuration c = configuration_;
     c.methods = methods();
-    return search::PlacedEstimator(c).at(size);
+    const roofline::Estimate e = search::PlacedEstimator(c).at(size);
+    return {e.ttft_s, size.output_len > 1 ? e.tpot_s : no_value};
   }
 
   MeasuredRounds measured(const MeasurePoint& p) {
@@ -215,11 +217,11 @@ class Subject {
   }
 
   void check_memory(const roofline::DesignPoint& size) const {
-    const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                          static_cast<double>(::sysconf(_SC_PAGESIZE));
     const double needed = execute::needed_bytes(configuration_.architecture, session_options_,
                                                 size.batch, size.prompt_len, size.output_len);
-    if (needed > memory) throw Error("it needs more than this machine's memory");
+    if (needed > execute::machine_memory_bytes()) {
+      throw Error("it needs more than this machine's memory");
+    }
   }
 
   const MeasureOptions& options_;
@@ -231,40 +233,21 @@ class Subject {
   RevivedShares revived_;
 };
 
-/// A row of the CSV; `error`: why there are no times.
+/// A row of the CSV; `error`: why there are no times. What there is not is an empty cell.
 std::string row_text(const MeasurePoint& p, const std::string& method, const std::string& device,
-                     const std::optional<MeasuredRounds>& measured,
-                     const std::optional<roofline::Estimate>& predicted, std::string error) {
+                     const MeasuredRounds& measured, const RunSeconds& predicted,
+                     std::string error) {
   CsvText csv;
   csv.cell(p.model).cell(device).cell(method).cell(attention_name(p.attention));
   csv.cell(elementwise_name(p.attention)).cell("fp32");
   csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
-  const bool decodes = p.size.output_len > 1;
-  const auto cell = [&](bool there, double value) {
-    if (there) {
-      csv.cell(value);
-    } else {
-      csv.missing_cell();
-    }
-  };
-  const double ttft = predicted ? predicted->ttft_s : 0;
-  const double tpot = predicted ? predicted->tpot_s : 0;
-  const bool m_tpot = measured && !measured->tpot.seconds.empty();
-  const double m_ttft_s = measured ? measured->ttft.median() : 0;
-  const double m_tpot_s = m_tpot ? measured->tpot.median() : 0;
-  cell(measured.has_value(), m_ttft_s);
-  cell(m_tpot, m_tpot_s);
-  cell(measured.has_value(), measured ? measured->ttft.spread() : 0);
-  cell(m_tpot, m_tpot ? measured->tpot.spread() : 0);
-  if (measured) {
-    csv.cell(measured->ttft.seconds.size());
-  } else {
-    csv.missing_cell();
-  }
-  cell(predicted.has_value(), ttft);
-  cell(predicted && decodes, tpot);
-  cell(measured && predicted, ttft / m_ttft_s - 1);
-  cell(m_tpot && predicted, tpot / m_tpot_s - 1);
+  const RunSeconds median{measured.ttft.median(), measured.tpot.median()};
+  const std::size_t rounds = measured.ttft.seconds.size();
+  csv.cell(median.ttft_s).cell(median.tpot_s);
+  csv.cell(measured.ttft.spread()).cell(measured.tpot.spread());
+  csv.cell(rounds > 0 ? static_cast<double>(rounds) : no_value);
+  csv.cell(predicted.ttft_s).cell(predicted.tpot_s);
+  csv.cell(predicted.ttft_s / median.ttft_s - 1).cell(predicted.tpot_s / median.tpot_s - 1);
   // A row is a line, whatever a message holds.
   std::replace(error.begin(), error.end(), '\n', ' ');
   csv.cell(error);
@@ -350,8 +333,8 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
   return measure_rows(
       options, header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
         const MeasurePoint& p = points[i];
-        std::optional<MeasuredRounds> measured;
-        std::optional<roofline::Estimate> predicted;
+        MeasuredRounds measured;
+        RunSeconds predicted{no_value, no_value};
         std::string error;
         try {
           const bool same = subject != nullptr && i > 0 && same_subject(points[i - 1], p);
@@ -365,8 +348,9 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
         } catch (const Error& e) {
           error = e.what();
         }
-        if (measured && !measured->settled()) tell_unsettled(p, *measured, options);
-        const std::string method = measured ? to_string(subject->methods()) : p.method;
+        const bool ran = !measured.ttft.seconds.empty();
+        if (ran && !measured.settled()) tell_unsettled(p, measured, options);
+        const std::string method = ran ? to_string(subject->methods()) : p.method;
         return row_text(p, method, hardware_of(p, options).name, measured, predicted,
                         std::move(error));
       });

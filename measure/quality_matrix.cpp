@@ -1,16 +1,17 @@
 #include "measure/quality_matrix.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cmath>
 #include <memory>
 #include <set>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "measure/next_tokens.h"
 #include "model/base/error.h"
+#include "model/execute/machine_probe.h"
 #include "model/io/files/csv_writer.h"
+#include "model/io/files/fnv_hash.h"
+#include "model/io/files/number_text.h"
 #include "model/methods/method.h"
 
 namespace kvcast::measure {
@@ -47,9 +48,7 @@ std::string with_share(std::string word) {
 
 void check_rate(const std::string& rate) {
   double value = 0;
-  const char* const end = rate.data() + rate.size();
-  const auto [rest, error] = std::from_chars(rate.data(), end, value);
-  if (error == std::errc() && rest == end && value > 0 && value <= 1) return;
+  if (parse_number(rate, value) && value > 0 && value <= 1) return;
   throw Error("--keep", "'" + rate + "'", "a fraction above 0 and at most 1");
 }
 
@@ -81,9 +80,20 @@ SessionOptions session_options(const QualityMethod& method) {
   return o;
 }
 
-using OnPosition = std::function<void(std::size_t position, std::span<const float> logits)>;
+struct Distribution {
+  std::size_t likeliest = 0;
+  double log_sum = 0;  ///< of the exponentials of the logits
+};
 
-/// A session, and the logits of each position of a sample's continuation.
+Distribution distribution_of(std::span<const float> logits) {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  const double peak = *largest;
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - peak);
+  return {static_cast<std::size_t>(largest - logits.begin()), peak + std::log(sum)};
+}
+
+/// A session that reads samples' prompts and then their continuations, token by token.
 class Reader {
  public:
   Reader(const Checkpoint& checkpoint, const QualityMethod& method, const QualityOptions& options)
@@ -97,13 +107,13 @@ class Reader {
     session_.run(request);
   }
 
-  Generation read(const QualitySample& sample, const OnPosition& on_position) {
+  /// `logits`: [positions of the continuation · vocab_size]
+  Generation read(const QualitySample& sample, std::vector<float>& logits) {
     Request request = request_of(sample);
-    std::size_t position = 0;
+    logits.clear();
     request.on_logits = [&](const execute::Output& out) {
-      const std::size_t vocab = out.shape.back();
-      const std::size_t last = out.shape.elements() - vocab;
-      on_position(position++, {out.data.get() + last, vocab});
+      const float* const end = out.data.get() + out.shape.elements();
+      logits.insert(logits.end(), end - out.shape.back(), end);
     };
     return session_.run(request);
   }
@@ -123,50 +133,17 @@ class Reader {
   Session session_;
 };
 
-/// What the base model says, by sample, computed once when it is asked for.
-class Base {
- public:
-  Base(const Checkpoint& checkpoint, std::span<const QualitySample> samples,
-       const QualityOptions& options)
-      : checkpoint_(checkpoint), samples_(samples), options_(options), logits_(samples.size()) {
-    double numbers = 0;
-    for (const QualitySample& s : samples) {
-      numbers += static_cast<double>(s.continuation.size()) *
-                 static_cast<double>(checkpoint.architecture().vocab_size);
-    }
-    const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                          static_cast<double>(::sysconf(_SC_PAGESIZE));
-    if (numbers * sizeof(float) < memory / 2) return;
-    throw Error("samples", fmt::format("{:.3g} GB of logits to compare with", numbers * 4e-9),
-                "at most half of this machine's memory: fewer samples or shorter continuations");
+/// Throws Error when the base model's logits of all samples would fill the memory.
+void check_memory(const Checkpoint& checkpoint, std::span<const QualitySample> samples) {
+  double numbers = 0;
+  for (const QualitySample& s : samples) {
+    numbers += static_cast<double>(s.continuation.size()) *
+               static_cast<double>(checkpoint.architecture().vocab_size);
   }
-
-  /// [positions · vocab_size]
-  const std::vector<float>& logits(std::size_t sample) {
-    if (logits_[sample].empty()) {
-      if (!reader_) {
-        reader_ =
-            std::make_unique<Reader>(checkpoint_, QualityMethod{"plain", "plain", ""}, options_);
-      }
-      reader_->read(samples_[sample], keep(sample));
-    }
-    return logits_[sample];
-  }
-  /// Where a run of the base model leaves them.
-  OnPosition keep(std::size_t sample) {
-    logits_[sample].clear();
-    return [this, sample](std::size_t, std::span<const float> row) {
-      logits_[sample].insert(logits_[sample].end(), row.begin(), row.end());
-    };
-  }
-
- private:
-  const Checkpoint& checkpoint_;
-  std::span<const QualitySample> samples_;
-  const QualityOptions& options_;
-  std::vector<std::vector<float>> logits_;
-  std::unique_ptr<Reader> reader_;
-};
+  if (numbers * sizeof(float) < execute::machine_memory_bytes() / 2) return;
+  throw Error("samples", fmt::format("{:.3g} GB of logits to compare with", numbers * 4e-9),
+              "at most half of this machine's memory: fewer samples or shorter continuations");
+}
 
 std::string row_text(const QualityMethod& m, const QualitySample& s, const NextTokens& base,
                      const NextTokens& ours, const Generation& g) {
@@ -174,11 +151,7 @@ std::string row_text(const QualityMethod& m, const QualitySample& s, const NextT
   CsvText csv;
   csv.cell(s.task).cell(s.name).cell(m.method).cell(m.family);
   csv.cell(m.keep).cell(s.prompt.size());
-  if (g.kept.empty()) {
-    csv.missing_cell();
-  } else {
-    csv.cell(g.kept[0].size());
-  }
+  csv.cell(g.kept.empty() ? no_value : static_cast<double>(g.kept[0].size()));
   csv.cell(ours.positions).cell(static_cast<double>(ours.agreeing) / n);
   csv.cell(static_cast<double>(ours.correct) / n).cell(ours.kl_nats / n);
   csv.cell(ours.cross_entropy_nats / n).cell(base.cross_entropy_nats / n);
@@ -196,30 +169,27 @@ class Rows {
         methods_(methods),
         samples_(samples),
         options_(options),
-        base_(checkpoint, samples, options) {}
+        base_logits_(samples.size()) {}
 
   std::string row(std::size_t index) {
     const std::size_t at = index % samples_.size();
     const QualitySample& sample = samples_[at];
     read_with(index / samples_.size(), sample);
     const bool plain = method_ == 0;
-    if (!plain) base_.logits(at);  // not during the method's run, whose time is taken
-    std::vector<float> said;
-    const auto collect = [&](std::size_t, std::span<const float> row) {
-      said.insert(said.end(), row.begin(), row.end());
-    };
-    const Generation g = reader_->read(sample, plain ? base_.keep(at) : OnPosition(collect));
-    const std::span<const float> expected = base_.logits(at);
-    const std::span<const float> found = plain ? expected : std::span<const float>(said);
+    if (!plain) base_logits(at);  // not during the method's run, whose time is taken
+    std::vector<float> own;
+    const Generation g = reader_->read(sample, plain ? base_logits_[at] : own);
+    const std::span<const float> expected = base_logits(at);
+    const std::span<const float> found = plain ? expected : std::span<const float>(own);
     const std::size_t vocab = expected.size() / sample.continuation.size();
-    NextTokens own;
+    NextTokens base;
     NextTokens ours;
     for (std::size_t p = 0; p < sample.continuation.size(); ++p) {
       const auto row = expected.subspan(p * vocab, vocab);
-      add_position(own, row, row, sample.continuation[p]);
+      add_position(base, row, row, sample.continuation[p]);
       add_position(ours, row, found.subspan(p * vocab, vocab), sample.continuation[p]);
     }
-    return row_text(methods_[method_], sample, own, ours, g);
+    return row_text(methods_[method_], sample, base, ours, g);
   }
 
  private:
@@ -231,22 +201,29 @@ class Rows {
     method_ = method;
   }
 
+  /// Computed once, when they are asked for: a run that goes on may begin after plain's rows.
+  const std::vector<float>& base_logits(std::size_t sample) {
+    if (base_logits_[sample].empty()) {
+      if (!base_) base_ = std::make_unique<Reader>(checkpoint_, methods_[0], options_);
+      base_->read(samples_[sample], base_logits_[sample]);
+    }
+    return base_logits_[sample];
+  }
+
   const Checkpoint& checkpoint_;
   std::span<const QualityMethod> methods_;
   std::span<const QualitySample> samples_;
   const QualityOptions& options_;
-  Base base_;
+  std::vector<std::vector<float>> base_logits_;  ///< by sample
+  std::unique_ptr<Reader> base_;
   std::unique_ptr<Reader> reader_;
   std::size_t method_ = 0;
 };
 
 std::string fingerprint_of(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
                            std::span<const QualitySample> samples) {
-  std::uint64_t state = 0xcbf29ce484222325u;  // FNV-1a
-  const auto add = [&](std::string_view text) {
-    for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    state *= 0x100000001b3u;
-  };
+  FnvHash hash;
+  const auto add = [&](const std::string& text) { hash.add(text.c_str(), text.size() + 1); };
   add(checkpoint.path().string());
   for (const QualityMethod& m : methods) add(m.method);
   for (const QualitySample& s : samples) {
@@ -255,10 +232,27 @@ std::string fingerprint_of(const Checkpoint& checkpoint, std::span<const Quality
       for (const execute::TokenId id : *ids) add(std::to_string(id));
     }
   }
-  return fmt::format("{:016x}", state);
+  return hash.text();
 }
 
 }  // namespace
+
+void add_position(NextTokens& sums, std::span<const float> base, std::span<const float> method,
+                  execute::TokenId next) {
+  KVCAST_ASSERT(base.size() == method.size() && next < base.size());
+  const Distribution p = distribution_of(base);
+  const Distribution q = distribution_of(method);
+  double kl = 0;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    const double log_p = base[i] - p.log_sum;
+    kl += std::exp(log_p) * (log_p - (method[i] - q.log_sum));
+  }
+  ++sums.positions;
+  sums.agreeing += p.likeliest == q.likeliest ? 1 : 0;
+  sums.correct += q.likeliest == next ? 1 : 0;
+  sums.kl_nats += std::max(kl, 0.0);  // rounding may leave less than nothing
+  sums.cross_entropy_nats += q.log_sum - method[next];
+}
 
 std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
                                            std::span<const std::string> rates) {
@@ -295,6 +289,7 @@ MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const Quali
   for (const QualityMethod& m : methods) {
     execute::check_checkpoint(checkpoint, session_options(m), prompt_lens);
   }
+  check_memory(checkpoint, samples);
   Rows rows(checkpoint, methods, samples, options);
   return measure_rows(options, header, fingerprint_of(checkpoint, methods, samples),
                       methods.size() * samples.size(),

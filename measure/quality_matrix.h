@@ -2,6 +2,7 @@
 /// into a CSV that grows row by row and goes on where it was interrupted.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,22 @@ struct QualityMethod {
   std::string family;  ///< without the options that the keep rate is in: "specprefill:lookahead=4"
   std::string keep;    ///< the keep rate that it was made with; empty: none
 };
+
+/// How a method's next tokens differ from the base model's: sums over a continuation's positions.
+struct NextTokens {
+  std::uint64_t positions = 0;
+  std::uint64_t agreeing = 0;     ///< the most likely token is the base model's
+  std::uint64_t correct = 0;      ///< it is the continuation's
+  double kl_nats = 0;             ///< KL(base || method) over the vocabulary
+  double cross_entropy_nats = 0;  ///< of the continuation's token under the method
+
+  bool all_correct() const { return correct == positions; }
+};
+
+/// Adds a position: logits of the vocabulary from the base and from the method, and the token that
+/// follows. Of equal logits the first is the most likely.
+void add_position(NextTokens& sums, std::span<const float> base, std::span<const float> method,
+                  execute::TokenId next);
 
 /// Methods as the user names them, with plain before all: "{keep}" in one stands for each of the
 /// rates in turn. A method that takes an option keep and is not given it gets "keep={keep}",

@@ -1,24 +1,25 @@
 #include "measure/rounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
 #include "measure/calibration.h"
 #include "model/base/error.h"
 #include "model/base/order_statistics.h"
+#include "model/io/files/number_text.h"
 
 namespace kvcast::measure {
 
-double Rounds::median() const { return kvcast::median(seconds); }
+double Rounds::median() const { return seconds.empty() ? no_value : kvcast::median(seconds); }
 
 double Rounds::spread() const {
+  if (seconds.empty()) return no_value;
   return (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median();
 }
 
-double MeasuredRounds::spread() const {
-  return std::max(ttft.spread(), tpot.seconds.empty() ? 0.0 : tpot.spread());
-}
+double MeasuredRounds::spread() const { return std::fmax(ttft.spread(), tpot.spread()); }
 
 bool MeasuredRounds::settled() const { return spread() <= measure::settled; }
 

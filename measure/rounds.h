@@ -16,7 +16,7 @@ struct RunSeconds {
   double tpot_s = 0;
 };
 
-/// One time over the rounds. At least one of them.
+/// One time over the rounds. Without rounds there is no_value of it.
 struct Rounds {
   std::vector<double> seconds;
 

@@ -56,13 +56,18 @@ void check_noise(double unrest, const std::string& what, const Options& o, const
               Fault::Run);
 }
 
+std::vector<std::string> row_of(const Measurement& m) {
+  return {m.name, in_units(m.median(), m.unit), in_units(m.low(), m.unit),
+          in_units(m.high(), m.unit)};
+}
+
 std::string measurements_text(const Calibration& c) {
   Table table({"measured", "median", "low", "high", "unrest"});
   for (const auto* list : {&c.measurements, &c.by_threads}) {
     for (const Measurement& m : *list) {
-      const auto [low, high] = std::minmax_element(m.rounds.begin(), m.rounds.end());
-      table.add({m.name, in_units(m.median(), m.unit), in_units(*low, m.unit),
-                 in_units(*high, m.unit), fmt::format("{:.1f} %", 100 * m.unrest())});
+      std::vector<std::string> row = row_of(m);
+      row.push_back(fmt::format("{:.1f} %", 100 * m.unrest()));
+      table.add(std::move(row));
     }
   }
   return table.text();
@@ -118,12 +123,11 @@ void measure(const Options& o, const Globals& globals, execute::Messenger* messe
   }
   if (!speaks) return;
   const Measurement& noisiest = c.noisiest();
-  const auto [low, high] = std::minmax_element(noisiest.rounds.begin(), noisiest.rounds.end());
   check_noise(noisiest.unrest(),
               fmt::format("{}: its median, {} of {} rounds from {} to {}, is uncertain by {:.0f} %",
                           noisiest.name, in_units(noisiest.median(), noisiest.unit),
-                          noisiest.rounds.size(), in_units(*low, noisiest.unit),
-                          in_units(*high, noisiest.unit), 100 * noisiest.unrest()),
+                          noisiest.rounds.size(), in_units(noisiest.low(), noisiest.unit),
+                          in_units(noisiest.high(), noisiest.unit), 100 * noisiest.unrest()),
               o, globals);
   file->write(measure::to_json(c, name_of(o.output)));
   file->commit();
@@ -166,8 +170,7 @@ void import_file(const Options& o, const Globals& globals) {
   for (const measure::Benchmark& b : imported.rows) {
     const bool latency = b.name == "small_kernel" || b.name == "host_operator";
     const std::string unit = latency ? "s" : b.flops > 0 ? "FLOP/s" : "bytes/s";
-    const double value = latency ? b.median_s : (b.flops > 0 ? b.flops : b.bytes) / b.median_s;
-    table.add({b.name, b.dtype, b.shape, in_units(value, unit),
+    table.add({b.name, b.dtype, b.shape, in_units(latency ? b.median_s : b.rate(), unit),
                fmt::format("{:.1f} %", 100 * b.spread())});
   }
   print_text(fmt::format("{}, {}, {}\n{}", imported.device, imported.software, imported.date,
@@ -183,11 +186,7 @@ void combine_files(const Options& o) {
   const measure::CombinedCalibration combined = measure::combine_calibrations(files);
   write_file(o.output, measure::to_json(combined, name_of(o.output), files));
   Table table({"number", "median", "low", "high"});
-  for (const Measurement& n : combined.numbers) {
-    const auto [low, high] = std::minmax_element(n.rounds.begin(), n.rounds.end());
-    table.add(
-        {n.name, in_units(n.median(), n.unit), in_units(*low, n.unit), in_units(*high, n.unit)});
-  }
+  for (const Measurement& n : combined.numbers) table.add(row_of(n));
   print_text(table.text());
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <omp.h>
+#include <unistd.h>
 
 #include "model/base/order_statistics.h"
 #include "model/base/stopwatch.h"
@@ -116,6 +117,11 @@ double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
     for (std::size_t i = 0; i < times; ++i) total += sum_of(block.get() + t * share, share);
     return total;
   });
+}
+
+double machine_memory_bytes() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
 int use_threads(int threads) {

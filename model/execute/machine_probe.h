@@ -15,6 +15,9 @@ inline constexpr std::size_t beyond_caches = std::size_t{256} << 20;
 /// Bytes per second that all threads read, each its part of a block.
 double measure_read_bandwidth(double seconds = 0.1, std::size_t block_bytes = beyond_caches);
 
+/// Physical memory, bytes.
+double machine_memory_bytes();
+
 /// OpenMP's threads from now on; 0 leaves them as they are. Returns how many there are.
 int use_threads(int threads);
 

@@ -7,7 +7,6 @@
 
 #include <doctest/doctest.h>
 
-#include "measure/next_tokens.h"
 #include "measure/quality_matrix.h"
 #include "measure/quality_summary.h"
 #include "measure/quality_task.h"
