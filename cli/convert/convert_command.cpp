@@ -38,22 +38,16 @@ ordered_json mlkv_json(const MlkvOptions& o, const MlkvReport& r) {
   const LayerShape& after = r.after.decoder.layers.front();
   ordered_json owners = ordered_json::array();
   for (const std::vector<std::size_t>& group : r.groups) owners.push_back(group.front());
-  return {{"model", r.before.name},
-          {"output", o.common.out},
-          {"kv_layers", r.groups.size()},
-          {"kv_heads", after.heads.num_key_value_heads},
-          {"kv_heads_before", before.heads.num_key_value_heads},
-          {"owners", owners},
-          {"merged_layers", r.groups},
-          {"merge", o.merge},
-          {"widen", o.widen},
-          {"intermediate_size", after.intermediate_size},
-          {"intermediate_size_before", before.intermediate_size},
-          {"parameters_before", r.parameters_before},
-          {"parameters_after", r.parameters_after},
-          {"kv_cache_ratio", r.kv_cache_ratio},
-          {"dtype", o.common.dtype},
-          {"copied_files", r.copied_files}};
+  return report_json(o.common, r,
+                     {{"kv_layers", r.groups.size()},
+                      {"kv_heads", after.heads.num_key_value_heads},
+                      {"kv_heads_before", before.heads.num_key_value_heads},
+                      {"owners", owners},
+                      {"merged_layers", r.groups},
+                      {"merge", o.merge},
+                      {"widen", o.widen},
+                      {"intermediate_size", after.intermediate_size},
+                      {"intermediate_size_before", before.intermediate_size}});
 }
 
 std::string mlkv_text(const MlkvReport& r) {

@@ -115,7 +115,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   const std::string csv = csv_target(o.csv);
   // What the text shows of the tokenizers says more.
   const auto text = o.identity ? std::vector<execute::TokenId>()
-                               : read_pair_text("--fit", o.text, base, auxiliary, globals);
+                               : read_pair_text("--fit", o.text, base, auxiliary);
   check_pair_tokenizers(base, auxiliary);
   const KvpFitReport report = with_progress(globals, [&](auto progress) {
     return o.identity ? write_identity_predictor(base, auxiliary, o.common.out, fit)

@@ -33,24 +33,26 @@ inline void add_convert_options(Command c, ConvertOptions& o) {
   add_convert_output_options(c, o);
 }
 
-/// Draws how far a conversion is.
-class ConvertProgress {
- public:
-  explicit ConvertProgress(bool quiet) : bar_(quiet) {}
-  void operator()(std::uint64_t done, std::uint64_t all) {
-    bar_.draw(done, 0, all, watch_.seconds());
-  }
-
- private:
-  ProgressBar bar_;
-  Stopwatch watch_;
-};
-
 /// The command's work, with a progress bar: convert(on_progress).
 template <typename Convert>
 auto with_progress(const Globals& globals, const Convert& convert) {
-  ConvertProgress progress(globals.quiet);
-  return convert(std::ref(progress));
+  ProgressBar bar(globals.quiet);
+  const Stopwatch watch;
+  return convert(
+      [&](std::uint64_t done, std::uint64_t all) { bar.draw(done, 0, all, watch.seconds()); });
+}
+
+/// The keys of every checkpoint that is converted, around the conversion's own.
+inline ordered_json report_json(const ConvertOptions& o, const ConversionReport& r,
+                                const ordered_json& own) {
+  ordered_json j{{"model", r.before.name}, {"output", o.out}};
+  j.update(own);
+  j.update({{"parameters_before", r.parameters_before},
+            {"parameters_after", r.parameters_after},
+            {"kv_cache_ratio", r.kv_cache_ratio},
+            {"dtype", o.dtype},
+            {"copied_files", r.copied_files}});
+  return j;
 }
 
 /// A row of a table of what a conversion changed.

@@ -17,16 +17,10 @@ struct PruneOptions {
 };
 
 ordered_json prune_json(const PruneOptions& o, const ConversionReport& r) {
-  return {{"model", r.before.name},
-          {"output", o.common.out},
-          {"kept_layers", r.after.pruning.kept},
-          {"num_hidden_layers", r.after.num_hidden_layers()},
-          {"num_hidden_layers_before", r.before.num_hidden_layers()},
-          {"parameters_before", r.parameters_before},
-          {"parameters_after", r.parameters_after},
-          {"kv_cache_ratio", r.kv_cache_ratio},
-          {"dtype", o.common.dtype},
-          {"copied_files", r.copied_files}};
+  return report_json(o.common, r,
+                     {{"kept_layers", r.after.pruning.kept},
+                      {"num_hidden_layers", r.after.num_hidden_layers()},
+                      {"num_hidden_layers_before", r.before.num_hidden_layers()}});
 }
 
 std::string prune_text(const ConversionReport& r) {

@@ -90,13 +90,10 @@ struct Calibration {
 Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint) {
   const Architecture& a = checkpoint.architecture();
   RunInputs in = o.calibration;
-  in.tokens_name = in.encoder_tokens_name = "--calibration-tokens";
-  in.prompt_name = "--calibration-prompt";
-  in.file_name = "--calibration-prompt-file";
-  in.audio_name = "--calibration-audio";
+  in.prefix = "--calibration-";
+  in.encoder_tokens_flag = in.flag("tokens");
   in.fewest_positions = fewest_calibration_tokens;
-  std::string no_tokenizer;
-  const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
   const bool given =
       !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() && in.audio.empty());
   const bool reads_sound = a.num_mel_bins > 0;
@@ -116,7 +113,7 @@ Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint)
     if (a.decoder.position_rows > 0) length = std::min(length, a.decoder.position_rows);
     in.prompt_len = std::to_string(length);
   }
-  c.request = read_request(in, checkpoint, tokenizer, no_tokenizer,
+  c.request = read_request(in, checkpoint, tokenizer,
                            [&](const std::string& line) { c.warnings.push_back(line); });
   execute::Request& request = c.request;
   if (!given && reads_sound) request.features = noise(request.features.size());
@@ -131,28 +128,20 @@ Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint)
 constexpr std::array forms{CacheForm::Keys, CacheForm::Values, CacheForm::Inputs};
 constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
 
-std::vector<SlimSite> sites_of(const SlimReport& r) {
-  if (r.before.encoder_decoder) return {SlimSite::Self, SlimSite::Cross};
-  return {SlimSite::Self};
-}
-
 ordered_json number_json(const std::optional<double>& number) {
   if (!number) return nullptr;
   return std::isfinite(*number) ? ordered_json(*number) : ordered_json("infinity");
 }
 
-bool was_tried(const SlimReport& r, SlimSite site, CacheForm kind) {
-  return std::any_of(r.layers.begin(), r.layers.end(), [&](const SlimLayerReport& l) {
-    return l.site == site && l.errors.contains(kind);
-  });
-}
-
 /// Of each attention and form tried, the layers under the published limit by storage.
 ordered_json counts_json(const SlimReport& r) {
   ordered_json counts = ordered_json::object();
-  for (const SlimSite site : sites_of(r)) {
+  for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
     for (const CacheForm kind : forms) {
-      if (!was_tried(r, site, kind)) continue;
+      const bool tried = std::any_of(r.layers.begin(), r.layers.end(), [&](const auto& l) {
+        return l.site == site && l.errors.contains(kind);
+      });
+      if (!tried) continue;
       for (const DType storage : storages) {
         counts[reports::site_name(site)][std::string(name(kind))][std::string(name(storage))] =
             layers_under(r, site, kind, storage, published_limit);
@@ -162,21 +151,17 @@ ordered_json counts_json(const SlimReport& r) {
   return counts;
 }
 
-std::string counts_text(const SlimReport& r) {
+std::string counts_text(const ordered_json& counts, std::size_t layers) {
   std::string text;
-  for (const SlimSite site : sites_of(r)) {
+  for (const auto& [site, by_form] : counts.items()) {
     std::vector<std::string> parts;
-    for (const CacheForm kind : forms) {
-      if (!was_tried(r, site, kind)) continue;
-      std::vector<std::string> numbers;
-      for (const DType storage : storages) {
-        numbers.push_back(std::to_string(layers_under(r, site, kind, storage, published_limit)));
-      }
-      parts.push_back(fmt::format("{} {}", name(kind), fmt::join(numbers, "/")));
+    for (const auto& [form, numbers] : by_form.items()) {
+      std::vector<std::string> by_storage;
+      for (const ordered_json& number : numbers) by_storage.push_back(number.dump());
+      parts.push_back(fmt::format("{} {}", form, fmt::join(by_storage, "/")));
     }
-    text += fmt::format("{}-attentions under {:g} % error in fp32/fp16/bf16, of {}: {}\n",
-                        reports::site_name(site), 100 * published_limit,
-                        r.before.num_hidden_layers(), fmt::join(parts, ", "));
+    text += fmt::format("{}-attentions under {:g} % error in fp32/fp16/bf16, of {}: {}\n", site,
+                        100 * published_limit, layers, fmt::join(parts, ", "));
   }
   return text;
 }
@@ -244,7 +229,7 @@ std::string slim_text(const SlimReport& r, const LogitComparison& logits) {
                              takes, l.reason);
     }
   }
-  return table.text() + reasons + counts_text(r) +
+  return table.text() + reasons + counts_text(counts_json(r), r.before.num_hidden_layers()) +
          fmt::format("logits at {} positions {:.2g} % off, the next token the same at {}\n",
                      logits.positions, 100 * logits.relative_error, logits.same) +
          fmt::format("parameters {} -> {}, KV cache {:.4g} of what it was", r.parameters_before,
@@ -268,8 +253,7 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
     return convert_to_slim(checkpoint, o.common.out, conversion, progress);
   });
   for (const std::string& line : calibration.warnings) globals.warn(line);
-  std::string no_tokenizer;
-  const std::optional<text::Tokenizer> tokenizer = find_tokenizer(checkpoint, no_tokenizer);
+  const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
   // Behind its end a text says nothing about the model.
   if (tokenizer) conversion.calibration.stop_tokens = tokenizer->end_of_text();
   const LogitComparison logits =

@@ -14,18 +14,12 @@ namespace {
 using execute::TokenId;
 
 std::vector<TokenId> read_text(const std::string& file, const Checkpoint& checkpoint,
-                               const Globals& globals) {
-  RunInputs in;
-  in.prompt_file = file;
-  in.file_name = "text";
-  std::string no_tokenizer;
-  const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
-  execute::Request request = read_request(in, checkpoint, tokenizer, no_tokenizer,
-                                          [&](const std::string& line) { globals.warn(line); });
-  if (request.tokens.size() != 1) {
-    throw Error(file, fmt::format("{} lists of token ids", request.tokens.size()), "one");
+                               const FoundTokenizer& tokenizer) {
+  auto sequences = read_token_file(file, "text", checkpoint.architecture(), tokenizer);
+  if (sequences.size() != 1) {
+    throw Error(file, fmt::format("{} lists of token ids", sequences.size()), "one");
   }
-  return std::move(request.tokens.front());
+  return std::move(sequences.front());
 }
 
 }  // namespace
@@ -42,9 +36,8 @@ bool read_alike(const text::Tokenizer& a, const text::Tokenizer& b,
 }
 
 void check_pair_tokenizers(const Checkpoint& base, const Checkpoint& auxiliary) {
-  std::string why;
-  const auto a = find_tokenizer(base, why);
-  const auto b = find_tokenizer(auxiliary, why);
+  const FoundTokenizer a = find_tokenizer(base);
+  const FoundTokenizer b = find_tokenizer(auxiliary);
   if (!a || !b) return;
   const std::size_t shared = std::min(a->vocab_size(), b->vocab_size());
   for (TokenId id = 0; id < shared; ++id) {
@@ -57,37 +50,30 @@ void check_pair_tokenizers(const Checkpoint& base, const Checkpoint& auxiliary) 
 }
 
 std::vector<TokenId> read_pair_text(const char* flag, const std::string& file,
-                                    const Checkpoint& base, const Checkpoint& auxiliary,
-                                    const Globals& globals) {
+                                    const Checkpoint& base, const Checkpoint& auxiliary) {
   return parse_flag(flag, file, [&](const std::string&) {
-    std::string why;
-    const auto tokenizer = find_tokenizer(base, why);
-    if (!tokenizer) return read_text(file, auxiliary, globals);
-    std::vector<TokenId> ids = read_text(file, base, globals);
-    const auto auxiliary_tokenizer = find_tokenizer(auxiliary, why);
-    if (!auxiliary_tokenizer) {
+    const FoundTokenizer tokenizer = find_tokenizer(base);
+    const FoundTokenizer other_tokenizer = find_tokenizer(auxiliary);
+    if (!tokenizer) return read_text(file, auxiliary, other_tokenizer);
+    std::vector<TokenId> ids = read_text(file, base, tokenizer);
+    const std::string both =
+        fmt::format("{} and {}", base.architecture().name, auxiliary.architecture().name);
+    if (!other_tokenizer) {
       const auto limit = auxiliary.architecture().vocab_size;
       const auto largest = *std::max_element(ids.begin(), ids.end());
-      if (largest >= limit) {
-        throw Error(file, fmt::format("token id {}", largest),
-                    fmt::format("ids below the {} of {}", limit, auxiliary.architecture().name));
-      }
-      return ids;
+      if (largest < limit) return ids;
+      throw Error(file, fmt::format("token id {}", largest),
+                  fmt::format("ids below the {} of {}", limit, auxiliary.architecture().name));
     }
-    const std::vector<TokenId> other = read_text(file, auxiliary, globals);
-    if (ids == other) {
-      if (read_alike(*tokenizer, *auxiliary_tokenizer, ids)) return ids;
-      throw Error(file,
-                  fmt::format("tokenizers that differ: {} and {} read the ids as different texts",
-                              base.architecture().name, auxiliary.architecture().name),
-                  "two models with one tokenizer");
-    }
-    const auto [at, beside] = std::mismatch(ids.begin(), ids.end(), other.begin(), other.end());
-    throw Error(
-        file,
-        fmt::format("tokenizers that differ: from token {} on {} and {} read other ids",
-                    at - ids.begin(), base.architecture().name, auxiliary.architecture().name),
-        "two models with one tokenizer");
+    const std::vector<TokenId> other = read_text(file, auxiliary, other_tokenizer);
+    if (ids == other && read_alike(*tokenizer, *other_tokenizer, ids)) return ids;
+    const auto at = std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first;
+    throw Error(file,
+                "tokenizers that differ: " +
+                    (ids == other ? both + " read the ids as different texts"
+                                  : fmt::format("from token {} on {} read other ids",
+                                                at - ids.begin(), both)),
+                "two models with one tokenizer");
   });
 }
 

@@ -22,7 +22,6 @@ void check_pair_tokenizers(const Checkpoint& base, const Checkpoint& auxiliary);
 /// that cannot be read, no tokenizer, two tokenizers that give other ids or
 /// read given ids as another text, ids that a model has not.
 std::vector<execute::TokenId> read_pair_text(const char* flag, const std::string& file,
-                                             const Checkpoint& base, const Checkpoint& auxiliary,
-                                             const Globals& globals);
+                                             const Checkpoint& base, const Checkpoint& auxiliary);
 
 }  // namespace kvcast::cli

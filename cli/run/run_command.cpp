@@ -5,18 +5,17 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "cli/frame/command.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
 #include "cli/run/run_importance.h"
 #include "cli/run/run_inputs.h"
 #include "cli/run/run_job.h"
 #include "cli/run/run_profile.h"
 #include "cli/run/run_ranks.h"
-#include "cli/run/token_printer.h"
 #include "measure/rounds.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -30,7 +29,8 @@ namespace {
 
 using execute::Generation;
 using execute::TokenId;
-using nlohmann::ordered_json;
+using Tokens = std::vector<TokenId>;
+using Positions = std::vector<std::uint64_t>;
 
 /// Highest resident memory of this process so far, bytes; 0 where the system does not say.
 std::uint64_t peak_resident_bytes() {
@@ -41,10 +41,39 @@ std::uint64_t peak_resident_bytes() {
   return 0;
 }
 
-/// One sequence as a plain list, as the contract has it; a batch as a list of lists.
-ordered_json tokens_json(const std::vector<std::vector<TokenId>>& tokens) {
-  return tokens.size() == 1 ? ordered_json(tokens[0]) : ordered_json(tokens);
+/// One sequence stands for itself, as the contract has it; a batch is a list.
+ordered_json one_or_list(const ordered_json& list) { return list.size() == 1 ? list[0] : list; }
+
+/// The text of generated tokens; ids that only pad the model's vocabulary have none.
+std::string text_of(const text::Tokenizer& tokenizer, std::vector<execute::TokenId> tokens) {
+  std::erase_if(tokens, [&](execute::TokenId token) { return token >= tokenizer.vocab_size(); });
+  return tokenizer.decode(tokens);
 }
+
+/// Prints text as it comes, or token ids where there is no tokenizer.
+class Printer {
+ public:
+  explicit Printer(const FoundTokenizer& tokenizer) {
+    if (!tokenizer) return;
+    stream_.emplace(*tokenizer);
+    vocab_size_ = tokenizer->vocab_size();
+  }
+  void operator()(execute::TokenId token) {
+    if (stream_ && token >= vocab_size_) return;  // the model's vocabulary is padded
+    write(stream_ ? stream_->push(token) : fmt::format("{}{}", first_ ? "" : ",", token));
+    first_ = false;
+  }
+  void finish() { write((stream_ ? stream_->finish() : "") + "\n"); }
+
+ private:
+  static void write(const std::string& text) {
+    print_text(text);
+    std::fflush(stdout);
+  }
+  std::optional<text::StreamDecoder> stream_;
+  std::size_t vocab_size_ = 0;
+  bool first_ = true;
+};
 
 /// The mean over decode steps, for each run of layers that share their tokens.
 ordered_json revived_json(const Recording& recording,
@@ -58,14 +87,6 @@ ordered_json revived_json(const Recording& recording,
          {"mean_per_step", static_cast<double>(sum) / static_cast<double>(revived.size())}});
   }
   return rows;
-}
-
-/// How many, of one sequence or of each of a batch.
-ordered_json kept_json(const std::vector<std::vector<std::uint64_t>>& kept) {
-  if (kept.size() == 1) return kept[0].size();
-  ordered_json counts = ordered_json::array();
-  for (const std::vector<std::uint64_t>& positions : kept) counts.push_back(positions.size());
-  return counts;
 }
 
 void write_logits(AtomicFile& file, const Generation& g) {
@@ -89,9 +110,7 @@ void write_logits(AtomicFile& file, const Generation& g) {
 /// Of a decoder's prompts, or of the encoder's input; of each where they differ.
 ordered_json prompt_len_json(const execute::Request& request, std::size_t prompt_len) {
   if (!execute::have_different_lengths(request.tokens)) return prompt_len;
-  ordered_json lengths = ordered_json::array();
-  for (const std::vector<TokenId>& prompt : request.tokens) lengths.push_back(prompt.size());
-  return lengths;
+  return rows_of(request.tokens, std::size<Tokens>);
 }
 
 ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
@@ -104,7 +123,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                  {"threads", threads},
                  {"batch", g.tokens.size()},
                  {"prompt_len", prompt_len},
-                 {"generated_tokens", tokens_json(g.tokens)},
+                 {"generated_tokens", one_or_list(g.tokens)},
                  {"ttft_s", g.ttft_s},
                  {"tpot_s", g.tpot_s},
                  {"load_s", session.load_s()},
@@ -119,7 +138,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
     j["skipped_flops"] = g.skipped.flops;
     j["skipped_bytes"] = g.skipped.bytes;
   }
-  if (!g.kept.empty()) j["kept_tokens"] = kept_json(g.kept);
+  if (!g.kept.empty()) j["kept_tokens"] = one_or_list(rows_of(g.kept, std::size<Positions>));
   if (!g.revived.empty()) {
     j["revived_tokens"] = revived_json(session.recording(), g.revived);
     // As the tokens, of the first sequence.
@@ -170,12 +189,11 @@ std::string summary(const execute::Session& session, const Generation& g,
 
 void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks* ranks) {
   execute::Request& request = job.request;
-  std::optional<text::Tokenizer>& tokenizer = job.tokenizer;
+  FoundTokenizer& tokenizer = job.tokenizer;
   const std::size_t prompt_len = job.point.prompt_len;
   const execute::Session session(job.checkpoint, job.options);
   if (!session.opened().empty() && !tokenizer && !job.checkpoint.is_random()) {
-    std::string no_tokenizer;
-    tokenizer = find_tokenizer(job.checkpoint, no_tokenizer);
+    tokenizer = find_tokenizer(job.checkpoint);
   }
   if (tokenizer) check_tokenizers(session.opened(), request.tokens, *tokenizer);
   check_importance(o.dump_importance, o.plot_importance, session);
@@ -224,22 +242,15 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   }
   if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
   if (tokenizer) {
-    ordered_json texts = ordered_json::array();
-    for (const auto& tokens : g.tokens) texts.push_back(text_of(*tokenizer, tokens));
-    j["text"] = texts.size() == 1 ? texts[0] : texts;
+    j["text"] = one_or_list(
+        rows_of(g.tokens, [&](const Tokens& tokens) { return text_of(*tokenizer, tokens); }));
   }
-  std::vector<ProfileRow> rows;
   if (o.profile) {
-    if (!job.hardware) {
-      job.hardware = measured_machine();  // after the run: it needs memory of its own
-    }
-    const std::uint64_t first_kv_len =
-        1 + session.recording().prompt_slots.at(session.recording().symbols.resolve(
-                {job.point.batch, prompt_len, prompt_len}, g.found));
-    rows = profile_rows(session, job.options, g, job.point.batch, prompt_len, first_kv_len,
-                        *job.hardware);
+    // After the run: it needs memory of its own.
+    if (!job.hardware) job.hardware = measured_machine();
     j["profile_hardware"] = job.hardware->name;
-    j["profile"] = profile_json(rows);
+    j["profile"] =
+        profile_json(session, job.options, g, job.point.batch, prompt_len, *job.hardware);
   }
   if (o.json) {
     print_json(j);
@@ -258,8 +269,10 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     table.add({"bytes", std::to_string(g.analytic_bytes), std::to_string(g.counted.bytes())});
     print_text(table.text());
   }
-  if (o.profile) print_text(profile_text(rows));
-  for (const std::string& line : ranks_text(done.ranks)) globals.say(line);
+  if (o.profile) print_text(profile_text(j["profile"]));
+  if (ranks != nullptr) {
+    for (const ordered_json& rank : j["ranks"]) globals.say(rank_text(rank));
+  }
   globals.say(summary(session, g, lengths, one_by_one));
 }
 
@@ -314,8 +327,7 @@ void add_run(Command app, const Globals& globals) {
         "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
         "seconds")
       .positive();
-  c.add("--rounds N", o->rounds, "medians of N timed runs after one warm-up run")
-      .range(1, 1000);
+  c.add("--rounds N", o->rounds, "medians of N timed runs after one warm-up run").range(1, 1000);
   c.add("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
   c.add("--logits FILE.safetensors", o->logits,
         "write the prompt's logits [positions, vocab] in --dtype")

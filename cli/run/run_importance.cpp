@@ -8,6 +8,7 @@
 #include "cli/run/run_inputs.h"
 #include "model/base/error.h"
 #include "model/io/files/csv_writer.h"
+#include "model/io/files/number_text.h"
 #include "reports/plot/plot.h"
 
 namespace kvcast::cli {
@@ -39,11 +40,7 @@ void write_importance_csv(const std::string& path, const execute::Request& reque
   for (std::uint64_t b = 0; b < request.tokens.size(); ++b) {
     for (std::uint64_t i = 0; i < request.tokens[b].size(); ++i) {
       csv.cell(b).cell(i).cell(std::uint64_t{request.tokens[b][i]});
-      if (run.importance.empty()) {
-        csv.missing_cell();
-      } else {
-        csv.cell(run.importance[b][i]);
-      }
+      csv.cell(run.importance.empty() ? no_value : run.importance[b][i]);
       csv.cell(std::uint64_t{is_kept(run.kept[b], i) ? 1U : 0U});
       csv.end_row();
     }
@@ -73,8 +70,7 @@ void check_tokenizers(const execute::OpenedModels& models,
                       std::span<const std::vector<execute::TokenId>> prompts,
                       const text::Tokenizer& tokenizer) {
   for (const auto& [name, checkpoint] : models) {
-    std::string none;
-    const auto other = find_tokenizer(checkpoint, none);
+    const FoundTokenizer other = find_tokenizer(checkpoint);
     if (!other) continue;
     for (const std::vector<execute::TokenId>& ids : prompts) {
       if (read_alike(*other, tokenizer, ids)) continue;

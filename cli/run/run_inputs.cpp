@@ -74,6 +74,16 @@ std::string read_prompt_file(const std::string& path, const std::string& name) {
   return text;
 }
 
+/// `instead`: what is expected where there is no tokenizer.
+Sequences encode(const std::string& text, const std::string& flag, const std::string& instead,
+                 const FoundTokenizer& tokenizer) {
+  if (!tokenizer) throw Error(flag + ": " + tokenizer.missing + "; expected " + instead);
+  if (text.empty()) throw Error(flag, "an empty text", "a prompt");
+  std::vector<TokenId> ids = tokenizer->encode(text);
+  if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
+  return {ids};
+}
+
 /// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
 std::optional<Sequences> ids_of_file(const std::string& path, const std::string& name) {
   if (fs::path(path).extension() != ".json") return {};
@@ -155,7 +165,7 @@ double seconds_of(std::uint64_t positions) {
 
 /// Ids that a decoder starts from when the user gives none.
 Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
-                                const std::optional<text::Tokenizer>& tokenizer) {
+                                const FoundTokenizer& tokenizer) {
   if (checkpoint.is_random()) return {{0}};
   if (checkpoint.architecture().num_mel_bins > 0 && tokenizer) {
     return transcription_start(*tokenizer, in.language);
@@ -196,39 +206,37 @@ bool RunInputs::has_text_file() const {
   return !prompt_file.empty() && fs::path(prompt_file).extension() != ".json";
 }
 
-std::optional<text::Tokenizer> find_tokenizer(const Checkpoint& checkpoint, std::string& why) {
+FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
+  const std::string path = checkpoint.path().string();
   if (checkpoint.gguf() != nullptr) {
     if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
-      why = checkpoint.path().string() + " holds no tokenizer";
-      return {};
+      return {.missing = path + " holds no tokenizer"};
     }
-    return text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()));
+    return {text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()))};
   }
   for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"}) {
     std::error_code ec;
     if (fs::exists(checkpoint.path() / name, ec)) {
-      return text::Tokenizer::from_folder(checkpoint.path());
+      return {text::Tokenizer::from_folder(checkpoint.path())};
     }
   }
-  why = checkpoint.path().string() + " holds no tokenizer.json, tokenizer.model or spiece.model";
-  return {};
+  return {.missing = path + " holds no tokenizer.json, tokenizer.model or spiece.model"};
+}
+
+Sequences read_token_file(const std::string& path, const std::string& name, const Architecture& a,
+                          const FoundTokenizer& tokenizer) {
+  const std::optional<Sequences> ids = ids_of_file(path, name);
+  Sequences sequences =
+      ids ? *ids : encode(read_prompt_file(path, name), name, "token ids in a .json", tokenizer);
+  check_vocabulary(sequences, a, name);
+  return sequences;
 }
 
 execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
-                              const std::optional<text::Tokenizer>& tokenizer,
-                              const std::string& no_tokenizer,
+                              const FoundTokenizer& tokenizer,
                               const std::function<void(const std::string&)>& warn) {
   const Architecture& a = checkpoint.architecture();
-  const auto encode = [&](const std::string& text, const std::string& flag) -> Sequences {
-    if (!tokenizer) {
-      throw Error(flag + ": " + no_tokenizer + "; expected " +
-                  (flag == in.file_name ? "token ids in a .json" : in.tokens_name));
-    }
-    if (text.empty()) throw Error(flag, "an empty text", "a prompt");
-    std::vector<TokenId> ids = tokenizer->encode(text);
-    if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
-    return {ids};
-  };
+  const bool mel = a.num_mel_bins > 0;
   Sequences prompt;
   int given = 0;
   const auto take = [&](Sequences sequences, const std::string& flag) {
@@ -236,33 +244,30 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     prompt = std::move(sequences);
     ++given;
   };
-  if (!in.prompt.empty()) take(encode(in.prompt, in.prompt_name), in.prompt_name);
-  if (!in.prompt_file.empty()) {
-    auto ids = ids_of_file(in.prompt_file, in.file_name);
-    take(ids ? std::move(*ids)
-             : encode(read_prompt_file(in.prompt_file, in.file_name), in.file_name),
-         in.file_name);
+  if (!in.prompt.empty()) {
+    take(encode(in.prompt, in.flag("prompt"), in.flag("tokens"), tokenizer), in.flag("prompt"));
   }
-
+  if (!in.prompt_file.empty()) {
+    const std::string flag = in.flag("prompt-file");
+    take(read_token_file(in.prompt_file, flag, a, tokenizer), flag);
+  }
   if (!in.prompt_len.empty()) {
     const std::uint64_t length = parse_token_count(in.prompt_len, "--prompt-len");
     if (length > max_made_up) {
       throw Error("--prompt-len", in.prompt_len, fmt::format("at most {}", max_made_up));
     }
-    if (a.num_mel_bins == 0) take({execute::made_up_prompt(length, a.vocab_size)}, "--prompt-len");
+    if (!mel) take({execute::made_up_prompt(length, a.vocab_size)}, "--prompt-len");
   }
 
   execute::Request r;
   if (!a.encoder_decoder) {
-    const std::string features_name = "--features";
     for (const auto& [flag, value] :
-         {std::pair{&in.encoder_tokens_name, &in.encoder_tokens},
-          std::pair{&features_name, &in.features}, std::pair{&in.audio_name, &in.audio}}) {
-      if (!value->empty()) {
-        throw Error(*flag + ": " + a.name + " has no encoder; expected " + in.tokens_name);
-      }
+         {std::pair{in.encoder_tokens_flag, &in.encoder_tokens},
+          std::pair{in.flag("features"), &in.features}, std::pair{in.flag("audio"), &in.audio}}) {
+      if (value->empty()) continue;
+      throw Error(flag + ": " + a.name + " has no encoder; expected " + in.flag("tokens"));
     }
-    if (!in.tokens.empty()) take(parse_ids(in.tokens, in.tokens_name), in.tokens_name);
+    if (!in.tokens.empty()) take(parse_ids(in.tokens, in.flag("tokens")), in.flag("tokens"));
     if (given != 1) {
       throw Error(given == 0 ? "no prompt given" : "several prompts given",
                   std::to_string(given) + " of them",
@@ -270,21 +275,20 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     }
     r.tokens = std::move(prompt);
   } else {
-    const bool mel = a.num_mel_bins > 0;
     if (mel && !in.prompt_len.empty()) {
       // Silence: the encoder's length is the model's.
       r.features.assign(2 * a.max_source_positions * a.num_mel_bins, 0);
       ++given;
     }
     if (!mel && !(in.features.empty() && in.audio.empty())) {
-      throw Error(in.features.empty() ? in.audio_name : "--features",
+      throw Error(in.flag(in.features.empty() ? "audio" : "features"),
                   a.name + ", which reads tokens", "--encoder-tokens, --prompt or --prompt-file");
     }
     r.tokens = in.tokens.empty() ? default_decoder_start(in, checkpoint, tokenizer)
-                                 : parse_ids(in.tokens, in.tokens_name);
-    check_vocabulary(r.tokens, a, in.tokens_name);
+                                 : parse_ids(in.tokens, in.flag("tokens"));
+    check_vocabulary(r.tokens, a, in.flag("tokens"));
     if (!in.encoder_tokens.empty()) {
-      take(parse_ids(in.encoder_tokens, in.encoder_tokens_name), in.encoder_tokens_name);
+      take(parse_ids(in.encoder_tokens, in.encoder_tokens_flag), in.encoder_tokens_flag);
     }
     r.encoder_tokens = std::move(prompt);
     if (!in.features.empty()) {
@@ -295,7 +299,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
       const audio::Recording sound = audio::read_wav_file(in.audio);
       const double seconds = static_cast<double>(sound.samples.size()) / sound.sample_rate;
       if (seconds < seconds_of(in.fewest_positions)) {
-        throw Error(in.audio_name + " " + in.audio, fmt::format("{:.3g} s of sound", seconds),
+        throw Error(in.flag("audio") + " " + in.audio, fmt::format("{:.3g} s of sound", seconds),
                     fmt::format("at least {:.3g} s, {} positions of the encoder",
                                 seconds_of(in.fewest_positions), in.fewest_positions));
       }

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include "cli/frame/mpirun_environment.h"
 #include "cli/frame/request_options.h"
@@ -57,15 +56,12 @@ execute::SessionOptions session_options(const RunOptions& o, const Architecture&
 /// Else the system would end the process without a word once its memory is used up.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
                   const roofline::DesignPoint& point) {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page_bytes = ::sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return;
-  const double memory = static_cast<double>(pages) * static_cast<double>(page_bytes);
+  const double memory = execute::machine_memory_bytes();
   // Ranks on one machine share its memory.
   const double needed =
       execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len) *
       ranks_on_this_machine();
-  if (needed <= memory) return;
+  if (needed <= memory || memory <= 0) return;
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const std::string what =
       fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype));
@@ -114,27 +110,20 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
 }  // namespace
 
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks) {
-  RunJob job{execute::use_threads(rank_threads(o.threads)),
-             open_checkpoint(o, globals),
-             {},
-             {},
-             {},
-             {},
-             {},
-             {}};
+  RunJob job{.threads = execute::use_threads(rank_threads(o.threads)),
+             .checkpoint = open_checkpoint(o, globals)};
   const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
   const Checkpoint& checkpoint = job.checkpoint;
   const Architecture& a = checkpoint.architecture();
-  std::string no_tokenizer;
   const bool sound_given = a.num_mel_bins > 0 && o.inputs.tokens.empty();
   const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
-  if ((text_given || !o.json) && !checkpoint.is_random()) {
-    job.tokenizer = find_tokenizer(checkpoint, no_tokenizer);
-  } else {
-    no_tokenizer = "random weights have no tokenizer";
+  if (checkpoint.is_random()) {
+    job.tokenizer.missing = "random weights have no tokenizer";
+  } else if (text_given || !o.json) {
+    job.tokenizer = find_tokenizer(checkpoint);
   }
   execute::Request& request = job.request;
-  request = read_request(o.inputs, checkpoint, job.tokenizer, no_tokenizer,
+  request = read_request(o.inputs, checkpoint, job.tokenizer,
                          [&](const std::string& line) { globals.warn(line); });
   request.output_len = output_len;
   // Token ids ask for so many tokens; a text ends where the model ends it.

@@ -42,12 +42,12 @@ struct RunOptions {
 struct RunJob {
   int threads = 0;
   Checkpoint checkpoint;
-  std::optional<text::Tokenizer> tokenizer;
-  execute::Request request;
-  execute::SessionOptions options;
-  roofline::DesignPoint point;
-  std::optional<roofline::Hardware> hardware;
-  std::optional<AtomicFile> logits;
+  FoundTokenizer tokenizer = {};
+  execute::Request request = {};
+  execute::SessionOptions options = {};
+  roofline::DesignPoint point = {};
+  std::optional<roofline::Hardware> hardware = {};
+  std::optional<AtomicFile> logits = {};
 };
 
 /// The whole request, checked: Error says what is wrong with it, before the run. `ranks` of a

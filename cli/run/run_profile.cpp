@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "cli/frame/command.h"
+#include "cli/frame/result.h"
 #include "model/execute/machine_probe.h"
 #include "roofline/step_cost.h"
 
@@ -20,39 +17,65 @@ Sourced measured(double value, const char* how) {
   return {value, roofline::Source::Measured, how, ""};
 }
 
-/// Adds what the recorded operators of a pass should take at these sizes.
-void predict(std::map<std::string, ProfileRow>& rows, const std::vector<roofline::OpGroup>& groups,
-             const roofline::Rates& rates, const std::vector<std::uint64_t>& values) {
-  for (const roofline::OpGroup& group : groups) {
-    const roofline::OpTime time = roofline::time_of(group, rates, values);
-    const auto count = static_cast<double>(group.count);
-    ProfileRow& row = rows[group.op];
-    row.count += group.count;
-    row.flops += count * static_cast<double>(time.flops.count);
-    row.bytes += count * static_cast<double>(time.bytes.count);
-    row.predicted_s += count * time.total.value;
-  }
-}
+struct Row {
+  std::uint64_t count = 0;  ///< operators run
+  double flops = 0;
+  double bytes = 0;
+  double measured_s = 0;
+  double predicted_s = 0;
+};
 
-void append(std::vector<ProfileRow>& all, std::map<std::string, ProfileRow> rows,
-            const std::string& pass, const Graph& graph, const std::vector<double>& seconds) {
-  for (std::size_t n = 0; n < seconds.size(); ++n) {
-    const Op& op = graph.nodes()[n].op;
-    ProfileRow& row = rows[std::string(name(op))];
-    row.measured_s += seconds[n];
-    row.message = is_message(op);
-    if (row.message) ++row.count;  // a rank sends and receives in one pass only
+/// Rows of all passes.
+class Profile {
+ public:
+  Profile(const Hardware& hardware, const Lowering& lowering)
+      : lowering_(lowering),
+        rates_(roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated)) {}
+
+  /// A pass that ran once at each of these sizes; `seconds` of its nodes, of all runs.
+  void add(const std::string& pass, const Graph& graph, const std::vector<SymbolValues>& sizes,
+           const std::vector<double>& seconds) {
+    std::map<std::string, Row> by_op;
+    const auto groups = roofline::fold(graph, lowering_);
+    for (const SymbolValues& values : sizes) {
+      for (const roofline::OpGroup& group : groups) {
+        const roofline::OpTime time = roofline::time_of(group, rates_, values);
+        const auto count = static_cast<double>(group.count);
+        Row& row = by_op[group.op];
+        row.count += group.count;
+        row.flops += count * static_cast<double>(time.flops.count);
+        row.bytes += count * static_cast<double>(time.bytes.count);
+        row.predicted_s += count * time.total.value;
+      }
+    }
+    for (std::size_t n = 0; n < seconds.size(); ++n) {
+      const Op& op = graph.nodes()[n].op;
+      Row& row = by_op[std::string(name(op))];
+      row.measured_s += seconds[n];
+      if (is_message(op)) ++row.count;  // a rank sends and receives in one pass only
+    }
+    std::vector<std::pair<std::string, Row>> sorted(by_op.begin(), by_op.end());
+    std::erase_if(sorted, [](const auto& entry) { return entry.second.count == 0; });
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+      return a.second.measured_s > b.second.measured_s;
+    });
+    for (const auto& [op, row] : sorted) {
+      rows.push_back({{"pass", pass},
+                      {"operator", op},
+                      {"count", row.count},
+                      {"flops", row.flops},
+                      {"bytes", row.bytes},
+                      {"measured_s", row.measured_s},
+                      {"predicted_s", row.predicted_s}});
+    }
   }
-  std::vector<ProfileRow> sorted;
-  for (auto& [op, row] : rows) {
-    row.pass = pass;
-    row.op = op;
-    if (row.count > 0) sorted.push_back(std::move(row));
-  }
-  std::sort(sorted.begin(), sorted.end(),
-            [](const ProfileRow& a, const ProfileRow& b) { return a.measured_s > b.measured_s; });
-  all.insert(all.end(), sorted.begin(), sorted.end());
-}
+
+  ordered_json rows = ordered_json::array();
+
+ private:
+  Lowering lowering_;
+  roofline::Rates rates_;
+};
 
 }  // namespace
 
@@ -68,92 +91,78 @@ Hardware measured_machine() {
   return hw;
 }
 
-std::vector<ProfileRow> profile_rows(const execute::Session& session,
-                                     const execute::SessionOptions& options,
-                                     const execute::Generation& run, std::uint64_t batch,
-                                     std::uint64_t prompt_len, std::uint64_t first_kv_len,
-                                     const Hardware& hardware) {
-  const Lowering lowering = execute::session_lowering(options);
-  const roofline::Rates rates =
-      roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
+ordered_json profile_json(const execute::Session& session, const execute::SessionOptions& options,
+                          const execute::Generation& run, std::uint64_t batch,
+                          std::uint64_t prompt_len, const Hardware& hardware) {
   const Recording& recording = session.recording();
   const auto symbols = [&](std::uint64_t length, std::uint64_t kv_len) {
     return recording.symbols.resolve({batch, length, kv_len}, run.found);
   };
-  std::vector<ProfileRow> all;
+  const auto steps = [&](std::uint64_t first_kv_len, std::uint64_t count) {
+    std::vector<SymbolValues> sizes;
+    for (std::uint64_t i = 0; i < count; ++i)
+      sizes.push_back(symbols(prompt_len, first_kv_len + i));
+    return sizes;
+  };
+  const SymbolValues at_prompt = symbols(prompt_len, prompt_len);
+  Profile profile(hardware, execute::session_lowering(options));
   for (std::size_t i = 0; i < recording.helpers().size(); ++i) {
     const RecordedPass& pass = recording.helpers()[i];
-    std::map<std::string, ProfileRow> rows;
-    const auto groups = roofline::fold(pass.graph, lowering);
-    const std::uint64_t first = pass.first_kv_len.at(symbols(prompt_len, prompt_len));
-    for (std::uint64_t step = 0; step < run.helper_steps[i]; ++step) {
-      predict(rows, groups, rates, symbols(prompt_len, first + step));
-    }
-    append(all, std::move(rows), pass.name, pass.graph, run.profile.helpers_s[i]);
+    profile.add(pass.name, pass.graph, steps(pass.first_kv_len.at(at_prompt), run.helper_steps[i]),
+                run.profile.helpers_s[i]);
   }
-  std::map<std::string, ProfileRow> prefill;
-  const auto prefill_groups = roofline::fold(recording.prefill(), lowering);
   const std::uint64_t begin = options.share ? options.share->first() : 0;
   const std::uint64_t end = options.share ? options.share->end() : prompt_len;
   const std::uint64_t chunk = options.chunk > 0 ? options.chunk : end - begin;
+  std::vector<SymbolValues> chunks;
   for (std::uint64_t first = begin; first < end; first += chunk) {
     const std::uint64_t n = std::min(chunk, end - first);
-    predict(prefill, prefill_groups, rates, symbols(n, first + n));
+    chunks.push_back(symbols(n, first + n));
   }
-  append(all, std::move(prefill), "prefill", recording.prefill(), run.profile.prefill_s);
-
-  std::map<std::string, ProfileRow> decode;
-  const auto decode_groups = roofline::fold(recording.decode(), lowering);
-  for (std::uint64_t step = 0; step < run.decode_steps; ++step) {
-    predict(decode, decode_groups, rates, symbols(prompt_len, first_kv_len + step));
-  }
-  append(all, std::move(decode), "decode", recording.decode(), run.profile.decode_s);
-  return all;
+  profile.add("prefill", recording.prefill(), chunks, run.profile.prefill_s);
+  profile.add("decode", recording.decode(),
+              steps(1 + recording.prompt_slots.at(at_prompt), run.decode_steps),
+              run.profile.decode_s);
+  return profile.rows;
 }
 
-nlohmann::ordered_json profile_json(const std::vector<ProfileRow>& rows) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const ProfileRow& r : rows) {
-    list.push_back({{"pass", r.pass},
-                    {"operator", r.op},
-                    {"count", r.count},
-                    {"flops", r.flops},
-                    {"bytes", r.bytes},
-                    {"measured_s", r.measured_s},
-                    {"predicted_s", r.predicted_s}});
-  }
-  return list;
-}
-
-std::string profile_text(const std::vector<ProfileRow>& rows) {
-  Table table(
-      {"pass", "operator", "count", "ms", "roofline ms", "measured/roofline", "GFLOP/s", "GB/s"});
+std::string profile_text(const ordered_json& rows) {
+  const std::vector<std::string_view> messages{name(Op(Send{})), name(Op(Receive{}))};
+  ordered_json shown = ordered_json::array();
   for (const std::string pass : {"prefill", "decode"}) {
+    ordered_json all{{"pass", pass}, {"operator", "all"}};
     double measured = 0;
     double predicted = 0;
-    bool waits = false;
-    for (const ProfileRow& r : rows) {
-      if (r.pass != pass) continue;
-      waits |= r.message;
-      if (!r.message) {
-        measured += r.measured_s;
-        predicted += r.predicted_s;
+    for (ordered_json row : rows) {
+      if (row["pass"] != pass) continue;
+      const double seconds = row["measured_s"];
+      if (std::find(messages.begin(), messages.end(), row["operator"]) != messages.end()) {
+        all["operator"] = "all but messages";
+      } else {
+        measured += seconds;
+        predicted += row["predicted_s"].get<double>();
       }
-      const auto rate = [&](double amount) {
-        return r.measured_s > 0 ? fmt::format("{:.1f}", amount / r.measured_s / 1e9) : "";
-      };
-      const std::string ratio =
-          r.predicted_s > 0 ? fmt::format("{:.2f}", r.measured_s / r.predicted_s) : "";
-      table.add({pass, r.op, std::to_string(r.count), fmt::format("{:.3f}", r.measured_s * 1e3),
-                 fmt::format("{:.3f}", r.predicted_s * 1e3), ratio, rate(r.flops), rate(r.bytes)});
+      if (row["predicted_s"] > 0) row["ratio"] = seconds / row["predicted_s"].get<double>();
+      if (seconds > 0) {
+        row["flops_per_s"] = row["flops"].get<double>() / seconds;
+        row["bytes_per_s"] = row["bytes"].get<double>() / seconds;
+      }
+      shown.push_back(row);
     }
-    if (predicted > 0) {
-      table.add({pass, waits ? "all but messages" : "all", "",
-                 fmt::format("{:.3f}", measured * 1e3), fmt::format("{:.3f}", predicted * 1e3),
-                 fmt::format("{:.2f}", measured / predicted), "", ""});
-    }
+    if (predicted == 0) continue;
+    all.update(
+        {{"measured_s", measured}, {"predicted_s", predicted}, {"ratio", measured / predicted}});
+    shown.push_back(all);
   }
-  return table.text();
+  return table_text({{"pass", "pass"},
+                     {"operator", "operator"},
+                     {"count", "count"},
+                     {"ms", "measured_s", in("{:.3f}", 1e3)},
+                     {"roofline ms", "predicted_s", in("{:.3f}", 1e3)},
+                     {"measured/roofline", "ratio", in("{:.2f}")},
+                     {"GFLOP/s", "flops_per_s", in("{:.1f}", 1e-9)},
+                     {"GB/s", "bytes_per_s", in("{:.1f}", 1e-9)}},
+                    shown);
 }
 
 }  // namespace kvcast::cli

@@ -200,16 +200,12 @@ nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks)
   return list;
 }
 
-std::vector<std::string> ranks_text(const std::vector<execute::RankReport>& ranks) {
-  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
-  std::vector<std::string> lines;
-  for (const execute::RankReport& r : ranks) {
-    lines.push_back(
-        fmt::format("rank {}: {} tokens, computed {}, waited {}, sent {} messages of {} in all",
-                    lines.size(), r.tokens, seconds(r.compute_s), seconds(r.wait_s), r.messages,
-                    format_quantity(static_cast<double>(r.message_bytes), Dimension::Bytes)));
-  }
-  return lines;
+std::string rank_text(const nlohmann::ordered_json& rank) {
+  return fmt::format("rank {}: {} tokens, computed {}, waited {}, sent {} messages of {} in all",
+                     rank["rank"].dump(), rank["tokens"].dump(),
+                     format_quantity(rank["compute_s"], Dimension::Seconds),
+                     format_quantity(rank["wait_s"], Dimension::Seconds), rank["messages"].dump(),
+                     format_quantity(rank["message_bytes"], Dimension::Bytes));
 }
 
 }  // namespace kvcast::cli

@@ -69,7 +69,7 @@ std::string fingerprint(const Checkpoint& checkpoint);
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens);
 
 nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks);
-/// A line for each rank.
-std::vector<std::string> ranks_text(const std::vector<execute::RankReport>& ranks);
+/// One of them as a line.
+std::string rank_text(const nlohmann::ordered_json& rank);
 
 }  // namespace kvcast::cli

@@ -62,15 +62,12 @@ void validate_kvp(const Options& o, const Globals& globals) {
   const Checkpoint base(o.base);
   const Checkpoint auxiliary(o.auxiliary);
   const std::size_t window = parse_token_count(o.window, "--window");
-  const auto text = read_pair_text("--text", o.text, base, auxiliary, globals);
-  KvpObjective objective;
-  {
-    ConvertProgress progress(globals.quiet);
-    // Else the method would take a folder named lp-0.50 for the base with layers pruned.
-    const std::string folder = std::filesystem::absolute(o.auxiliary).string();
-    objective = kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights,
-                              std::ref(progress));
-  }
+  const auto text = read_pair_text("--text", o.text, base, auxiliary);
+  // Else the method would take a folder named lp-0.50 for the base with layers pruned.
+  const std::string folder = std::filesystem::absolute(o.auxiliary).string();
+  const KvpObjective objective = with_progress(globals, [&](auto progress) {
+    return kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights, progress);
+  });
   print_result(o.json, objective_json(objective), objective_text(objective));
 }
 

@@ -57,15 +57,14 @@ std::uint64_t parse_count(const std::string& text, const char* flag) {
 
 /// The samples of all texts, then the needles.
 std::vector<QualitySample> read_samples(const Options& o, const Checkpoint& checkpoint,
-                                        const std::optional<text::Tokenizer>& tokenizer,
-                                        const std::string& no_tokenizer, const Globals& globals) {
+                                        const FoundTokenizer& tokenizer) {
   const measure::QualityLengths lengths{parse_token_count(o.prompt_len, "--prompt-len"),
                                         parse_token_count(o.continuation, "--continuation")};
   const std::uint64_t count = parse_token_count(o.samples, "--samples");
   const auto prefix = tokenizer ? tokenizer->encode("") : std::vector<execute::TokenId>();
   std::vector<QualitySample> samples;
   for (const std::string& file : o.texts) {
-    const auto ids = read_pair_text("--text", file, checkpoint, checkpoint, globals);
+    const auto ids = read_pair_text("--text", file, checkpoint, checkpoint);
     for (QualitySample& s : measure::text_samples(
              ids, prefix, std::filesystem::path(file).filename().string(), lengths, count)) {
       samples.push_back(std::move(s));
@@ -73,7 +72,7 @@ std::vector<QualitySample> read_samples(const Options& o, const Checkpoint& chec
   }
   const std::uint64_t needles = parse_count(o.needles, "--needles");
   if (needles == 0) return samples;
-  if (!tokenizer) throw Error("--needles: " + no_tokenizer);
+  if (!tokenizer) throw Error("--needles: " + tokenizer.missing);
   for (QualitySample& s :
        measure::needle_samples(*tokenizer, lengths.prompt_len, needles, o.seed)) {
     samples.push_back(std::move(s));
@@ -151,9 +150,8 @@ void validate_quality(const Options& o, const Globals& globals) {
                                                 reports::parse_words(o.rates, "--keep"));
   if (!o.times.empty()) CsvTable::read(o.times);
   const Checkpoint checkpoint(o.model);
-  std::string no_tokenizer;
-  const auto tokenizer = find_tokenizer(checkpoint, no_tokenizer);
-  const auto samples = read_samples(o, checkpoint, tokenizer, no_tokenizer, globals);
+  const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
+  const auto samples = read_samples(o, checkpoint, tokenizer);
   if (tokenizer) check_helpers(checkpoint, methods, samples, *tokenizer);
   execute::use_threads(o.threads);
   measure::QualityOptions options;
