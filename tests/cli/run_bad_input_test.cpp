@@ -263,45 +263,41 @@ TEST_CASE("bad input: run refuses GGUF files that lie") {
   refused(bytes.substr(0, 24) + absurd + bytes.substr(32), name);         // a key's length
   refused("GGUF" + raw(std::uint32_t{3}) + std::string(16, '\0'), name);  // nothing in it
 
-  const auto spoilt = [&](const std::function<void(GgufWriter&)>& spoil) {
+  const auto refused_with = [&](const std::string& message,
+                                const std::function<void(GgufWriter&)>& spoil) {
     GgufWriter w = gguf_model();
     add_layer(w);
     spoil(w);
-    return w.bytes();
+    refused(w.bytes(), name + message);
   };
-  refused(spoilt([](GgufWriter&) {}), name + "tensor blk.0.ffn_down.weight is missing");
-  refused(spoilt([](GgufWriter& w) {
-            w.zeros("blk.0.ffn_down.weight", {8, 6});
-          }),
-          name + "tensor blk.0.ffn_down.weight: got shape [6, 8], expected [8, 6]");
-  refused(spoilt([](GgufWriter& w) {
-            w.zeros("blk.0.ffn_down.weight", {6, 8});
-            w.zeros("blk.1.ffn_down.weight", {6, 8});
-          }),
-          name + "tensor blk.1.ffn_down.weight: no weight of a llama model");
-  refused(spoilt([](GgufWriter& w) {
-            w.tensor_at("blk.0.ffn_down.weight", {std::uint64_t{1} << 40, 8}, ggml_id::f32, 0);
-          }),
-          name + "tensor blk.0.ffn_down.weight");
-  refused(spoilt([](GgufWriter& w) {
-            w.tensor_at("blk.0.ffn_down.weight", {6, 8}, ggml_id::f32, std::uint64_t{1} << 40);
-          }),
-          name + "tensor blk.0.ffn_down.weight");
-  refused(spoilt([](GgufWriter& w) {
-            w.tensor("blk.0.ffn_down.weight", {6, 8}, 99, std::string(192, '\0'));
-          }),
-          name + "tensor blk.0.ffn_down.weight");
-  refused(spoilt([](GgufWriter& w) {
-            std::vector<float> values(48);
-            values[13] = std::numeric_limits<float>::quiet_NaN();
-            w.tensor("blk.0.ffn_down.weight", {6, 8}, ggml_id::f32, raw_list(values));
-          }),
-          name + "tensor blk.0.ffn_down.weight, element 13: got NaN");
-  refused(spoilt([](GgufWriter& w) {
-            w.value("tokenizer.ggml.tokens", gguf_id::array,
-                    raw(gguf_id::string) + raw(std::uint64_t{1} << 50));
-          }),
-          name);
+  const std::string down = "blk.0.ffn_down.weight";
+  const auto terabyte = std::uint64_t{1} << 40;
+  refused_with("tensor " + down + " is missing", [](GgufWriter&) {});
+  refused_with("tensor " + down + ": got shape [6, 8], expected [8, 6]", [&](GgufWriter& w) {
+    w.zeros(down, {8, 6});
+  });
+  refused_with("tensor blk.1.ffn_down.weight: no weight of a llama model", [&](GgufWriter& w) {
+    w.zeros(down, {6, 8});
+    w.zeros("blk.1.ffn_down.weight", {6, 8});
+  });
+  refused_with("tensor " + down, [&](GgufWriter& w) {
+    w.tensor_at(down, {terabyte, 8}, ggml_id::f32, 0);
+  });
+  refused_with("tensor " + down, [&](GgufWriter& w) {
+    w.tensor_at(down, {6, 8}, ggml_id::f32, terabyte);
+  });
+  refused_with("tensor " + down, [&](GgufWriter& w) {
+    w.tensor(down, {6, 8}, 99, std::string(192, '\0'));
+  });
+  refused_with("tensor " + down + ", element 13: got NaN", [&](GgufWriter& w) {
+    std::vector<float> values(48);
+    values[13] = std::numeric_limits<float>::quiet_NaN();
+    w.tensor(down, {6, 8}, ggml_id::f32, raw_list(values));
+  });
+  refused_with("", [](GgufWriter& w) {
+    w.value("tokenizer.ggml.tokens", gguf_id::array,
+            raw(gguf_id::string) + raw(std::uint64_t{1} << 50));
+  });
   GgufWriter deep = gguf_model();
   deep.whole("llama.rope.dimension_count", 0xFFFFFFFF);
   refused(deep.bytes(), name);

@@ -108,12 +108,7 @@ TEST_CASE("import: rows of several lengths give rates by length") {
     const File file(card);  // one softmax, prompts of 1024 and 8192 tokens at 30 and 45 TFLOP/s
     const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
     CHECK(hw.softmax_bandwidth->by_length.empty());
-    const Points& points = hw.tiled_attention_rate.at(DType::FP16).by_length;
-    REQUIRE(points.size() == 2);
-    CHECK(points[0].length == 1024);
-    CHECK(points[0].value == near(0.3));
-    CHECK(points[1].length == 8192);
-    CHECK(points[1].value == near(0.45));
+    CHECK(hw.tiled_attention_rate.at(DType::FP16).by_length == Points{{1024, 0.3}, {8192, 0.45}});
   }
   // 200, 300 and 100 GB/s at 2048, whose median counts, and 380 at 4096; rows of 4097 at 900 would
   // be faster than those.
@@ -128,11 +123,7 @@ TEST_CASE("import: rows of several lengths give rates by length") {
   const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
   CHECK(hw.softmax_bandwidth->value == near(0.34));
   const Points& points = hw.softmax_bandwidth->by_length;
-  REQUIRE(points.size() == 2);
-  CHECK(points[0].length == 2048);
-  CHECK(points[0].value == near(0.2));
-  CHECK(points[1].length == 4096);
-  CHECK(points[1].value == near(0.38));
+  CHECK(points == Points{{2048, 0.2}, {4096, 0.38}});
   CHECK(hw.softmax_bandwidth->note ==
         "6 rows of softmax; lengths 4097 took no longer than shorter ones and are left out");
   const TestFolder folder;
@@ -219,35 +210,36 @@ TEST_CASE("import: the noisiest row is the one whose times spread most") {
 }
 
 TEST_CASE("import: a bad file is refused in one line that says where") {
-  const auto contains = [](const std::string& text, const std::string& part) {
-    INFO(text);
-    INFO(part);
-    CHECK(text.find(part) != std::string::npos);
-    CHECK(text.find('\n') == std::string::npos);
+  const auto refused = [](const std::string& text, const std::string& part,
+                          const roofline::Hardware* base = nullptr) {
+    const std::string message = refusal(text, base);
+    CAPTURE(message);
+    CAPTURE(part);
+    CHECK(message.find(part) != std::string::npos);
+    CHECK(message.find('\n') == std::string::npos);
   };
-  contains(refusal(""), "card.csv");
-  contains(refusal(header), "no rows");
-  contains(refusal(replaced(card, "q3_s", "q4_s")), "no column 'q3_s'");
-  contains(refusal(replaced(card, "repeats\n", "repeats,more\n")), ":2");
-  contains(refusal(replaced(card, "matmul,fp16", "matmull,fp16")), "matmul");
-  contains(refusal(replaced(card, "matmul,fp16", "matmul,fp17")), "fp17");
-  contains(refusal(replaced(card, "50e12,1,1,", "50e12,1,0,")), "above zero");
-  contains(refusal(replaced(card, "50e12,1,1,", "-50e12,1,1,")), "above zero");
-  contains(refusal(replaced(card, "50e12,1,1,", "50e12,1,nan,")), ":4");
-  contains(refusal(replaced(card, "1,0.99,1.01,20", "1,1.02,1.01,20")), "quartiles");
-  contains(refusal(replaced(card, "2x1x1", "1x1x1")), "again");
-  contains(refusal(card + replaced(run, "A Card", "B Card") + "copy,fp16,9,0,9e9,1,1,1,5\n"),
-           "A Card as in the first row");
+  refused("", "card.csv");
+  refused(header, "no rows");
+  const std::string changes[][3] = {{"q3_s", "q4_s", "no column 'q3_s'"},
+                                    {"repeats\n", "repeats,more\n", ":2"},
+                                    {"matmul,fp16", "matmull,fp16", "matmul"},
+                                    {"matmul,fp16", "matmul,fp17", "fp17"},
+                                    {"50e12,1,1,", "50e12,1,0,", "above zero"},
+                                    {"50e12,1,1,", "-50e12,1,1,", "above zero"},
+                                    {"50e12,1,1,", "50e12,1,nan,", ":4"},
+                                    {"1,0.99,1.01,20", "1,1.02,1.01,20", "quartiles"},
+                                    {"2x1x1", "1x1x1", "again"}};
+  for (const auto& [what, with, part] : changes) refused(replaced(card, what, with), part);
+  refused(card + replaced(run, "A Card", "B Card") + "copy,fp16,9,0,9e9,1,1,1,5\n",
+          "A Card as in the first row");
   const roofline::Hardware base = datasheet();
-  contains(refusal(replaced(card, "40e12,1,0.5,0.49,0.51", "900e12,1,0.5,0.49,0.51") + run +
-                       "matmul,fp16,4x1x1,900e12,1,1,1,1,5\n" + run +
-                       "matmul,fp16,5x1x1,900e12,1,1,1,1,5\n",
-                   &base),
-           "of the peak");
-  contains(refusal(card + run + "matmul,bf16,1x1x1,1e12,1,1,1,1,5\n", &base), "no peak");
-  contains(refusal(replaced(replaced(card, "copy,fp16,1", "softmax,fp16,8"), "copy,fp16,2",
-                            "softmax,fp16,9")),
-           "no copy row");
+  refused(replaced(card, "40e12,1,0.5,0.49,0.51", "900e12,1,0.5,0.49,0.51") + run +
+              "matmul,fp16,4x1x1,900e12,1,1,1,1,5\n" + run + "matmul,fp16,5x1x1,900e12,1,1,1,1,5\n",
+          "of the peak", &base);
+  refused(card + run + "matmul,bf16,1x1x1,1e12,1,1,1,1,5\n", "no peak", &base);
+  refused(
+      replaced(replaced(card, "copy,fp16,1", "softmax,fp16,8"), "copy,fp16,2", "softmax,fp16,9"),
+      "no copy row");
 }
 
 }  // namespace kvcast::measure

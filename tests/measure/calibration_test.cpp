@@ -7,6 +7,7 @@
 
 #include "measure/calibration_bench.h"
 #include "model/base/error.h"
+#include "roofline/hardware_fields.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
@@ -14,35 +15,30 @@ namespace kvcast::measure {
 using namespace roofline;
 namespace {
 
-Sourced measured(double value) { return {value, Source::Measured, "kvcast calibrate", "by hand"}; }
+double size_of(Unit unit) {
+  switch (unit) {
+    case Unit::Share: return 0.01;
+    case Unit::Seconds: return 1e-7;
+    case Unit::Bytes: return 1 << 20;  // as files have them
+    case Unit::FlopsPerSecond:
+    case Unit::BytesPerSecond: break;
+  }
+  return 1e9;
+}
 
-/// Made-up figures, all different.
+/// Made-up figures, all different: shares from 0.31 on.
 Calibration made_up() {
   Calibration c;
   c.date = "2026-01-31T12:00:00Z";
   c.processor = "a processor";
   c.threads = 2;
-  Hardware& hw = c.hardware;
-  hw.description = "a machine";
-  hw.kind = "cpu";
-  hw.peak_flops_per_second[DType::FP32] = measured(230e9);
-  hw.vector_flops_per_second = measured(231e9);
-  hw.memory_bandwidth = measured(33e9);
-  hw.memory_capacity = measured(25e9);
-  hw.on_chip_memory_capacity = measured(32 << 20);
-  hw.on_chip_memory_bandwidth = measured(101e9);
-  hw.operator_latency = measured(2.5e-6);
-  hw.elementwise_latency = measured(1.5e-6);
-  hw.product_latency = measured(3.5e-6);
-  hw.host_operator_latency = measured(0);
-  hw.matrix_rate[DType::FP32] = measured(0.91);
-  hw.tiled_attention_rate[DType::FP32] = measured(0.62);
-  hw.decode_attention_rate[DType::FP32] = measured(0.53);
-  hw.decode_attention_bandwidth = measured(0.74);
-  hw.tiled_attention_bandwidth = measured(0.15);
-  hw.memory_bandwidth_factor = measured(0.95);
-  hw.overlap = measured(0.4);
-  hw.lockstep = measured(0.97);
+  c.hardware.description = "a machine";
+  c.hardware.kind = "cpu";
+  double count = 30;
+  for (const Field& field : hardware_fields()) {
+    field.set(c.hardware, DType::FP32,
+              {++count * size_of(field.unit), Source::Measured, "kvcast calibrate", "by hand"});
+  }
   c.measurements = {{"FMA", "FLOP/s", {1, 2, 3}}};
   return c;
 }
@@ -52,28 +48,17 @@ Calibration made_up() {
 TEST_CASE("calibration: the file that is written reads back as the hardware that was measured") {
   const TestFolder folder;
   const auto path = folder / "m.json";
-  std::ofstream(path) << to_json(made_up(), "m");
+  const Calibration c = made_up();
+  std::ofstream(path) << to_json(c, "m");
   const Hardware hw = read_hardware(path);
   CHECK(hw.name == "m");
-  CHECK(hw.peak_flops_per_second.at(DType::FP32).value == near(230e9));
-  CHECK(hw.vector_flops_per_second.value == near(231e9));
-  CHECK(hw.memory_bandwidth.value == near(33e9));
-  CHECK(hw.memory_capacity.value == near(25e9));
-  CHECK(hw.on_chip_memory_capacity.value == near(32 << 20));
-  CHECK(hw.on_chip_memory_bandwidth->value == near(101e9));
-  CHECK(hw.operator_latency.value == near(2.5e-6));
-  CHECK(hw.elementwise_latency->value == near(1.5e-6));
-  CHECK(hw.product_latency->value == near(3.5e-6));
-  CHECK(hw.host_operator_latency.value == 0);
-  CHECK(hw.matrix_rate.at(DType::FP32).value == 0.91);
-  CHECK(hw.tiled_attention_rate.at(DType::FP32).value == 0.62);
-  CHECK(hw.decode_attention_rate.at(DType::FP32).value == 0.53);
-  CHECK(hw.decode_attention_bandwidth->value == 0.74);
-  CHECK(hw.tiled_attention_bandwidth->value == 0.15);
-  CHECK(hw.memory_bandwidth_factor->value == 0.95);
-  CHECK(hw.overlap->value == 0.4);
-  CHECK(hw.overlap->source == Source::Measured);
-  CHECK(hw.lockstep->value == 0.97);
+  for (const Field& field : hardware_fields()) {
+    CAPTURE(field.path());
+    const Sourced* read = field.find(hw, DType::FP32);
+    REQUIRE(read != nullptr);
+    CHECK(read->value == near(field.find(c.hardware, DType::FP32)->value));
+    CHECK(read->source == Source::Measured);
+  }
 }
 
 TEST_CASE("calibration: a file of a version to come is refused before its new entries are") {

@@ -51,14 +51,39 @@ MeasureOptions options(const std::filesystem::path& csv) {
   return o;
 }
 
+/// The rows of a whole run.
+CsvTable rows_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
+  measure(points, catalog(), o);
+  return CsvTable::read(o.csv);
+}
+
+roofline::Estimate estimate(const MeasurePoint& point, const std::string& method,
+                            const roofline::Hardware& hardware) {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), point.model);
+  c.methods = parse_methods(method);
+  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
+  c.hardware = hardware;
+  return search::PlacedEstimator(c).at(point.size);
+}
+
+/// Ends a run after so many rows.
+struct StopAfter {
+  StopAfter(MeasureOptions& o, std::uint64_t rows) {
+    o.stop = &stop;
+    o.on_progress = [this, rows](std::uint64_t done, std::uint64_t, std::uint64_t) {
+      stop = done == rows;
+    };
+  }
+  std::atomic<bool> stop = false;
+};
+
 TEST_CASE("matrix: an interrupted one goes on, and its rows stay as they are") {
   const TestFolder folder;
   const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
   REQUIRE(points.size() == 4);
-  std::atomic<bool> stop = false;
   MeasureOptions first = options(folder / "v.csv");
-  first.stop = &stop;
-  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 2; };
+  const StopAfter two_rows(first, 2);
   const MeasuredRows cut = measure(points, catalog(), first);
   CHECK(cut.stopped);
   CHECK(cut.rows_written == 2);
@@ -100,8 +125,7 @@ TEST_CASE("matrix: prompts are made up of ids that the helper models have too") 
   axes.methods = {"specprefill:speculator=" + speculator + ",keep=0.5,lookahead=2"};
   const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
   REQUIRE(points.size() == 2);
-  measure(points, catalog(), options(folder / "v.csv"));
-  const CsvTable table = CsvTable::read(folder / "v.csv");
+  const CsvTable table = rows_of(points, options(folder / "v.csv"));
   CHECK(table.size() == 2);
   for (const CsvRow& row : table.rows()) {
     CHECK(row.text("error") == "");
@@ -117,8 +141,7 @@ TEST_CASE("matrix: a base named as its own speculator can have its cache reused"
   axes.methods = {"specprefill:keep=0.5,reuse=kept", named};
   const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
   REQUIRE(points.size() == 2);
-  measure(points, catalog(), options(folder / "v.csv"));
-  const CsvTable table = CsvTable::read(folder / "v.csv");
+  const CsvTable table = rows_of(points, options(folder / "v.csv"));
   REQUIRE(table.size() == 2);
   CHECK(table[1].text("method") == named);
   CHECK(table[1].text("error") == "");
@@ -128,11 +151,8 @@ TEST_CASE("matrix: a base named as its own speculator can have its cache reused"
 TEST_CASE("matrix: rows of another hardware file are kept, and the run refused") {
   const TestFolder folder;
   const std::vector<MeasurePoint> points = measure_matrix(tiny(), catalog());
-  const std::atomic<bool> stop = true;
   MeasureOptions first = options(folder / "v.csv");
-  std::atomic<bool> later = false;
-  first.stop = &later;
-  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { later = done == 1; };
+  const StopAfter one_row(first, 1);
   measure(points, catalog(), first);
   const std::string before = contents(folder / "v.csv.partial");
   MeasureOptions other = options(folder / "v.csv");
@@ -140,7 +160,7 @@ TEST_CASE("matrix: rows of another hardware file are kept, and the run refused")
   CHECK_THROWS_WITH_AS(measure(points, catalog(), other), doctest::Contains("--restart"), Error);
   CHECK(contents(folder / "v.csv.partial") == before);
   other.restart = true;
-  other.stop = &stop;
+  const StopAfter at_once(other, 0);
   CHECK(measure(points, catalog(), other).rows_written == 0);
 }
 
@@ -172,8 +192,7 @@ TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware
   // The first run is not timed.
   const MeasureOptions o =
       on_ranks(folder / "v.csv", {{99, 99}, {1.2, 0.5}, {1.0, 0.5}, {1.1, 0.5}});
-  measure(points, catalog(), o);
-  const CsvTable table = CsvTable::read(folder / "v.csv");
+  const CsvTable table = rows_of(points, o);
   REQUIRE(table.size() == 1);
   CHECK(table[0].text("hardware") == "memory-2");
   CHECK(table[0].number("ttft_s") == 1.1);
@@ -182,12 +201,7 @@ TEST_CASE("matrix: a row of ranks has the medians of its runs and their hardware
   // Quartiles 1.05 and 1.15.
   CHECK(table[0].number("ttft_spread") == near(0.1 / 1.1));
   CHECK(table[0].number("tpot_spread") == 0);
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), points[0].model);
-  c.methods = parse_methods("kvr:p=2");
-  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
-  c.hardware = *o.rank_hardware;
-  const roofline::Estimate e = search::PlacedEstimator(c).at(points[0].size);
+  const roofline::Estimate e = estimate(points[0], "kvr:p=2", *o.rank_hardware);
   CHECK(table[0].number("predicted_ttft_s") == near(e.ttft_s));
   CHECK(table[0].number("predicted_tpot_s") == near(e.tpot_s));
 }
@@ -202,22 +216,14 @@ TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast 
   const auto points = measure_matrix(axes, catalog());
   REQUIRE(points.size() == 1);
   const MeasureOptions o = options(folder / "v.csv");
-  measure(points, catalog(), o);
-  const CsvTable table = CsvTable::read(folder / "v.csv");
+  const CsvTable table = rows_of(points, o);
   REQUIRE(table.size() == 1);
   const std::string method = table[0].text("method");
   REQUIRE(method.starts_with(axes.methods[0] + ",revive_first=0."));
   CHECK(method.find(",revive=0.") != std::string::npos);
-
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), points[0].model);
-  c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::FP32;
-  c.hardware = o.hardware;
-  c.methods = parse_methods(method);
-  const double told = roofline::Estimator(c).at(points[0].size).tpot_s;
+  const double told = estimate(points[0], method, o.hardware).tpot_s;
   CHECK(table[0].number("predicted_tpot_s") == near(told));
-  c.methods = parse_methods(axes.methods[0]);
-  CHECK(roofline::Estimator(c).at(points[0].size).tpot_s < told);
+  CHECK(estimate(points[0], axes.methods[0], o.hardware).tpot_s < told);
 }
 
 TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where that is asked") {
@@ -276,10 +282,8 @@ TEST_CASE("matrix: ranks are measured where there are some, with both of their m
 TEST_CASE("matrix: rows of other links or threads are kept, and the run refused") {
   const TestFolder folder;
   const auto points = measure_matrix(rank_axes(), catalog());
-  std::atomic<bool> stop = false;
   MeasureOptions first = on_ranks(folder / "v.csv", {{1, 0.5}});
-  first.stop = &stop;
-  first.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == 1; };
+  const StopAfter one_row(first, 1);
   CHECK(measure(points, catalog(), first).rows_written == 1);
   MeasureOptions other = on_ranks(folder / "v.csv", {{1, 0.5}});
   other.rank_hardware->links.at("mpi").latency.value *= 2;

@@ -4,11 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "tests/near.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {
@@ -31,6 +32,21 @@ void check_error(const std::string& text, const std::string& part) {
   CHECK(message.find('\n') == std::string::npos);
 }
 
+/// "plain of llama-7b on a100-80gb b2 p512 n64 ttft_s 0.25": what a row says of the run.
+std::string said(const MeasuredRow& r) {
+  std::string text = fmt::format("{} of {} on {} b{} p{} n{}", r.method, r.model, r.hardware,
+                                 r.size.batch, r.size.prompt_len, r.size.output_len);
+  for (const MeasuredTime& t : r.times) text += fmt::format(" {} {:g}", name(t.metric), t.seconds);
+  return text;
+}
+
+std::vector<std::string> said(const Measurements& m) {
+  std::vector<std::string> rows;
+  for (const MeasuredRow& r : m.rows) rows.push_back(said(r));
+  return rows;
+}
+using Rows = std::vector<std::string>;
+
 const std::string own_header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s\n";
 
 TEST_CASE("own CSV: a row holds the times of one run, and empty cells are no times") {
@@ -38,22 +54,9 @@ TEST_CASE("own CSV: a row holds the times of one run, and empty cells are no tim
       own_header + "llama-7b,a100-80gb,2,512,64,0.25,0.02\nllama-7b,a100-80gb,4,512,64,,0.03\n",
       "m");
   CHECK(m.format == "kvcast CSV");
-  REQUIRE(m.rows.size() == 2);
-  const MeasuredRow& r = m.rows[0];
-  CHECK(r.place == "m:2");
-  CHECK(r.model == "llama-7b");
-  CHECK(r.hardware == "a100-80gb");
-  CHECK(r.method == "plain");
-  CHECK(r.size.batch == 2);
-  CHECK(r.size.prompt_len == 512);
-  CHECK(r.size.output_len == 64);
-  REQUIRE(r.times.size() == 2);
-  CHECK(r.times[0].metric == Metric::Ttft);
-  CHECK(r.times[0].seconds == 0.25);
-  CHECK(r.times[1].metric == Metric::Tpot);
-  CHECK(r.times[1].seconds == 0.02);
-  REQUIRE(m.rows[1].times.size() == 1);
-  CHECK(m.rows[1].times[0].metric == Metric::Tpot);
+  CHECK(m.rows[0].place == "m:2");
+  CHECK(said(m) == Rows{"plain of llama-7b on a100-80gb b2 p512 n64 ttft_s 0.25 tpot_s 0.02",
+                        "plain of llama-7b on a100-80gb b4 p512 n64 tpot_s 0.03"});
 }
 
 TEST_CASE("runs: every time is the median over the files that have its row") {
@@ -67,15 +70,12 @@ TEST_CASE("runs: every time is the median over the files that have its row") {
   const auto b = file("b.csv", "llama-7b,x,1,512,64,1,0.4\nllama-7b,x,2,512,64,5,\n");
   const auto c = file("c.csv", "llama-7b,x,2,512,64,6,\nllama-7b,x,1,512,64,2,0.9\n");
   const Measurements m = read_runs({a, b, c});
-  REQUIRE(m.rows.size() == 3);
+  // Of 3, 1, 2 and of 0.2, 0.4, 0.9; of one; between two.
+  CHECK(said(m) == Rows{"plain of llama-7b on x b1 p512 n64 ttft_s 2 tpot_s 0.4",
+                        "plain of llama-7b on x b1 p512 n32 ttft_s 7",
+                        "plain of llama-7b on x b2 p512 n64 ttft_s 5.5"});
   CHECK(m.rows[0].place == a.string() + ":2 and 2 more");
-  REQUIRE(m.rows[0].times.size() == 2);
-  CHECK(m.rows[0].times[0].seconds == 2);    // of 3, 1, 2
-  CHECK(m.rows[0].times[1].seconds == 0.4);  // of 0.2, 0.4, 0.9
   CHECK(m.rows[1].place == a.string() + ":3");
-  CHECK(m.rows[1].times[0].seconds == 7);
-  CHECK(m.rows[2].size.batch == 2);
-  CHECK(m.rows[2].times[0].seconds == 5.5);  // between two
   CHECK_THROWS_WITH_AS(
       read_runs({a, b, a}),
       (a.string() + ": got a file named twice, expected a file for each run").c_str(), Error);
@@ -107,10 +107,9 @@ TEST_CASE("own CSV: turns of one file are runs of the same rows, as several file
                      << "\n1,llama-7b,x,2,512,64,3\n1,llama-7b,x,2,512,32,8\n"
                         "2,llama-7b,x,2,512,64,1\n3,llama-7b,x,2,512,64,2\n";
   const Measurements m = read_runs({csv});
-  REQUIRE(m.rows.size() == 2);
-  CHECK(m.rows[0].times[0].seconds == 2);  // of 3, 1, 2
+  CHECK(said(m) == Rows{"plain of llama-7b on x b2 p512 n64 ttft_s 2",  // of 3, 1, 2
+                        "plain of llama-7b on x b2 p512 n32 ttft_s 8"});
   CHECK(m.rows[0].place == csv.string() + ":2 and 2 more");
-  CHECK(m.rows[1].times[0].seconds == 8);
   // The same row twice in a turn, or without turns, is refused as before.
   CHECK_THROWS_WITH_AS(
       parse_measurements("turn," + columns + "\n2,llama-7b,x,2,512,64,3\n2,llama-7b,x,2,512,64,4\n",
@@ -144,15 +143,11 @@ TEST_CASE("own CSV with a metric column: rates become the times that they stand 
       "c,llama-7b,4,0,16,decode_tokens_per_s,80,tokens/s\n"
       "d,llama-7b,4,100,16,throughput_output_tokens_per_s,32,tokens/s\n",
       "m");
-  REQUIRE(m.rows.size() == 4);
-  CHECK(m.rows[0].times[0].seconds == near(0.016));
   // 4 x 100 prompt tokens at 800 a second; 4 tokens a step at 80 a second; 4 x 16 at 32.
-  CHECK(m.rows[1].times[0].metric == Metric::Ttft);
-  CHECK(m.rows[1].times[0].seconds == near(0.5));
-  CHECK(m.rows[2].times[0].metric == Metric::Tpot);
-  CHECK(m.rows[2].times[0].seconds == near(0.05));
-  CHECK(m.rows[3].times[0].metric == Metric::Request);
-  CHECK(m.rows[3].times[0].seconds == near(2.0));
+  CHECK(said(m) == Rows{"plain of llama-7b on  b1 p100 n1 ttft_s 0.016",
+                        "plain of llama-7b on  b4 p100 n1 ttft_s 0.5",
+                        "plain of llama-7b on  b4 p1 n16 tpot_s 0.05",
+                        "plain of llama-7b on  b4 p100 n16 request_s 2"});
 }
 
 TEST_CASE("own CSV: what is wrong is said in one line with its place") {
@@ -201,44 +196,28 @@ std::string bench_json(const std::string& fields) {
 }
 
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {
-  const Measurements m = parse_measurements(
-      "[" +
-          bench_json(
-              R"("flash_attn":true,"n_prompt":512,"n_gen":0,"n_depth":0,"avg_ns":500000000)") +
-          "," +
-          bench_json(
-              R"("flash_attn":false,"n_prompt":0,"n_gen":128,"n_depth":0,"avg_ns":2560000000)") +
-          "," +
-          bench_json(
-              R"("flash_attn":1,"n_prompt":0,"n_gen":32,"n_depth":4096,"avg_ns":640000000)") +
-          "," +
-          bench_json(
-              R"("flash_attn":1,"n_prompt":512,"n_gen":32,"n_depth":0,"avg_ns":3000000000)") +
-          "," +
-          bench_json(
-              R"("flash_attn":1,"n_prompt":512,"n_gen":0,"n_depth":64,"avg_ns":3000000000)") +
-          "]",
-      "m");
+  std::string list;
+  for (const char* fields :
+       {R"("flash_attn":true,"n_prompt":512,"n_gen":0,"n_depth":0,"avg_ns":500000000)",
+        R"("flash_attn":false,"n_prompt":0,"n_gen":128,"n_depth":0,"avg_ns":2560000000)",
+        R"("flash_attn":1,"n_prompt":0,"n_gen":32,"n_depth":4096,"avg_ns":640000000)",
+        R"("flash_attn":1,"n_prompt":512,"n_gen":32,"n_depth":0,"avg_ns":3000000000)",
+        R"("flash_attn":1,"n_prompt":512,"n_gen":0,"n_depth":64,"avg_ns":3000000000)"}) {
+    list += (list.empty() ? "[" : ",") + bench_json(fields);
+  }
+  const Measurements m = parse_measurements(list + "]", "m");
   CHECK(m.format == "llama-bench JSON");
-  REQUIRE(m.rows.size() == 5);
+  // 128 steps after an empty cache; 32 after 4096 tokens, where the first output token is the
+  // prompt's and 32 more follow it.
+  CHECK(said(m) ==
+        Rows{"plain of  on  b1 p512 n1 ttft_s 0.5", "plain of  on  b1 p1 n128 tpot_s 0.02",
+             "plain of  on  b1 p4096 n33 tpot_s 0.02", "plain of  on  b1 p512 n33 request_s 3",
+             "plain of  on  b1 p512 n1 ttft_s 3"});
   CHECK(m.rows[0].place == "m: /0");
   CHECK(m.rows[0].parameters == 8030261312u);
   CHECK(m.rows[0].lowering.attention == Kernels::Fused);
   CHECK(m.rows[0].lowering.weights == DType::FP16);
-  CHECK(m.rows[0].times[0].metric == Metric::Ttft);
-  CHECK(m.rows[0].times[0].seconds == near(0.5));
-  CHECK(m.rows[0].size.prompt_len == 512);
-  // 128 steps after an empty cache.
   CHECK(m.rows[1].lowering.attention == Kernels::Eager);
-  CHECK(m.rows[1].times[0].metric == Metric::Tpot);
-  CHECK(m.rows[1].times[0].seconds == near(0.02));
-  CHECK(m.rows[1].size.prompt_len == 1);
-  CHECK(m.rows[1].size.output_len == 128);
-  // 32 steps after 4096 tokens: the first output token is the prompt's, 32 more follow it.
-  CHECK(m.rows[2].size.prompt_len == 4096);
-  CHECK(m.rows[2].size.output_len == 33);
-  CHECK(m.rows[3].times[0].metric == Metric::Request);
-  CHECK(m.rows[3].size.output_len == 33);
   CHECK(m.rows[3].unusable.empty());
   CHECK(m.rows[4].unusable.find("n_depth") != std::string::npos);
 }
@@ -251,11 +230,10 @@ TEST_CASE("llama-bench: CSV with every value quoted and JSONL say the same as JS
       "\"1000000000\",\"\"\n",
       "m");
   CHECK(csv.format == "llama-bench CSV");
-  REQUIRE(csv.rows.size() == 1);
+  CHECK(said(csv) == Rows{"plain of  on  b1 p256 n1 ttft_s 1"});
   CHECK(csv.rows[0].place == "m:2");
   CHECK(csv.rows[0].lowering.weights == DType::FP32);
   CHECK(csv.rows[0].lowering.cache == DType::FP32);
-  CHECK(csv.rows[0].times[0].seconds == near(1.0));
 
   const Measurements lines =
       parse_measurements(bench_json(R"("n_prompt":512,"n_gen":0,"avg_ns":500000000)") + "\n\n" +
@@ -301,14 +279,8 @@ TEST_CASE("batched-bench JSONL: a batch's prefill and its steps") {
       R"("t_pp":0.5,"speed_pp":1024,"t_tg":1.6,"speed_tg":160,"t":2.1,"speed":365})";
   const Measurements m = parse_measurements(line + "\n", "m", {.model = "llama-7b"});
   CHECK(m.format == "batched-bench JSONL");
-  REQUIRE(m.rows.size() == 1);
-  CHECK(m.rows[0].model == "llama-7b");
-  CHECK(m.rows[0].size.batch == 4);
-  CHECK(m.rows[0].size.prompt_len == 128);
-  CHECK(m.rows[0].size.output_len == 65);
-  REQUIRE(m.rows[0].times.size() == 2);
-  CHECK(m.rows[0].times[0].seconds == near(0.5));
-  CHECK(m.rows[0].times[1].seconds == near(0.025));  // 1.6 s over 64 steps
+  // 1.6 s over 64 steps.
+  CHECK(said(m) == Rows{"plain of llama-7b on  b4 p128 n65 ttft_s 0.5 tpot_s 0.025"});
 }
 
 TEST_CASE("vLLM latency JSON: what it does not say is asked for") {
@@ -317,16 +289,10 @@ TEST_CASE("vLLM latency JSON: what it does not say is asked for") {
   const Measurements unknown = parse_measurements(text, "m");
   CHECK(unknown.format == "vLLM latency JSON");
   CHECK(unknown.rows[0].unusable.find("--batch") != std::string::npos);
-  MeasurementDefaults defaults;
-  defaults.batch = 8;
-  defaults.prompt_len = 32;
-  defaults.output_len = 128;
-  const Measurements m = parse_measurements(text, "m", defaults);
+  const Measurements m =
+      parse_measurements(text, "m", {.batch = 8, .prompt_len = 32, .output_len = 128});
   CHECK(m.rows[0].unusable.empty());
-  CHECK(m.rows[0].size.batch == 8);
-  REQUIRE(m.rows[0].times.size() == 1);
-  CHECK(m.rows[0].times[0].metric == Metric::Request);
-  CHECK(m.rows[0].times[0].seconds == 1.5);
+  CHECK(said(m) == Rows{"plain of  on  b8 p32 n128 request_s 1.5"});
 }
 
 TEST_CASE("vLLM serve JSON: lengths are means, and queued first tokens are left out") {
@@ -337,18 +303,9 @@ TEST_CASE("vLLM serve JSON: lengths are means, and queued first tokens are left 
   };
   const Measurements one = parse_measurements(text("1"), "m");
   CHECK(one.format == "vLLM serve JSON");
-  CHECK(one.rows[0].model == "meta-llama/Llama-3.1-8B-Instruct");
-  CHECK(one.rows[0].size.prompt_len == 1024);
-  CHECK(one.rows[0].size.output_len == 128);
-  REQUIRE(one.rows[0].times.size() == 2);
-  CHECK(one.rows[0].times[0].seconds == near(0.2));
-  CHECK(one.rows[0].times[1].seconds == near(0.02));
-
-  const Measurements four = parse_measurements(text("4"), "m");
-  CHECK(four.rows[0].size.batch == 4);
-  REQUIRE(four.rows[0].times.size() == 1);
-  CHECK(four.rows[0].times[0].metric == Metric::Tpot);
-
+  const std::string run = "plain of meta-llama/Llama-3.1-8B-Instruct on  ";
+  CHECK(said(one) == Rows{run + "b1 p1024 n128 ttft_s 0.2 tpot_s 0.02"});
+  CHECK(said(parse_measurements(text("4"), "m")) == Rows{run + "b4 p1024 n128 tpot_s 0.02"});
   CHECK(parse_measurements(text("null"), "m").rows[0].unusable.find("--batch") !=
         std::string::npos);
 }

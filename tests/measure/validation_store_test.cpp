@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "roofline/hardware_fields.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
@@ -93,35 +94,24 @@ TEST_CASE("store: a device with any other factor is another one, with other sour
   Hardware copy = device;
   copy.memory_bandwidth.reference = "another page";
   CHECK(fingerprint(copy) == same);
-  const roofline::Sourced odd{0.123, roofline::Source::Measured, "", ""};
-  const std::vector<void (*)(Hardware&, const roofline::Sourced&)> changes{
-      [](Hardware& h, const auto& x) { h.peak_flops_per_second[DType::FP16] = x; },
-      [](Hardware& h, const auto& x) { h.vector_flops_per_second = x; },
-      [](Hardware& h, const auto& x) { h.memory_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.on_chip_memory_capacity = x; },
-      [](Hardware& h, const auto& x) { h.on_chip_memory_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.operator_latency = x; },
-      [](Hardware& h, const auto& x) { h.elementwise_latency = x; },
-      [](Hardware& h, const auto& x) { h.product_latency = x; },
-      [](Hardware& h, const auto& x) { h.host_operator_latency = x; },
-      [](Hardware& h, const auto& x) { h.matrix_rate[DType::FP16] = x; },
-      [](Hardware& h, const auto& x) { h.batched_matrix_rate[DType::FP16] = x; },
-      [](Hardware& h, const auto& x) { h.tiled_attention_rate[DType::FP16] = x; },
-      [](Hardware& h, const auto& x) { h.decode_attention_rate[DType::FP16] = x; },
-      [](Hardware& h, const auto& x) { h.memory_bandwidth_factor = x; },
-      [](Hardware& h, const auto& x) { h.product_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.elementwise_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.softmax_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.softmax_bandwidth->by_length[1].value = x.value; },
-      [](Hardware& h, const auto&) { ++h.softmax_bandwidth->by_length[1].length; },
-      [](Hardware& h, const auto& x) { h.decode_attention_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.tiled_attention_bandwidth = x; },
-      [](Hardware& h, const auto& x) { h.overlap = x; },
-  };
   std::set<std::string> seen{same};
-  for (const auto change : changes) {
+  // What fits is not how long it takes, and messages are fingerprinted apart.
+  const std::set<std::string> others{"memory_capacity", "link_rate", "host_message_latency",
+                                     "host_exchange_latency", "lockstep"};
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    CAPTURE(field.path());
     Hardware changed = device;
-    change(changed, odd);
+    field.set(changed, DType::FP16, {0.123, roofline::Source::Measured, "", ""});
+    CHECK(seen.insert(fingerprint(changed)).second == !others.contains(field.name()));
+  }
+  for (const bool length : {true, false}) {
+    Hardware changed = device;
+    roofline::FactorAt& point = changed.softmax_bandwidth->by_length[1];
+    if (length) {
+      ++point.length;
+    } else {
+      point.value = 0.123;
+    }
     CHECK(seen.insert(fingerprint(changed)).second);
   }
 }

@@ -28,14 +28,26 @@ Validation validated(const std::string& text, const std::string& device = "",
   return validate(parse_measurements(text, "m", defaults), catalog(), parse_device_choice(device));
 }
 
+/// Of pythia-160m.
+roofline::Configuration configuration(const std::string& hardware = "a100-80gb") {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), "pythia-160m");
+  c.hardware = roofline::load_hardware(catalog(), hardware);
+  return c;
+}
+
+/// TTFT on the devices of a placement.
+double placed_ttft(roofline::Configuration c, const char* method,
+                   const roofline::DesignPoint& size) {
+  c.methods = parse_methods(method);
+  return search::PlacedEstimator(c).at(size).ttft_s;
+}
+
 const std::string header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s,request_s\n";
 
 TEST_CASE("validation: a row's prediction is what estimate says of the same point") {
   const Validation v = validated(header + "pythia-160m,a100-80gb,2,384,9,0.5,0.25,2\n");
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), "pythia-160m");
-  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
-  const roofline::Estimate e = roofline::Estimator(c).at({2, 384, 9});
+  const roofline::Estimate e = roofline::Estimator(configuration()).at({2, 384, 9});
   REQUIRE(v.cases.size() == 3);
   CHECK(v.cases[0].predicted == e.ttft_s);
   CHECK(v.cases[1].predicted == e.tpot_s);
@@ -52,24 +64,17 @@ TEST_CASE("validation: a row says whether its prefill had logits of all position
       "pythia-160m,a100-80gb,kvr:p=2,all,2,384,9,0.5\n"
       "pythia-160m,a100-80gb,kvr:p=2,,2,384,9,0.5\n";
   const Validation v = validated(text);
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), "pythia-160m");
-  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  roofline::Configuration c = configuration();
   REQUIRE(v.cases.size() == 4);
   CHECK(v.cases[1].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
   c.logits = Logits::All;
   CHECK(v.cases[0].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
   CHECK(v.cases[0].predicted > v.cases[1].predicted);
-  c.methods = parse_methods("kvr:p=2");
-  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[2].predicted == placed_ttft(c, "kvr:p=2", {2, 384, 9}));
   CHECK(v.cases[2].predicted > v.cases[3].predicted);
-  try {
-    validated("model,hardware,logits,batch,prompt_len,output_len,ttft_s\nm,h,some,1,1,1,1\n");
-    FAIL("logits 'some' was taken");
-  } catch (const Error& e) {
-    CHECK(std::string(e.what()) ==
-          "m:2: 'logits': unknown logits 'some'; expected one of: last, all");
-  }
+  CHECK_THROWS_WITH_AS(
+      validated("model,hardware,logits,batch,prompt_len,output_len,ttft_s\nm,h,some,1,1,1,1\n"),
+      "m:2: 'logits': unknown logits 'some'; expected one of: last, all", Error);
 }
 
 TEST_CASE("validation: prompts on several devices are forecast as estimate forecasts them") {
@@ -80,16 +85,12 @@ TEST_CASE("validation: prompts on several devices are forecast as estimate forec
                                  "pythia-160m,a100-80gb,tsp:p=2,,1,384,9,0.5,0.25\n"
                                  "pythia-160m,a100-80gb,kvr:p=2,3,1,400,9,0.5,0.25\n"
                                  "pythia-160m,a100-80gb,plain,2,1,384,9,0.5,0.25\n");
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), "pythia-160m");
-  c.hardware = roofline::load_hardware(catalog(), "a100-80gb");
+  roofline::Configuration c = configuration();
   REQUIRE(v.cases.size() == 4);
+  CHECK(v.cases[0].predicted == placed_ttft(c, "kvr:p=2", {1, 384, 9}));
+  CHECK(v.cases[2].predicted == placed_ttft(c, "tsp:p=2", {1, 384, 9}));
   c.methods = parse_methods("kvr:p=2");
-  const roofline::Estimate kvr = search::PlacedEstimator(c).at({1, 384, 9});
-  CHECK(v.cases[0].predicted == kvr.ttft_s);
-  CHECK(v.cases[1].predicted == kvr.tpot_s);
-  c.methods = parse_methods("tsp:p=2");
-  CHECK(v.cases[2].predicted == search::PlacedEstimator(c).at({1, 384, 9}).ttft_s);
+  CHECK(v.cases[1].predicted == search::PlacedEstimator(c).at({1, 384, 9}).tpot_s);
   REQUIRE(v.unmatched.size() == 2);
   CHECK(v.unmatched[0].reason == "it ran on 3 devices, and kvr:p=2 on 2");
   CHECK(v.unmatched[1].reason == "it ran on 2 devices, and plain on one");
@@ -106,11 +107,7 @@ TEST_CASE("validation: prompts on several devices may have a hardware file of th
   REQUIRE(v.cases.size() == 2);
   CHECK(v.cases[0].row.hardware == "a100-80gb");
   CHECK(v.cases[1].row.hardware == "h200");
-  roofline::Configuration c;
-  c.architecture = load_model(catalog(), "pythia-160m");
-  c.hardware = roofline::load_hardware(catalog(), "h200");
-  c.methods = parse_methods("kvr:p=2");
-  CHECK(v.cases[1].predicted == search::PlacedEstimator(c).at({1, 384, 1}).ttft_s);
+  CHECK(v.cases[1].predicted == placed_ttft(configuration("h200"), "kvr:p=2", {1, 384, 1}));
   CHECK(v.devices.size() == 2);
   REQUIRE(v.unmatched.size() == 1);
   CHECK(v.unmatched[0].reason == "it ran on a100-80gb, not on h200");
@@ -162,21 +159,27 @@ TEST_CASE("validation: percentiles, means and signs of errors by hand") {
 
 TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters") {
   ModelMatch models(catalog());
-  CHECK(models.find("llama-7b", 0) == "llama-7b");
-  CHECK(models.find("meta-llama/Llama-3.1-8B-Instruct", 0) == "llama-3.1-8b");
-  CHECK(models.find("meta-llama/Llama-2-7b-chat-hf", 0) == "llama-2-7b");
-  CHECK(models.find("TinyLlama/tinyllama-1.1b", 0) == "tinyllama-1.1b");
-  // 1,100,048,384 is what TinyLlama's model card and llama-bench print.
-  CHECK(models.find("", 1100048384) == "tinyllama-1.1b");
-  // llama-bench counts Llama 3.1's 64 rotary frequencies too.
-  CHECK(models.find("", 8030261312) == "llama-3.1-8b");
+  const struct {
+    const char* name;
+    std::uint64_t parameters;
+    const char* model;
+  } found[] = {
+      {"llama-7b", 0, "llama-7b"},
+      {"meta-llama/Llama-3.1-8B-Instruct", 0, "llama-3.1-8b"},
+      {"meta-llama/Llama-2-7b-chat-hf", 0, "llama-2-7b"},
+      {"TinyLlama/tinyllama-1.1b", 0, "tinyllama-1.1b"},
+      {"", 1100048384, "tinyllama-1.1b"},  // as its model card and llama-bench print
+      {"", 8030261312, "llama-3.1-8b"},    // with its 64 rotary frequencies, as llama-bench counts
+      // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again;
+      // both with tables padded by 64 rows.
+      {"smollm2-135m", 134515008, "smollm2-135m"},
+      {"smollm2-135m", 162826560, "smollm2-135m"},
+      {"smollm2-135m", 134515008 + 64 * 576, "smollm2-135m"},
+      {"smollm2-135m", 162826560 + 64 * 2 * 576, "smollm2-135m"},
+  };
+  for (const auto& [name, parameters, model] : found) CHECK(models.find(name, parameters) == model);
   CHECK_THROWS_WITH_AS(models.find("", 123), doctest::Contains("no catalog model"), Error);
   CHECK_THROWS_WITH_AS(models.find("", 0), doctest::Contains("--model"), Error);
-  // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again.
-  CHECK(models.find("smollm2-135m", 134515008) == "smollm2-135m");
-  CHECK(models.find("smollm2-135m", 162826560) == "smollm2-135m");
-  CHECK(models.find("smollm2-135m", 134515008 + 64 * 576) == "smollm2-135m");  // a padded table
-  CHECK(models.find("smollm2-135m", 162826560 + 64 * 2 * 576) == "smollm2-135m");
   // 162,322,944 is Pythia-160M's; Llama 7B has a head already, and Falcon 7B 0.8 % more.
   CHECK_THROWS_WITH_AS(models.find("smollm2-135m", 162322944), doctest::Contains("134515008"),
                        Error);
@@ -197,13 +200,14 @@ TEST_CASE("row filters: conditions join, and wrong ones are named") {
     for (std::size_t i = 0; i < v.cases.size(); ++i) result += takes(v.cases[i], i) ? "1" : "0";
     return result;
   };
-  CHECK(taken("") == "1111");
-  CHECK(taken("prompt_len<=1k") == "1110");
-  CHECK(taken("prompt_len<1024") == "1000");
-  CHECK(taken("model=pythia-160m,metric=ttft_s") == "1100");
-  CHECK(taken("model!=pythia-160m") == "0001");
-  CHECK(taken("every=2") == "1010");
-  CHECK(taken("batch>1") == "0001");
+  for (const auto& [filter, rows] :
+       {std::pair{"", "1111"}, std::pair{"prompt_len<=1k", "1110"},
+        std::pair{"prompt_len<1024", "1000"}, std::pair{"model=pythia-160m,metric=ttft_s", "1100"},
+        std::pair{"model!=pythia-160m", "0001"}, std::pair{"every=2", "1010"},
+        std::pair{"batch>1", "0001"}}) {
+    CAPTURE(filter);
+    CHECK(taken(filter) == rows);
+  }
   for (const char* wrong : {"prompt_len", "prompt_len<=", "color=red", "model<3", "every=0",
                             "prompt_len=x", "=3", ","}) {
     CAPTURE(wrong);
