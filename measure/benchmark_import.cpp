@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <system_error>
 
+#include <boost/algorithm/string/split.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +17,7 @@
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/io/files/csv_table.h"
+#include "model/io/files/number_text.h"
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::measure {
@@ -31,9 +31,9 @@ using roofline::Sourced;
 const std::vector<std::string> columns{"device",    "kind",  "driver", "software", "date",
                                        "benchmark", "dtype", "shape",  "flops",    "bytes",
                                        "median_s",  "q1_s",  "q3_s",   "repeats"};
-/// The columns that one file has once.
+/// The columns with one value in the whole file.
 constexpr std::array columns_of_run{"device", "kind", "driver", "software", "date"};
-/// Benchmarks with FLOPs, with bytes only, and those that say a size and have no time.
+/// Benchmarks with FLOPs, with bytes only, and those that give a size instead of a time.
 const std::vector<std::string> of_flops{"matmul", "batched_matmul", "attention"};
 const std::vector<std::string> of_bytes{"copy", "elementwise", "softmax", "small_kernel",
                                         "host_operator"};
@@ -98,22 +98,16 @@ Benchmark read_benchmark(const CsvRow& row) {
   return b;
 }
 
-/// A number of "1x32x4096x128", counted from its end; none where the shape has other words.
-std::optional<std::uint64_t> dimension(std::string_view shape, std::size_t from_end) {
-  for (; from_end > 1; --from_end) {
-    const std::size_t x = shape.rfind('x');
-    if (x == std::string_view::npos) return {};
-    shape = shape.substr(0, x);
-  }
-  const std::size_t x = shape.rfind('x');
-  if (x != std::string_view::npos) shape = shape.substr(x + 1);
+/// A number of "1x32x4096x128", counted from the end; none where that word is no number.
+std::optional<std::uint64_t> dimension(const std::string& shape, std::size_t from_end) {
+  std::vector<std::string> words;
+  boost::algorithm::split(words, shape, [](char c) { return c == 'x'; });
   std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), number);
-  if (error != std::errc() || end != shape.data() + shape.size() || number == 0) return {};
-  return number;
+  if (from_end > words.size() || !parse_number(words[words.size() - from_end], number)) return {};
+  return number == 0 ? std::nullopt : std::optional(number);
 }
 
-/// From rows to factors: peaks first, then what is measured against them.
+/// Turns rows into factors: peaks first, then shares of them.
 class Importer {
  public:
   Importer(const CsvTable& table, const roofline::Hardware* base) : table_(table), base_(base) {}
@@ -202,7 +196,7 @@ class Importer {
 
   /// Gives a factor its shares of a peak at each length that shapes have at `from_end` (1: the last
   /// number), where there are several. Lengths whose rows took no longer than a shorter one's are
-  /// left out, which its note says.
+  /// left out, and its note lists them.
   void set_by_length(const Rows& rows, std::size_t from_end, const roofline::Sourced& peak,
                      roofline::Sourced& factor) const {
     std::map<std::uint64_t, Rows> by_length;
@@ -276,7 +270,7 @@ class Importer {
     throw Error(table_.name(), "no row " + name, "one, or --hardware with the datasheet's");
   }
 
-  /// Without a datasheet the best that was seen stands for the peak.
+  /// Without a datasheet, the best rates of the file are the peaks.
   void best_rates() {
     roofline::Hardware& hw = result.hardware;
     for (const std::string& dtype : dtypes_of("matmul")) {
@@ -286,7 +280,7 @@ class Importer {
     hw.memory_bandwidth = best_of({"copy", "elementwise", "softmax"});
     hw.memory_capacity = measured(size("memory_capacity"), "as the driver says");
     const auto cache = sizes_.find("on_chip_memory");
-    // Without it, what the smallest parts have: nothing larger is then taken to stay on the chip.
+    // Without that row, the cache of the smallest parts: only what fits it counts as on chip.
     hw.on_chip_memory_capacity =
         measured(cache == sizes_.end() ? 1 << 20 : cache->second,
                  cache == sizes_.end() ? "not in the file; a lower bound" : "as the driver says");
@@ -310,7 +304,7 @@ class Importer {
                 "rows of dtypes with a peak");
   }
 
-  /// The share of the peak in each dtype that the benchmark has rows in: rate(rows) of it.
+  /// Sets the factor to rate(rows) / peak for each dtype that the benchmark has rows in.
   template <typename Rate>
   void set_rates(const std::string& benchmark, std::map<DType, Sourced>& factor, Rate rate) {
     for (const std::string& dtype : dtypes_of(benchmark)) {

@@ -32,8 +32,8 @@ struct Formula {
   }
 };
 
-/// Solves the formula for its rates, each from the sample that depends on it most: repeated, since
-/// each may depend a little on the other.
+/// Solves the formula for its rates, each from the sample that depends on it most. Repeated, since
+/// each depends a little on the other rate too.
 void solve_rates(Formula& f, const Samples& computing, const Samples& loading) {
   f.bytes_per_second = loading.work.bytes / loading.median_s();
   for (int i = 0; i < 50; ++i) {
@@ -46,7 +46,7 @@ void solve_rates(Formula& f, const Samples& computing, const Samples& loading) {
   }
 }
 
-/// The exposed part that products at the ridge show.
+/// The exposed part, measured on products near the ridge.
 double exposed_part(const Formula& f, const std::vector<const Samples*>& ridge) {
   std::vector<double> parts;
   for (const Samples* s : ridge) {
@@ -67,8 +67,8 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-/// The last-level cache that the first processor shares, or what the systems that do not say have
-/// at least. Of a part of a machine sysconf gives the whole machine's.
+/// The last-level cache that the first processor shares; 1 MiB where the system does not list it.
+/// sysconf is no source: in a part of a machine it gives the whole machine's cache.
 double on_chip_memory() {
   double bytes = 1 << 20;
   for (int index = 0; index < 8; ++index) {
@@ -84,7 +84,7 @@ roofline::Sourced measured(double value, const std::string& reference,
   return {value, roofline::Source::Measured, reference, note};
 }
 
-/// What the formulas make of the bench's times.
+/// The rates and latencies that fit the bench's times.
 struct FittedRates {
   double fma = 0;   ///< FLOP/s, multiply-adds in registers
   double peak = 0;  ///< FLOP/s
@@ -116,7 +116,7 @@ Formula fit_products(const CalibrationBench& b) {
   return product;
 }
 
-/// Of the products of eager attention, which write their scores and read them again.
+/// The rate of eager attention's products, which write their scores and read them again.
 double batched_rate(const Samples& s, const Formula& product, double on_chip_bytes_per_second) {
   const bool on_the_chip =
       s.work.bytes / s.work.operators <= roofline::most_intermediate_bytes(on_chip_memory());
@@ -133,7 +133,7 @@ FittedRates fit_rates(const CalibrationBench& b) {
     return f;
   };
   const auto rate = [&](const std::string& name) { return b.get(name).measurement().median(); };
-  // Formulas charge an operator's bytes beside its latency.
+  // Estimates charge an operator's bytes in addition to its latency.
   const auto latency = [&](const char* name, double bytes_per_second) {
     const Samples& s = b.get(name);
     return std::max(0.0, s.median_s() - s.work.bytes / bytes_per_second);
@@ -141,13 +141,13 @@ FittedRates fit_rates(const CalibrationBench& b) {
   FittedRates r;
   r.product = fit_products(b);
   r.fma = b.get("FMA").median_s();
-  // Without the loads that large products wait for they may come out above it, by a few per cent.
+  // Large products may come out a few per cent above the FMA rate, once their loads are deducted.
   r.peak = std::max(r.fma, r.product.flops_per_second);
-  // Ranks read at once, but take turns with products of one row.
+  // Ranks read at the same time, but run products of one row one after the other.
   r.read = std::max(b.get("streaming read").median_s(), r.product.bytes_per_second);
   r.decode = attention(r.product, "decode attention, slim K-cache", "decode attention");
-  // Of a short prompt most of the time goes into ordering keys and values, which grows with the
-  // tokens; the products grow with their square.
+  // A short prompt spends most of its time reordering keys and values, which grows linearly with
+  // the tokens. The products grow quadratically.
   r.tiled = attention(r.product, fmt::format("tiled attention {} tokens", large_rows),
                       fmt::format("tiled attention {} tokens", short_prompt));
   r.elementwise_bytes_per_second = rate(fmt::format("element-wise {} tokens, scores", large_rows));
@@ -164,7 +164,7 @@ FittedRates fit_rates(const CalibrationBench& b) {
   return r;
 }
 
-/// A file's numbers: each with what it was measured on.
+/// The numbers of a hardware file, each with a note on what it was measured.
 roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) {
   const FittedRates r = fit_rates(b);
   const std::string how =
@@ -228,7 +228,7 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   return hw;
 }
 
-/// The link as runs of kvcast use it.
+/// Adds the link between ranks, measured with the messages of kvcast's runs.
 void add_link(Calibration& c, const std::vector<execute::LinkSample>& samples) {
   Measurement latency{"message", "s", {}};
   Measurement bandwidth{"messages of 8 MiB", "bytes/s", {}};
@@ -262,8 +262,8 @@ double Measurement::unrest() const {
   const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
   const double first = kvcast::median({rounds.begin(), middle});
   const double second = kvcast::median({middle, rounds.end()});
-  // Whatever rounds are distributed like, how many of n lie below their median is n/2, give or take
-  // a standard deviation of sqrt(n)/2: between the rounds of these ranks the median may be.
+  // For any distribution, the number of n rounds below the true median is n/2 with a standard
+  // deviation of sqrt(n)/2. So the true median lies between the rounds of these two ranks.
   std::vector<double> sorted = rounds;
   std::sort(sorted.begin(), sorted.end());
   const double half = static_cast<double>(sorted.size()) / 2;

@@ -22,8 +22,8 @@ namespace kvcast::measure {
 struct CalibrationOptions {
   bool quick = false;  ///< fewer rounds and sizes: seconds instead of a minute
   int threads = 0;     ///< 0: as OpenMP has them
-  /// Not null: every rank calibrates at the same time, as in a run on several ranks, but decode
-  /// steps one rank after the other; and the link between ranks 0 and 1 is measured too.
+  /// Not null: all ranks calibrate at the same time, as they run together later. Decode steps are
+  /// measured one rank after the other. The link between ranks 0 and 1 is measured too.
   execute::Messenger* messenger = nullptr;
   /// Called before each measurement with those done and all; for progress.
   std::function<void(std::uint64_t done, std::uint64_t all)> on_step;
@@ -38,8 +38,8 @@ struct Measurement {
   double median() const;
   double low() const;
   double high() const;
-  /// What is left of the noise in the median, over it: how far the medians of the first and of the
-  /// second half of the rounds are apart, or its standard error by the ranks of the rounds,
+  /// How uncertain the median is, relative to it: the distance between the medians of the first and
+  /// the second half of the rounds, or the standard error of the median (from order statistics),
   /// whichever is larger.
   double unrest() const;
 };
@@ -57,7 +57,7 @@ struct Calibration {
   std::string date;  ///< UTC, 2026-01-31T12:00:00Z
   std::string processor;
   int threads = 0;
-  std::size_t ranks = 1;  ///< that calibrated at the same time
+  std::size_t ranks = 1;  ///< that calibrated together
   roofline::Hardware hardware;
   std::vector<Measurement> measurements;  ///< what the hardware's numbers are made of
   std::vector<Measurement> by_threads;    ///< roofs of fewer threads
@@ -67,7 +67,7 @@ struct Calibration {
   const Measurement& noisiest() const;
 };
 
-/// Medians are said to have settled below this unrest.
+/// Medians have settled where unrest is at most this.
 inline constexpr double settled = 0.2;
 
 /// Throws Error when the machine has less memory than the probe model needs.

@@ -19,22 +19,22 @@ namespace {
 using execute::PassSeconds;
 using execute::PassSizes;
 
-/// Attention as wide as a half-billion-parameter model's, a feed-forward of another ratio.
+/// Attention as wide as in a model of half a billion parameters, with another MLP ratio.
 constexpr const char* probe_config = R"({
   "model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3, "num_attention_heads": 24,
   "num_key_value_heads": 24, "intermediate_size": 4224, "vocab_size": 8192,
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
   "tie_word_embeddings": false, "hidden_act": "silu"})";
 
-/// Narrow layers, whose operators are as small as any, and products between them that push them out
-/// of the caches of a core, as a model's do. Many layers: what a pass does once counts little.
+/// Narrow layers with the smallest operators, and products between them that push these out of a
+/// core's caches, as in real models. Many layers, so that work done once a pass counts little.
 constexpr const char* narrow_config = R"({
   "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 16, "num_attention_heads": 4,
   "num_key_value_heads": 4, "intermediate_size": 4096, "vocab_size": 1024,
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
   "tie_word_embeddings": false, "hidden_act": "silu"})";
 
-/// What the caches of one core hold (L2 of today's processors: 0.5 to 2 MiB).
+/// Fits the caches of one core (L2 of today's processors: 0.5 to 2 MiB).
 constexpr std::size_t cached_bytes_of_a_thread = std::size_t{256} << 10;
 
 /// Seconds of FMAs before and after each benchmark: about ten of the probe's samples.
@@ -43,12 +43,12 @@ constexpr double fma_seconds = 0.01;
 /// Decode steps of attention in a round, which are short and noisy.
 constexpr int attention_repeats = 3;
 
-/// Tokens of a prompt whose layers last about as long as those between two exchanges of a short
-/// prompt, and prompts in a sample: slow moments are rare.
+/// Prompt tokens for which a layer takes about as long as between two exchanges of a short prompt;
+/// and prompts in a sample, since slow moments are rare.
 constexpr std::uint64_t lockstep_rows = 32;
 constexpr int lockstep_repeats = 4;
 
-/// Decode steps with one row in a sample: a time per token is a mean as well.
+/// Decode steps with one row in a sample; their mean counts, as in a time per token.
 constexpr int step_repeats = 4;
 
 Architecture read_probe(const char* config) {
@@ -114,13 +114,13 @@ TimedPass timed_prefill(const execute::PassTimer& timer, std::uint64_t tokens) {
 
 bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
 bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
-/// Whose latency is measured.
+/// Operators whose latency is measured.
 bool is_small(const Node& node) {
   return std::holds_alternative<Elementwise>(node.op) || std::holds_alternative<RmsNorm>(node.op) ||
          std::holds_alternative<Rope>(node.op) || std::holds_alternative<RowMean>(node.op) ||
          std::holds_alternative<RotateHalf>(node.op);
 }
-/// Adds and scales: the attention's are those of its scores, [batch, heads, tokens, keys].
+/// Adds and scales. Those of attention scores have the shape [batch, heads, tokens, keys].
 bool is_sum_or_product(const Graph& graph, const Node& node, bool of_scores) {
   const auto* op = std::get_if<Elementwise>(&node.op);
   if (op == nullptr || (graph.tensor(node.output()).shape.size() == 4) != of_scores) return false;
@@ -198,7 +198,7 @@ void CalibrationBench::run(int rounds) {
   for (Samples& s : samples_) s.scale_to(usual);
 }
 
-/// On one rank after the other, as decode steps run: the last rank has the memory to itself.
+/// Runs the step on one rank after the other. Decode steps have the memory to themselves too.
 void CalibrationBench::in_turns(const Step& step) const {
   if (options_.messenger == nullptr) return step();
   execute::Messenger& messenger = *options_.messenger;
@@ -209,7 +209,7 @@ void CalibrationBench::in_turns(const Step& step) const {
   execute::meet(messenger);
 }
 
-/// For the samples that the last step has taken.
+/// Notes the rate for the samples of the last step.
 void CalibrationBench::note_fma_rate(double rate) {
   for (Samples& s : samples_) {
     if (s.computing) s.fma_rates.resize(s.seconds.size(), rate);
@@ -260,7 +260,7 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   return list;
 }
 
-/// How far the ranks keep up with each other, layer by layer of the same passes.
+/// Measures how well the ranks keep up with each other, layer by layer in the same passes.
 void CalibrationBench::time_lockstep() {
   execute::Messenger& messenger = *options_.messenger;
   execute::meet(messenger);
@@ -285,8 +285,8 @@ void CalibrationBench::time_lockstep() {
   at("ranks in lockstep", "").seconds.push_back(share);
 }
 
-/// Products and roofs of half the threads, a quarter, ... and one. Not on several ranks, which
-/// share the processors.
+/// Adds products and roofs with half the threads, a quarter, ... and one. Not with several ranks,
+/// which share the processors.
 void CalibrationBench::add_fewer_threads(std::vector<Step>& list) {
   if (options_.messenger != nullptr) return;
   for (int threads = threads_ / 2; threads >= 1; threads /= 2) {
@@ -354,7 +354,7 @@ void CalibrationBench::add_latency(const char* name, const TimedPass& pass, cons
   samples.seconds.back() = s.seconds + pass.seconds.between;
 }
 
-/// The products with each shape of weight. A prefill's last one has one row and is left out.
+/// Adds the rate of each weight shape. The last product of a prefill has one row and is skipped.
 void CalibrationBench::add_products(const TimedPass& pass, std::uint64_t rows, int threads) {
   const auto shape_of = [&](const Node& node) {
     const auto& shape = pass.graph->tensor(node.inputs[1]).shape;
@@ -379,7 +379,7 @@ void CalibrationBench::add_products(const TimedPass& pass, std::uint64_t rows, i
   }
 }
 
-/// Constant seconds of operators: of the smallest ones of a decode step.
+/// Adds the latencies of operators, measured on the smallest ones of a decode step.
 void CalibrationBench::add_latencies(const PassSizes& sizes) {
   const std::uint64_t hidden_size = narrow_plain_.recording().model.hidden_size;
   const auto add_small = [&](const char* name, const TimedPass& pass) {

@@ -1,4 +1,5 @@
-/// The micro-benchmarks of `kvcast calibrate`: what they run, not what it says of a machine.
+/// The micro-benchmarks of `kvcast calibrate`. calibration.cpp makes a hardware file of their
+/// times.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace kvcast::measure {
 
 /// Rows of products of prompts; those of ridge_rows and 1 are decode steps of so many sequences.
 inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
-/// Rows from which a product's time is its arithmetic's, and where loading takes about as long.
+/// Rows of products that are bound by arithmetic, and of those near the ridge of the roofline.
 inline constexpr std::uint64_t large_rows = 512;
 inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
 /// The shortest prompt.
@@ -37,12 +38,12 @@ struct Samples {
   std::string unit;  ///< "FLOP/s", "bytes/s", "s"
   Sample work;       ///< seconds unused; zero where `seconds` holds rates
   std::vector<double> seconds;
-  /// Of operators whose time is their arithmetic's: the FMA rate beside each of `seconds`.
+  /// For operators bound by arithmetic: the FMA rate measured next to each of `seconds`.
   bool computing = false;
   std::vector<double> fma_rates = {};
 
   double median_s() const;
-  /// Turns the seconds that have an FMA rate beside them into what they were at this one.
+  /// Scales the seconds that have an FMA rate to this rate, as if the clock had not changed.
   void scale_to(double fma_rate);
   /// In `unit`.
   Measurement measurement() const;
@@ -62,9 +63,9 @@ double lockstep(const std::vector<std::vector<double>>& seconds);
 class CalibrationBench {
  public:
   explicit CalibrationBench(const CalibrationOptions& options);
-  /// All benchmarks once a round, so that a disturbance of seconds spoils one round of each. What
-  /// computes is held against the FMA rate right before and after it, since a machine that is lent
-  /// in part changes its clock within seconds: its times are as at the median FMA rate.
+  /// Runs all benchmarks once a round, so that a disturbance of seconds spoils one round of each.
+  /// Shared machines change their clock within seconds: times of arithmetic are scaled from the FMA
+  /// rate right before and after them to the median FMA rate.
   void run(int rounds);
 
   /// Of a name that run() has measured.

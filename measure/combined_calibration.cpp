@@ -14,7 +14,7 @@
 namespace kvcast::measure {
 namespace {
 
-/// A number of a device; `peak`: what it is a share of, null: nothing.
+/// A number of a device. `peak`: the number that it is a share of; null: it is no share.
 struct Entry {
   std::string name;
   const char* unit = "";  ///< of rate()
@@ -71,7 +71,7 @@ std::vector<Entry> entries_of(roofline::Hardware& hw) {
   return list;
 }
 
-/// 1 in files that do not say it; read_hardware has checked it.
+/// 1 in files without a version. read_hardware has checked it.
 std::uint64_t version_of(const std::filesystem::path& file) {
   const nlohmann::json how = calibration_of(file);
   const auto version = how.find("version");
@@ -140,7 +140,7 @@ CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path
   for (std::size_t i = 0; i < combined.size(); ++i) {
     const double median = c.numbers[i].median();
     const Entry& e = combined[i];
-    // Its peak is combined already, and no lower: each calibration's is no lower than its rates.
+    // The peak is combined already. It is no lower: no calibration has a peak below its rates.
     *e.number = e.peak == nullptr ? median : median / e.peak->value;
     if (e.reference == nullptr) continue;
     *e.reference =

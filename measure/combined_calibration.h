@@ -1,4 +1,4 @@
-/// One hardware file from several calibrations of a machine at different times.
+/// Combines calibrations of one machine at different times into one hardware file.
 #pragma once
 
 #include <filesystem>
@@ -19,13 +19,13 @@ struct CombinedCalibration {
   std::vector<Measurement> numbers;
 };
 
-/// What a hardware file says of its calibration; an empty object where it says nothing. Throws
-/// Error as read_hardware.
+/// The entry `calibration` of a hardware file; an empty object where there is none. Throws Error as
+/// read_hardware does.
 nlohmann::json calibration_of(const std::filesystem::path& file);
 
-/// Medians of the calibrations: of rates and latencies, not of shares of peaks, which differ from
-/// one to the next. Throws Error (what, found, expected) where they are fewer than two or not of
-/// one machine: another description, memory, links, or numbers that only some have.
+/// Medians of the calibrations' rates and latencies. Shares are not combined as shares: each is of
+/// its own calibration's peak. Throws Error (what, found, expected) where they are fewer than two
+/// or not of one machine: another description, memory, links, or numbers that only some have.
 CombinedCalibration combine_calibrations(const std::vector<std::filesystem::path>& files);
 
 /// The file, with the first calibration's date, threads and ranks, the names and dates of what it

@@ -24,7 +24,7 @@ using roofline::Hardware;
 using roofline::Source;
 using roofline::Sourced;
 
-/// Where a search for a latency begins that the file gives as 0.
+/// The start value of a latency that is 0 in the file.
 constexpr double first_latency_s = 1e-6;
 constexpr double smallest = 1e-9;
 constexpr double longest_latency_s = 1;
@@ -56,7 +56,7 @@ double first_value(const Parameter& p, const Hardware& hw) {
   const Sourced* own = field.find(hw, p.dtype);
   if (field.unit == roofline::Unit::Seconds) return std::max(own->value, first_latency_s);
   if (own != nullptr) return own->value;
-  // As estimates do: attention's products stand on the large ones' rate, the rest on streaming's.
+  // The same fallbacks as in estimates: the rate of large products, or of streaming.
   if (field.peak == roofline::Peak::Matrix) {
     const auto large = hw.matrix_rate.find(p.dtype);
     return large == hw.matrix_rate.end() ? 1 : large->second.value;
@@ -65,7 +65,7 @@ double first_value(const Parameter& p, const Hardware& hw) {
   return streams ? hw.memory_bandwidth_factor->value : 1;
 }
 
-/// Null: no factor that is fitted.
+/// Null: not a factor that can be fitted.
 const roofline::Field* fitted_field(std::string_view name) {
   for (const roofline::Field& field : roofline::hardware_fields()) {
     if (field.fitted && field.name() == name) return &field;
@@ -186,7 +186,7 @@ class Fitter {
     return residuals;
   }
 
-  /// A column for each parameter; towards smaller values, which no limit forbids.
+  /// A column for each parameter, by a step towards smaller values, which are below every limit.
   MatrixXd slopes(const VectorXd& x, const VectorXd& residuals) {
     MatrixXd jacobian(residuals.size(), x.size());
     for (Eigen::Index i = 0; i < x.size(); ++i) {
@@ -197,7 +197,7 @@ class Fitter {
     return jacobian;
   }
 
-  /// A parameter at its limit that wants beyond it stays there, and the others move without it.
+  /// Parameters at their limit that would move beyond it are held, and the others move.
   VectorXd step(const MatrixXd& jacobian, const VectorXd& residuals, const VectorXd& x,
                 double damping) const {
     MatrixXd normal = jacobian.transpose() * jacobian;
@@ -213,7 +213,7 @@ class Fitter {
     return normal.ldlt().solve(-gradient);
   }
 
-  /// At most a factor of e a step: slopes say little farther away.
+  /// By at most a factor of e: farther away the slopes do not hold.
   VectorXd moved(const VectorXd& x, const VectorXd& step) const {
     const VectorXd next = x + step.cwiseMax(-1.0).cwiseMin(1.0);
     return next.cwiseMax(std::log(smallest)).cwiseMin(limits_);

@@ -14,9 +14,9 @@ namespace kvcast::measure {
 
 struct FittedFactor {
   std::string name;       ///< "matrix_rate.fp16", "memory_bandwidth", "operator_latency"
-  double before = 0;      ///< as the hardware file has it, or what stands in for it
+  double before = 0;      ///< the hardware file's, or what estimates use in its place
   double after = 0;       ///< a share of the peak, or seconds
-  bool at_limit = false;  ///< the rows want more than the peak
+  bool at_limit = false;  ///< the best fit would be above the peak
 };
 
 struct FactorFit {
@@ -26,7 +26,7 @@ struct FactorFit {
   ErrorSummary after;
 };
 
-/// All that `--fit` takes.
+/// The names that `--fit` takes.
 std::vector<std::string> factor_names();
 
 /// Minimises the sum of log(predicted / measured) squared over the cases, all of one device, by

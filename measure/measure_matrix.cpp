@@ -31,13 +31,13 @@ constexpr std::string_view header =
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
     "tpot_relative_error,error\n";
 
-/// No catalog model of the matrix has the shape that calibration probes with.
+/// None of these models has the shape of calibration's probe model.
 const std::vector<std::string> all_models{"smollm2-135m", "pythia-160m", "smollm2-360m",
                                           "pythia-410m", "tinyllama-1.1b"};
 const std::vector<std::string> quick_models{"smollm2-135m", "pythia-160m"};
 
-/// Tokens of a batch's prompts up to which the default matrix goes; a prompt of TinyLlama that long
-/// is half a minute on two cores.
+/// The most prompt tokens of a batch in the default matrix. TinyLlama takes half a minute for a
+/// prompt of this length on two cores.
 constexpr std::uint64_t most_default_tokens = 2048;
 
 /// The methods that need no files, and those of several ranks.
@@ -133,7 +133,7 @@ const roofline::Hardware& hardware_of(const MeasurePoint& p, const MeasureOption
   return *o.rank_hardware;
 }
 
-/// A model and its forecasts, for the points that differ in sizes alone.
+/// A model and its forecasts, shared by the points that differ in sizes alone.
 class Subject {
  public:
   Subject(const MeasurePoint& p, const Catalog& catalog, const MeasureOptions& o)
@@ -149,8 +149,8 @@ class Subject {
     };
   }
 
-  /// Once measured, with the shares of dropped tokens that decode steps took back, which depend on
-  /// the data and which estimates are told.
+  /// After a run with the shares of dropped tokens that decode steps took back. These depend on the
+  /// data, so that estimates take them as options.
   std::vector<MethodSpec> methods() const {
     std::vector<MethodSpec> methods = configuration_.methods;
     for (MethodSpec& spec : methods) {
@@ -179,7 +179,7 @@ class Subject {
     } else {
       run = in_process(p.size);
     }
-    // The first run asks for memory; of ranks, it reads the program.
+    // The warm-up run allocates memory; with ranks it loads the program.
     run();
     return measure_rounds(options_.rounds, [&] {
       options_.check_stop();
@@ -200,8 +200,8 @@ class Subject {
     };
   }
 
-  /// Ids that every model has. They are made up and mean no text in any: helpers' tokenizers need
-  /// not be the base model's.
+  /// The ids below this exist in every model. Prompts are made up, so that the tokenizers of helper
+  /// models may differ.
   std::uint64_t vocab_size() const {
     std::uint64_t least = configuration_.architecture.vocab_size;
     for (const HelperModel& model : session_->recording().helper_models) {
@@ -233,7 +233,7 @@ class Subject {
   RevivedShares revived_;
 };
 
-/// A row of the CSV; `error`: why there are no times. What there is not is an empty cell.
+/// A row of the CSV; `error`: why there are no times. Missing values are empty cells.
 std::string row_text(const MeasurePoint& p, const std::string& method, const std::string& device,
                      const MeasuredRounds& measured, const RunSeconds& predicted,
                      std::string error) {
@@ -248,14 +248,14 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
   csv.cell(rounds > 0 ? static_cast<double>(rounds) : no_value);
   csv.cell(predicted.ttft_s).cell(predicted.tpot_s);
   csv.cell(predicted.ttft_s / median.ttft_s - 1).cell(predicted.tpot_s / median.tpot_s - 1);
-  // A row is a line, whatever a message holds.
+  // A row is one line, even where a message has several.
   std::replace(error.begin(), error.end(), '\n', ' ');
   csv.cell(error);
   csv.end_row();
   return csv.text();
 }
 
-/// Throws Error (Fault::Run), unless somebody is to be told.
+/// Calls on_unsettled, or throws Error (Fault::Run) where there is none.
 void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const MeasureOptions& o) {
   const bool ttft = m.tpot.seconds.empty() || m.ttft.spread() >= m.tpot.spread();
   const std::string what = fmt::format(

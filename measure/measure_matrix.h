@@ -24,16 +24,16 @@ struct MeasurePoint {
   roofline::DesignPoint size;
 };
 
-/// Ranks that read the prompt: 1 for methods of one process.
+/// How many ranks read the prompt: 1 for methods of one process.
 std::uint64_t num_ranks(const MeasurePoint& point);
 
-/// Whether a model is a folder with weights; others get random ones.
+/// Whether a model is a folder with weights. Other models get random weights.
 bool has_weights(const std::string& model);
 
 /// What the matrix spans; an empty list stands for its default.
 struct MeasureAxes {
   std::vector<std::string> models = {};   ///< smollm2-135m ... tinyllama-1.1b
-  std::vector<std::string> methods = {};  ///< each model's own list, which needs no other files
+  std::vector<std::string> methods = {};  ///< default: a list by model that needs no other files
   std::vector<Kernels> attention = {};    ///< both
   std::vector<std::uint64_t> batch = {};
   std::vector<std::uint64_t> prompt_len = {};
@@ -52,12 +52,13 @@ struct MeasureOptions : MeasuredRowsOptions {
   roofline::Hardware hardware;  ///< of the forecasts: this machine, calibrated
   std::uint64_t seed = 1;       ///< of random weights
   int threads = 0;              ///< that the executor has been told to use
-  unsigned rounds = 5;          ///< timed, after one that is not
-  /// Of points that several ranks run: calibrated with all of them busy.
+  unsigned rounds = 5;          ///< timed, after one warm-up run
+  /// For points that several ranks run: calibrated with all ranks busy.
   std::optional<roofline::Hardware> rank_hardware = {};
   /// Runs such a point once, and may check_stop.
   std::function<RunSeconds(const MeasurePoint&)> run_ranks = nullptr;
-  /// Told of a row whose rounds spread too far, which is then kept; null: it ends the measuring.
+  /// Called for a row whose rounds spread too far, which is kept then; null: such a row is an
+  /// Error.
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
 

@@ -1,5 +1,5 @@
-/// Rows that take seconds each, measured one by one into a CSV that goes on where it was
-/// interrupted.
+/// Measures rows that take seconds each into a CSV. An interrupted run continues after its last
+/// row.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@ struct MeasuredRowsOptions {
   std::filesystem::path csv;
   bool restart = false;                     ///< discard what an earlier run left
   const std::atomic<bool>* stop = nullptr;  ///< set it to end early, between two passes
-  /// With the rows in the file, those of an earlier run, and all.
+  /// Called with the rows in the file, those from an earlier run, and all rows.
   std::function<void(std::uint64_t, std::uint64_t, std::uint64_t)> on_progress = nullptr;
 
-  /// Ends measure_rows, from within a row, when the user wants an end.
+  /// Called from within a row: ends measure_rows when `stop` is set.
   void check_stop() const;
 };
 
@@ -30,8 +30,8 @@ struct MeasuredRows {
   std::filesystem::path file;  ///< the CSV, or what there is of it
 };
 
-/// Appends row(i), a CSV line, for every i that the file has not; each survives a power cut.
-/// `fingerprint` says what the rows belong to. Throws Error as SweepFile and `row` do.
+/// Appends row(i), a CSV line, for every i that is not in the file yet; each survives a power cut.
+/// `fingerprint` identifies what the rows belong to. Throws Error as SweepFile and `row` do.
 MeasuredRows measure_rows(const MeasuredRowsOptions& options, std::string_view header,
                           const std::string& fingerprint, std::uint64_t num_rows,
                           const std::function<std::string(std::uint64_t)>& row);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Metric all_metrics[] = {Metric::Ttft, Metric::Tpot, Metric::Request};
 
-/// A row with what the user says, in his kernels and dtype.
+/// A row with the values that the user gave.
 MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& defaults) {
   MeasuredRow row;
   row.place = fields.place();
@@ -39,7 +39,7 @@ constexpr const char* own_columns =
     "ttft_relative_error tpot_relative_error ttft_spread tpot_spread rounds compute_rate "
     "memory_rate rounds_discarded rounds_unsteady turn";
 
-/// A metric that is a rate of tokens, and the time in which that many pass.
+/// A metric that is a rate, and how many tokens pass in the time that it stands for.
 struct Rate {
   const char* name;
   Metric metric;
@@ -58,7 +58,7 @@ constexpr Rate rates[] = {
      }},
 };
 
-/// The time of a row that has one metric, as the columns metric, value and unit say it.
+/// The time in the columns metric, value and unit.
 MeasuredTime long_time(const MeasurementFields& f, const roofline::DesignPoint& size) {
   const std::string& metric = f.text("metric");
   std::vector<std::string> known;
@@ -82,7 +82,7 @@ MeasuredTime long_time(const MeasurementFields& f, const roofline::DesignPoint& 
   throw Error(f.place() + ": " + unknown_name("metric", metric, known).what());
 }
 
-/// A length as a file may leave it to the user; the phases of llama-bench have a 0 for the other's.
+/// A length. Files converted from llama-bench have a 0 for the phase that did not run.
 std::uint64_t length(const MeasurementFields& f, const char* field,
                      const std::optional<std::uint64_t>& fallback) {
   if (!f.has(field) && fallback) return *fallback;
@@ -174,7 +174,7 @@ void set_dtypes(const MeasurementFields& f, const MeasurementDefaults& defaults,
     row.unusable = fmt::format("the dtype of '{}' is not known; expected --dtype", type);
   } else if (!cache || key_type != value_type) {
     row.unusable =
-        fmt::format("a cache of {} and {} has no dtype of kvcast's", key_type, value_type);
+        fmt::format("kvcast has no dtype for a cache of {} and {}", key_type, value_type);
   } else {
     const bool is_block = width(*weights).block_elements > 1;
     row.lowering.weights = *weights;
@@ -264,7 +264,7 @@ MeasuredRow vllm_latency_row(const MeasurementFields& f, const MeasurementDefaul
   MeasuredRow row = row_of(f, defaults);
   const auto asked = [&row](const std::optional<std::uint64_t>& value, const char* flag) {
     if (!value && row.unusable.empty()) {
-      row.unusable = fmt::format("its file does not say it; expected {}", flag);
+      row.unusable = fmt::format("a size is not in its file; expected {}", flag);
     }
     return value.value_or(1);
   };
@@ -295,13 +295,13 @@ MeasuredRow vllm_serve_row(const MeasurementFields& f, const MeasurementDefaults
     row.size.batch = 1;
     row.unusable = "how many requests ran at once is not in its file; expected --batch";
   }
-  // With several at once a first token waits for other requests, which no forecast of one batch
-  // has.
+  // With several requests at once, a first token waits for the others. A forecast of one batch has
+  // no such wait.
   if (row.size.batch == 1) row.times.push_back({Metric::Ttft, f.positive("mean_ttft_ms") / 1e3});
   if (row.size.output_len > 1) {
     row.times.push_back({Metric::Tpot, f.positive("mean_tpot_ms") / 1e3});
   }
-  if (row.times.empty()) row.unusable = "a first token that waits for other requests";
+  if (row.times.empty()) row.unusable = "its first token waited for other requests";
   return row;
 }
 

@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr std::size_t max_file_bytes = 64u << 20;
 constexpr std::string_view blanks = " \t\r\n";
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
-/// Outside them a number is no time of a run, and its quotient with a forecast may be none at all.
+/// Numbers outside are no times of a run, and dividing a forecast by them may overflow.
 constexpr double shortest_s = 1e-9;
 constexpr double longest_s = 1e9;
 constexpr std::string_view known_formats =
@@ -93,7 +93,7 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
   return m;
 }
 
-/// All that is known of what was run.
+/// All that the row says about the run.
 std::string run_of(const MeasuredRow& r) {
   const Lowering& l = r.lowering;
   std::string run = fmt::format(
@@ -106,7 +106,7 @@ std::string run_of(const MeasuredRow& r) {
   return run;
 }
 
-/// What makes two rows of a file one run: the id, or all that is known of it.
+/// Equal for two rows of one run: the id, or all that the rows say about the run.
 std::string key_of(const MeasuredRow& r) {
   const std::string turn = r.turn > 0 ? fmt::format(", turn {}", r.turn) : "";
   if (!r.id.empty()) return r.id + turn;
@@ -115,7 +115,7 @@ std::string key_of(const MeasuredRow& r) {
   return key;
 }
 
-/// What people read of a row that its file gives no id.
+/// The id to show for a row that has none in its file.
 std::string label_of(const MeasuredRow& r) {
   return fmt::format("{} {} {} b{} p{} n{}", r.model.substr(r.model.rfind('/') + 1), r.method,
                      attention_name(r.lowering.attention), r.size.batch, r.size.prompt_len,
@@ -132,7 +132,7 @@ void check_times(const std::vector<MeasuredRow>& rows) {
   }
 }
 
-/// An id is one line of a table, whatever its file holds.
+/// Makes an id one printable line.
 void make_printable(std::string& id) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
   std::replace_if(id.begin(), id.end(), is_control, ' ');
@@ -195,7 +195,7 @@ Measurements read_measurements(const std::filesystem::path& path,
   if (!file || std::filesystem::is_directory(path, ec)) {
     throw Error(path.string() + ": cannot be read; expected a file with measurements");
   }
-  // Read rather than asked for its size, which a pipe or a device does not have.
+  // Read in parts, since pipes and devices do not know their size.
   std::string text;
   std::string part(1u << 20, '\0');
   while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {

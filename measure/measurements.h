@@ -1,5 +1,5 @@
-/// Measurements that others made, read from the files that their tools write: rows to hold
-/// forecasts against.
+/// Reads measurements from the files that benchmark tools write: rows to compare forecasts
+/// with.
 ///
 /// Formats, recognised by content: kvcast's own CSV (columns: data/measurements/README.md),
 /// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON.
@@ -18,7 +18,7 @@
 
 namespace kvcast::measure {
 
-/// What a time was taken of.
+/// What a time measures.
 enum class Metric {
   Ttft,     ///< prefill of the whole batch up to its first token
   Tpot,     ///< one decode step, mean over the output
@@ -38,21 +38,21 @@ struct MeasuredTime {
 /// One measured run. Sizes are at least 1, times above zero.
 struct MeasuredRow {
   std::string place;             ///< "FILE:LINE" or "FILE: /2"
-  std::string id;                ///< of the file, or made of what the run was
-  std::string model;             ///< empty: the file does not say, nor did the user
-  std::uint64_t parameters = 0;  ///< to find the model by; 0: not known
-  std::string hardware;          ///< empty likewise
+  std::string id;                ///< the file's, or made from what was run
+  std::string model;             ///< empty: neither the file nor the user named one
+  std::uint64_t parameters = 0;  ///< finds the model where it has no name; 0: unknown
+  std::string hardware;          ///< empty: as of `model`
   std::string method = "plain";
   Lowering lowering;
-  Logits logits = Logits::Last;  ///< whose the TTFT holds
+  Logits logits = Logits::Last;  ///< that the prefill computes
   roofline::DesignPoint size;
-  std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as many as the method says
+  std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as the method says
   std::vector<MeasuredTime> times;
-  std::uint64_t turn = 0;  ///< of several in one file, whose rows repeat; 0: the file says none
-  std::string unusable;    ///< why no forecast can be held against it; empty: one can
+  std::uint64_t turn = 0;  ///< which of several runs in one file; 0: the file has one run
+  std::string unusable;    ///< why no forecast can be compared with it; empty: one can
 };
 
-/// What the user says about rows whose file does not.
+/// Values for rows whose file does not give them.
 struct MeasurementDefaults {
   std::string model = {};
   std::string method = "plain";
@@ -76,8 +76,8 @@ Measurements read_measurements(const std::filesystem::path& path,
 /// The same from a text; `name` stands for the file in errors.
 Measurements parse_measurements(std::string_view text, const std::string& name,
                                 const MeasurementDefaults& defaults = {});
-/// Runs of the same rows, each in a file of its own or a turn of one file: every row's times are
-/// the medians over the runs that have it. Throws Error as above, and for files of different
+/// Several runs of the same rows, each in its own file or as a turn of one file. The times of a row
+/// are the medians over the runs that have it. Throws Error as above, and for files of different
 /// formats or a file named twice.
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,
                        const MeasurementDefaults& defaults = {});

@@ -9,7 +9,7 @@
 
 namespace kvcast::measure {
 
-/// How many times as fast as plain a method is, over the rows that have a plain one.
+/// A method's speed-up over plain, over the rows that have a plain row beside them.
 struct MethodSpeedup {
   std::string method;  ///< its parts without their options
   Metric metric = Metric::Ttft;
@@ -18,10 +18,10 @@ struct MethodSpeedup {
   ErrorSummary errors;   ///< of predicted / measured - 1, row by row
 };
 
-/// By method and metric, of all methods but plain. A row's plain one has its model, kernels,
-/// dtypes, sizes and metric, and is the only such one on its device or, for prompts that several
-/// devices read, the only one on any: one process of a machine beside ranks on it. Rows without are
-/// left out.
+/// By method and metric, for all methods but plain. A row's plain row has the same model, kernels,
+/// dtypes, sizes and metric, and is the only such row on the same device. A prompt that several
+/// devices read may have its only plain row on another one: one process of the same machine. Rows
+/// without a plain row are left out.
 std::vector<MethodSpeedup> speedups_over_plain(std::span<const ValidationCase> cases);
 
 }  // namespace kvcast::measure

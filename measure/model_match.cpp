@@ -14,7 +14,7 @@
 namespace kvcast::measure {
 namespace {
 
-/// llama.cpp counts what a GGUF file holds: small tables of frequencies too, 64 numbers of 8
+/// llama.cpp counts all numbers in a GGUF file, also small tables of frequencies: 64 numbers of 8
 /// billion.
 constexpr double parameter_tolerance = 1e-5;
 
@@ -34,13 +34,13 @@ bool same_number(std::uint64_t a, std::uint64_t b) {
   return std::abs(static_cast<double>(a) / static_cast<double>(b) - 1) <= parameter_tolerance;
 }
 
-/// Throws Error when a file with `parameters` is of another model. It may hold the embedding's
-/// table a second time, as a head of its own, and vocabularies may be padded: by whole rows of each
+/// Throws Error when a file with `parameters` is of another model. Files may hold the embedding
+/// table a second time, as the head, and may pad the vocabulary, which adds whole rows to each
 /// table.
 void check_parameters(const Architecture& a, std::uint64_t parameters) {
   const std::uint64_t own = count_parameters(a);
   const auto is_of = [&](std::uint64_t expected, std::uint64_t row) {
-    // Our choice: above what is left to a multiple of 128 or 512, below another vocabulary.
+    // Our choice: more than padding to a multiple of 128 or 512, less than another vocabulary.
     constexpr std::uint64_t most_rows = 1024;
     const std::uint64_t difference =
         parameters > expected ? parameters - expected : expected - parameters;

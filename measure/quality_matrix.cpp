@@ -60,7 +60,7 @@ std::string filled(std::string word, const std::string& rate) {
   return word;
 }
 
-/// Without the options that change with the rate, folders by their last name.
+/// The method without the options that hold the keep rate; folders by their last name.
 std::string family_of(const std::string& word) {
   std::vector<MethodSpec> methods = parse_methods(word);
   for (MethodSpec& m : methods) {
@@ -99,7 +99,7 @@ class Reader {
   Reader(const Checkpoint& checkpoint, const QualityMethod& method, const QualityOptions& options)
       : options_(options), session_(checkpoint, session_options(method)) {}
 
-  /// The first run asks for memory.
+  /// A warm-up run, which allocates memory.
   void warm_up(const QualitySample& sample) {
     Request request = request_of(sample);
     request.output_len = 1;
@@ -201,7 +201,7 @@ class Rows {
     method_ = method;
   }
 
-  /// Computed once, when they are asked for: a run that goes on may begin after plain's rows.
+  /// Computed at first use, since a resumed run may begin after the rows of plain.
   const std::vector<float>& base_logits(std::size_t sample) {
     if (base_logits_[sample].empty()) {
       if (!base_) base_ = std::make_unique<Reader>(checkpoint_, methods_[0], options_);

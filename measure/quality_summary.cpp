@@ -16,14 +16,14 @@
 namespace kvcast::measure {
 namespace {
 
-/// What a two-sided interval of 95 % leaves below its upper end.
+/// The quantile at the upper end of a two-sided 95 % interval.
 constexpr double upper_end = 0.975;
 
 Interval exponential(const Interval& i) {
   return {std::exp(i.mean), std::exp(i.low), std::exp(i.high)};
 }
 
-/// The part of it that the quantity can have.
+/// The interval, cut to the values that the quantity can have.
 Interval within(Interval i, double lowest, double highest) {
   i.low = std::max(i.low, lowest);
   i.high = std::min(i.high, highest);

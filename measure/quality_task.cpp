@@ -50,7 +50,7 @@ class Draws {
 };
 
 constexpr std::uint64_t draws_of_sentence = 4;
-/// Sentences before the first needle: a prompt may lose about one of them to its length.
+/// Sentences before the first needle: about one of them may be cut to fit the length.
 constexpr std::uint64_t first_needle = 2;
 
 std::string sentence(Draws& draws) {
@@ -66,7 +66,7 @@ struct Needle {
   double depth = 0;
 };
 
-/// Of `sentences` of them; the answer does not follow.
+/// A prompt of `sentences` sentences and the question, without the answer.
 std::string needle_prompt(const Needle& needle, std::uint64_t sentences, std::uint64_t seed) {
   Draws draws(sentences * draws_of_sentence, seed);
   const auto before = std::max(
@@ -82,8 +82,8 @@ std::string needle_prompt(const Needle& needle, std::uint64_t sentences, std::ui
          fmt::format("What is the secret number of {0}? The secret number of {0} is", needle.city);
 }
 
-/// The needle's prompt with as few sentences as fill `prompt_len` tokens; what is too much goes
-/// after the first token, which may be one that begins every text.
+/// The needle's prompt with the fewest sentences that fill `prompt_len` tokens. Surplus tokens are
+/// cut after the first token, since that one may begin every text.
 std::vector<TokenId> fitted_prompt(const text::Tokenizer& tokenizer, const Needle& needle,
                                    std::uint64_t prompt_len, std::uint64_t seed,
                                    std::uint64_t& sentences) {

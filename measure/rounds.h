@@ -1,6 +1,6 @@
-/// One mechanism against noise: a warm-up, then N timed runs; their medians count, and their spread
-/// says whether to believe them. Calibrations of different times are combined the same way, by
-/// median (combined_calibration.h).
+/// Timed runs on noisy hosts: one warm-up run, then N timed runs. Their medians count, and their
+/// spread shows whether the host was too noisy. Calibrations of different times are combined by
+/// median too (combined_calibration.h).
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace kvcast::measure {
 
-/// What one run took; `tpot_s` is 0 where nothing was decoded.
+/// The times of one run; `tpot_s` is 0 where nothing was decoded.
 struct RunSeconds {
   double ttft_s = 0;
   double tpot_s = 0;
@@ -44,11 +44,11 @@ struct MeasuredRounds {
 MeasuredRounds measure_rounds(unsigned rounds, const std::function<RunSeconds()>& run);
 
 struct TimedRuns {
-  execute::RankRun run;   ///< the one with the middle TTFT, with the medians as its times
+  execute::RankRun run;   ///< the run with the median TTFT; its times are the medians
   MeasuredRounds rounds;  ///< of a rank without decode steps, `tpot` is empty
 };
 
-/// `rounds` runs after one that does not count; 0: the first one counts, and is the only one.
+/// `rounds` timed runs after one warm-up run; 0: one run without a warm-up.
 TimedRuns time_runs(unsigned rounds, const std::function<execute::RankRun()>& run);
 
 }  // namespace kvcast::measure

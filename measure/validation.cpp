@@ -25,7 +25,7 @@ void check_devices(const MeasuredRow& row, std::uint64_t placed) {
                           placed == 1 ? "one" : std::to_string(placed)));
 }
 
-/// Several devices are simulated anew for each device; one device's recording is made once.
+/// A prompt on one device is recorded once; on several, each hardware is simulated anew.
 ForecastOn forecast_on(roofline::Configuration c, bool placed) {
   if (placed) {
     return [c = std::move(c)](const Hardware& hardware) -> ForecastAt {
@@ -93,14 +93,14 @@ class Matcher {
          .lowering = l,
          .logits = row.logits,
          .hardware = {},
-         // A copy: forecasts are made again when the catalog's user may be gone.
+         // A copy of the catalog: forecasts may be made again after it is gone.
          .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); }},
         ranks > 1));
     return forecast;
   }
 
  private:
-  /// `own_name`: what rows may call the device besides its name.
+  /// `own_name`: another name of the device that rows may have.
   std::string chosen_device(const Hardware& chosen, const std::string& name,
                             const std::string& own_name) {
     if (!name.empty() && name != own_name && name != chosen.name) {
@@ -139,7 +139,7 @@ double time_of(Metric metric, const roofline::DesignPoint& size, const roofline:
   return 0;
 }
 
-/// Forecasts that differ in sizes alone share what is costly to make.
+/// Keeps one forecaster for all cases that differ in sizes alone.
 class Predictor {
  public:
   /// `devices` must outlive it, and may grow.

@@ -1,4 +1,4 @@
-/// Forecasts held against measured rows: relative errors, what could not be compared, and why.
+/// Compares forecasts with measured rows: relative errors, and which rows have no forecast and why.
 #pragma once
 
 #include <functional>
@@ -17,11 +17,11 @@
 
 namespace kvcast::measure {
 
-/// The device of rows that name none, and of those that name it.
+/// The device to forecast for, where a row names no device or this one.
 struct DeviceChoice {
   std::string name;      ///< in the file; empty: that of `hardware`
   std::string hardware;  ///< catalog name or file; empty: each row's own, from the catalog
-  /// Likewise of rows whose prompt several devices read; empty: as of the others.
+  /// The same for rows whose prompt several devices read; empty: `hardware`.
   std::string placed_hardware = {};
 };
 /// "HW" or "NAME=HW": rows that name NAME are forecast for the device HW.
@@ -58,8 +58,8 @@ struct Validation {
   Devices devices;
 };
 
-/// Finds each row's model and device and forecasts its times. A row for which that is impossible is
-/// listed as unmatched. Throws Error when a chosen device cannot be read or two have one name.
+/// Finds each row's model and device and forecasts its times. Rows without a forecast are listed as
+/// unmatched. Throws Error when a chosen device cannot be read or two have one name.
 Validation validate(const Measurements& measurements, const Catalog& catalog,
                     const DeviceChoice& choice);
 
@@ -79,13 +79,13 @@ struct ErrorSummary {
   double mape = 0;   ///< mean of |relative error|
   double worst = 0;  ///< largest |relative error|
   double bias = 0;   ///< mean relative error: above 0, forecasts are too slow
-  double bound = 0;  ///< error_bound of them
+  double bound = 0;  ///< error_bound
 };
 ErrorSummary summarize(std::span<const double> relative_errors);
 ErrorSummary summarize(std::span<const ValidationCase> cases);
 
-/// What nine of ten rows stay within: the 90th percentile (nearest rank) of |relative error|; of
-/// fewer than ten rows that is the worst.
+/// The 90th percentile (nearest rank) of |relative error|. With fewer than ten rows that is the
+/// worst.
 double error_bound(std::span<const double> relative_errors);
 
 }  // namespace kvcast::measure

@@ -24,12 +24,12 @@ using roofline::Sourced;
 constexpr const char* what = "kvcast validation";
 constexpr std::uint64_t version = 3;  // 1 did not tell dtypes apart, 2 not numbers of devices
 
-/// Numbers as they are printed, so that a file and its copy agree.
+/// Adds the number with the digits of a hardware file, so that a file and its copy agree.
 void add(FnvHash& hash, std::string_view name, double value) {
   hash.add(fmt::format("{}={:.6g};", name, value));
 }
 
-/// The numbers that move the same forecasts.
+/// Adds all numbers that move the same forecasts.
 void add(FnvHash& hash, const Hardware& hw, roofline::Moves moves) {
   for (const roofline::Field& field : roofline::hardware_fields()) {
     if (field.moves != moves) continue;
@@ -45,13 +45,13 @@ void add(FnvHash& hash, const Hardware& hw, roofline::Moves moves) {
   }
 }
 
-/// "TTFT" and "TPOT", as people write them.
+/// The metrics without a bound.
 std::string missing_text(const ErrorBars& bars) {
   if (bars.ttft) return "TPOT";
   return bars.tpot ? "TTFT" : "TTFT and TPOT";
 }
 
-/// Of the methods of a Group: "kvr on 2 devices".
+/// The method of a Group: "kvr on 2 devices".
 std::string on_devices(std::string_view names, std::uint64_t devices) {
   return fmt::format("{} on {} devices", names, devices);
 }
@@ -99,7 +99,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
     if (!find_placement(parse_methods(c.row.method))) continue;
     j["exchanges"][c.row.hardware] = exchange_fingerprint(v.devices.at(c.row.hardware));
   }
-  // A row a line: a file that people compare and keep in a repository.
+  // One row a line, so that diffs in a repository are readable.
   std::string text = json_text(j, 2);
   text.erase(text.rfind('}'));
   text.erase(text.find_last_not_of(" \n") + 1);

@@ -1,5 +1,5 @@
-/// Stored validations: what earlier comparisons with measurements say about the error of an
-/// estimate.
+/// Stored validations: the errors of earlier comparisons with measurements, as bounds for new
+/// estimates.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@ namespace kvcast::measure {
 inline constexpr std::string_view validation_folder = "validation";
 std::filesystem::path validation_beside(const std::filesystem::path& hardware_file);
 
-/// The JSON that a store holds: each case's inputs and dtypes, predicted, measured and
-/// relative_error, and a fingerprint of each device's factors. `source` says where the measurements
-/// are from.
+/// The JSON of a stored validation: each case's inputs, predicted, measured and relative_error, and
+/// a fingerprint of each device's factors. `source` names the files that the measurements are
+/// from.
 std::string validation_document(const Validation& validation, std::string_view source);
 
-/// Changes with every number of a device that forecasts on it alone depend on.
+/// Changes with every number that forecasts on one such device depend on.
 std::string fingerprint(const roofline::Hardware& hardware);
-/// Changes with what several such devices exchange keys and values at: links and their latencies.
+/// Changes with every number of messages between such devices: links and their latencies.
 std::string exchange_fingerprint(const roofline::Hardware& hardware);
 
 /// "fp16/bf16", or "fp8 weights, fp32 activations, fp8 cache" where they differ: the dtypes that a

@@ -77,7 +77,7 @@ std::string kvp_text(const KvpFitReport& r) {
   return text + fmt::format("predictor of {} parameters\n", r.parameters);
 }
 
-/// One line where maps predict held-out tokens worse than a constant would.
+/// Warns in one line when maps predict held-out tokens worse than a constant would.
 void warn_of_misfits(const KvpFitReport& r, const Globals& globals) {
   std::size_t misfits = 0;
   double worst = 0;
@@ -113,7 +113,7 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   }
   check_rows_alone(o.csv, {{"--json", o.common.json}});
   const std::string csv = csv_target(o.csv);
-  // What the text shows of the tokenizers says more.
+  // The text is read first: a tokenizer that differs on it gives the clearer message.
   const auto text = o.identity ? std::vector<execute::TokenId>()
                                : read_pair_text("--fit", o.text, base, auxiliary);
   check_pair_tokenizers(base, auxiliary);

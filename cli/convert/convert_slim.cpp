@@ -33,11 +33,11 @@ struct SlimOptions {
   std::string plot;
 };
 
-/// What the published study of Whisper counts layers under: OpenMachine-ai/transformer-tricks,
-/// commit 379556c.
+/// The error limit of the published study of Whisper: OpenMachine-ai/transformer-tricks, commit
+/// 379556c.
 constexpr double published_limit = 0.05;
 
-/// What a model is tried on when the user gives nothing: any prose will do.
+/// The calibration text where the user gives none: any prose will do.
 constexpr const char* calibration_text =
     "The river had been low all summer, and the boats lay on the mud with their names turned to "
     "the "
@@ -50,7 +50,7 @@ constexpr const char* calibration_text =
 constexpr std::uint64_t made_up_tokens = 256;
 constexpr std::uint64_t decoder_tokens = 32;  ///< generated, for the decoder's own inputs
 
-/// Noise in the place of a sound, the same each time.
+/// Noise instead of sound, the same each time.
 std::vector<float> noise(std::size_t count) {
   std::vector<float> numbers(count);
   std::uint32_t state = 1;
@@ -61,7 +61,7 @@ std::vector<float> noise(std::size_t count) {
   return numbers;
 }
 
-/// At most one input is given, and it says something.
+/// Throws Error when several inputs or an empty one are given.
 void check_inputs(const std::vector<Flag>& inputs) {
   std::size_t given = 0;
   std::vector<std::string> names;
@@ -133,7 +133,7 @@ ordered_json number_json(const std::optional<double>& number) {
   return std::isfinite(*number) ? ordered_json(*number) : ordered_json("infinity");
 }
 
-/// Of each attention and form tried, the layers under the published limit by storage.
+/// Layers under the published limit, by attention, form tried and storage.
 ordered_json counts_json(const SlimReport& r) {
   ordered_json counts = ordered_json::object();
   for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
@@ -254,7 +254,7 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
   });
   for (const std::string& line : calibration.warnings) globals.warn(line);
   const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
-  // Behind its end a text says nothing about the model.
+  // After the end of a text, logits say nothing about the model.
   if (tokenizer) conversion.calibration.stop_tokens = tokenizer->end_of_text();
   const LogitComparison logits =
       compare_logits(checkpoint, Checkpoint(o.common.out), conversion.calibration);

@@ -1,4 +1,4 @@
-/// Texts that two models read.
+/// A text that two models read as the same token ids.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace kvcast::cli {
 
-/// True where both decode the ids, as far as they know them, to one text, and know the same ones.
+/// True when both know the same ids and decode them to the same text.
 bool read_alike(const text::Tokenizer& a, const text::Tokenizer& b,
                 const std::vector<execute::TokenId>& ids);
 
-/// Throws Error unless the tokenizers of both, where both have one, give every id that both know
-/// one text. Special tokens aside: releases of one model rename those that they do not use.
+/// Throws Error when both have a tokenizer and these give an id different texts. Special tokens are
+/// not compared: releases of one model rename those that they do not use.
 void check_pair_tokenizers(const Checkpoint& base, const Checkpoint& auxiliary);
 
 /// The text of a file as token ids, or the ids in a .json. Throws Error naming the flag: a file

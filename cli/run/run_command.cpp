@@ -32,7 +32,7 @@ using execute::TokenId;
 using Tokens = std::vector<TokenId>;
 using Positions = std::vector<std::uint64_t>;
 
-/// Highest resident memory of this process so far, bytes; 0 where the system does not say.
+/// Peak resident memory of this process, bytes; 0 where the system does not report it.
 std::uint64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -44,7 +44,7 @@ std::uint64_t peak_resident_bytes() {
 /// One sequence stands for itself, as the contract has it; a batch is a list.
 ordered_json one_or_list(const ordered_json& list) { return list.size() == 1 ? list[0] : list; }
 
-/// The text of generated tokens; ids that only pad the model's vocabulary have none.
+/// The text of generated tokens. Ids that only pad the model's vocabulary have no text.
 std::string text_of(const text::Tokenizer& tokenizer, std::vector<execute::TokenId> tokens) {
   std::erase_if(tokens, [&](execute::TokenId token) { return token >= tokenizer.vocab_size(); });
   return tokenizer.decode(tokens);
@@ -107,7 +107,7 @@ void write_logits(AtomicFile& file, const Generation& g) {
   file.commit();
 }
 
-/// Of a decoder's prompts, or of the encoder's input; of each where they differ.
+/// The length of the prompts, or of the encoder's input; a list where lengths differ.
 ordered_json prompt_len_json(const execute::Request& request, std::size_t prompt_len) {
   if (!execute::have_different_lengths(request.tokens)) return prompt_len;
   return rows_of(request.tokens, std::size<Tokens>);
@@ -141,7 +141,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
   if (!g.kept.empty()) j["kept_tokens"] = one_or_list(rows_of(g.kept, std::size<Positions>));
   if (!g.revived.empty()) {
     j["revived_tokens"] = revived_json(session.recording(), g.revived);
-    // As the tokens, of the first sequence.
+    // Of the first sequence, as the tokens are.
     const std::uint64_t length = prompt_len.is_array() ? prompt_len.front() : prompt_len;
     const RevivedShares shares = execute::revived_shares(session.recording(), g, length);
     j["revived_share"] = {{"first_step", shares.first_step}, {"later_steps", shares.later_steps}};
@@ -207,7 +207,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();
-  // Where a file is written too, words wait until it is: a full disk leaves no half answer.
+  // Where a file is written too, text is printed after it: a full disk leaves no partial answer.
   const bool writes = job.logits || !o.dump_importance.empty() || !o.plot_importance.empty();
   const bool stream = speaks && !o.json && !writes && request.tokens.size() == 1 && o.rounds == 0;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };

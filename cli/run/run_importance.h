@@ -1,4 +1,4 @@
-/// What a prompt method made of the prompt, as a table and as a plot.
+/// The importance of a prompt's tokens under a prompt method, as a table and as a plot.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace kvcast::cli {
 
-/// Throws Error unless the session's runs have what these files show; an empty name asks for none.
+/// Throws Error unless the session's runs have what these files show. An empty name: no file.
 void check_importance(const std::string& csv, const std::string& plot,
                       const execute::Session& session);
 
@@ -26,8 +26,8 @@ void write_importance_csv(const std::string& path, const execute::Request& reque
 void write_importance_plot(const std::string& path, const std::string& title,
                            const execute::Generation& run);
 
-/// Throws Error unless the methods' models read the prompts' ids as the same text; those that have
-/// no tokenizer are believed.
+/// Throws Error unless the methods' models read the prompts' ids as the same text. Models without a
+/// tokenizer are not checked.
 void check_tokenizers(const execute::OpenedModels& models,
                       std::span<const std::vector<execute::TokenId>> prompts,
                       const text::Tokenizer& tokenizer);

@@ -26,7 +26,7 @@ using execute::TokenId;
 using Sequences = std::vector<std::vector<TokenId>>;
 
 constexpr int whisper_seconds = 30;  // openai/whisper, whisper/audio.py, CHUNK_LENGTH
-// Ours: beyond what a machine runs, so that a slip of the pen does not fill its memory.
+// Our limits: beyond what a machine can run, so that a typing error does not fill its memory.
 constexpr std::uint64_t max_numbers = std::uint64_t{1} << 28;  ///< of a whole batch's input
 constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
 constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
@@ -62,7 +62,7 @@ std::string read_prompt_file(const std::string& path, const std::string& name) {
   if (fs::is_directory(path, ec)) throw Error(place, "a folder", "a text file");
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error(place + ": cannot be read");
-  // Piece by piece: the size of a pipe or a device is not known ahead.
+  // Read in parts, since pipes and devices do not know their size.
   std::string text;
   std::vector<char> piece(std::size_t{1} << 16);
   while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
@@ -84,7 +84,7 @@ Sequences encode(const std::string& text, const std::string& flag, const std::st
   return {ids};
 }
 
-/// A prompt file holds text, or with the ending .json a list of token ids or of such lists.
+/// The token ids of a .json file, one list or several; none for a file of text.
 std::optional<Sequences> ids_of_file(const std::string& path, const std::string& name) {
   if (fs::path(path).extension() != ".json") return {};
   const nlohmann::json j = read_json_file(path);
@@ -128,7 +128,7 @@ std::vector<float> read_features(const std::string& path, const Architecture& a)
   throw Error(path + ": no tensor 'features' in it; expected one [mel bins, frames]");
 }
 
-/// A tokenizer of another model gives such ids too.
+/// Throws Error for ids that the model does not have, as another model's tokenizer may give.
 void check_vocabulary(const Sequences& sequences, const Architecture& a, const std::string& flag) {
   for (const std::vector<TokenId>& sequence : sequences) {
     const auto outside = std::find_if(sequence.begin(), sequence.end(),
@@ -140,7 +140,7 @@ void check_vocabulary(const Sequences& sequences, const Architecture& a, const s
   }
 }
 
-/// Whisper's start: what language is spoken, and that it is to be written down without times.
+/// Whisper's start tokens: the language, and transcription without timestamps.
 /// Source: openai/whisper, whisper/tokenizer.py, sot_sequence_including_notimestamps.
 Sequences transcription_start(const text::Tokenizer& tokenizer, const std::string& language) {
   std::vector<TokenId> start;
@@ -157,8 +157,8 @@ Sequences transcription_start(const text::Tokenizer& tokenizer, const std::strin
   return {start};
 }
 
-/// How much sound so many positions of the encoder are: two frames each, for its second
-/// convolution takes every other one.
+/// Seconds of sound in this many encoder positions: two frames each, since the second convolution
+/// has stride 2.
 double seconds_of(std::uint64_t positions) {
   return static_cast<double>(positions * 2 * audio::whisper_hop) / audio::whisper_sample_rate;
 }

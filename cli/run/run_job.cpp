@@ -16,7 +16,7 @@
 namespace kvcast::cli {
 namespace {
 
-/// Ours: a prompt of so many contexts is a slip, and would run for hours.
+/// Our limit: a prompt of more contexts is a typing error, and would run for hours.
 constexpr std::uint64_t most_contexts = 64;
 
 DType parse_run_dtype(const std::string& text) {
@@ -53,7 +53,7 @@ execute::SessionOptions session_options(const RunOptions& o, const Architecture&
   return s;
 }
 
-/// Else the system would end the process without a word once its memory is used up.
+/// Without this check the system would kill the process when memory runs out.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
                   const roofline::DesignPoint& point) {
   const double memory = execute::machine_memory_bytes();
@@ -76,7 +76,7 @@ Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
                     parse_token_count(o.random_weights, "--random-weights"));
 }
 
-/// The partition that is the fastest on devices and links of --hardware.
+/// The fastest partition on the devices and links of --hardware.
 search::Partition search_partition(const RunOptions& o, const Globals& globals, const RunJob& job) {
   if (o.hardware.empty()) {
     throw Error("--method", o.method, "--hardware beside it, for which the partition is searched");
@@ -97,7 +97,7 @@ search::Partition search_partition(const RunOptions& o, const Globals& globals, 
                                : search::Partition{prompt_len};
 }
 
-/// Of prompts whose lengths differ, which run one after another.
+/// Throws Error for requests that prompts of different lengths, run one by one, cannot have.
 void check_lengths(const RunOptions& o, const RunRanks* ranks) {
   const auto refuse = [](const char* flag, const std::string& reason) {
     throw Error(flag, "prompts of different lengths, " + reason, "prompts of one length");
@@ -126,7 +126,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   request = read_request(o.inputs, checkpoint, job.tokenizer,
                          [&](const std::string& line) { globals.warn(line); });
   request.output_len = output_len;
-  // Token ids ask for so many tokens; a text ends where the model ends it.
+  // A prompt of token ids always gives --output-len tokens; a text ends where the model ends it.
   if (text_given && job.tokenizer && !o.ignore_eos) {
     request.stop_tokens = job.tokenizer->end_of_text();
   }
@@ -150,7 +150,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
     options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),
                                  [&] { return search_partition(o, globals, job); });
   }
-  // Beyond a position table the run is refused; any other context is only a warning.
+  // A position table is a hard limit, refused later; any other context is only a warning.
   if (a.decoder.position_rows == 0) {
     const auto far = roofline::context_warnings(a, job.point, most_contexts);
     if (!far.empty()) {

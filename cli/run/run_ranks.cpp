@@ -24,7 +24,7 @@ std::string command_for(std::uint64_t ranks) {
   return fmt::format("{} of them: mpirun -n {} kvcast run ...", ranks, ranks);
 }
 
-/// Size and evenly spread samples: all of a small file, so that large ones are not read twice.
+/// Adds size and evenly spread samples, so that large files are not read twice.
 void add_file(FnvHash& hash, const std::filesystem::path& file) {
   constexpr std::uint64_t samples = 64;
   constexpr std::uint64_t sample_bytes = 4096;

@@ -26,9 +26,9 @@ class RunRanks {
   RankShare share(std::uint64_t prompt_len,
                   const std::function<std::vector<std::uint64_t>()>& search) const;
   bool searches() const { return searches_; }
-  /// The rank that decodes, the last one or the first (tsp), is the one that prints.
+  /// Whether this rank prints: the one that decodes, which is the last one or the first (tsp).
   bool speaks() const;
-  /// The first one tells what is wrong with the request.
+  /// Whether this rank reports a wrong request: the first one.
   bool complains() const;
   execute::Messenger& messenger() { return mpi_ ? *mpi_ : *local_; }
 
@@ -36,12 +36,12 @@ class RunRanks {
   /// an Error, or they differ, ends MPI, throws it on the first rank and returns false on the
   /// others.
   bool prepare(const std::function<std::string()>& prepare);
-  /// Runs `work`; an exception is told and ends all ranks.
+  /// Runs `work`. An exception is reported and ends all ranks.
   void work(const std::function<void()>& work);
 
  private:
   RunRanks(Placement placement, bool searches, double limit_s);
-  /// Within a handler of the exception: tells it and ends all ranks.
+  /// Called in a handler of the exception: reports it and ends all ranks.
   [[noreturn]] void fail(const std::exception& e);
   Placement placement_;
   bool searches_ = false;                       ///< its partition
@@ -57,13 +57,13 @@ bool is_idle_rank(const std::vector<MethodSpec>& methods);
 /// With p=P where kvr or tsp say no number of ranks: those of the mpirun.
 std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods);
 
-/// Threads for a rank: as asked for, as OMP_NUM_THREADS says, as many as processors mpirun has
-/// bound it to, or, where all have all of them, its part.
+/// Threads for a rank: the number asked for, else OMP_NUM_THREADS, else the processors that mpirun
+/// has bound it to, or its part of all processors where it is not bound.
 int rank_threads(int asked);
 
-/// Of the name, size and samples of a file.
+/// A fingerprint of a file's name, size and samples.
 std::string file_fingerprint(const std::filesystem::path& file);
-/// What must be equal on all ranks of a checkpoint: names, sizes and samples of its files.
+/// Of a checkpoint, which must be the same on all ranks: names, sizes and samples of its files.
 std::string fingerprint(const Checkpoint& checkpoint);
 /// The same of a list of numbers.
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens);

@@ -102,10 +102,10 @@ std::string matrix_rates_text(const Calibration& c) {
   return table.text();
 }
 
-/// `speaks`: of several ranks, the first one.
+/// Of several ranks, only the first one writes and prints.
 void measure(const Options& o, const Globals& globals, execute::Messenger* messenger) {
   const bool speaks = messenger == nullptr || messenger->rank() == 0;
-  // Opened first: a wrong name is said before the measuring, not after it.
+  // Opened first, so that a wrong name is reported before the measuring.
   std::optional<AtomicFile> file;
   if (speaks) file.emplace(o.output);
   measure::CalibrationOptions options{.quick = o.quick,
@@ -153,7 +153,7 @@ void measure_ranks(const Options& o, const Globals& globals) {
 
 void import_file(const Options& o, const Globals& globals) {
   if (o.quick || o.threads > 0) {
-    throw Error("--import: --quick and --threads are of measuring; expected --import without them");
+    throw Error("--import: measures nothing here; expected it without --quick and --threads");
   }
   std::optional<roofline::Hardware> base;
   if (!o.hardware.empty()) base = roofline::load_hardware(globals.catalog(), o.hardware);
@@ -222,12 +222,12 @@ void add_calibrate(Command app, const Globals& globals) {
       .required()
       .writes();
   c.add("--import FILE.csv", options->import_file,
-        "a CSV of micro-benchmarks in the place of measuring");
+        "read micro-benchmarks from a CSV instead of measuring");
   c.add("--hardware", options->hardware,
-        "--import: the device whose peaks, sizes and links hold; none: the best rates of "
-        "the file are its peaks");
+        "--import: the device whose peaks, sizes and links to use; without it, the best rates "
+        "in the file are the peaks");
   c.add("--combine FILE.json", options->combine,
-        "medians of these calibrations of one machine in the place of measuring");
+        "take the medians of these calibrations of one machine instead of measuring");
   c.add("--quick", options->quick, "fewer rounds: under 20 s");
   c.add("--force", options->force, "write the file even when the medians do not settle");
   c.add("--threads", options->threads).range(0, 1024);

@@ -19,7 +19,7 @@ namespace {
 
 using measure::MeasurePoint;
 
-/// Ranks that wait for each other give up sooner (run --wait-limit).
+/// Ranks that wait for each other stop earlier (run --wait-limit).
 constexpr double limit_s = 3600;
 
 std::string calibrated_by(std::uint64_t ranks) {
@@ -33,7 +33,7 @@ std::string mpirun(std::uint64_t ranks) {
   return line + fmt::format(" -n {}", ranks);
 }
 
-/// The program's own line, without its name, or else the last that anybody wrote.
+/// The program's error line without its name, or else the last line of the output.
 std::string complaint(const measure::MeasurePoint& p, const ShellRun& run) {
   constexpr std::string_view name = "kvcast: ";
   std::string last = run.failure();

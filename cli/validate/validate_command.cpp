@@ -62,7 +62,7 @@ void add_validate(Command app, const Globals& globals) {
   command.require_subcommand(0);
   const auto o = std::make_shared<ValidateOptions>();
   o->add_to(command);
-  // With a subcommand the flags of this one mean nothing.
+  // The flags of `validate` itself have no meaning for its subcommands.
   command.callback([o, command, &globals] {
     if (!command.has_subcommand()) run(*o, globals);
   });

@@ -63,7 +63,7 @@ void validate_kvp(const Options& o, const Globals& globals) {
   const Checkpoint auxiliary(o.auxiliary);
   const std::size_t window = parse_token_count(o.window, "--window");
   const auto text = read_pair_text("--text", o.text, base, auxiliary);
-  // Else the method would take a folder named lp-0.50 for the base with layers pruned.
+  // Absolute, so that a folder named lp-0.50 is not read as the pruned base model.
   const std::string folder = std::filesystem::absolute(o.auxiliary).string();
   const KvpObjective objective = with_progress(globals, [&](auto progress) {
     return kvp_objective(base, auxiliary, folder, o.predictor, text, window, o.weights, progress);

@@ -53,7 +53,7 @@ void check_flags(const ValidateOptions& o) {
   }
 }
 
-/// Forecasts of so many threads are none of others.
+/// Forecasts hold for the number of threads of the calibration.
 void warn_of_threads(int threads, const std::string& hardware, const Globals& globals) {
   const auto calibrated = calibrated_with(globals.catalog(), hardware).threads;
   if (!calibrated || *calibrated == static_cast<std::uint64_t>(threads)) return;
@@ -61,14 +61,14 @@ void warn_of_threads(int threads, const std::string& hardware, const Globals& gl
                            *calibrated, threads));
 }
 
-/// Where the error bounds of a device are looked for, if it is a file.
+/// The file of a hardware file's error bounds; none for a device of the catalog.
 std::filesystem::path store_beside(const std::string& hardware, const Catalog& catalog) {
   const std::vector<std::string> names = catalog.names("hardware");
   const bool in_catalog = std::find(names.begin(), names.end(), hardware) != names.end();
   return in_catalog ? std::filesystem::path() : measure::validation_beside(hardware);
 }
 
-/// ", in the place of 268 rows of all.csv": what a stored validation is about to lose.
+/// ", in the place of 268 rows of all.csv": the stored rows that this run replaces.
 std::string replaced(const std::filesystem::path& file, const std::string& source) {
   std::ifstream in(file);
   const auto old = nlohmann::json::parse(in, nullptr, false);
@@ -80,7 +80,7 @@ std::string replaced(const std::filesystem::path& file, const std::string& sourc
                      is_named ? from->get<std::string>() : "another run");
 }
 
-/// Of the rows of a device, or of all when none is named; nothing without rows or a file.
+/// Writes the rows of the device, or all rows when none is named. Without rows: no file.
 void write_store(const std::filesystem::path& file, measure::Validation v,
                  const std::string& device, const ValidateOptions& o, const Globals& globals) {
   if (!device.empty()) {

@@ -39,7 +39,7 @@ measure::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
   return d;
 }
 
-/// Of --measurements, without folders.
+/// The files of --measurements, without their folders.
 std::string file_names(const ValidateOptions& o) {
   std::vector<std::string> names;
   for (const std::string& file : o.measurements) {
@@ -48,7 +48,7 @@ std::string file_names(const ValidateOptions& o) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Throws Error when there were rows and none is left.
+/// Keeps the rows that the filter takes. Throws Error when it takes none of them.
 void keep(Validation& v, const measure::RowFilter& takes) {
   std::vector<measure::ValidationCase> kept;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
@@ -60,7 +60,7 @@ void keep(Validation& v, const measure::RowFilter& takes) {
   v.cases = std::move(kept);
 }
 
-/// Of the rows of the fitted device that it was not fitted to.
+/// The errors on the fitted device's rows that were not fitted to.
 measure::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f) {
   std::vector<measure::ValidationCase> others;
   for (std::size_t i = 0; i < v.cases.size(); ++i) {
@@ -70,7 +70,7 @@ measure::ErrorSummary errors_of_others(const Validation& v, const CheckedFit& f)
   return measure::summarize(others);
 }
 
-/// Fits to the chosen rows; afterwards all of them are forecast with the fitted factors.
+/// Fits to the chosen rows, then forecasts all rows with the fitted factors.
 CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter& takes) {
   CheckedFit f;
   std::vector<measure::ValidationCase> to_fit;
@@ -97,7 +97,7 @@ void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog
   write_file(o.output, measure::fitted_hardware_json(file, f.fit, name, f.rows));
 }
 
-/// Of --hardware and --rank-hardware.
+/// The devices of --hardware and --rank-hardware.
 measure::DeviceChoice device_choice(const ValidateOptions& o) {
   measure::DeviceChoice choice = measure::parse_device_choice(o.hardware);
   choice.placed_hardware = o.rank_hardware;
@@ -144,7 +144,7 @@ void ValidateOptions::add_to(Command c) {
         "keep the errors for the error bounds of estimate and sweep, which read "
         "DATA/validation/*.json and HW.validation.json beside a file HW.json")
       .writes();
-  c.add("--csv", csv, "write the rows; --measure: grows row by row");
+  c.add("--csv", csv, "write the rows, - is stdout; --measure: grows row by row");
   c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
       .draws(reports::with_error_plot);
   c.add("--json", json);
@@ -170,7 +170,7 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   std::optional<CheckedFit> fitted;
   if (!o.fit.empty()) fitted = fit(v, o, fit_filter);
   if (!o.output.empty()) write_hardware(*fitted, o, globals.catalog());
-  // A store or a picture of nothing would replace an earlier one.
+  // Without rows, an earlier store or picture is not replaced.
   const bool any = !v.cases.empty();
   if (!any && !(o.store.empty() && o.plot.empty())) {
     globals.warn("no row has a forecast: --store and --plot write nothing");

@@ -60,7 +60,7 @@ measure::MeasuredRows run_measured_rows(const Globals& globals,
 /// Rows, summary, and the summaries of methods and of groups.
 nlohmann::ordered_json validation_json(const measure::Validation& v);
 std::string validation_text(const measure::Validation& v);
-/// A fit, and the errors of the rows that it was not made to; `chosen`: by case.
+/// A fit, and the errors on the rows that were not fitted to. `chosen`: by case.
 struct CheckedFit {
   measure::FactorFit fit;
   std::vector<bool> chosen;

@@ -28,7 +28,7 @@ using measure::Interval;
 using measure::QualityRow;
 using measure::QualitySample;
 
-/// The released code's steps of the keep rate (Jingyu6/speculative_prefill,
+/// The keep rates of the released code (Jingyu6/speculative_prefill,
 /// configs/config_pX.yaml).
 constexpr const char* default_rates = "0.1,0.3,0.5,0.7,0.9";
 constexpr const char* default_methods = "specprefill,random-prune,static-prune,lazyllm";
@@ -130,7 +130,7 @@ std::string summary_text(const ordered_json& rows) {
          (needles ? ", or answers as many needles" : "") + "\n";
 }
 
-/// The methods' models read the samples as the base model does.
+/// Throws Error unless the methods' models read the samples as the base model does.
 void check_helpers(const Checkpoint& base, std::span<const measure::QualityMethod> methods,
                    std::span<const QualitySample> samples, const text::Tokenizer& tokenizer) {
   std::vector<std::vector<execute::TokenId>> prompts;
@@ -188,7 +188,7 @@ void add_validate_quality(Command validate, const Globals& globals) {
       "\"specprefill;kvp:auxiliary=lp-{keep},predictor=maps-{keep}\" --keep 0.25,0.50 --csv q.csv");
   c.footer(
       "The model reads a prompt under each method and then the continuation, token by token. At "
-      "every position its most likely token, KL divergence and perplexity are held against those "
+      "every position its most likely token, KL divergence and perplexity are compared with those "
       "of the plain model. --csv has a row for each sample and method, and an interrupted run goes "
       "on from there.");
   const auto o = std::make_shared<Options>();

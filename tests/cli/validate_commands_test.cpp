@@ -35,6 +35,10 @@ TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE a
   CHECK(j["summary"]["methods"][0]["method"] == "plain");
   REQUIRE(j["unmatched"].size() == 1);
   CHECK(contains(j["unmatched"][0]["reason"], "no-model"));
+  const std::string csv = run_well("validate --csv - --measurements " + file).output;
+  CHECK(contains(csv, ",metric,predicted_s,measured_s,relative_error,place\n"));
+  CHECK(num_lines(csv) == 3);  // a row for each time
+  check_refused("validate --json --csv - --measurements " + file, "--csv -");
   const json estimate = run_json(
       "estimate --json --model pythia-160m --hardware h200 --prompt-len 512 --output-len 8");
   CHECK(j["rows"][0]["predicted"] == estimate["ttft_s"]);
