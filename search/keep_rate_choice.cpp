@@ -10,7 +10,7 @@
 namespace kvcast::search {
 namespace {
 
-/// Ours: finer than a speed-up is known, and ten estimates find one of them.
+/// Our choice: finer than any speed-up is known, and ten estimates find one of them.
 constexpr std::uint64_t steps = 1000;
 
 double share(std::uint64_t step) { return static_cast<double>(step) / static_cast<double>(steps); }
@@ -23,15 +23,10 @@ KeepRate keep_rate(const KeepRateRequest& request, double keep) {
   method.options.emplace_back("keep", fmt::format("{}", keep));
   c.methods = {method};
   const roofline::Estimator estimator(c);
-  const roofline::Estimate e = estimator.at(request.point);
   const Recording& r = estimator.recording();
   const roofline::DesignPoint& p = request.point;
-  KeepRate rate{.keep = keep,
-                .kept_tokens = r.prompt_slots.at(r.symbols.resolve({p.batch, p.prompt_len, 1})),
-                .ttft_s = e.ttft_s,
-                .ttft_speedup = e.ttft_speedup,
-                .kv_cache_bytes = e.kv_cache_bytes,
-                .fits = e.fits};
+  KeepRate rate{estimator.at(p), keep,
+                r.prompt_slots.at(r.symbols.resolve({p.batch, p.prompt_len, 1}))};
   for (const roofline::BreakdownRow& row : estimator.breakdown(p)) {
     if (row.pass != "prefill" && row.pass != "decode") rate.overhead_s += row.total.value;
   }

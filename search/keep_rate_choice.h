@@ -17,21 +17,17 @@ struct KeepRateRequest {
   roofline::DesignPoint point;
 };
 
-struct KeepRate {
+struct KeepRate : roofline::Estimate {
   double keep = 1;
   std::uint64_t kept_tokens = 0;
-  double ttft_s = 0;
-  double ttft_speedup = 1;  ///< over the plain base
-  double overhead_s = 0;    ///< of ttft_s: what comes before the base's prefill
-  double kv_cache_bytes = 0;
-  bool fits = false;
+  double overhead_s = 0;  ///< of ttft_s: what comes before the base's prefill
 };
 
 /// What a keep rate gains. Throws Error as Estimator does.
 KeepRate keep_rate(const KeepRateRequest& request, double keep);
 
-/// The largest keep rate, in steps of a thousandth, with at least that speed-up; none: even the
-/// smallest is slower. More kept tokens never make a prompt faster, so that it is found by halving.
+/// The largest keep rate, in steps of a thousandth, with at least that speed-up; none if even the
+/// smallest is slower. More kept tokens never make a prompt faster, so it is found by halving.
 std::optional<KeepRate> largest_keep_rate(const KeepRateRequest& request, double target_speedup);
 
 }  // namespace kvcast::search

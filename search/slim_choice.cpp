@@ -66,20 +66,14 @@ std::optional<double> shared_cache_bytes(const Estimator& estimator, const Desig
 
 SlimCandidate evaluate(Configuration configuration, const DesignPoint& point,
                        const std::string& method) {
-  SlimCandidate c{.method = method};
+  SlimCandidate c;
+  c.method = method;
   configuration.methods = parse_methods(method);
   const bool plain = method == "plain";
   const bool encoder_decoder = configuration.architecture.encoder_decoder;
   try {
     const Estimator estimator(configuration);
-    const Estimate e = estimator.at(point);
-    c.tpot_s = e.tpot_s;
-    c.ttft_s = e.ttft_s;
-    c.kv_cache_bytes = e.kv_cache_bytes;
-    c.kv_cache_ratio = e.kv_cache_ratio;
-    c.peak_memory_bytes = e.peak_memory_bytes;
-    c.tpot_speedup = e.tpot_speedup;
-    c.fits = e.fits;
+    static_cast<Estimate&>(c) = estimator.at(point);
     for (const roofline::BreakdownRow& row : estimator.breakdown(point)) {
       if (row.pass == "prefill" && row.group.phase == "cross") c.cross_phase_s += row.total.value;
     }

@@ -1,5 +1,5 @@
-/// Which form of Slim attention to take for a request: decode time, cross phase, memory, and from
-/// which batch and context on it pays off.
+/// Which form of Slim attention to take for a request: decode time, cross phase, memory, and the
+/// batches and contexts at which it pays off.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,16 @@ struct PaysOff {
   bool operator==(const PaysOff&) const = default;
 };
 
-struct SlimCandidate {
-  std::string method;  ///< "plain", "slim:option=kcache", ...
-  double tpot_s = 0;
-  double ttft_s = 0;
+struct SlimCandidate : roofline::Estimate {
+  std::string method = {};   ///< "plain", "slim:option=kcache", ...
   double cross_phase_s = 0;  ///< of TTFT: what fills the cross-attention cache
-  double kv_cache_bytes = 0;
-  double kv_cache_ratio = 1;
-  double peak_memory_bytes = 0;
-  double tpot_speedup = 1;
-  bool fits = false;
   /// Encoder-decoder forms with one cache for all layers: true if it stays on chip.
   std::optional<bool> shared_cache_on_chip = {};
-  /// Every stretch, ascending; none: never, or plain itself. Of batches at the request's context,
-  /// of contexts (prompt tokens; Whisper: output tokens) at its batch.
+  /// Every stretch, ascending; empty if it never pays off, and for plain itself. Of batches at the
+  /// request's context, of contexts (prompt tokens; Whisper: output tokens) at its batch.
   std::vector<PaysOff> batches = {};
   std::vector<PaysOff> contexts = {};
-  std::string rejected = {};  ///< why it cannot be had; empty: it can
+  std::string rejected = {};  ///< why it cannot be taken; empty if it can
 };
 
 /// Sizes that are tried for where a form pays off.
