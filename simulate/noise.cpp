@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -17,7 +18,7 @@
 namespace kvcast::simulate {
 namespace {
 
-/// Of all trials together. Ours: minutes on two cores.
+/// Of all trials together. Our choice: minutes on two cores.
 constexpr std::uint64_t max_flows = 10'000'000;
 
 /// SplitMix64 (Steele, Lea, Flood 2014), and distributions of our own, so that a seed means the
@@ -45,39 +46,44 @@ class Random {
   std::uint64_t state_;
 };
 
-/// Numbers may be written as 1e8.
-double parse_number(std::string_view key, std::string_view text, double least, double most,
-                    bool whole) {
+/// An entry of the text; numbers may be written as 1e8.
+struct Entry {
+  const char* key;
+  double least;
+  double most;
+  std::variant<std::uint64_t NoiseSpec::*, double NoiseSpec::*> member;
+};
+
+const Entry entries[]{
+    {"flows", 0, 1e6, &NoiseSpec::flows},   {"bytes", 1, 1e15, &NoiseSpec::bytes},
+    {"rate", 1e-9, 1e12, &NoiseSpec::rate}, {"jitter", 0, 0.999, &NoiseSpec::jitter},
+    {"seed", 0, 9e15, &NoiseSpec::seed},    {"trials", 1, 1e7, &NoiseSpec::trials}};
+
+const Entry& entry_of(std::string_view key) {
+  std::vector<std::string> known;
+  for (const Entry& entry : entries) {
+    if (entry.key == key) return entry;
+    known.emplace_back(entry.key);
+  }
+  throw unknown_name("noise option", key, known);
+}
+
+void set_entry(const Entry& entry, std::string_view text, NoiseSpec& spec) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  const bool right = error == std::errc() && stop == end && value >= least && value <= most &&
-                     (!whole || value == std::floor(value));
+  const auto* count = std::get_if<std::uint64_t NoiseSpec::*>(&entry.member);
+  const bool right = error == std::errc() && stop == end && value >= entry.least &&
+                     value <= entry.most && (count == nullptr || value == std::floor(value));
   if (!right) {
-    throw Error("noise option '" + std::string(key) + "'", "'" + std::string(text) + "'",
-                fmt::format("a {}number from {:g} to {:g}", whole ? "whole " : "", least, most));
+    throw Error(fmt::format("noise option '{}'", entry.key), "'" + std::string(text) + "'",
+                fmt::format("a {}number from {:g} to {:g}", count != nullptr ? "whole " : "",
+                            entry.least, entry.most));
   }
-  return value;
-}
-
-void set_option(std::string_view key, std::string_view value, NoiseSpec& spec) {
-  const auto whole = [&](double least, double most) {
-    return static_cast<std::uint64_t>(parse_number(key, value, least, most, true));
-  };
-  if (key == "flows") {
-    spec.flows = whole(0, 1e6);
-  } else if (key == "bytes") {
-    spec.bytes = whole(1, 1e15);
-  } else if (key == "rate") {
-    spec.rate = parse_number(key, value, 1e-9, 1e12, false);
-  } else if (key == "jitter") {
-    spec.jitter = parse_number(key, value, 0, 0.999, false);
-  } else if (key == "seed") {
-    spec.seed = whole(0, 9e15);
-  } else if (key == "trials") {
-    spec.trials = whole(1, 1e7);
+  if (count != nullptr) {
+    spec.** count = static_cast<std::uint64_t>(value);
   } else {
-    throw unknown_name("noise option", key, {"flows", "bytes", "rate", "jitter", "seed", "trials"});
+    spec.*std::get<double NoiseSpec::*>(entry.member) = value;
   }
 }
 
@@ -85,15 +91,15 @@ void set_option(std::string_view key, std::string_view value, NoiseSpec& spec) {
 
 NoiseSpec parse_noise(std::string_view text) {
   NoiseSpec spec;
-  std::set<std::string, std::less<>> seen;
+  std::set<std::string_view> seen;
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
     const std::string_view option = rest.substr(0, comma);
     const std::size_t equals = option.find('=');
     const std::string_view key = option.substr(0, equals);
     const bool has_value = equals != std::string_view::npos;
-    set_option(key, has_value ? option.substr(equals + 1) : std::string_view(), spec);
-    if (!seen.emplace(key).second) {
+    set_entry(entry_of(key), has_value ? option.substr(equals + 1) : std::string_view(), spec);
+    if (!seen.insert(key).second) {
       throw Error("noise option '" + std::string(key) + "' stands twice; expected once");
     }
     if (comma == std::string_view::npos) break;
@@ -114,8 +120,15 @@ NoiseSpec parse_noise(std::string_view text) {
 }
 
 std::string to_string(const NoiseSpec& s) {
-  return fmt::format("flows={},bytes={},rate={},jitter={},seed={},trials={}", s.flows, s.bytes,
-                     s.rate, s.jitter, s.seed, s.trials);
+  std::string text;
+  for (const Entry& entry : entries) {
+    std::visit(
+        [&](const auto member) {
+          text += fmt::format("{}{}={}", text.empty() ? "" : ",", entry.key, s.*member);
+        },
+        entry.member);
+  }
+  return text;
 }
 
 RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platform& platform,
