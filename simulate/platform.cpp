@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <boost/graph/adjacency_list.hpp>
-#include <boost/graph/breadth_first_search.hpp>
 #include <boost/graph/dijkstra_shortest_paths.hpp>
 #include <boost/graph/reverse_graph.hpp>
+#include <boost/graph/strong_components.hpp>
 #include <fmt/format.h>
 
 #include "model/base/error.h"
@@ -38,19 +38,6 @@ Graph graph_of(const std::vector<Node>& nodes, const std::vector<PlatformLink>& 
     boost::add_edge(links[i].from, links[i].to, Edge{i, {links[i].latency_s, 1}}, graph);
   }
   return graph;
-}
-
-/// Which nodes can be reached from one.
-template <typename G>
-std::vector<char> reached_from(const G& graph, std::uint32_t start) {
-  std::vector<boost::default_color_type> colors(num_vertices(graph));
-  boost::breadth_first_search(
-      graph, start,
-      boost::color_map(boost::make_iterator_property_map(
-          colors.begin(), get(boost::vertex_index, graph), boost::default_color_type())));
-  std::vector<char> reached(colors.size());
-  for (std::size_t i = 0; i < colors.size(); ++i) reached[i] = colors[i] == boost::black_color;
-  return reached;
 }
 
 std::string describe(const std::vector<Node>& nodes, const PlatformLink& link) {
@@ -101,16 +88,17 @@ Platform::Platform(std::vector<Node> nodes, std::vector<PlatformLink> links,
     incoming_[next[links_[i].to]++] = i;
     least_latency_s_ = std::min(least_latency_s_, links_[i].latency_s);
   }
-  // If all reach the first and the first reaches all, then everyone reaches everyone.
+  // Two nodes are of one component if each reaches the other.
+  std::vector<std::size_t> component(nodes_.size());
   const Graph graph = graph_of(nodes_, links_);
-  const std::vector<char> forth = reached_from(graph, devices_.front());
-  const std::vector<char> back = reached_from(boost::make_reverse_graph(graph), devices_.front());
+  boost::strong_components(
+      graph, boost::make_iterator_property_map(component.begin(), get(boost::vertex_index, graph)));
   for (const std::uint32_t d : devices_) {
-    if (forth[d] && back[d]) continue;
-    const std::string& first = nodes_[devices_.front()].name;
-    throw Error(place + ": no path leads from " + (forth[d] ? nodes_[d].name : first) + " to " +
-                (forth[d] ? first : nodes_[d].name) +
-                "; expected links, one per direction, that join every device to every other");
+    if (component[d] == component[devices_.front()]) continue;
+    throw Error(place + ": no path leads from " + nodes_[devices_.front()].name + " to " +
+                nodes_[d].name +
+                " and back; expected links, one per direction, that join every device to every "
+                "other");
   }
 }
 

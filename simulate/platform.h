@@ -50,8 +50,6 @@ class Platform {
   std::uint32_t num_devices() const { return static_cast<std::uint32_t>(devices_.size()); }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<PlatformLink>& links() const { return links_; }
-  /// The node of a device.
-  std::uint32_t node_of(std::uint32_t device) const { return devices_[device]; }
   const std::string& device_name(std::uint32_t device) const {
     return nodes_[devices_[device]].name;
   }

@@ -211,11 +211,11 @@ TEST_CASE("simulate: a wrong platform is refused in one line") {
     return failure(R"({"devices": ["a", "b"], "links": [)" + links + "]}");
   };
   CHECK(with_links("") ==
-        "p.json: no path leads from a to b; expected links, one per direction, that join every "
-        "device to every other");
-  CHECK(with_links(R"({"from": "a", "to": "b", )" + wire + "}") ==
-        "p.json: no path leads from b to a; expected links, one per direction, that join every "
-        "device to every other");
+        "p.json: no path leads from a to b and back; expected links, one per direction, that join "
+        "every device to every other");
+  for (const char* one_way : {R"({"from": "a", "to": "b", )", R"({"from": "b", "to": "a", )"}) {
+    CHECK(with_links(one_way + wire + "}").starts_with("p.json: no path leads from a to b and"));
+  }
   CHECK(with_links(R"({"from": "a", "to": "bb", )" + wire + "}") ==
         "p.json: /links/0/to: unknown node 'bb'; did you mean 'b'?");
   CHECK(with_links(R"({"from": "a", "to": "a", )" + wire + "}") ==
