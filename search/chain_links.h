@@ -29,8 +29,7 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
 /// How a platform's device i reaches device i + 1.
 struct PlatformChain {
   ChainLink link;  ///< of the narrowest way and of the longest one
-  /// All ways are like that and share no link, so that the closed form says what the simulator
-  /// does.
+  /// All ways are like that and share no link, so the closed form equals the simulator.
   bool exact = true;
 };
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,

@@ -15,7 +15,7 @@ constexpr double fastest_link = 1e13;
 constexpr double longest_prompt = 131072;
 
 /// The smallest value at which `holds`, to within 3 %, where it holds above some value and below it
-/// does not; none where it does not hold at the largest.
+/// does not; empty if it does not hold at the largest.
 std::optional<double> smallest(double low, double high, const std::function<bool(double)>& holds) {
   if (!holds(high)) return {};
   if (holds(low)) return low;

@@ -25,9 +25,9 @@ std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t 
 
 /// Where doubling the devices to `devices` begins to pay off, to within 3 %.
 struct BreakEven {
-  /// The slowest link at this prompt, between 1 MB/s and 10 TB/s; none: over no link.
+  /// The slowest link at this prompt, between 1 MB/s and 10 TB/s; empty if no link pays off.
   std::optional<double> link_bytes_per_s;
-  /// The shortest prompt over this link, up to 128k tokens; none: of no length.
+  /// The shortest prompt over this link, up to 128k tokens; empty if no length pays off.
   std::optional<std::uint64_t> prompt_len;
 };
 /// Some twenty searches of a partition. `devices`: an even number, as of choose_devices. Throws

@@ -23,12 +23,12 @@ struct MlkvRequest {
   MlpWidening widening = MlpWidening::Preserve;
   std::uint64_t batch = 1;
   std::uint64_t kv_len = 2;  ///< tokens in the cache of each sequence, the prompt's and later ones
-  /// Bytes for weights, cache and activations; none: the device's memory.
+  /// Bytes for weights, cache and activations; default: the device's memory.
   std::optional<double> memory_budget;
   MlkvGoal goal = MlkvGoal::Fit;
 };
 
-/// One form of the model. `rejected` says why it is none to take, and is empty otherwise.
+/// One form of the model. `rejected`: why it cannot be taken; empty if it can.
 struct MlkvCandidate {
   std::uint64_t layers = 0;  ///< that own keys and values
   std::uint64_t heads = 0;   ///< in each of them
@@ -48,7 +48,7 @@ struct MlkvCandidate {
 /// Order: with MaxBatch, larger batches first. Then the forms of the paper's rule, fewer heads in
 /// every layer down to one, and only then fewer layers: sharing within layers costs less quality
 /// than sharing across them (Zuhri et al. 2024, arXiv:2406.09297, Table 3: GQA-48 above MLKV-48,
-/// MQA-12 above MLKV-12). Behind them the forms that share across layers which still have several
+/// MQA-12 above MLKV-12). Then come the forms that share across layers and still have several
 /// heads. Among either, more heads in all first, and of equally many more layers. Throws Error as
 /// to_mlkv and Estimator do, for a kv_len below 2 tokens or a batch of 0, and with neither a
 /// device nor a budget.

@@ -43,10 +43,8 @@ PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_le
   even_partition(prompt_len, ranks);  // throws
   arrivals_.resize(ranks * chain_.kinds.size());
   deadlines_.resize(ranks * chain_.kinds.size());
-  latest_ready_.resize(ranks * chain_.kinds.size());
-  for (auto* of_layers : {&ready_, &sent_, &latest_, &latest_arrivals_}) {
-    of_layers->resize(chain_.kinds.size());
-  }
+  ready_.resize(chain_.kinds.size());
+  sent_.resize(chain_.kinds.size());
 }
 
 void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys) {
@@ -54,8 +52,20 @@ void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint6
                              runahead_.exchange_pace(rank, ranks_), times_);
 }
 
-void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
-                                   std::span<double> deadlines) {
+bool PartitionBound::in_time(std::size_t rank, std::uint64_t tokens, std::uint64_t keys,
+                             double ttft_s) {
+  const bool last = rank + 1 == ranks_;
+  evaluate(rank, tokens, keys);
+  const double end = play_layers(chain_, times_, keys, last, row(arrivals_, rank), ready_, sent_);
+  if (last) return end <= ttft_s;
+  return std::equal(sent_.begin(), sent_.end(), row(deadlines_, rank + 1).begin(),
+                    std::less_equal<>());
+}
+
+void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t tokens, std::uint64_t keys,
+                                   double ttft_s) {
+  evaluate(rank, tokens, keys);
+  const std::span<double> deadlines = row(deadlines_, rank);
   const bool last = rank + 1 == ranks_;
   // Backwards through the layers. Both are the latest moments that still meet T: for the layer's
   // end, and for the link to have moved all messages up to this layer's.
@@ -90,79 +100,20 @@ double PartitionBound::latest_send(double compute, double needed, double moving_
   return 0;
 }
 
-double PartitionBound::play(std::size_t rank, std::uint64_t keys,
-                            std::span<const double> received) {
-  return play_layers(chain_, times_, keys, rank + 1 == ranks_, received, ready_, sent_);
-}
-
-bool PartitionBound::in_time(std::size_t rank, std::uint64_t keys, double ttft_s) {
-  const double end = play(rank, keys, row(arrivals_, rank));
-  if (rank + 1 == ranks_) return end <= ttft_s;
-  const std::span<const double> needed = row(deadlines_, rank + 1);
-  const auto sent_in_time = [&] {
-    return std::equal(sent_.begin(), sent_.end(), needed.begin(), std::less_equal<>());
-  };
-  if (!sent_in_time() || chain_.link.order != SendOrder::Async) return sent_in_time();
-  set_deadlines(rank, keys, ttft_s, latest_);
-  const std::span<const double> latest = row(latest_ready_, rank);
-  for (std::size_t l = 0; l < chain_.kinds.size(); ++l)
-    latest_[l] = std::min(latest_[l], latest[l]);
-  share_link(End::Earliest, keys);
-  return sent_in_time();
-}
-
-void PartitionBound::play_latest(const BoundaryRanges& r) {
-  std::fill(latest_arrivals_.begin(), latest_arrivals_.end(), 0.0);
-  for (std::size_t i = 0; i + 1 < ranks_; ++i) {
-    evaluate(i, r.highest[i] - (i == 0 ? 0 : r.lowest[i - 1]), r.highest[i]);
-    play(i, r.highest[i], latest_arrivals_);
-    std::copy(ready_.begin(), ready_.end(), row(latest_ready_, i).begin());
-    latest_ = ready_;
-    evaluate(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i]);
-    play(i, r.lowest[i], row(arrivals_, i));
-    share_link(End::Latest, r.highest[i]);
-    latest_arrivals_ = sent_;
-  }
-}
-
-void PartitionBound::share_link(End bound, std::uint64_t keys) {
-  const ChainLink& link = chain_.link;
-  sending_.clear();
-  earliest_.clear();
-  latest_starts_.clear();
-  bytes_.clear();
-  for (std::size_t l = 0; l < chain_.kinds.size(); ++l) {
-    if (!chain_.exchanges(l)) continue;
-    sending_.push_back(l);
-    earliest_.push_back(ready_[l] + link.latency_s);
-    latest_starts_.push_back(std::max(ready_[l], latest_[l]) + link.latency_s);
-    bytes_.push_back(chain_.message_bytes(l, keys));
-  }
-  ends_.resize(sending_.size());
-  const auto ends_of =
-      bound == End::Earliest ? &SharedLinkBounds::earliest_ends : &SharedLinkBounds::latest_ends;
-  (shared_link_.*ends_of)(earliest_, latest_starts_, bytes_, link.bytes_per_s, ends_);
-  for (std::size_t i = 0; i < sending_.size(); ++i) {
-    double& sent = sent_[sending_[i]];
-    // What a layer receives is of use when all before it has come too.
-    sent = bound == End::Earliest ? std::max(sent, ends_[i]) : ends_[i];
-  }
-}
-
 bool PartitionBound::narrow_forward(double ttft_s, BoundaryRanges& r) {
   bool moved = false;
   for (std::size_t i = 0; i < ranks_; ++i) {
     // Its end is highest when its begin is.
     const std::uint64_t end = last_that(r.lowest[i], r.highest[i], [&](std::uint64_t candidate) {
-      evaluate(i, fewest_tokens(r, i, candidate), candidate);
-      return in_time(i, candidate, ttft_s);
+      return in_time(i, fewest_tokens(r, i, candidate), candidate, ttft_s);
     });
     if (end < r.lowest[i]) return r.feasible = false;
     moved |= end < r.highest[i];
     r.highest[i] = end;
     if (i + 1 == ranks_) break;
-    evaluate(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i]);
-    if (!in_time(i, r.lowest[i], ttft_s)) return r.feasible = false;
+    if (!in_time(i, fewest_tokens(r, i, r.lowest[i]), r.lowest[i], ttft_s)) {
+      return r.feasible = false;
+    }
     std::copy(sent_.begin(), sent_.end(), row(arrivals_, i + 1).begin());
   }
   return moved;
@@ -174,23 +125,19 @@ bool PartitionBound::narrow_backward(double ttft_s, BoundaryRanges& r) {
     const std::uint64_t end = r.lowest[i];
     if (i > 0) {
       const std::uint64_t most = end - r.lowest[i - 1];
-      const std::uint64_t tokens = last_that(1, most, [&](std::uint64_t candidate) {
-        evaluate(i, candidate, end);
-        return in_time(i, end, ttft_s);
-      });
+      const std::uint64_t tokens = last_that(
+          1, most, [&](std::uint64_t candidate) { return in_time(i, candidate, end, ttft_s); });
       if (tokens == 0 || end - tokens > r.highest[i - 1]) return r.feasible = false;
       moved |= end - tokens > r.lowest[i - 1];
       r.lowest[i - 1] = end - tokens;
     }
-    evaluate(i, fewest_tokens(r, i, end), end);
-    set_deadlines(i, end, ttft_s, row(deadlines_, i));
+    set_deadlines(i, fewest_tokens(r, i, end), end, ttft_s);
   }
   return moved;
 }
 
 void PartitionBound::narrow(double ttft_s, BoundaryRanges& r) {
   leave_room(r);
-  std::fill(latest_ready_.begin(), latest_ready_.end(), never);
   std::fill(arrivals_.begin(), arrivals_.end(), 0.0);
   std::fill(deadlines_.begin(), deadlines_.end(), never);
   // Each pass sharpens the next one's windows; the first few do nearly all of it.
@@ -199,7 +146,6 @@ void PartitionBound::narrow(double ttft_s, BoundaryRanges& r) {
   for (int pass = 0; pass < most_passes && moved && r.feasible; ++pass) {
     moved = narrow_backward(ttft_s, r);
     if (r.feasible) moved |= narrow_forward(ttft_s, r);
-    if (r.feasible && chain_.link.order == SendOrder::Async) play_latest(r);
     moved |= pass == 0;
   }
 }

@@ -1,15 +1,15 @@
 /// A certificate for a partition search: a TTFT that no partition can beat.
 ///
-/// Boundaries of the partition lie in ranges; the smallest parts and the shortest messages that the
-/// ranges leave give the earliest moment of everything that happens on the chain, and what must
-/// follow it the latest one at which a TTFT of T can still be met. A boundary at which the two
-/// cross is cut off, which narrows the windows of the others. Where nothing is left, no partition
-/// reaches T. Ranges that stay wide are halved, and each half has to be refuted.
+/// The boundaries of the partition lie in ranges. The smallest parts and the shortest messages that
+/// the ranges leave give the earliest moment of everything that happens on the chain; what must
+/// follow it gives the latest moment at which a TTFT of T can still be met. A boundary at which the
+/// two cross is cut off, which narrows the ranges of the others. Where nothing is left, no
+/// partition reaches T. Ranges that stay wide are halved, and each half has to be refuted.
 ///
-/// This holds because a rank's times grow with its tokens and with its keys, and because a
-/// message cannot arrive sooner when those before it start later. Messages that share a link are
-/// the exception (see shared_link.h): their earliest ends count those behind them from the latest
-/// moments at which these may start.
+/// This holds because a rank's times grow with its tokens and with its keys, and because a message
+/// cannot arrive sooner when those before it start later. Messages that share a link may end sooner
+/// when later ones start later; for them the bound counts only the bytes of those before, and is
+/// wide where the link is slow.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "search/runahead.h"
-#include "search/shared_link.h"
 
 namespace kvcast::search {
 
@@ -43,8 +42,6 @@ class PartitionBound {
   double lower_bound_s(double reached);
 
  private:
-  enum class End { Earliest, Latest };
-
   BoundaryRanges all() const;
   void narrow(double ttft_s, BoundaryRanges& r);
   /// Both return whether any bound moved, and clear `feasible`.
@@ -53,23 +50,18 @@ class PartitionBound {
   /// Whether no partition in the ranges reaches T; false also when `halvings` run out.
   bool refuted(double ttft_s, BoundaryRanges r, int& halvings);
 
+  // All three take a rank by its tokens and by the `keys` at which its part ends.
+  /// Sets `times_`.
   void evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys);
-  /// The rank evaluated last, its part ending at `keys`: sets `ready_` and `sent_`, for messages
-  /// that share a link the moment by which all up to this one can have ended. Returns its end.
-  double play(std::size_t rank, std::uint64_t keys, std::span<const double> received);
-  /// Likewise, at the earliest: whether it and its messages are in time.
-  bool in_time(std::size_t rank, std::uint64_t keys, double ttft_s);
+  /// Whether the rank and its messages can be in time. Sets `sent_`, the earliest arrivals; of
+  /// messages that share a link when the link can have moved all up to this one.
+  bool in_time(std::size_t rank, std::uint64_t tokens, std::uint64_t keys, double ttft_s);
   /// The latest moments for its keys and values to be ready.
-  void set_deadlines(std::size_t rank, std::uint64_t keys, double ttft_s,
-                     std::span<double> deadlines);
+  void set_deadlines(std::size_t rank, std::uint64_t tokens, std::uint64_t keys, double ttft_s);
   /// When a rank may send at the latest: its message takes `moving_s` and is needed at `needed`;
   /// its own computing after the message begins at `compute`. Moves `link_end`, by which the link
   /// must have moved the messages before.
   double latest_send(double compute, double needed, double moving_s, double& link_end) const;
-  /// When keys and values are ready at the latest, whatever the partition in these ranges.
-  void play_latest(const BoundaryRanges& r);
-  /// Bounds `sent_` for messages that start between `ready_` and `latest_`.
-  void share_link(End bound, std::uint64_t keys);
   std::span<double> row(std::vector<double>& of_all, std::size_t rank) const {
     return {of_all.data() + rank * chain_.kinds.size(), chain_.kinds.size()};
   }
@@ -80,21 +72,11 @@ class PartitionBound {
   const Chain& chain_;
   simulate::RankTimes times_;
   // By rank and layer.
-  std::vector<double> arrivals_;      ///< earliest, of what a rank receives
-  std::vector<double> deadlines_;     ///< latest for keys and values to be ready, or T is missed
-  std::vector<double> latest_ready_;  ///< latest whatever the partition in the ranges
+  std::vector<double> arrivals_;   ///< earliest, of what a rank receives
+  std::vector<double> deadlines_;  ///< latest for keys and values to be ready, or T is missed
   // By layer.
   std::vector<double> ready_;
   std::vector<double> sent_;
-  std::vector<double> latest_;
-  std::vector<double> latest_arrivals_;
-  // By message.
-  std::vector<std::size_t> sending_;  ///< its layer
-  std::vector<double> earliest_;
-  std::vector<double> latest_starts_;
-  std::vector<double> bytes_;
-  std::vector<double> ends_;
-  SharedLinkBounds shared_link_;
 };
 
 }  // namespace kvcast::search

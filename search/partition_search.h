@@ -15,9 +15,8 @@ namespace kvcast::search {
 using Objective = std::function<double(std::span<const std::uint64_t>)>;
 
 enum class PartitionAlgorithm {
-  /// Ours: between the bounds of PartitionBound, then exchanges of tokens between any two
-  /// ranks.
-  /// Objectives other than the recursion start from the even split.
+  /// Our own: starts between the bounds of PartitionBound, then exchanges tokens between any two
+  /// ranks. Objectives other than the recursion start from the even split.
   Balance,
   /// The paper's: from the even split, 5 values for each of the P - 1 boundaries, all combinations;
   /// then around the best with half the stride, down to 1 token.
@@ -36,7 +35,7 @@ struct PartitionFound {
   double ttft_s = 0;
   double even_ttft_s = 0;
   std::uint64_t evaluations = 0;  ///< of the objective
-  /// No partition is faster; none where the objective is not the recursion.
+  /// No partition is faster. Empty where the objective is not the recursion.
   std::optional<double> lower_bound_s = {};
 };
 

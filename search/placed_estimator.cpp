@@ -106,16 +106,12 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one
                                     PartitionAlgorithm::Balance);
     placed.tokens = placed.found->tokens;
   }
-  simulate::PrefillWork work =
+  const simulate::PrefillWork work =
       simulate::prefill_work(times, schedule_, placed.tokens, link.exchange);
-  work.send_order = link.order;
   const simulate::Platform ring = simulate::make_platform(
       {simulate::TopologyKind::Ring}, static_cast<std::uint32_t>(placed.tokens.size()),
       link.bytes_per_s, link.latency_s);
-  simulate::RunOptions options;
-  options.send_order = link.order;
-  placed.run = simulate::Simulation(ring, prefill_programs(work)).run(options);
-
+  placed.run = simulate::Simulation(ring, prefill_programs(work)).run({.send_order = link.order});
   placed.without_links_s =
       placed.helpers_s +
       prefill_bounds(times, schedule_, placed.tokens, link.exchange).no_communication_s;

@@ -37,7 +37,7 @@ bool searches_partition(const std::vector<MethodSpec>& methods);
 
 class PlacedEstimator {
  public:
-  /// `link`: from each device to the next; none: the hardware's (hardware_link). Throws Error as
+  /// `link`: from each device to the next; default: the hardware's (hardware_link). Throws Error as
   /// roofline::Estimator and record_rank do, for more devices than the simulator takes or a search,
   /// and where there is no link.
   explicit PlacedEstimator(const roofline::Configuration& configuration,

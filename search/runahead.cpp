@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <queue>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "search/shared_link.h"
 
 namespace kvcast::search {
 namespace {
@@ -27,23 +28,6 @@ void check_link(const ChainLink& link) {
   if (!(link.exchange.lockstep > 0 && link.exchange.lockstep <= 1)) {
     throw Error("lockstep", fmt::format("{:g}", link.exchange.lockstep),
                 "a share, above 0 and at most 1");
-  }
-}
-
-/// Puts into `sent` when messages arrive that share the link.
-void share_messages(const Chain& chain, std::uint64_t tokens, RunaheadScratch& s) {
-  std::vector<double> starts;
-  std::vector<double> bytes;
-  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
-    if (!chain.exchanges(l)) continue;
-    starts.push_back(s.ready[l] + chain.link.latency_s);
-    bytes.push_back(chain.message_bytes(l, tokens));
-  }
-  std::vector<double> ends(starts.size());
-  share_link(starts, bytes, chain.link.bytes_per_s, ends);
-  std::size_t next = 0;
-  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
-    if (chain.exchanges(l)) s.sent[l] = ends[next++];
   }
 }
 
@@ -68,6 +52,37 @@ void check_partition(std::span<const std::uint64_t> partition, std::uint64_t pro
     throw Error(where, fmt::format("parts of {} tokens in all", sum),
                 fmt::format("the {} of the prompt", prompt_len));
   }
+}
+
+void share_link(const Chain& chain, std::uint64_t tokens, std::span<const double> ready,
+                std::span<double> sent) {
+  // A message ends when the link has moved as many bytes for each message as it had when this one
+  // joined, and this one's own.
+  using Flow = std::pair<double, std::size_t>;  // level of bytes at which it ends, layer
+  std::priority_queue<Flow, std::vector<Flow>, std::greater<>> flowing;
+  double now = 0;
+  double level = 0;
+  const auto advance = [&](double until) {
+    while (!flowing.empty()) {
+      const double share = chain.link.bytes_per_s / static_cast<double>(flowing.size());
+      const double end = now + (flowing.top().first - level) / share;
+      if (end > until) {
+        level += (until - now) * share;
+        break;
+      }
+      now = end;
+      level = flowing.top().first;
+      sent[flowing.top().second] = end;
+      flowing.pop();
+    }
+    now = until;
+  };
+  for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
+    if (!chain.exchanges(l)) continue;
+    advance(ready[l] + chain.link.latency_s);
+    flowing.emplace(level + chain.message_bytes(l, tokens), l);
+  }
+  advance(std::numeric_limits<double>::infinity());
 }
 
 double play_layers(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
@@ -100,17 +115,14 @@ double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint
   for (auto* of_layers : {&s.received, &s.ready, &s.sent}) of_layers->resize(chain.kinds.size());
   const double end = play_layers(chain, times, tokens, last, s.received, s.ready, s.sent);
   if (last) return end;
-  if (chain.link.order == SendOrder::Async) share_messages(chain, tokens, s);
+  if (chain.link.order == SendOrder::Async) share_link(chain, tokens, s.ready, s.sent);
   std::swap(s.sent, s.received);
   return end;
 }
 
 Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
-    : times_(std::move(times)), chain_{{times_.kinds().begin(), times_.kinds().end()}, {}, link} {
+    : times_(std::move(times)), chain_{times_.kinds(), times_.bytes_per_token(), link} {
   check_link(link);
-  for (std::size_t k = 0; k < times_.num_kinds(); ++k) {
-    chain_.bytes_per_token.push_back(times_.bytes_per_token(k));
-  }
 }
 
 double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {

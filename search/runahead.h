@@ -1,6 +1,6 @@
-/// When the first token of a parallel prefill is ready, in closed form: what the event simulator
-/// finds on quiet links that no two messages' routes share, in microseconds instead of
-/// milliseconds.
+/// When the first token of a parallel prefill is ready, in closed form. On quiet links of which
+/// each serves one pair of ranks the event simulator finds the same, in milliseconds instead of
+/// microseconds.
 ///
 /// A chain of ranks (KV-Runahead): rank i, layer l has its keys and values ready for sending
 /// at r(i, l) = max(end(i, l-1) + before(i, l), arrival(i-1, l)) and ends the layer at
@@ -39,8 +39,7 @@ std::vector<std::uint64_t> boundaries_of(std::span<const std::uint64_t> partitio
 void check_partition(std::span<const std::uint64_t> partition, std::uint64_t prompt_len,
                      std::string_view where);
 
-/// The moments of one rank after another, and memory kept from one evaluation to the next; one
-/// for each thread.
+/// Memory that is kept from one evaluation to the next, one for each thread.
 struct RunaheadScratch {
   simulate::RankTimes times;
   // By layer.
@@ -68,8 +67,14 @@ double play_layers(const Chain& chain, const simulate::RankTimes& times, std::ui
                    bool last, std::span<const double> received, std::span<double> ready,
                    std::span<double> sent);
 
-/// Plays one rank of the chain, whose prompt part ends after `tokens`, from what `scratch` says
-/// it receives; leaves there what the next one receives. Returns when it ends.
+/// When the messages of one rank have arrived if they share its link equally (SendOrder::Async).
+/// `ready` ascends by layer; layers that exchange nothing are left out. A message that ends early
+/// may overtake those of layers before.
+void share_link(const Chain& chain, std::uint64_t tokens, std::span<const double> ready,
+                std::span<double> sent);
+
+/// Plays one rank of the chain, whose prompt part ends after `tokens`. Reads scratch.received, and
+/// leaves there what the next rank receives. Returns when it ends.
 double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint64_t tokens,
                  bool last, RunaheadScratch& scratch);
 

@@ -1,14 +1,15 @@
 #include "simulate/fair_network.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcast::simulate {
 
 FairNetwork::FairNetwork(std::vector<double> link_bytes_per_s, std::size_t max_hops,
-                         std::uint32_t first_event, Listener* listener)
+                         std::uint32_t first_event, OnRate on_rate)
     : max_hops_(max_hops),
       first_event_(first_event),
-      listener_(listener),
+      on_rate_(std::move(on_rate)),
       links_(link_bytes_per_s.size()) {
   for (std::size_t i = 0; i < links_.size(); ++i) links_[i].bytes_per_s = link_bytes_per_s[i];
 }
@@ -58,7 +59,7 @@ void FairNetwork::end(std::uint32_t flow, double now) {
   }
   f.hops = {};
   free_.push_back(flow);
-  if (listener_ != nullptr) listener_->rate_changed(flow, now, 0);
+  if (on_rate_) on_rate_(flow, now, 0);
 }
 
 bool FairNetwork::is_alone(const Flow& flow) const {
@@ -151,7 +152,7 @@ void FairNetwork::set_rate(std::uint32_t flow, double rate, double now, EventHea
   f.since = now;
   f.rate = rate;
   events.set(first_event_ + flow, now + f.remaining / rate);
-  if (listener_ != nullptr) listener_->rate_changed(flow, now, rate);
+  if (on_rate_) on_rate_(flow, now, rate);
 }
 
 std::vector<double> FairNetwork::link_bytes(double now) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -9,24 +10,19 @@
 
 namespace kvcast::simulate {
 
-/// Between two events every flow has a constant rate. Whoever changes the flows calls `settle` when
-/// all that happens at one instant has happened: the rates of flows that share links with what
-/// changed, directly or through others, are found anew by progressive filling, and each flow's
-/// end is put into the heap of events.
+/// Between two events every flow has a constant rate. After all changes of one instant the caller
+/// calls `settle`: it finds the rates of the flows that share links with what changed, directly or
+/// through others, by progressive filling, and puts each flow's end into the heap of events.
 class FairNetwork {
  public:
-  /// Told of every change of rate, if there is one; a flow's last change is to 0.
-  class Listener {
-   public:
-    virtual ~Listener() = default;
-    virtual void rate_changed(std::uint32_t flow, double now, double bytes_per_s) = 0;
-  };
+  using OnRate = std::function<void(std::uint32_t flow, double now, double bytes_per_s)>;
 
-  /// The event of flow f's end gets the id first_event + f.
+  /// The event of flow f's end gets the id first_event + f. `on_rate`, if given, is told every
+  /// change of rate; a flow's last change is to 0.
   FairNetwork(std::vector<double> link_bytes_per_s, std::size_t max_hops, std::uint32_t first_event,
-              Listener* listener);
+              OnRate on_rate);
 
-  /// A place for a flow that does not flow yet; places are used again after `end`.
+  /// A place for a flow that has not begun; places are used again after `end`.
   std::uint32_t reserve();
   /// From now on it flows over these links, which outlive it.
   void begin(std::uint32_t flow, std::span<const std::uint32_t> hops, double bytes, double now);
@@ -35,7 +31,7 @@ class FairNetwork {
 
   bool flows(std::uint32_t flow) const { return !flows_[flow].hops.empty(); }
   double bytes_per_s(std::size_t link) const { return links_[link].bytes_per_s; }
-  /// What each link carried until now.
+  /// Bytes that each link has carried until now.
   std::vector<double> link_bytes(double now) const;
 
  private:
@@ -74,14 +70,14 @@ class FairNetwork {
 
   std::size_t max_hops_;
   std::uint32_t first_event_;
-  Listener* listener_;
+  OnRate on_rate_;
   std::uint64_t settlement_ = 0;
   std::vector<Link> links_;
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> places_;  ///< of each flow's hops among the links' passages
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> changed_;  ///< links
-  // What is connected through shared links, kept to be filled again without allocations.
+  // The links and flows that `collect` found, kept to reuse their memory.
   std::vector<std::uint32_t> component_links_;
   std::vector<std::uint32_t> component_flows_;
 };

@@ -14,29 +14,31 @@
 namespace kvcast::simulate {
 namespace {
 
+using Labels = std::map<std::string, std::uint32_t, std::less<>>;
+
 /// Appends what a rank does to its program.
 class Player {
  public:
-  Player(Programs& programs, std::map<std::string, std::uint32_t, std::less<>>& labels,
-         Program& program, double host_operator_s)
-      : programs_(programs),
-        labels_(labels),
-        program_(program),
-        host_operator_s_(host_operator_s) {}
+  Player(Programs& programs, Labels& labels, std::size_t rank)
+      : programs_(programs), labels_(labels), program_(programs.ranks[rank]) {}
 
-  void compute(double seconds, std::string_view label) {
+  void compute(double seconds, double host_s, std::string_view label) {
     program_.push_back(Compute{seconds, index_of(label)});
     device_s_ += seconds;
-    host_s_ += host_operator_s_;
+    host_s_ += host_s;
+    computes_ = true;
   }
-  void message(Instruction instruction) {
-    wait_for_host();
+  void message(Instruction instruction, double host_s) {
+    if (computes_) wait_for_host();
     program_.push_back(instruction);
+    host_s_ += host_s;
   }
+  void host(double seconds) { host_s_ += seconds; }
   void wait_for_host() {
     const double idle_s = roofline::paced_seconds(device_s_, host_s_) - device_s_;
     if (idle_s > 0) program_.push_back(Compute{idle_s, index_of("host")});
     host_s_ = device_s_ = 0;
+    computes_ = false;
   }
 
  private:
@@ -50,10 +52,10 @@ class Player {
   }
 
   Programs& programs_;
-  std::map<std::string, std::uint32_t, std::less<>>& labels_;
+  Labels& labels_;
   Program& program_;
-  double host_operator_s_;
-  double device_s_ = 0;  ///< since the last message
+  bool computes_ = false;  ///< since the last message, as the times below
+  double device_s_ = 0;
   double host_s_ = 0;
 };
 
@@ -63,72 +65,78 @@ std::uint32_t peer(std::uint64_t rank, std::size_t ranks) {
               fmt::format("one of {} ranks", ranks));
 }
 
-/// Programs of ranks whose graphs need not all be there at once.
-class GraphPrograms {
- public:
-  GraphPrograms(std::size_t ranks, const Lowering& lowering, const roofline::Rates& rates,
-                bool block)
-      : lowering_(lowering), rates_(rates), block_(block) {
-    programs_.ranks.resize(ranks);
+/// The first and the last message of each layer.
+std::map<int, std::pair<std::size_t, std::size_t>> exchanges_of(const Graph& graph) {
+  std::map<int, std::pair<std::size_t, std::size_t>> exchanges;
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    if (!is_message(graph.nodes()[i].op)) continue;
+    exchanges.try_emplace(graph.nodes()[i].layer, i, i).first->second.second = i;
   }
+  return exchanges;
+}
 
-  void set_rank(std::size_t rank, const RankPass& pass) {
-    const Graph& graph = *pass.graph;
-    const std::size_t ranks = programs_.ranks.size();
-    const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering_);
-    std::vector<double> seconds;
-    for (const roofline::OpGroup& group : folded.groups) {
-      seconds.push_back(roofline::time_of(group, rates_, pass.values).total.value);
-    }
-    Player player(programs_, labels_, programs_.ranks[rank], rates_.host_operator_latency.value);
-    for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
-      const Node& node = graph.nodes()[i];
-      // The n-th send to a rank is for its n-th receive from the sender: one tag for all.
-      if (const auto* send = std::get_if<kvcast::Send>(&node.op)) {
-        player.message(
-            Send{peer(send->rank, ranks), 0, graph.tensor(node.output()).bytes().at(pass.values)});
-        if (block_) player.message(WaitSend{});
-      } else if (const auto* receive = std::get_if<kvcast::Receive>(&node.op)) {
-        player.message(Receive{peer(receive->rank, ranks), 0});
-      } else {
-        player.compute(seconds[folded.group_of_node[i]], node.label);
-      }
-    }
-    player.wait_for_host();
-    // The ranks' programs are about as long as the first one.
-    if (rank == 0) check_instructions(ranks * programs_.ranks[0].size());
+void play(const RankPass& pass, std::size_t ranks, const Lowering& lowering,
+          const roofline::Rates& rates, const ExchangeCost& cost, Player& player) {
+  const roofline::FoldedGraph folded = roofline::fold_nodes(pass.graph, lowering);
+  std::vector<double> seconds;
+  for (const roofline::OpGroup& group : folded.groups) {
+    seconds.push_back(roofline::time_of(group, rates, pass.values).total.value);
   }
-
-  Programs take() { return std::move(programs_); }
-
- private:
-  const Lowering& lowering_;
-  const roofline::Rates& rates_;
-  bool block_;
-  Programs programs_;
-  std::map<std::string, std::uint32_t, std::less<>> labels_;
-};
+  const auto exchanges = exchanges_of(pass.graph);
+  for (std::size_t i = 0; i < pass.graph.nodes().size(); ++i) {
+    const Node& node = pass.graph.nodes()[i];
+    if (!is_message(node.op)) {
+      const double pace = node.layer == no_layer ? 1 : cost.lockstep;
+      player.compute(seconds[folded.group_of_node[i]] / pace, rates.host_operator_latency.value,
+                     node.label);
+      continue;
+    }
+    const auto& [first, last] = exchanges.at(node.layer);
+    if (i == first) player.host(cost.exchange_s / 2);
+    if (const auto* send = std::get_if<kvcast::Send>(&node.op)) {
+      const std::uint64_t bytes = pass.graph.tensor(node.output()).bytes().at(pass.values);
+      player.message(Send{peer(send->rank, ranks), bytes}, cost.message_s);
+    } else {
+      const auto& receive = std::get<kvcast::Receive>(node.op);
+      player.message(Receive{peer(receive.rank, ranks)}, cost.message_s);
+    }
+    if (i == last) player.host(cost.exchange_s / 2);
+  }
+  player.wait_for_host();
+}
 
 }  // namespace
 
-Programs graph_programs(std::span<const RankPass> ranks, const Lowering& lowering,
-                        const roofline::Rates& rates, bool block) {
-  GraphPrograms programs(ranks.size(), lowering, rates, block);
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) programs.set_rank(rank, ranks[rank]);
-  return programs.take();
+Programs graph_programs(std::size_t ranks, const std::function<RankPass(std::size_t)>& pass_of,
+                        const Lowering& lowering, const roofline::Rates& rates,
+                        const ExchangeCost& cost) {
+  Programs programs;
+  programs.ranks.resize(ranks);
+  Labels labels;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Player player(programs, labels, rank);
+    play(pass_of(rank), ranks, lowering, rates, cost, player);
+    // The ranks' programs are about as long as the first one.
+    if (rank == 0) check_instructions(ranks * programs.ranks[0].size());
+  }
+  return programs;
 }
 
-Programs recorded_programs(const Architecture& architecture, const std::vector<MethodSpec>& methods,
-                           const std::vector<std::uint64_t>& partition, const Lowering& lowering,
-                           const roofline::Rates& rates, bool block) {
-  const Recording whole = record(architecture, without_placement(methods), lowering);
-  GraphPrograms programs(partition.size(), lowering, rates, block);
-  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
+Programs recorded_programs(const Architecture& architecture, std::vector<MethodSpec> methods,
+                           Schedule schedule, const std::vector<std::uint64_t>& partition,
+                           const Lowering& lowering, const roofline::Rates& rates,
+                           ExchangeCost cost) {
+  const std::size_t ranks = partition.size();
+  const Recording whole = record(architecture, methods, lowering);
+  methods.push_back({std::string(name(schedule)), {{"p", std::to_string(ranks)}}});
+  cost.lockstep = exchange_pace(schedule, cost, 0, ranks).lockstep;
+  const auto pass_of = [&](std::size_t rank) -> RankPass {
     const RankShare share{partition, rank};
-    const Recording r = record_rank(whole, architecture, methods, lowering, share);
-    programs.set_rank(rank, {&r.prefill(), r.symbols.resolve({1, share.tokens(), share.end()})});
-  }
-  return programs.take();
+    Recording r = record_rank(whole, architecture, methods, lowering, share);
+    return {std::move(r.pass(prefill_name).graph),
+            r.symbols.resolve({1, share.tokens(), share.end()})};
+  };
+  return graph_programs(ranks, pass_of, lowering, rates, cost);
 }
 
 }  // namespace kvcast::simulate

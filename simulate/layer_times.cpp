@@ -129,15 +129,16 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     std::uint64_t bytes = 0;
     for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
     const auto [kind, is_new] = known.emplace(
-        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes}, kinds_.size());
+        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes}, layers_.size());
     if (is_new) {
       parts.push_back(layer.before);
       parts.push_back(layer.after);
       parts.push_back(scores_in_memory_ ? joins(layer, lowering)
                                         : std::vector<roofline::OpGroup>());
-      kinds_.push_back({bytes, 0});
+      bytes_per_token_.push_back(bytes);
+      layers_.push_back(0);
     }
-    kinds_[kind->second].layers += 1;
+    layers_[kind->second] += 1;
     kind_of_layer_.push_back(kind->second);
   }
   step_ = std::make_shared<roofline::StepCost>(parts, rates);
@@ -147,16 +148,10 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   KVCAST_ASSERT(symbols_.size() <= most_symbols && parts.size() <= most_parts);
 }
 
-std::uint64_t LayerTimes::kv_cache_bytes_per_token() const {
-  std::uint64_t bytes = 0;
-  for (const std::size_t kind : kind_of_layer_) bytes += kinds_[kind].bytes_per_token;
-  return bytes;
-}
-
 double LayerTimes::num_operators() const {
   double sum = operators(embedding) + operators(head);  // those of a whole prompt join nothing
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    sum += kinds_[k].layers * (operators(before(k)) + operators(after(k)));
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
+    sum += layers_[k] * (operators(before(k)) + operators(after(k)));
   }
   return sum;
 }
@@ -165,15 +160,9 @@ LayerTimes LayerTimes::for_batch(std::uint64_t batch) const {
   KVCAST_ASSERT(batch >= 1);
   LayerTimes copy = *this;
   copy.batch_ = batch;
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
-    copy.kinds_[k].bytes_per_token = checked_multiply(kinds_[k].bytes_per_token / batch_, batch);
+  for (std::uint64_t& bytes : copy.bytes_per_token_) {
+    bytes = checked_multiply(bytes / batch_, batch);
   }
-  return copy;
-}
-
-LayerTimes LayerTimes::on_device() const {
-  LayerTimes copy = *this;
-  copy.host_operator_s_ = 0;
   return copy;
 }
 
@@ -200,8 +189,8 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   const bool has_joins = scores_in_memory_ && keys > tokens;
   out.embedding_s = seconds[embedding];
   out.head_s = has_head ? seconds[head] : 0;
-  out.kinds.resize(kinds_.size());
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+  out.kinds.resize(layers_.size());
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
     LayerTime& time = out.kinds[k];
     time = {seconds[before(k)], seconds[after(k)] + (has_joins ? seconds[join(k)] : 0)};
     time.before_exchange_s /= pace.lockstep;
@@ -218,14 +207,13 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     };
     visit_once(out.embedding_s, operators(embedding));
     if (has_head) visit_once(out.head_s, operators(head));
-    for (std::size_t k = 0; k < kinds_.size(); ++k) {
-      const auto& [bytes_per_token, layers] = kinds_[k];
-      const double half = bytes_per_token > 0 ? pace.exchange_s / 2 : 0;
-      const double messages = bytes_per_token > 0 ? pace.messages_s : 0;
+    for (std::size_t k = 0; k < layers_.size(); ++k) {
+      const double half = bytes_per_token_[k] > 0 ? pace.exchange_s / 2 : 0;
+      const double messages = bytes_per_token_[k] > 0 ? pace.messages_s : 0;
       const double n0 = operators(before(k));
       const double n1 = operators(after(k)) + (has_joins ? operators(join(k)) : 0);
-      visit(out.kinds[k].before_exchange_s, n0, layers, host * n0 + half);
-      visit(out.kinds[k].after_exchange_s, n1, layers, host * n1 + half + messages);
+      visit(out.kinds[k].before_exchange_s, n0, layers_[k], host * n0 + half);
+      visit(out.kinds[k].after_exchange_s, n1, layers_[k], host * n1 + half + messages);
     }
   };
   if (pace.exchanges) {
@@ -247,9 +235,9 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
 
 double LayerTimes::total_s(const RankTimes& times) const {
   double total = times.embedding_s + times.head_s;
-  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
     const LayerTime& layer = times.kinds[k];
-    total += kinds_[k].layers * (layer.before_exchange_s + layer.after_exchange_s);
+    total += layers_[k] * (layer.before_exchange_s + layer.after_exchange_s);
   }
   return total;
 }
@@ -257,26 +245,21 @@ double LayerTimes::total_s(const RankTimes& times) const {
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
                          const ExchangeCost& cost) {
+  check_parts(partition_tokens);
   const std::size_t ranks = partition_tokens.size();
   std::uint64_t prompt_len = 0;
-  for (const std::uint64_t tokens : partition_tokens) {
-    if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
-    prompt_len = checked_add(prompt_len, tokens);
-  }
-  if (ranks == 0) throw Error("partition", "no ranks", "at least one");
+  for (const std::uint64_t tokens : partition_tokens) prompt_len = checked_add(prompt_len, tokens);
   PrefillWork work;
   work.schedule = schedule;
   work.partition_tokens = partition_tokens;
-  work.layers.assign(times.kinds().begin(), times.kinds().end());
+  work.layers = times.kinds();
+  work.bytes_per_token = times.bytes_per_token();
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < ranks; ++i) {
     boundary += partition_tokens[i];
     work.ranks.push_back(times.of_rank(partition_tokens[i],
                                        times.keys(schedule, boundary, prompt_len), i + 1 == ranks,
                                        exchange_pace(schedule, cost, i, ranks)));
-  }
-  for (std::size_t k = 0; k < times.num_kinds(); ++k) {
-    work.bytes_per_token.push_back(times.bytes_per_token(k));
   }
   return work;
 }

@@ -1,9 +1,9 @@
-/// Compute times of one rank of a parallel prefill, layer by layer, on both sides of the
-/// exchange of keys and values: the recorded pass of a rank, folded at its messages.
+/// Compute times of one rank of a parallel prefill, layer by layer, before and after the exchange
+/// of keys and values: the recorded pass of a rank, folded at its messages.
 ///
 /// A rank reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
-/// schedules exchange right after a layer's keys and values are in the cache: what is before needs
-/// nothing of others, what is after needs their keys and values.
+/// schedules exchange right after a layer's keys and values are in the cache. What comes before
+/// needs nothing of others; what comes after needs their keys and values.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,18 @@ struct ExchangeCost {
   double lockstep = 1;
 };
 
-/// What exchanging keys and values does to a rank's pace. The host that issues its operators one
-/// by one keeps up with the device or not, where Rates::host_operator_latency says that it takes
-/// time.
+/// What exchanging keys and values does to a rank's pace, where its host issues operators one by
+/// one (Rates::host_operator_latency).
 struct ExchangePace {
   /// Without an exchange the host issues the whole pass ahead of the device, and the slower of the
-  /// two sets its time. An exchange makes it wait for the device, so that it starts each of a
-  /// layer's two parts with nothing issued ahead: the slower sets the time of each part.
+  /// two sets its time. With one it waits for the device and starts each of a layer's two parts
+  /// with nothing issued ahead, so the slower of the two sets the time of each part.
   bool exchanges = false;
   double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
   /// Host seconds of a layer's exchange however many messages it has, half in each of the two
   /// parts: to hand over the own keys and values, and to take in the others'.
   double exchange_s = 0;
-  double lockstep = 1;  ///< see ExchangeCost; 1 where a rank waits for none behind it
+  double lockstep = 1;  ///< see ExchangeCost; 1 where no rank waits for a later one
 };
 
 /// Of one of several ranks. A chain's has at most a send and a receive in each layer; a host of
@@ -61,13 +60,10 @@ class LayerTimes {
              Logits logits = Logits::Last);
 
   std::size_t num_layers() const { return kind_of_layer_.size(); }
-  std::size_t num_kinds() const { return kinds_.size(); }
   /// The kind of each layer.
-  std::span<const std::size_t> kinds() const { return kind_of_layer_; }
-  /// Keys and values of one token of each sequence that a layer of this kind caches, and so sends.
-  std::uint64_t bytes_per_token(std::size_t kind) const { return kinds_[kind].bytes_per_token; }
-  /// Of all layers.
-  std::uint64_t kv_cache_bytes_per_token() const;
+  const std::vector<std::size_t>& kinds() const { return kind_of_layer_; }
+  /// By kind: keys and values of one token of each sequence that such a layer caches and sends.
+  const std::vector<std::uint64_t>& bytes_per_token() const { return bytes_per_token_; }
   /// Operators of one rank that makes the first token.
   double num_operators() const;
 
@@ -81,8 +77,6 @@ class LayerTimes {
   /// The same layers reading so many sequences side by side, all in the same parts. Throws Error
   /// when the bytes of a token do not fit 64 bits.
   LayerTimes for_batch(std::uint64_t batch) const;
-  /// The same layers on a host that costs nothing.
-  LayerTimes on_device() const;
   /// Sum over all layers, embedding and head: TTFT when one rank reads the whole prompt.
   double total_s(const RankTimes& times) const;
 
@@ -94,10 +88,6 @@ class LayerTimes {
   }
 
  private:
-  struct Kind {
-    std::uint64_t bytes_per_token = 0;
-    double layers = 0;
-  };
   /// Parts of `step_`; those of kind k follow at `layer_parts + 2 k`, before and after the
   /// exchange.
   enum Part : std::size_t { embedding, head, layer_parts };
@@ -112,7 +102,8 @@ class LayerTimes {
   std::uint64_t batch_ = 1;
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
-  std::vector<Kind> kinds_;
+  std::vector<std::uint64_t> bytes_per_token_;  ///< by kind
+  std::vector<double> layers_;                  ///< how many there are, by kind
   std::vector<std::size_t> kind_of_layer_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace kvcast::simulate {
 
-/// Of all ranks together; ours: a simulation of so many takes 4 GB.
+/// Of all ranks together. Our choice: a simulation of so many takes 4 GB.
 inline constexpr std::size_t max_instructions = 70'000'000;
 
 /// Keeps the device's compute stream busy; communication goes on meanwhile.
@@ -20,21 +20,16 @@ struct Compute {
 /// Starts a message; the rank does not wait for it.
 struct Send {
   std::uint32_t to = 0;
-  std::uint32_t tag = 0;
   std::uint64_t bytes = 0;
 };
 
-/// Waits until the message has arrived. Of several messages with one tag between the same two
-/// ranks, the first receive takes the first sent.
+/// Waits until a message has arrived: the n-th receive from a rank takes the n-th message that this
+/// rank sends here.
 struct Receive {
   std::uint32_t from = 0;
-  std::uint32_t tag = 0;
 };
 
-/// Waits until all messages that this rank sent so far have arrived.
-struct WaitSend {};
-
-using Instruction = std::variant<Compute, Send, Receive, WaitSend>;
+using Instruction = std::variant<Compute, Send, Receive>;
 using Program = std::vector<Instruction>;
 
 /// Rank i runs on device i.

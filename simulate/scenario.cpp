@@ -121,10 +121,9 @@ Scenario parse_scenario(const json& document, const std::string& place) {
   const std::vector<double> after = seconds_list(o, "compute_after_exchange_s", devices);
   for (std::size_t i = 0; i < devices; ++i) work.ranks.push_back({0, 0, {{before[i], after[i]}}});
   work.layers.assign(layers, 0);
-  if (o.has("send_order")) work.send_order = parse_word_at(o, "send_order", parse_send_order);
   if (o.has("all_gather")) work.all_gather = parse_word_at(o, "all_gather", parse_all_gather);
   RunOptions options;
-  options.send_order = work.send_order;
+  if (o.has("send_order")) options.send_order = parse_word_at(o, "send_order", parse_send_order);
   const auto num_devices = static_cast<std::uint32_t>(devices);
   options.background = background_flows(o, num_devices);
   if (o.has("message_overhead_s")) options.message_overhead_s = seconds_at(o, "message_overhead_s");

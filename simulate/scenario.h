@@ -13,14 +13,14 @@
 
 namespace kvcast::simulate {
 
-/// A schedule on a platform, with all that happens there.
+/// A schedule on a platform, and the options of its run.
 struct Scenario {
   PrefillWork work;
   Platform platform;
-  RunOptions options;  ///< options.send_order is work.send_order
+  RunOptions options;
 };
 
-/// The form that every entry is given in, per rank where it is a list:
+/// Reads this form, in which lists have an entry for each rank:
 ///     {"schedule": "kvr", "topology": "switch", "devices": 2, "layers": 4,
 ///      "link_bytes_per_s": 1e9, "link_latency_s": 5e-5, "bytes_per_token_layer": 16384,
 ///      "partition_tokens": [512, 512], "compute_before_exchange_s": [3.4e-4, 3.4e-4],
@@ -34,11 +34,11 @@ Scenario parse_scenario(const nlohmann::json& document, const std::string& place
 Scenario read_scenario(const std::filesystem::path& path);
 
 /// The largest relative change of TTFT when each bandwidth and each rank's computations change
-/// by up to 1e-9 of themselves, over a few fixed choices. A well-conditioned run answers with
-/// 1e-9; with traffic of others, tsp with asynchronous sends can be chaotic, and then digits mean
-/// nothing. `ttft_s`: of the run with these options. Runs it three times more.
+/// by up to 1e-9 of themselves, over three fixed choices, each of which is one more run. A
+/// well-conditioned run answers with about 1e-9. With background flows, tsp with asynchronous sends
+/// can be chaotic, and then its digits mean nothing. `ttft_s`: of the run with these options.
 double ttft_sensitivity(const Simulation& simulation, const RunOptions& options, double ttft_s);
-/// Above it a TTFT is called ill-conditioned: 1e-9 of an input moves it by more than 1e-4.
+/// A TTFT is ill-conditioned if 1e-9 of its inputs moves it by more than this share.
 inline constexpr double ill_conditioned = 1e-4;
 
 }  // namespace kvcast::simulate

@@ -28,114 +28,88 @@ void check_length(const char* what, const List& list, std::size_t ranks) {
 }
 
 void check(const PrefillWork& work) {
-  const std::size_t ranks = work.partition_tokens.size();
-  if (ranks == 0) throw Error("partition", "no ranks", "at least one");
-  for (const std::uint64_t tokens : work.partition_tokens) {
-    if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
-  }
+  check_parts(work.partition_tokens);
   if (work.layers.empty()) throw Error("layers", "none", "at least one");
-  check_length("compute times", work.ranks, ranks);
+  check_length("compute times", work.ranks, work.partition_tokens.size());
   for (const std::size_t kind : work.layers) KVCAST_ASSERT(kind < work.bytes_per_token.size());
   for (const RankTimes& rank : work.ranks) {
     KVCAST_ASSERT(rank.kinds.size() == work.bytes_per_token.size());
   }
 }
 
-/// Of layers that are alike. The programs of a thousand ranks are gigabytes, which growing would
-/// copy again and again.
+/// Room for the layers when the first one is there and all are alike. The programs of a thousand
+/// ranks are gigabytes, which growing would copy again and again.
 void reserve_layers(std::size_t layers, Programs& programs) {
   check_instructions(layers * programs.num_instructions());
   for (Program& program : programs.ranks) program.reserve(layers * program.size() + 1);
 }
 
-void append_kvr_layer(const PrefillWork& work, std::uint32_t l, Programs& programs) {
-  const std::size_t kind = work.layers[l];
-  const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
-  const std::size_t ranks = programs.ranks.size();
-  const bool exchanges = bytes_per_token > 0;
-  std::uint64_t tokens = 0;
-  for (std::uint32_t i = 0; i < ranks; ++i) {
-    Program& program = programs.ranks[i];
-    const LayerTime& time = work.ranks[i].kinds[kind];
-    program.push_back(Compute{time.before_exchange_s, before_exchange});
-    if (i > 0 && exchanges) program.push_back(Receive{i - 1, l});
-    tokens = checked_add(tokens, work.partition_tokens[i]);
-    if (i + 1 < ranks && exchanges) {
-      program.push_back(Send{i + 1, l, checked_multiply(tokens, bytes_per_token)});
-      if (work.send_order == SendOrder::Block) program.push_back(WaitSend{});
-    }
-    program.push_back(Compute{time.after_exchange_s, after_exchange});
+void append_computes(const PrefillWork& work, std::size_t kind, double LayerTime::*seconds,
+                     Label label, Programs& programs) {
+  for (std::size_t i = 0; i < programs.ranks.size(); ++i) {
+    programs.ranks[i].push_back(Compute{work.ranks[i].kinds[kind].*seconds, label});
   }
 }
 
-/// One layer. Returns the tag after its last.
-std::uint32_t append_tsp_layer(const PrefillWork& work, std::uint32_t l, std::uint32_t tag,
-                               Programs& programs) {
-  const std::size_t kind = work.layers[l];
-  const std::size_t ranks = programs.ranks.size();
-  std::vector<std::uint64_t> chunks;
-  for (std::size_t i = 0; i < ranks; ++i) {
-    const double seconds = work.ranks[i].kinds[kind].before_exchange_s;
-    programs.ranks[i].push_back(Compute{seconds, before_exchange});
-    chunks.push_back(checked_multiply(work.partition_tokens[i], work.bytes_per_token[kind]));
+/// Each rank passes on what it has received, with its own chunk.
+void append_chain(const std::vector<std::uint64_t>& bytes, Programs& programs) {
+  std::uint64_t held = 0;
+  for (std::uint32_t i = 0; i < bytes.size(); ++i) {
+    held = checked_add(held, bytes[i]);
+    if (i > 0) programs.ranks[i].push_back(Receive{i - 1});
+    if (i + 1 < bytes.size()) programs.ranks[i].push_back(Send{i + 1, held});
   }
-  if (work.bytes_per_token[kind] > 0) {
-    tag = append_all_gather(work.all_gather, chunks, work.send_order == SendOrder::Block, tag,
-                            programs);
-  }
-  for (std::size_t i = 0; i < ranks; ++i) {
-    const double seconds = work.ranks[i].kinds[kind].after_exchange_s;
-    programs.ranks[i].push_back(Compute{seconds, after_exchange});
-  }
-  return tag;
 }
 
-void append_ring(const std::vector<std::uint64_t>& bytes, bool block, std::uint32_t tag,
-                 Programs& programs) {
+void append_ring(const std::vector<std::uint64_t>& bytes, Programs& programs) {
   const auto n = static_cast<std::uint32_t>(bytes.size());
   for (std::uint32_t i = 0; i < n; ++i) {
     for (std::uint32_t step = 0; step + 1 < n; ++step) {
-      programs.ranks[i].push_back(Send{(i + 1) % n, tag + step, bytes[(i + n - step) % n]});
-      programs.ranks[i].push_back(Receive{(i + n - 1) % n, tag + step});
-      if (block) programs.ranks[i].push_back(WaitSend{});
+      programs.ranks[i].push_back(Send{(i + 1) % n, bytes[(i + n - step) % n]});
+      programs.ranks[i].push_back(Receive{(i + n - 1) % n});
     }
   }
 }
 
-void append_recursive_doubling(const std::vector<std::uint64_t>& bytes, bool block,
-                               std::uint32_t tag, Programs& programs) {
+void append_recursive_doubling(const std::vector<std::uint64_t>& bytes, Programs& programs) {
   const auto n = static_cast<std::uint32_t>(bytes.size());
   if (!std::has_single_bit(n)) {
     throw Error("all-gather by recursive doubling", fmt::format("{} ranks", n), "a power of two");
   }
   std::vector<std::uint64_t> held = bytes;
-  std::uint32_t step = 0;
-  for (std::uint32_t distance = 1; distance < n; distance *= 2, ++step) {
+  for (std::uint32_t distance = 1; distance < n; distance *= 2) {
     std::vector<std::uint64_t> next = held;
     for (std::uint32_t i = 0; i < n; ++i) {
       const std::uint32_t partner = i ^ distance;
-      programs.ranks[i].push_back(Send{partner, tag + step, held[i]});
-      programs.ranks[i].push_back(Receive{partner, tag + step});
-      if (block) programs.ranks[i].push_back(WaitSend{});
+      programs.ranks[i].push_back(Send{partner, held[i]});
+      programs.ranks[i].push_back(Receive{partner});
       next[i] = checked_add(held[i], held[partner]);
     }
     held = std::move(next);
   }
 }
 
-void append_direct(const std::vector<std::uint64_t>& bytes, bool block, std::uint32_t tag,
-                   Programs& programs) {
+void append_direct(const std::vector<std::uint64_t>& bytes, Programs& programs) {
   const auto n = static_cast<std::uint32_t>(bytes.size());
   for (std::uint32_t i = 0; i < n; ++i) {
-    // In step s everyone sends to the s-th after itself, so that no receiver is sent to by all.
+    // The s-th message of rank i goes to rank i + s, so that no rank is sent to by all at once.
     for (std::uint32_t s = 1; s < n; ++s) {
-      programs.ranks[i].push_back(Send{(i + s) % n, tag, bytes[i]});
+      programs.ranks[i].push_back(Send{(i + s) % n, bytes[i]});
     }
-    for (std::uint32_t s = 1; s < n; ++s) {
-      programs.ranks[i].push_back(Receive{(i + n - s) % n, tag});
-    }
-    if (block) programs.ranks[i].push_back(WaitSend{});
+    for (std::uint32_t s = 1; s < n; ++s) programs.ranks[i].push_back(Receive{(i + n - s) % n});
   }
+}
+
+/// The messages of one layer.
+void append_exchange(const PrefillWork& work, std::size_t kind, Programs& programs) {
+  const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
+  if (bytes_per_token == 0) return;
+  std::vector<std::uint64_t> chunk_bytes;
+  for (const std::uint64_t tokens : work.partition_tokens) {
+    chunk_bytes.push_back(checked_multiply(tokens, bytes_per_token));
+  }
+  if (work.schedule == Schedule::Kvr) return append_chain(chunk_bytes, programs);
+  append_all_gather(work.all_gather, chunk_bytes, programs);
 }
 
 }  // namespace
@@ -150,46 +124,41 @@ AllGather parse_all_gather(std::string_view word) {
   return parse_word("all-gather", word, all_gathers);
 }
 
-std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
-                                bool block, std::uint32_t first_tag, Programs& programs) {
-  check_length("all-gather", chunk_bytes, programs.ranks.size());
-  const auto n = static_cast<std::uint32_t>(chunk_bytes.size());
-  switch (kind) {
-    case AllGather::Ring:
-      append_ring(chunk_bytes, block, first_tag, programs);
-      return first_tag + n - 1;
-    case AllGather::RecursiveDoubling:
-      append_recursive_doubling(chunk_bytes, block, first_tag, programs);
-      return first_tag + static_cast<std::uint32_t>(std::bit_width(n)) - 1;
-    case AllGather::Direct:
-      append_direct(chunk_bytes, block, first_tag, programs);
-      return first_tag + 1;
+void check_parts(const std::vector<std::uint64_t>& partition_tokens) {
+  if (partition_tokens.empty()) throw Error("partition", "no ranks", "at least one");
+  for (const std::uint64_t tokens : partition_tokens) {
+    if (tokens == 0) throw Error("partition", "a rank without tokens", "at least 1 for each");
   }
-  KVCAST_ASSERT(false);
-  return first_tag;
+}
+
+void append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
+                       Programs& programs) {
+  check_length("all-gather", chunk_bytes, programs.ranks.size());
+  switch (kind) {
+    case AllGather::Ring: return append_ring(chunk_bytes, programs);
+    case AllGather::RecursiveDoubling: return append_recursive_doubling(chunk_bytes, programs);
+    case AllGather::Direct: return append_direct(chunk_bytes, programs);
+  }
 }
 
 Programs prefill_programs(const PrefillWork& work) {
   check(work);
-  const std::size_t ranks = work.partition_tokens.size();
   Programs programs;
   programs.labels = {"before exchange", "after exchange", "before layers", "after layers"};
-  programs.ranks.resize(ranks);
+  programs.ranks.resize(work.partition_tokens.size());
   const auto append_once = [&](double RankTimes::*seconds, Label label) {
-    for (std::size_t i = 0; i < ranks; ++i) {
+    for (std::size_t i = 0; i < programs.ranks.size(); ++i) {
       const double s = work.ranks[i].*seconds;
       if (s != 0) programs.ranks[i].push_back(Compute{s, label});
     }
   };
   append_once(&RankTimes::embedding_s, before_layers);
-  std::uint32_t tag = 0;
-  for (std::uint32_t l = 0; l < work.layers.size(); ++l) {
+  for (std::size_t l = 0; l < work.layers.size(); ++l) {
     if (l == 1 && work.bytes_per_token.size() == 1) reserve_layers(work.layers.size(), programs);
-    if (work.schedule == Schedule::Kvr) {
-      append_kvr_layer(work, l, programs);
-    } else {
-      tag = append_tsp_layer(work, l, tag, programs);
-    }
+    const std::size_t kind = work.layers[l];
+    append_computes(work, kind, &LayerTime::before_exchange_s, before_exchange, programs);
+    append_exchange(work, kind, programs);
+    append_computes(work, kind, &LayerTime::after_exchange_s, after_exchange, programs);
     check_instructions(programs.num_instructions());
   }
   append_once(&RankTimes::head_s, after_layers);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "simulate/programs.h"
-#include "simulate/simulation.h"
 
 namespace kvcast::simulate {
 
@@ -47,25 +46,24 @@ struct RankTimes {
 struct PrefillWork {
   Schedule schedule = Schedule::Kvr;
   AllGather all_gather = AllGather::Ring;       ///< of Tsp
-  SendOrder send_order = SendOrder::Fifo;       ///< Block puts waits into the programs
   std::vector<std::uint64_t> partition_tokens;  ///< of each rank, in order of the prompt
   std::vector<RankTimes> ranks;
-  /// Keys and values of one token, by kind; 0: such a layer caches nothing, and nothing is sent or
-  /// waited for.
+  /// Keys and values of one token, by kind; 0: such a layer caches nothing and exchanges nothing.
   std::vector<std::uint64_t> bytes_per_token;
   std::vector<std::size_t> layers;  ///< the kind of each layer
 };
 
-/// What is done in order by each rank. Message tags count the messages of a sender to a
-/// receiver.
-/// Throws Error: not as many ranks as parts, no tokens, no layers, recursive doubling over a number
-/// of ranks that is no power of two, bytes beyond 64 bits, more than max_instructions.
+/// Throws Error unless there are parts, each with a token.
+void check_parts(const std::vector<std::uint64_t>& partition_tokens);
+
+/// What each rank does, in order. Throws Error: not as many ranks as parts, no tokens, no layers,
+/// recursive doubling over a number of ranks that is no power of two, bytes beyond 64 bits, more
+/// than max_instructions.
 Programs prefill_programs(const PrefillWork& work);
 
-/// Appends to each rank the sends and receives of one all-gather. Rank i owns
-/// `chunk_bytes[i]`. `first_tag` is that of its first step; returns the tag after its last. With
-/// `block`, each step also waits for its own send. Throws Error as above.
-std::uint32_t append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
-                                bool block, std::uint32_t first_tag, Programs& programs);
+/// Appends to each rank the sends and receives of one all-gather. Rank i owns `chunk_bytes[i]`.
+/// Throws Error as above.
+void append_all_gather(AllGather kind, const std::vector<std::uint64_t>& chunk_bytes,
+                       Programs& programs);
 
 }  // namespace kvcast::simulate

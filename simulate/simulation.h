@@ -21,14 +21,16 @@ namespace kvcast::simulate {
 /// How the messages of one rank leave.
 enum class SendOrder {
   Async,  ///< each at once; several to one neighbour share the link
-  Block,  ///< the schedule waits for its sends (WaitSend); for the event loop the same as Async
-  Fifo,   ///< one at a time, in the order sent: as one stream of a GPU communication library
+  /// As Async, but before a rank computes, ends, or sends what follows a receive, it waits until
+  /// all that it sent has arrived.
+  Block,
+  Fifo,  ///< one at a time, in the order sent: as one stream of a GPU communication library
 };
 std::string_view name(SendOrder order);
 /// "async", "block", "fifo". Throws Error with the nearest name.
 SendOrder parse_send_order(std::string_view word);
 
-/// Traffic of others; outside every fifo queue.
+/// Traffic of others. It waits in no fifo queue.
 struct BackgroundFlow {
   double start_s = 0;
   std::uint32_t source = 0;  ///< device
@@ -53,13 +55,13 @@ struct Interval {
   IntervalKind kind = IntervalKind::Compute;
   std::uint32_t rank = 0;    ///< the sender of a transfer
   std::uint32_t peer = 0;    ///< the receiver, or the sender that is waited for
-  std::uint32_t detail = 0;  ///< the label of a compute; the tag of a message
+  std::uint32_t detail = 0;  ///< the label of a compute; Message::number of a transfer or wait
   double begin_s = 0;
   double end_s = 0;
   std::uint64_t bytes = 0;  ///< of transfers
 };
 
-/// From here on a message flows at another rate; 0 when it is delivered.
+/// From this time on a message flows at another rate; 0 when it is delivered.
 struct RateChange {
   double time_s = 0;
   std::uint32_t message = 0;  ///< counted as programs list their sends, then background flows
@@ -78,7 +80,7 @@ struct RunResult {
   double makespan_s = 0;         ///< finish of the last of all
   std::uint64_t messages = 0;    ///< delivered, background flows not counted
   std::uint64_t message_bytes = 0;
-  /// Computations ended, messages that began to flow, messages delivered; background flows too.
+  /// Computations ended, messages that began to flow, messages delivered; with background flows.
   std::uint64_t events = 0;
   std::vector<RankUsage> ranks;
   /// Bytes that went over each link, background included, until the last rank finished and the
@@ -91,41 +93,32 @@ struct RunResult {
   std::vector<RateChange> rate_changes;
 };
 
-/// Programs with their messages matched, ready to run any number of times with other options. Keeps
-/// its own copy of what it needs. Runs of one Simulation share nothing that changes, so threads may
-/// run the same one at once.
+/// Programs with their messages matched, ready to run any number of times with other options. Runs
+/// of one Simulation share nothing that changes, so several threads may run it at once.
 class Simulation {
  public:
   /// Throws Error: another number of ranks than devices, peers out of range or the rank
   /// itself, durations that are negative or not finite, labels out of range, a message that is
   /// waited for and never sent.
-  Simulation(Platform platform, const Programs& programs);
+  Simulation(Platform platform, Programs programs);
 
   const Platform& platform() const { return platform_; }
-  const std::vector<std::string>& labels() const { return labels_; }
+  const std::vector<std::string>& labels() const { return programs_.labels; }
 
-  /// With every computation of rank i taking compute_factors[i] times as long; empty: all 1.
-  /// Deterministic. Throws Error: a background flow whose ends are no two devices, that starts
-  /// before 0 or never, factors that are not above zero; ranks that wait for each other, who
-  /// for whom.
+  /// Every computation of rank i takes compute_factors[i] times as long, a number above 0; empty:
+  /// all 1. Deterministic. Throws Error: a background flow whose ends are not two devices, that
+  /// starts before 0 or never, and ranks that wait for each other.
   RunResult run(const RunOptions& options = {}, std::span<const double> compute_factors = {}) const;
 
  private:
   friend class EventLoop;
 
-  enum class Kind : std::uint8_t { Compute, Send, Receive, WaitSend };
-  struct Step {
-    double seconds = 0;
-    std::uint32_t message = 0;  ///< of Send and Receive
-    std::uint32_t label : 24 = 0;
-    Kind kind = Kind::WaitSend;
-  };
   struct Message {
     std::uint64_t bytes = 0;
     std::uint32_t route = 0;
     std::uint32_t sender = 0;
     std::uint32_t receiver = 0;
-    std::uint32_t tag = 0;
+    std::uint32_t number = 0;  ///< of messages before it from the same sender to the same receiver
   };
   struct Route {
     std::uint32_t first_hop = 0;
@@ -133,19 +126,19 @@ class Simulation {
     double latency_s = 0;
   };
 
-  void compile(const Programs& programs);
-  void match(const Programs& programs);
+  void add_messages();
+  void match_receives();
   void add_routes();
   /// Appends the route's links to `hops`.
   static Route add_route(const Platform& platform, std::uint32_t from_device, const RouteTree& tree,
                          std::vector<std::uint32_t>& hops);
 
   Platform platform_;
-  std::vector<std::string> labels_;
-  std::vector<Step> steps_;                   ///< of all ranks, one after the other
-  std::vector<std::uint32_t> first_step_;     ///< of each rank, and the end
+  Programs programs_;
   std::vector<Message> messages_;             ///< those of a rank are consecutive, in send order
   std::vector<std::uint32_t> first_message_;  ///< of each rank, and the end
+  std::vector<std::vector<std::uint32_t>>
+      received_;  ///< messages of each rank, as it waits for them
   std::vector<Route> routes_;
   std::vector<std::uint32_t> hops_;  ///< links of all routes
 };

@@ -14,6 +14,18 @@ namespace {
 
 constexpr std::uint64_t most_devices = 4096;
 
+/// --link-gb-per-s in bytes a second.
+double parse_link_rate(const std::string& text) {
+  constexpr const char* flag = "--link-gb-per-s";
+  constexpr double giga = 1e9;
+  const double bytes_per_s = giga * parse_number(text, flag, false);
+  if (bytes_per_s < simulate::least_bytes_per_s) {
+    throw Error(flag, "'" + text + "'",
+                fmt::format("at least {:g}, a byte a second", simulate::least_bytes_per_s / giga));
+  }
+  return bytes_per_s;
+}
+
 }  // namespace
 
 void LinkFlags::add_to(Command c) {
@@ -61,17 +73,6 @@ double parse_number(const std::string& text, const char* flag, bool zero) {
   return number;
 }
 
-double parse_link_rate(const std::string& text) {
-  constexpr const char* flag = "--link-gb-per-s";
-  constexpr double giga = 1e9;
-  const double bytes_per_s = giga * parse_number(text, flag, false);
-  if (bytes_per_s < simulate::least_bytes_per_s) {
-    throw Error(flag, "'" + text + "'",
-                fmt::format("at least {:g}, a byte a second", simulate::least_bytes_per_s / giga));
-  }
-  return bytes_per_s;
-}
-
 std::size_t parse_devices(const std::string& text, const char* flag) {
   const std::uint64_t devices = parse_token_count(text, flag);
   if (devices > most_devices) {
@@ -82,8 +83,7 @@ std::size_t parse_devices(const std::string& text, const char* flag) {
 
 void ParallelOptions::add_to(Command c, bool required) {
   request.add_device_flags_to(c, required);
-  c.add("--link-gb-per-s", link_gb_per_s);
-  c.add("--link-latency-s", link_latency_s);
+  link.add_to(c);
   c.add("--send-order", send_order);
 }
 
@@ -94,8 +94,7 @@ void ParallelOptions::add_algorithm_to(Command c) {
 
 search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog) {
   const roofline::Configuration c = parse_configuration(o.request, catalog);
-  search::ChainLink link =
-      parse_link({"", o.link_gb_per_s, o.link_latency_s}, c.hardware, c.mode).link;
+  search::ChainLink link = parse_link(o.link, c.hardware, c.mode).link;
   link.order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
   return {simulate::LayerTimes(c.architecture, {}, c.lowering,
                                roofline::make_rates(c.hardware, c.lowering, c.mode)),

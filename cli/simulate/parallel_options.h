@@ -12,18 +12,6 @@
 
 namespace kvcast::cli {
 
-struct ParallelOptions {
-  RequestOptions request;      ///< its model, each device, kernels, dtype and mode
-  std::string link_gb_per_s;   ///< empty: of the hardware's first link, with its link_rate
-  std::string link_latency_s;  ///< empty: of that link
-  std::string send_order = "fifo";
-  std::string algorithm = "balance";
-
-  /// `required`: whether the command cannot do without a model and hardware.
-  void add_to(Command command, bool required = true);
-  void add_algorithm_to(Command command);
-};
-
 struct LinkFlags {
   std::string name;       ///< --link; empty: the hardware's default
   std::string gb_per_s;   ///< empty: that link's
@@ -31,14 +19,24 @@ struct LinkFlags {
 
   void add_to(Command command);
 };
+
+struct ParallelOptions {
+  RequestOptions request;  ///< its model, each device, kernels, dtype and mode
+  LinkFlags link;
+  std::string send_order = "fifo";
+  std::string algorithm = "balance";
+
+  /// `required`: whether the command needs a model and hardware.
+  void add_to(Command command, bool required = true);
+  void add_algorithm_to(Command command);
+};
+
 /// Throws Error naming the flag, or the hardware that lists no links.
 search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hardware,
                                 roofline::Mode mode);
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
 double parse_number(const std::string& text, const char* flag, bool zero);
-/// --link-gb-per-s in bytes a second.
-double parse_link_rate(const std::string& text);
 /// 1 or more devices.
 std::size_t parse_devices(const std::string& text, const char* flag);
 

@@ -1,5 +1,7 @@
 #include "cli/simulate/partition_choice.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "cli/frame/command.h"
@@ -39,11 +41,8 @@ Partition listed(const std::string& text, const PartitionTask& task) {
 Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
   const std::string path = f.how.substr(table_prefix.size());
   const search::PartitionTable table = search::read_table(path);
-  if (!f.force) {
-    constexpr std::string_view otherwise = ", or --force";
-    check_table_is_for(table, path, "model", f.model, otherwise);
-    check_table_is_for(table, path, "hardware", f.hardware, otherwise);
-  }
+  table_setting(table, path, "model", f.model, f.force);
+  table_setting(table, path, "hardware", f.hardware, f.force);
   return search::look_up(table, task.prompt_len, task.platform.num_devices(), f.extrapolate);
 }
 
@@ -62,10 +61,9 @@ PartitionFound searched_by_simulator(const PartitionTask& task) {
   PartitionFound start;
   if (task.schedule == simulate::Schedule::Kvr) start = searched_by_recurrence(task);
   const search::Objective objective = [&](std::span<const std::uint64_t> partition) {
-    const simulate::PrefillWork work = task.work({partition.begin(), partition.end()});
-    simulate::RunOptions options;
-    options.send_order = task.send_order;
-    const simulate::Simulation simulation(task.platform, prefill_programs(work));
+    const simulate::RunOptions options{.send_order = task.send_order};
+    const simulate::Simulation simulation(
+        task.platform, prefill_programs(task.work({partition.begin(), partition.end()})));
     if (task.noise) return simulate::run_noise(simulation, options, *task.noise).mean_s;
     return simulation.run(options).ttft_s;
   };
@@ -95,7 +93,6 @@ PartitionFound searched(const PartitionFlags& f, const PartitionTask& task) {
 simulate::PrefillWork PartitionTask::work(const Partition& partition) const {
   simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, exchange_cost);
   work.all_gather = all_gather;
-  work.send_order = send_order;
   return work;
 }
 
@@ -119,21 +116,18 @@ ChosenPartition choose_partition(const PartitionFlags& f, const PartitionTask& t
   return {found.tokens, std::move(found)};
 }
 
-const std::string& table_setting(const search::PartitionTable& table, const std::string& path,
-                                 std::string_view name) {
-  for (const auto& [key, value] : table.settings) {
-    if (key == name) return value;
+std::string table_setting(const search::PartitionTable& table, const std::string& path,
+                          std::string_view name, const std::string& wanted, bool force) {
+  const auto found = std::find_if(table.settings.begin(), table.settings.end(),
+                                  [&](const auto& setting) { return setting.first == name; });
+  if (found == table.settings.end()) {
+    throw Error(path + ": /settings", "no " + std::string(name),
+                "a table of kvcast partition table");
   }
-  throw Error(path + ": /settings", "no " + std::string(name), "a table of kvcast partition table");
-}
-
-void check_table_is_for(const search::PartitionTable& table, const std::string& path,
-                        std::string_view name, const std::string& wanted,
-                        std::string_view otherwise) {
-  const std::string& made_for = table_setting(table, path, name);
-  if (wanted == made_for) return;
-  throw Error(path, fmt::format("a table for {} {}", name, made_for),
-              fmt::format("one for {}{}", wanted, otherwise));
+  if (wanted.empty() || wanted == found->second) return found->second;
+  if (force) return wanted;
+  throw Error(path, fmt::format("a table for {} {}", name, found->second),
+              fmt::format("one for {}, or --force", wanted));
 }
 
 }  // namespace kvcast::cli

@@ -18,7 +18,7 @@ struct PartitionFlags {
   bool extrapolate = false;
   bool force = false;    ///< take a table for another model or hardware
   std::string model;     ///< what a table has to be for
-  std::string hardware;  ///< likewise
+  std::string hardware;  ///< what it has to be for too
 };
 
 /// What a partition is for.
@@ -30,7 +30,7 @@ struct PartitionTask {
   search::SendOrder send_order = search::SendOrder::Fifo;
   const simulate::Platform& platform;
   std::uint64_t prompt_len = 0;
-  /// Of objective simulator: the mean TTFT under this traffic; none: a quiet network.
+  /// With objective simulator: search for the least mean TTFT under this traffic.
   std::optional<simulate::NoiseSpec> noise = {};
 
   simulate::PrefillWork work(const search::Partition& partition) const;
@@ -45,12 +45,10 @@ struct ChosenPartition {
 /// Throws Error naming the flag.
 ChosenPartition choose_partition(const PartitionFlags& flags, const PartitionTask& task);
 
-/// A table's setting. Throws Error when the file at `path` does not say it.
-const std::string& table_setting(const search::PartitionTable& table, const std::string& path,
-                                 std::string_view name);
-/// Throws Error, with `otherwise` after what was expected, unless the table's setting is `wanted`.
-void check_table_is_for(const search::PartitionTable& table, const std::string& path,
-                        std::string_view name, const std::string& wanted,
-                        std::string_view otherwise = {});
+/// What the table at `path` says under `name`, or `wanted` if that is given. Throws Error if the
+/// table lacks it, and where the two differ, unless with `force`.
+std::string table_setting(const search::PartitionTable& table, const std::string& path,
+                          std::string_view name, const std::string& wanted = {},
+                          bool force = false);
 
 }  // namespace kvcast::cli

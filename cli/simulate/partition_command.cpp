@@ -118,17 +118,12 @@ void search_one(const SearchOptions& o, const Globals& globals) {
 }
 
 /// What interpolation loses: each inner entry looked up from its neighbours.
-struct Verified {
-  double mean_loss = 0;
-  double worst_loss = 0;
-  std::uint64_t worst_prompt_len = 0;
-  std::size_t worst_devices = 0;
-  std::size_t entries = 0;
-};
-
-Verified verify(const PartitionTable& table, const Runahead& runahead) {
-  Verified v;
+ordered_json verify(const PartitionTable& table, const Runahead& runahead) {
   search::RunaheadScratch scratch;
+  std::size_t entries = 0;
+  double sum = 0;
+  double worst_loss = 0;
+  search::TableEntry worst;
   for (std::size_t i = 1; i + 1 < table.entries.size(); ++i) {
     const search::TableEntry& e = table.entries[i];
     const std::size_t devices = e.found.tokens.size();
@@ -139,23 +134,24 @@ Verified verify(const PartitionTable& table, const Runahead& runahead) {
     const PartitionTable neighbours{{}, {table.entries[i - 1], table.entries[i + 1]}};
     const Partition between = search::look_up(neighbours, e.prompt_len, devices, false);
     const double loss = runahead.ttft_s(between, scratch) / e.found.ttft_s - 1;
-    v.mean_loss += loss;
-    ++v.entries;
-    if (v.entries > 1 && loss <= v.worst_loss) continue;
-    v.worst_loss = loss;
-    v.worst_prompt_len = e.prompt_len;
-    v.worst_devices = devices;
+    sum += loss;
+    if (entries++ > 0 && loss <= worst_loss) continue;
+    worst_loss = loss;
+    worst = e;
   }
-  if (v.entries > 0) v.mean_loss /= static_cast<double>(v.entries);
-  return v;
+  return {{"entries", entries},
+          {"mean_loss", entries > 0 ? sum / static_cast<double>(entries) : 0},
+          {"worst_loss", worst_loss},
+          {"worst_context", worst.prompt_len},
+          {"worst_devices", worst.found.tokens.size()}};
 }
 
-ordered_json verified_json(const Verified& v) {
-  return {{"entries", v.entries},
-          {"mean_loss", v.mean_loss},
-          {"worst_loss", v.worst_loss},
-          {"worst_context", v.worst_prompt_len},
-          {"worst_devices", v.worst_devices}};
+std::string verified_text(const ordered_json& v) {
+  return fmt::format(
+      "interpolated from their neighbours, {} entries lose {:.3f} % on average, {:.3f} % at "
+      "worst ({} tokens over {} devices)\n",
+      v["entries"].dump(), 100 * v["mean_loss"].get<double>(), 100 * v["worst_loss"].get<double>(),
+      v["worst_context"].dump(), v["worst_devices"].dump());
 }
 
 ordered_json settings_json(const PartitionTable& table) {
@@ -224,11 +220,10 @@ void make_table(const TableOptions& o, const Globals& globals) {
   const ordered_json entries = rows_of(table.entries, entry_json);
   if (!o.rows.csv.empty()) write_table_csv(o.rows.csv, settings, entries);
   if (o.rows.csv_is_stdout()) return;
-  std::optional<Verified> verified;
-  if (o.verify) verified = verify(table, runahead);
+  const ordered_json verified = o.verify ? verify(table, runahead) : ordered_json(nullptr);
   if (o.rows.json) {
     ordered_json j{{"settings", settings}, {"entries", entries}};
-    if (verified) j["verify"] = verified_json(*verified);
+    if (o.verify) j["verify"] = verified;
     print_json(j);
     return;
   }
@@ -239,26 +234,11 @@ void make_table(const TableOptions& o, const Globals& globals) {
                                  {"gap to bound", "gap", in("{:.3f} %", 100)},
                                  {"shares", "", in_shares}},
                                 entries);
-  if (verified) {
-    text += fmt::format(
-        "interpolated from their neighbours, {} entries lose {:.3f} % on average, {:.3f} % at "
-        "worst ({} tokens over {} devices)\n",
-        verified->entries, 100 * verified->mean_loss, 100 * verified->worst_loss,
-        verified->worst_prompt_len, verified->worst_devices);
-  }
+  if (o.verify) text += verified_text(verified);
   print_text(text);
 }
 
-/// The table's setting, or the flag's when it says the same or is forced.
-std::string agreed(const PartitionTable& table, const LookupOptions& o, const char* name,
-                   const std::string& flag) {
-  const std::string& made_for = table_setting(table, o.table, name);
-  if (flag.empty() || flag == made_for) return made_for;
-  if (!o.force) check_table_is_for(table, "--table " + o.table, name, flag, ", or --force");
-  return flag;
-}
-
-/// The names may mean another config or hardware file by now: then its times are no longer these.
+/// The names may mean another config or hardware file by now, whose times are not the table's.
 void check_times(const PartitionTable& table, const LookupOptions& o, const Runahead& runahead) {
   for (const search::TableEntry* e : {&table.entries.front(), &table.entries.back()}) {
     const double now = runahead.ttft_s(e->found.tokens);
@@ -277,16 +257,18 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   const std::size_t devices = parse_devices(o.devices, "--devices");
   const PartitionTable table = search::read_table(o.table);
   ParallelOptions p;
-  p.request.model = agreed(table, o, "model", o.model);
-  p.request.hardware = agreed(table, o, "hardware", o.hardware);
-  p.request.attention = table_setting(table, o.table, "attention");
-  p.request.dtype = table_setting(table, o.table, "dtype");
-  p.request.mode = table_setting(table, o.table, "mode");
-  p.send_order = table_setting(table, o.table, "send_order");
-  p.link_latency_s = table_setting(table, o.table, "link_latency_s");
-  const double bytes_per_s =
-      parse_number(table_setting(table, o.table, "link_bytes_per_s"), "link_bytes_per_s", false);
-  p.link_gb_per_s = shortest(bytes_per_s / 1e9);
+  const auto setting = [&](const char* name, const std::string& wanted = {}) {
+    return table_setting(table, "--table " + o.table, name, wanted, o.force);
+  };
+  p.request.model = setting("model", o.model);
+  p.request.hardware = setting("hardware", o.hardware);
+  p.request.attention = setting("attention");
+  p.request.dtype = setting("dtype");
+  p.request.mode = setting("mode");
+  p.send_order = setting("send_order");
+  p.link.latency_s = setting("link_latency_s");
+  const double bytes_per_s = parse_number(setting("link_bytes_per_s"), "link_bytes_per_s", false);
+  p.link.gb_per_s = shortest(bytes_per_s / 1e9);
   const Runahead runahead = make_runahead(p, globals.catalog());
   if (!o.force) check_times(table, o, runahead);
 
@@ -313,7 +295,7 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   }
   print_text(found_text(found, prompt_len) +
              fmt::format("a search finds {}: interpolation loses {:.3f} %\n",
-                         format_quantity(searched.ttft_s, Dimension::Seconds), 100 * loss));
+                         in_seconds(searched.ttft_s), 100 * loss));
 }
 
 void add_search(Command command, const Globals& globals) {

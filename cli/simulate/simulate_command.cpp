@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/command.h"
@@ -44,63 +43,41 @@ struct Options {
   PartitionFlags partition;
   std::string topology;
   std::string platform;
-  std::string link;
-  std::string link_gb_per_s;
-  std::string link_latency_s;
+  LinkFlags link;
   std::string send_order;
   std::string all_gather;
   std::string noise;
   std::string trace;
   std::string plot;
   bool operators = false;
-  std::string beside_scenario;  ///< the first flag given that a scenario leaves nothing to say to
+  std::string beside_scenario;  ///< the first given flag that a scenario does not go with
   bool json = false;
 };
 
 /// A run of so many messages takes about a second.
 constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
-/// What a scenario says, or has no use for.
+/// What a scenario says itself or does not use.
 constexpr std::array model_flags{
     "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
     "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
     "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
     "--platform",  "--operators"};
 
-/// The link that is named in the hardware file, with the share of it that payload reaches, or given
-/// by its two numbers.
-std::pair<double, double> parse_numbers_of_link(const Options& o,
-                                                const roofline::Hardware& hardware,
-                                                roofline::Mode mode) {
-  if (!o.link.empty()) {
-    if (!(o.link_gb_per_s + o.link_latency_s).empty()) {
-      throw Error(
-          "--link and --link-gb-per-s or --link-latency-s both say what the links are; expected "
-          "one of them");
-    }
-    const search::ChainLink link =
-        parse_link(LinkFlags{.name = o.link, .gb_per_s = {}, .latency_s = {}}, hardware, mode).link;
-    return {link.bytes_per_s, link.latency_s};
-  }
-  if (o.link_gb_per_s.empty() || o.link_latency_s.empty()) {
-    throw Error(
-        "--link-gb-per-s and --link-latency-s are both required, or --link NAME, or "
-        "--platform FILE");
-  }
-  return {parse_link_rate(o.link_gb_per_s),
-          parse_number(o.link_latency_s, "--link-latency-s", true)};
-}
+struct ParsedPlatform {
+  simulate::Platform platform;
+  std::string in_words;
+};
 
-simulate::Platform parse_platform(const Options& o, const Catalog& catalog,
-                                  const roofline::Hardware& hardware, roofline::Mode mode,
-                                  std::string& in_words) {
+ParsedPlatform parse_platform(const Options& o, const Catalog& catalog,
+                              const roofline::Hardware& hardware, roofline::Mode mode) {
   std::optional<std::uint64_t> devices;
   if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
   if (!o.platform.empty()) {
     for (const auto& [flag, value] :
-         {std::pair{"--topology", &o.topology}, std::pair{"--link", &o.link},
-          std::pair{"--link-gb-per-s", &o.link_gb_per_s},
-          std::pair{"--link-latency-s", &o.link_latency_s}}) {
+         {std::pair{"--topology", &o.topology}, std::pair{"--link", &o.link.name},
+          std::pair{"--link-gb-per-s", &o.link.gb_per_s},
+          std::pair{"--link-latency-s", &o.link.latency_s}}) {
       if (!value->empty()) {
         throw Error(std::string(flag) +
                     " and --platform both say what the links are; expected one of them");
@@ -112,8 +89,7 @@ simulate::Platform parse_platform(const Options& o, const Catalog& catalog,
       throw Error("--devices", std::to_string(*devices),
                   fmt::format("the {} of {}", platform.num_devices(), o.platform));
     }
-    in_words = o.platform;
-    return platform;
+    return {std::move(platform), o.platform};
   }
   if (!devices) throw Error("--devices is required, or --platform FILE");
   if (*devices > simulate::max_devices) {
@@ -121,27 +97,25 @@ simulate::Platform parse_platform(const Options& o, const Catalog& catalog,
   }
   const simulate::Topology topology = parse_flag(
       "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
-  const auto [bytes_per_s, latency_s] = parse_numbers_of_link(o, hardware, mode);
-  in_words = fmt::format("{}, {} and {} a link", simulate::to_string(topology),
-                         format_quantity(bytes_per_s, Dimension::BytesPerSecond),
-                         format_quantity(latency_s, Dimension::Seconds));
-  return make_platform(topology, static_cast<std::uint32_t>(*devices), bytes_per_s, latency_s);
+  const search::ChainLink link = parse_link(o.link, hardware, mode).link;
+  return {make_platform(topology, static_cast<std::uint32_t>(*devices), link.bytes_per_s,
+                        link.latency_s),
+          fmt::format("{}, {} and {} a link", simulate::to_string(topology),
+                      format_quantity(link.bytes_per_s, Dimension::BytesPerSecond),
+                      format_quantity(link.latency_s, Dimension::Seconds))};
 }
 
-struct Orders {
-  std::optional<simulate::AllGather> all_gather;
-  std::optional<simulate::SendOrder> send_order;
-};
-
-Orders parse_orders(const Options& o) {
-  Orders orders;
+/// --all-gather and --send-order, where they are given.
+void set_orders(const Options& o, simulate::PrefillWork& work, simulate::RunOptions& options) {
   if (!o.all_gather.empty()) {
-    orders.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+    work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
+    if (work.schedule != simulate::Schedule::Tsp) {
+      throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
+    }
   }
   if (!o.send_order.empty()) {
-    orders.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
+    options.send_order = parse_flag("--send-order", o.send_order, simulate::parse_send_order);
   }
-  return orders;
 }
 
 SimulatedRun explicit_run(const Options& o) {
@@ -149,41 +123,9 @@ SimulatedRun explicit_run(const Options& o) {
     throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
   }
   SimulatedRun run{simulate::read_scenario(o.scenario), {}, o.scenario, {}};
-  const Orders orders = parse_orders(o);
-  Scenario& scenario = run.scenario;
-  if (orders.all_gather && scenario.work.schedule != simulate::Schedule::Tsp) {
-    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
-  }
-  scenario.work.all_gather = orders.all_gather.value_or(scenario.work.all_gather);
-  scenario.work.send_order = orders.send_order.value_or(scenario.work.send_order);
-  scenario.options.send_order = scenario.work.send_order;
-  run.programs = simulate::prefill_programs(scenario.work);
+  set_orders(o, run.scenario.work, run.scenario.options);
+  run.programs = simulate::prefill_programs(run.scenario.work);
   return run;
-}
-
-/// What each device does of the recorded passes of `run`, operator by operator.
-simulate::Programs recorded_programs(const roofline::Configuration& c,
-                                     const simulate::PrefillWork& work,
-                                     const roofline::Rates& rates) {
-  std::vector<MethodSpec> methods = c.methods;
-  const std::size_t ranks = work.partition_tokens.size();
-  methods.push_back({std::string(simulate::name(work.schedule)), {{"p", std::to_string(ranks)}}});
-  return simulate::recorded_programs(c.architecture, methods, work.partition_tokens, c.lowering,
-                                     rates, work.send_order == simulate::SendOrder::Block);
-}
-
-/// Recorded operators and messages take their own time alone, also in the bounds beside them.
-void warn_of_exchange(const simulate::ExchangeCost& cost, simulate::Schedule schedule,
-                      const std::string& hardware, const Globals& globals) {
-  std::vector<std::string> left_out;
-  if (cost.exchange_s > 0) left_out.emplace_back("latency.host_exchange");
-  if (cost.message_s > 0) left_out.emplace_back("latency.host_message");
-  if (cost.lockstep < 1 && schedule == simulate::Schedule::Tsp) {
-    left_out.emplace_back("factors.lockstep");
-  }
-  if (left_out.empty()) return;
-  globals.warn(
-      fmt::format("--operators: {} of {}: not counted", fmt::join(left_out, ", "), hardware));
 }
 
 SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
@@ -196,33 +138,27 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   SimulatedModel model;
   model.configuration = parse_configuration(o.request, globals.catalog());
   const roofline::Configuration& c = model.configuration;
-  const simulate::Schedule schedule =
-      parse_flag("--schedule", o.schedule, simulate::parse_schedule);
-  std::string platform_words;
-  simulate::Platform platform =
-      parse_platform(o, globals.catalog(), c.hardware, c.mode, platform_words);
+  simulate::PrefillWork work;
+  simulate::RunOptions options;
+  work.schedule = parse_flag("--schedule", o.schedule, simulate::parse_schedule);
+  auto [platform, platform_words] = parse_platform(o, globals.catalog(), c.hardware, c.mode);
   const roofline::DesignPoint sizes = parse_sizes(o.request, c.architecture);
   model.prompt_len = sizes.prompt_len;
   for (const std::string& line :
        roofline::context_warnings(c.architecture, {1, sizes.prompt_len, 1})) {
     globals.warn(line);
   }
-  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
-  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
-  const Orders orders = parse_orders(o);
-  if (orders.all_gather && schedule != simulate::Schedule::Tsp) {
-    throw Error("--all-gather", "schedule kvr, which gathers nothing", "schedule tsp");
-  }
-  if (orders.all_gather && o.operators) {
+  set_orders(o, work, options);
+  if (!o.all_gather.empty() && o.operators) {
     throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
   }
-  const simulate::ExchangeCost exchange_cost = search::exchange_cost(c.hardware, c.mode);
-  if (o.operators) warn_of_exchange(exchange_cost, schedule, c.hardware.name, globals);
+  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
   const PartitionTask task{.times = times,
-                           .exchange_cost = o.operators ? simulate::ExchangeCost{} : exchange_cost,
-                           .schedule = schedule,
-                           .all_gather = orders.all_gather.value_or(simulate::AllGather::Ring),
-                           .send_order = orders.send_order.value_or(simulate::SendOrder::Fifo),
+                           .exchange_cost = search::exchange_cost(c.hardware, c.mode),
+                           .schedule = work.schedule,
+                           .all_gather = work.all_gather,
+                           .send_order = options.send_order,
                            .platform = platform,
                            .prompt_len = model.prompt_len,
                            .noise = noise};
@@ -230,23 +166,24 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   flags.model = o.request.model;
   flags.hardware = o.request.hardware;
   ChosenPartition partition = choose_partition(flags, task);
-  simulate::PrefillWork work = task.work(partition.tokens);
+  work = task.work(partition.tokens);
   model.found = std::move(partition.found);
-  Scenario scenario{std::move(work), std::move(platform), {}};
-  scenario.options.send_order = scenario.work.send_order;
-  model.bounds =
-      search::prefill_bounds(times, schedule, scenario.work.partition_tokens, task.exchange_cost);
-  simulate::Programs programs = o.operators ? recorded_programs(c, scenario.work, rates)
-                                            : simulate::prefill_programs(scenario.work);
-  return {std::move(scenario), std::move(programs), std::move(platform_words), std::move(model)};
+  model.bounds = search::prefill_bounds(times, work.schedule, partition.tokens, task.exchange_cost);
+  simulate::Programs programs =
+      o.operators
+          ? simulate::recorded_programs(c.architecture, c.methods, work.schedule, partition.tokens,
+                                        c.lowering, rates, task.exchange_cost)
+          : simulate::prefill_programs(work);
+  return {Scenario{std::move(work), std::move(platform), std::move(options)}, std::move(programs),
+          std::move(platform_words), std::move(model)};
 }
 
 void run_prefill(const Options& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
-  if (!o.plot.empty()) reports::plot_files(o.plot);  // a wrong name is said before anything runs
-  const SimulatedRun run = o.scenario.empty() ? model_run(o, spec, globals) : explicit_run(o);
-  const Simulation simulation(run.scenario.platform, run.programs);
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
+  SimulatedRun run = o.scenario.empty() ? model_run(o, spec, globals) : explicit_run(o);
+  const Simulation simulation(run.scenario.platform, std::move(run.programs));
   simulate::RunOptions options = run.scenario.options;
   options.record = !o.trace.empty() || !o.plot.empty();
   const RunResult r = simulation.run(options);
@@ -315,9 +252,11 @@ void add_prefill(Command command, const Globals& globals) {
         "switch (the default), ring, chain, crossbar, pcie[:group=N], "
         "fat-tree[:group=N,oversubscription=F]")
       .has_keys();
-  c.add("--link", o->link);
-  c.add("--link-gb-per-s", o->link_gb_per_s, "of one direction, 1e9 bytes a second");
-  c.add("--link-latency-s", o->link_latency_s, "of one link; a switch is two away");
+  c.add("--link", o->link.name);
+  c.add("--link-gb-per-s", o->link.gb_per_s,
+        "of one direction, 1e9 bytes a second; default: the hardware's link");
+  c.add("--link-latency-s", o->link.latency_s,
+        "of one link; a switch is two away; default: the hardware's link");
   c.add("--platform PLATFORM", o->platform,
         "devices, switches and links instead: a name of data/platforms, or a file like those");
   c.add("--send-order", o->send_order);

@@ -24,7 +24,7 @@ TEST_CASE("reports: a trace has every computation, wait and message, in microsec
   const simulate::Platform platform({{"gpu \"0\""}, {"gpu1"}}, {{0, 1, 100, 0}, {1, 0, 100, 0}},
                                     "test");
   const simulate::Simulation simulation(
-      platform, {{{Compute{1, 0}, Send{1, 7, 200}}, {Receive{0, 7}, Compute{0.5, 0}}}, {"work"}});
+      platform, {{{Compute{1, 0}, Send{1, 200}}, {Receive{0}, Compute{0.5, 0}}}, {"work"}});
   simulate::RunOptions options;
   options.record = true;
   options.background = {{0, 1, 0, 50}};
@@ -54,7 +54,7 @@ TEST_CASE("reports: a trace has every computation, wait and message, in microsec
   const json begin = find("b", "to gpu1", 0);
   CHECK(begin["ts"] == 1e6);
   CHECK(begin["args"]["bytes"] == 200);
-  CHECK(begin["args"]["message"] == 7);
+  CHECK(begin["args"]["message"] == 0);
   CHECK(find("e", "to gpu1", 0)["ts"] == 3e6);
   CHECK(find("e", "to gpu1", 0)["id"] == begin["id"]);
   CHECK(find("e", "gpu1 to gpu \"0\"", 2)["ts"] == 0.5e6);

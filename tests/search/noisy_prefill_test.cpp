@@ -30,7 +30,7 @@ TEST_CASE("noise: KVR-S loses less than TSP, of the size that the paper measured
   const auto loss = [&](simulate::Schedule schedule, const Partition& partition) {
     const simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, cost);
     const simulate::Simulation simulation(platform, simulate::prefill_programs(work));
-    const simulate::RunOptions quiet{.send_order = work.send_order};
+    const simulate::RunOptions quiet;
     return simulate::run_noise(simulation, quiet, spec).mean_s / simulation.run(quiet).ttft_s - 1;
   };
   double tsp_mean = 0;

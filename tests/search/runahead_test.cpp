@@ -40,6 +40,22 @@ TEST_CASE("runahead: messages that share a link, one after another, or waited fo
   CHECK(two_ranks(SendOrder::Block) == near(35.706778e-3 + 3 * 1.723713e-3).epsilon(1e-9));
 }
 
+TEST_CASE("runahead: of messages that share a link, each ends when its bytes are through") {
+  const auto ends = [](const std::vector<double>& starts, const std::vector<std::uint64_t>& bytes) {
+    std::vector<std::size_t> kinds;
+    for (std::size_t l = 0; l < starts.size(); ++l) kinds.push_back(l);
+    std::vector<double> sent(starts.size());
+    share_link({kinds, bytes, {1, 0, SendOrder::Async}}, 1, starts, sent);
+    return sent;
+  };
+  CHECK(ends({3}, {8}) == std::vector<double>{11});
+  // The first has 2 of 8 bytes done when the second joins: 6 more at half the rate; then the
+  // second's last 2 alone.
+  CHECK(ends({0, 2}, {8, 8}) == std::vector<double>{14, 16});
+  // The second's 3 bytes at half the rate end at 8, and the first's last 3 at 11.
+  CHECK(ends({0, 2}, {8, 3}) == std::vector<double>{11, 8});
+}
+
 TEST_CASE("runahead: a fast link leaves the longest rank and the way to it") {
   const Chain chain{{0, 0, 0}, {1}, {1e30, 0, SendOrder::Fifo}};
   RunaheadScratch scratch;
@@ -63,8 +79,8 @@ TEST_CASE("runahead: the closed form ends when the simulator does") {
         simulate::RunOptions options;
         options.send_order = order;
         const auto simulated = [&](simulate::Schedule schedule) {
-          simulate::PrefillWork work = prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
-          work.send_order = order;
+          const simulate::PrefillWork work =
+              prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
           const auto devices = static_cast<std::uint32_t>(partition.size());
           const simulate::Platform ring =
               simulate::make_platform({simulate::TopologyKind::Ring}, devices, bytes_per_s, 2e-5);

@@ -16,9 +16,8 @@ namespace {
 const Topology one_switch{TopologyKind::Switch};
 const Topology ring{TopologyKind::Ring};
 
-PrefillWork network_hand_check(SendOrder order) {
+PrefillWork network_hand_check() {
   PrefillWork work;
-  work.send_order = order;
   work.partition_tokens = {512, 512};
   work.ranks = {{0, 0, {{0.000343597, 0.001380116}}}, {0, 0, {{0.000343597, 0.001408749}}}};
   work.bytes_per_token = {16384};
@@ -44,7 +43,7 @@ TEST_CASE("simulate: four messages that share a link arrive as worked out by han
   // 0.343597 + 0.1 ms on; shared out by hand they end
   // at 26.528607, 31.699743, 33.423456, 33.998029.
   const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
-  const Simulation simulation(platform, prefill_programs(network_hand_check(SendOrder::Async)));
+  const Simulation simulation(platform, prefill_programs(network_hand_check()));
   RunOptions options = in_order(SendOrder::Async);
   options.record = true;
   const RunResult r = simulation.run(options);
@@ -67,7 +66,7 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
   // Each leaves when the one before is delivered, and pays its 0.1 ms then: the last arrives at
   // 0.343597 + 4 * (0.1 + 8.388608) ms, and rank 1 computes 1.408749 ms more.
   const Platform platform = make_platform(one_switch, 2, 1e9, 5e-5);
-  const PrefillWork work = network_hand_check(SendOrder::Fifo);
+  const PrefillWork work = network_hand_check();
   const RunResult r = Simulation(platform, prefill_programs(work)).run(in_order(SendOrder::Fifo));
   CHECK(r.ttft_s == near(35.706778e-3).epsilon(1e-9));
 
@@ -83,31 +82,29 @@ TEST_CASE("simulate: the same messages one at a time end as worked out by hand")
 
 // In what follows links carry 100 B/s, so 100 B alone take 1 s.
 
-TEST_CASE("simulate: bytes flow only when the latency is over") {
-  // 0.5 s of latency, then 1 s of bytes.
-  const RunResult r = run(ring, 100, 0.5, {{Send{1, 0, 100}}, {Receive{0, 0}}, {}});
+TEST_CASE("simulate: bytes flow when the latency is over, at once over all links of a route") {
+  // 0.5 s of latency a link, then 1 s of bytes. A switch is two links away, and bytes hold both at
+  // once: 2 * 0.5 + 1 s, not 3 s. A message of no bytes takes its latency.
+  const auto ttft_s = [](const Topology& topology, std::uint64_t bytes) {
+    return run(topology, 100, 0.5, {{Send{1, bytes}}, {Receive{0}}}).ttft_s;
+  };
+  CHECK(ttft_s(ring, 100) == 1.5);
+  CHECK(ttft_s(one_switch, 100) == 2.0);
+  CHECK(ttft_s(ring, 0) == 0.5);
+}
+
+TEST_CASE("simulate: TTFT is the last rank's finish, the makespan that of the last to finish") {
+  const RunResult r = run(ring, 100, 0.5, {{Send{1, 100}}, {Receive{0}}, {}});
   CHECK(r.finish_s == std::vector<double>{0, 1.5, 0});
   CHECK(r.makespan_s == 1.5);
-  CHECK(r.ttft_s == 0);  // of the last rank, which does nothing
-}
-
-TEST_CASE("simulate: a switch cuts through") {
-  // The route's latency is 2 * 0.5 s, but the bytes hold both links at once: 1 s, not 2.
-  const RunResult r = run(one_switch, 100, 0.5, {{Send{1, 0, 100}}, {Receive{0, 0}}});
-  CHECK(r.ttft_s == 2.0);
-}
-
-TEST_CASE("simulate: a message of no bytes takes its latency") {
-  const RunResult r = run(ring, 100, 0.5, {{Send{1, 0, 0}}, {Receive{0, 0}}});
-  CHECK(r.ttft_s == 0.5);
+  CHECK(r.ttft_s == 0);
 }
 
 TEST_CASE("simulate: what a flow frees at its end is given to those that remain") {
   // 50 B/s each until the 100 B are through at 2 s; the other has 200 of its 300 B left and now
   // 100 B/s: 4 s. Without redistribution it would end at 6 s.
   const RunResult r =
-      run(ring, 100, 0,
-          {{Send{1, 0, 100}, Send{1, 1, 300}}, {Receive{0, 0}, Compute{1, 0}, Receive{0, 1}}},
+      run(ring, 100, 0, {{Send{1, 100}, Send{1, 300}}, {Receive{0}, Compute{1, 0}, Receive{0}}},
           in_order(SendOrder::Async));
   CHECK(r.ttft_s == 4.0);
   CHECK(r.ranks[1].compute_s == 1);
@@ -120,11 +117,11 @@ TEST_CASE("simulate: a flow that is held up elsewhere leaves its share to others
   // from device 4, which gets the other 200/3 B/s: 200 of its 300 B in the 3 s of the three, the
   // rest in 1 s.
   const RunResult r = run(one_switch, 100, 0,
-                          {{Send{1, 0, 100}, Send{2, 0, 100}, Send{3, 0, 100}},
-                           {Receive{0, 0}},
-                           {Receive{0, 0}},
-                           {Receive{0, 0}, Receive{4, 0}},
-                           {Send{3, 0, 300}}},
+                          {{Send{1, 100}, Send{2, 100}, Send{3, 100}},
+                           {Receive{0}},
+                           {Receive{0}},
+                           {Receive{0}, Receive{4}},
+                           {Send{3, 300}}},
                           in_order(SendOrder::Async));
   CHECK(r.finish_s[1] == near(3).epsilon(1e-12));
   CHECK(r.finish_s[2] == near(3).epsilon(1e-12));
@@ -136,8 +133,7 @@ TEST_CASE("simulate: the narrowest link of a route holds a flow to its rate") {
   // what ends in 1 has 70 B/s: 300 and 700 B both take 10 s.
   const Platform platform({{"a"}, {"b"}, {"c"}},
                           {{0, 1, 100, 0}, {1, 2, 30, 0}, {2, 1, 30, 0}, {1, 0, 100, 0}}, "test");
-  const Programs programs{{{Send{2, 0, 300}, Send{1, 0, 700}}, {Receive{0, 0}}, {Receive{0, 0}}},
-                          {}};
+  const Programs programs{{{Send{2, 300}, Send{1, 700}}, {Receive{0}}, {Receive{0}}}, {}};
   const RunResult r = Simulation(platform, programs).run(in_order(SendOrder::Async));
   CHECK(r.finish_s[1] == near(10).epsilon(1e-12));
   CHECK(r.finish_s[2] == near(10).epsilon(1e-12));
@@ -146,8 +142,7 @@ TEST_CASE("simulate: the narrowest link of a route holds a flow to its rate") {
 }
 
 TEST_CASE("simulate: the two directions of a wire share nothing") {
-  const RunResult r =
-      run(ring, 100, 0, {{Send{1, 0, 100}, Receive{1, 0}}, {Send{0, 0, 100}, Receive{0, 0}}});
+  const RunResult r = run(ring, 100, 0, {{Send{1, 100}, Receive{1}}, {Send{0, 100}, Receive{0}}});
   CHECK(r.finish_s == std::vector<double>{1, 1});
 }
 
@@ -155,15 +150,11 @@ TEST_CASE("simulate: the order of sends decides when three messages arrive") {
   // 100 B each, latency 0.5 s, sent at once. Fifo: 0.5 + 1 s one after the other. Async: all begin
   // at 0.5 s with a third of the link. Waited for: as fifo, and the sender is held up.
   const auto arrivals = [](SendOrder order) {
-    Program sender;
-    for (std::uint32_t tag = 0; tag < 3; ++tag) {
-      sender.push_back(Send{1, tag, 100});
-      if (order == SendOrder::Block) sender.push_back(WaitSend{});
-    }
+    const Program sender{Send{1, 100}, Compute{0, 0}, Send{1, 100}, Compute{0, 0}, Send{1, 100}};
     RunOptions options = in_order(order);
     options.record = true;
     const RunResult r =
-        run(ring, 100, 0.5, {sender, {Receive{0, 0}, Receive{0, 1}, Receive{0, 2}}}, options);
+        run(ring, 100, 0.5, {sender, {Receive{0}, Receive{0}, Receive{0}}}, options);
     std::vector<double> times;
     for (const Interval& i : r.intervals) {
       if (i.kind == IntervalKind::Transfer) times.push_back(i.end_s);
@@ -179,8 +170,7 @@ TEST_CASE("simulate: the order of sends decides when three messages arrive") {
 
 TEST_CASE("simulate: a rank has one queue, whoever its messages go to") {
   // Fifo: the message to 2 leaves when that to 1 has arrived, though its link is free.
-  const RunResult r =
-      run(ring, 100, 0, {{Send{1, 0, 300}, Send{2, 0, 100}}, {Receive{0, 0}}, {Receive{0, 0}}});
+  const RunResult r = run(ring, 100, 0, {{Send{1, 300}, Send{2, 100}}, {Receive{0}}, {Receive{0}}});
   CHECK(r.finish_s[1] == 3.0);
   CHECK(r.finish_s[2] == 4.0);
 }
@@ -189,7 +179,7 @@ TEST_CASE("simulate: background flows share links, outside the queues") {
   // Half of the message is through when 50 B of others come; then 50 B/s each, both end at 1.5 s.
   RunOptions options;
   options.background = {{0.5, 0, 1, 50}};
-  const RunResult r = run(ring, 100, 0, {{Send{1, 0, 100}}, {Receive{0, 0}}}, options);
+  const RunResult r = run(ring, 100, 0, {{Send{1, 100}}, {Receive{0}}}, options);
   CHECK(r.ttft_s == 1.5);
   CHECK(r.messages == 1);
   CHECK(r.message_bytes == 100);
@@ -200,34 +190,47 @@ TEST_CASE("simulate: background flows that start with one another are both there
   // 3 flows from 0 s: 100/3 B/s each until the two of 50 B are through at 1.5 s; 50 B are left.
   RunOptions options;
   options.background = {{0, 0, 1, 50}, {0, 0, 1, 50}, {9, 0, 1, 50}};
-  const RunResult r = run(ring, 100, 0, {{Send{1, 0, 100}}, {Receive{0, 0}}}, options);
+  const RunResult r = run(ring, 100, 0, {{Send{1, 100}}, {Receive{0}}}, options);
   CHECK(r.ttft_s == near(2.0).epsilon(1e-12));  // the third starts later: not waited for
 }
 
 TEST_CASE("simulate: computing and sending do not slow each other") {
-  const RunResult r = run(ring, 100, 0,
-                          {{Send{1, 0, 200}, Compute{2, 0}, WaitSend{}, Compute{1, 0}},
-                           {Compute{1.5, 0}, Receive{0, 0}, Compute{1, 0}}});
+  const RunResult r = run(
+      ring, 100, 0,
+      {{Send{1, 200}, Compute{2, 0}, Compute{1, 0}}, {Compute{1.5, 0}, Receive{0}, Compute{1, 0}}});
   CHECK(r.finish_s == std::vector<double>{3, 3});
   CHECK(r.ranks[0].waiting_s == 0);
   CHECK(r.ranks[1].waiting_s == 0.5);
 }
 
-TEST_CASE("simulate: receives take messages by tag, and one tag in the order sent") {
-  // One after the other of 100, 200, 300 B: they arrive at 1, 3 and 6 s.
-  const Program sender{Send{1, 7, 100}, Send{1, 8, 200}, Send{1, 7, 300}};
+TEST_CASE("simulate: receives take the messages of a sender in the order sent") {
+  // One after the other of 100, 200, 300 B: they arrive at 1, 3 and 6 s; that of rank 2 at 4 s.
+  const Program sender{Send{1, 100}, Send{1, 200}, Send{1, 300}};
   const auto finish = [&](const Program& receiver) {
-    return run(ring, 100, 0, {sender, receiver}).ttft_s;
+    return run(ring, 100, 0, {sender, receiver, {Send{1, 400}}}).finish_s[1];
   };
-  CHECK(finish({Receive{0, 7}}) == 1);
-  CHECK(finish({Receive{0, 8}}) == 3);
-  CHECK(finish({Receive{0, 8}, Receive{0, 7}}) == 3);
-  CHECK(finish({Receive{0, 7}, Receive{0, 7}}) == 6);
+  CHECK(finish({Receive{0}}) == 1);
+  CHECK(finish({Receive{0}, Receive{0}}) == 3);
+  CHECK(finish({Receive{0}, Receive{0}, Receive{2}}) == 4);
+  CHECK(finish({Receive{2}, Receive{0}, Receive{0}, Receive{0}}) == 6);
+}
+
+TEST_CASE(
+    "simulate: block waits for sends where a rank computes, ends, or sends what it received") {
+  // 200 B take 2 s. Sends one after the other go together; receiving goes on meanwhile.
+  const auto finish = [&](const Program& first) {
+    return run(ring, 100, 0, {first, {Receive{0}}, {Send{0, 100}}}, in_order(SendOrder::Block))
+        .finish_s[0];
+  };
+  CHECK(finish({Send{1, 200}}) == 2);
+  CHECK(finish({Send{1, 200}, Receive{2}, Compute{5, 0}}) == 7);
+  CHECK(finish({Send{1, 200}, Send{2, 200}}) == 2);
+  CHECK(finish({Send{1, 200}, Receive{2}, Send{2, 200}}) == 4);
 }
 
 TEST_CASE("simulate: factors stretch computations and links") {
   const Platform platform = make_platform(ring, 2, 100, 0);
-  const Programs programs{{{Compute{1, 0}, Send{1, 0, 100}}, {Receive{0, 0}}}, {"work"}};
+  const Programs programs{{{Compute{1, 0}, Send{1, 100}}, {Receive{0}}}, {"work"}};
   RunOptions options;
   options.bandwidth_factors = {0.5, 1};
   options.message_overhead_s = 0.25;
@@ -240,14 +243,14 @@ TEST_CASE("simulate: ranks that wait for each other are named") {
   const auto failure = [](const std::vector<Program>& ranks) {
     return message_of([&] { run(ring, 100, 0, ranks); });
   };
-  CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
-                 {Receive{2, 5}, Send{0, 4, 1}},
-                 {Receive{1, 6}, Send{1, 5, 1}, Send{1, 6, 1}}}) ==
-        "rank 2 waits for message 6 from rank 1, which never sends it");
-  CHECK(failure({{Receive{1, 4}, Send{1, 0, 1}},
-                 {Receive{2, 5}, Send{0, 4, 1}, Send{2, 6, 1}},
-                 {Receive{1, 6}, Send{1, 5, 1}}}) ==
-        "deadlock: rank 1 waits for message 5 from rank 2, rank 2 waits for message 6 "
+  CHECK(failure({{Receive{1}, Send{1, 1}},
+                 {Receive{2}, Send{0, 1}},
+                 {Receive{1}, Receive{1}, Send{1, 1}, Send{1, 1}}}) ==
+        "rank 2 waits for message 0 from rank 1, which never sends it");
+  CHECK(failure({{Receive{1}, Send{1, 1}},
+                 {Receive{2}, Send{0, 1}, Send{2, 1}},
+                 {Receive{1}, Send{1, 1}}}) ==
+        "deadlock: rank 1 waits for message 0 from rank 2, rank 2 waits for message 0 "
         "from rank 1");
 }
 
@@ -257,9 +260,9 @@ TEST_CASE("simulate: impossible programs and options are refused") {
   };
   CHECK(failure({{Compute{-1, 0}}, {}}) ==
         "rank 0, step 0: got -1 s, expected a duration of zero or more");
-  CHECK(failure({{}, {Send{1, 0, 1}}}) ==
+  CHECK(failure({{}, {Send{1, 1}}}) ==
         "rank 1, step 0: got peer 1, expected another one of the 2 ranks");
-  CHECK(failure({{Receive{2, 0}}, {}}) ==
+  CHECK(failure({{Receive{2}}, {}}) ==
         "rank 0, step 0: got peer 2, expected another one of the 2 ranks");
   CHECK(failure({{Compute{1, 1}}, {}}) ==
         "rank 0, step 0: got label 1, expected one of the 1 labels");

@@ -59,8 +59,7 @@ TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") 
     const Architecture a = load_model(catalog(), "openelm-1.1b");
     const roofline::Rates rates = a100_rates(lowering);
     for (const std::uint64_t prompt : {5u, 4096u}) {  // the host is slower, the device is
-      const Programs programs =
-          recorded_programs(a, {{"kvr", {{"p", "1"}}}}, {prompt}, lowering, rates);
+      const Programs programs = recorded_programs(a, {}, Schedule::Kvr, {prompt}, lowering, rates);
       const RunResult r = Simulation(links(1, 1e9, 0), programs).run();
       const roofline::Forecaster forecaster(record(a, {}, lowering), lowering, rates);
       CHECK(r.ttft_s == near(forecaster.at({.prompt_len = prompt}).ttft_s).epsilon(1e-12));
@@ -74,13 +73,13 @@ TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that 
   const roofline::Rates rates = a100_rates(fused);
   const LayerTimes times(a, {}, fused, rates);
   const std::vector<std::uint64_t> partition{1500, 1000, 900, 600};
+  const ExchangeCost cost{.lockstep = 0.9};
   for (const Schedule schedule : {Schedule::Kvr, Schedule::Tsp}) {
     const std::string method(name(schedule));
-    const Programs programs =
-        recorded_programs(a, {{method, {{"p", "4"}}}}, partition, fused, rates);
+    const Programs programs = recorded_programs(a, {}, schedule, partition, fused, rates, cost);
     Programs joined = programs;
     for (Program& program : joined.ranks) program = joined_messages(program, times.num_layers());
-    const PrefillWork work = prefill_work(times, schedule, partition);
+    const PrefillWork work = prefill_work(times, schedule, partition, cost);
     for (const double bytes_per_s : {300e9, 10e9, 1e9}) {
       CAPTURE(method);
       CAPTURE(bytes_per_s);
@@ -111,13 +110,33 @@ TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that 
 TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {
   const Architecture a = load_model(catalog(), "openelm-270m");
   const roofline::Rates rates = a100_rates(fused);
-  const std::vector<MethodSpec> kvr{{"kvr", {{"p", "3"}}}};
-  const auto ttft = [&](double latency_s, bool block) {
-    const Programs programs = recorded_programs(a, kvr, {300, 200, 100}, fused, rates, block);
-    return Simulation(links(3, 1e9, latency_s), programs).run().ttft_s;
+  const auto ttft = [&](double latency_s, SendOrder order, const ExchangeCost& cost = {}) {
+    const Programs programs =
+        recorded_programs(a, {}, Schedule::Kvr, {300, 200, 100}, fused, rates, cost);
+    RunOptions options;
+    options.send_order = order;
+    return Simulation(links(3, 1e9, latency_s), programs).run(options).ttft_s;
   };
-  CHECK(ttft(1e-4, false) > ttft(0, false));
-  CHECK(ttft(1e-4, true) > ttft(1e-4, false));
+  const double quick = ttft(1e-4, SendOrder::Fifo);
+  CHECK(quick > ttft(0, SendOrder::Fifo));
+  CHECK(ttft(1e-4, SendOrder::Block) > quick);
+  CHECK(ttft(1e-4, SendOrder::Fifo, {.message_s = 1e-3}) > quick);
+  CHECK(ttft(1e-4, SendOrder::Fifo, {.exchange_s = 1e-2}) > quick);
+  CHECK(ttft(1e-4, SendOrder::Fifo, {.lockstep = 0.5}) == quick);  // a chain has none
+}
+
+TEST_CASE("graph_programs: a host's exchange and messages take their time in each layer") {
+  // So long that the host is never ahead of the device: two layers' halves and 4 messages of a rank
+  // that receives and sends keys and values.
+  const Architecture a = load_model(catalog(), "openelm-270m");
+  const roofline::Rates rates = a100_rates(fused);
+  const ExchangeCost cost{.message_s = 1, .exchange_s = 10};
+  const Programs programs = recorded_programs(a, {}, Schedule::Kvr, {3, 2, 1}, fused, rates, cost);
+  const LayerTimes times(a, {}, fused, rates);
+  const RunResult r = Simulation(links(3, 1e12, 0), programs).run();
+  const auto layers = static_cast<double>(times.num_layers());
+  CHECK(r.ranks[1].compute_s == near(layers * (10 + 4)).epsilon(0.01));
+  CHECK(r.ranks[0].compute_s == near(layers * (10 + 2)).epsilon(0.01));
 }
 
 TEST_CASE("graph_programs: any graph with messages is played, not the two schedules alone") {
@@ -126,9 +145,7 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
   Lowering bytes{};
   bytes.activations = bytes.cache = bytes.weights = DType::INT8;
   const roofline::Rates rates = flat_rates(1e30, 1e30, 1);
-  std::vector<Graph> graphs;
-  std::vector<std::vector<std::uint64_t>> values;
-  for (std::uint64_t rank = 0; rank < 3; ++rank) {
+  const auto pass_of = [&](std::size_t rank) -> RankPass {
     Symbols symbols;
     Recorder r(symbols, bytes);
     r.enter("prefill", 0);
@@ -141,12 +158,9 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
       state = r.receive(state, 2, 200, 100, 300, "receive");
       r.unary("scale", Function::Scale, state, 2);
     }
-    graphs.push_back(r.take());
-    values.push_back(symbols.resolve({1, 1, 1}));
-  }
-  std::vector<RankPass> ranks;
-  for (std::size_t i = 0; i < 3; ++i) ranks.push_back({&graphs[i], values[i]});
-  const Programs programs = graph_programs(ranks, bytes, rates);
+    return {r.take(), symbols.resolve({1, 1, 1})};
+  };
+  const Programs programs = graph_programs(3, pass_of, bytes, rates);
   const RunResult r = Simulation(links(3, 100, 0), programs).run();
   // An append of 1 s everywhere, 1000 bytes at 100 bytes/s over links of their own, a scale of 1 s.
   CHECK(r.finish_s[1] == near(1));
@@ -159,8 +173,10 @@ TEST_CASE("graph_programs: a rank that there is not is refused") {
   const Architecture a = load_model(catalog(), "openelm-270m");
   const roofline::Rates rates = a100_rates(fused);
   const Recording r = record_rank(a, {{"kvr", {{"p", "2"}}}}, fused, {{2, 2}, 0});
-  const RankPass alone{&r.prefill(), r.symbols.resolve({1, 2, 2})};
-  CHECK_THROWS_WITH_AS(graph_programs({&alone, 1}, fused, rates),
+  const auto alone = [&](std::size_t) -> RankPass {
+    return {r.prefill(), r.symbols.resolve({1, 2, 2})};
+  };
+  CHECK_THROWS_WITH_AS(graph_programs(1, alone, fused, rates),
                        doctest::Contains("got rank 1, expected one of 1 ranks"), Error);
 }
 

@@ -24,7 +24,6 @@ const json example = json::parse(R"(
 TEST_CASE("simulate: a scenario is read as it is written") {
   const Scenario s = parse_scenario(example, "s.json");
   CHECK(s.work.schedule == Schedule::Kvr);
-  CHECK(s.work.send_order == SendOrder::Async);
   CHECK(s.options.send_order == SendOrder::Async);
   CHECK(s.work.partition_tokens == std::vector<std::uint64_t>{512, 512});
   CHECK(s.work.ranks[0].kinds[0].after_exchange_s == 0.001380116);
