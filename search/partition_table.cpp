@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -61,15 +60,11 @@ std::vector<TableEntry> search_table(const Runahead& runahead,
     for (const std::uint64_t prompt_len : prompt_lens) tasks.push_back({prompt_len, ranks});
   }
   std::vector<TableEntry> entries(tasks.size());
-  std::mutex mutex;  // of `done`
-  std::size_t done = 0;
-  simulate::parallel_for(tasks.size(), threads, [&](std::size_t i) {
+  const auto search = [&](std::size_t i) {
     entries[i] = {tasks[i].prompt_len,
                   search_partition(runahead, tasks[i].prompt_len, tasks[i].ranks, algorithm)};
-    const std::lock_guard lock(mutex);
-    ++done;
-    if (on_progress) on_progress(done);
-  });
+  };
+  simulate::parallel_for(tasks.size(), threads, search, on_progress);
   std::sort(entries.begin(), entries.end(), before);
   return entries;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,13 +11,12 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "model/base/order_statistics.h"
 #include "simulate/parallel_for.h"
 
 namespace kvcast::simulate {
 namespace {
 
-/// Of all trials together. Our choice: minutes on two cores.
+/// The most for all trials together. Our choice: minutes on two cores.
 constexpr std::uint64_t max_flows = 10'000'000;
 
 /// SplitMix64 (Steele, Lea, Flood 2014), and distributions of our own, so that a seed means the
@@ -154,24 +152,19 @@ RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platf
   return options;
 }
 
-double NoiseResult::quantile_s(double share) const { return quantile(ttft_s, share); }
-
 NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, const NoiseSpec& spec,
                       const std::function<void(std::uint64_t)>& on_trial, unsigned threads) {
   NoiseResult result;
-  std::mutex mutex;  // of `trials_done`
-  std::uint64_t trials_done = 0;
   result.ttft_s.resize(spec.trials);
   RunOptions unrecorded = quiet;
   unrecorded.record = false;
   const double makespan_s = simulation.run(unrecorded).makespan_s;
-  parallel_for(spec.trials, threads, [&](std::size_t trial) {
+  const auto run_trial = [&](std::size_t trial) {
     result.ttft_s[trial] =
         simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
             .ttft_s;
-    const std::lock_guard lock(mutex);
-    if (on_trial) on_trial(++trials_done);
-  });
+  };
+  parallel_for(spec.trials, threads, run_trial, on_trial);
   double sum = 0;
   for (const double s : result.ttft_s) sum += s;
   const auto n = static_cast<double>(spec.trials);

@@ -12,7 +12,7 @@
 namespace kvcast::simulate {
 
 struct NoiseSpec {
-  std::uint64_t flows = 0;  ///< of others in each trial, each from a random device to a neighbour
+  std::uint64_t flows = 0;  ///< in each trial, each from a random device to a neighbour
   std::uint64_t bytes = 0;  ///< of each flow
   /// Flows that start a second, with exponentially distributed gaps; 0: all at random moments of
   /// the quiet run.
@@ -36,12 +36,9 @@ RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platf
                          const RunOptions& quiet, double quiet_makespan_s);
 
 struct NoiseResult {
-  std::vector<double> ttft_s;  ///< of each trial
+  std::vector<double> ttft_s;  ///< one for each trial
   double mean_s = 0;
   double deviation_s = 0;  ///< standard deviation of a trial
-
-  /// Linear between the trials, 0 <= share <= 1: 0.5 is the median.
-  double quantile_s(double share) const;
 };
 
 /// The same result with any number of threads; 0: as many as the machine has. `on_trial` is told

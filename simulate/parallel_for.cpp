@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -10,25 +10,31 @@
 namespace kvcast::simulate {
 
 void parallel_for(std::size_t count, std::size_t threads,
-                  const std::function<void(std::size_t)>& work) {
+                  const std::function<void(std::size_t)>& work,
+                  const std::function<void(std::size_t)>& on_done) {
   std::atomic<std::size_t> next{0};
-  std::mutex mutex;  // of `failure`
-  std::exception_ptr failure;
+  std::mutex mutex;  // of `done`
+  std::size_t done = 0;
   const auto take = [&] {
     try {
-      for (std::size_t i = next++; i < count; i = next++) work(i);
+      for (std::size_t i = next++; i < count; i = next++) {
+        work(i);
+        const std::lock_guard lock(mutex);
+        ++done;
+        if (on_done) on_done(done);
+      }
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
       next = count;
+      throw;
     }
   };
   if (threads == 0) threads = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
-  std::vector<std::thread> others;
-  for (std::size_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(take);
+  std::vector<std::future<void>> others;  // wait at their end, and keep what was thrown
+  for (std::size_t t = 1; t < std::min(threads, count); ++t) {
+    others.push_back(std::async(std::launch::async, take));
+  }
   take();
-  for (std::thread& other : others) other.join();
-  if (failure) std::rethrow_exception(failure);
+  for (std::future<void>& other : others) other.get();
 }
 
 }  // namespace kvcast::simulate

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/result.h"
+#include "model/base/order_statistics.h"
 
 namespace kvcast::cli {
 namespace {
@@ -150,9 +151,9 @@ ordered_json noise_json(const simulate::NoiseSpec& spec, const simulate::NoiseRe
                  {"ttft_mean_s", noise.mean_s},
                  {"ttft_deviation_s", noise.deviation_s}};
   for (const auto& [name, share] : quantiles) {
-    j[fmt::format("ttft_{}_s", name)] = noise.quantile_s(share);
+    j[fmt::format("ttft_{}_s", name)] = quantile(noise.ttft_s, share);
   }
-  j["ttft_max_s"] = noise.quantile_s(1);
+  j["ttft_max_s"] = quantile(noise.ttft_s, 1);
   return j;
 }
 
@@ -161,7 +162,7 @@ std::string noise_text(const simulate::NoiseSpec& spec, const simulate::NoiseRes
       fmt::format("\nwith noise, {}\nTTFT mean {}, deviation {}", simulate::to_string(spec),
                   in_seconds(noise.mean_s), in_seconds(noise.deviation_s));
   for (const auto& [name, share] : quantiles) {
-    text += fmt::format(", {} {}", name, in_seconds(noise.quantile_s(share)));
+    text += fmt::format(", {} {}", name, in_seconds(quantile(noise.ttft_s, share)));
   }
   return text + "\n";
 }

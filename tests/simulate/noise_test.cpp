@@ -1,6 +1,7 @@
 #include "simulate/noise.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ TEST_CASE("simulate: noise comes out the same with any number of threads") {
   CHECK(std::equal(few.ttft_s.begin(), few.ttft_s.end(), one.ttft_s.begin()));
   const double quiet = simulation.run().ttft_s;
   CHECK(std::all_of(one.ttft_s.begin(), one.ttft_s.end(), [&](double t) { return t >= quiet; }));
-  CHECK(one.quantile_s(0) < one.quantile_s(1));
+  CHECK(std::set<double>(one.ttft_s.begin(), one.ttft_s.end()).size() > 1);
 }
 
 TEST_CASE("simulate: flows go between neighbours, at the rate asked for") {
@@ -88,14 +89,6 @@ TEST_CASE("simulate: jitter narrows links, evenly up to its share") {
   CHECK(sum / (8 * trials) == near(0.8).epsilon(0.01));
   CHECK(least >= 0.6);
   CHECK(least < 0.605);
-}
-
-TEST_CASE("simulate: quantiles lie between the trials") {
-  NoiseResult r;
-  r.ttft_s = {4, 1, 3, 2};
-  CHECK(r.quantile_s(0) == 1);
-  CHECK(r.quantile_s(0.5) == 2.5);
-  CHECK(r.quantile_s(1) == 4);
 }
 
 TEST_CASE("simulate: wrong noise is refused") {
