@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "model/base/error.h"
@@ -24,12 +25,6 @@ void leave_room(BoundaryRanges& r) {
   for (std::size_t i = 0; i < r.lowest.size(); ++i) r.feasible &= r.lowest[i] <= r.highest[i];
 }
 
-Partition parts_of(const std::vector<std::uint64_t>& ends) {
-  Partition parts{ends.front()};
-  for (std::size_t i = 1; i < ends.size(); ++i) parts.push_back(ends[i] - ends[i - 1]);
-  return parts;
-}
-
 std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t rank, std::uint64_t end) {
   const std::uint64_t begin = rank == 0 ? 0 : r.highest[rank - 1];
   return end > begin ? end - begin : 1;
@@ -47,15 +42,10 @@ PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_le
   sent_.resize(chain_.kinds.size());
 }
 
-void PartitionBound::evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys) {
-  runahead_.times().evaluate(tokens, keys, rank + 1 == ranks_,
-                             runahead_.exchange_pace(rank, ranks_), times_);
-}
-
 bool PartitionBound::in_time(std::size_t rank, std::uint64_t tokens, std::uint64_t keys,
                              double ttft_s) {
   const bool last = rank + 1 == ranks_;
-  evaluate(rank, tokens, keys);
+  runahead_.evaluate(rank, ranks_, tokens, keys, times_);
   const double end = play_layers(chain_, times_, keys, last, row(arrivals_, rank), ready_, sent_);
   if (last) return end <= ttft_s;
   return std::equal(sent_.begin(), sent_.end(), row(deadlines_, rank + 1).begin(),
@@ -64,7 +54,7 @@ bool PartitionBound::in_time(std::size_t rank, std::uint64_t tokens, std::uint64
 
 void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t tokens, std::uint64_t keys,
                                    double ttft_s) {
-  evaluate(rank, tokens, keys);
+  runahead_.evaluate(rank, ranks_, tokens, keys, times_);
   const std::span<double> deadlines = row(deadlines_, rank);
   const bool last = rank + 1 == ranks_;
   // Backwards through the layers. Both are the latest moments that still meet T: for the layer's
@@ -170,7 +160,11 @@ BoundaryRanges PartitionBound::ranges(double ttft_s) {
 bool PartitionBound::refuted(double ttft_s, BoundaryRanges r, int& halvings) {
   narrow(ttft_s, r);
   if (!r.feasible) return true;
-  if (r.lowest == r.highest) return runahead_.ttft_s(parts_of(r.lowest)) > ttft_s;
+  if (r.lowest == r.highest) {
+    Partition parts(ranks_);
+    std::adjacent_difference(r.lowest.begin(), r.lowest.end(), parts.begin());
+    return runahead_.ttft_s(parts) > ttft_s;
+  }
   if (halvings == 0) return false;
   const auto width = [&](std::size_t i) {
     return static_cast<double>(r.highest[i] - r.lowest[i]) / static_cast<double>(r.highest[i]);

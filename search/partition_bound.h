@@ -50,9 +50,7 @@ class PartitionBound {
   /// Whether no partition in the ranges reaches T; false also when `halvings` run out.
   bool refuted(double ttft_s, BoundaryRanges r, int& halvings);
 
-  // All three take a rank by its tokens and by the `keys` at which its part ends.
-  /// Sets `times_`.
-  void evaluate(std::size_t rank, std::uint64_t tokens, std::uint64_t keys);
+  // Both take a rank by its tokens and by the `keys` at which its part ends.
   /// Whether the rank and its messages can be in time. Sets `sent_`, the earliest arrivals; of
   /// messages that share a link when the link can have moved all up to this one.
   bool in_time(std::size_t rank, std::uint64_t tokens, std::uint64_t keys, double ttft_s);

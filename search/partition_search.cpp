@@ -46,19 +46,6 @@ class Incumbent {
     }
     return ttft;
   }
-  /// A search that knows nothing better than `start`, counting on from here.
-  Incumbent restarted(const Partition& start) const {
-    Incumbent other = *this;
-    other.found.tokens = start;
-    other.found.ttft_s = other.evaluate(start);
-    return other;
-  }
-  void take(const Incumbent& other) {
-    found.evaluations = other.found.evaluations;
-    if (!(other.found.ttft_s < found.ttft_s)) return;
-    found.ttft_s = other.found.ttft_s;
-    found.tokens = other.found.tokens;
-  }
   /// Whether it is better than all before, and so the best now.
   bool improve(const Partition& candidate) {
     const double before = found.ttft_s;
@@ -78,13 +65,8 @@ class Incumbent {
 using Cuts = std::vector<std::int64_t>;
 
 Cuts cuts_of(const Partition& tokens) {
-  Cuts cuts;
-  std::int64_t end = 0;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
-    end += static_cast<std::int64_t>(tokens[i]);
-    cuts.push_back(end);
-  }
-  return cuts;
+  const std::vector<std::uint64_t> boundaries = boundaries_of(tokens);
+  return {boundaries.begin() + 1, boundaries.end() - 1};
 }
 
 /// Nothing when a part would be empty.
@@ -164,23 +146,26 @@ void golden(Incumbent& best, std::uint64_t prompt_len) {
   for (std::uint64_t cut = low; cut <= high; ++cut) at(cut);
 }
 
-/// Moves tokens from any rank to any other as long as that helps, many first, at last one by
-/// one.
-void exchange_tokens(Incumbent& best, std::uint64_t most) {
-  const std::size_t ranks = best.found.tokens.size();
+/// From `tokens`, which take `ttft_s`, moves tokens from any rank to any other as long as that
+/// helps, many first, at last one by one.
+void exchange_tokens(Incumbent& best, Partition tokens, double ttft_s) {
+  const std::size_t ranks = tokens.size();
   const std::uint64_t limit = most_evaluated_ranks / ranks;
-  for (std::uint64_t moved = std::bit_floor(std::max<std::uint64_t>(most, 1)); moved >= 1;
-       moved /= 2) {
+  for (std::uint64_t moved = first_stride(best.prompt_len()); moved >= 1; moved /= 2) {
     for (bool improved = true; improved;) {
       improved = false;
       for (std::size_t from = 0; from < ranks; ++from) {
         for (std::size_t to = 0; to < ranks; ++to) {
-          if (from == to || best.found.tokens[from] <= moved) continue;
+          if (from == to || tokens[from] <= moved) continue;
           if (best.found.evaluations >= limit) return;
-          Partition candidate = best.found.tokens;
+          Partition candidate = tokens;
           candidate[from] -= moved;
           candidate[to] += moved;
-          improved |= best.improve(candidate);
+          const double candidate_s = best.try_out(candidate);
+          if (candidate_s >= ttft_s) continue;
+          ttft_s = candidate_s;
+          tokens = std::move(candidate);
+          improved = true;
         }
       }
     }
@@ -209,19 +194,18 @@ std::vector<Partition> partitions_near(PartitionBound& bound, double lower_bound
   return partitions;
 }
 
-/// From the best of the partitions near the bound; from each of them if that leaves a gap.
+/// Descends from the best of the partitions near the bound, and from each of them if that leaves a
+/// gap.
 void balance(Incumbent& best, PartitionBound& bound) {
   constexpr double small_gap = 1e-3;
   const double lower = bound.lower_bound_s(best.found.ttft_s);
   best.found.lower_bound_s = lower;
   const std::vector<Partition> starts = partitions_near(bound, lower, best);
   for (const Partition& start : starts) best.improve(start);
-  exchange_tokens(best, first_stride(best.prompt_len()));
+  exchange_tokens(best, best.found.tokens, best.found.ttft_s);
   for (const Partition& start : starts) {
     if (best.found.ttft_s <= lower * (1 + small_gap)) return;
-    Incumbent other = best.restarted(start);
-    exchange_tokens(other, first_stride(best.prompt_len()));
-    best.take(other);
+    exchange_tokens(best, start, best.try_out(start));
   }
 }
 
@@ -243,7 +227,7 @@ void run(PartitionAlgorithm algorithm, Incumbent& best) {
     case PartitionAlgorithm::Golden: return golden(best, best.prompt_len());
     case PartitionAlgorithm::Balance:
       coordinate(best, best.prompt_len());
-      return exchange_tokens(best, first_stride(best.prompt_len()));
+      return exchange_tokens(best, best.found.tokens, best.found.ttft_s);
   }
 }
 

@@ -125,15 +125,20 @@ Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
   check_link(link);
 }
 
+void Runahead::evaluate(std::size_t rank, std::size_t ranks, std::uint64_t tokens,
+                        std::uint64_t keys, simulate::RankTimes& times) const {
+  times_.evaluate(tokens, keys, rank + 1 == ranks,
+                  exchange_pace(simulate::Schedule::Kvr, link().exchange, rank, ranks), times);
+}
+
 double Runahead::ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& s) const {
   s.received.assign(times_.num_layers(), 0);
   std::uint64_t tokens = 0;
   double end = 0;
   for (std::size_t i = 0; i < partition.size(); ++i) {
     tokens += partition[i];
-    const bool last = i + 1 == partition.size();
-    times_.evaluate(partition[i], tokens, last, exchange_pace(i, partition.size()), s.times);
-    end = play_rank(chain_, s.times, tokens, last, s);
+    evaluate(i, partition.size(), partition[i], tokens, s.times);
+    end = play_rank(chain_, s.times, tokens, i + 1 == partition.size(), s);
   }
   return end;
 }

@@ -90,9 +90,9 @@ class Runahead {
   /// TTFT of a partition whose parts have at least one token each.
   double ttft_s(std::span<const std::uint64_t> partition, RunaheadScratch& scratch) const;
   double ttft_s(std::span<const std::uint64_t> partition) const;
-  simulate::ExchangePace exchange_pace(std::size_t rank, std::size_t ranks) const {
-    return simulate::exchange_pace(simulate::Schedule::Kvr, link().exchange, rank, ranks);
-  }
+  /// Times of one of the ranks, whose `tokens` end at `keys` in the prompt.
+  void evaluate(std::size_t rank, std::size_t ranks, std::uint64_t tokens, std::uint64_t keys,
+                simulate::RankTimes& times) const;
 
  private:
   simulate::LayerTimes times_;
