@@ -93,7 +93,7 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
 
 PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one_device) const {
   PlacedPrefill placed;
-  const std::uint64_t read = read_tokens(p);
+  const std::uint64_t read = shared_tokens(one_device_.recording(), p.prompt_len);
   placed.tokens = partition_tokens(*placement_, read);
   if (!helper_peaks_.empty()) {
     placed.helpers_s =
@@ -118,31 +118,23 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one
   return placed;
 }
 
-std::uint64_t PlacedEstimator::read_tokens(const DesignPoint& p) const {
-  return shared_tokens(one_device_.recording(), p.prompt_len);
-}
-
-PlacedEstimator::HelperMemory PlacedEstimator::helper_memory(const DesignPoint& p) const {
-  const Recording& r = one_device_.recording();
-  HelperMemory memory;
-  for (std::size_t i = 0; i < helper_peaks_.size(); ++i) {
-    const RecordedPass& pass = r.helpers()[i];
-    const std::uint64_t first = pass.first_kv_len.at(r.symbols.resolve({p.batch, p.prompt_len, 1}));
-    const SymbolValues last =
-        r.symbols.resolve({p.batch, p.prompt_len, checked_add(first, pass.steps) - 1});
-    memory.cache = checked_add(memory.cache, pass.cache_bytes.at(last));
-    memory.activations = std::max(memory.activations, largest(helper_peaks_[i], last));
-  }
-  return memory;
-}
-
 void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
                                   Estimate& e) const {
   const Recording& whole = one_device_.recording();
-  const std::uint64_t read = read_tokens(p);
-  const SymbolValues at_end =
-      whole.symbols.resolve({p.batch, p.prompt_len, checked_add(read, p.output_len)});
-  const HelperMemory helpers = helper_memory(p);
+  const std::uint64_t read = shared_tokens(whole, p.prompt_len);
+  const auto at = [&](std::uint64_t kv_len) {
+    return whole.symbols.resolve({p.batch, p.prompt_len, kv_len});
+  };
+  const SymbolValues at_end = at(checked_add(read, p.output_len));
+  // What helper passes leave in a device's memory, and their peak beside that.
+  std::uint64_t helper_cache = 0;
+  std::uint64_t helper_activations = 0;
+  for (std::size_t i = 0; i < helper_peaks_.size(); ++i) {
+    const RecordedPass& pass = whole.helpers()[i];
+    const SymbolValues last = at(checked_add(pass.first_kv_len.at(at(1)), pass.steps) - 1);
+    helper_cache = checked_add(helper_cache, pass.cache_bytes.at(last));
+    helper_activations = std::max(helper_activations, largest(helper_peaks_[i], last));
+  }
   const bool gathers = schedule_ == simulate::Schedule::Tsp;
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
@@ -156,19 +148,17 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
     const SymbolValues values = pass.symbols.resolve({p.batch, tokens[i], keys});
     flops = checked_add(flops, pass.flops.at(values));
     bytes = checked_add(bytes, pass.bytes.at(values));
-    const std::uint64_t cached = gathers ? read : boundary;
     std::uint64_t activations =
-        std::max(largest(pass.activation_peaks, values), helpers.activations);
+        std::max(largest(pass.activation_peaks, values), helper_activations);
     if (is_last) activations = std::max(activations, largest(decode_peaks_, at_end));
     const std::uint64_t cache =
-        is_last ? whole.kv_cache_bytes.at(at_end)
-                : whole.kv_cache_bytes.at(whole.symbols.resolve({p.batch, p.prompt_len, cached}));
-    most = std::max(most, checked_add(checked_add(cache, helpers.cache), activations));
+        whole.kv_cache_bytes.at(is_last ? at_end : at(gathers ? read : boundary));
+    most = std::max(most, checked_add(checked_add(cache, helper_cache), activations));
   }
   double helper_flops = 0;
   double helper_bytes = 0;
   if (!whole.helpers().empty()) {  // what one device computes before the base's prefill, each does
-    const SymbolValues prefill = whole.symbols.resolve({p.batch, p.prompt_len, read});
+    const SymbolValues prefill = at(read);
     const auto devices = static_cast<double>(tokens.size());
     helper_flops = devices * (e.prefill_flops - static_cast<double>(base_flops_.at(prefill)));
     helper_bytes = devices * (e.prefill_bytes - static_cast<double>(base_bytes_.at(prefill)));
@@ -192,22 +182,26 @@ Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
   return e;
 }
 
+void PlacedEstimator::check_partition(const DesignPoint& p) const {
+  if (placement_) {
+    partition_tokens(*placement_, shared_tokens(one_device_.recording(), p.prompt_len));
+  }
+}
+
 PlacedEstimate PlacedEstimator::at(const DesignPoint& p) const {
   PlacedEstimate e{one_device_.at(p), {}};
   if (is_placed()) {
     PlacedPrefill placed = prefill(p, e);
     return {spread(e, p, placed), std::move(placed)};
   }
-  if (placement_) partition_tokens(*placement_, read_tokens(p));  // throws
+  check_partition(p);
   return e;
 }
 
 void PlacedEstimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
   KVCAST_ASSERT(points.size() == rows.size());
   if (!is_placed()) {
-    if (placement_) {
-      for (const DesignPoint& p : points) partition_tokens(*placement_, read_tokens(p));
-    }
+    for (const DesignPoint& p : points) check_partition(p);
     return one_device_.sweep(points, rows);
   }
   PlacedPrefill placed;

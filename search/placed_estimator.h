@@ -23,7 +23,7 @@ namespace kvcast::search {
 struct PlacedPrefill {
   Partition tokens;                       ///< of each device
   std::optional<PartitionFound> found{};  ///< where the partition was searched
-  double helpers_s = 0;                   ///< of the passes that each device runs before
+  double helpers_s = 0;                   ///< the passes that each device runs before
   simulate::RunResult run;                ///< begins after them
   double without_links_s = 0;             ///< TTFT if messages took no time
 };
@@ -70,17 +70,11 @@ class PlacedEstimator {
   /// `one_device`: its estimate of the point.
   PlacedPrefill prefill(const roofline::DesignPoint& point,
                         const roofline::Estimate& one_device) const;
-  /// From one device's estimate to that of several.
+  /// Makes one device's estimate that of several.
   roofline::Estimate spread(roofline::Estimate e, const roofline::DesignPoint& point,
                             const PlacedPrefill& prefill) const;
-  /// Of the prompt's tokens, those that the base reads.
-  std::uint64_t read_tokens(const roofline::DesignPoint& point) const;
-  /// Of one device's helper passes: what they leave in its memory, and their peak beside that.
-  struct HelperMemory {
-    std::uint64_t cache = 0;
-    std::uint64_t activations = 0;
-  };
-  HelperMemory helper_memory(const roofline::DesignPoint& point) const;
+  /// Throws Error when the prompt does not fit the partition of a placement on one device.
+  void check_partition(const roofline::DesignPoint& point) const;
   void add_devices(const roofline::DesignPoint& point, const Partition& tokens,
                    roofline::Estimate& e) const;
 

@@ -244,13 +244,14 @@ double LayerTimes::total_s(const RankTimes& times) const {
 
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         const ExchangeCost& cost) {
+                         const ExchangeCost& cost, AllGather all_gather) {
   check_parts(partition_tokens);
   const std::size_t ranks = partition_tokens.size();
   std::uint64_t prompt_len = 0;
   for (const std::uint64_t tokens : partition_tokens) prompt_len = checked_add(prompt_len, tokens);
   PrefillWork work;
   work.schedule = schedule;
+  work.all_gather = all_gather;
   work.partition_tokens = partition_tokens;
   work.layers = times.kinds();
   work.bytes_per_token = times.bytes_per_token();

@@ -20,10 +20,10 @@ namespace kvcast::simulate {
 
 /// What a layer's exchange costs beside its bytes, see ExchangePace.
 struct ExchangeCost {
-  double message_s = 0;  ///< of the host, to issue one send or receive
-  double exchange_s = 0;
-  /// Of ranks that compute the same and then all wait for each other, as in TSP: the mean of
-  /// their times over the slowest's, mean over the layers.
+  double message_s = 0;   ///< host time to issue one send or receive
+  double exchange_s = 0;  ///< host time for the exchange of a layer
+  /// The speed of ranks that compute the same and then all wait for each other, as in TSP: the mean
+  /// of their times over the slowest's, mean over the layers.
   double lockstep = 1;
 };
 
@@ -41,8 +41,8 @@ struct ExchangePace {
   double lockstep = 1;  ///< see ExchangeCost; 1 where no rank waits for a later one
 };
 
-/// Of one of several ranks. A chain's has at most a send and a receive in each layer; a host of
-/// TSP issues the messages of a ring, in lockstep with the others.
+/// The pace of one rank. A rank of a chain has at most a send and a receive in each layer. A host
+/// of TSP issues the messages of a ring, in lockstep with the others.
 ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::size_t rank,
                            std::size_t ranks);
 
@@ -55,7 +55,7 @@ class LayerTimes {
   /// need the whole prompt at once.
   LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
              const Lowering& lowering, const roofline::Rates& rates, Logits logits = Logits::Last);
-  /// Of passes that were recorded with these logits.
+  /// Takes passes that were recorded with these logits.
   LayerTimes(const ChainPasses& passes, const Lowering& lowering, const roofline::Rates& rates,
              Logits logits = Logits::Last);
 
@@ -109,10 +109,10 @@ class LayerTimes {
 
 /// Rank i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
-/// read, in lockstep. A host of TSP issues the messages of a ring. Send order and all-gather are
-/// left as they are by default. Throws Error when a rank has no tokens, or there is none.
+/// read, in lockstep. A host of TSP issues the messages of a ring, whatever the all-gather. Throws
+/// Error when a rank has no tokens, or there is none.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
-                         const ExchangeCost& cost = {});
+                         const ExchangeCost& cost = {}, AllGather all_gather = AllGather::Ring);
 
 }  // namespace kvcast::simulate

@@ -46,7 +46,7 @@ Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
   return search::look_up(table, task.prompt_len, task.platform.num_devices(), f.extrapolate);
 }
 
-/// With a lower bound where that holds for the simulator too.
+/// The lower bound is kept where it holds for the simulator too.
 PartitionFound searched_by_recurrence(const PartitionTask& task) {
   const search::PlatformChain chain =
       search::platform_chain(task.platform, task.send_order, task.exchange_cost);
@@ -56,7 +56,7 @@ PartitionFound searched_by_recurrence(const PartitionTask& task) {
   return found;
 }
 
-/// From what the recurrence finds on.
+/// Starts from what the recurrence finds.
 PartitionFound searched_by_simulator(const PartitionTask& task) {
   PartitionFound start;
   if (task.schedule == simulate::Schedule::Kvr) start = searched_by_recurrence(task);
@@ -89,12 +89,6 @@ PartitionFound searched(const PartitionFlags& f, const PartitionTask& task) {
 }
 
 }  // namespace
-
-simulate::PrefillWork PartitionTask::work(const Partition& partition) const {
-  simulate::PrefillWork work = simulate::prefill_work(times, schedule, partition, exchange_cost);
-  work.all_gather = all_gather;
-  return work;
-}
 
 ChosenPartition choose_partition(const PartitionFlags& f, const PartitionTask& task) {
   if (f.how != "search" && !f.search_objective.empty()) {

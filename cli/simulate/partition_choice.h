@@ -33,7 +33,9 @@ struct PartitionTask {
   /// With objective simulator: search for the least mean TTFT under this traffic.
   std::optional<simulate::NoiseSpec> noise = {};
 
-  simulate::PrefillWork work(const search::Partition& partition) const;
+  simulate::PrefillWork work(const search::Partition& partition) const {
+    return simulate::prefill_work(times, schedule, partition, exchange_cost, all_gather);
+  }
 };
 
 struct ChosenPartition {
