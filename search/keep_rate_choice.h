@@ -11,7 +11,7 @@
 namespace kvcast::search {
 
 struct KeepRateRequest {
-  roofline::Configuration configuration;  ///< of the base; its methods are not used
+  roofline::Configuration configuration;  ///< the base; its methods are not used
   /// A method of the kind prompt without its option keep: "specprefill:speculator=llama-3.1-8b".
   MethodSpec method;
   roofline::DesignPoint point;
@@ -20,7 +20,7 @@ struct KeepRateRequest {
 struct KeepRate : roofline::Estimate {
   double keep = 1;
   std::uint64_t kept_tokens = 0;
-  double overhead_s = 0;  ///< of ttft_s: what comes before the base's prefill
+  double overhead_s = 0;  ///< the part of ttft_s before the base's prefill
 };
 
 /// What a keep rate gains. Throws Error as Estimator does.

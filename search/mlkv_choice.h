@@ -17,7 +17,7 @@ enum class MlkvGoal {
 };
 
 struct MlkvRequest {
-  roofline::Configuration configuration;  ///< of the unchanged model; its methods are not used
+  roofline::Configuration configuration;  ///< the unchanged model; its methods are not used
   /// False: the configuration's device is not used; the budget is needed, and there are no times.
   bool has_hardware = true;
   MlpWidening widening = MlpWidening::Preserve;
@@ -34,8 +34,8 @@ struct MlkvCandidate {
   std::uint64_t heads = 0;   ///< in each of them
   std::uint64_t intermediate_size = 0;
   std::uint64_t parameters = 0;
-  double kv_cache_bytes = 0;  ///< of the batch at the full kv_len
-  double kv_cache_ratio = 1;  ///< of the unchanged model's
+  double kv_cache_bytes = 0;  ///< for the batch at the full kv_len
+  double kv_cache_ratio = 1;  ///< over that of the unchanged model
   double peak_memory_bytes = 0;
   std::uint64_t largest_batch = 0;    ///< that fits the memory at the full kv_len; 0: none
   std::optional<double> tpot_s = {};  ///< a decode step of the batch at the full kv_len

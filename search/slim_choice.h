@@ -21,7 +21,7 @@ struct PaysOff {
 
 struct SlimCandidate : roofline::Estimate {
   std::string method = {};   ///< "plain", "slim:option=kcache", ...
-  double cross_phase_s = 0;  ///< of TTFT: what fills the cross-attention cache
+  double cross_phase_s = 0;  ///< the part of TTFT that fills the cross-attention cache
   /// Encoder-decoder forms with one cache for all layers: true if it stays on chip.
   std::optional<bool> shared_cache_on_chip = {};
   /// Every stretch, ascending; empty if it never pays off, and for plain itself. Of batches at the

@@ -8,13 +8,12 @@
 
 namespace kvcast::simulate {
 
-/// A heap of four children a node that knows where each id stands, so that an event can be moved
-/// without a search; events at one time come by id. Four children: half the levels of a binary heap
-/// in the same cache lines.
+/// A heap with four children a node: half the levels of a binary heap, in the same cache lines. It
+/// knows where each id stands and moves an event without a search. Events of one time come by id.
 class EventHeap {
  public:
   bool empty() const { return heap_.empty(); }
-  /// Of the soonest event.
+  /// The soonest event's time.
   double time() const { return heap_.front().time; }
 
   /// Adds the event, or moves it.
@@ -81,7 +80,7 @@ class EventHeap {
   }
 
   std::vector<Event> heap_;
-  std::vector<std::uint32_t> place_;  ///< of each id in the heap
+  std::vector<std::uint32_t> place_;  ///< where each id stands in the heap
 };
 
 }  // namespace kvcast::simulate

@@ -116,7 +116,7 @@ class EventLoop {
     double sends_since = 0;
     double factor = 1;  ///< of its computations
   };
-  /// Of a flow's place in the network.
+  /// The message that flows in a place of the network.
   struct Transfer {
     std::uint32_t message = 0;
     double begin_s = 0;

@@ -41,7 +41,7 @@ class FairNetwork {
     double remaining = 0;  ///< at the time `since`
     double since = 0;
     double rate = 0;
-    double next_rate = 0;       ///< while rates are found: negative until it is fixed
+    double next_rate = 0;       ///< while `fill` runs; negative until it is fixed
     std::uint64_t visited = 0;  ///< the settlement that saw it last
   };
   /// One flow on one link.
@@ -51,11 +51,11 @@ class FairNetwork {
   };
   struct Link {
     double bytes_per_s = 0;
-    double left = 0;  ///< while rates are found: not yet given to a flow
+    double left = 0;  ///< while `fill` runs: what no flow has yet
     std::uint32_t unfixed = 0;
     bool changed = false;
     std::uint64_t visited = 0;
-    double carried = 0;  ///< by flows that ended
+    double carried = 0;  ///< bytes of flows that ended
     std::vector<Passage> passages;
   };
 
@@ -74,7 +74,7 @@ class FairNetwork {
   std::uint64_t settlement_ = 0;
   std::vector<Link> links_;
   std::vector<Flow> flows_;
-  std::vector<std::uint32_t> places_;  ///< of each flow's hops among the links' passages
+  std::vector<std::uint32_t> places_;  ///< where each flow's hops stand in their links' passages
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> changed_;  ///< links
   // The links and flows that `collect` found, kept to reuse their memory.

@@ -35,7 +35,7 @@ struct PlatformLink {
 /// The least-latency paths from every node to one device.
 struct RouteTree {
   std::uint32_t destination = 0;  ///< a node
-  /// Of each node; no_link at the destination.
+  /// The first link from each node; no_link at the destination.
   std::vector<std::uint32_t> next_link;
 };
 
@@ -67,7 +67,7 @@ class Platform {
   std::vector<PlatformLink> links_;
   std::vector<std::uint32_t> devices_;
   std::vector<std::uint32_t> incoming_;        ///< links, by the node that they lead to
-  std::vector<std::uint32_t> first_incoming_;  ///< of each node, and the end
+  std::vector<std::uint32_t> first_incoming_;  ///< for each node, and the end
   double least_latency_s_ = 0;                 ///< of all links
 
   /// Whether the links that lead to it are the shortest way from every node, and then their tree.

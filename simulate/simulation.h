@@ -118,7 +118,7 @@ class Simulation {
     std::uint32_t route = 0;
     std::uint32_t sender = 0;
     std::uint32_t receiver = 0;
-    std::uint32_t number = 0;  ///< of messages before it from the same sender to the same receiver
+    std::uint32_t number = 0;  ///< counts from 0 for each sender and receiver
   };
   struct Route {
     std::uint32_t first_hop = 0;

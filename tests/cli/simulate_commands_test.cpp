@@ -47,23 +47,21 @@ TEST_CASE("simulate prefill: a model answers with every key, and its bounds hold
   CHECK(one["ttft_s"].get<double>() == near(j["ttft_one_device_s"].get<double>()).epsilon(1e-12));
 }
 
-TEST_CASE("simulate prefill: a built-in topology and its platform file answer the same") {
+TEST_CASE("simulate prefill: a built-in topology, its file and its catalog name answer the same") {
   const TestFolder folder;
   write(folder / "ring.json",
-        R"({"topology": "ring", "devices": 4, "bandwidth": "10 GB/s", "latency": "10 us"})");
+        R"({"topology": "ring", "devices": 4, "bandwidth": "150 GB/s", "latency": "10.8 us"})");
   const std::string tsp = product + "--schedule tsp --partition 400,300,200,100 --json ";
-  const json flags = run_json(tsp + "--devices 4 --topology ring " + link);
-  const json file = run_json(tsp + "--platform " + folder.file("ring.json"));
-  CHECK(flags["finish_s"] == file["finish_s"]);
+  const json flags =
+      run_json(tsp + "--devices 4 --topology ring --link-gb-per-s 150 --link-latency-s 10.8e-6");
   CHECK(flags["finish_s"][0] != flags["finish_s"][3]);
+  for (const std::string& platform : {folder.file("ring.json"), std::string("ring-4")}) {
+    CHECK(run_json(tsp + "--platform " + platform)["finish_s"] == flags["finish_s"]);
+  }
 }
 
-TEST_CASE("simulate prefill: a platform of the catalog is taken by its name") {
-  const std::string kvr = product + "--schedule kvr --json ";
-  const json named = run_json(kvr + "--platform ring-4");
-  const json flags =
-      run_json(kvr + "--devices 4 --topology ring --link-gb-per-s 150 --link-latency-s 10.8e-6");
-  CHECK(named["finish_s"] == flags["finish_s"]);
+TEST_CASE("simulate prefill: without a link the hardware's is taken") {
+  CHECK(run_json(four + "--json") == run_json(four + "--link nvlink --json"));
 }
 
 TEST_CASE("simulate prefill: noise repeats with its seed") {
