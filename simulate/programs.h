@@ -8,7 +8,7 @@
 
 namespace kvcast::simulate {
 
-/// The most for all ranks together. Our choice: a simulation of so many takes 4 GB.
+/// The most for all ranks together. Our choice: a simulation of so many takes 3 GB.
 inline constexpr std::size_t max_instructions = 70'000'000;
 
 /// Keeps the device's compute stream busy; communication goes on meanwhile.
