@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include <CLI/CLI.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/frame/data_folder.h"
 #include "model/base/error.h"
@@ -50,6 +52,19 @@ bool same_file(const fs::path& a, const fs::path& b) {
     return found.has_filename() ? found : found.parent_path();  // "folder/" is "folder"
   };
   return resolved(a) == resolved(b);
+}
+
+/// What else is printed would be mixed into such a file. /dev/null may stand for both.
+void check_is_not_standard_output(const File& file) {
+  struct stat output {};
+  struct stat named {};
+  if (::fstat(STDOUT_FILENO, &output) != 0 || ::stat(file.path.c_str(), &named) != 0) return;
+  const auto same = [](const struct stat& a, const struct stat& b) {
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+  };
+  struct stat null {};
+  if (!same(output, named) || (::stat("/dev/null", &null) == 0 && same(output, null))) return;
+  throw Error(file.flag, file.path.string() + ", which is standard output", "a file");
 }
 
 /// Whether the text of another flag, or a part of it as in "predictor=FOLDER", names the file, or a
@@ -134,6 +149,7 @@ void check_files(const CLI::App& command) {
         throw Error(file.flag, file.path.string() + ", which " + other.flag + " writes too",
                     "another file");
       }
+      check_is_not_standard_output(file);
       check_is_no_input(command, file);
       check_is_not_in_catalog(file, catalog);
       check_writable(file.path);
@@ -143,6 +159,7 @@ void check_files(const CLI::App& command) {
 }
 
 void check_texts(const CLI::App& command) {
+  if (command.get_parent() != nullptr) check_texts(*command.get_parent());
   for (const CLI::Option* o : command.get_options()) {
     if (o->count() == 0 || o->get_items_expected_max() == 0) continue;
     for (const std::string& text : o->results()) {

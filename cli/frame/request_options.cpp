@@ -9,9 +9,8 @@ namespace {
 
 constexpr std::uint64_t default_prompt_len = 1024;
 
-DType dtype_or(const std::string& text, const std::string& fallback, const char* flag) {
-  return text.empty() ? parse_flag("--dtype", fallback, parse_dtype)
-                      : parse_flag(flag, text, parse_dtype);
+DType dtype_or(const std::string& text, DType fallback, const char* flag) {
+  return text.empty() ? fallback : parse_flag(flag, text, parse_dtype);
 }
 
 }  // namespace
@@ -56,7 +55,11 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
       throw Error("--set", "'" + text + "'", "KEY=VALUE");
     }
-    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+    const std::string key = text.substr(0, equals);
+    for (const ConfigOverride& other : overrides) {
+      if (other.key == key) throw Error("--set", "'" + key + "' twice", "each key once");
+    }
+    overrides.push_back({key, text.substr(equals + 1)});
   }
   return overrides;
 }
@@ -93,9 +96,10 @@ Lowering parse_lowering(const RequestOptions& o) {
   l.elementwise = o.elementwise.empty() ? l.attention
                                         : parse_flag("--elementwise", o.elementwise, parse_kernels);
   l.skip_unread_rows = o.skip_unread_rows;
-  l.weights = dtype_or(o.weight_dtype, o.dtype, "--weight-dtype");
-  l.activations = dtype_or(o.activation_dtype, o.dtype, "--activation-dtype");
-  l.cache = dtype_or(o.cache_dtype, o.dtype, "--cache-dtype");
+  const DType dtype = parse_flag("--dtype", o.dtype, parse_dtype);
+  l.weights = dtype_or(o.weight_dtype, dtype, "--weight-dtype");
+  l.activations = dtype_or(o.activation_dtype, dtype, "--activation-dtype");
+  l.cache = dtype_or(o.cache_dtype, dtype, "--cache-dtype");
   return l;
 }
 

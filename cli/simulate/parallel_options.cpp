@@ -37,11 +37,17 @@ void LinkFlags::add_to(Command c) {
 search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hw,
                                 roofline::Mode mode) {
   search::HardwareLink link;
+  const bool both_numbers = !flags.gb_per_s.empty() && !flags.latency_s.empty();
   if (!flags.name.empty()) {
+    if (both_numbers) {
+      throw Error(
+          "--link: --link-gb-per-s and --link-latency-s leave nothing of it; expected two "
+          "of the three");
+    }
     link = parse_flag("--link", flags.name, [&](const std::string& name) {
       return search::hardware_link(hw, mode, name);
     });
-  } else if (flags.gb_per_s.empty() || flags.latency_s.empty()) {
+  } else if (!both_numbers) {
     link = search::hardware_link(hw, mode);
   } else {
     link.link.exchange = search::exchange_cost(hw, mode);

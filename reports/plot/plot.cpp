@@ -45,7 +45,12 @@ std::vector<std::vector<double>> stack_bases(const Plot& plot) {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "kvcast-plot-XXXXXX").string();
+    std::error_code ec;
+    std::string name = (fs::temp_directory_path(ec) / "kvcast-plot-XXXXXX").string();
+    if (ec) {
+      throw Error("TMPDIR, the folder for temporary files, cannot be used: " + ec.message(),
+                  Fault::Run);
+    }
     if (::mkdtemp(name.data()) == nullptr) {
       throw Error(name + ": cannot be created: " + std::strerror(errno), Fault::Run);
     }
