@@ -17,11 +17,9 @@ BandwidthClass bandwidth_class(const Graph& graph, const Node& node, const Lower
   if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
   if (runs_on == RateClass::Matrix) return BandwidthClass::Product;
   if (std::holds_alternative<Softmax>(op)) return BandwidthClass::Softmax;
-  const bool elementwise = std::holds_alternative<Elementwise>(op) ||
-                           std::holds_alternative<RowMean>(op) ||
-                           std::holds_alternative<RotateHalf>(op);
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
-  return elementwise && eager ? BandwidthClass::Elementwise : BandwidthClass::Memory;
+  return eager && is_any<Elementwise, RowMean, RotateHalf>(op) ? BandwidthClass::Elementwise
+                                                               : BandwidthClass::Memory;
 }
 
 Broadcast broadcast_of(const Graph& graph, const Node& node) {
@@ -61,7 +59,7 @@ Sharing sharing_of(const Node& node, const Work& work,
   return {work.read[static_cast<std::size_t>(Storage::KvCache)], layers};
 }
 
-/// Functions whose time is their exponential's, wherever their operands lie.
+/// Functions whose time is that of their exponential, wherever their operands are.
 bool has_exponential(Function f) {
   return f == Function::SoftCap || f == Function::Silu || f == Function::Gelu ||
          f == Function::GeluTanh;
@@ -69,8 +67,7 @@ bool has_exponential(Function f) {
 
 /// The operators that have OpCost::intermediate_bytes, whose time is that of moving numbers.
 bool moves_intermediates(const Node& node, BandwidthClass moves_at, const Lowering& lowering) {
-  if (std::holds_alternative<AttentionScores>(node.op) ||
-      std::holds_alternative<AttentionValues>(node.op)) {
+  if (is_any<AttentionScores, AttentionValues>(node.op)) {
     return lowering.attention == Kernels::Eager;
   }
   const auto* elementwise = std::get_if<Elementwise>(&node.op);
@@ -78,7 +75,7 @@ bool moves_intermediates(const Node& node, BandwidthClass moves_at, const Loweri
          (elementwise == nullptr || !has_exponential(elementwise->function));
 }
 
-/// The queries of a decode step: one, and what it takes back beside it.
+/// The queries of a decode step: one, and the tokens that it takes back.
 bool is_one_and_more(const Count& queries) {
   const auto terms = queries.terms();
   return std::any_of(terms.begin(), terms.end(),
@@ -88,10 +85,7 @@ bool is_one_and_more(const Count& queries) {
 /// See OpCost::length.
 Count length_of(const Graph& graph, const Node& node) {
   if (rate_class(graph, node) == RateClass::Matrix) {
-    Count rows = 1;
-    const std::vector<Count>& shape = graph.tensor(node.output()).shape;
-    for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows = rows * shape[i];
-    return rows;
+    return graph.tensor(node.output()).rows();
   }
   if (const auto* attention = std::get_if<TiledAttention>(&node.op)) {
     const bool as_measured = attention->mask.causal && attention->mask.window == 0 &&

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 #include "model/graph/work.h"
 
 namespace kvcast {
@@ -76,19 +77,18 @@ std::string shape_text(const TensorInfo& tensor, const Symbols& symbols) {
 }  // namespace
 
 std::string_view name(Storage storage) {
-  switch (storage) {
-    case Storage::Weights: return "weights";
-    case Storage::KvCache: return "kv_cache";
-    case Storage::Activations: return "activations";
-    case Storage::Messages: return "messages";
-  }
-  KVCAST_ASSERT(false);
-  return {};
+  static constexpr Words<Storage, num_storages> storages = {{{Storage::Weights, "weights"},
+                                                             {Storage::KvCache, "kv_cache"},
+                                                             {Storage::Activations, "activations"},
+                                                             {Storage::Messages, "messages"}}};
+  return word_for(storage, storages);
 }
 
-Count TensorInfo::elements() const {
+Count TensorInfo::elements() const { return shape.empty() ? 1 : rows() * shape.back(); }
+
+Count TensorInfo::rows() const {
   Count product = 1;
-  for (const Count& dimension : shape) product = product * dimension;
+  for (std::size_t i = 0; i + 1 < shape.size(); ++i) product = product * shape[i];
   return product;
 }
 

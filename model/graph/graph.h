@@ -40,6 +40,8 @@ struct TensorInfo {
   std::optional<NodeId> producer;  ///< none: an input of the graph
 
   Count elements() const;
+  /// The product of all dimensions but the last.
+  Count rows() const;
   Count bytes() const { return bytes_of(elements(), dtype); }
 };
 

@@ -11,14 +11,35 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "model/base/count.h"
 
 namespace kvcast {
+
+/// The rate at which an operator's FLOPs run.
+enum class RateClass {
+  Matrix,           ///< the matrix unit on a large product with weights
+  BatchedMatrix,    ///< the matrix unit on the per-head products of eager attention
+  TiledAttention,   ///< the matrix unit inside a fused attention kernel
+  DecodeAttention,  ///< the same kernel with one query a sequence, which streams the cache
+  Vector,           ///< element-wise arithmetic
+};
+inline constexpr int num_rate_classes = 5;
+
+/// What every operator declares beside its attributes.
+struct OpTraits {
+  std::string_view name;
+  RateClass rate_class;  ///< of tiled attention with several queries, see rate_class() in work.h
+};
+
+/// Two operators without attributes are equal.
+template <typename T>
+requires std::is_empty_v<T> && requires { T::traits; }
+constexpr bool operator==(const T&, const T&) { return true; }
 
 /// Head counts of one attention layer. Query head i reads key-value head
 /// i / (num_attention_heads / num_key_value_heads).
@@ -48,19 +69,20 @@ struct Mask {
 
 /// y[b,t,:] = table[ids[b,t],:].  Inputs: table [rows, features], ids [batch, tokens].
 struct Embedding {
-  bool operator==(const Embedding&) const = default;
+  static constexpr OpTraits traits{"embedding", RateClass::Vector};
 };
 
 /// y = x·Wᵀ (+ bias).  Inputs: x [..., in], W [out, in], optionally bias [out].
 /// Work: 2·rows·out·in FLOPs, and rows·out for the bias.
 struct Linear {
-  bool operator==(const Linear&) const = default;
+  static constexpr OpTraits traits{"linear", RateClass::Matrix};
 };
 
 /// A product of each head's features with the head's own block of one weight [G·out, in], query
 /// head h with block i = h / (H/G):  y_h = W_i·x_h, or y_h = W_iᵀ·x_h if `transposed`.
 /// Inputs: x [..., H·in] (transposed: H·out), W.  Work: 2·rows·H·out·in FLOPs.
 struct HeadLinear {
+  static constexpr OpTraits traits{"head_linear", RateClass::Matrix};
   std::uint64_t num_heads = 0;   ///< H
   std::uint64_t num_blocks = 0;  ///< G
   bool transposed = false;
@@ -70,6 +92,7 @@ struct HeadLinear {
 /// scores[b,h,i,j] = q[b,i,h]·k[b,j,g(h)], all pairs, masked or not, as eager kernels do.
 /// Inputs: q [batch, queries, H·hd], k [batch, keys, G·hd].  Work: 2·batch·H·queries·keys·hd FLOPs.
 struct AttentionScores {
+  static constexpr OpTraits traits{"attention_scores", RateClass::BatchedMatrix};
   Heads heads;
   bool operator==(const AttentionScores&) const = default;
 };
@@ -77,16 +100,18 @@ struct AttentionScores {
 /// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)], all pairs.
 /// Inputs: probabilities [batch, H, queries, keys], v [batch, keys, G·hd].
 struct AttentionValues {
+  static constexpr OpTraits traits{"attention_values", RateClass::BatchedMatrix};
   Heads heads;
   bool operator==(const AttentionValues&) const = default;
 };
 
 /// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)] over the keys of at least `threshold`
-/// probability.  Inputs: as AttentionValues.  With `unrotate` the rows of v are keys, `rope_heads`
-/// of them side by side, kept rotated from position 0 on: those that some head takes are turned
-/// back. Work, if none is skipped: 1 comparison and 2·vd FLOPs a pair, 6 a rotated pair of each
-/// row. What a run skips is up to its probabilities; it says how much (execute::Skipped).
+/// probability.  Inputs: as AttentionValues.  With `unrotate` the rows of v are `rope_heads`
+/// rotated keys side by side, from position 0 on: those that some head uses are rotated back. Work,
+/// if none is skipped: 1 comparison and 2·vd FLOPs a pair, 6 a rotated pair of each row. A run
+/// counts what it skips (execute::Skipped).
 struct SparseValues {
+  static constexpr OpTraits traits{"sparse_values", RateClass::BatchedMatrix};
   Heads heads;
   double threshold = 0;
   std::shared_ptr<const RopeTable> unrotate = nullptr;
@@ -96,13 +121,14 @@ struct SparseValues {
 
 /// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
 /// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys]. Values may
-/// have heads of their own width vd, [batch, keys, Gv·vd] -> [batch, queries, H·vd].
+/// have heads of another width vd: [batch, keys, Gv·vd] -> [batch, queries, H·vd].
 /// Work per visible pair and head: 2·hd and 2·vd FLOPs for the two products, 1 for the scale unless
 /// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1
-/// division per output element. Keys and values that some query sees are read once, a tensor that
-/// is both once in all, and so is the bias of visible pairs.
+/// division per output element. Keys and values that some query sees are read once, and so is the
+/// bias of visible pairs; a tensor that is both keys and values is read once in all.
 /// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
+  static constexpr OpTraits traits{"tiled_attention", RateClass::TiledAttention};
   Heads heads;
   double scale = 1;
   double softcap = 0;  ///< scores become softcap·tanh(score/softcap); 0: none
@@ -112,7 +138,7 @@ struct TiledAttention {
   std::uint64_t num_value_heads = 0;  ///< Gv; 0: as keys
   std::uint64_t value_dim = 0;        ///< vd; 0: as keys
   bool values_are_keys = false;       ///< v is the same tensor as k
-  /// Keys are stored unrotated, from position 0 on, and rotated as they are read; null: not so.
+  /// Rotates keys as they are read, from position 0 on; null: they are used as stored.
   /// Work: 6 FLOPs a rotated pair of each visible key.
   std::shared_ptr<const RopeTable> key_rope = nullptr;
 
@@ -125,44 +151,46 @@ struct TiledAttention {
   bool operator==(const TiledAttention&) const = default;
 };
 
-/// The largest probability that some head gives a key:  out[b,j,i] = max over h of
-/// pooled[b,h,i,j], and of before[b,j,i]. With `pool` > 0 a row of probabilities is averaged over
-/// that many neighbours, zeros beyond its ends, always divided by `pool`; else it is as it is.
+/// The largest probability that any head gives a key:  out[b,j,i] = max over h of pooled[b,h,i,j],
+/// and of before[b,j,i]. With `pool` > 0 each probability is the sum over that many neighbours,
+/// zeros beyond the row's ends, divided by `pool`.
 /// Inputs: probabilities [batch, H, queries, keys], optionally before [batch, keys, queries], the
-/// shape of the output. Work for each probability: 1 comparison, and with pooling `pool` additions,
-/// of the zeros too, and 1 division.
+/// shape of the output. Work for each probability: 1 comparison, and with pooling `pool` additions
+/// (zeros included) and 1 division.
 struct LargestProbability {
+  static constexpr OpTraits traits{"largest_probability", RateClass::Vector};
   std::uint64_t pool = 0;
   bool operator==(const LargestProbability&) const = default;
 };
 
-/// Which tokens go on to the next layer: the last one, and those that it attends to most, summed
-/// over the heads; the first among equals.  Input: probabilities of one query [batch, H, 1,
-/// tokens]; output: their indices [batch, n], ascending.  Work: 1 FLOP a probability; ordering is
+/// The tokens that go on to the next layer: the last one, and those that it attends to most, summed
+/// over the heads; ties go to the earlier token.  Input: probabilities of one query [batch, H, 1,
+/// tokens]; output: token indices [batch, n], ascending.  Work: 1 FLOP a probability; sorting is
 /// not counted.
 struct KeepTokens {
-  bool operator==(const KeepTokens&) const = default;
+  static constexpr OpTraits traits{"keep_tokens", RateClass::Vector};
 };
 
 /// Rows of each sequence.  Inputs: x [batch, tokens, features] or [batch, tokens], indices [batch,
 /// n]; output [batch, n, features] or [batch, n]. Only these rows are read.
 struct GatherRows {
-  bool operator==(const GatherRows&) const = default;
+  static constexpr OpTraits traits{"gather_rows", RateClass::Vector};
 };
 
-/// The tokens that a KeepTokens leaves behind.  Input: the indices that it keeps [batch, n];
-/// output: the others [batch, m], ascending.
+/// The tokens that a KeepTokens drops.  Input: the indices that it keeps [batch, n]; output: the
+/// others [batch, m], ascending.
 struct DropTokens {
-  bool operator==(const DropTokens&) const = default;
+  static constexpr OpTraits traits{"drop_tokens", RateClass::Vector};
 };
 
-// Tensors that methods keep beside a cache say in [batch, rows, 1] of which tokens its rows are.
-// Searching is not counted: only what is read and written.
+// A tensor [batch, rows, 1] beside a cache holds the token of each of its rows. The operators that
+// look tokens up count what they read and write, not the search.
 
-/// Which wanted tokens have no row in a cache.  Inputs: the cache's tokens [batch, rows, 1], the
-/// wanted ones [batch, n], ascending, the last of which is the pass's own and has none; output
-/// [batch, missing + 1], ascending. A run finds how many are missing.
+/// The wanted tokens without a row in a cache.  Inputs: the cache's tokens [batch, rows, 1], the
+/// wanted ones [batch, n], ascending; the last of these is the pass's own, which has no row yet.
+/// Output [batch, missing + 1], ascending. A run finds how many are missing.
 struct MissingTokens {
+  static constexpr OpTraits traits{"missing_tokens", RateClass::Vector};
   Symbol missing;
   bool operator==(const MissingTokens&) const = default;
 };
@@ -170,33 +198,32 @@ struct MissingTokens {
 /// The rows of some tokens.  Inputs: cache [batch, rows, features], its tokens [batch, rows, 1],
 /// the wanted ones [batch, n]; output [batch, n, features].
 struct TokenRows {
-  bool operator==(const TokenRows&) const = default;
+  static constexpr OpTraits traits{"token_rows", RateClass::Vector};
 };
 
 /// The same for all but the last token, whose row is the last one of x.  Inputs: cache, its tokens,
 /// x [batch, m, features], the wanted tokens [batch, n].
 struct TokenStates {
-  bool operator==(const TokenStates&) const = default;
+  static constexpr OpTraits traits{"token_states", RateClass::Vector};
 };
 
-/// Writes rows of all tokens but the last over those that a cache has of them.  Inputs: cache
-/// [batch, rows, features], its tokens, x [batch, n, features], the tokens of x [batch, n]; output:
-/// the same cache.
+/// Overwrites a cache's rows of all tokens but the last.  Inputs: cache [batch, rows, features],
+/// its tokens, x [batch, n, features], the tokens of x [batch, n]; output: the same cache.
 struct StoreStates {
-  bool operator==(const StoreStates&) const = default;
+  static constexpr OpTraits traits{"store_states", RateClass::Vector};
 };
 
-/// The additive mask [batch, 1, queries, keys] of tokens that are not side by side: 0 where the
-/// key's is not after the query's, the lowest number where it is.  Inputs: tokens of the queries
-/// [batch, queries], of the keys [batch, keys].
+/// The additive mask [batch, 1, queries, keys] of tokens that are not consecutive: 0 where the
+/// key's token is not after the query's, the lowest number elsewhere.  Inputs: tokens of the
+/// queries [batch, queries], of the keys [batch, keys].
 struct TokenMask {
-  bool operator==(const TokenMask&) const = default;
+  static constexpr OpTraits traits{"token_mask", RateClass::Vector};
 };
 
 /// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
 /// divide).
 struct Softmax {
-  bool operator==(const Softmax&) const = default;
+  static constexpr OpTraits traits{"softmax", RateClass::Vector};
 };
 
 /// What an element-wise operator computes; FLOPs an element in brackets.
@@ -224,6 +251,7 @@ std::uint64_t flops_per_element(Function function);
 /// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y of
 /// more dimensions than x holds one number for each run of elements(x)/elements(y) elements.
 struct Elementwise {
+  static constexpr OpTraits traits{"elementwise", RateClass::Vector};
   Function function = Function::Copy;
   double parameter = 0;
   bool operator==(const Elementwise&) const = default;
@@ -232,13 +260,14 @@ struct Elementwise {
 /// f(gate)·up in one kernel, f an activation.  Inputs: gate, up.
 /// Work: the activation's FLOPs and 1 more an element.
 struct GatedActivation {
+  static constexpr OpTraits traits{"gated_activation", RateClass::Vector};
   Function function = Function::Silu;
   bool operator==(const GatedActivation&) const = default;
 };
 
 /// Mean over the last dimension: [..., n] -> [..., 1].  Work: 1 FLOP an element.
 struct RowMean {
-  bool operator==(const RowMean&) const = default;
+  static constexpr OpTraits traits{"row_mean", RateClass::Vector};
 };
 
 /// y = w·x·rsqrt(mean(x²) + eps), over the last dimension or, with `groups` > 1, over each of that
@@ -246,6 +275,7 @@ struct RowMean {
 /// 1 + w (Gemma).  Work: 4 FLOPs an element and 3 a row.
 /// Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4.
 struct RmsNorm {
+  static constexpr OpTraits traits{"rms_norm", RateClass::Vector};
   double eps = 0;
   bool unit_offset = false;
   std::uint64_t groups = 1;
@@ -255,6 +285,7 @@ struct RmsNorm {
 /// y = (x - mean)·rsqrt(variance + eps)·w + b, the biased variance; w and b are optional inputs.
 /// Work: 5 FLOPs an element, 1 more for each of w and b, and 4 a row.
 struct LayerNorm {
+  static constexpr OpTraits traits{"layer_norm", RateClass::Vector};
   double eps = 0;
   bool operator==(const LayerNorm&) const = default;
 };
@@ -264,6 +295,7 @@ struct LayerNorm {
 /// hold in the place of first_position. Work: 6 FLOPs a rotated pair.
 /// Source: Su et al. 2021 (arXiv:2104.09864), eq. 15, in the half-split layout of transformers.
 struct Rope {
+  static constexpr OpTraits traits{"rope", RateClass::Vector};
   std::uint64_t num_heads = 0;
   std::uint64_t head_dim = 0;
   std::shared_ptr<const RopeTable> table;
@@ -277,6 +309,7 @@ struct Rope {
 /// tokens], its input: output [batch, tokens, head_dim]. Eager kernels only.
 /// Work: 2 FLOPs an element.
 struct RopeAngles {
+  static constexpr OpTraits traits{"rope_angles", RateClass::Vector};
   bool sine = false;
   std::shared_ptr<const RopeTable> table;
   Count first_position;
@@ -287,6 +320,7 @@ struct RopeAngles {
 /// [a | b | rest] -> [-b | a | 0] in each head, a and b the two halves of the rotated dims. Eager
 /// kernels only.  Work: 1 FLOP an element.
 struct RotateHalf {
+  static constexpr OpTraits traits{"rotate_half", RateClass::Vector};
   std::uint64_t num_heads = 0;
   std::uint64_t rotary_dims = 0;
   bool operator==(const RotateHalf&) const = default;
@@ -295,13 +329,14 @@ struct RotateHalf {
 /// Appends new rows to a cache.  Inputs: past [batch, past, features], rows [batch, n, features];
 /// output: the same cache with past + n rows. Only the new rows are read and written.
 struct CacheAppend {
-  bool operator==(const CacheAppend&) const = default;
+  static constexpr OpTraits traits{"cache_append", RateClass::Vector};
 };
 
 /// Drops `dropped` rows of a cache after its first `kept_first`, and moves the later rows up.
 /// Input: a cache [batch, rows, features]; output: the same cache with rows - dropped rows.
 /// Only the moved rows are read and written.
 struct CacheEvict {
+  static constexpr OpTraits traits{"cache_evict", RateClass::Vector};
   std::uint64_t kept_first = 0;
   Count dropped;
   Count moved;  ///< rows after the gap, 0 when there is none
@@ -311,15 +346,16 @@ struct CacheEvict {
 /// Rows one after another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
 /// [batch, n, features]; output [batch, past + n, features]. All rows are read and written.
 struct JoinRows {
-  bool operator==(const JoinRows&) const = default;
+  static constexpr OpTraits traits{"join_rows", RateClass::Vector};
 };
 
-/// Sends rows of a cache to another rank of the run (model/methods/placement.h), as many as the
-/// message has.  Input: cache [batch, rows, features]; output: the message [batch, sent, features].
-/// The n-th Send to a rank is what the n-th Receive there from the sender waits for.
+/// Sends rows of a cache to another rank of the run (model/methods/placement.h).
+/// Input: cache [batch, rows, features]; output: the message [batch, sent, features]. The n-th Send
+/// to a rank matches the n-th Receive there from this rank.
 /// Work: the sent rows are read from the cache and written as a message.
 struct Send {
-  std::uint64_t rank = 0;  ///< that gets them
+  static constexpr OpTraits traits{"send", RateClass::Vector};
+  std::uint64_t rank = 0;  ///< the receiver
   Count first_row;         ///< of the cache
   bool operator==(const Send&) const = default;
 };
@@ -328,13 +364,15 @@ struct Send {
 /// [batch, sent, features]; output: the same cache with the sent rows from `first_row` on.
 /// Work: the message is read and its rows are written to the cache.
 struct Receive {
-  std::uint64_t rank = 0;  ///< that has sent them
+  static constexpr OpTraits traits{"receive", RateClass::Vector};
+  std::uint64_t rank = 0;  ///< the sender
   Count first_row;         ///< of the cache
   bool operator==(const Receive&) const = default;
 };
 
 /// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
 struct RepeatHeads {
+  static constexpr OpTraits traits{"repeat_heads", RateClass::Vector};
   std::uint64_t repeats = 1;
   std::uint64_t head_dim = 0;
   bool operator==(const RepeatHeads&) const = default;
@@ -342,13 +380,14 @@ struct RepeatHeads {
 
 /// The last token of each sequence: [batch, tokens, features] -> [batch, 1, features].
 struct LastToken {
-  bool operator==(const LastToken&) const = default;
+  static constexpr OpTraits traits{"last_token", RateClass::Vector};
 };
 
 /// One-dimensional convolution over time with padding kernel/2.
 /// Inputs: x [batch, frames, in], W [out, in, kernel], bias [out]; output [batch, frames/stride,
 /// out].  Work: 2·output rows·out·in·kernel FLOPs (padded taps count) and output rows·out (bias).
 struct Conv1d {
+  static constexpr OpTraits traits{"conv1d", RateClass::Matrix};
   std::uint64_t kernel = 3;
   std::uint64_t stride = 1;
   bool operator==(const Conv1d&) const = default;
@@ -357,6 +396,7 @@ struct Conv1d {
 /// T5's bucketed position bias: table [buckets, H] -> [H, queries, keys]; query i stands at
 /// `first_position + i`.  Source: Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
 struct RelativePositionBias {
+  static constexpr OpTraits traits{"relative_position_bias", RateClass::Vector};
   std::uint64_t num_buckets = 32;
   std::uint64_t max_distance = 128;
   bool bidirectional = true;
@@ -367,12 +407,14 @@ struct RelativePositionBias {
 /// ALiBi: no input, output [H, 1, keys] = slope_h·j, slope and product rounded to bf16, times
 /// `scale`.  Work: 2 FLOPs an element.  Source: Press et al. 2022 (arXiv:2108.12409), section 3.
 struct AlibiBias {
+  static constexpr OpTraits traits{"alibi_bias", RateClass::Vector};
   double scale = 1;
   bool operator==(const AlibiBias&) const = default;
 };
 
 /// The additive mask [queries, keys]: 0 where visible, the lowest number where not. No input.
 struct CausalMask {
+  static constexpr OpTraits traits{"causal_mask", RateClass::Vector};
   Mask mask;
   bool operator==(const CausalMask&) const = default;
 };
@@ -385,12 +427,15 @@ using Op =
                  DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
                  RelativePositionBias, AlibiBias, CausalMask>;
 
-/// "linear", "tiled_attention", "silu", ...
+/// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);
+RateClass rate_class(const Op& op);
 
-/// From one rank to another.
-inline bool is_message(const Op& op) {
-  return std::holds_alternative<Send>(op) || std::holds_alternative<Receive>(op);
+template <typename... Ops>
+bool is_any(const Op& op) {
+  return (std::holds_alternative<Ops>(op) || ...);
 }
+/// From one rank to another.
+inline bool is_message(const Op& op) { return is_any<Send, Receive>(op); }
 
 }  // namespace kvcast

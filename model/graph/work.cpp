@@ -7,21 +7,118 @@ namespace {
 
 std::size_t slot(Storage storage) { return static_cast<std::size_t>(storage); }
 
-/// The operands of one node, by position.
-class Operands {
+/// The work of one node, by its operator.
+class OpWork {
  public:
-  Operands(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
-  std::size_t num_inputs() const { return node_.inputs.size(); }
-  const TensorInfo& input(std::size_t i) const { return graph_.tensor(node_.inputs[i]); }
-  const TensorInfo& output() const { return graph_.tensor(node_.output()); }
+  OpWork(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
 
-  /// Reads all inputs once and writes the output once; FLOPs are left to the caller.
-  Work traffic() const {
+  Work operator()(const Embedding&) const { return rows_of_first(); }
+  Work operator()(const Linear&) const { return product(1); }
+  Work operator()(const HeadLinear& op) const {
+    const std::vector<Count>& weight = input(1).shape;
+    const Count block = weight[0].scaled(1, static_cast<std::int64_t>(op.num_blocks));
+    return traffic(2 * op.num_heads * output().rows() * block * weight[1]);
+  }
+  Work operator()(const AttentionScores& op) const {
+    return traffic(2 * output().elements() * op.heads.head_dim);
+  }
+  Work operator()(const AttentionValues& op) const {
+    return traffic(2 * input(0).elements() * op.heads.head_dim);
+  }
+  Work operator()(const SparseValues& op) const {
+    return traffic((2 * op.heads.head_dim + 1) * input(0).elements() +
+                   rotation(op.unrotate, op.rope_heads, input(1).rows()));
+  }
+  Work operator()(const TiledAttention& op) const {
+    const Count& batch = input(0).shape[0];
+    const Count keys = batch * op.visible_keys;
+    const bool has_bias = num_inputs() > 3;
+    const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
+                                   (op.scale != 1 ? 1 : 0) + (has_bias ? 1 : 0) +
+                                   (op.softcap > 0 ? 3 : 0);
     Work w;
-    for (std::size_t i = 0; i < num_inputs(); ++i) read(w, i, input(i).elements());
+    w.flops = batch * op.visible_pairs * op.heads.num_attention_heads * per_pair +
+              output().elements() + rotation(op.key_rope, op.heads.num_key_value_heads, keys);
+    read(w, 0, input(0).elements());
+    read(w, 1, keys * input(1).shape.back());
+    if (!op.values_are_keys) read(w, 2, keys * input(2).shape.back());
+    if (has_bias) {
+      const std::vector<Count>& bias = input(3).shape;
+      const bool by_query = bias[1] == input(0).shape[1];
+      read(w, 3, bias[0] * (by_query ? op.visible_pairs : op.visible_keys));
+    }
     write(w, output().elements());
     return w;
   }
+  Work operator()(const LargestProbability& op) const {
+    return traffic((op.pool > 0 ? op.pool + 2 : 1) * input(0).elements());
+  }
+  Work operator()(const KeepTokens&) const { return traffic(input(0).elements()); }
+  Work operator()(const GatherRows&) const { return rows_of_first(); }
+  Work operator()(const DropTokens&) const { return traffic(); }
+  Work operator()(const MissingTokens&) const { return traffic(); }
+  Work operator()(const TokenRows&) const { return rows_of_first(); }
+  Work operator()(const TokenStates&) const {
+    const std::vector<Count>& shape = output().shape;
+    const Count last = shape[0] * shape[2];
+    Work w;
+    read(w, 0, output().elements() - last);
+    read(w, 1, input(1).elements());
+    read(w, 2, last);
+    read(w, 3, input(3).elements());
+    write(w, output().elements());
+    return w;
+  }
+  Work operator()(const StoreStates&) const {
+    const std::vector<Count>& shape = input(2).shape;
+    const Count elements = shape[0] * (shape[1] - 1) * shape[2];
+    Work w = moved(2, elements);
+    read(w, 1, input(1).elements());
+    read(w, 3, input(3).elements());
+    return w;
+  }
+  Work operator()(const TokenMask&) const { return traffic(); }
+  Work operator()(const Softmax&) const { return traffic(5 * output().elements()); }
+  Work operator()(const Elementwise& op) const {
+    return traffic(flops_per_element(op.function) * output().elements());
+  }
+  Work operator()(const GatedActivation& op) const {
+    return traffic((flops_per_element(op.function) + 1) * output().elements());
+  }
+  Work operator()(const RowMean&) const { return traffic(input(0).elements()); }
+  Work operator()(const RmsNorm& op) const {
+    Work w = traffic(4 * output().elements() + 3 * op.groups * output().rows());
+    if (op.unit_offset) w.flops += input(1).elements();
+    return w;
+  }
+  Work operator()(const LayerNorm&) const {
+    const std::uint64_t per_element = 5 + (num_inputs() - 1);
+    return traffic(per_element * output().elements() + 4 * output().rows());
+  }
+  Work operator()(const Rope& op) const {
+    return traffic(rotation(op.table, op.num_heads, output().rows()));
+  }
+  Work operator()(const RopeAngles&) const { return traffic(2 * output().elements()); }
+  Work operator()(const RotateHalf&) const { return traffic(output().elements()); }
+  Work operator()(const CacheAppend&) const { return moved(1, input(1).elements()); }
+  Work operator()(const CacheEvict& op) const {
+    const std::vector<Count>& shape = output().shape;
+    return moved(0, shape[0] * op.moved * shape[2]);
+  }
+  Work operator()(const JoinRows&) const { return traffic(); }
+  Work operator()(const Send&) const { return moved(0, output().elements()); }
+  Work operator()(const Receive&) const { return moved(1, input(1).elements()); }
+  Work operator()(const RepeatHeads&) const { return traffic(); }
+  Work operator()(const LastToken&) const { return moved(0, output().elements()); }
+  Work operator()(const Conv1d& op) const { return product(op.kernel); }
+  Work operator()(const RelativePositionBias&) const { return traffic(); }
+  Work operator()(const AlibiBias&) const { return traffic(2 * output().elements()); }
+  Work operator()(const CausalMask&) const { return traffic(); }
+
+ private:
+  std::size_t num_inputs() const { return node_.inputs.size(); }
+  const TensorInfo& input(std::size_t i) const { return graph_.tensor(node_.inputs[i]); }
+  const TensorInfo& output() const { return graph_.tensor(node_.output()); }
   void read(Work& w, std::size_t i, const Count& elements) const {
     w.read[slot(input(i).storage)] += bytes_of(elements, input(i).dtype);
   }
@@ -29,257 +126,43 @@ class Operands {
     w.written[slot(output().storage)] += bytes_of(elements, output().dtype);
   }
 
- private:
+  /// All inputs are read once and the output is written once.
+  Work traffic(const Count& flops = {}) const {
+    Work w;
+    w.flops = flops;
+    for (std::size_t i = 0; i < num_inputs(); ++i) read(w, i, input(i).elements());
+    write(w, output().elements());
+    return w;
+  }
+  /// So many elements of one input are read, and written to the output.
+  Work moved(std::size_t from, const Count& elements) const {
+    Work w;
+    read(w, from, elements);
+    write(w, elements);
+    return w;
+  }
+  /// The output's rows of the first input are read, and the other inputs in full.
+  Work rows_of_first() const {
+    Work w = moved(0, output().elements());
+    for (std::size_t i = 1; i < num_inputs(); ++i) read(w, i, input(i).elements());
+    return w;
+  }
+  /// A product with a weight, `taps` rows of the input for each of the output; a third input is a
+  /// bias.
+  Work product(std::uint64_t taps) const {
+    Work w = traffic(2 * output().elements() * input(0).shape.back() * taps);
+    if (num_inputs() > 2) w.flops += output().elements();
+    return w;
+  }
+  /// FLOPs of rotating the heads of so many rows; none without a table.
+  static Count rotation(const std::shared_ptr<const RopeTable>& table, std::uint64_t num_heads,
+                        const Count& rows) {
+    if (!table) return {};
+    return rows * (6 * num_heads) * table->inverse_frequencies.size();
+  }
+
   const Graph& graph_;
   const Node& node_;
-};
-
-/// Elements of all dimensions but the last: the number of rows.
-Count rows(const TensorInfo& t) {
-  Count product = 1;
-  for (std::size_t i = 0; i + 1 < t.shape.size(); ++i) product = product * t.shape[i];
-  return product;
-}
-
-struct OpWork {
-  const Operands& operands;
-
-  Work operator()(const Embedding&) const {
-    Work w;  // one table row for each id
-    operands.read(w, 0, operands.output().elements());
-    operands.read(w, 1, operands.input(1).elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const Linear&) const {
-    Work w = operands.traffic();
-    w.flops = 2 * operands.output().elements() * operands.input(0).shape.back();
-    if (operands.num_inputs() > 2) w.flops += operands.output().elements();
-    return w;
-  }
-  Work operator()(const HeadLinear& op) const {
-    const std::vector<Count>& weight = operands.input(1).shape;
-    const Count block = weight[0].scaled(1, static_cast<std::int64_t>(op.num_blocks));
-    Work w = operands.traffic();
-    w.flops = 2 * op.num_heads * rows(operands.output()) * block * weight[1];
-    return w;
-  }
-  Work operator()(const AttentionScores& op) const {
-    Work w = operands.traffic();
-    w.flops = 2 * operands.output().elements() * op.heads.head_dim;
-    return w;
-  }
-  Work operator()(const AttentionValues& op) const {
-    Work w = operands.traffic();
-    w.flops = 2 * operands.input(0).elements() * op.heads.head_dim;
-    return w;
-  }
-  Work operator()(const SparseValues& op) const {
-    Work w = operands.traffic();
-    w.flops = (2 * op.heads.head_dim + 1) * operands.input(0).elements();
-    if (op.unrotate) {
-      const std::uint64_t pairs = op.unrotate->inverse_frequencies.size();
-      w.flops += rows(operands.input(1)) * checked_product(6 * op.rope_heads, pairs);
-    }
-    return w;
-  }
-  Work operator()(const TiledAttention& op) const {
-    const Count& batch = operands.input(0).shape[0];
-    const std::uint64_t bias_flops = operands.num_inputs() > 3 ? 1 : 0;
-    const std::uint64_t scale_flops = op.scale != 1 ? 1 : 0;
-    const std::uint64_t softcap_flops = op.softcap > 0 ? 3 : 0;
-    const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
-                                   scale_flops + bias_flops + softcap_flops;
-    Work w;
-    w.flops = batch * op.visible_pairs * checked_product(op.heads.num_attention_heads, per_pair) +
-              operands.output().elements();
-    if (op.key_rope) {
-      const std::uint64_t pairs = op.key_rope->inverse_frequencies.size();
-      w.flops += batch * op.visible_keys * checked_product(6 * op.heads.num_key_value_heads, pairs);
-    }
-    operands.read(w, 0, operands.input(0).elements());
-    operands.read(w, 1, batch * op.visible_keys * operands.input(1).shape.back());
-    if (!op.values_are_keys) {
-      operands.read(w, 2, batch * op.visible_keys * operands.input(2).shape.back());
-    }
-    if (operands.num_inputs() > 3) {
-      const std::vector<Count>& bias = operands.input(3).shape;
-      const bool by_query = bias[1] == operands.input(0).shape[1];
-      operands.read(w, 3, bias[0] * (by_query ? op.visible_pairs : op.visible_keys));
-    }
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const LargestProbability& op) const {
-    Work w = operands.traffic();
-    w.flops = (op.pool > 0 ? op.pool + 2 : 1) * operands.input(0).elements();
-    return w;
-  }
-  Work operator()(const KeepTokens&) const {
-    Work w = operands.traffic();
-    w.flops = operands.input(0).elements();
-    return w;
-  }
-  Work operator()(const GatherRows&) const {
-    Work w;
-    operands.read(w, 0, operands.output().elements());
-    operands.read(w, 1, operands.input(1).elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const DropTokens&) const { return operands.traffic(); }
-  Work operator()(const MissingTokens&) const { return operands.traffic(); }
-  Work operator()(const TokenRows&) const {
-    Work w;
-    operands.read(w, 0, operands.output().elements());
-    operands.read(w, 1, operands.input(1).elements());
-    operands.read(w, 2, operands.input(2).elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const TokenStates&) const {
-    const std::vector<Count>& shape = operands.output().shape;
-    const Count last = shape[0] * shape[2];
-    Work w;
-    operands.read(w, 0, operands.output().elements() - last);
-    operands.read(w, 1, operands.input(1).elements());
-    operands.read(w, 2, last);
-    operands.read(w, 3, operands.input(3).elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const StoreStates&) const {
-    const std::vector<Count>& shape = operands.input(2).shape;
-    const Count elements = shape[0] * (shape[1] - 1) * shape[2];
-    Work w;
-    operands.read(w, 1, operands.input(1).elements());
-    operands.read(w, 2, elements);
-    operands.read(w, 3, operands.input(3).elements());
-    operands.write(w, elements);
-    return w;
-  }
-  Work operator()(const TokenMask&) const { return operands.traffic(); }
-  Work operator()(const Softmax&) const { return with_flops_per_element(5); }
-  Work operator()(const Elementwise& op) const {
-    return with_flops_per_element(flops_per_element(op.function));
-  }
-  Work operator()(const GatedActivation& op) const {
-    return with_flops_per_element(flops_per_element(op.function) + 1);
-  }
-  Work operator()(const RowMean&) const {
-    Work w = operands.traffic();
-    w.flops = operands.input(0).elements();
-    return w;
-  }
-  Work operator()(const RmsNorm& op) const {
-    Work w = operands.traffic();
-    w.flops = 4 * operands.output().elements() + 3 * op.groups * rows(operands.output());
-    if (op.unit_offset) w.flops += operands.input(1).elements();
-    return w;
-  }
-  Work operator()(const LayerNorm&) const {
-    Work w = operands.traffic();
-    const std::uint64_t per_element = 5 + (operands.num_inputs() - 1);
-    w.flops = per_element * operands.output().elements() + 4 * rows(operands.output());
-    return w;
-  }
-  Work operator()(const Rope& op) const {
-    Work w = operands.traffic();
-    w.flops = 6 * op.num_heads * op.table->inverse_frequencies.size() * rows(operands.output());
-    return w;
-  }
-  Work operator()(const RopeAngles&) const { return with_flops_per_element(2); }
-  Work operator()(const RotateHalf&) const { return with_flops_per_element(1); }
-  Work operator()(const CacheAppend&) const {
-    Work w;
-    operands.read(w, 1, operands.input(1).elements());
-    operands.write(w, operands.input(1).elements());
-    return w;
-  }
-  Work operator()(const CacheEvict& op) const {
-    const std::vector<Count>& shape = operands.output().shape;
-    const Count elements = shape[0] * op.moved * shape[2];
-    Work w;
-    operands.read(w, 0, elements);
-    operands.write(w, elements);
-    return w;
-  }
-  Work operator()(const JoinRows&) const { return operands.traffic(); }
-  Work operator()(const Send&) const {
-    Work w;
-    operands.read(w, 0, operands.output().elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const Receive&) const {
-    Work w;
-    operands.read(w, 1, operands.input(1).elements());
-    operands.write(w, operands.input(1).elements());
-    return w;
-  }
-  Work operator()(const RepeatHeads&) const { return operands.traffic(); }
-  Work operator()(const LastToken&) const {
-    Work w;
-    operands.read(w, 0, operands.output().elements());
-    operands.write(w, operands.output().elements());
-    return w;
-  }
-  Work operator()(const Conv1d& op) const {
-    Work w = operands.traffic();
-    w.flops = 2 * operands.output().elements() * operands.input(0).shape.back() * op.kernel;
-    if (operands.num_inputs() > 2) w.flops += operands.output().elements();
-    return w;
-  }
-  Work operator()(const RelativePositionBias&) const { return operands.traffic(); }
-  Work operator()(const AlibiBias&) const { return with_flops_per_element(2); }
-  Work operator()(const CausalMask&) const { return operands.traffic(); }
-
- private:
-  Work with_flops_per_element(std::uint64_t flops) const {
-    Work w = operands.traffic();
-    w.flops = flops * operands.output().elements();
-    return w;
-  }
-  static Count checked_product(std::uint64_t a, std::uint64_t b) { return Count(a) * Count(b); }
-};
-
-struct OpRateClass {
-  RateClass operator()(const Linear&) const { return RateClass::Matrix; }
-  RateClass operator()(const HeadLinear&) const { return RateClass::Matrix; }
-  RateClass operator()(const Conv1d&) const { return RateClass::Matrix; }
-  RateClass operator()(const AttentionScores&) const { return RateClass::BatchedMatrix; }
-  RateClass operator()(const AttentionValues&) const { return RateClass::BatchedMatrix; }
-  RateClass operator()(const SparseValues&) const { return RateClass::BatchedMatrix; }
-  RateClass operator()(const TiledAttention&) const { return RateClass::TiledAttention; }
-  RateClass operator()(const Embedding&) const { return RateClass::Vector; }
-  RateClass operator()(const LargestProbability&) const { return RateClass::Vector; }
-  RateClass operator()(const KeepTokens&) const { return RateClass::Vector; }
-  RateClass operator()(const GatherRows&) const { return RateClass::Vector; }
-  RateClass operator()(const DropTokens&) const { return RateClass::Vector; }
-  RateClass operator()(const MissingTokens&) const { return RateClass::Vector; }
-  RateClass operator()(const TokenRows&) const { return RateClass::Vector; }
-  RateClass operator()(const TokenStates&) const { return RateClass::Vector; }
-  RateClass operator()(const StoreStates&) const { return RateClass::Vector; }
-  RateClass operator()(const TokenMask&) const { return RateClass::Vector; }
-  RateClass operator()(const Softmax&) const { return RateClass::Vector; }
-  RateClass operator()(const Elementwise&) const { return RateClass::Vector; }
-  RateClass operator()(const RowMean&) const { return RateClass::Vector; }
-  RateClass operator()(const RmsNorm&) const { return RateClass::Vector; }
-  RateClass operator()(const LayerNorm&) const { return RateClass::Vector; }
-  RateClass operator()(const Rope&) const { return RateClass::Vector; }
-  RateClass operator()(const GatedActivation&) const { return RateClass::Vector; }
-  RateClass operator()(const RopeAngles&) const { return RateClass::Vector; }
-  RateClass operator()(const RotateHalf&) const { return RateClass::Vector; }
-  RateClass operator()(const CacheAppend&) const { return RateClass::Vector; }
-  RateClass operator()(const CacheEvict&) const { return RateClass::Vector; }
-  RateClass operator()(const JoinRows&) const { return RateClass::Vector; }
-  RateClass operator()(const Send&) const { return RateClass::Vector; }
-  RateClass operator()(const Receive&) const { return RateClass::Vector; }
-  RateClass operator()(const RepeatHeads&) const { return RateClass::Vector; }
-  RateClass operator()(const LastToken&) const { return RateClass::Vector; }
-  RateClass operator()(const RelativePositionBias&) const { return RateClass::Vector; }
-  RateClass operator()(const AlibiBias&) const { return RateClass::Vector; }
-  RateClass operator()(const CausalMask&) const { return RateClass::Vector; }
 };
 
 /// Σ_{i=1..n} min(i, window); window 0: no limit.
@@ -299,7 +182,6 @@ Count Work::bytes() const {
 }
 
 const Count& Work::sent_bytes() const { return written[slot(Storage::Messages)]; }
-const Count& Work::received_bytes() const { return read[slot(Storage::Messages)]; }
 
 Work& Work::operator+=(const Work& other) {
   flops += other.flops;
@@ -314,18 +196,13 @@ bool operator<(const Work& a, const Work& b) {
   return std::tie(a.flops, a.read, a.written) < std::tie(b.flops, b.read, b.written);
 }
 
-RateClass rate_class(const Op& op) { return std::visit(OpRateClass{}, op); }
-
 RateClass rate_class(const Graph& graph, const Node& node) {
   const bool decodes = std::holds_alternative<TiledAttention>(node.op) &&
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
   return decodes ? RateClass::DecodeAttention : rate_class(node.op);
 }
 
-Work work(const Graph& graph, const Node& node) {
-  const Operands operands(graph, node);
-  return std::visit(OpWork{operands}, node.op);
-}
+Work work(const Graph& graph, const Node& node) { return std::visit(OpWork(graph, node), node.op); }
 
 Work total_work(const Graph& graph) {
   Work sum;
@@ -342,7 +219,7 @@ Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, S
 
 Count visible_keys(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
   if (!mask.causal) return keys;
-  const Count before = mask.past + queries;  // the keys after the last query are seen by none
+  const Count before = mask.past + queries;  // no query sees the keys after the last one
   if (mask.window == 0) return before;
   return symbols.minimum(before, queries + mask.window - 1);
 }

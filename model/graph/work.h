@@ -15,26 +15,14 @@ struct Work {
   std::array<Count, num_storages> written;  ///< bytes, by Storage
 
   Count bytes() const;
-  /// To and from other ranks, in bytes.
+  /// To other ranks, in bytes.
   const Count& sent_bytes() const;
-  const Count& received_bytes() const;
   Work& operator+=(const Work& other);
   bool operator==(const Work&) const = default;
   friend bool operator<(const Work& a, const Work& b);
 };
 
-/// Which rate an operator's FLOPs run at.
-enum class RateClass {
-  Matrix,           ///< the matrix unit on a large product with weights
-  BatchedMatrix,    ///< the matrix unit on the per-head products of eager attention
-  TiledAttention,   ///< the matrix unit inside a fused attention kernel
-  DecodeAttention,  ///< the same kernel with one query a sequence, which streams the cache
-  Vector,           ///< element-wise arithmetic
-};
-inline constexpr int num_rate_classes = 5;
-
-RateClass rate_class(const Op& op);
-/// The same, and of tiled attention whether it decodes.
+/// As rate_class(Op), but DecodeAttention for tiled attention with one query.
 RateClass rate_class(const Graph& graph, const Node& node);
 
 Work work(const Graph& graph, const Node& node);

@@ -11,13 +11,10 @@
 namespace kvcast {
 namespace {
 
-/// Operators whose work is by rows and elements, so that it does not matter whose rows they are.
+/// Operators whose work depends on rows and elements only, not on the sequences that they are of.
 bool works_by_rows(const Op& op) {
-  return std::holds_alternative<Embedding>(op) || std::holds_alternative<Linear>(op) ||
-         std::holds_alternative<Elementwise>(op) || std::holds_alternative<GatedActivation>(op) ||
-         std::holds_alternative<RmsNorm>(op) || std::holds_alternative<LayerNorm>(op) ||
-         std::holds_alternative<Rope>(op) || std::holds_alternative<CacheAppend>(op) ||
-         std::holds_alternative<LastToken>(op);
+  return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
+                CacheAppend, LastToken>(op);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.
