@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "model/record/prompt_length.h"
 
 namespace kvcast::roofline {
 namespace {

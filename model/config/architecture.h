@@ -4,6 +4,7 @@
 /// Whisper, ...) is a setting of these fields; the forward passes in `forward.h` read nothing else.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -42,12 +43,12 @@ enum class Position {
 /// Where eager code multiplies by head_dim^-0.5.
 enum class ScoreScale { OnScores, OnQuery, None };
 
-/// MLKV: what the layers that read another layer's keys and values get of the keys.
+/// MLKV: the keys that a layer reads from another layer.
 enum class SharedKeys {
-  Rotated,  ///< the owner's, rotated, as they lie in its cache: what the paper describes
+  Rotated,  ///< the owner's cache, rotated, as the paper describes
   /// The authors' code (zaydzuhri/pythia-mlkv, gpt_neox_mlkv/modeling_gpt_neox.py): the owner's
-  /// rotated keys of earlier passes and its unrotated keys of this pass. A prompt in one piece is
-  /// so scored on unrotated keys alone, and differs from the same prompt in chunks.
+  /// rotated keys of earlier passes and its unrotated keys of this pass. So a prompt in one piece
+  /// sees unrotated keys only, and gives other logits than the same prompt in chunks.
   Released,
 };
 
@@ -109,13 +110,13 @@ struct Stack {
   double attention_softcap = 0;  ///< 0: none
   bool causal = true;
   bool cross_attention = false;
-  /// MLKV: so many layers own keys and values, the others read those of the nearest below them;
-  /// each projection is a tensor of its own. 0: another architecture.
+  /// MLKV: the number of layers with keys and values; the others read those of the nearest such
+  /// layer below. Each projection is a tensor of its own. 0: not MLKV.
   std::uint64_t num_key_value_layers = 0;
   SharedKeys shared_keys = SharedKeys::Rotated;
 };
 
-/// Of which layers of a larger model a layer-pruned one is made.
+/// The layers of a larger model that a layer-pruned model keeps.
 struct KeptLayers {
   std::vector<std::size_t> kept;  ///< indices in the whole model, ascending; empty: not pruned
   std::size_t of = 0;             ///< layers of the whole model
@@ -125,8 +126,8 @@ struct KeptLayers {
 /// A whole model.
 struct Architecture {
   std::string name;
-  /// The folder or file that it was read from; models of one origin have the same weights. Empty:
-  /// made up, or changed since.
+  /// The folder or file that it was read from; models of one origin have the same weights. Empty if
+  /// it was made up, or changed since.
   std::filesystem::path origin;
   std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
   std::uint64_t hidden_size = 0;
@@ -144,10 +145,10 @@ struct Architecture {
   std::uint64_t num_mel_bins = 0;          ///< Whisper: input features of the convolutions
   std::uint64_t max_source_positions = 0;  ///< Whisper: encoder frames, 1500
 
-  /// The method that `kvcast convert` made the weights for, of those whose forward pass reads other
-  /// tensors than the family's; the checkpoint has them under the names that the pass asks for.
+  /// The method that `kvcast convert` made the weights for, if its forward pass reads other tensors
+  /// than the family's; the checkpoint has them under the names that the pass uses.
   std::string converted_for;
-  /// Decoder layers that were left by `prune_layers`.
+  /// The decoder layers that prune_layers() kept.
   KeptLayers pruning;
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
@@ -156,16 +157,27 @@ struct Architecture {
 /// Throws Error, starting with `where`, for a model whose weights were converted for a method.
 void check_unconverted(const Architecture& a, std::string_view where);
 
-/// Both were read from the same folder or file, whatever it was called, and not changed since.
+/// Both were read from the same folder or file, by whatever name, and not changed since.
 inline bool same_origin(const Architecture& a, const Architecture& b) {
   std::error_code missing;
   return !a.origin.empty() && std::filesystem::equivalent(a.origin, b.origin, missing);
 }
 
-/// Gives the keys and values of the stack to `owners` of its layers, 0, n, 2n, ... with n the
-/// number of layers in a group, which `owners` divides: the layers after an owner read what it
-/// has. Source: Zuhri et al. 2024 (arXiv:2406.09297), section 3, and the authors'
-/// convert_to_mlkv.py, which puts owners at int(i · layers / owners).
+/// Vocabularies of one tokenizer are padded differently: Qwen2.5's 0.5B has 151,936 rows, its 7B
+/// 152,064. Ours: twice that difference.
+inline constexpr std::uint64_t vocabulary_padding = 256;
+
+/// Whether both may read the same token ids: their vocabularies differ by padding at most, rows of
+/// ids that no text has. What tokenizers make of the ids is not seen here.
+inline bool may_share_tokens(const Architecture& a, const Architecture& b) {
+  const auto [fewer, more] = std::minmax(a.vocab_size, b.vocab_size);
+  return more - fewer <= vocabulary_padding;
+}
+
+/// Leaves keys and values to `owners` of the stack's layers: 0, n, 2n, ... with n layers in a
+/// group; `owners` divides the layers. The other layers of a group read those of its first. Source:
+/// Zuhri et al. 2024 (arXiv:2406.09297), section 3, and the authors' convert_to_mlkv.py, which puts
+/// owners at int(i · layers / owners).
 inline void share_key_values(Stack& stack, std::uint64_t owners) {
   const std::size_t group = stack.layers.size() / owners;
   stack.num_key_value_layers = owners;

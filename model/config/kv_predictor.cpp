@@ -5,7 +5,6 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/config/shared_vocabulary.h"
 
 namespace kvcast {
 namespace {

@@ -48,22 +48,17 @@ LayerMap map_from_file(const std::string& path, std::size_t layers) {
                 fmt::format("code, paper, or a file of {} whole numbers", layers));
   }
   LayerMap map;
-  for (std::size_t at = 0; at < text.size();) {
-    if (std::string_view(" ,\t\r\n").find(text[at]) != std::string_view::npos) {
-      ++at;
-      continue;
-    }
+  constexpr std::string_view between = " ,\t\r\n";
+  std::size_t end = 0;
+  for (std::size_t at = 0; (at = text.find_first_not_of(between, end)) != std::string::npos;) {
+    end = std::min(text.find_first_of(between, at), text.size());
     std::size_t index = 0;
-    const auto [rest, error] = std::from_chars(&text[at], text.data() + text.size(), index);
-    const auto end = static_cast<std::size_t>(rest - text.data());
-    const bool ends = end == text.size() ||
-                      std::string_view(" ,\t\r\n").find(text[end]) != std::string_view::npos;
-    if (error != std::errc() || !ends) {
+    const auto [rest, error] = std::from_chars(&text[at], text.data() + end, index);
+    if (error != std::errc() || rest != text.data() + end) {
       throw Error("layer map " + path, fmt::format("something else at byte {}", at),
                   "whole numbers with blanks, commas or line ends between them");
     }
     map.push_back(index);
-    at = end;
   }
   return map;
 }

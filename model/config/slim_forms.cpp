@@ -1,17 +1,20 @@
 #include "model/config/slim_forms.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 
 namespace kvcast {
 namespace {
 
-constexpr std::array kinds{CacheForm::KeysAndValues, CacheForm::Keys, CacheForm::Values,
-                           CacheForm::Inputs, CacheForm::FirstKeys};
+constexpr Words<CacheForm, 5> forms = {{{CacheForm::KeysAndValues, "plain"},
+                                        {CacheForm::Keys, "kcache"},
+                                        {CacheForm::Values, "vcache"},
+                                        {CacheForm::Inputs, "xcache"},
+                                        {CacheForm::FirstKeys, "hybrid"}}};
 
 bool has_rope(const Architecture& a) { return a.decoder.position == Position::Rope; }
 
@@ -37,26 +40,9 @@ void check(const Architecture& a, const std::vector<LayerCaches>& layers) {
 
 }  // namespace
 
-std::string_view name(CacheForm kind) {
-  switch (kind) {
-    case CacheForm::KeysAndValues: return "plain";
-    case CacheForm::Keys: return "kcache";
-    case CacheForm::Values: return "vcache";
-    case CacheForm::Inputs: return "xcache";
-    case CacheForm::FirstKeys: return "hybrid";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+std::string_view name(CacheForm form) { return word_for(form, forms); }
 
-CacheForm parse_cache_form(std::string_view word) {
-  std::vector<std::string> known;
-  for (const CacheForm kind : kinds) {
-    if (name(kind) == word) return kind;
-    known.emplace_back(name(kind));
-  }
-  throw unknown_name("form", word, known);
-}
+CacheForm parse_cache_form(std::string_view word) { return parse_word("form", word, forms); }
 
 bool keeps_some_values(const Architecture& a, std::size_t layer) {
   return kv_features(a.decoder.layers[layer].heads) < a.hidden_size;

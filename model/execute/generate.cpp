@@ -10,7 +10,6 @@
 #include "model/execute/batch_order.h"
 #include "model/execute/messenger.h"
 #include "model/graph/work.h"
-#include "model/record/prompt_length.h"
 #include "model/record/rank_recording.h"
 
 namespace kvcast::execute {

@@ -13,27 +13,20 @@ struct StackPass {
   const Stack& stack;
   std::string prefix;  ///< of weight and cache names: "", "encoder.", "decoder."
   std::string phase;
-  Count past;
-  std::optional<Value> bias;  ///< T5's or ALiBi's, shared by all layers
-  AttentionMethod attention = plain_attention;
-  CrossMethod cross = {};
+  const Pass& settings;
+  std::optional<Value> positions = {};          ///< see Pass::given_positions
+  std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
-  std::optional<Value> positions = {};
-  GapMethod between_layers = nullptr;
-  /// Behind the last layer's attention only the last token goes on.
+  /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
 };
-
-std::optional<Value> bias_of(Recorder& r, const std::string& prefix, bool present,
-                             const Count& features) {
-  if (!present) return {};
-  return r.weight(prefix + ".bias", {features});
-}
 
 Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
               const Count& out_features, bool bias) {
   const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
-  return r.linear(label, x, w, bias_of(r, prefix, bias, out_features));
+  std::optional<Value> b;
+  if (bias) b = r.weight(prefix + ".bias", {out_features});
+  return r.linear(label, x, w, b);
 }
 
 Value bidirectional_attention(const AttentionSite& s) {
@@ -51,18 +44,12 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
-  const AttentionSite site{r, pass.architecture, stack,     layer,          index, name,
-                           x, pass.past,         pass.bias, pass.positions, shared};
-  Value o = stack.causal ? pass.attention(site) : bidirectional_attention(site);
+  const AttentionSite site{r, pass.architecture,  stack,     layer,          index, name,
+                           x, pass.settings.past, pass.bias, pass.positions, shared};
+  Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
   if (leaves_here(pass, index)) o = r.last_token(o);
   return project(r, "attention_output", name + ".attention_output", o,
                  pass.architecture.hidden_size, stack.attention_output_bias);
-}
-
-Value cross_attention(const StackPass& pass, const CrossSite& site, Value x,
-                      const CrossCache& cache) {
-  return site.project("output", pass.cross.attend(site, x, cache), pass.architecture.hidden_size,
-                      pass.stack.attention_output_bias);
 }
 
 Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
@@ -122,8 +109,11 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   }
   Value h = add(x, attended);
   if (stack.cross_attention) {
-    const CrossSite site{r, pass.architecture, index, name};
-    h = add(h, cross_attention(pass, site, norm("cross_norm", h), cross[index]));
+    const CrossSite site{
+        r, pass.architecture, index, name, pass.settings.batch, pass.settings.encoder_len, {}};
+    const Value o = pass.settings.cross.attend(site, norm("cross_norm", h), cross[index]);
+    h = add(h,
+            site.project("output", o, pass.architecture.hidden_size, stack.attention_output_bias));
   }
   return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, norm("mlp_norm", h))));
 }
@@ -140,9 +130,11 @@ Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
   return r.binary("add_positions", Function::Add, x, r.embedding(table, ids, "positions"));
 }
 
-/// The biases that all layers of a stack share.
-void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& keys) {
+/// The bias that all layers of a stack share.
+void add_bias(Recorder& r, StackPass& pass) {
   const Stack& stack = pass.stack;
+  const Count& queries = pass.settings.tokens;
+  const Count keys = pass.settings.past + queries + pass.settings.later;
   const std::uint64_t num_heads = stack.layers.front().heads.num_attention_heads;
   if (stack.position == Position::Alibi) {
     pass.bias = r.alibi_bias(num_heads, keys, stack.attention_scale);
@@ -151,10 +143,11 @@ void prepare(Recorder& r, StackPass& pass, const Count& queries, const Count& ke
   const Value table =
       r.weight(pass.prefix + "relative_bias.weight", {stack.relative_buckets, num_heads});
   Value bias = r.relative_position_bias(
-      table, {stack.relative_buckets, stack.relative_max_distance, !stack.causal, pass.past},
+      table,
+      {stack.relative_buckets, stack.relative_max_distance, !stack.causal, pass.settings.past},
       queries, keys);
   if (r.lowering().attention == Kernels::Eager && stack.causal) {
-    const Value mask = r.causal_mask({true, 0, pass.past}, queries, keys);
+    const Value mask = r.causal_mask({true, 0, pass.settings.past}, queries, keys);
     bias = r.binary("bias_and_mask", Function::Add, bias, mask);
   }
   pass.bias = bias;
@@ -164,9 +157,9 @@ Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<Cros
   pass.key_values.resize(pass.stack.layers.size());
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
     x = record_layer(r, pass, i, x, cross);
-    if (!pass.between_layers || i + 1 == pass.stack.layers.size()) continue;
+    if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
     const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
-    x = pass.between_layers({r, pass.stack, i, below, pass.positions}, x);
+    x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions}, x);
   }
   return x;
 }
@@ -176,10 +169,11 @@ Value final_norm(Recorder& r, const StackPass& pass, Value x) {
   return r.norm("final_norm", pass.stack.norm, pass.stack.norm_eps, pass.prefix + "final_norm", x);
 }
 
-Value embed_tokens(Recorder& r, const Architecture& a, const std::string& prefix,
-                   const Count& batch, const Count& tokens) {
+Value embed_tokens(Recorder& r, const StackPass& pass) {
+  const Architecture& a = pass.architecture;
   const Value table = r.weight("embedding.weight", {a.vocab_size, a.hidden_size});
-  const Value ids = r.input(prefix + "tokens", {batch, tokens}, DType::FP32);  // 4-byte ids
+  const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
+                            DType::FP32);  // 4-byte ids
   const Value x = r.embedding(table, ids, "embedding");
   return a.embedding_scale == 1 ? x
                                 : r.unary("embedding_scale", Function::Scale, x, a.embedding_scale);
@@ -194,6 +188,20 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
     logits = r.unary("logit_soft_cap", Function::SoftCap, logits, a.logit_softcap);
   }
   return logits;
+}
+
+/// Every decoder layer's cross-attention cache: filled from the encoder's states, or read.
+std::vector<CrossCache> cross_caches(Recorder& r, const Architecture& a, const Pass& pass,
+                                     std::optional<Value> states) {
+  std::vector<CrossCache> caches;
+  if (!a.decoder.cross_attention) return caches;
+  for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
+    r.enter("cross", static_cast<int>(i));
+    const std::string name = "decoder.layers." + std::to_string(i);
+    caches.push_back(
+        pass.cross.cache({r, a, i, name, pass.batch, pass.encoder_len, states}, caches));
+  }
+  return caches;
 }
 
 }  // namespace
@@ -269,7 +277,7 @@ Recorder::Attention AttentionSite::attention(const Count& queries, const Count& 
   Recorder::Attention a = attention_of(stack, layer.heads);
   a.mask = {stack.causal, layer.sliding_window, first_position};
   a.bias = bias;
-  // T5 adds its mask to the shared position bias once, see prepare().
+  // T5 adds its mask to the shared position bias once, see add_bias().
   const bool in_bias = stack.position == Position::Relative;
   if (r.lowering().attention == Kernels::Eager && stack.causal && !in_bias) {
     a.additive_mask = r.causal_mask(a.mask, queries, keys);
@@ -286,8 +294,14 @@ Value CrossSite::project(std::string_view part, Value x, const Count& features, 
   return kvcast::project(r, label, name + "." + label, x, features, bias);
 }
 
-Value CrossSite::cache(const std::string& part, const Count& batch, const Count& rows) const {
-  return r.cache(name + "." + part, {batch, rows, kv_features(layer().heads)});
+Value CrossSite::cache(const std::string& cache_name, const Count& features, std::string_view label,
+                       const std::function<Value(Value states)>& rows) const {
+  if (!states) return r.cache(cache_name, {batch, length, features});
+  const Value filled = rows(*states);
+  const Value empty = r.cache(cache_name, {batch, 0, features});
+  const Value all = r.append(empty, filled, label);
+  r.output(all);
+  return all;
 }
 
 Recorder::Attention CrossSite::attention() const {
@@ -298,21 +312,14 @@ Recorder::Attention CrossSite::attention() const {
 
 CrossMethod plain_cross_attention() {
   CrossMethod m;
-  m.fill = [](const CrossSite& s, Value states, const std::vector<CrossCache>&) {
-    const auto fill = [&](const std::string& part, bool bias) {
-      const Value rows = s.project(part, states, kv_features(s.layer().heads), bias);
-      const Value empty = s.cache("cross_" + part + "s", s.r.info(states).shape[0], 0);
-      const Value filled = s.r.append(empty, rows, "cache_cross_" + part);
-      s.r.output(filled);
-      return filled;
+  m.cache = [](const CrossSite& s, const std::vector<CrossCache>&) {
+    const auto kept = [&](const std::string& part, bool bias) {
+      const std::uint64_t features = kv_features(s.layer().heads);
+      return s.cache(s.name + ".cross_" + part + "s", features, "cache_cross_" + part,
+                     [&](Value states) { return s.project(part, states, features, bias); });
     };
-    const Value keys = fill("key", s.architecture.decoder.key_bias);
-    return CrossCache{keys, fill("value", s.architecture.decoder.value_bias)};
-  };
-  m.read = [](const CrossSite& s, const Count& batch, const Count& length,
-              const std::vector<CrossCache>&) {
-    const Value keys = s.cache("cross_keys", batch, length);
-    return CrossCache{keys, s.cache("cross_values", batch, length)};
+    const Value keys = kept("key", s.architecture.decoder.key_bias);
+    return CrossCache{keys, kept("value", s.architecture.decoder.value_bias)};
   };
   m.attend = [](const CrossSite& s, Value x, const CrossCache& cache) {
     const Value q =
@@ -352,30 +359,20 @@ Value keys_cached_attention(const AttentionSite& s) {
 }
 
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
-                     const std::vector<CrossCache>& cross) {
-  const std::string prefix = a.encoder_decoder ? "decoder." : "";
-  StackPass stack{a,         a.decoder, prefix,         a.encoder_decoder ? "decoder" : "layers",
-                  pass.past, {},        pass.attention, pass.cross};
+                     std::optional<Value> encoder_states) {
+  const std::string kind = a.encoder_decoder ? "decoder" : "layers";
+  StackPass stack{a, a.decoder, a.encoder_decoder ? "decoder." : "", kind, pass};
+  const std::vector<CrossCache> cross = cross_caches(r, a, pass, encoder_states);
   r.enter("embedding");
-  Value x = embed_tokens(r, a, prefix, pass.batch, pass.tokens);
-  stack.between_layers = pass.between_layers;
+  Value x = embed_tokens(r, stack);
   if (pass.given_positions) {
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
   }
   x = add_position_table(r, stack, x);
-  prepare(r, stack, pass.tokens, pass.past + pass.tokens + pass.later);
-
-  std::vector<CrossCache> cross_cache = cross;
-  if (a.decoder.cross_attention && cross_cache.empty()) {
-    for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
-      const std::string name = prefix + "layers." + std::to_string(i);
-      cross_cache.push_back(
-          pass.cross.read({r, a, i, name}, pass.batch, pass.encoder_len, cross_cache));
-    }
-  }
+  add_bias(r, stack);
   stack.last_token_leaves =
       r.lowering().skip_unread_rows && pass.logits == Logits::Last && !(pass.tokens == Count(1));
-  x = record_stack(r, stack, x, cross_cache);
+  x = record_stack(r, stack, x, cross);
   if (pass.logits == Logits::None) return x;
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.
@@ -387,7 +384,8 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
 
 Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length) {
   KVCAST_ASSERT(a.encoder_decoder);
-  StackPass stack{a, a.encoder, "encoder.", "encoder", 0, {}};
+  const Pass pass{batch, length};
+  StackPass stack{a, a.encoder, "encoder.", "encoder", pass};
   r.enter("encoder_input");
   Value x;
   if (a.num_mel_bins > 0) {
@@ -400,24 +398,13 @@ Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, con
     x = r.input("features", {batch, 2 * length, a.num_mel_bins}, r.lowering().activations);
     x = conv("conv2", conv("conv1", x, 1), 2);
   } else {
-    x = embed_tokens(r, a, "encoder.", batch, length);
+    x = embed_tokens(r, stack);
   }
   x = add_position_table(r, stack, x);
-  prepare(r, stack, length, length);
+  add_bias(r, stack);
   x = record_stack(r, stack, x, {});
   r.enter("encoder_output");
   return final_norm(r, stack, x);
-}
-
-std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
-                                           const CrossMethod& method, Value encoder_states) {
-  std::vector<CrossCache> cross;
-  for (std::size_t i = 0; i < a.decoder.layers.size(); ++i) {
-    r.enter("cross", static_cast<int>(i));
-    const std::string name = "decoder.layers." + std::to_string(i);
-    cross.push_back(method.fill({r, a, i, name}, encoder_states, cross));
-  }
-  return cross;
 }
 
 }  // namespace kvcast

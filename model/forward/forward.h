@@ -1,7 +1,7 @@
 /// The forward passes of every supported architecture, written once against the recorder.
 ///
-/// `reference/architectures` of the field: each family's own modelling code in transformers; see
-/// `architecture.h` for the settings that tell the families apart.
+/// Source: each family's modelling code in transformers. `architecture.h` has the settings that
+/// tell the families apart.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,13 @@
 
 namespace kvcast {
 
-/// What a layer that owns keys and values leaves for the layers that read them (MLKV).
+/// A layer's keys and values, for the layers that share them (MLKV).
 struct OwnedKeyValues {
-  Value past_keys;  ///< the cache before the pass, rotated
-  Value new_keys;   ///< of this pass, not rotated
-  Value keys;       ///< the cache with this pass's rows, rotated
-  Value values;     ///< likewise
-  /// Of this pass, rotated; those of the layer that attended last.
-  Value queries = {};
+  Value past_keys;     ///< the cache before the pass, rotated
+  Value new_keys;      ///< of this pass, not rotated
+  Value keys;          ///< the cache with this pass's rows, rotated
+  Value values;        ///< the cache with this pass's rows
+  Value queries = {};  ///< of this pass, rotated, of the layer that attended last
 };
 
 /// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
@@ -34,8 +33,8 @@ struct AttentionSite {
   const Value x;                          ///< [batch, tokens, hidden_size]
   const Count& past;                      ///< tokens before the pass
   const std::optional<Value>& bias;       ///< T5's or ALiBi's, for past + tokens keys
-  const std::optional<Value>& positions;  ///< [batch, tokens], where the pass was given them
-  /// Of layer.kv_layer, or of this layer, which then fills it.
+  const std::optional<Value>& positions;  ///< [batch, tokens], see Pass::given_positions
+  /// Of layer.kv_layer; of this layer, which fills it, if there is none.
   OwnedKeyValues& shared;
 
   Count batch() const { return r.info(x).shape[0]; }
@@ -43,20 +42,19 @@ struct AttentionSite {
   /// Projections of x, query and key with the family's norms, not rotated.
   Value query() const;
   Value key() const;
-  /// Its two steps: without the norm, and the norm alone.
+  /// The two steps of key().
   Value projected_key() const;
   Value normed_key(Value k) const;
   Value value() const;
-  /// Rotated where the model has rotary embeddings; tokens stand from `first_position` on, or at
-  /// the given positions.
+  /// Rotated if the model has rotary embeddings, from `first_position` on or at given positions.
   Value rotate_query(Value q, const Count& first_position) const;
   Value rotate_key(Value k, const Count& first_position) const;
   /// The layer's cache "NAME.PART" with `rows` rows before the pass.
   Value cache(const std::string& part, const Count& rows) const;
-  /// How queries see keys, the first query at position `first_position` among them.
+  /// How queries see keys; the first query is at `first_position` among the keys.
   Recorder::Attention attention(const Count& queries, const Count& keys,
                                 const Count& first_position) const;
-  /// That attention, its values with the keys' heads.
+  /// That attention, of values with the keys' heads.
   Value attend(Value q, Value k, Value v, const Count& first_position) const;
 };
 
@@ -67,7 +65,7 @@ using AttentionMethod = std::function<Value(const AttentionSite&)>;
 /// layer with a kv_layer has neither keys nor values and reads those of that layer.
 Value plain_attention(const AttentionSite& site);
 
-/// The same over a prompt read in one pass that is never continued: its values are not kept.
+/// The same for a prompt that no later pass continues: values are not cached.
 Value keys_cached_attention(const AttentionSite& site);
 
 /// A layer's cross-attention cache; layers may share one.
@@ -82,26 +80,24 @@ struct CrossSite {
   const Architecture& architecture;
   std::size_t index;
   const std::string& name;  ///< "decoder.layers.3"
+  const Count& batch;
+  const Count& length;          ///< the encoder's
+  std::optional<Value> states;  ///< [batch, length, hidden_size], in the pass that fills the cache
 
   const LayerShape& layer() const { return architecture.decoder.layers[index]; }
   /// The projection "NAME.cross_PART" to `features`, with its bias if the stack has one there.
   Value project(std::string_view part, Value x, const Count& features, bool bias) const;
-  /// The cache "NAME.PART" with `rows` rows before the pass.
-  Value cache(const std::string& part, const Count& batch, const Count& rows) const;
+  /// The cache of that name: `rows` of the encoder's states in the pass that fills it, later as
+  /// that pass left it.
+  Value cache(const std::string& cache_name, const Count& features, std::string_view label,
+              const std::function<Value(Value states)>& rows) const;
   Recorder::Attention attention() const;
 };
 
-/// What is kept of the encoder's states for a layer, and how its attention reads that. `before`
-/// holds the caches of the layers below.
+/// What is kept of the encoder's states for a layer, and how its attention reads that.
 struct CrossMethod {
-  /// Projects encoder states [batch, length, hidden_size] and appends them to the empty cache.
-  std::function<CrossCache(const CrossSite&, Value encoder_states,
-                           const std::vector<CrossCache>& before)>
-      fill;
-  /// The cache as an earlier pass filled it.
-  std::function<CrossCache(const CrossSite&, const Count& batch, const Count& length,
-                           const std::vector<CrossCache>& before)>
-      read;
+  /// `before` holds the caches of the layers below.
+  std::function<CrossCache(const CrossSite&, const std::vector<CrossCache>& before)> cache;
   /// From the normed input [batch, tokens, hidden_size] to the heads' outputs.
   std::function<Value(const CrossSite&, Value x, const CrossCache&)> attend;
 };
@@ -109,7 +105,7 @@ struct CrossMethod {
 /// Keys and values of each layer in "cross_keys" and "cross_values".
 CrossMethod plain_cross_attention();
 
-/// Which positions get logits. None: the pass ends with the hidden states of the last layer.
+/// Which positions get logits. With None the pass ends with the last layer's hidden states.
 enum class Logits { Last, All, None };
 /// "last" or "all". Throws Error with the nearest word.
 Logits parse_logits(std::string_view word);
@@ -140,27 +136,23 @@ struct Pass {
   Logits logits = Logits::Last;
   AttentionMethod attention = plain_attention;  ///< of causal stacks
   CrossMethod cross = plain_cross_attention();
-  /// An input "positions" [batch, tokens] says where the tokens stand in the text; else they follow
-  /// what is in the cache. Rotary or learned positions only.
+  /// The input "positions" [batch, tokens] gives the tokens' positions; else they follow the cache.
+  /// Rotary or learned positions only.
   bool given_positions = false;
   GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
   Count later = 0;                     ///< keys after the pass's tokens, see CacheExchange
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads
-/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], and
-/// for encoder-decoder models reads "layers.I.cross_keys", "layers.I.cross_values" [batch,
-/// encoder_len, G·hd], which must be `cross` when the same recording made them. Methods keep other
-/// tensors.
+/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd].
+/// Encoder-decoder models also have "layers.I.cross_keys" and "layers.I.cross_values" [batch,
+/// encoder_len, G·hd]: filled from the encoder's states where these are given, else read. Methods
+/// keep other tensors.
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
-                     const std::vector<CrossCache>& cross = {});
+                     std::optional<Value> encoder_states = {});
 
 /// Token ids [batch, length] (T5) or mel features [batch, 2·length, num_mel_bins] (Whisper)
 /// -> encoder states [batch, length, hidden_size].
 Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length);
-
-/// Encoder states -> every decoder layer's cross-attention cache.
-std::vector<CrossCache> record_cross_cache(Recorder& r, const Architecture& a,
-                                           const CrossMethod& method, Value encoder_states);
 
 }  // namespace kvcast

@@ -1,5 +1,5 @@
-/// One pass of a request: the base model's prefill and decode step, and what a method runs before
-/// them, of a speculator, an auxiliary model or a part of the base model.
+/// One pass of a request: the base model's prefill or decode step, or a helper pass that a method
+/// runs before them (of a speculator, an auxiliary model or a part of the base model).
 #pragma once
 
 #include <cstddef>
@@ -16,43 +16,43 @@ namespace kvcast {
 
 /// Where a helper model's weights are.
 enum class HelperWeights {
-  Checkpoint,  ///< of its name
+  Checkpoint,  ///< the checkpoint of its name
   BaseLayers,  ///< the base's own, of the layers that its architecture kept
-  /// Tensors in a folder of its name, without a model (KV Prediction's linear maps). No name: none
-  /// are there, and only random weights can stand for them.
+  /// Tensors in a folder of its name, without a model (KV Prediction's linear maps). Without a name
+  /// there are none, and a run needs random weights.
   Tensors,
 };
 
 /// A model of its own weights beside the base.
 struct HelperModel {
-  std::string prefix;  ///< of its weights' names in the graphs: "speculator."
+  std::string prefix;  ///< of its weights' names in graphs, such as "speculator."
   std::string name;    ///< as the user wrote it: where the weights come from
   Architecture architecture;
   HelperWeights weights = HelperWeights::Checkpoint;
 };
 
-/// Which token ids a helper pass reads, its input "PREFIXtokens" [batch, tokens].
+/// The token ids that a helper pass reads, its input "PREFIXtokens" [batch, tokens].
 enum class HelperTokens {
   None,
-  Prompt,  ///< the prompt's first ones
-  Kept,    ///< the first of those that the selection keeps, at their own positions
-  Next,    ///< one, the most likely after the last pass with HelperResult::Logits
+  Prompt,  ///< the first tokens of the prompt
+  Kept,    ///< the first tokens that the selection keeps, at their own positions
+  Next,    ///< the most likely token after the last pass with HelperResult::Logits
 };
 
-/// What leaves a helper pass besides cache tensors.
+/// What a helper pass returns besides cache tensors.
 enum class HelperResult {
   Nothing,
   Logits,      ///< [batch, 1, vocab_size]
   Importance,  ///< of the prompt's tokens, [batch, prompt_len, 1]
-  /// Of the tokens that it reads, [batch, tokens, vocab_size]: they stand before the base's own
-  /// where logits of all positions are asked for.
+  /// Of the tokens that it reads, [batch, tokens, vocab_size]; with logits for every position they
+  /// come before the base's own.
   PromptLogits,
 };
 
 /// A part of the time to the first token.
 enum class TtftPart { Speculator, LookAhead, Score, Probe, Auxiliary, Predictor, Base };
 inline constexpr std::size_t num_ttft_parts = 7;
-/// Of the nodes of an auxiliary's pass that are the predictor's part.
+/// The phase of those nodes of an auxiliary's pass that are the predictor's part.
 inline constexpr std::string_view predictor_phase = "predictor";
 /// "look_ahead"
 std::string_view name(TtftPart part);
@@ -68,11 +68,11 @@ struct RecordedPass {
   HelperResult result = HelperResult::Nothing;
   /// Prompt tokens that it works on; the pass does not run when there are none.
   Count tokens = {};
-  /// It runs so many times, kv_len growing by 1 from `first_kv_len` on.
+  /// Number of runs; kv_len starts at `first_kv_len` and grows by 1.
   std::uint64_t steps = 1;
   Count first_kv_len = 1;
   Graph graph = {};
-  /// Of the cache tensors that no later pass makes larger, at the last step; the base's excluded.
+  /// Cache tensors that no later pass makes larger, at the last step, without the base's.
   Count cache_bytes = {};
 };
 

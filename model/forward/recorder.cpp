@@ -4,6 +4,17 @@
 #include "model/base/wide_dtype.h"
 
 namespace kvcast {
+namespace {
+
+std::vector<Value> present(std::initializer_list<std::optional<Value>> inputs) {
+  std::vector<Value> values;
+  for (const std::optional<Value> input : inputs) {
+    if (input) values.push_back(*input);
+  }
+  return values;
+}
+
+}  // namespace
 
 Kernels parse_kernels(std::string_view word) {
   if (word == "eager") return Kernels::Eager;
@@ -40,8 +51,7 @@ Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
 }
 
 Value Recorder::own_cache(const std::string& name, std::vector<Count> shape) {
-  return graph_.add_tensor(
-      {prefixes_.tensors + name, std::move(shape), lowering_.cache, Storage::KvCache, {}});
+  return state(name, std::move(shape), lowering_.cache);
 }
 
 Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype) {
@@ -49,10 +59,32 @@ Value Recorder::state(const std::string& name, std::vector<Count> shape, DType d
       {prefixes_.tensors + name, std::move(shape), dtype, Storage::KvCache, {}});
 }
 
-Value Recorder::node(Op op, std::string_view label, std::vector<Value> inputs,
-                     std::vector<Count> shape, DType dtype, Storage storage) {
-  Node n{std::move(op), std::move(inputs), {}, std::string(label), phase_, layer_};
+Value Recorder::node(Op op, std::string_view label, Inputs inputs, std::vector<Count> shape,
+                     DType dtype, Storage storage) {
+  Node n{std::move(op), present(inputs), {}, std::string(label), phase_, layer_};
   return graph_.add_node(std::move(n), {"", std::move(shape), dtype, storage, {}});
+}
+
+Value Recorder::once(const Op& op, std::string_view label, Inputs inputs,
+                     std::vector<Count> shape) {
+  for (const Value known : shared_) {
+    const Node& n = graph_.node(*info(known).producer);
+    if (n.op == op && n.inputs == present(inputs) && info(known).shape == shape) return known;
+  }
+  shared_.push_back(node(op, label, inputs, std::move(shape), lowering_.activations));
+  return shared_.back();
+}
+
+std::vector<Count> Recorder::with_rows(Value x, const Count& rows) const {
+  std::vector<Count> shape = info(x).shape;
+  shape[1] = rows;
+  return shape;
+}
+
+std::vector<Count> Recorder::with_features(Value x, const Count& features) const {
+  std::vector<Count> shape = info(x).shape;
+  shape.back() = features;
+  return shape;
 }
 
 Value Recorder::cast(Value x, DType dtype, std::string_view label) {
@@ -68,65 +100,56 @@ Value Recorder::embedding(Value table, Value ids, std::string_view label) {
 
 Value Recorder::linear(std::string_view label, Value x, Value weight, std::optional<Value> bias) {
   KVCAST_ASSERT(info(x).shape.back() == info(weight).shape[1]);
-  std::vector<Count> shape = info(x).shape;
-  shape.back() = info(weight).shape[0];
-  std::vector<Value> inputs{x, weight};
-  if (bias) inputs.push_back(*bias);
-  return node(Linear{}, label, std::move(inputs), std::move(shape), lowering_.activations);
+  return node(Linear{}, label, {x, weight, bias}, with_features(x, info(weight).shape[0]),
+              lowering_.activations);
 }
 
 Value Recorder::head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight) {
   const Count block = info(weight).shape[0].scaled(1, static_cast<std::int64_t>(op.num_blocks));
   const Count in = info(weight).shape[1];
   KVCAST_ASSERT(info(x).shape.back() == op.num_heads * (op.transposed ? block : in));
-  std::vector<Count> shape = info(x).shape;
-  shape.back() = op.num_heads * (op.transposed ? in : block);
-  return node(op, label, {x, weight}, std::move(shape), lowering_.activations);
+  return node(op, label, {x, weight}, with_features(x, op.num_heads * (op.transposed ? in : block)),
+              lowering_.activations);
 }
 
 Value Recorder::norm(std::string_view label, NormKind kind, double eps, const std::string& prefix,
                      Value x) {
+  if (kind == NormKind::Rms || kind == NormKind::RmsUnitOffset) {
+    return rms_norm(label, {eps, kind == NormKind::RmsUnitOffset, 1}, prefix, x);
+  }
   const Count features = info(x).shape.back();
-  const bool rms = kind == NormKind::Rms || kind == NormKind::RmsUnitOffset;
-  if (rms) {
-    const bool unit_offset = kind == NormKind::RmsUnitOffset;
-    const Value w = weight(prefix + ".weight", {features});
-    const RmsNorm op{eps, unit_offset, 1};
-    if (lowering_.elementwise == Kernels::Eager) return eager_rms_norm(label, op, w, x);
-    return node(op, label, {x, w}, info(x).shape, info(x).dtype);
-  }
-  std::vector<Value> inputs{x};
+  std::optional<Value> w;
+  std::optional<Value> b;
   if (kind == NormKind::Layer) {
-    inputs.push_back(weight(prefix + ".weight", {features}));
-    inputs.push_back(weight(prefix + ".bias", {features}));
+    w = weight(prefix + ".weight", {features});
+    b = weight(prefix + ".bias", {features});
   }
-  return node(LayerNorm{eps}, label, std::move(inputs), info(x).shape, info(x).dtype);
-}
-
-Value Recorder::eager_rms_norm(std::string_view label, const RmsNorm& op, Value w, Value x) {
-  // transformers' LlamaRMSNorm, one kernel for each line; half-precision inputs go through fp32.
-  const DType dtype = info(x).dtype;
-  const DType wide = wide_dtype(dtype);
-  std::vector<Count> runs = info(x).shape;  // of elements that are normalised together
-  runs.back() = op.groups;
-  runs.push_back(info(w).shape.back());
-  const Value x32 = cast(x, wide, label);
-  const Value squares = node(Elementwise{Function::Square}, label, {x32}, runs, wide);
-  runs.back() = 1;
-  const Value mean = node(RowMean{}, label, {squares}, runs, wide);
-  const Value root = unary(label, Function::InverseRoot, mean, op.eps);
-  const Value normalized = cast(binary(label, Function::Multiply, x32, root), dtype, label);
-  const Value factor = op.unit_offset ? unary(label, Function::OnePlus, w) : w;
-  return binary(label, Function::Multiply, normalized, factor);
+  return node(LayerNorm{eps}, label, {x, w, b}, info(x).shape, info(x).dtype);
 }
 
 Value Recorder::head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
                           std::uint64_t num_heads) {
-  const std::uint64_t head_dim = info(x).shape.back().constant() / num_heads;
-  const Value w = weight(prefix + ".weight", {head_dim});
-  const RmsNorm op{eps, false, num_heads};
-  if (lowering_.elementwise == Kernels::Eager) return eager_rms_norm(label, op, w, x);
-  return node(op, label, {x, w}, info(x).shape, info(x).dtype);
+  return rms_norm(label, {eps, false, num_heads}, prefix, x);
+}
+
+Value Recorder::rms_norm(std::string_view label, const RmsNorm& op, const std::string& prefix,
+                         Value x) {
+  const std::uint64_t group = info(x).shape.back().constant() / op.groups;
+  const Value w = weight(prefix + ".weight", {group});
+  const DType dtype = info(x).dtype;
+  if (lowering_.elementwise != Kernels::Eager) {
+    return node(op, label, {x, w}, info(x).shape, dtype);
+  }
+  // transformers' LlamaRMSNorm, one kernel for each line; half-precision inputs go through fp32.
+  const DType wide = wide_dtype(dtype);
+  std::vector<Count> runs = with_features(x, op.groups);  // of elements normalised together
+  runs.push_back(group);
+  const Value x32 = cast(x, wide, label);
+  const Value squares = node(Elementwise{Function::Square}, label, {x32}, std::move(runs), wide);
+  const Value root = unary(label, Function::InverseRoot, row_mean(label, squares), op.eps);
+  const Value normalized = cast(binary(label, Function::Multiply, x32, root), dtype, label);
+  const Value factor = op.unit_offset ? unary(label, Function::OnePlus, w) : w;
+  return binary(label, Function::Multiply, normalized, factor);
 }
 
 Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,
@@ -134,37 +157,17 @@ Value Recorder::rope(std::string_view label, Value x, std::uint64_t num_heads,
                      const Count& first_position, bool inverse, std::optional<Value> positions) {
   const Rope op{num_heads, head_dim, table, positions ? Count() : first_position, inverse};
   if (lowering_.elementwise == Kernels::Eager) return eager_rope(label, op, x, positions);
-  std::vector<Value> inputs{x};
-  if (positions) inputs.push_back(*positions);
-  return node(op, label, std::move(inputs), info(x).shape, info(x).dtype);
-}
-
-Value Recorder::rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens,
-                            std::optional<Value> positions) {
-  for (const Angles& known : angles_) {
-    if (known.op == op && known.head_dim == head_dim && known.positions == positions) {
-      return known.value;
-    }
-  }
-  std::vector<Value> inputs;
-  std::vector<Count> shape{tokens, head_dim};
-  if (positions) {
-    inputs.push_back(*positions);
-    shape.insert(shape.begin(), info(*positions).shape[0]);
-  }
-  const Value value =
-      node(op, op.sine ? "sin" : "cos", std::move(inputs), std::move(shape), lowering_.activations);
-  angles_.push_back({op, head_dim, positions, value});
-  return value;
+  return node(op, label, {x, positions}, info(x).shape, info(x).dtype);
 }
 
 Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
                            std::optional<Value> positions) {
   // transformers' apply_rotary_pos_emb: x·cos + rotate_half(x)·sin, one kernel for each step.
-  const Count tokens = info(x).shape[1];
+  std::vector<Count> shape{info(x).shape[1], op.head_dim};
+  if (positions) shape.insert(shape.begin(), info(*positions).shape[0]);
   const auto angles = [&](bool sine) {
-    return rope_angles({sine, op.table, op.first_position, op.inverse}, op.head_dim, tokens,
-                       positions);
+    return once(RopeAngles{sine, op.table, op.first_position, op.inverse}, sine ? "sin" : "cos",
+                {positions}, shape);
   };
   const Value cosine = angles(false);
   const Value sine = angles(true);
@@ -176,44 +179,37 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
 }
 
 Value Recorder::append(Value cache, Value rows, std::string_view label) {
-  std::vector<Count> shape = info(cache).shape;
-  shape[1] += info(rows).shape[1];
-  const Value all = node(CacheAppend{}, label, {cache, rows}, std::move(shape), info(cache).dtype,
-                         Storage::KvCache);
+  const Value all = node(CacheAppend{}, label, {cache, rows},
+                         with_rows(cache, info(cache).shape[1] + info(rows).shape[1]),
+                         info(cache).dtype, Storage::KvCache);
   return exchange_ != nullptr ? exchange_->share(*this, all, label) : all;
 }
 
 void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                     std::string_view label) {
-  std::vector<Count> shape = info(cache).shape;
-  shape[1] = rows;
-  node(Send{rank, first_row}, label, {cache}, std::move(shape), lowering_.cache, Storage::Messages);
+  node(Send{rank, first_row}, label, {cache}, with_rows(cache, rows), lowering_.cache,
+       Storage::Messages);
 }
 
 Value Recorder::receive(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                         const Count& all_rows, std::string_view label) {
-  std::vector<Count> shape = info(cache).shape;
-  shape[1] = rows;
-  const Value message = graph_.add_tensor({"", shape, lowering_.cache, Storage::Messages, {}});
-  shape[1] = all_rows;
-  return node(Receive{rank, first_row}, label, {cache, message}, std::move(shape), lowering_.cache,
-              Storage::KvCache);
+  const Value message =
+      graph_.add_tensor({"", with_rows(cache, rows), lowering_.cache, Storage::Messages, {}});
+  return node(Receive{rank, first_row}, label, {cache, message}, with_rows(cache, all_rows),
+              lowering_.cache, Storage::KvCache);
 }
 
 Value Recorder::evict(Value cache, std::uint64_t kept_first, const Count& dropped,
                       std::string_view label) {
-  std::vector<Count> shape = info(cache).shape;
-  shape[1] -= dropped;
-  const Count any = symbols_.minimum(dropped, 1);
-  const Count moved = (shape[1] - kept_first) * any;
-  return node(CacheEvict{kept_first, dropped, moved}, label, {cache}, std::move(shape),
+  const Count left = info(cache).shape[1] - dropped;
+  const Count moved = (left - kept_first) * symbols_.minimum(dropped, 1);
+  return node(CacheEvict{kept_first, dropped, moved}, label, {cache}, with_rows(cache, left),
               lowering_.cache, Storage::KvCache);
 }
 
 Value Recorder::join(Value past, Value rows, std::string_view label) {
-  std::vector<Count> shape = info(past).shape;
-  shape[1] += info(rows).shape[1];
-  return node(JoinRows{}, label, {past, rows}, std::move(shape), lowering_.activations);
+  return node(JoinRows{}, label, {past, rows},
+              with_rows(past, info(past).shape[1] + info(rows).shape[1]), lowering_.activations);
 }
 
 Value Recorder::unary(std::string_view label, Function function, Value x, double parameter) {
@@ -232,10 +228,8 @@ Value Recorder::gated(std::string_view label, Function activation, Value gate, V
 }
 
 Value Recorder::last_token(Value x) {
-  std::vector<Count> shape = info(x).shape;
-  if (shape[1] == Count(1)) return x;
-  shape[1] = 1;
-  return node(LastToken{}, "last_token", {x}, std::move(shape), info(x).dtype);
+  if (info(x).shape[1] == Count(1)) return x;
+  return node(LastToken{}, "last_token", {x}, with_rows(x, 1), info(x).dtype);
 }
 
 Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias,
@@ -248,33 +242,28 @@ Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias
 }
 
 Value Recorder::gather_rows(std::string_view label, Value x, Value indices) {
-  std::vector<Count> shape = info(x).shape;
-  shape[1] = info(indices).shape[1];
-  return node(GatherRows{}, label, {x, indices}, std::move(shape), info(x).dtype);
+  return node(GatherRows{}, label, {x, indices}, with_rows(x, info(indices).shape[1]),
+              info(x).dtype);
 }
 
 Value Recorder::drop_tokens(Value kept, const Count& tokens) {
-  std::vector<Count> shape = info(kept).shape;
-  shape[1] = tokens - shape[1];
-  return node(DropTokens{}, "drop_tokens", {kept}, std::move(shape), info(kept).dtype);
+  return node(DropTokens{}, "drop_tokens", {kept}, with_rows(kept, tokens - info(kept).shape[1]),
+              info(kept).dtype);
 }
 
 Value Recorder::missing_tokens(Value held, Value wanted, Symbol missing) {
   return node(MissingTokens{missing}, "missing_tokens", {held, wanted},
-              {info(wanted).shape[0], Count(missing) + 1}, info(wanted).dtype);
+              with_rows(wanted, Count(missing) + 1), info(wanted).dtype);
 }
 
 Value Recorder::token_rows(std::string_view label, Value cache, Value held, Value tokens) {
-  std::vector<Count> shape = info(cache).shape;
-  shape[1] = info(tokens).shape[1];
-  return node(TokenRows{}, label, {cache, held, tokens}, std::move(shape), info(cache).dtype);
+  return node(TokenRows{}, label, {cache, held, tokens}, with_rows(cache, info(tokens).shape[1]),
+              info(cache).dtype);
 }
 
 Value Recorder::token_states(Value cache, Value held, Value x, Value tokens) {
-  std::vector<Count> shape = info(x).shape;
-  shape[1] = info(tokens).shape[1];
-  return node(TokenStates{}, "revive_states", {cache, held, x, tokens}, std::move(shape),
-              info(x).dtype);
+  return node(TokenStates{}, "revive_states", {cache, held, x, tokens},
+              with_rows(x, info(tokens).shape[1]), info(x).dtype);
 }
 
 Value Recorder::store_states(Value cache, Value held, Value x, Value tokens) {
@@ -283,9 +272,7 @@ Value Recorder::store_states(Value cache, Value held, Value x, Value tokens) {
 }
 
 Value Recorder::row_mean(std::string_view label, Value x) {
-  std::vector<Count> shape = info(x).shape;
-  shape.back() = 1;
-  return node(RowMean{}, label, {x}, std::move(shape), info(x).dtype);
+  return node(RowMean{}, label, {x}, with_features(x, 1), info(x).dtype);
 }
 
 }  // namespace kvcast

@@ -1,12 +1,13 @@
 /// Records a forward pass: each call adds operators to a graph and returns their result.
 ///
-/// A forward pass says `norm`, `attention`, `activation`; the lowering decides which operators that
-/// becomes. `Eager` is what plain PyTorch runs, one kernel for each step of the transformers code,
-/// with scores in memory; `Fused` is what serving engines run, one kernel for a norm, a rotation or
-/// a whole attention.
+/// A forward pass says `norm`, `attention`, `activation`; the lowering decides which operators
+/// these become. `Eager` is plain PyTorch: one kernel for each step of the transformers code,
+/// scores in memory. `Fused` is a serving engine: one kernel for a norm, a rotation or a whole
+/// attention.
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,8 +34,8 @@ struct Lowering {
   DType weights = DType::FP16;
   DType activations = DType::FP16;
   DType cache = DType::FP16;
-  /// Rows of the last layer that no logits come from end with its attention, as in llama.cpp's
-  /// graphs; transformers computes them.
+  /// After its attention the last layer computes only the rows whose logits are needed, as
+  /// llama.cpp does; transformers computes all.
   bool skip_unread_rows = false;
   bool operator==(const Lowering&) const = default;
 };
@@ -44,18 +45,18 @@ using Value = TensorId;
 
 class Recorder;
 
-/// What a rank of several does with each of its caches (model/methods/placement.h).
+/// What one of several ranks does with each of its caches (model/methods/placement.h).
 struct CacheExchange {
-  /// The cache [batch, rows before the pass, features] as the rank's own rows are appended to it.
+  /// The cache [batch, rows before the pass, features] to which the rank's own rows are appended.
   std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape)> open;
-  /// From the cache with the rank's own rows, which a node with this label has appended, to the
-  /// state that attention reads.
+  /// From the cache with the rank's own rows, appended by a node with this label, to the state that
+  /// attention reads.
   std::function<Value(Recorder&, Value own, std::string_view label)> share;
-  /// Rows after the rank's own that attention reads too, and masks.
+  /// Rows after the rank's own that attention reads and masks.
   Count later = 0;
 };
 
-/// What the names of a pass begin with, so that those of several models differ.
+/// Prefixes of a pass's names, so that those of several models differ.
 struct NamePrefixes {
   std::string weights = {};
   std::string tensors = {};  ///< inputs and cache
@@ -76,7 +77,7 @@ class Recorder {
   Graph take() { return std::move(graph_); }
   const TensorInfo& info(Value v) const { return graph_.tensor(v); }
 
-  /// What the names that follow begin with: one pass may read weights of several models.
+  /// Prefixes of the names that follow: one pass may read weights of several models.
   void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
   /// Labels the nodes that follow.
   void enter(std::string phase, int layer = no_layer);
@@ -89,7 +90,7 @@ class Recorder {
   Value cache(const std::string& name, std::vector<Count> shape);
   /// The same, without what a CacheExchange adds.
   Value own_cache(const std::string& name, std::vector<Count> shape);
-  /// A tensor of another element type that stays between passes beside the cache.
+  /// A tensor of any element type that stays between passes beside the cache.
   Value state(const std::string& name, std::vector<Count> shape, DType dtype);
   void output(Value v) { graph_.mark_output(v); }
 
@@ -126,49 +127,36 @@ class Recorder {
   Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
                                const Count& keys);
   Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale);
-  /// The additive mask of eager attention, made once a pass and read by all layers; fused attention
-  /// needs none.
+  /// The additive mask of eager attention, recorded once a pass; fused attention needs none.
   Value causal_mask(const Mask& mask, const Count& queries, const Count& keys);
 
-  struct Attention {
-    Heads heads;
-    double scale = 1;
+  /// An attention by its meaning: the fused operator's settings, of which attention() fills in what
+  /// follows from the operands, and what only eager kernels tell apart.
+  struct Attention : TiledAttention {
     ScoreScale score_scale = ScoreScale::OnScores;
-    double softcap = 0;
-    Mask mask;
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
-    /// Values with heads of their own, and keys to rotate on reading, as in TiledAttention.
-    std::uint64_t num_value_heads = 0;
-    std::uint64_t value_dim = 0;
-    std::shared_ptr<const RopeTable> key_rope = nullptr;
-    /// Eager only: heads that several query heads share are multiplied where they lie, not repeated
-    /// in memory before.
+    /// Eager only: heads that several query heads share are not repeated in memory.
     bool shares_heads = false;
-    /// Above 0: scores in memory whatever the kernels, and values as in SparseValues; keys that are
-    /// values too are kept rotated if `unrotates_values`.
+    /// Above 0: eager whatever the kernels, and values as in SparseValues; keys that are values too
+    /// are stored rotated if `unrotates_values`.
     double threshold = 0;
     std::shared_ptr<const RopeTable> unrotates_values = nullptr;
-    /// Scores in memory whatever the kernels.
-    bool stores_scores = false;
-
-    Heads value_heads() const;
+    bool stores_scores = false;  ///< eager whatever the kernels
   };
   /// q [batch, queries, H·hd]; k [batch, keys, G·hd]; v [batch, keys, Gv·vd] -> [batch, queries,
   /// H·vd].
   Value attention(const Attention& a, Value q, Value k, Value v);
-  /// The probabilities that queries give all keys, whatever the mask, as LargestProbability takes
-  /// them -> [batch, keys, queries].
+  /// LargestProbability of the probabilities that queries give all keys, whatever the mask
+  /// -> [batch, keys, queries].
   Value largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
                             std::optional<Value> before);
-  /// The indices [batch, kept] of the tokens that a query [batch, 1, H·hd] attends to most, as
-  /// KeepTokens takes them.
+  /// KeepTokens of a query [batch, 1, H·hd] -> [batch, kept].
   Value keep_tokens(const Attention& a, Value q, Value k, const Count& kept);
   Value gather_rows(std::string_view label, Value x, Value indices);
-  /// The indices of `tokens` that `kept` has none of.
+  /// `tokens`: before any was dropped.
   Value drop_tokens(Value kept, const Count& tokens);
-  /// See the operators of these names.
   Value missing_tokens(Value held, Value wanted, Symbol missing);
   Value token_rows(std::string_view label, Value cache, Value held, Value tokens);
   Value token_states(Value cache, Value held, Value x, Value tokens);
@@ -178,16 +166,22 @@ class Recorder {
   Value row_mean(std::string_view label, Value x);
 
  private:
-  Value node(Op op, std::string_view label, std::vector<Value> inputs, std::vector<Count> shape,
-             DType dtype, Storage storage = Storage::Activations);
+  using Inputs = std::initializer_list<std::optional<Value>>;  ///< absent ones are left out
+
+  Value node(Op op, std::string_view label, Inputs inputs, std::vector<Count> shape, DType dtype,
+             Storage storage = Storage::Activations);
+  /// The node recorded before with the same operator, inputs and shape, or a new one: for what all
+  /// layers share.
+  Value once(const Op& op, std::string_view label, Inputs inputs, std::vector<Count> shape);
+  /// The shape of x with another number of rows, or of features.
+  std::vector<Count> with_rows(Value x, const Count& rows) const;
+  std::vector<Count> with_features(Value x, const Count& features) const;
   Value cast(Value x, DType dtype, std::string_view label);
-  Value probabilities(const Attention& a, Value q, Value k);
+  Value rms_norm(std::string_view label, const RmsNorm& op, const std::string& prefix, Value x);
+  Value eager_rope(std::string_view label, const Rope& op, Value x, std::optional<Value> positions);
+  Value probabilities(const Attention& a, const Heads& heads, Value q, Value k);
   Value eager_attention(const Attention& a, Value q, Value k, Value v);
   Value tiled_attention(const Attention& a, Value q, Value k, Value v);
-  Value eager_rms_norm(std::string_view label, const RmsNorm& op, Value weight, Value x);
-  Value eager_rope(std::string_view label, const Rope& op, Value x, std::optional<Value> positions);
-  Value rope_angles(const RopeAngles& op, std::uint64_t head_dim, const Count& tokens,
-                    std::optional<Value> positions);
 
   Symbols& symbols_;
   Lowering lowering_;
@@ -195,14 +189,7 @@ class Recorder {
   NamePrefixes prefixes_;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
-  struct Angles {
-    RopeAngles op;
-    std::uint64_t head_dim;
-    std::optional<Value> positions;
-    Value value;
-  };
-  std::vector<Angles> angles_;  ///< computed once a pass, used by all layers
-  std::vector<std::pair<CausalMask, Value>> masks_;
+  std::vector<Value> shared_;  ///< results of once()
   std::string phase_;
   int layer_ = no_layer;
 };

@@ -15,19 +15,7 @@ Value Recorder::alibi_bias(std::uint64_t num_attention_heads, const Count& keys,
 }
 
 Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count& keys) {
-  const CausalMask op{mask};
-  for (const auto& [known, value] : masks_) {
-    if (known == op && info(value).shape == std::vector<Count>{queries, keys}) return value;
-  }
-  const Value value = node(op, "mask", {}, {queries, keys}, lowering_.activations);
-  masks_.emplace_back(op, value);
-  return value;
-}
-
-Heads Recorder::Attention::value_heads() const {
-  return {heads.num_attention_heads,
-          num_value_heads > 0 ? num_value_heads : heads.num_key_value_heads,
-          value_dim > 0 ? value_dim : heads.head_dim};
+  return once(CausalMask{mask}, "mask", {}, {queries, keys});
 }
 
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
@@ -38,45 +26,45 @@ Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
 Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
   const Count& queries = info(q).shape[1];
   const Count& keys = info(k).shape[1];
-  TiledAttention op{.heads = a.heads,
-                    .scale = a.scale,
-                    .softcap = a.softcap,
-                    .mask = a.mask,
-                    .visible_pairs = visible_pairs(a.mask, queries, keys, symbols_),
-                    .visible_keys = visible_keys(a.mask, queries, keys, symbols_),
-                    .num_value_heads = a.num_value_heads,
-                    .value_dim = a.value_dim,
-                    .values_are_keys = k == v,
-                    .key_rope = a.key_rope};
-  std::vector<Value> inputs{q, k, v};
-  if (a.bias) inputs.push_back(*a.bias);
-  std::vector<Count> shape = info(q).shape;
-  shape.back() = a.heads.num_attention_heads * a.value_heads().head_dim;
-  return node(std::move(op), "attention", std::move(inputs), std::move(shape),
+  TiledAttention op = a;
+  op.visible_pairs = visible_pairs(a.mask, queries, keys, symbols_);
+  op.visible_keys = visible_keys(a.mask, queries, keys, symbols_);
+  op.values_are_keys = k == v;
+  return node(std::move(op), "attention", {q, k, v, a.bias},
+              with_features(q, a.heads.num_attention_heads * a.value_heads().head_dim),
               lowering_.activations);
 }
 
 Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
-  // The steps of transformers' eager attention in the releases of PyTorch 2.0's time (4.28-4.30):
-  // products, scale, mask, softmax in fp32, back to half, values, and the copy that puts the heads
-  // side by side again. Llama and OPT clamp to the lowest number after the mask; releases from 4.31
-  // on do not.
+  // transformers' eager attention of 4.28-4.30 (PyTorch 2.0's time): scores, scale, mask, softmax
+  // in fp32, back to half, values, and the copy that puts the heads side by side again. Llama and
+  // OPT clamp to the lowest number after the mask; releases from 4.31 on do not.
   if (a.key_rope) {
     k = rope("key_rope", k, a.heads.num_key_value_heads, a.heads.head_dim, a.key_rope, 0);
   }
   const auto repeat = [&](Value x, Heads& heads, std::string_view label) {
     const std::uint64_t repeats = heads.num_attention_heads / heads.num_key_value_heads;
     if (repeats == 1 || a.shares_heads) return x;
-    std::vector<Count> shape = info(x).shape;
-    shape[2] = shape[2] * repeats;
     heads.num_key_value_heads = heads.num_attention_heads;
-    return node(RepeatHeads{repeats, heads.head_dim}, label, {x}, std::move(shape),
-                lowering_.activations);
+    return node(RepeatHeads{repeats, heads.head_dim}, label, {x},
+                with_features(x, info(x).shape[2] * repeats), lowering_.activations);
   };
   Heads heads = a.heads;
   Heads value_heads = a.value_heads();
   k = repeat(k, heads, "repeat_keys");
   v = repeat(v, value_heads, "repeat_values");
+  const Value p = probabilities(a, heads, q, k);
+  Op sum = AttentionValues{value_heads};
+  if (a.threshold > 0) {
+    sum = SparseValues{value_heads, a.threshold, a.unrotates_values, a.heads.num_key_value_heads};
+  }
+  const Value o = node(std::move(sum), "values", {p, v},
+                       with_features(q, value_heads.num_attention_heads * value_heads.head_dim),
+                       lowering_.activations);
+  return unary("merge_heads", Function::Copy, o);
+}
+
+Value Recorder::probabilities(const Attention& a, const Heads& heads, Value q, Value k) {
   if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
   const std::vector<Count> shape{info(q).shape[0], heads.num_attention_heads, info(q).shape[1],
                                  info(k).shape[1]};
@@ -89,29 +77,19 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
     if (a.clamp_masked) s = unary("clamp", Function::ClampBelow, s, -65504);  // fp16's lowest
   }
   const DType wide = wide_dtype(lowering_.activations);
-  const Value p = cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
-  std::vector<Count> out = info(q).shape;
-  out.back() = value_heads.num_attention_heads * value_heads.head_dim;
-  Op sum = AttentionValues{value_heads};
-  if (a.threshold > 0) {
-    sum = SparseValues{value_heads, a.threshold, a.unrotates_values, a.heads.num_key_value_heads};
-  }
-  const Value o = node(std::move(sum), "values", {p, v}, std::move(out), lowering_.activations);
-  return unary("merge_heads", Function::Copy, o);
+  return cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
 }
 
 Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,
                                     std::optional<Value> before) {
-  const Value p = probabilities(a, q, k);
-  std::vector<Value> inputs{p};
-  if (before) inputs.push_back(*before);
+  const Value p = probabilities(a, a.heads, q, k);
   const std::vector<Count> shape = info(p).shape;
-  return node(LargestProbability{pool}, "largest", std::move(inputs),
-              {shape[0], shape[3], shape[2]}, lowering_.activations);
+  return node(LargestProbability{pool}, "largest", {p, before}, {shape[0], shape[3], shape[2]},
+              lowering_.activations);
 }
 
 Value Recorder::keep_tokens(const Attention& a, Value q, Value k, const Count& kept) {
-  const Value p = probabilities(a, q, k);
+  const Value p = probabilities(a, a.heads, q, k);
   return node(KeepTokens{}, "keep_tokens", {p}, {info(p).shape[0], kept}, DType::FP32);
 }
 
@@ -119,19 +97,6 @@ Value Recorder::token_mask(Value queries, Value keys) {
   const std::vector<Count>& of_queries = info(queries).shape;
   return node(TokenMask{}, "mask", {queries, keys},
               {of_queries[0], 1, of_queries[1], info(keys).shape[1]}, lowering_.activations);
-}
-
-Value Recorder::probabilities(const Attention& a, Value q, Value k) {
-  if (a.score_scale == ScoreScale::OnQuery) q = unary("scale", Function::Scale, q, a.scale);
-  const Count& batch = info(q).shape[0];
-  const Count queries = info(q).shape[1];
-  const Count keys = info(k).shape[1];
-  const std::vector<Count> shape{batch, a.heads.num_attention_heads, queries, keys};
-  Value s = node(AttentionScores{a.heads}, "scores", {q, k}, shape, lowering_.activations);
-  if (a.score_scale == ScoreScale::OnScores) s = unary("scale", Function::Scale, s, a.scale);
-  if (a.softcap > 0) s = unary("soft_cap", Function::SoftCap, s, a.softcap);
-  const DType wide = wide_dtype(lowering_.activations);
-  return cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
 }
 
 }  // namespace kvcast

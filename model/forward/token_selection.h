@@ -17,28 +17,28 @@ namespace kvcast {
 struct TokenSelection {
   double keep = 1;          ///< share of the tokens, or of the chunks, rounded up
   std::uint64_t chunk = 0;  ///< tokens that stay or go together; 0: each on its own
-  /// Tokens are drawn by lot with this seed; none: by importance.
+  /// Tokens are drawn at random with this seed; without one, chosen by importance.
   std::optional<std::uint64_t> seed = {};
-  /// The base reads the last kept token alone: the others' keys and values are taken from a cache
-  /// of the whole prompt, at the indices that the pass's input "kept" [batch, kept - 1] holds.
+  /// The base reads only the last kept token. The keys and values of the others come from a cache
+  /// of the whole prompt, at the indices in the pass's input "kept" [batch, kept - 1].
   bool reused = false;
-  /// What stands for the number of kept tokens where it depends on which chunks are kept.
+  /// The number of kept tokens, where it depends on which chunks are kept.
   std::optional<Symbol> kept_tokens = {};
-  /// What stands for the number of queries that importance is a mean of, where a stop token may end
-  /// the look-ahead.
+  /// The number of queries that importance is a mean over, where a stop token may end the
+  /// look-ahead.
   std::optional<Symbol> queries = {};
 };
 
-/// The kept tokens of ⌈prompt_len/chunk⌉ chunks, the last one shorter. Where that one may be kept
-/// or not, a symbol that the run finds; `selection` then names it.
+/// The number of kept tokens of ⌈prompt_len/chunk⌉ chunks, the last of which may be shorter. If it
+/// depends on whether that one is kept, it is a symbol that a run finds, set in `selection`.
 Count kept_tokens(Symbols& symbols, const Count& prompt_len, TokenSelection& selection);
 
-/// Ascending positions of the ⌈keep·n⌉ most important tokens, or of the tokens of the ⌈keep·chunks⌉
-/// chunks whose mean importance is largest; the first among equals, and NaNs as minus infinity.
+/// Ascending positions of the ⌈keep·n⌉ most important tokens, or of the tokens in the ⌈keep·chunks⌉
+/// chunks of largest mean importance. Ties go to the earlier one; NaN counts as minus infinity.
 std::vector<std::uint64_t> select_tokens(std::span<const double> importance,
                                          const TokenSelection& selection);
 
-/// Numbers from a seed, the same everywhere, to select by lot with.
+/// Random importance from a seed, the same on every machine.
 std::vector<double> random_importance(std::uint64_t tokens, std::uint64_t seed);
 
 }  // namespace kvcast

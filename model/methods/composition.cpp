@@ -1,36 +1,15 @@
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
 #include "model/methods/method.h"
 
 namespace kvcast {
-namespace {
-
-std::string with(std::string text, std::string_view word, const std::string& value) {
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word)) {
-    text.replace(at, word.size(), value);
-  }
-  return text;
-}
-
-/// The first changes the model that the second may be compared with, and so on.
-int order_of_work(const MethodSpec& spec) {
-  switch (find_method(spec.name).kind) {
-    case MethodKind::Cache: return 0;
-    case MethodKind::Prompt: return 1;
-    case MethodKind::Source: return 2;
-    case MethodKind::Placement: return 3;
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
-
-}  // namespace
-
 void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
   plan.methods = to_string(methods);
   std::stable_sort(methods.begin(), methods.end(), [](const MethodSpec& a, const MethodSpec& b) {
-    return order_of_work(a) < order_of_work(b);
+    return find_method(a.name).kind < find_method(b.name).kind;
   });
   for (const MethodSpec& spec : methods) {
     const Method& method = find_method(spec.name);
@@ -57,8 +36,9 @@ bool Plan::has(Trait trait) const {
 
 void Plan::exclude(const std::vector<Exclusion>& exclusions) const {
   for (const Exclusion& e : exclusions) {
-    if (has(e.trait))
-      throw Error(with(with(e.reason, "{methods}", methods), "{model}", model.name));
+    if (!has(e.trait)) continue;
+    throw Error(fmt::format(fmt::runtime(e.reason), fmt::arg("methods", methods),
+                            fmt::arg("model", model.name)));
   }
 }
 

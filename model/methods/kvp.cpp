@@ -1,8 +1,6 @@
-#include "model/methods/kvp.h"
-
 #include <algorithm>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,21 +19,11 @@ namespace kvcast {
 namespace {
 
 /// The base with layers pruned to the shares of the paper's Table 4. Any other name is a model's.
-struct PrunedName {
-  std::string_view name;
-  double keep;
-};
-constexpr PrunedName pruned_names[]{{"lp-0.75", 0.75}, {"lp-0.50", 0.50}, {"lp-0.25", 0.25}};
+const std::map<std::string, double, std::less<>> pruned_auxiliaries{
+    {"lp-0.75", 0.75}, {"lp-0.50", 0.50}, {"lp-0.25", 0.25}};
 
-const PrunedName* find_pruned(std::string_view name) {
-  const auto* const found = std::find_if(std::begin(pruned_names), std::end(pruned_names),
-                                         [&](const PrunedName& p) { return p.name == name; });
-  return found == std::end(pruned_names) ? nullptr : found;
-}
-
-const NamePrefixes auxiliary_names{std::string(kvp_auxiliary_prefix),
-                                   std::string(kvp_auxiliary_prefix)};
-const NamePrefixes predictor_names{std::string(kvp_predictor_prefix), ""};
+const NamePrefixes auxiliary_names{"auxiliary.", "auxiliary."};
+const NamePrefixes predictor_names{std::string(predictor_prefix), ""};
 
 Architecture find_auxiliary(const MethodSpec& spec, const Plan& plan) {
   const std::string name = text_option(spec, "auxiliary", "");
@@ -44,32 +32,29 @@ Architecture find_auxiliary(const MethodSpec& spec, const Plan& plan) {
         "method kvp: option 'auxiliary' is missing; expected auxiliary=MODEL, lp-0.75, "
         "lp-0.50 or lp-0.25");
   }
-  const PrunedName* const pruned = find_pruned(name);
-  if (pruned == nullptr) return plan.named_model(name);
-  return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), pruned->keep));
+  const auto pruned = pruned_auxiliaries.find(name);
+  if (pruned == pruned_auxiliaries.end()) return plan.named_model(name);
+  return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), pruned->second));
 }
 
-/// The predictor's, which must be the one that `map` names if it names one.
+/// The predictor's map, which must be the one that option `map` names, if it is given.
 LayerMap find_map(const MethodSpec& spec, const Architecture& base, const Architecture& auxiliary) {
-  const std::string word = text_option(spec, "map", "");
-  if (!word.empty() && word != "code" && word != "paper") {
-    throw unknown_name("map", word, {"code", "paper"});
-  }
+  const bool is_named = !text_option(spec, "map", "").empty();
+  const std::string word = word_option(spec, "map", {"code", "paper"});
   const std::string predictor = text_option(spec, "predictor", "");
-  const LayerMap named = predictor.empty() || !word.empty()
-                             ? read_layer_map(word.empty() ? "code" : word, base, auxiliary)
-                             : LayerMap();
+  LayerMap named;
+  if (predictor.empty() || is_named) named = read_layer_map(word, base, auxiliary);
   if (predictor.empty()) return named;
   const std::string place = (std::filesystem::path(predictor) / "config.json").string();
   const PredictorConfig config = read_predictor_config(read_json_file(place), place);
   check_predictor(config, predictor, base, auxiliary);
-  if (!word.empty() && named != config.map) {
+  if (is_named && named != config.map) {
     throw Error(predictor, "a predictor fitted with another layer map", "map=" + word);
   }
   return config.map;
 }
 
-/// What a pass over the auxiliary and the linear maps needs to know.
+/// The input of a pass over the auxiliary and the linear maps.
 struct Prediction {
   Architecture auxiliary;  ///< its needed layers
   LayerMap map;
@@ -78,8 +63,8 @@ struct Prediction {
   Logits logits = Logits::None;
 };
 
-/// One base layer's cache from its auxiliary layer's keys and values, as projected, of tokens at
-/// these positions or, without any, the first ones.
+/// One base layer's cache from its auxiliary layer's projected keys and values, of tokens at these
+/// positions or, without any, from position 0 on.
 void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Value keys,
                    Value values, const std::optional<Value>& positions) {
   const Stack& stack = base.decoder;
@@ -153,11 +138,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   Architecture auxiliary = find_auxiliary(spec, plan);
   check_pair(base, auxiliary);
   const LayerMap map = find_map(spec, base, auxiliary);
-  const std::string mode = text_option(spec, "mode", "prompt");
-  if (mode != "prompt" && mode != "likelihood") {
-    throw unknown_name("mode", mode, {"prompt", "likelihood"});
-  }
-  const bool likelihood = mode == "likelihood";
+  const bool likelihood = word_option(spec, "mode", {"prompt", "likelihood"}) == "likelihood";
   // The base reads one token of the prompt: logits of the others are the auxiliary's, as in the
   // released program (apple/corenet, kv_prediction.py: merge_outputs).
   const bool reads_out = plan.logits == Logits::All && !likelihood;
@@ -180,39 +161,35 @@ void apply(const MethodSpec& spec, Plan& plan) {
     plan.prompt_tokens = 1;
   }
   const std::string name = text_option(spec, "auxiliary", "");
-  plan.helper_models.push_back(
-      {std::string(kvp_auxiliary_prefix), name, auxiliary,
-       is_pruned_auxiliary(name) ? HelperWeights::BaseLayers : HelperWeights::Checkpoint});
+  const bool is_pruned = pruned_auxiliaries.contains(name);
+  plan.helper_models.push_back({auxiliary_names.weights, name, auxiliary,
+                                is_pruned ? HelperWeights::BaseLayers : HelperWeights::Checkpoint});
   Architecture maps;
   maps.name = "KV prediction's linear maps (option predictor=FOLDER, see 'kvcast convert kvp')";
   maps.vocab_size = base.vocab_size;
-  plan.helper_models.push_back({std::string(kvp_predictor_prefix),
-                                text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
+  plan.helper_models.push_back(
+      {predictor_names.weights, text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
 
   const bool selected = plan.selection.has_value();
   Prediction prediction{std::move(auxiliary), map, read, selected,
                         reads_out ? Logits::All : Logits::None};
-  // Layers above those that a base layer needs are not run: nobody reads what they compute.
+  // Layers above the last one that a base layer needs are not run.
   if (!reads_out) prediction.auxiliary.decoder.layers.resize(needed_layers(map));
-  PlannedPass planned;
-  planned.pass.name = "auxiliary";
-  planned.pass.part = TtftPart::Auxiliary;
-  planned.pass.prefixes = auxiliary_names;
-  planned.pass.reads = selected ? HelperTokens::Kept : HelperTokens::Prompt;
-  if (reads_out) planned.pass.result = HelperResult::PromptLogits;
-  planned.pass.tokens = read;
-  planned.record = [prediction](Recorder& r, const Plan& whole) {
-    record_prediction(r, whole.model, prediction);
-  };
-  plan.helpers.push_back(std::move(planned));
+  plan.helpers.push_back({{.name = "auxiliary",
+                           .part = TtftPart::Auxiliary,
+                           .prefixes = auxiliary_names,
+                           .reads = selected ? HelperTokens::Kept : HelperTokens::Prompt,
+                           .result = reads_out ? HelperResult::PromptLogits : HelperResult::Nothing,
+                           .tokens = read},
+                          [prediction](Recorder& r, const Plan& whole) {
+                            record_prediction(r, whole.model, prediction);
+                          }});
   plan.not_spread.emplace_back(
       spec.name,
       "none that predicts the cache: the base then reads one token, which cannot be spread");
 }
 
 }  // namespace
-
-bool is_pruned_auxiliary(std::string_view name) { return find_pruned(name) != nullptr; }
 
 /// KV Prediction: the base's cache of all tokens but the last comes from an auxiliary model that
 /// reads them. Where a method has chosen the prompt's tokens, those are all there are: the

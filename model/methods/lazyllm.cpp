@@ -49,9 +49,9 @@ void apply(const MethodSpec& spec, Plan& plan) {
   std::vector<double> shares;
   for (std::size_t i = 0; i < layers; ++i) shares.push_back(retention.at(i, layers));
   const double revived = share_option(spec, "revive", 0);
-  plan.let_flow(progressive_pruning(
-      shares, {.first_step = share_option(spec, "revive_first", revived), .later_steps = revived},
-      plan.symbols));
+  prune_progressively(
+      plan, shares,
+      {.first_step = share_option(spec, "revive_first", revived), .later_steps = revived});
   plan.not_spread.emplace_back(
       spec.name,
       "one that drops the same tokens in all layers: which of its tokens a layer drops depends on "

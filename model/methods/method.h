@@ -1,6 +1,6 @@
 /// KV-cache methods: what each changes in a model's forward passes.
 ///
-/// A method answers one of four questions (`Kind`); methods of different kinds compose,
+/// A method answers one of four questions (`MethodKind`); methods of different kinds compose,
 /// `random-prune:keep=0.5+...`. Each lives in one file and is registered by one line in
 /// `registry.cpp`.
 #pragma once
@@ -21,10 +21,11 @@
 
 namespace kvcast {
 
+/// In the order in which methods are applied: each sees what those before it have changed.
 enum class MethodKind {
+  Cache,      ///< what is stored per token, and how does attention read it?
   Prompt,     ///< which prompt tokens does the base model see?
   Source,     ///< where does the prompt's cache come from?
-  Cache,      ///< what is stored per token, and how does attention read it?
   Placement,  ///< who computes which part of the prompt, and what is sent?
 };
 std::string_view name(MethodKind kind);
@@ -38,26 +39,26 @@ std::string to_string(const std::vector<MethodSpec>& methods);
 /// An option's text, `fallback` when it is not given.
 std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback);
 
-/// A fraction above 0 and at most 1 from an option. Throws Error when missing or out of range.
-double fraction_option(const MethodSpec& spec, std::string_view key);
+/// One of `words`, the first when the option is not given. Throws Error with the nearest word.
+std::string word_option(const MethodSpec& spec, std::string_view key,
+                        const std::vector<std::string>& words);
 
-/// A whole number of at least `minimum` from an option. Throws Error when missing or out of range.
-std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum);
-/// The same, `fallback` when it is missing.
-std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
-                           std::uint64_t fallback);
-double fraction_option(const MethodSpec& spec, std::string_view key, double fallback);
-
-/// A fraction from 0 to 1 from an option, `fallback` when it is missing. Throws Error when out of
-/// range.
+/// A fraction above 0 and at most 1, `fallback` when the option is not given. Throws Error when it
+/// is out of range, or missing without a fallback.
+double fraction_option(const MethodSpec& spec, std::string_view key,
+                       std::optional<double> fallback = {});
+/// As fraction_option, but 0 is allowed.
 double share_option(const MethodSpec& spec, std::string_view key, double fallback);
+/// As fraction_option, for a whole number of at least `minimum`.
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
+                           std::optional<std::uint64_t> fallback = {});
 
 /// The architecture of the model that a user names in a method's option.
 using FindModel = std::function<Architecture(const std::string& name)>;
 
 struct Plan;
 
-/// What a plan may have that some methods do not go with.
+/// Properties of a plan that exclude some methods.
 enum class Trait {
   OwnAttention,    ///< a method keeps and reads the cache in a way of its own
   SharedKeys,      ///< an MLKV model: layers read the keys and values of others
@@ -67,81 +68,78 @@ enum class Trait {
   TokensPerLayer,  ///< each layer sees tokens of its own
 };
 
-/// A combination that the mathematics forbids, declared by the method that needs something else.
+/// A combination that the mathematics forbids, declared by the method that does not allow it.
 struct Exclusion {
   Trait trait;
-  /// The error's line; "{methods}" and "{model}" stand for the plan's.
+  /// The error message; "{methods}" and "{model}" are replaced by the plan's.
   std::string reason;
 };
 
-/// Of methods that ask each layer for keys and values of its own.
+/// For methods that need keys and values in each layer.
 Exclusion needs_own_keys();
-/// Of methods for which the base is a helper of its own.
+/// For methods whose helper is the base itself.
 Exclusion reads_with_own_weights();
 
-/// A pass before the base model's prefill, to be recorded once all methods have had their say.
+/// A pass before the base model's prefill, recorded after all methods have been applied.
 struct PlannedPass {
   RecordedPass pass;  ///< all but the graph
   std::function<void(Recorder&, const Plan&)> record;
 };
 
-/// Tokens that the layers from one on take back: a run finds how many.
+/// Dropped tokens that the layers from `first_layer` on take back; a run finds how many.
 struct RevivedTokens {
   std::size_t first_layer = 0;
   Symbol before;  ///< in the decode steps before this one
   Symbol now;     ///< in this one
 };
 
-/// Which share of the tokens that prefill dropped before a layer a decode step is expected to take
-/// back, until all are back; runs find their own. The first step looks for what the prompt's last
-/// token did not, a later one for what no step before it did: far less.
+/// The share of the tokens dropped before a layer that a decode step is expected to take back,
+/// until all are back. For estimates: runs find their own. The first step takes back what the
+/// prompt's last token did not attend to, a later step only what no step before it did, which is
+/// far less.
 struct RevivedShares {
   double first_step = 0;
   double later_steps = 0;  ///< each of them
 };
 
-/// Layers that each see tokens of their own.
+/// How passes change where layers see tokens of their own.
 struct TokenFlow {
   std::function<void(Pass&)> prefill;
   std::function<void(Pass&)> decode;
-  std::vector<RevivedTokens> revived = {};
 };
 
-/// What the methods of one request change, before anything is recorded.
-struct Plan {
-  Architecture model;  ///< as configured; a method may change its shape
-  Symbols& symbols;
-  /// Tokens of the prompt that the base model's prefill processes and caches.
-  Count prompt_tokens;
-  /// Tokens before them in the cache, where helper passes have put them.
-  Count prompt_past = {};
-  /// The prompt's positions whose logits are asked for.
-  Logits logits = Logits::Last;
-  /// The prompt comes in chunks.
-  bool chunked = false;
-  /// The prompt has to be read in one piece: chunks would see another cache.
-  bool whole_prompt = false;
+/// What the methods of a request have changed when it is recorded. Prompt tokens are those that the
+/// base model's prefill reads; with a selection, chosen ones at their own positions.
+struct MethodEffects {
+  Architecture model;  ///< as configured, in the shape that the methods gave it
   /// The command that makes the weights of `model`, when it is no longer the configured one; empty:
   /// a checkpoint of the configured model holds them.
   std::string conversion = {};
+  Count prompt_tokens = symbol::prompt_len;
+  Count prompt_past = {};  ///< tokens before them in the cache, where helper passes have put them
+  std::vector<HelperModel> helper_models = {};  ///< whose weights helper passes read
+  std::optional<TokenSelection> selection = {};
+  bool given_positions = false;  ///< passes take "positions" [batch, tokens]; so with a selection
+  std::vector<RevivedTokens> revived = {};  ///< where decode steps take dropped tokens back
+};
+
+/// The effects so far, and what the passes are recorded with.
+struct Plan : MethodEffects {
+  Symbols& symbols;
+  Logits logits = Logits::Last;  ///< the prompt's positions whose logits are needed
+  bool chunked = false;          ///< the prompt comes in chunks
+  bool whole_prompt = false;     ///< a method needs the prompt in one piece
   /// What is cached, and how attention reads it; none: plain_attention.
   std::optional<AttentionMethod> attention = {};
   CrossMethod cross = plain_cross_attention();
   /// Who computes which part of the prompt; none: one device all of it.
   std::optional<Placement> placement = {};
-  /// Models with weights of their own, and the passes that come before the base's prefill, in
-  /// order. Such passes want the whole prompt.
-  std::vector<HelperModel> helper_models = {};
+  /// The passes that come before the base's prefill, in order.
   std::vector<PlannedPass> helpers = {};
-  /// Where the base model reads some of the prompt's tokens, at their own positions; none: the last
-  /// `prompt_tokens` of them.
-  std::optional<TokenSelection> selection = {};
-  /// The passes are told where tokens stand; so with every selection.
-  bool given_positions = false;
   /// Which tokens the layers of the base see, with given positions; none: all of them.
   std::optional<TokenFlow> token_flow = {};
   FindModel find_model = {};
-  /// Methods that leave ranks nothing to share, and what a placement expects in their place.
+  /// Methods that no placement can spread over ranks, and what it expects instead.
   std::vector<std::pair<std::string, std::string>> not_spread = {};
   std::string methods = {};  ///< of the request, as its user wrote them
 
@@ -149,13 +147,13 @@ struct Plan {
   bool has(Trait trait) const;
   /// Throws Error when the plan has what one of these excludes.
   void exclude(const std::vector<Exclusion>& exclusions) const;
-  /// The base reads these of the prompt's tokens, at their own positions. Throws Error when the
-  /// model or the cache method cannot keep those.
+  /// The base reads these of the prompt's tokens, at their own positions. Throws Error if the model
+  /// or the cache method cannot keep the positions.
   void choose_tokens(TokenSelection chosen);
-  /// Each layer sees tokens of its own. Throws Error when the model or the cache method asks for
-  /// all of them.
+  /// Each layer sees its own tokens. Throws Error if the model or the cache method needs all tokens
+  /// in all layers.
   void let_flow(TokenFlow flow);
-  /// The architecture of a model that an option names. Throws Error where none can be looked up.
+  /// The architecture of a model that an option names. Throws Error if it cannot be looked up.
   Architecture named_model(const std::string& name) const;
 };
 
@@ -165,9 +163,9 @@ struct Method {
   std::string_view summary;               ///< one line for `--help`
   std::vector<std::string_view> options;  ///< keys it takes
   std::function<void(const MethodSpec&, Plan&)> apply;
-  /// A spelling that works with small prompts: for help, and for the tests that try all methods.
+  /// A spelling that works with small prompts, for help and for tests of all methods.
   std::string_view example;
-  /// What it does not compose with, whatever its options.
+  /// What it never composes with.
   std::vector<Exclusion> excludes = {};
 };
 
@@ -176,10 +174,8 @@ const std::vector<Method>& methods();
 /// Throws Error with the nearest name.
 const Method& find_method(std::string_view name);
 
-/// Applies methods in the order of their work: what is cached, then which tokens the base reads,
-/// where their cache comes from, and who computes what. So a method sees what those that it depends
-/// on have done, and can refuse it. Throws Error: methods that do not fit the model, each other, or
-/// a prompt in chunks.
+/// Applies methods in the order of their kinds. Throws Error for methods that do not fit the model,
+/// each other, or a prompt in chunks.
 void apply_methods(std::vector<MethodSpec> methods, Plan& plan);
 
 }  // namespace kvcast

@@ -1,15 +1,27 @@
 #include "model/methods/mlkv.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 #include "model/methods/method.h"
 
 namespace kvcast {
 namespace {
+
+constexpr Words<MlpWidening, 3> widenings = {{{MlpWidening::None, "none"},
+                                              {MlpWidening::Copy, "copy"},
+                                              {MlpWidening::Preserve, "preserve"}}};
+constexpr Words<SharedKeys, 2> semantics_words = {
+    {{SharedKeys::Rotated, "paper"}, {SharedKeys::Released, "released"}}};
+
+/// GPT-NeoX and models of Llama's form.
+constexpr std::array<std::string_view, 5> model_types{"gpt_neox", "llama", "mistral", "qwen2",
+                                                      "olmo"};
 
 std::uint64_t rounded_half_to_even(std::uint64_t dividend, std::uint64_t divisor) {
   const std::uint64_t quotient = dividend / divisor;
@@ -31,10 +43,9 @@ std::string divisors(std::uint64_t number) {
 void check(const Architecture& a, const MlkvShape& shape) {
   const std::string where = "MLKV form of " + a.name;
   const Stack& s = a.decoder;
-  const auto& types = mlkv_model_types();
-  if (std::find(types.begin(), types.end(), a.model_type) == types.end()) {
+  if (std::find(model_types.begin(), model_types.end(), a.model_type) == model_types.end()) {
     throw Error(where, "a model of the type " + a.model_type,
-                fmt::format("one of {}", fmt::join(types, ", ")));
+                fmt::format("one of {}", fmt::join(model_types, ", ")));
   }
   const std::uint64_t heads = s.layers.front().heads.num_key_value_heads;
   if (s.num_key_value_layers > 0) {
@@ -76,21 +87,11 @@ void apply(const MethodSpec& spec, Plan& plan) {
 }  // namespace
 
 MlpWidening parse_mlp_widening(std::string_view word) {
-  if (word == "none") return MlpWidening::None;
-  if (word == "copy") return MlpWidening::Copy;
-  if (word == "preserve") return MlpWidening::Preserve;
-  throw unknown_name("widening", word, {"none", "copy", "preserve"});
+  return parse_word("widening", word, widenings);
 }
 
 SharedKeys parse_shared_keys(std::string_view word) {
-  if (word == "paper") return SharedKeys::Rotated;
-  if (word == "released") return SharedKeys::Released;
-  throw unknown_name("semantics", word, {"paper", "released"});
-}
-
-const std::vector<std::string_view>& mlkv_model_types() {
-  static const std::vector<std::string_view> types{"gpt_neox", "llama", "mistral", "qwen2", "olmo"};
-  return types;
+  return parse_word("semantics", word, semantics_words);
 }
 
 std::uint64_t added_neurons(const Architecture& a, const MlkvShape& shape) {

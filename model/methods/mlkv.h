@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "model/config/architecture.h"
 
@@ -30,9 +29,6 @@ struct MlkvShape {
 MlpWidening parse_mlp_widening(std::string_view word);
 /// "paper" or "released". Throws Error with the nearest word.
 SharedKeys parse_shared_keys(std::string_view word);
-
-/// The values of `model_type` whose models have an MLKV form: those of GPT-NeoX and of Llama.
-const std::vector<std::string_view>& mlkv_model_types();
 
 /// Neurons that each layer's MLP gains, so that the model keeps about as many parameters: those of
 /// the lost heads, divided by the layers and by the hidden size, rounded half to even, divided by

@@ -84,7 +84,7 @@ std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods) 
     const Method& method = find_method(spec.name);
     if (method.kind != MethodKind::Placement) continue;
     Symbols symbols;
-    Plan plan{{}, symbols, symbol::prompt_len};
+    Plan plan{{}, symbols};
     method.apply(spec, plan);
     return plan.placement;
   }
@@ -103,7 +103,7 @@ Placement parse_placement(const MethodSpec& spec) {
     throw Error("method " + spec.name + ": option p", std::to_string(placement.ranks),
                 "at most " + std::to_string(max_ranks) + " ranks");
   }
-  if (is_listed) {  // else whoever knows the devices searches, or they are even
+  if (is_listed) {
     placement.partition = parse_partition(spec, partition);
     if (!says_ranks) placement.ranks = placement.partition.size();
     if (placement.partition.size() != placement.ranks) {

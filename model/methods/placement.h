@@ -1,7 +1,7 @@
 /// Placements: who computes which part of a prompt, and what is sent.
 ///
-/// Every rank has all weights and a contiguous part of the prompt. What a rank does with its caches
-/// is a CacheExchange of the recorder; the rest of its forward pass is the model's own.
+/// Every rank has all weights and a contiguous part of the prompt. A CacheExchange of the recorder
+/// says what a rank does with its caches; the rest of its forward pass is the model's own.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Placement {
   std::string method;  ///< as the user wrote it, "kvr:p=4"
   std::uint64_t ranks = 1;
   std::vector<std::uint64_t> partition = {};  ///< tokens of each rank; empty: even
-  /// Every rank ends with the whole cache, and the first one goes on decoding, not the last.
+  /// Every rank ends with the whole cache, and the first one decodes, not the last.
   bool first_decodes = false;
   /// What a rank does with its caches, called where there are several ranks.
   std::function<CacheExchange(const RankShare&)> exchange = {};
@@ -55,16 +55,16 @@ struct Placement {
 /// tokens than there are ranks.
 std::vector<std::uint64_t> partition_tokens(const Placement& placement, std::uint64_t prompt_len);
 
-/// The even partition, where the first ranks have a token more when it does not divide.
+/// The even partition; if the prompt does not divide, the first ranks have a token more.
 /// Throws Error when there is no rank, or fewer tokens than ranks.
 std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_t ranks);
 
 /// The placement among the methods, if any. Throws Error when its options are wrong.
 std::optional<Placement> find_placement(const std::vector<MethodSpec>& methods);
 
-/// From the options of kvr or tsp: p=P and, where the method takes it, partition=even (the
-/// default), A/B/... with P parts, beside which p may be left out, or search, for which whoever
-/// knows the devices finds the parts: here they are then even. Throws Error when they are wrong.
+/// From the options of kvr or tsp: p=P and, if the method takes it, partition=even (the default),
+/// A/B/... (P parts; p may be left out) or search (even here; a caller that knows the devices
+/// searches). Throws Error when they are wrong.
 Placement parse_placement(const MethodSpec& spec);
 
 /// What a rank of a chain does with its caches (kvr).

@@ -29,15 +29,21 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
                             {batch, queries, query_features(layer.heads)});
     const Value k = r.cache("layers." + std::to_string(layer.kv_layer.value_or(i)) + ".keys",
                             {batch, prompt, kv_features(layer.heads)});
-    Recorder::Attention attention;
-    attention.heads = layer.heads;
-    attention.scale = stack.attention_scale;
-    attention.score_scale = stack.score_scale;
-    attention.softcap = stack.attention_softcap;
-    largest = r.largest_probability(attention, q, k, pool, largest);
+    largest = r.largest_probability(attention_of(stack, layer.heads), q, k, pool, largest);
   }
   r.enter("score");
   r.output(r.row_mean("importance", *largest));
+}
+
+void plan_importance(Plan& plan, const NamePrefixes& prefixes, const Count& queries,
+                     std::uint64_t pool, std::function<Architecture(const Plan&)> model) {
+  plan.helpers.push_back(
+      {{.name = "score",
+        .part = TtftPart::Score,
+        .prefixes = prefixes,
+        .result = HelperResult::Importance,
+        .tokens = symbol::prompt_len},
+       [=](Recorder& r, const Plan& whole) { record_importance(r, model(whole), queries, pool); }});
 }
 
 void check_prunable(std::string_view method, const Architecture& a) {

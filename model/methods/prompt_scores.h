@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "model/methods/method.h"
@@ -16,11 +17,15 @@ namespace kvcast {
 Value attend_and_keep_query(const AttentionSite& site, const AttentionMethod& attend,
                             const Count& earlier);
 
-/// The importance of each of prompt_len tokens, [batch, prompt_len, 1], the graph's output: of the
-/// probabilities that `queries` kept queries give the prompt's keys, averaged over `pool`
-/// neighbours (0: not), the largest over layers and heads, and the mean over the queries.
+/// The importance of each of prompt_len tokens, [batch, prompt_len, 1], the graph's output. It
+/// comes from the probabilities that `queries` kept queries give the prompt's keys, averaged over
+/// `pool` neighbours (0: not): the largest over layers and heads, then the mean over the queries.
 void record_importance(Recorder& r, const Architecture& a, const Count& queries,
                        std::uint64_t pool);
+
+/// Plans the pass "score" with that, over the caches of an earlier helper pass of `model`.
+void plan_importance(Plan& plan, const NamePrefixes& prefixes, const Count& queries,
+                     std::uint64_t pool, std::function<Architecture(const Plan&)> model);
 
 /// Throws Error unless kept tokens can keep their positions in the model.
 void check_prunable(std::string_view method, const Architecture& a);

@@ -2,6 +2,8 @@
 #include <charconv>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
 #include "model/methods/method.h"
 
@@ -30,16 +32,25 @@ const std::vector<Method>& methods() {
   return all;
 }
 
-std::string_view name(MethodKind kind) {
-  switch (kind) {
-    case MethodKind::Prompt: return "prompt";
-    case MethodKind::Source: return "source";
-    case MethodKind::Cache: return "cache";
-    case MethodKind::Placement: return "placement";
-  }
-  KVCAST_ASSERT(false);
-  return {};
-}
+namespace {
+
+struct KindTraits {
+  MethodKind kind;
+  std::string_view name;
+  std::string_view decides;  ///< why there is at most one method of it
+};
+constexpr KindTraits kinds[] = {
+    {MethodKind::Cache, "cache", "what is cached of a token"},
+    {MethodKind::Prompt, "prompt", "which of the whole prompt's tokens the base reads"},
+    {MethodKind::Source, "source", "where the prompt's cache comes from"},
+    {MethodKind::Placement, "placement", "which rank reads which tokens"},
+};
+
+const KindTraits& traits_of(MethodKind kind) { return kinds[static_cast<std::size_t>(kind)]; }
+
+}  // namespace
+
+std::string_view name(MethodKind kind) { return traits_of(kind).name; }
 
 const Method& find_method(std::string_view name) {
   std::vector<std::string> known;
@@ -60,18 +71,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     if (end == std::string_view::npos) return parts;
     begin = end + 1;
   }
-}
-
-/// What two methods of a kind would both decide.
-std::string_view question(MethodKind kind) {
-  switch (kind) {
-    case MethodKind::Prompt: return "which of the whole prompt's tokens the base reads";
-    case MethodKind::Source: return "where the prompt's cache comes from";
-    case MethodKind::Cache: return "what is cached of a token";
-    case MethodKind::Placement: return "which rank reads which tokens";
-  }
-  KVCAST_ASSERT(false);
-  return {};
 }
 
 MethodSpec parse_method(std::string_view text) {
@@ -112,9 +111,10 @@ std::vector<MethodSpec> parse_methods(std::string_view text) {
     const MethodKind kind = find_method(spec.name).kind;
     const auto [other, fresh] = by_kind.emplace(kind, spec.name);
     if (!fresh) {
-      throw Error("methods '" + other->second + "' and '" + spec.name +
-                  "' do not compose: both are of the kind '" + std::string(name(kind)) +
-                  "' and say " + std::string(question(kind)) + "; expected at most one of a kind");
+      throw Error(fmt::format(
+          "methods '{}' and '{}' do not compose: both are of the kind '{}' and say {}; expected at "
+          "most one of a kind",
+          other->second, spec.name, name(kind), traits_of(kind).decides));
     }
     specs.push_back(std::move(spec));
   }
@@ -138,29 +138,29 @@ namespace {
 
 constexpr std::uint64_t max_tokens_option = std::uint64_t{1} << 40;
 
-/// The option's text. Throws Error when it is missing; `form` shows one that would be right.
-const std::string& option(const MethodSpec& spec, std::string_view key, std::string_view form) {
+const std::string* find_option(const MethodSpec& spec, std::string_view key) {
   for (const auto& [name, value] : spec.options) {
-    if (name == key) return value;
+    if (name == key) return &value;
   }
-  throw Error("method " + spec.name + ": option '" + std::string(key) + "' is missing; expected " +
-              spec.name + ":" + std::string(key) + "=" + std::string(form));
+  return nullptr;
 }
 
-/// Parses all of `text`; false when it is no number of that type.
-template <typename Number>
-bool parse_number(const std::string& text, Number& number) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && rest == end;
-}
-
-double parse_fraction(const MethodSpec& spec, std::string_view key, const std::string& text,
-                      bool may_be_zero) {
-  double number = 0;
-  if (!parse_number(text, number) || !(may_be_zero ? number >= 0 : number > 0) || number > 1) {
-    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
-                may_be_zero ? "a fraction from 0 to 1" : "a fraction above 0 and at most 1");
+/// The option as a number for which `fits` holds. `form` shows one where it is missing, `expected`
+/// says what would fit.
+template <typename Number, typename Fits>
+Number number_option(const MethodSpec& spec, std::string_view key, std::optional<Number> fallback,
+                     const char* form, Fits fits, const std::string& expected) {
+  const std::string* text = find_option(spec, key);
+  if (text == nullptr && fallback) return *fallback;
+  if (text == nullptr) {
+    throw Error(fmt::format("method {0}: option '{1}' is missing; expected {0}:{1}={2}", spec.name,
+                            key, form));
+  }
+  Number number{};
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, number);
+  if (error != std::errc() || rest != end || !fits(number)) {
+    throw Error(fmt::format("method {}: option {}", spec.name, key), "'" + *text + "'", expected);
   }
   return number;
 }
@@ -168,39 +168,36 @@ double parse_fraction(const MethodSpec& spec, std::string_view key, const std::s
 }  // namespace
 
 std::string text_option(const MethodSpec& spec, std::string_view key, std::string fallback) {
-  for (const auto& [name, value] : spec.options) {
-    if (name == key) return value;
-  }
-  return fallback;
+  const std::string* text = find_option(spec, key);
+  return text == nullptr ? fallback : *text;
 }
 
-double fraction_option(const MethodSpec& spec, std::string_view key) {
-  return parse_fraction(spec, key, option(spec, key, "F"), false);
+std::string word_option(const MethodSpec& spec, std::string_view key,
+                        const std::vector<std::string>& words) {
+  const std::string word = text_option(spec, key, words.front());
+  if (std::find(words.begin(), words.end(), word) != words.end()) return word;
+  throw Error("method " + spec.name + ": " + unknown_name(key, word, words).what());
 }
 
-std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum) {
-  const std::string& text = option(spec, key, "N");
-  std::uint64_t number = 0;
-  if (!parse_number(text, number) || number < minimum || number > max_tokens_option) {
-    throw Error("method " + spec.name + ": option " + std::string(key), "'" + text + "'",
-                "a whole number from " + std::to_string(minimum) + " to " +
-                    std::to_string(max_tokens_option));
-  }
-  return number;
-}
-
-std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
-                           std::uint64_t fallback) {
-  return text_option(spec, key, "").empty() ? fallback : whole_option(spec, key, minimum);
+double fraction_option(const MethodSpec& spec, std::string_view key,
+                       std::optional<double> fallback) {
+  return number_option(
+      spec, key, fallback, "F", [](double f) { return f > 0 && f <= 1; },
+      "a fraction above 0 and at most 1");
 }
 
 double share_option(const MethodSpec& spec, std::string_view key, double fallback) {
-  const std::string text = text_option(spec, key, "");
-  return text.empty() ? fallback : parse_fraction(spec, key, text, true);
+  return number_option(
+      spec, key, std::optional(fallback), "F", [](double f) { return f >= 0 && f <= 1; },
+      "a fraction from 0 to 1");
 }
 
-double fraction_option(const MethodSpec& spec, std::string_view key, double fallback) {
-  return text_option(spec, key, "").empty() ? fallback : fraction_option(spec, key);
+std::uint64_t whole_option(const MethodSpec& spec, std::string_view key, std::uint64_t minimum,
+                           std::optional<std::uint64_t> fallback) {
+  return number_option(
+      spec, key, fallback, "N",
+      [&](std::uint64_t n) { return n >= minimum && n <= max_tokens_option; },
+      fmt::format("a whole number from {} to {}", minimum, max_tokens_option));
 }
 
 }  // namespace kvcast

@@ -18,7 +18,7 @@ struct Reading {
   double threshold = 0;
 };
 
-/// A product of two parts when some values are kept beside the keys (appendix G).
+/// The caches when some values are kept too (appendix G).
 struct Kept {
   Value keys;                 ///< [batch, rows, G·hd], as they were kept
   std::optional<Value> rest;  ///< [batch, rows, hidden_size - G·hd], values
@@ -30,19 +30,23 @@ Value per_head(Recorder& r, std::string_view label, const Heads& heads, Value x,
                        weight);
 }
 
-/// Attention whose queries are as wide as `wide`, one key head of all features for all of them.
-Recorder::Attention over_all_features(Recorder::Attention a, const Count& wide) {
-  a.heads.num_key_value_heads = 1;
-  a.heads.head_dim = wide.constant();
+/// Attention to the rows of one cache, which are keys and values or give them by a weight [G·hd,
+/// features]. The weights multiply the queries and the sums over tokens, not every row (the paper's
+/// option 2). `keys` are the rows as scores need them.
+Value attend_to_rows(Recorder& r, Recorder::Attention a, const std::string& site, Value q,
+                     Value keys, Value rows, std::optional<Value> key_weight,
+                     std::optional<Value> value_weight) {
+  const Heads heads = a.heads;
+  const std::uint64_t width = r.info(rows).shape.back().constant();
+  if (key_weight) {
+    q = per_head(r, site + "key", heads, q, *key_weight, true);
+    a.heads = {heads.num_attention_heads, 1, width};
+  }
+  a.num_value_heads = value_weight ? 1 : heads.num_key_value_heads;
+  a.value_dim = value_weight ? width : heads.head_dim;
   a.shares_heads = true;
-  return a;
-}
-
-/// The values' heads when each sums the rows of a whole cache.
-void sum_whole_rows(Recorder::Attention& a, const Count& wide) {
-  a.num_value_heads = 1;
-  a.value_dim = wide.constant();
-  a.shares_heads = true;
+  const Value o = r.attention(a, q, keys, rows);
+  return value_weight ? per_head(r, site + "value", heads, o, *value_weight, false) : o;
 }
 
 class SelfAttention {
@@ -62,12 +66,11 @@ class SelfAttention {
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value w = weight("key_value", features_);
     const bool sparse = reading_.threshold > 0;
-    if (decodes_ && reading_.optimized && !kept.rest && (!reading_.unrotates || sparse)) {
+    const bool sums_rows = decodes_ && reading_.optimized && !kept.rest;
+    if (sums_rows && (!reading_.unrotates || sparse)) {
       Recorder::Attention a = settings(q, kept.keys);
-      sum_whole_rows(a, features_);
       if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.stack.rope;
-      const Value sums = r_.attention(a, q, normed(kept.keys), kept.keys);
-      return per_head(r_, "value", heads_, sums, w, false);
+      return attend_to_rows(r_, a, "", q, normed(kept.keys), kept.keys, {}, w);
     }
     Value unrotated = kept.keys;
     Value keys = kept.keys;
@@ -77,11 +80,7 @@ class SelfAttention {
     } else {
       keys = s_.rotate_key(normed(keys), 0);
     }
-    if (decodes_ && reading_.optimized && !kept.rest) {
-      Recorder::Attention a = settings(q, keys);
-      sum_whole_rows(a, features_);
-      return per_head(r_, "value", heads_, r_.attention(a, q, keys, unrotated), w, false);
-    }
+    if (sums_rows) return attend_to_rows(r_, settings(q, keys), "", q, keys, unrotated, {}, w);
     Value values = r_.linear("value", unrotated, w);
     if (kept.rest) {
       const Value part = r_.linear("value", *kept.rest, weight("rest_value", hidden - features_));
@@ -96,10 +95,7 @@ class SelfAttention {
     const Value q = s_.rotate_query(s_.query(), s_.past);
     const Value w = weight("value_key", features_);
     if (decodes_ && reading_.optimized && !rope_ && !s_.stack.query_key_norm) {
-      Recorder::Attention a = over_all_features(settings(q, values), features_);
-      a.num_value_heads = heads_.num_key_value_heads;
-      a.value_dim = heads_.head_dim;
-      return r_.attention(a, per_head(r_, "key", heads_, q, w, true), values, values);
+      return attend_to_rows(r_, settings(q, values), "", q, values, values, w, {});
     }
     const Value keys = r_.linear("key", values, w, key_bias());
     return s_.attend(q, s_.rotate_key(normed(keys), 0), values, s_.past);
@@ -112,9 +108,7 @@ class SelfAttention {
     const Value key = weight("key", hidden);
     const Value value = weight("value", hidden);
     if (decodes_ && reading_.optimized) {
-      Recorder::Attention a = over_all_features(settings(q, inputs), hidden);
-      const Value u = per_head(r_, "key", heads_, q, key, true);
-      return per_head(r_, "value", heads_, r_.attention(a, u, inputs, inputs), value, false);
+      return attend_to_rows(r_, settings(q, inputs), "", q, inputs, inputs, key, value);
     }
     return s_.attend(q, r_.linear("key", inputs, key), r_.linear("value", inputs, value), s_.past);
   }
@@ -156,7 +150,7 @@ class SelfAttention {
     }
     return kept;
   }
-  /// The keys' own norm, which is taken after the cache: a normalised key has lost its length.
+  /// The keys' own norm, applied after the cache: a normalised key has lost its length.
   Value normed(Value keys) const {
     if (!s_.stack.query_key_norm) return keys;
     return r_.head_norm("key_norm", s_.stack.norm_eps, s_.name + ".key_norm", keys,
@@ -182,113 +176,58 @@ Value self_attention(const AttentionSite& s, CacheForm kind, const Reading& read
   }
 }
 
-/// Cross-attention over one cache, which is keys and values at once.
-class CrossAttention {
- public:
-  CrossAttention(std::vector<LayerCaches> layers, const Reading& reading)
-      : layers_(std::move(layers)), reading_(reading), plain_(plain_cross_attention()) {}
-
-  CrossCache fill(const CrossSite& s, Value states, const std::vector<CrossCache>& before) const {
-    const CacheForm kind = layers_[s.index].cross;
-    if (kind == CacheForm::KeysAndValues) return plain_.fill(s, states, before);
-    if (const std::optional<CrossCache> shared = shared_cache(s, before)) return *shared;
-    Value rows = states;
-    if (kind != CacheForm::Inputs) {
-      const bool values = kind == CacheForm::Values;
-      rows = project(s, values ? "value" : "key", states, s.architecture.hidden_size);
+/// Cross-attention over one cache, whose rows serve as keys and values at once.
+CrossMethod cross_attention(const std::vector<LayerCaches>& layers, const Reading& reading) {
+  const CrossMethod plain = plain_cross_attention();
+  const auto weight = [](const CrossSite& s, const std::string& part, const Count& in) {
+    return s.r.weight(s.name + "." + part + ".weight", {kv_features(s.layer().heads), in});
+  };
+  CrossMethod m;
+  m.cache = [=](const CrossSite& s, const std::vector<CrossCache>& before) {
+    const CacheForm form = layers[s.index].cross;
+    if (form == CacheForm::KeysAndValues) return plain.cache(s, before);
+    const bool inputs = form == CacheForm::Inputs;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      // The encoder's states and the first layer's keys serve all layers.
+      if ((inputs || form == CacheForm::FirstKeys) && layers[i].cross == form) return before[i];
     }
-    const Value empty = cache(s, s.r.info(states).shape[0], 0);
-    const Value all = s.r.append(empty, rows, "cache_cross");
-    s.r.output(all);
-    return {all, all};
-  }
-
-  CrossCache read(const CrossSite& s, const Count& batch, const Count& length,
-                  const std::vector<CrossCache>& before) const {
-    if (layers_[s.index].cross == CacheForm::KeysAndValues)
-      return plain_.read(s, batch, length, before);
-    if (const std::optional<CrossCache> shared = shared_cache(s, before)) return *shared;
-    const Value all = cache(s, batch, length);
-    return {all, all};
-  }
-
-  Value attend(const CrossSite& s, Value x, const CrossCache& kept) const {
-    const CacheForm kind = layers_[s.index].cross;
-    if (kind == CacheForm::KeysAndValues) return plain_.attend(s, x, kept);
-    const Heads& heads = s.layer().heads;
+    const std::uint64_t hidden = s.architecture.hidden_size;
+    const std::string part = form == CacheForm::Values ? "cross_value" : "cross_key";
+    const Value rows =
+        s.cache(inputs ? "decoder.cross_inputs" : s.name + "." + part + "s",
+                inputs ? hidden : kv_features(s.layer().heads), "cache_cross", [&](Value states) {
+                  return inputs ? states : s.r.linear(part, states, weight(s, part, hidden));
+                });
+    return CrossCache{rows, rows};
+  };
+  m.attend = [=](const CrossSite& s, Value x, const CrossCache& kept) {
+    const CacheForm form = layers[s.index].cross;
+    if (form == CacheForm::KeysAndValues) return plain.attend(s, x, kept);
     const Value rows = kept.keys;
     const Count width = s.r.info(rows).shape.back();
-    const Value q = s.project("query", x, query_features(heads), s.architecture.decoder.query_bias);
-    // Keys as they lie in the cache, or from it by a weight; and values likewise.
-    std::string from_key = "cross_key";
-    std::string from_value = "cross_value";
-    if (kind == CacheForm::Keys || (kind == CacheForm::FirstKeys && s.index == 0)) {
-      from_key.clear();
-      from_value = "cross_key_value";
-    } else if (kind == CacheForm::Values) {
-      from_key = "cross_value_key";
-      from_value.clear();
-    }
+    const Value q =
+        s.project("query", x, query_features(s.layer().heads), s.architecture.decoder.query_bias);
+    // The weights that make keys and values of the rows; empty: the rows are those.
+    const bool keys = form == CacheForm::Keys || (form == CacheForm::FirstKeys && s.index == 0);
+    const bool values = form == CacheForm::Values;
+    const std::string to_keys = keys ? "" : values ? "cross_value_key" : "cross_key";
+    const std::string to_values = values ? "" : keys ? "cross_key_value" : "cross_value";
     Recorder::Attention a = s.attention();
-    a.threshold = reading_.optimized ? reading_.threshold : 0;
-    if (!reading_.optimized) {
+    if (!reading.optimized) {
       const auto all = [&](const std::string& part) {
-        if (part.empty()) return rows;
-        return s.r.linear(part, rows, weight(s, part, width));
+        return part.empty() ? rows : s.r.linear(part, rows, weight(s, part, width));
       };
-      return s.r.attention(a, q, all(from_key), all(from_value));
+      const Value v = all(to_values);
+      return s.r.attention(a, q, all(to_keys), v);
     }
-    Value u = q;
-    if (!from_key.empty()) {
-      a = over_all_features(a, width);
-      u = per_head(s.r, "cross_key", heads, q, weight(s, from_key, width), true);
-    }
-    if (from_value.empty()) {
-      a.num_value_heads = heads.num_key_value_heads;
-      a.value_dim = heads.head_dim;
-      return s.r.attention(a, u, rows, rows);
-    }
-    sum_whole_rows(a, width);
-    return per_head(s.r, "cross_value", heads, s.r.attention(a, u, rows, rows),
-                    weight(s, from_value, width), false);
-  }
-
- private:
-  static Value weight(const CrossSite& s, const std::string& part, const Count& in) {
-    return s.r.weight(s.name + "." + part + ".weight", {kv_features(s.layer().heads), in});
-  }
-  static Value project(const CrossSite& s, const std::string& part, Value x, const Count& in) {
-    return s.r.linear("cross_" + part, x, weight(s, "cross_" + part, in));
-  }
-  /// The encoder's states and the first layer's keys serve all layers.
-  std::optional<CrossCache> shared_cache(const CrossSite& s,
-                                         const std::vector<CrossCache>& before) const {
-    const CacheForm kind = layers_[s.index].cross;
-    if (kind != CacheForm::Inputs && kind != CacheForm::FirstKeys) return {};
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      if (layers_[i].cross == kind) return before[i];
-    }
-    return {};
-  }
-  Value cache(const CrossSite& s, const Count& batch, const Count& rows) const {
-    switch (layers_[s.index].cross) {
-      case CacheForm::Inputs:
-        return s.r.cache("decoder.cross_inputs", {batch, rows, s.architecture.hidden_size});
-      case CacheForm::Values: return s.cache("cross_values", batch, rows);
-      default: return s.cache("cross_keys", batch, rows);
-    }
-  }
-
-  std::vector<LayerCaches> layers_;
-  Reading reading_;
-  CrossMethod plain_;
-};
-
-bool one_of_two(const MethodSpec& spec, std::string_view key, const std::string& yes,
-                const std::string& no) {
-  const std::string word = text_option(spec, key, yes);
-  if (word == yes || word == no) return word == yes;
-  throw Error("method slim: option " + std::string(key), "'" + word + "'", yes + " or " + no);
+    a.threshold = reading.threshold;
+    const auto weight_of = [&](const std::string& part) {
+      return part.empty() ? std::nullopt : std::optional(weight(s, part, width));
+    };
+    const std::optional<Value> key_weight = weight_of(to_keys);
+    return attend_to_rows(s.r, a, "cross_", q, rows, rows, key_weight, weight_of(to_values));
+  };
+  return m;
 }
 
 /// Some attention's decode step reads one cache row by row.
@@ -317,8 +256,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.model.converted_for = spec.name;
   for (std::size_t i = 0; i < layers.size(); ++i) plan.model.decoder.layers[i].caches = layers[i];
   const std::string threshold = text_option(spec, "threshold", "");
-  const Reading reading{one_of_two(spec, "order", "optimized", "unoptimized"),
-                        !one_of_two(spec, "rope", "read", "unrotate"),
+  const Reading reading{word_option(spec, "order", {"optimized", "unoptimized"}) == "optimized",
+                        word_option(spec, "rope", {"read", "unrotate"}) == "unrotate",
                         threshold.empty() ? 0 : fraction_option(spec, "threshold")};
   if (reading.unrotates && plan.model.decoder.query_key_norm) {
     throw Error("method slim: option rope=unrotate", plan.model.name + ", which normalises keys",
@@ -333,17 +272,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   plan.attention = [=](const AttentionSite& s) {
     return self_attention(s, layers[s.index].self, reading);
   };
-  const CrossAttention cross(layers, reading);
-  plan.cross.fill = [=](const CrossSite& s, Value states, const std::vector<CrossCache>& before) {
-    return cross.fill(s, states, before);
-  };
-  plan.cross.read = [=](const CrossSite& s, const Count& batch, const Count& length,
-                        const std::vector<CrossCache>& before) {
-    return cross.read(s, batch, length, before);
-  };
-  plan.cross.attend = [=](const CrossSite& s, Value x, const CrossCache& kept) {
-    return cross.attend(s, x, kept);
-  };
+  plan.cross = cross_attention(layers, reading);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <string>
 
 #include "model/base/error.h"
-#include "model/config/shared_vocabulary.h"
 #include "model/methods/prompt_scores.h"
 
 namespace kvcast {
@@ -59,9 +58,7 @@ std::shared_ptr<const Architecture> find_speculator(const MethodSpec& spec, cons
 }
 
 bool reuse_option(const MethodSpec& spec, const Plan& plan, bool base_speculates) {
-  const std::string reuse = text_option(spec, "reuse", "none");
-  if (reuse == "none") return false;
-  if (reuse != "kept") throw unknown_name("option reuse", reuse, {"none", "kept"});
+  if (word_option(spec, "reuse", {"none", "kept"}) == "none") return false;
   if (!base_speculates) {
     throw Error("method specprefill: option reuse",
                 "the speculator " + text_option(spec, "speculator", ""),
@@ -163,13 +160,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                                                 plain_attention);
                             }});
   }
-  plan.helpers.push_back(
-      {{.name = "score",
-        .part = TtftPart::Score,
-        .prefixes = prefixes,
-        .result = HelperResult::Importance,
-        .tokens = symbol::prompt_len},
-       [=](Recorder& r, const Plan& p) { record_importance(r, speculator(p), queries, pool); }});
+  plan_importance(plan, prefixes, queries, pool, speculator);
 }
 
 }  // namespace

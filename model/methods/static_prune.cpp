@@ -36,23 +36,16 @@ void apply(const MethodSpec& spec, Plan& plan) {
                             };
                             record_decoder(r, first_layers(p.model, probe), pass);
                           }});
-  plan.helpers.push_back({{.name = "score",
-                           .part = TtftPart::Score,
-                           .prefixes = prefixes,
-                           .result = HelperResult::Importance,
-                           .tokens = symbol::prompt_len},
-                          [=](Recorder& r, const Plan& p) {
-                            record_importance(r, first_layers(p.model, probe), 1, 0);
-                          }});
+  plan_importance(plan, prefixes, 1, 0,
+                  [=](const Plan& whole) { return first_layers(whole.model, probe); });
 }
 
 }  // namespace
 
 /// Static token pruning, the baseline of KV Prediction (Horton et al. 2024, arXiv:2410.08391,
 /// section 5): the model's first layers read the whole prompt, and the model then reads, from its
-/// first layer on, the tokens that the prompt's last one attended to most. Which of the layers and
-/// heads the paper's importance is of is not said; here it is the largest, as in Speculative
-/// Prefill.
+/// first layer on, the tokens that the prompt's last one attended to most. The paper does not say
+/// how importance combines layers and heads; here it is the largest, as in Speculative Prefill.
 Method static_prune() {
   return {"static-prune",
           MethodKind::Prompt,

@@ -29,7 +29,7 @@ struct FlowState {
   std::size_t next = 0;               ///< index of the next group
   std::optional<Value> states;        ///< the Aux Cache
   std::optional<Value> state_tokens;  ///< of its rows
-  std::optional<Value> tokens;        ///< that go through the layers [batch, n]; none: all in order
+  std::optional<Value> tokens;        ///< that go through the layers [batch, n]; all if absent
   // Decode only.
   Value wanted;  ///< the tokens that the layers attend to [batch, attended]
   Value held;    ///< those with keys and values in the layers, the pass's included
@@ -162,10 +162,9 @@ LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revive
 
 }  // namespace
 
-TokenFlow progressive_pruning(const std::vector<double>& shares, RevivedShares revived,
-                              Symbols& symbols) {
+void prune_progressively(Plan& plan, const std::vector<double>& shares, RevivedShares revived) {
   KVCAST_ASSERT(shares.front() == 1);
-  const auto groups = std::make_shared<LayerGroups>(layer_groups(shares, revived, symbols));
+  const auto groups = std::make_shared<LayerGroups>(layer_groups(shares, revived, plan.symbols));
   TokenFlow flow;
   flow.prefill = [groups](Pass& pass) {
     const auto state = std::make_shared<FlowState>();
@@ -180,8 +179,8 @@ TokenFlow progressive_pruning(const std::vector<double>& shares, RevivedShares r
       return revive(*groups, gap, *state, x);
     };
   };
-  for (const LayerGroup& g : *groups) flow.revived.push_back({g.first_layer, g.before, g.now});
-  return flow;
+  for (const LayerGroup& g : *groups) plan.revived.push_back({g.first_layer, g.before, g.now});
+  plan.let_flow(std::move(flow));
 }
 
 }  // namespace kvcast

@@ -38,7 +38,7 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
 /// What the methods plan for the passes of `recording`, whose symbols it uses.
 Plan plan_of(Recording& recording, const Architecture& configured,
              const std::vector<MethodSpec>& methods, const RecordOptions& options) {
-  Plan plan{configured, recording.symbols, symbol::prompt_len};
+  Plan plan{{configured}, recording.symbols};
   plan.find_model = options.find_model;
   apply_methods(methods, plan);
   return plan;
@@ -89,7 +89,7 @@ Recording record_rank(Recording recording, const Architecture& configured,
   const CacheExchange exchange = plan.placement->exchange(share);
   recording.pass(prefill_name).graph =
       record_prefill(plan, lowering, share, exchange, recording.given_positions, options.logits);
-  // Of kept tokens as many, whatever the part of the rank that goes on with them.
+  // With a selection the slots are those of all kept tokens, whatever the rank's part.
   if (!plan.selection) {
     const bool goes_on = share.decodes() && share.ranks() > 1;  // with all rows of the prompt
     recording.prompt_slots =

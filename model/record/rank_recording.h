@@ -15,21 +15,20 @@ namespace kvcast {
 ///
 ///   symbols.resolve({b, share.tokens(), share.end()})
 ///
-/// and kvr's graphs, which name no other sizes, hold for every partition; tsp's hold for the sizes
-/// of the other ranks' parts in `share`. The n-th Send to a rank is for its n-th Receive from the
-/// sender.
+/// kvr's graphs hold for every partition; tsp's hold for the sizes of the other ranks' parts in
+/// `share`.
 ///
-/// Where a method chooses the prompt's tokens, every rank runs its helper passes on the whole
-/// prompt and knows the kept tokens, which the ranks then share: nothing but the cache is sent.
+/// Where a method chooses the prompt's tokens, every rank runs the helper passes on the whole
+/// prompt and so knows the kept tokens, which the ranks then share. Only the cache is sent.
 ///
-/// The last rank has the prompt's logits, and share.decoder(), with the whole cache, goes on
-/// decoding. The others end with the hidden states of their tokens, or their logits with
-/// Logits::All. Everything else of the recording is as without the placement.
+/// The last rank has the prompt's logits; share.decoder() has the whole cache and decodes. The
+/// other ranks end with the hidden states of their tokens, or with their logits under Logits::All.
+/// All else in the recording is as without the placement.
 ///
-/// Throws Error when there is no placement for so many ranks among the methods, when they do not
-/// fit the model, and for what no placement spreads: encoder-decoder models, methods after which
-/// the base reads one token or other tokens in each layer, methods that read the prompt in one
-/// piece, MLKV's released semantics.
+/// Throws Error without a placement for so many ranks among the methods, when they do not fit the
+/// model, and for what no placement spreads: encoder-decoder models, methods after which the base
+/// reads one token or other tokens in each layer, methods that read the prompt in one piece, MLKV's
+/// released semantics.
 Recording record_rank(const Architecture& configured, const std::vector<MethodSpec>& methods,
                       const Lowering& lowering, const RankShare& share,
                       const RecordOptions& options = {});
@@ -39,9 +38,9 @@ Recording record_rank(Recording whole, const Architecture& configured,
                       const RankShare& share, const RecordOptions& options = {});
 std::vector<MethodSpec> without_placement(std::vector<MethodSpec> methods);
 
-/// The prefills of a chain's ranks (kvr) with tokens before their own: of one that others follow,
-/// and of the last. They hold for every partition, and are evaluated as record_rank's; a first rank
-/// computes what the others do whose own tokens are all keys.
+/// The prefills of a chain's ranks (kvr) with tokens before their own: of a rank that others
+/// follow, and of the last. They hold for every partition and are evaluated as record_rank's; the
+/// first rank is the case without tokens before its own.
 struct ChainPasses {
   Symbols symbols;
   Graph middle;
@@ -52,8 +51,8 @@ ChainPasses record_chain(Recording whole, const Architecture& configured,
                          const std::vector<MethodSpec>& methods, const Lowering& lowering,
                          const RecordOptions& options = {});
 
-/// Tokens of a prompt that the ranks of a recording share, with its placement or without: all, or
-/// those that a method keeps. Where their number depends on which chunks are kept, the most.
+/// Tokens of a prompt that the ranks share: all, or those that a method keeps. If their number
+/// depends on which chunks are kept, the largest possible.
 std::uint64_t shared_tokens(const Recording& recording, std::uint64_t prompt_len);
 
 }  // namespace kvcast

@@ -5,7 +5,10 @@
 #include <set>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
+#include "model/base/words.h"
 
 namespace kvcast {
 namespace {
@@ -17,10 +20,9 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
   Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.base_attention(), plan.cross};
   if (a.encoder_decoder) {
     const Value states = record_encoder(r, a, batch, plan.prompt_tokens);
-    const auto cross = record_cross_cache(r, a, plan.cross, states);
     pass.tokens = options.decoder_tokens;
     pass.encoder_len = plan.prompt_tokens;
-    record_decoder(r, a, pass, cross);
+    record_decoder(r, a, pass, states);
   } else {
     pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
     pass.given_positions = plan.given_positions;
@@ -103,7 +105,7 @@ bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std:
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options) {
   Recording recording;
-  Plan plan{configured, recording.symbols, symbol::prompt_len};
+  Plan plan{{configured}, recording.symbols};
   plan.find_model = options.find_model;
   plan.logits = options.logits;
   plan.chunked = options.chunked;
@@ -117,13 +119,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   }
 
   const Architecture& a = plan.model;
-  recording.conversion = plan.conversion;
-  recording.helper_models = plan.helper_models;
-  recording.selection = plan.selection;
-  recording.given_positions = plan.given_positions;
-  if (plan.token_flow) recording.revived = plan.token_flow->revived;
-  recording.prompt_tokens = plan.prompt_tokens;
-  recording.prompt_past = plan.prompt_past;
+  static_cast<MethodEffects&>(recording) = plan;
   recording.passes = record_helpers(plan, lowering);
   const auto add = [&](std::string_view name, const Count& tokens, Graph graph) {
     RecordedPass pass{.name = std::string(name), .part = TtftPart::Base, .tokens = tokens};
@@ -134,8 +130,6 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   add(decode_name, 1, record_decode_step(plan, lowering));
   recording.prompt_slots =
       a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_past + plan.prompt_tokens;
-
-  recording.model = a;
 
   std::map<std::string, const TensorInfo*> weights;
   for (const Graph* graph : graphs_of(recording)) add_weights(weights, *graph);
@@ -164,17 +158,14 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
 }
 
 std::string_view name(TtftPart part) {
-  switch (part) {
-    case TtftPart::Speculator: return "speculator";
-    case TtftPart::LookAhead: return "look_ahead";
-    case TtftPart::Score: return "score";
-    case TtftPart::Probe: return "probe";
-    case TtftPart::Auxiliary: return "auxiliary";
-    case TtftPart::Predictor: return "predictor";
-    case TtftPart::Base: return "base";
-  }
-  KVCAST_ASSERT(false);
-  return {};
+  static constexpr Words<TtftPart, num_ttft_parts> parts = {{{TtftPart::Speculator, "speculator"},
+                                                             {TtftPart::LookAhead, "look_ahead"},
+                                                             {TtftPart::Score, "score"},
+                                                             {TtftPart::Probe, "probe"},
+                                                             {TtftPart::Auxiliary, "auxiliary"},
+                                                             {TtftPart::Predictor, "predictor"},
+                                                             {TtftPart::Base, "base"}}};
+  return word_for(part, parts);
 }
 
 const RecordedPass& Recording::pass(std::string_view name) const {
@@ -192,6 +183,25 @@ std::span<const RecordedPass> Recording::helpers() const {
   const auto own = std::find_if(passes.begin(), passes.end(),
                                 [](const RecordedPass& p) { return p.part == TtftPart::Base; });
   return std::span(passes).first(static_cast<std::size_t>(own - passes.begin()));
+}
+
+void check_prompt_length(const Recording& recording, std::uint64_t prompt_len) {
+  if (!recording.selection) return;
+  const std::uint64_t chunk = recording.selection->chunk;
+  if (chunk > prompt_len) {
+    throw Error("prompt in chunks that are kept or dropped",
+                fmt::format("chunks of {} tokens", chunk),
+                fmt::format("at most the prompt's {}: one chunk is all of it", prompt_len));
+  }
+  for (const RecordedPass& pass : recording.helpers()) {
+    for (const Node& node : pass.graph.nodes()) {
+      const auto* const op = std::get_if<LargestProbability>(&node.op);
+      // As many before as after: from 2n - 1 on, every mean is over all n tokens.
+      if (op == nullptr || op->pool / 2 <= prompt_len) continue;
+      throw Error("importance pooled over neighbours", fmt::format("{} tokens", op->pool),
+                  fmt::format("at most twice the prompt's {} and one", prompt_len));
+    }
+  }
 }
 
 std::vector<const Graph*> graphs_of(const Recording& recording) {

@@ -13,25 +13,12 @@
 
 namespace kvcast {
 
-struct Recording {
-  /// What was recorded: the configured model, as the methods changed its shape.
-  Architecture model;
-  std::string conversion;  ///< see Plan
+struct Recording : MethodEffects {
   Symbols symbols;
-  /// In the order in which a request runs them: those of helpers, then "prefill" (the whole prompt
-  /// to the first token's logits; encoder-decoder models: encoder, cross-attention cache and the
-  /// decoder's first token) and "decode" (a step of every sequence; symbol kv_len counts the new
-  /// token).
+  /// In the order in which a request runs them: helper passes, then "prefill" (the whole prompt to
+  /// the first token's logits; for encoder-decoder models encoder, cross-attention cache and the
+  /// decoder's first token), then "decode" (a step of every sequence; kv_len counts the new token).
   std::vector<RecordedPass> passes;
-  /// The models beside the base whose weights helpers read.
-  std::vector<HelperModel> helper_models;
-  /// See Plan; with given positions both passes take "positions" [batch, tokens].
-  std::optional<TokenSelection> selection;
-  bool given_positions = false;
-  /// Where layers take dropped tokens back in decode steps.
-  std::vector<RevivedTokens> revived;
-  Count prompt_tokens;
-  Count prompt_past;
   /// Unique parameters, each tied tensor once, of the base and of all others.
   std::uint64_t parameters = 0;
   std::uint64_t helper_parameters = 0;
@@ -40,8 +27,8 @@ struct Recording {
   Count prompt_slots;
   /// All layers, the whole batch, at kv_len slots; with the cross-attention cache.
   Count kv_cache_bytes;
-  /// All layers, one token of one sequence. Encoder-decoder models: of the decoder's own cache, and
-  /// of the cross-attention cache for each encoder position.
+  /// One token of one sequence in all layers: of the decoder's own cache, and of the
+  /// cross-attention cache for each encoder position.
   Count kv_cache_bytes_per_token;
   Count cross_cache_bytes_per_token;
 
@@ -68,6 +55,10 @@ struct RecordOptions {
 /// Throws Error when the methods do not fit the model.
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options = {});
+
+/// Throws Error when the prompt is shorter than the chunks that are kept or dropped, or than half
+/// of the neighbours that importance is a mean over.
+void check_prompt_length(const Recording& recording, std::uint64_t prompt_len);
 
 /// The graphs of all passes.
 std::vector<const Graph*> graphs_of(const Recording& recording);

@@ -18,13 +18,12 @@ struct StepSequence {
   std::uint64_t cached = 0;  ///< before them
 };
 
-/// What of a step is a sum over its sequences. In estimates, where all have one length, the sums
-/// are `batch` times what one sequence has.
+/// Sums over a step's sequences. In estimates, where all have one length, they are `batch` times
+/// what one sequence has.
 struct StepSums {
   Symbol tokens;
   Symbol cached;
-  /// By the layers' window, 0 for none: the (query, key) pairs that are visible, and the keys that
-  /// some query sees.
+  /// By the layers' window (0: none): visible (query, key) pairs, and keys that some query sees.
   struct Visible {
     Symbol pairs;
     Symbol keys;
@@ -35,8 +34,8 @@ struct StepSums {
 /// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends
 /// with the last token's logits. It is that prefill with the sequences side by side in one row:
 /// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
-/// logits, and attention sees the sums. It is for costs; executors run sequences of one length.
-/// Throws Error when the prefill has operators that are not row by row, as eager attention's.
+/// logits, and attention takes the sums. It is for costs; executors run sequences of one length.
+/// Throws Error if an operator does not work row by row, as those of eager attention.
 StepSums add_step(Recording& recording);
 
 /// Sizes of a step of these sequences, at least one; `batch` is their number.
