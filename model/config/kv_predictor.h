@@ -22,7 +22,7 @@ namespace kvcast {
 inline constexpr std::string_view predictor_model_type = "kvcast_kv_predictor";
 inline constexpr std::string_view predictor_prefix = "predictor.";
 
-/// What the maps have to fit of one model.
+/// The shapes of one model that the maps must fit.
 struct PredictorSide {
   std::string name;
   std::uint64_t vocab_size = 0;
@@ -49,9 +49,9 @@ void check_predictor(const PredictorConfig& config, const std::string& place,
 /// "layers.3.key.weight": without the prefix.
 std::string predictor_weight(std::size_t layer, std::string_view part, std::string_view kind);
 
-/// Throws Error unless the base's cache can be predicted and the auxiliary can predict it:
-/// decoder-only models of one vocabulary (as may_share_tokens has it) whose layers all have keys
-/// and values of their own, not converted for slim attention.
+/// Throws Error unless the auxiliary can predict the base's cache: both are decoder-only models
+/// whose layers all have keys and values of their own, not converted for slim attention, and
+/// may_share_tokens().
 void check_pair(const Architecture& base, const Architecture& auxiliary);
 
 /// Σ_i 2·(auxiliary features + 1)·base features, biases included.

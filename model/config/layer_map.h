@@ -22,10 +22,10 @@ using LayerMap = std::vector<std::size_t>;
 /// the others q.
 LayerMap code_layer_map(const Architecture& base, const Architecture& auxiliary);
 
-/// Table 1 as printed, mistakes included. Its rows of OpenELM-1.1B with a canonical auxiliary are
-/// those of the auxiliary with half of its layers, i -> i/2, so that the last auxiliary
-/// layers serve nobody; with layer-pruned auxiliaries they are the code's. Throws Error for all
-/// other pairs: the rows of OpenELM-3B have 28 entries for 36 layers. data/published, erratum E9.
+/// Table 1 as printed, mistakes included. For OpenELM-1.1B with a canonical auxiliary it has
+/// i -> i/2, as for an auxiliary of half the layers, so the last auxiliary layers are unused; with
+/// layer-pruned auxiliaries it agrees with the code. Throws Error for all other pairs: the rows of
+/// OpenELM-3B have 28 entries for 36 layers. data/published, erratum E9.
 LayerMap paper_layer_map(const Architecture& base, const Architecture& auxiliary);
 
 /// "code", "paper", or a file of whole numbers with blanks, commas or line ends between them.
@@ -33,12 +33,12 @@ LayerMap paper_layer_map(const Architecture& base, const Architecture& auxiliary
 LayerMap read_layer_map(std::string_view text, const Architecture& base,
                         const Architecture& auxiliary);
 
-/// Throws Error unless there is an index for each base layer, none descends and all are auxiliary
-/// layers. `place` begins the message.
+/// Throws Error unless each base layer has an index of an auxiliary layer and indices do not
+/// descend. The message starts with `place`.
 void check_layer_map(const LayerMap& map, std::string_view place, const Architecture& base,
                      const Architecture& auxiliary);
 
-/// Auxiliary layers that the map needs: its largest index and all below.
+/// The number of auxiliary layers that the map needs: its largest index and all below.
 std::size_t needed_layers(const LayerMap& map);
 
 }  // namespace kvcast

@@ -23,22 +23,22 @@ enum class SlimSite { Self, Cross };
 /// Why a layer's attention cannot be kept in this form; empty when it can.
 std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind);
 
-/// True where keys are fewer than hidden features (grouped heads): the first
-/// hidden_size - num_key_value_heads·head_dim values are kept beside them (appendix G).
+/// True if keys have fewer features than hidden states (grouped heads): then the first
+/// hidden_size - num_key_value_heads·head_dim values are kept too (appendix G).
 bool keeps_some_values(const Architecture& a, std::size_t layer);
 
 /// What each decoder layer keeps.
 std::vector<LayerCaches> layer_caches(const Architecture& a);
 
-/// The layers' forms that an option of the paper means: kcache, vcache, xcache, encdec1 (keys of
-/// both attentions), encdec2 (keys, and the encoder's states for all layers), hybrid (keys, and the
-/// first layer's cross keys), auto (what the checkpoint was converted to; else keys, or the input
-/// where it is narrower than they). Throws Error for other options, and naming layer and reason
-/// where a form cannot be had.
+/// The layers' forms under an option: kcache, vcache, xcache, encdec1 (keys of both attentions),
+/// encdec2 (keys, and the encoder's states for all layers), hybrid (keys, and the first layer's
+/// cross keys), auto (what the checkpoint was converted to; else keys, or the input where it is
+/// narrower than they). Throws Error for other options and, naming layer and reason, for a form
+/// that a layer cannot take.
 std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view option);
 
-/// The output projections need a bias that takes up those of values, and of keys that are kept with
-/// theirs: some layer is converted, and the model has such a bias.
+/// Whether a converted model's output projections need a bias, which absorbs the bias of values and
+/// of keys that are cached with theirs.
 bool folds_biases(const Architecture& a);
 
 }  // namespace kvcast

@@ -51,8 +51,8 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
   table.max_positions = static_cast<std::uint64_t>(original);
 }
 
-/// What a config says of its rotations beside the family's keys. As in transformers, rope_scaling
-/// goes before rope_parameters, whole, and an empty object says nothing.
+/// What a config says of its rotations besides the family's keys. As in transformers, rope_scaling
+/// replaces all of rope_parameters, and an empty object counts as absent.
 std::optional<JsonObject> rope_parameters(const JsonObject& c) {
   std::optional<JsonObject> found;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -67,9 +67,9 @@ std::optional<JsonObject> rope_parameters(const JsonObject& c) {
   return found;
 }
 
-/// The context of the model before its rotations were stretched.
-/// Source: transformers, modeling_rope_utils.py, standardize_rope_params: a key of the config goes
-/// before the one in rope_parameters.
+/// The context of the model before its rotations were stretched. A key of the config takes
+/// precedence over the one in rope_parameters.
+/// Source: transformers, modeling_rope_utils.py, standardize_rope_params.
 double original_context(const JsonObject& c, const JsonObject& scaling, const ConfigKeys& keys) {
   constexpr const char* key = "original_max_position_embeddings";
   if (c.has(key) || keys.default_original_context > 0) {

@@ -31,8 +31,8 @@ json with_overrides(json config, const std::string& place,
   return config;
 }
 
-/// What stands under a key's other name goes under the key. Throws Error when the two must agree
-/// and do not.
+/// Moves the value under a key's other name to the key. Throws Error when the two must agree and do
+/// not.
 json with_first_names(json config, const JsonObject& given, const ConfigKeys& keys) {
   for (const OtherName& name : keys.other_names) {
     if (!given.has(name.other)) continue;
@@ -46,7 +46,7 @@ json with_first_names(json config, const JsonObject& given, const ConfigKeys& ke
   return config;
 }
 
-/// Keys that change what any family computes, and that no family is modelled with.
+/// Keys that change what any family computes and that no family models.
 void refuse_what_is_not_modelled(const JsonObject& c) {
   if (!c.flag_or("is_causal", true)) {
     c.fail("is_causal", "true: decoders that see later tokens are not modelled");

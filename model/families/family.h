@@ -30,9 +30,9 @@ struct OtherName {
   bool may_differ = false;
 };
 
-/// The keys of config.json under which a family gives what all decoders of equal layers have, and
-/// what transformers takes for absent ones, which a saved config leaves out when they equal the
-/// family's defaults. Null: the family has no such key.
+/// The keys of config.json for what all decoders of equal layers have, and transformers' defaults
+/// for absent keys: a saved config leaves out what equals the family's defaults. Null: the family
+/// has no such key.
 struct ConfigKeys {
   const char* hidden_size = "hidden_size";
   const char* intermediate_size = "intermediate_size";
@@ -65,8 +65,8 @@ using TensorNames = std::map<std::string, std::string, std::less<>>;
 /// `names` with these entries in the place of their own.
 TensorNames with(TensorNames names, const TensorNames& changes);
 
-/// Where a Hugging Face checkpoint keeps the weights. Fused tensors stand for their parts: "qkv"
-/// for query, key and value, "gate_up" for gate and up, all rows of the first, then of the next.
+/// Where a Hugging Face checkpoint keeps the weights. A fused tensor holds all rows of its first
+/// part, then of the next: "qkv" query, key and value, "gate_up" gate and up.
 struct CheckpointNames {
   /// Of all tensors: files with and without it exist. "{stack}" is "encoder." or "decoder.".
   std::vector<std::string> prefixes{"model.", ""};
@@ -82,7 +82,7 @@ struct CheckpointNames {
   bool transposed = false;  ///< matrices stored [in, out], as by transformers' Conv1D
 };
 
-/// What tells llama.cpp's files of one family from another's.
+/// How llama.cpp's files of one family differ from another's.
 struct GgufForm {
   const char* architecture = nullptr;  ///< null: llama.cpp writes no such files
   bool fused_qkv = false;              ///< attn_qkv: queries, keys, values

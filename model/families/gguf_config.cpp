@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-/// A share of the head that the reader of `partial_rotary_factor`, which cuts the product to a
-/// whole number, turns back into `dims`.
+/// A share of the head that the reader of `partial_rotary_factor`, which truncates the product,
+/// turns back into `dims`.
 double share_of(std::uint64_t dims, std::uint64_t head_dim) {
   const double share = static_cast<double>(dims) / static_cast<double>(head_dim);
   const double product = share * static_cast<double>(head_dim);
@@ -119,7 +119,7 @@ json gguf_config(const GgufFile& file) {
   config["vocab_size"] = reader.vocab_size();
   config[family->keys.tied_embeddings] = !file.has("output.weight");
   const std::string_view name = metadata.text_or("general.name", "");
-  // Odd bytes would be no valid JSON.
+  // Other bytes may not be valid JSON.
   if (!name.empty() && is_printable_ascii(name)) config["_name_or_path"] = name;
   return config;
 }

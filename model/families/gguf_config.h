@@ -11,7 +11,7 @@ namespace kvcast {
 
 /// The config.json that read_config() takes for the model in the file. Llama 3.1's frequencies
 /// become the rope_type "frequency_factors"; the head is tied when the file has no output.weight;
-/// general.name stands under "_name_or_path". Throws Error: another architecture, a missing or
+/// general.name becomes "_name_or_path". Throws Error: another architecture, a missing or
 /// impossible entry, one file of a split model.
 nlohmann::json gguf_config(const GgufFile& file);
 
