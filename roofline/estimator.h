@@ -1,5 +1,5 @@
-/// One configuration (model, methods, kernels, device), ready to answer for any request size,
-/// beside the plain method that its speed-ups are measured against.
+/// Estimates of one configuration (model, methods, kernels, device) at any request size, with
+/// speed-ups over the plain method.
 #pragma once
 
 #include <memory>

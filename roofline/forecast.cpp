@@ -34,47 +34,54 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
     : symbols_(recording.symbols),
       cuts_vary_(symbols_.kv_len_breakpoints_vary()),
       prompt_slots_(recording.prompt_slots),
-      prefill_groups_(fold(recording.prefill(), lowering)),
-      decode_groups_(fold(recording.decode(), lowering)),
-      prefill_(prefill_groups_, rates),
-      decode_(decode_groups_, rates),
+      decode_(compile(recording.pass(decode_name), lowering, rates)),
       exact_kv_cache_bytes_(recording.kv_cache_bytes),
       weight_bytes_(static_cast<double>(recording.weight_bytes.at({}))) {
-  kv_cache_bytes_ = memory_.add(recording.kv_cache_bytes);
-  for (const Graph* graph : {&recording.prefill(), &recording.decode()}) {
-    for (const Count& peak : kvcast::activation_peaks(*graph)) {
-      activation_peaks_.push_back(memory_.add(peak));
-    }
-  }
   for (const RecordedPass& pass : recording.helpers()) {
-    if (pass.steps == 0) continue;
-    std::vector<OpGroup> groups = fold(pass.graph, lowering);
-    StepCost step(groups, rates);
-    std::optional<StepCost> predictor = predictor_of(groups, rates);
-    Helper helper{pass.name,
-                  pass.part,
-                  std::move(groups),
-                  std::move(step),
-                  std::move(predictor),
-                  pass.tokens,
-                  pass.first_kv_len,
-                  pass.steps,
-                  memory_.add(pass.cache_bytes),
-                  {}};
-    for (const Count& peak : kvcast::activation_peaks(pass.graph)) {
-      helper.activation_peaks.push_back(memory_.add(peak));
-    }
-    helpers_.push_back(std::move(helper));
+    if (pass.steps > 0) prompt_.push_back(compile(pass, lowering, rates));
   }
+  prompt_.push_back(compile(recording.pass(prefill_name), lowering, rates));
+  memory_.cache_bytes = polynomials_.add(recording.kv_cache_bytes);
+}
+
+Forecaster::Pass Forecaster::compile(const RecordedPass& recorded, const Lowering& lowering,
+                                     const Rates& rates) {
+  std::vector<OpGroup> groups = fold(recorded.graph, lowering);
+  StepCost step(groups, rates);
+  std::optional<StepCost> predictor = predictor_of(groups, rates);
+  Pass pass{{.name = recorded.name,
+             .part = recorded.part,
+             .tokens = recorded.tokens,
+             .steps = recorded.steps,
+             .first_kv_len = recorded.first_kv_len},
+            std::move(groups),
+            std::move(step),
+            std::move(predictor),
+            {}};
+  pass.memory.cache_bytes = polynomials_.add(recorded.cache_bytes);
+  Memory& memory = recorded.part == TtftPart::Base ? memory_ : pass.memory;
+  for (const Count& peak : kvcast::activation_peaks(recorded.graph)) {
+    memory.activation_peaks.push_back(polynomials_.add(peak));
+  }
+  return pass;
 }
 
 SymbolValues Forecaster::values_at(const DesignPoint& p, std::uint64_t kv_len) const {
   return symbols_.resolve({p.batch, p.prompt_len, kv_len});
 }
 
-std::uint64_t Forecaster::prompt_slots(const DesignPoint& p) const {
-  if (prompt_slots_ == Count(symbol::prompt_len)) return p.prompt_len;
-  return prompt_slots_.at(values_at(p, 1));
+void Forecaster::evaluate(const Count& count, std::span<const DesignPoint> points,
+                          std::span<std::uint64_t> values) const {
+  const bool is_prompt_len = count == Count(symbol::prompt_len);  // most are, in large sweeps
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (is_prompt_len) {
+      values[i] = points[i].prompt_len;
+    } else if (count.is_constant()) {
+      values[i] = count.constant();
+    } else {
+      values[i] = count.at(values_at(points[i], 1));
+    }
+  }
 }
 
 std::vector<std::uint64_t> Forecaster::range_ends(const DesignPoint& p) const {
@@ -88,11 +95,12 @@ struct Forecaster::Scratch {
   using KvLens = std::array<std::uint64_t, lanes>;
 
   explicit Scratch(const Symbols& s) : symbols(s), values(s.size()) {
-    for (StepPoint* p : {&prefill, &first, &last, &end}) p->symbols.resize(s.size());
+    for (StepPoint* p : {&first, &last, &end}) p->symbols.resize(s.size());
   }
 
   /// Symbol values of the block's points at the given cache lengths.
-  void set(StepPoint& target, std::span<const DesignPoint> points, const KvLens& kv_len) {
+  void set(StepPoint& target, std::span<const DesignPoint> points,
+           std::span<const std::uint64_t, lanes> kv_len) {
     for (std::size_t i = 0; i < lanes; ++i) {
       // Unused lanes repeat the first point, so that no lane divides by zero.
       const std::size_t source = i < points.size() ? i : 0;
@@ -113,16 +121,14 @@ struct Forecaster::Scratch {
 
   const Symbols& symbols;
   SymbolValues values;
-  StepPoint prefill;
   StepPoint first;
   StepPoint last;
   StepPoint end;
   KvLens first_kv_len{};
   KvLens last_kv_len{};
-  StepTotals helpers;  ///< sums over all of them
+  StepTotals prompt;  ///< sums over the passes up to the first token
   std::array<Lanes, num_ttft_parts> parts;
   Lanes helper_caches;
-  Lanes cache;
   Lanes activations;
 };
 
@@ -131,6 +137,11 @@ struct Forecaster::Scratch {
 /// by its steps.
 StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoint> points,
                                  Scratch& s) const {
+  const std::size_t n = points.size();
+  if (std::equal(s.first_kv_len.begin(), s.first_kv_len.begin() + n, s.last_kv_len.begin())) {
+    s.set(s.first, points, s.first_kv_len);
+    return step.at(s.first);  // one step each
+  }
   std::vector<std::vector<std::uint64_t>> ends;  // most points share them
   std::array<std::size_t, lanes> ends_of{};
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -166,94 +177,88 @@ StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoi
   return mean;
 }
 
-/// Sums of all passes before the prefill, and the memory that they need.
-void Forecaster::add_helpers(std::span<const DesignPoint> points, Scratch& s) const {
-  s.helpers = {};
+/// Sums over the passes up to the first token, and the memory that helper passes need.
+void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) const {
+  s.prompt = {};
   s.parts = {};
   s.helper_caches = s.activations = {};
-  for (const Helper& helper : helpers_) {
-    Lanes steps;  // none where it has no tokens
+  for (const Pass& pass : prompt_) {
+    const bool is_helper = pass.recorded.part != TtftPart::Base;
+    Scratch::KvLens tokens;
+    tokens.fill(1);
+    if (is_helper) evaluate(pass.recorded.tokens, points, tokens);
+    evaluate(pass.recorded.first_kv_len, points, s.first_kv_len);
+    Lanes steps;  // none where a helper has no tokens
     for (std::size_t i = 0; i < points.size(); ++i) {
-      const SymbolValues values = values_at(points[i], 1);
-      s.first_kv_len[i] = helper.first_kv_len.at(values);
-      s.last_kv_len[i] = s.first_kv_len[i] + helper.steps - 1;
-      steps.v[i] = helper.tokens.at(values) > 0 ? static_cast<double>(helper.steps) : 0;
+      s.last_kv_len[i] = s.first_kv_len[i] + pass.recorded.steps - 1;
+      steps.v[i] = tokens[i] > 0 ? static_cast<double>(pass.recorded.steps) : 0;
     }
-    StepTotals step = mean_step(helper.step, points, s);
+    StepTotals step = mean_step(pass.step, points, s);
     const Lanes on_device = step.seconds;
-    step.pace(helper.step.host_seconds());
-    Lanes predictor_on_device;
-    if (helper.predictor) predictor_on_device = mean_step(*helper.predictor, points, s).seconds;
-    s.set(s.end, points, s.last_kv_len);
-    memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
-    const Lanes cache = memory_.evaluate(helper.cache_bytes, s.end.monomials);
-    std::vector<Lanes> peaks;
-    for (const Polynomial peak : helper.activation_peaks) {
-      peaks.push_back(memory_.evaluate(peak, s.end.monomials));
-    }
-    s.helpers.add(step, steps);
+    step.pace(pass.step.host_seconds());
+    s.prompt.add(step, steps);
+    Lanes predictor;
+    if (pass.predictor) predictor = mean_step(*pass.predictor, points, s).seconds;
     for (std::size_t i = 0; i < points.size(); ++i) {
       if (steps.v[i] == 0) continue;
-      const double seconds = steps.v[i] * step.seconds.v[i];
-      const double predictor = seconds * predictor_on_device.v[i] / on_device.v[i];
-      s.parts[index(helper.part)].v[i] += seconds - predictor;
-      s.parts[index(TtftPart::Predictor)].v[i] += predictor;
-      s.helper_caches.v[i] += cache.v[i];
-      for (const Lanes& peak : peaks) {
-        s.activations.v[i] = std::max(s.activations.v[i], peak.v[i]);
-      }
+      const double all = steps.v[i] * step.seconds.v[i];
+      const double predicting = pass.predictor ? all * predictor.v[i] / on_device.v[i] : 0;
+      s.parts[index(pass.recorded.part)].v[i] += all - predicting;
+      s.parts[index(TtftPart::Predictor)].v[i] += predicting;
     }
+    if (!is_helper) continue;
+    const Lanes cache = add_memory(pass.memory, points, s.last_kv_len, steps, s);
+    for (std::size_t i = 0; i < points.size(); ++i) s.helper_caches.v[i] += cache.v[i];
   }
 }
 
-/// Cache and activations at the end of the output, when the last token is in the cache too.
-void Forecaster::peak_memory(std::span<const DesignPoint> points, Scratch& s) const {
-  Scratch::KvLens end{};
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    end[i] = s.first_kv_len[i] - 1 + points[i].output_len;
-  }
-  s.set(s.end, points, end);
-  memory_.evaluate_monomials(s.end.symbols, s.end.monomials);
-  s.cache = memory_.evaluate(kv_cache_bytes_, s.end.monomials);
-  for (const Polynomial peak : activation_peaks_) {
-    const Lanes candidate = memory_.evaluate(peak, s.end.monomials);
+/// Raises the peak of activations to that of a pass at these cache lengths, and returns its cache.
+/// Both are 0 where it has no `steps`.
+Lanes Forecaster::add_memory(const Memory& memory, std::span<const DesignPoint> points,
+                             std::span<const std::uint64_t, lanes> kv_len, const Lanes& steps,
+                             Scratch& s) const {
+  s.set(s.end, points, kv_len);
+  polynomials_.evaluate_monomials(s.end.symbols, s.end.monomials);
+  Lanes cache = polynomials_.evaluate(memory.cache_bytes, s.end.monomials);
+  for (std::size_t i = 0; i < lanes; ++i) cache.v[i] = steps.v[i] > 0 ? cache.v[i] : 0;
+  for (const Polynomial peak : memory.activation_peaks) {
+    const Lanes candidate = polynomials_.evaluate(peak, s.end.monomials);
     for (std::size_t i = 0; i < lanes; ++i) {
-      s.activations.v[i] = std::max(s.activations.v[i], candidate.v[i]);
+      if (steps.v[i] > 0) s.activations.v[i] = std::max(s.activations.v[i], candidate.v[i]);
     }
   }
+  return cache;
 }
 
 void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
                                 Scratch& s) const {
-  Scratch::KvLens unused;  // prefill has no cache length
-  unused.fill(1);
-  s.set(s.prefill, points, unused);
-  StepTotals prefill = prefill_.at(s.prefill);
-  prefill.pace(prefill_.host_seconds());
-  add_helpers(points, s);
+  add_prompt(points, s);
+  evaluate(prompt_slots_, points, s.first_kv_len);
+  Scratch::KvLens end{};  // of the output, when the last token is in the cache too
+  Lanes steps;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const std::uint64_t slots = prompt_slots(points[i]);
-    s.first_kv_len[i] = slots + 1;
-    s.last_kv_len[i] = slots + decode_steps(points[i]);
+    end[i] = s.first_kv_len[i] + points[i].output_len;
+    steps.v[i] = static_cast<double>(decode_steps(points[i]));
+    s.last_kv_len[i] = s.first_kv_len[i] + decode_steps(points[i]);
+    ++s.first_kv_len[i];
   }
-  StepTotals decode = mean_step(decode_, points, s);
-  decode.pace(decode_.host_seconds());
-  peak_memory(points, s);
+  StepTotals decode = mean_step(decode_.step, points, s);
+  decode.pace(decode_.step.host_seconds());
+  const Lanes cache = add_memory(memory_, points, end, steps, s);
 
   for (std::size_t i = 0; i < points.size(); ++i) {
     Forecast& f = rows[i];
     std::array<double, num_bounds> ttft_by{};
     std::array<double, num_bounds> tpot_by{};
     std::array<double, num_bounds> request_by{};
-    f.ttft_s = s.helpers.seconds.v[i] + prefill.seconds.v[i];
+    f.ttft_s = s.prompt.seconds.v[i];
     for (std::size_t part = 0; part < num_ttft_parts; ++part) {
       f.ttft_parts_s[part] = s.parts[part].v[i];
     }
-    f.ttft_parts_s[index(TtftPart::Base)] = prefill.seconds.v[i];
     f.tpot_s = decode.seconds.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {
-      ttft_by[b] = prefill.by_bound[b].v[i] + s.helpers.by_bound[b].v[i];
+      ttft_by[b] = s.prompt.by_bound[b].v[i];
       tpot_by[b] = decode.by_bound[b].v[i];
       request_by[b] = ttft_by[b] + later_tokens * tpot_by[b];
     }
@@ -261,13 +266,13 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
     f.ttft_bound = largest(ttft_by);
     f.tpot_bound = largest(tpot_by);
     f.bound = largest(request_by);
-    f.prefill_flops = s.helpers.flops.v[i] + prefill.flops.v[i];
-    f.prefill_bytes = s.helpers.bytes.v[i] + prefill.bytes.v[i];
+    f.prefill_flops = s.prompt.flops.v[i];
+    f.prefill_bytes = s.prompt.bytes.v[i];
     f.decode_flops_per_token = decode.flops.v[i] / batch;
     f.decode_bytes_per_token = decode.bytes.v[i] / batch;
-    f.kv_cache_bytes = s.cache.v[i];
+    f.kv_cache_bytes = cache.v[i];
     f.weight_bytes = weight_bytes_;
-    f.peak_memory_bytes = weight_bytes_ + s.cache.v[i] + s.helper_caches.v[i] + s.activations.v[i];
+    f.peak_memory_bytes = weight_bytes_ + cache.v[i] + s.helper_caches.v[i] + s.activations.v[i];
     f.fits = f.peak_memory_bytes <= rates().memory_capacity_bytes;
   }
 }
@@ -286,21 +291,19 @@ Forecast Forecaster::at(const DesignPoint& point) const {
     throw Error("a design point", "a batch, prompt or output of 0", "at least 1 of each");
   }
   // The exact counts first: they throw where a double would silently round.
-  const std::uint64_t slots = prompt_slots(point);
-  const SymbolValues values = values_at(point, checked_add(slots, 1));
-  const Work prefill = total_work(prefill_groups_);
-  std::uint64_t flops = prefill.flops.at(values);
-  std::uint64_t bytes = prefill.bytes().at(values);
-  for (const Helper& helper : helpers_) {
-    if (helper.tokens.at(values) == 0) continue;
-    const Work work = total_work(helper.groups);
-    for (std::uint64_t step = 0; step < helper.steps; ++step) {
-      const SymbolValues at = values_at(point, helper.first_kv_len.at(values) + step);
+  const SymbolValues values = values_at(point, 1);
+  std::uint64_t flops = 0;
+  std::uint64_t bytes = 0;
+  for (const Pass& pass : prompt_) {
+    if (pass.recorded.tokens.at(values) == 0) continue;
+    const Work work = total_work(pass.groups);
+    for (std::uint64_t step = 0; step < pass.recorded.steps; ++step) {
+      const SymbolValues at = values_at(point, pass.recorded.first_kv_len.at(values) + step);
       flops = checked_add(flops, work.flops.at(at));
       bytes = checked_add(bytes, work.bytes().at(at));
     }
   }
-  const std::uint64_t end = checked_add(slots, point.output_len);
+  const std::uint64_t end = checked_add(prompt_slots_.at(values), point.output_len);
   const std::uint64_t cache = exact_kv_cache_bytes_.at(values_at(point, end));
   Forecast f;
   sweep({&point, 1}, {&f, 1});
@@ -312,17 +315,16 @@ Forecast Forecaster::at(const DesignPoint& point) const {
 
 std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const {
   std::vector<BreakdownRow> rows;
-  const std::uint64_t first = prompt_slots(point) + 1;
-  const SymbolValues prefill_values = values_at(point, first);
-  const SymbolValues decode_values = values_at(point, first + (decode_steps(point) - 1) / 2);
-  const auto add = [&](const std::string& pass, const std::vector<OpGroup>& groups,
-                       const SymbolValues& values, std::uint64_t steps = 1) {
+  const SymbolValues values = values_at(point, 1);
+  const auto add = [&](const Pass& pass, std::uint64_t first_kv_len, std::uint64_t all_steps,
+                       std::uint64_t steps) {
+    const SymbolValues middle = values_at(point, first_kv_len + (all_steps - 1) / 2);
     Seconds device;
     std::uint64_t operators = 0;
-    for (const OpGroup& g : groups) {
-      const OpTime t = time_of(g, rates(), values);
+    for (const OpGroup& g : pass.groups) {
+      const OpTime t = time_of(g, rates(), middle);
       const std::uint64_t count = g.count * steps;
-      rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
+      rows.push_back({pass.recorded.name, g, t, count, static_cast<double>(count) * t.total});
       device += rows.back().total;
       operators += count;
     }
@@ -336,15 +338,14 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
     issue.phase = "host";
     issue.label = "issue";
     issue.op = "host";
-    rows.push_back({pass, issue, waiting, operators, idle});
+    rows.push_back({pass.recorded.name, issue, waiting, operators, idle});
   };
-  for (const Helper& helper : helpers_) {
-    if (helper.tokens.at(prefill_values) == 0) continue;
-    const std::uint64_t middle = helper.first_kv_len.at(prefill_values) + (helper.steps - 1) / 2;
-    add(helper.name, helper.groups, values_at(point, middle), helper.steps);
+  for (const Pass& pass : prompt_) {
+    const std::uint64_t steps = pass.recorded.steps;
+    if (pass.recorded.tokens.at(values) == 0) continue;
+    add(pass, pass.recorded.first_kv_len.at(values), steps, steps);
   }
-  add("prefill", prefill_groups_, prefill_values);
-  add("decode", decode_groups_, decode_values);
+  add(decode_, prompt_slots_.at(values) + 1, decode_steps(point), 1);
   return rows;
 }
 

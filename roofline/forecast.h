@@ -38,10 +38,12 @@ struct Forecast {
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
   Bound bound = Bound::Compute;  ///< of the whole request
+
+  bool operator==(const Forecast&) const = default;
 };
 
-/// One row of `--breakdown`: operators that are alike or, where the host that issues them is slower
-/// than the device, what the device waits for it (phase "host").
+/// One row of `--breakdown`: alike operators or, if the host that issues them is slower than the
+/// device, the time that the device waits for it (phase "host").
 struct BreakdownRow {
   std::string pass;  ///< "prefill", "decode", or the name of a helper pass
   OpGroup group;
@@ -54,7 +56,7 @@ class Forecaster {
  public:
   Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates);
 
-  const Rates& rates() const { return prefill_.rates(); }
+  const Rates& rates() const { return decode_.step.rates(); }
   /// Throws Error when a size is 0 or a count does not fit 64 bits.
   Forecast at(const DesignPoint& point) const;
   /// `rows` has as many entries as `points`, whose sizes are at least 1. Does not check for
@@ -66,42 +68,41 @@ class Forecaster {
  private:
   /// Room for a block of points, kept between blocks.
   struct Scratch;
-  /// A pass before the prefill; its time, work and memory are the prefill's too.
-  struct Helper {
-    std::string name;
-    TtftPart part;
-    std::vector<OpGroup> groups;
-    StepCost step;
-    std::optional<StepCost> predictor;  ///< the groups that are its part
-    Count tokens;
-    Count first_kv_len;
-    std::uint64_t steps = 1;
+  /// A cache and the peaks of activations, of which the largest counts.
+  struct Memory {
     Polynomial cache_bytes;
     std::vector<Polynomial> activation_peaks;
   };
-  void add_helpers(std::span<const DesignPoint> points, Scratch& scratch) const;
+  struct Pass {
+    RecordedPass recorded;  ///< without its graph
+    std::vector<OpGroup> groups;
+    StepCost step;
+    std::optional<StepCost> predictor;  ///< the groups that are TtftPart::Predictor
+    Memory memory;                      ///< of helper passes
+  };
+  Pass compile(const RecordedPass& pass, const Lowering& lowering, const Rates& rates);
+  void add_prompt(std::span<const DesignPoint> points, Scratch& scratch) const;
   void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
                       Scratch& scratch) const;
   StepTotals mean_step(const StepCost& step, std::span<const DesignPoint> points,
                        Scratch& scratch) const;
-  void peak_memory(std::span<const DesignPoint> points, Scratch& scratch) const;
+  Lanes add_memory(const Memory& memory, std::span<const DesignPoint> points,
+                   std::span<const std::uint64_t, lanes> kv_len, const Lanes& steps,
+                   Scratch& scratch) const;
   SymbolValues values_at(const DesignPoint& point, std::uint64_t kv_len) const;
   /// The last cache length of each range in which costs are affine in it; ascending.
   std::vector<std::uint64_t> range_ends(const DesignPoint& point) const;
-  /// Cache slots that prefill fills.
-  std::uint64_t prompt_slots(const DesignPoint& point) const;
+  /// Values of a count that does not depend on kv_len.
+  void evaluate(const Count& count, std::span<const DesignPoint> points,
+                std::span<std::uint64_t> values) const;
 
   Symbols symbols_;
-  bool cuts_vary_ = false;  ///< with the prompt: kv_len_breakpoints_vary
-  Count prompt_slots_;
-  std::vector<OpGroup> prefill_groups_;
-  std::vector<OpGroup> decode_groups_;
-  StepCost prefill_;
-  StepCost decode_;
-  std::vector<Helper> helpers_;
-  Polynomials memory_;  ///< over the symbols at the last decode step
-  Polynomial kv_cache_bytes_;
-  std::vector<Polynomial> activation_peaks_;
+  bool cuts_vary_ = false;   ///< with the prompt: kv_len_breakpoints_vary
+  Count prompt_slots_;       ///< cache slots that prefill fills
+  Polynomials polynomials_;  ///< of memory, over the symbols at the last step of a pass
+  Memory memory_;  ///< at the end of the request: the cache, and peaks of the base's passes
+  std::vector<Pass> prompt_;  ///< the passes up to the first token, in order
+  Pass decode_;
   Count exact_kv_cache_bytes_;
   double weight_bytes_ = 0;
 };

@@ -119,7 +119,7 @@ void read_field(const JsonObject& section, const Field& field, Hardware& hw) {
   }
 }
 
-/// First of all, for a file of a newer kvcast may have entries that this one does not know.
+/// Checked first: a file of a newer kvcast may have entries that this one does not know.
 void check_version(const JsonObject& o) {
   if (!o.has("calibration") || !o.object("calibration").has("version")) return;
   const JsonObject calibration = o.object("calibration");
@@ -128,7 +128,7 @@ void check_version(const JsonObject& o) {
                    fmt::format("at most {}: a newer kvcast wrote the file", calibration_version));
 }
 
-/// A number that is said anew is not what its base measured at several lengths.
+/// A number that a file gives anew drops what its base measured at several lengths.
 void forget_lengths(nlohmann::json& of_base, const nlohmann::json& own) {
   if (!of_base.is_object() || !own.is_object()) return;
   if (own.contains("value")) of_base.erase("by_length");

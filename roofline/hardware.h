@@ -32,8 +32,8 @@ struct Sourced {
   Source source = Source::Datasheet;
   std::string reference;  ///< document and page, repository and path, who and when
   std::string note;
-  /// Where it was measured with rows of several lengths, in their order, each row slower than a
-  /// shorter one; `value` stands for all where a length is not known. Empty: one for all.
+  /// As measured with rows of several lengths, ascending; a longer row takes longer. `value` is for
+  /// operators without a known length. Empty: `value` holds for all lengths.
   std::vector<FactorAt> by_length = {};
 };
 
@@ -42,8 +42,8 @@ struct Link {
   Sourced latency;    ///< seconds
 };
 
-/// One device. Factors are achieved / peak, measured on real kernels; a factor that nobody measured
-/// is absent, and an estimate says so.
+/// One device. Factors are achieved / peak, measured on real kernels. A factor that was not
+/// measured is absent; estimates warn about it.
 struct Hardware {
   std::string name;
   std::string description;
@@ -53,16 +53,16 @@ struct Hardware {
   Sourced memory_bandwidth;                        ///< bytes per second
   Sourced memory_capacity;                         ///< bytes
   Sourced on_chip_memory_capacity;                 ///< bytes; the last level
-  /// Bytes per second of what fits there; none: nobody measured it, and estimates do without.
+  /// Bytes per second of what fits there; estimates do without if it was not measured.
   std::optional<Sourced> on_chip_memory_bandwidth;
   std::map<std::string, Link> links;
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
-  std::optional<Sourced> elementwise_latency;   ///< of eager element-wise kernels; none: as others
-  std::optional<Sourced> product_latency;       ///< of products with weights; none: as others
-  std::optional<Sourced> host_message_latency;  ///< likewise one send or receive
-  std::optional<Sourced>
-      host_exchange_latency;  ///< likewise a layer's exchange, beside its messages
+  // Absent latencies are those of all operators.
+  std::optional<Sourced> elementwise_latency;    ///< of eager element-wise kernels
+  std::optional<Sourced> product_latency;        ///< of products with weights
+  std::optional<Sourced> host_message_latency;   ///< of the host for one send or receive
+  std::optional<Sourced> host_exchange_latency;  ///< of the host for a layer's exchange
 
   std::map<DType, Sourced> matrix_rate;          ///< RateClass::Matrix
   std::map<DType, Sourced> batched_matrix_rate;  ///< RateClass::BatchedMatrix
@@ -70,20 +70,19 @@ struct Hardware {
   std::map<DType, Sourced> tiled_attention_rate;
   std::map<DType, Sourced> decode_attention_rate;  ///< RateClass::DecodeAttention
   std::optional<Sourced> memory_bandwidth_factor;  ///< streaming reads and writes
-  /// Products of several rows with weights, all that they read and write: a library brings it into
-  /// order first. Those of one row stream the weights.
+  /// Reads and writes of products of several rows with weights, which a library reorders first.
+  /// Products of one row stream the weights.
   std::optional<Sourced> product_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query
-  /// The same with many: what it reads is brought into order before it is multiplied.
+  /// Tiled attention with many queries, which reorders what it reads before it multiplies.
   std::optional<Sourced> tiled_attention_bandwidth;
-  /// The share of an operator's memory time that its arithmetic hides; none: all of it.
+  /// The share of an operator's memory time that its arithmetic hides; all of it if absent.
   std::optional<Sourced> overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
-  /// Of devices that compute the same and then all wait for each other, the mean of their times
-  /// over the slowest's; none: they are equally fast. As measured on calibration's ranks, and taken
-  /// to hold for any number of them.
+  /// Devices that compute the same and then wait for each other: their mean time over the slowest
+  /// one's; 1 if absent. Measured on calibration's ranks, and assumed for any number of them.
   std::optional<Sourced> lockstep;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
@@ -91,17 +90,17 @@ struct Hardware {
   DType supported(DType dtype) const;
 };
 
-/// Of what `calibration` says and of what its numbers mean, as kvcast writes it; 1 in files that do
-/// not say it.
+/// The version of a file's `calibration` entry that kvcast writes; files without one have 1.
 inline constexpr std::uint64_t calibration_version = 2;
 
-/// Reads a hardware file (format: data/hardware/README.md); what is not said in one that extends
-/// another of its folder is read from that. Throws Error for unknown keys, values without a unit,
-/// zero or negative values, factors above 1 or by lengths in disorder, unknown sources, and
-/// calibrations of a version to come.
+/// Reads a hardware file (format: data/hardware/README.md). A file may extend another one of its
+/// folder, which gives the entries that it lacks. Throws Error for unknown keys, values without a
+/// unit, zero or negative values, factors above 1, lengths out of order, unknown sources, and
+/// calibrations of a newer version.
 Hardware read_hardware(const std::filesystem::path& path);
 
-/// The JSON text of a hardware file, with what it extends in it. Throws Error as read_hardware.
+/// The JSON text of a hardware file, merged with the file that it extends. Throws Error as
+/// read_hardware.
 std::string hardware_document(const std::filesystem::path& path);
 
 /// By catalog name or path. Throws Error with the nearest name.

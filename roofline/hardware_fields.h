@@ -1,5 +1,5 @@
-/// The numbers of a hardware file, one line each: what reads, writes, prints, combines, fits and
-/// fingerprints a device walks this table. Links, which have names of their own, stand beside it.
+/// The numbers of a hardware file, one line each. Whatever reads, writes, prints, combines, fits or
+/// fingerprints a device walks this table. Links, which have names of their own, are not in it.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ enum class Unit { FlopsPerSecond, BytesPerSecond, Bytes, Seconds, Share };
 /// What a share is a share of. Calibrations combine as rates: share times peak.
 enum class Peak { None, Matrix, Memory };
 
-/// Which forecasts a number moves: of any step, or of messages between devices only. Capacities
-/// decide what fits, not how long it takes.
+/// The forecasts that a number moves: those of any step, or of messages between devices only.
+/// Capacities decide what fits, not how long it takes.
 enum class Moves { Nothing, Steps, Exchanges };
 
 /// A number of a device, or one of each dtype.
@@ -43,12 +43,12 @@ struct Field {
   /// "factor_matrix_rate", "operator_latency_s": as `hardware show` names it.
   std::string printed() const;
 
-  /// The number of the dtype, which fields without one ignore; null where nobody gave it.
+  /// The number for the dtype, which fields without dtypes ignore; null if it is absent.
   const Sourced* find(const Hardware& hw, DType dtype) const;
   void set(Hardware& hw, DType dtype, Sourced number) const;
 };
 
-/// In the order of validation's fingerprints: another order makes them others.
+/// In the order of validation's fingerprints, which another order would change.
 std::span<const Field> hardware_fields();
 
 /// Calls visit(suffix, dtype, number) for each number of a field that is there; the suffix is

@@ -11,7 +11,7 @@ namespace kvcast::roofline {
 nlohmann::ordered_json by_length_json(const std::vector<FactorAt>& points);
 
 /// The entries of a hardware file, in the order of data/hardware/README.md, as read_hardware reads
-/// them. What was measured is written to five digits, other numbers as exactly as they are known.
+/// them. Measured numbers are written with five digits, others exactly.
 nlohmann::ordered_json hardware_entries(const Hardware& hardware);
 
 }  // namespace kvcast::roofline

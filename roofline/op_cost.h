@@ -19,8 +19,8 @@ enum class Bound { Compute, Memory, Link, Latency };
 inline constexpr std::size_t num_bounds = 4;
 std::string_view name(Bound bound);
 
-/// An operand that an element-wise operator repeats over its other one, such as the mask over the
-/// heads. When more than the on-chip memory flows between two uses, it is read from memory again.
+/// An operand that an element-wise operator repeats over its other operand, as the mask over the
+/// heads. If more than the on-chip memory flows between two uses, it is read from memory again.
 struct Broadcast {
   Count operand_bytes;  ///< zero: nothing is repeated
   Count times;
@@ -43,18 +43,17 @@ struct OpCost {
   BandwidthClass bandwidth_class = BandwidthClass::Memory;
   Broadcast broadcast;
   Sharing sharing;
-  /// Of an eager operator that does little else than move numbers: what it takes from the operators
-  /// before it and leaves to those behind it. What fits the on-chip memory never leaves it.
+  /// Of an eager operator that mostly moves numbers: what it reads from operators before it and
+  /// writes for those after it. If this fits the on-chip memory, it never leaves the chip.
   Count intermediate_bytes;
-  /// Rows of a product with weights; keys of a softmax's rows, and those that causal tiled
-  /// attention without a window sees, not of decode steps. Zero: of others, of which nobody
-  /// measured how they depend on it.
+  /// Rows of a product with weights; except in decode steps, keys in a softmax's rows and those
+  /// that causal tiled attention without a window sees. Zero for operators whose rate was not
+  /// measured by length.
   Count length;
   std::strong_ordering operator<=>(const OpCost&) const = default;
 };
 
-/// Results take the place of what they are made of, so half of the bytes that an operator moves lie
-/// on the chip at once.
+/// Results overwrite operands, so half of the bytes that an operator moves are on the chip at once.
 inline double most_intermediate_bytes(double on_chip_bytes) { return 2 * on_chip_bytes; }
 
 /// Operators of one pass that are alike in every respect, and how many there are.
@@ -84,18 +83,18 @@ struct FoldedGraph {
 };
 inline constexpr auto no_group = static_cast<std::size_t>(-1);
 
-/// Folds identical operators (mostly those of identical layers) into groups, in order of their
-/// first appearance. Messages keep links busy and no device: Send and Receive are left out.
+/// Folds identical operators (mostly those of identical layers) into groups, in order of first
+/// appearance. Send and Receive are left out: messages take time on links, not on the device.
 FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering);
 /// The groups alone.
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);
 
 Work total_work(const std::vector<OpGroup>& groups);
-/// How many there are of each cost: groups that differ in their labels only cost the same.
+/// The number of operators of each cost. Groups that differ only in their labels cost the same.
 std::map<OpCost, std::uint64_t> merge(const std::vector<OpGroup>& groups);
 
-/// Seconds in which an operator's loads go on beside its arithmetic: never less than the loads
-/// take, and arithmetic waits for `exposed` of them.
+/// Seconds of an operator whose loads overlap with its arithmetic, but for `exposed` of them: never
+/// less than the loads take.
 inline double busy_seconds(double compute, double memory, double exposed) {
   return std::max(memory, compute + exposed * memory);
 }

@@ -15,8 +15,8 @@ class RateCurve {
   RateCurve(const std::vector<FactorAt>& points, double value);
 
   bool is_flat() const { return lengths_.empty(); }
-  /// The rate over what it is without a length: linear between measured lengths, and what it is at
-  /// the shortest and at the longest of them beyond these.
+  /// The rate relative to that without a length: linear between measured lengths, constant beyond
+  /// the shortest and the longest.
   double at(double length) const;
 
  private:

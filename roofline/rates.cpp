@@ -61,21 +61,17 @@ class RateBuilder {
     return hw_.memory_bandwidth.value * apply(name, hw_.memory_bandwidth, factor);
   }
   double latency(const std::string& name, const Sourced& value) {
-    return mode_ == Mode::SpeedOfLight ? 0 : as_measured(name, value);
+    return mode_ == Mode::SpeedOfLight ? 0 : as_given(name, value);
   }
-  double as_measured(const std::string& name, const Sourced& value) {
-    rates.factors.push_back(
-        {name, value.value, 1, std::string(kvcast::roofline::name(value.source)), value.reference});
+  double as_given(const std::string& name, const Sourced& value) {
+    note(name, value.value, 1, value);
     return value.value;
   }
   double exposed(const Sourced& overlap) {
     if (mode_ == Mode::SpeedOfLight) return 0;
-    rates.factors.push_back({"overlap", 1, overlap.value,
-                             std::string(kvcast::roofline::name(overlap.source)),
-                             overlap.reference});
+    note("overlap", 1, overlap.value, overlap);
     return 1 - overlap.value;
   }
-  void peak_only(const std::string& name, const Sourced& peak) { note(name, peak, nullptr); }
 
  private:
   double apply(const std::string& name, const Sourced& peak, const Sourced* factor) {
@@ -84,14 +80,13 @@ class RateBuilder {
       rates.missing_factors.push_back(
           fmt::format("no measured {} for {}: its datasheet peak is used", name, hw_.name));
     }
-    note(name, peak, factor);
-    return factor == nullptr ? 1 : factor->value;
+    const double share = factor == nullptr ? 1 : factor->value;
+    note(name, peak.value, share, factor == nullptr ? peak : *factor);
+    return share;
   }
-  void note(const std::string& name, const Sourced& peak, const Sourced* factor) {
-    const Sourced& origin = factor == nullptr ? peak : *factor;
-    rates.factors.push_back({name, peak.value, factor == nullptr ? 1 : factor->value,
-                             std::string(kvcast::roofline::name(origin.source)), origin.reference,
-                             origin.by_length});
+  void note(const std::string& name, double peak, double factor, const Sourced& origin) {
+    rates.factors.push_back({name, peak, factor, std::string(kvcast::roofline::name(origin.source)),
+                             origin.reference, origin.by_length});
   }
 
   const Hardware& hw_;
@@ -129,24 +124,23 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     const FlopsPerSecond rate{b.matrix("tiled_attention_rate", dtype, hw.tiled_attention_rate)};
     flops(RateClass::TiledAttention) = rate;
     at(r.flops_by_length, RateClass::TiledAttention) = b.curve(dtype, hw.tiled_attention_rate);
-    // Scores that a method asks for beside the attention: no device has a factor for these.
+    // For scores that a method asks for besides the attention; no device has a factor for these.
     flops(RateClass::BatchedMatrix) = rate;
-    // Where nobody measured it apart, decoding's attention runs as a prompt's does.
+    // Decoding's attention runs as a prompt's does, unless it was measured apart.
     flops(RateClass::DecodeAttention) = rate;
     if (!hw.decode_attention_rate.empty()) {
       flops(RateClass::DecodeAttention) = {
           b.matrix("decode_attention_rate", dtype, hw.decode_attention_rate)};
     }
   }
-  b.peak_only("vector_flops", hw.vector_flops_per_second);
-  flops(RateClass::Vector) = {hw.vector_flops_per_second.value};
+  flops(RateClass::Vector) = {b.as_given("vector_flops", hw.vector_flops_per_second)};
 
   const auto stream = [&](BandwidthClass c, const std::string& name, const Sourced* factor) {
     at(r.bytes_per_second, c) = {b.bandwidth(name, factor)};
   };
   const Sourced* memory = pointer(hw.memory_bandwidth_factor);
   stream(BandwidthClass::Memory, "memory_bandwidth", memory);
-  // All others move as the memory does, unless they have a rate of their own.
+  // All others move at the memory's rate, unless they have their own.
   r.bytes_per_second.fill(at(r.bytes_per_second, BandwidthClass::Memory));
   if (eager) {
     const Sourced* elementwise = pointer(hw.elementwise_bandwidth);
@@ -181,7 +175,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   r.on_chip_bytes = hw.on_chip_memory_capacity.value;
   if (eager && hw.on_chip_memory_bandwidth) {
     r.on_chip_bytes_per_second = {
-        b.as_measured("on_chip_memory_bandwidth", *hw.on_chip_memory_bandwidth)};
+        b.as_given("on_chip_memory_bandwidth", *hw.on_chip_memory_bandwidth)};
   }
   r.memory_capacity_bytes = hw.memory_capacity.value;
   return std::move(b.rates);

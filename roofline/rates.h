@@ -39,13 +39,13 @@ struct UsedFactor {
   double factor = 1;   ///< achieved / peak
   std::string source;  ///< "datasheet", "measured", "fitted"
   std::string reference;
-  std::vector<FactorAt> by_length = {};  ///< what stands in its place where a length is known
+  std::vector<FactorAt> by_length = {};  ///< used instead where the length is known
 };
 
 struct Rates {
   std::array<FlopsPerSecond, num_rate_classes> flops_per_second;
   std::array<BytesPerSecond, num_bandwidth_classes> bytes_per_second;
-  /// Both at an operator's length (OpCost::length), over what they are without one.
+  /// Both at an operator's length (OpCost::length), relative to the rate without a length.
   std::array<RateCurve, num_rate_classes> flops_by_length;
   std::array<RateCurve, num_bandwidth_classes> bytes_by_length;
   /// The part of an operator's memory time that its arithmetic waits for.
@@ -55,11 +55,11 @@ struct Rates {
   std::optional<Seconds> product_latency;      ///< where RateClass::Matrix has its own
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
   double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
-  /// Of intermediate results that fit there; none: they move as all else of their class.
+  /// For intermediate results that fit there; without it they move at their class's rate.
   std::optional<BytesPerSecond> on_chip_bytes_per_second;
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
-  /// One line for each factor that nobody measured for this device and dtype.
+  /// One line for each factor that was not measured for this device and dtype.
   std::vector<std::string> missing_factors;
 
   /// Constant cost of an operator.

@@ -122,8 +122,8 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
   }
 }
 
-/// The time of an operator in the making: `computing` is its arithmetic and the part of its memory
-/// time that this waits for. busy_seconds, to which its latency is added, is the longer of the two.
+/// `computing` is an operator's arithmetic and the part of its memory time that this waits for.
+/// busy_seconds is the longer of the two; the latency comes on top.
 template <typename Value>
 struct Roofs {
   Value computing;
@@ -139,8 +139,8 @@ KVCAST_INLINE void op_roofs(const StepEntry& e, const Polynomials::Term* terms,
   for (std::size_t i = 0; i < width<Value>; ++i) computing[i] += rates.exposed * memory[i];
 }
 
-/// The mean of each roof over `steps` from `a` to `b`, into `a`. Where they cross at some point in
-/// between, the mean of the longer ones stands for the one that is longer in the mean.
+/// The mean of each roof over `steps` from `a` to `b`, into `a`. If the roofs of some lane cross in
+/// between, the mean of the longer ones replaces the roof that is longer in the mean, 0 the other.
 KVCAST_INLINE void mean_roofs(Roofs<Lanes>& a, const Roofs<Lanes>& b, const Lanes& steps) {
   double* c = numbers(a.computing);
   double* m = numbers(a.memory);
@@ -165,8 +165,7 @@ KVCAST_INLINE void mean_roofs(Roofs<Lanes>& a, const Roofs<Lanes>& b, const Lane
   }
 }
 
-/// Adds the time of all operators that cost as `e` to the totals, under the limit that it comes
-/// from.
+/// Adds the time of all operators of this cost to the totals, by the limit that it comes from.
 KVCAST_INLINE void add_time(const StepEntry& e, const Roofs<Lanes>& roofs, StepTotals& sum) {
   const double* c = numbers(roofs.computing);
   const double* m = numbers(roofs.memory);

@@ -51,8 +51,8 @@ class Polynomials {
   std::vector<Term> terms_;
 };
 
-/// Where a host issues operators one by one (Rates::host_operator_latency) it does so ahead of the
-/// device, and the slower of the two sets the time until they wait for each other.
+/// A host that issues operators one by one (Rates::host_operator_latency) runs ahead of the device;
+/// the slower of the two sets the time.
 inline double paced_seconds(double device_s, double host_s) { return std::max(device_s, host_s); }
 
 /// Totals of a step at each point, or their means over several steps.
@@ -62,10 +62,9 @@ struct StepTotals {
   Lanes flops;
   Lanes bytes;
 
-  /// The same where the host needs `host_s` for the step: where it is the slower one, all of the
-  /// time is latency.
+  /// The host needs `host_s` for the step: where it is slower, all of the time is latency.
   void pace(double host_s);
-  /// `times` as much of another step, lane by lane; of none nothing, whatever it is.
+  /// Adds `times` another step, lane by lane; 0 times adds nothing, even of infinities.
   void add(const StepTotals& other, const Lanes& times);
 };
 
@@ -86,16 +85,16 @@ struct OpTime {
 /// Error when a count does not fit 64 bits.
 OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
 
-/// Bytes that take less time than others of their class, up to a size: of a cache tensor that
-/// another layer has read, or intermediates that never leave the chip.
+/// Bytes that take less time if they are few enough to be on the chip: of a cache tensor that
+/// another layer has read, or intermediates.
 struct OnChipHit {
   Polynomial bytes;
   double most_bytes = 0;        ///< no hit above
-  double seconds_per_byte = 0;  ///< what each of them takes less
+  double seconds_per_byte = 0;  ///< saved by a hit
   bool intermediates = false;
 };
 
-/// The operator's rates at its length, over those without one.
+/// The operator's rates at its length, relative to those without a length.
 struct LengthCurves {
   RateCurve flops;
   RateCurve bytes;
@@ -140,10 +139,10 @@ class StepCost {
   /// For the host to issue all of them.
   double host_seconds() const { return rates_.host_operator_latency.value * num_operators(); }
 
-  /// At each point, whose monomials it fills in.
+  /// At each point; fills in its monomials.
   StepTotals at(StepPoint& point) const;
-  /// The mean over a range of steps whose costs are affine between its ends, such as decode steps
-  /// over a growing cache; `steps` of them from `first` to `last`, both included.
+  /// The mean over `steps` steps from `first` to `last`, both included, whose costs are affine in
+  /// between, such as decode steps over a growing cache.
   StepTotals mean(StepPoint& first, StepPoint& last, const Lanes& steps) const;
 
   double num_operators(std::size_t part) const { return parts_[part].operators; }
