@@ -6,19 +6,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/families/config_reader.h"
+#include "tests/model/tiny_models.h"
 #include "tests/near.h"
 
 using namespace kvcast;
 using nlohmann::json;
 
 namespace {
-
-Architecture read(const std::string& text, const std::string& patch = "{}") {
-  json config = json::parse(text);
-  config.merge_patch(json::parse(patch));
-  return read_config(config, "tiny", "tiny.json");
-}
 
 std::vector<std::uint64_t> windows(const Architecture& a) {
   std::vector<std::uint64_t> result;
@@ -50,8 +44,8 @@ TEST_CASE("config_decoders: keys that a saved config leaves out have the family'
   // transformers' configuration classes: MistralConfig 8 KV heads; GemmaConfig 16 KV heads of 256;
   // Gemma2Config 4 KV heads of 256, window 4096, caps 50 and 30; Qwen2Config 32 KV heads.
   const auto shape = [](const std::string& type, const std::string& heads) {
-    return read(llama, R"({"num_key_value_heads": null, "hidden_size": 192, "model_type": ")" +
-                           type + R"(", "num_attention_heads": )" + heads + "}");
+    return model_of(llama, R"({"num_key_value_heads": null, "hidden_size": 192, "model_type": ")" +
+                               type + R"(", "num_attention_heads": )" + heads + "}");
   };
   CHECK(shape("llama", "6").decoder.layers[0].heads == Heads{6, 6, 32});
   CHECK(shape("mistral", "16").decoder.layers[0].heads == Heads{16, 8, 12});
@@ -68,18 +62,18 @@ TEST_CASE("config_decoders: keys that a saved config leaves out have the family'
 
 TEST_CASE("config_decoders: rope_parameters of transformers 5 are read like rope_scaling") {
   const Architecture a =
-      read(llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
+      model_of(llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
   // The second frequency of a head of 8 is theta^(-2/8).
   CHECK(a.decoder.rope->inverse_frequencies[1] == near(std::pow(500000, -0.25)));
-  CHECK_THROWS(read(llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
+  CHECK_THROWS(model_of(llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
 }
 
 TEST_CASE("config_decoders: mixtures of experts are refused") {
-  CHECK_THROWS(read(llama, R"({"num_local_experts": 8})"));
+  CHECK_THROWS(model_of(llama, R"({"num_local_experts": 8})"));
 }
 
 TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biases") {
-  const Architecture a = read(llama);
+  const Architecture a = model_of(llama);
   const Stack& s = a.decoder;
   CHECK(a.hidden_size == 48);
   CHECK(a.vocab_size == 51);
@@ -104,26 +98,27 @@ TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biase
 }
 
 TEST_CASE("config_decoders: Llama without KV heads has as many as heads; head_dim may differ") {
-  CHECK(read(llama, R"({"num_key_value_heads": null})").decoder.layers[0].heads == Heads{6, 6, 8});
-  const Architecture a = read(llama, R"({"hidden_size": 41, "head_dim": 10})");
+  CHECK(model_of(llama, R"({"num_key_value_heads": null})").decoder.layers[0].heads ==
+        Heads{6, 6, 8});
+  const Architecture a = model_of(llama, R"({"hidden_size": 41, "head_dim": 10})");
   CHECK(a.decoder.layers[0].heads == Heads{6, 3, 10});
   CHECK(a.decoder.attention_scale == 1 / std::sqrt(10.0));
 }
 
 TEST_CASE("config_decoders: Llama's attention_bias is on all four projections, mlp_bias on three") {
-  const Stack s = read(llama, R"({"attention_bias": true, "mlp_bias": true})").decoder;
+  const Stack s = model_of(llama, R"({"attention_bias": true, "mlp_bias": true})").decoder;
   CHECK((s.query_bias && s.key_bias && s.value_bias && s.attention_output_bias && s.mlp_bias));
 }
 
 TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows when it says so") {
-  const Architecture a = read(llama, R"({"model_type": "qwen2", "sliding_window": 9})");
+  const Architecture a = model_of(llama, R"({"model_type": "qwen2", "sliding_window": 9})");
   CHECK((a.decoder.query_bias && a.decoder.key_bias && a.decoder.value_bias));
   CHECK_FALSE(a.decoder.attention_output_bias);
   CHECK(windows(a) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(read(llama, R"({"model_type": "qwen2", "sliding_window": 9,
+  CHECK(windows(model_of(llama, R"({"model_type": "qwen2", "sliding_window": 9,
                                 "use_sliding_window": true, "max_window_layers": 2})")) ==
         Windows{0, 0, 9, 9, 9});
-  CHECK(windows(read(llama, R"({"model_type": "qwen2", "use_sliding_window": true,
+  CHECK(windows(model_of(llama, R"({"model_type": "qwen2", "use_sliding_window": true,
                                 "max_window_layers": 4})")) ==
         Windows{0, 0, 0, 0, 4096});  // transformers' default
 }
@@ -131,28 +126,30 @@ TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows whe
 TEST_CASE(
     "config_decoders: Mistral and Phi-3 window every layer, Llama none, Gemma 2 every other") {
   const std::string window = R"("sliding_window": 9})";
-  CHECK(windows(read(llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(read(llama, R"({"model_type": "mistral", )" + window)) == Windows{9, 9, 9, 9, 9});
-  CHECK(windows(read(llama, R"({"model_type": "mistral"})")) ==
+  CHECK(windows(model_of(llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
+  CHECK(windows(model_of(llama, R"({"model_type": "mistral", )" + window)) ==
+        Windows{9, 9, 9, 9, 9});
+  CHECK(windows(model_of(llama, R"({"model_type": "mistral"})")) ==
         Windows{4096, 4096, 4096, 4096, 4096});  // transformers' default
   json none = json::parse(llama);
   none["model_type"] = "mistral";
   none["sliding_window"] = nullptr;
   CHECK(windows(read_config(none, "tiny", "tiny.json")) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(read(llama, R"({"model_type": "phi3", )" + window)) == Windows{9, 9, 9, 9, 9});
-  CHECK(windows(read(llama, R"({"model_type": "gemma2", )" + window)) == Windows{9, 0, 9, 0, 9});
-  CHECK(windows(read(llama, R"({"model_type": "gemma", )" + window)) == Windows{0, 0, 0, 0, 0});
+  CHECK(windows(model_of(llama, R"({"model_type": "phi3", )" + window)) == Windows{9, 9, 9, 9, 9});
+  CHECK(windows(model_of(llama, R"({"model_type": "gemma2", )" + window)) ==
+        Windows{9, 0, 9, 0, 9});
+  CHECK(windows(model_of(llama, R"({"model_type": "gemma", )" + window)) == Windows{0, 0, 0, 0, 0});
 }
 
 TEST_CASE("config_decoders: OLMo's LayerNorm has no parameters") {
-  const Architecture a = read(llama, R"({"model_type": "olmo", "rms_norm_eps": 0.5})");
+  const Architecture a = model_of(llama, R"({"model_type": "olmo", "rms_norm_eps": 0.5})");
   CHECK(a.decoder.norm == NormKind::LayerPlain);
   CHECK(a.decoder.norm_eps == 1e-5);
 }
 
 TEST_CASE("config_decoders: Gemma's weights are 1 + w, its embedding scaled, its head tied") {
   // The first hub configs say "gelu"; the model was trained with the tanh form.
-  const Architecture a = read(llama, R"({"model_type": "gemma", "hidden_act": "gelu"})");
+  const Architecture a = model_of(llama, R"({"model_type": "gemma", "hidden_act": "gelu"})");
   CHECK(a.decoder.norm == NormKind::RmsUnitOffset);
   CHECK(a.decoder.activation == Function::GeluTanh);
   CHECK(a.embedding_scale == std::sqrt(48.0));
@@ -162,7 +159,7 @@ TEST_CASE("config_decoders: Gemma's weights are 1 + w, its embedding scaled, its
 }
 
 TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a query scale") {
-  const Architecture a = read(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0,
+  const Architecture a = model_of(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 144})");
   CHECK(a.decoder.post_norms);
   CHECK(a.decoder.attention_softcap == 50);
@@ -178,7 +175,7 @@ TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a qu
 }
 
 TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both branches at once") {
-  const Architecture a = read(neox);
+  const Architecture a = model_of(neox);
   const Stack& s = a.decoder;
   CHECK(s.layers == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
   CHECK(s.norm == NormKind::Layer);
@@ -188,7 +185,7 @@ TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both b
   CHECK_FALSE(s.gated_mlp);
   CHECK(s.activation == Function::Gelu);
   CHECK_FALSE(a.tied_embeddings);
-  const Stack t = read(neox, R"({"use_parallel_residual": false, "rotary_pct": 1.0,
+  const Stack t = model_of(neox, R"({"use_parallel_residual": false, "rotary_pct": 1.0,
     "attention_bias": false, "rotary_emb_base": 16})")
                       .decoder;
   CHECK(t.residual == Residual::Sequential);
@@ -203,7 +200,7 @@ TEST_CASE("config_decoders: OpenELM's layers differ, their widths rounded as cor
   //   0.5 · 40 = 20    -> int(28) / 16 = 1 -> 16, below 18 -> 32
   //   1.52 · 40 = 60.8 -> int(68.8) / 16 = 4 -> 64
   //   4 · 40 = 160     -> 160
-  const Architecture a = read(openelm);
+  const Architecture a = model_of(openelm);
   const std::vector<LayerShape> expected{
       {{4, 2, 8}, 16, 0}, {{6, 3, 8}, 32, 0}, {{6, 2, 8}, 64, 0}, {{8, 4, 8}, 160, 0}};
   CHECK(a.decoder.layers == expected);
@@ -215,12 +212,12 @@ TEST_CASE("config_decoders: OpenELM's layers differ, their widths rounded as cor
   CHECK(a.decoder.query_key_norm);
   CHECK(a.decoder.gated_mlp);
   CHECK(a.decoder.activation == Function::Silu);
-  CHECK_FALSE(read(openelm, R"({"share_input_output_layers": false})").tied_embeddings);
+  CHECK_FALSE(model_of(openelm, R"({"share_input_output_layers": false})").tied_embeddings);
 }
 
 TEST_CASE("config_decoders: Falcon-7B has one KV head, one norm and both branches at once") {
   // The hub file says num_kv_heads 71 too; without new_decoder_architecture it is ignored.
-  const Architecture a = read(falcon, R"({"num_kv_heads": 6})");
+  const Architecture a = model_of(falcon, R"({"num_kv_heads": 6})");
   CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 1, 8}, 192, 0}));  // 4 · 48
   CHECK(a.decoder.residual == Residual::ParallelOneNorm);
   CHECK(a.decoder.position == Position::Rope);
@@ -230,7 +227,7 @@ TEST_CASE("config_decoders: Falcon-7B has one KV head, one norm and both branche
 }
 
 TEST_CASE("config_decoders: Falcon-RW has ALiBi, biases, all KV heads and a sequential residual") {
-  const Architecture a = read(falcon, R"({"multi_query": false, "alibi": true, "bias": true,
+  const Architecture a = model_of(falcon, R"({"multi_query": false, "alibi": true, "bias": true,
     "parallel_attn": false, "ffn_hidden_size": 20})");
   CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
   CHECK(a.decoder.residual == Residual::Sequential);
@@ -241,7 +238,7 @@ TEST_CASE("config_decoders: Falcon-RW has ALiBi, biases, all KV heads and a sequ
 
 TEST_CASE("config_decoders: Falcon-40B groups its KV heads and has two norms; old keys are read") {
   const Architecture a =
-      read(falcon, R"({"model_type": "RefinedWeb", "new_decoder_architecture": true,
+      model_of(falcon, R"({"model_type": "RefinedWeb", "new_decoder_architecture": true,
         "num_kv_heads": 2, "num_attention_heads": null, "n_head": 6, "num_hidden_layers": null,
         "n_layer": 4})");
   CHECK(a.decoder.layers == std::vector<LayerShape>(4, {{6, 2, 8}, 192, 0}));
@@ -250,7 +247,7 @@ TEST_CASE("config_decoders: Falcon-40B groups its KV heads and has two norms; ol
 }
 
 TEST_CASE("config_decoders: GPT-2 learns its positions and its width defaults to 4 n_embd") {
-  const Architecture a = read(gpt2);
+  const Architecture a = model_of(gpt2);
   CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 7}, 168, 0}));
   CHECK(a.decoder.position == Position::Learned);
   CHECK(a.decoder.position_rows == 64);
@@ -259,15 +256,15 @@ TEST_CASE("config_decoders: GPT-2 learns its positions and its width defaults to
   CHECK(a.decoder.activation == Function::GeluTanh);
   CHECK(a.tied_embeddings);
   CHECK((a.decoder.query_bias && a.decoder.attention_output_bias && a.decoder.mlp_bias));
-  CHECK(read(gpt2, R"({"n_inner": 20})").decoder.layers[0].intermediate_size == 20);
-  CHECK(read(gpt2, R"({"n_inner": null})").decoder.layers[0].intermediate_size == 168);
-  CHECK(read(gpt2, R"({"scale_attn_weights": false})").decoder.attention_scale == 1);
-  CHECK(read(gpt2, R"({"n_positions": null, "n_ctx": 32})").decoder.position_rows == 32);
-  CHECK(read(gpt2, R"({"n_ctx": 32})").decoder.position_rows == 64);
+  CHECK(model_of(gpt2, R"({"n_inner": 20})").decoder.layers[0].intermediate_size == 20);
+  CHECK(model_of(gpt2, R"({"n_inner": null})").decoder.layers[0].intermediate_size == 168);
+  CHECK(model_of(gpt2, R"({"scale_attn_weights": false})").decoder.attention_scale == 1);
+  CHECK(model_of(gpt2, R"({"n_positions": null, "n_ctx": 32})").decoder.position_rows == 32);
+  CHECK(model_of(gpt2, R"({"n_ctx": 32})").decoder.position_rows == 64);
 }
 
 TEST_CASE("config_decoders: OPT's position table has two more rows, and it scales the queries") {
-  const Architecture a = read(opt);
+  const Architecture a = model_of(opt);
   CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 7}, 20, 0}));
   CHECK(a.decoder.position_rows == 64);
   CHECK(a.decoder.position_offset == 2);
@@ -275,12 +272,12 @@ TEST_CASE("config_decoders: OPT's position table has two more rows, and it scale
   CHECK(a.decoder.activation == Function::Relu);
   CHECK(a.decoder.final_norm);
   CHECK((a.decoder.query_bias && a.decoder.attention_output_bias && a.decoder.mlp_bias));
-  CHECK_FALSE(read(opt, R"({"enable_bias": false})").decoder.query_bias);
+  CHECK_FALSE(model_of(opt, R"({"enable_bias": false})").decoder.query_bias);
 }
 
 TEST_CASE("config_decoders: activations go by all the names that transformers gives them") {
   const auto activation = [](const std::string& word) {
-    return read(neox, R"({"hidden_act": ")" + word + "\"}").decoder.activation;
+    return model_of(neox, R"({"hidden_act": ")" + word + "\"}").decoder.activation;
   };
   CHECK(activation("silu") == Function::Silu);
   CHECK(activation("swish") == Function::Silu);

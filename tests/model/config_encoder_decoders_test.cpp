@@ -5,18 +5,12 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/families/config_reader.h"
+#include "tests/model/tiny_models.h"
 
 using namespace kvcast;
 using nlohmann::json;
 
 namespace {
-
-Architecture read(const std::string& text, const std::string& patch = "{}") {
-  json config = json::parse(text);
-  config.merge_patch(json::parse(patch));
-  return read_config(config, "tiny", "tiny.json");
-}
 
 const std::string t5 = R"({"model_type": "t5", "d_model": 42, "vocab_size": 51,
   "num_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})";
@@ -27,7 +21,7 @@ const std::string whisper = R"({"model_type": "whisper", "d_model": 42, "vocab_s
 }  // namespace
 
 TEST_CASE("config_encoder_decoders: T5 v1.0 has a scaled tied head and unscaled scores") {
-  const Architecture a = read(t5);
+  const Architecture a = model_of(t5);
   CHECK(a.encoder_decoder);
   CHECK(a.num_mel_bins == 0);
   CHECK(a.tied_embeddings);
@@ -53,7 +47,7 @@ TEST_CASE("config_encoder_decoders: T5 v1.0 has a scaled tied head and unscaled 
 }
 
 TEST_CASE("config_encoder_decoders: Flan-T5's head is untied and unscaled, its MLP gated") {
-  const Architecture a = read(t5, R"({"tie_word_embeddings": false, "num_decoder_layers": 2,
+  const Architecture a = model_of(t5, R"({"tie_word_embeddings": false, "num_decoder_layers": 2,
     "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 16})");
   CHECK_FALSE(a.tied_embeddings);
@@ -67,7 +61,7 @@ TEST_CASE("config_encoder_decoders: Flan-T5's head is untied and unscaled, its M
 }
 
 TEST_CASE("config_encoder_decoders: Whisper's stacks have their own heads and no key bias") {
-  const Architecture a = read(whisper);
+  const Architecture a = model_of(whisper);
   CHECK(a.encoder_decoder);
   CHECK(a.num_mel_bins == 80);
   CHECK(a.max_source_positions == 1500);
@@ -94,7 +88,7 @@ TEST_CASE("config_encoder_decoders: Whisper's stacks have their own heads and no
 }
 
 TEST_CASE("config_encoder_decoders: Whisper's sizes are read where they are given") {
-  const Architecture a = read(whisper, R"({"num_mel_bins": 11, "max_source_positions": 13,
+  const Architecture a = model_of(whisper, R"({"num_mel_bins": 11, "max_source_positions": 13,
     "max_target_positions": 17, "tie_word_embeddings": false})");
   CHECK(a.num_mel_bins == 11);
   CHECK(a.encoder.position_rows == 13);

@@ -7,8 +7,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/base/error.h"
 #include "model/base/json_file.h"
+#include "tests/model/message_of.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -23,13 +23,8 @@ const json& cases() {
   return file;
 }
 
-std::string message_of(const json& config, const std::vector<ConfigOverride>& overrides = {}) {
-  try {
-    read_config(config, "tiny", "tiny.json", overrides);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no Error was thrown)";
+std::string refusal(const json& config, const std::vector<ConfigOverride>& overrides = {}) {
+  return message_of([&] { read_config(config, "tiny", "tiny.json", overrides); });
 }
 
 /// All rows of a group, which has so many.
@@ -39,15 +34,10 @@ void check_refused(const char* group, std::size_t count) {
     const std::string name = row[0];
     json config = cases().at("configs").at(row[1].get<std::string>());
     config.merge_patch(row[2]);
-    const std::string line = message_of(config);
+    const std::string line = refusal(config);
     CAPTURE(name);
-    CAPTURE(line);
     CHECK(line.starts_with("tiny.json"));
-    CHECK_FALSE(line.find('\n') != std::string::npos);
-    for (const std::string word : row[3]) {
-      CAPTURE(word);
-      CHECK(line.find(word) != std::string::npos);
-    }
+    for (const std::string part : row[3]) check_line(line, {part});
   }
 }
 
@@ -58,7 +48,7 @@ const json& llama() { return cases().at("configs").at("llama"); }
 TEST_CASE("config_reader: the small configs of these tests are valid") {
   REQUIRE(cases().at("configs").size() == 9);
   for (const json& config : cases().at("configs")) {
-    CHECK(message_of(config) == "(no Error was thrown)");
+    CHECK(refusal(config) == "(no Error was thrown)");
   }
 }
 
@@ -81,12 +71,12 @@ TEST_CASE("config_reader: what kvcast does not model is refused, not ignored") {
 TEST_CASE("config_reader: a model type that is unknown, near to one, or none at all") {
   check_refused("model types", 6);
   for (const std::string text : {"[]", "3", "\"llama\"", "null", "[[[[]]]]"}) {
-    const std::string line = message_of(json::parse(text));
+    const std::string line = refusal(json::parse(text));
     CAPTURE(text);
     CHECK(line.starts_with("tiny.json: got "));
     CHECK(line.find("config.json") != std::string::npos);
   }
-  CHECK(message_of(json::parse("{}")).find("/model_type: missing") != std::string::npos);
+  CHECK(refusal(json::parse("{}")).find("/model_type: missing") != std::string::npos);
 }
 
 TEST_CASE("config_reader: every supported type is read by its family") {
@@ -123,41 +113,34 @@ TEST_CASE("config_reader: an override replaces an entry, or adds one that the fa
 }
 
 TEST_CASE("config_reader: an override of a key that the family does not read is refused") {
-  const std::string line = message_of(llama(), {{"num_kv_heads", "2"}});
+  const std::string line = refusal(llama(), {{"num_kv_heads", "2"}});
   CAPTURE(line);
   CHECK(line.starts_with("--set num_kv_heads: unknown config key"));
-  CHECK(message_of(llama(), {{"num_key_value_head", "2"}})
-            .find("did you mean 'num_key_value_heads'?") != std::string::npos);
-  CHECK(message_of(llama(), {{"sliding_window", "2"}}).starts_with("--set sliding_window"));
-  CHECK(message_of(llama(), {{"", "2"}}).starts_with("--set"));
+  CHECK(
+      refusal(llama(), {{"num_key_value_head", "2"}}).find("did you mean 'num_key_value_heads'?") !=
+      std::string::npos);
+  CHECK(refusal(llama(), {{"sliding_window", "2"}}).starts_with("--set sliding_window"));
+  CHECK(refusal(llama(), {{"", "2"}}).starts_with("--set"));
 }
 
 TEST_CASE("config_reader: an override with a bad value is refused like a bad entry") {
-  CHECK(message_of(llama(), {{"num_key_value_heads", "4"}}).find("divisor of the 6") !=
+  CHECK(refusal(llama(), {{"num_key_value_heads", "4"}}).find("divisor of the 6") !=
         std::string::npos);
-  CHECK(message_of(llama(), {{"hidden_size", "big"}}).find("got \"big\"") != std::string::npos);
-  CHECK(message_of(llama(), {{"hidden_size", ""}}).find("hidden_size: ") != std::string::npos);
-  CHECK(message_of(llama(), {{"hidden_size", "null"}}).find("missing") != std::string::npos);
+  CHECK(refusal(llama(), {{"hidden_size", "big"}}).find("got \"big\"") != std::string::npos);
+  CHECK(refusal(llama(), {{"hidden_size", ""}}).find("hidden_size: ") != std::string::npos);
+  CHECK(refusal(llama(), {{"hidden_size", "null"}}).find("missing") != std::string::npos);
 }
 
 TEST_CASE("config: the forms of a checkpoint converted for slim attention") {
   const std::string file = std::string(KVCAST_SOURCE_DIR) + "/data/models/whisper-tiny.json";
-  const auto error = [&](const char* slim) -> std::string {
-    nlohmann::json config = read_json_file(file);
-    config["kvcast_slim"] = nlohmann::json::parse(slim);
-    try {
-      read_config(config, "tiny", file);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto error = [&](const char* slim) {
+    json config = read_json_file(file);
+    config["kvcast_slim"] = json::parse(slim);
+    return message_of([&] { read_config(config, "tiny", file); });
   };
-  const auto contains = [](const std::string& text, const char* part) {
-    CAPTURE(text);
-    CHECK(text.find(part) != std::string::npos);
-  };
+  const auto contains = [](const std::string& text, const char* part) { check_line(text, {part}); };
   CHECK(error(R"({"self": ["kcache", "vcache", "xcache", "plain"],
-                  "cross": ["hybrid", "hybrid", "kcache", "hybrid"]})") == "");
+                  "cross": ["hybrid", "hybrid", "kcache", "hybrid"]})") == "(no Error was thrown)");
   contains(error(R"({"self": ["plain"], "cross": []})"), "a list of 4 forms, one a layer");
   contains(error(R"({"self": ["plain", "plain", "plain", "plain"]})"), "cross");
   contains(error(R"({"self": [1, 2, 3, 4], "cross": []})"), "forms such as");

@@ -9,9 +9,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/record/recording.h"
+#include "tests/model/tiny_models.h"
 
 using namespace kvcast;
 using nlohmann::json;
@@ -19,12 +19,6 @@ using nlohmann::json;
 namespace {
 
 using U = std::uint64_t;
-
-Architecture read(const std::string& text, const std::string& patch = "{}") {
-  json config = json::parse(text);
-  config.merge_patch(json::parse(patch));
-  return read_config(config, "tiny", "tiny.json");
-}
 
 // Odd sizes: D 42, V 51, H 6, G 3, hd 8 (H·hd = 48 is not D), F 20, L 3.
 const std::string llama = R"({"model_type": "llama", "hidden_size": 42, "vocab_size": 51,
@@ -73,47 +67,48 @@ TEST_CASE("forward: parameter counts follow each family's formula") {
   const U D = 42, V = 51, L = 3, H = 6, G = 3, hd = 8, F = 20;
   // Llama: q, k, v, o, three MLP matrices, two norms; final norm, embedding, head
   const U llama_layer = D * H * hd + 2 * D * G * hd + H * hd * D + 3 * D * F;
-  CHECK(count_parameters(read(llama)) == L * (llama_layer + 2 * D) + D + 2 * V * D);
-  CHECK(count_parameters(read(llama, R"({"tie_word_embeddings": true})")) ==
+  CHECK(count_parameters(model_of(llama)) == L * (llama_layer + 2 * D) + D + 2 * V * D);
+  CHECK(count_parameters(model_of(llama, R"({"tie_word_embeddings": true})")) ==
         L * (llama_layer + 2 * D) + D + V * D);
-  CHECK(count_parameters(read(llama, R"({"model_type": "phi3", "sliding_window": 7})")) ==
+  CHECK(count_parameters(model_of(llama, R"({"model_type": "phi3", "sliding_window": 7})")) ==
         L * (llama_layer + 2 * D) + D + 2 * V * D);
   // Qwen2: biases on q, k, v
-  CHECK(count_parameters(read(llama, R"({"model_type": "qwen2"})")) ==
+  CHECK(count_parameters(model_of(llama, R"({"model_type": "qwen2"})")) ==
         L * (llama_layer + (H + 2 * G) * hd + 2 * D) + D + 2 * V * D);
   // attention_bias: o has one too; mlp_bias: gate, up, down
-  CHECK(count_parameters(read(llama, R"({"attention_bias": true, "mlp_bias": true})")) ==
+  CHECK(count_parameters(model_of(llama, R"({"attention_bias": true, "mlp_bias": true})")) ==
         L * (llama_layer + (H + 2 * G) * hd + D + 2 * F + D + 2 * D) + D + 2 * V * D);
   // OLMo: norms without weights
-  CHECK(count_parameters(read(llama, R"({"model_type": "olmo"})")) == L * llama_layer + 2 * V * D);
+  CHECK(count_parameters(model_of(llama, R"({"model_type": "olmo"})")) ==
+        L * llama_layer + 2 * V * D);
   // Gemma: tied; Gemma 2: four norms a layer
-  CHECK(count_parameters(read(llama, R"({"model_type": "gemma"})")) ==
+  CHECK(count_parameters(model_of(llama, R"({"model_type": "gemma"})")) ==
         L * (llama_layer + 2 * D) + D + V * D);
-  CHECK(count_parameters(read(llama, R"({"model_type": "gemma2", "sliding_window": 7})")) ==
+  CHECK(count_parameters(model_of(llama, R"({"model_type": "gemma2", "sliding_window": 7})")) ==
         L * (llama_layer + 4 * D) + D + V * D);
 }
 
 TEST_CASE("forward: parameter counts of the families with biases and learned positions") {
   const U V = 51, L = 3, F = 20, P = 48;  // P: hidden size of GPT-NeoX and Falcon
-  CHECK(count_parameters(read(neox)) ==
+  CHECK(count_parameters(model_of(neox)) ==
         2 * V * P + 2 * P + L * (4 * P + 3 * P * P + 3 * P + P * P + P + 2 * P * F + F + P));
   const U H = 6, hd = 8, W = 4 * P;
   // Falcon-7B: one KV head, one norm with weight and bias, no other biases, tied
-  CHECK(count_parameters(read(falcon)) ==
+  CHECK(count_parameters(model_of(falcon)) ==
         V * P + L * (P * (H + 2) * hd + P * P + 2 * P * W + 2 * P) + 2 * P);
   // Falcon-RW: all heads, biases everywhere, two norms
-  CHECK(count_parameters(read(falcon, R"({"multi_query": false, "alibi": true, "bias": true,
+  CHECK(count_parameters(model_of(falcon, R"({"multi_query": false, "alibi": true, "bias": true,
                                           "parallel_attn": false})")) ==
         V * P + L * (3 * P * P + 3 * P + P * P + P + 2 * P * W + W + P + 4 * P) + 2 * P);
   // Falcon-40B: two KV heads, two norms
-  CHECK(
-      count_parameters(read(falcon, R"({"new_decoder_architecture": true, "num_kv_heads": 2})")) ==
-      V * P + L * (P * (H + 4) * hd + P * P + 2 * P * W + 4 * P) + 2 * P);
+  CHECK(count_parameters(
+            model_of(falcon, R"({"new_decoder_architecture": true, "num_kv_heads": 2})")) ==
+        V * P + L * (P * (H + 4) * hd + P * P + 2 * P * W + 4 * P) + 2 * P);
   const U D = 42;
   const U layer = 3 * D * D + 3 * D + D * D + D + 2 * D * F + F + D + 4 * D;
-  CHECK(count_parameters(read(gpt2)) == V * D + 64 * D + L * layer + 2 * D);
+  CHECK(count_parameters(model_of(gpt2)) == V * D + 64 * D + L * layer + 2 * D);
   // OPT: the same with two more position rows
-  CHECK(count_parameters(read(opt)) == V * D + 66 * D + L * layer + 2 * D);
+  CHECK(count_parameters(model_of(opt)) == V * D + 66 * D + L * layer + 2 * D);
 }
 
 TEST_CASE("forward: parameter counts of OpenELM's growing layers") {
@@ -125,9 +120,10 @@ TEST_CASE("forward: parameter counts of OpenELM's growing layers") {
     sum += D * (heads[i] + 2 * groups[i]) * hd + heads[i] * hd * D + 2 * hd + 3 * D * widths[i] +
            2 * D;
   }
-  CHECK(count_parameters(read(openelm)) == sum);
-  CHECK(count_parameters(read(openelm, R"({"share_input_output_layers": false})")) == sum + V * D);
-  CHECK(count_parameters(read(openelm, R"({"normalize_qk_projections": false})")) ==
+  CHECK(count_parameters(model_of(openelm)) == sum);
+  CHECK(count_parameters(model_of(openelm, R"({"share_input_output_layers": false})")) ==
+        sum + V * D);
+  CHECK(count_parameters(model_of(openelm, R"({"normalize_qk_projections": false})")) ==
         sum - 3 * 2 * hd);
 }
 
@@ -138,19 +134,19 @@ TEST_CASE("forward: parameter counts of encoder-decoder models") {
            3 * (8 * D * e + g * D * F + 3 * D) + 32 * 6 + D +  // 3 decoder layers
            tables * V * D;
   };
-  CHECK(count_parameters(read(t5)) == t5_count(2, 1));
-  CHECK(count_parameters(read(t5, R"({"tie_word_embeddings": false,
+  CHECK(count_parameters(model_of(t5)) == t5_count(2, 1));
+  CHECK(count_parameters(model_of(t5, R"({"tie_word_embeddings": false,
                                       "feed_forward_proj": "gated-gelu"})")) == t5_count(3, 2));
   const U mels = 11, frames = 13, rows = 17;
   const U encoder = 3 * mels * D + D + 3 * D * D + D + frames * D +
                     2 * (4 * D * D + 3 * D + 8 * D * D + 5 * D + 4 * D) + 2 * D;
   const U decoder =
       V * D + rows * D + 3 * (2 * (4 * D * D + 3 * D) + 8 * D * D + 5 * D + 6 * D) + 2 * D;
-  CHECK(count_parameters(read(whisper)) == encoder + decoder);
+  CHECK(count_parameters(model_of(whisper)) == encoder + decoder);
 }
 
 TEST_CASE("forward: a prefill's linear layers do 2 FLOPs a parameter and token") {
-  const Recording r = record(read(llama), {}, {});
+  const Recording r = record(model_of(llama), {}, {});
   const U batch = 2, prompt = 11;
   const SymbolValues values = r.symbols.resolve({batch, prompt, 5});
   const U D = 42, H = 6, G = 3, hd = 8, F = 20, L = 3, V = 51;
@@ -158,20 +154,20 @@ TEST_CASE("forward: a prefill's linear layers do 2 FLOPs a parameter and token")
   // every token through the layers, the last of each sequence through the head
   CHECK(flops_of<Linear>(r.prefill(), values) == 2 * batch * (prompt * layers + D * V));
   CHECK(flops_of<Linear>(r.decode(), values) == 2 * batch * (layers + D * V));
-  const Recording all = record(read(llama), {}, {}, {.logits = Logits::All});
+  const Recording all = record(model_of(llama), {}, {}, {.logits = Logits::All});
   CHECK(flops_of<Linear>(all.prefill(), values) == 2 * batch * prompt * (layers + D * V));
 }
 
 TEST_CASE("forward: a prefill's attention does 4·hd + 5 FLOPs a visible pair and head") {
   const U batch = 2, prompt = 11, H = 6, hd = 8, L = 3;
-  const Recording r = record(read(llama), {}, {});
+  const Recording r = record(model_of(llama), {}, {});
   const SymbolValues values = r.symbols.resolve({batch, prompt, 5});
   const U pairs = prompt * (prompt + 1) / 2;
   CHECK(flops_of<TiledAttention>(r.prefill(), values) ==
         L * (batch * H * pairs * (4 * hd + 5) + batch * prompt * H * hd));
   // eager: all pairs, masked or not, 4·hd for the two products
-  const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
-  const Recording e = record(read(llama), {}, eager);
+  const Lowering eager{Kernels::Eager, Kernels::Eager};
+  const Recording e = record(model_of(llama), {}, eager);
   CHECK(flops_of<AttentionScores, AttentionValues>(e.prefill(), values) ==
         L * batch * H * prompt * prompt * 4 * hd);
 }
@@ -184,7 +180,7 @@ TEST_CASE("forward: token by token attends to as many pairs as the prompt at onc
                                      "attn_logit_softcapping": 50.0})"};
   for (const std::string& patch : patches) {
     CAPTURE(patch);
-    const Recording r = record(read(llama, patch), {}, {});
+    const Recording r = record(model_of(llama, patch), {}, {});
     U sum = 0;
     for (U n = 1; n <= 13; ++n) {
       sum += flops_of<TiledAttention>(r.decode(), r.symbols.resolve({3, 7, n}));
@@ -197,7 +193,7 @@ TEST_CASE("forward: token by token does the linear work of the prompt at once") 
   const std::string models[] = {llama, neox, openelm, falcon, gpt2, opt};
   for (const std::string& model : models) {
     CAPTURE(model);
-    const Recording r = record(read(model), {}, {}, {.logits = Logits::All});
+    const Recording r = record(model_of(model), {}, {}, {.logits = Logits::All});
     U sum = 0;
     for (U n = 1; n <= 5; ++n) sum += flops_of<Linear>(r.decode(), r.symbols.resolve({3, 7, n}));
     CHECK(sum == flops_of<Linear>(r.prefill(), r.symbols.resolve({3, 5, 1})));
@@ -209,17 +205,17 @@ TEST_CASE("forward: the cache holds K and V of every layer, GQA heads once") {
     return record(a, {}, {}).kv_cache_bytes_per_token.at({});
   };
   // 2 bytes, K and V: 2·2·G·hd a layer
-  CHECK(per_token(read(llama)) == 4 * 3 * 3 * 8);
-  CHECK(per_token(read(neox)) == 4 * 3 * 6 * 8);
-  CHECK(per_token(read(falcon)) == 4 * 3 * 1 * 8);
-  CHECK(per_token(read(openelm)) == 4 * (2 + 3 + 4) * 8);
-  CHECK(per_token(read(t5)) == 4 * 3 * 6 * 5);  // the decoder's own
-  CHECK(record(read(t5), {}, {}).cross_cache_bytes_per_token.at({}) == 4 * 3 * 6 * 5);
-  CHECK(per_token(read(whisper)) == 4 * 3 * 42);
+  CHECK(per_token(model_of(llama)) == 4 * 3 * 3 * 8);
+  CHECK(per_token(model_of(neox)) == 4 * 3 * 6 * 8);
+  CHECK(per_token(model_of(falcon)) == 4 * 3 * 1 * 8);
+  CHECK(per_token(model_of(openelm)) == 4 * (2 + 3 + 4) * 8);
+  CHECK(per_token(model_of(t5)) == 4 * 3 * 6 * 5);  // the decoder's own
+  CHECK(record(model_of(t5), {}, {}).cross_cache_bytes_per_token.at({}) == 4 * 3 * 6 * 5);
+  CHECK(per_token(model_of(whisper)) == 4 * 3 * 42);
 }
 
 TEST_CASE("forward: a decode step reads the whole cache once and writes one row of it") {
-  const Recording r = record(read(llama), {}, {});
+  const Recording r = record(model_of(llama), {}, {});
   const std::size_t cache = static_cast<std::size_t>(Storage::KvCache);
   for (const U kv : {2u, 9u, 100u}) {
     const SymbolValues values = r.symbols.resolve({3, 7, kv});
@@ -233,7 +229,7 @@ TEST_CASE("forward: a decode step reads the whole cache once and writes one row 
 
 TEST_CASE("forward: a pass reads each weight once; a decode step all but the other embeddings") {
   const std::size_t weights = static_cast<std::size_t>(Storage::Weights);
-  const Recording r = record(read(llama), {}, {});
+  const Recording r = record(model_of(llama), {}, {});
   const SymbolValues values = r.symbols.resolve({2, 7, 5});
   const U embedding = 51 * 42;
   // fp16; the embedding table gives a row of 42 for each of the 2 tokens
@@ -244,7 +240,7 @@ TEST_CASE("forward: a pass reads each weight once; a decode step all but the oth
 }
 
 TEST_CASE("forward: an encoder sees all pairs, its decoder the encoder's rows at every step") {
-  const Recording r = record(read(t5), {}, {});
+  const Recording r = record(model_of(t5), {}, {});
   const U batch = 2, length = 11, e = 30, per_pair = 4 * 5 + 4;  // no scale in T5
   const SymbolValues values = r.symbols.resolve({batch, length, 3});
   // encoder, 2 layers: 11·11 pairs with a bias; decoder, first token: 1 pair with a bias, and
@@ -265,7 +261,7 @@ TEST_CASE("forward: an encoder sees all pairs, its decoder the encoder's rows at
 }
 
 TEST_CASE("forward: Whisper's convolutions halve the mel frames") {
-  const Recording r = record(read(whisper), {}, {});
+  const Recording r = record(model_of(whisper), {}, {});
   const U batch = 2, length = 13, D = 42, mels = 11;
   const SymbolValues values = r.symbols.resolve({batch, length, 3});
   // 26 frames through conv1, 13 out of conv2; a bias each

@@ -22,10 +22,6 @@ namespace {
 
 using Rows = std::vector<std::uint64_t>;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// What all files of llama.cpp's converter have: 3 layers, hidden size 24, 6 heads over 3.
 GgufWriter model_file(const std::string& architecture) {
   GgufWriter w;

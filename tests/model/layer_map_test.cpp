@@ -3,24 +3,19 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "model/config/layer_pruning.h"
-#include "model/io/weights/catalog.h"
+#include "model/io/files/csv_table.h"
 #include "tests/model/message_of.h"
+#include "tests/model/tiny_models.h"
 #include "tests/test_folder.h"
 
 namespace kvcast {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 Architecture model(const std::string& name) { return load_model(catalog(), name); }
 
@@ -53,31 +48,22 @@ struct Printed {
   std::map<std::string, std::map<std::size_t, std::size_t>> corrections;
 };
 
-std::vector<std::string> fields_of(const std::string& line, char separator = ',') {
-  std::vector<std::string> fields;
-  std::istringstream stream(line);
-  for (std::string field; std::getline(stream, field, separator);) fields.push_back(field);
-  return fields;
-}
-
 Printed read_table_1() {
   Printed printed;
   const auto folder = catalog().root() / "published";
-  std::ifstream table(folder / "kvp_table1_layer_map.csv");
-  std::string line;
-  std::getline(table, line);
-  while (std::getline(table, line)) {
-    const auto f = fields_of(line);
-    REQUIRE(std::stoul(f[3]) == printed.maps[f[1]].size());
-    printed.maps[f[1]].push_back(std::stoul(f[4]));
+  const CsvTable table = CsvTable::read(folder / "kvp_table1_layer_map.csv");
+  for (const CsvRow& row : table.rows()) {
+    LayerMap& map = printed.maps[row.text("kvp_model")];
+    REQUIRE(row.whole("base_layer_index") == map.size());
+    map.push_back(row.whole("aux_layer_index"));
   }
-  std::ifstream errata(folder / "errata.csv");
-  while (std::getline(errata, line)) {
-    const auto f = fields_of(line);
-    if (f[1] != "kvp_table1_layer_map.csv") continue;
-    const auto key = fields_of(f[2], ';');
-    printed.corrections[key[0].substr(key[0].find('=') + 1)]
-                       [std::stoul(key[1].substr(key[1].find('=') + 1))] = std::stoul(f[5]);
+  const CsvTable errata = CsvTable::read(folder / "errata.csv");
+  for (const CsvRow& row : errata.rows()) {
+    if (row.text("file") != "kvp_table1_layer_map.csv") continue;
+    const std::string& key = row.text("key");  // kvp_model=NAME;base_layer_index=N
+    const std::size_t name = key.find('=') + 1;
+    printed.corrections[key.substr(name, key.find(';') - name)]
+                       [std::stoul(key.substr(key.rfind('=') + 1))] = row.whole("corrected");
   }
   REQUIRE(printed.maps.size() == 11);
   REQUIRE(printed.corrections.size() == 3);
@@ -100,9 +86,7 @@ TEST_CASE("layer map: paper's maps are Table 1 as printed, code's with its errat
       CHECK(paper_layer_map(base, auxiliary) == map);
     } else {
       // 28 printed entries, 36 layers.
-      CHECK(message_of([&] {
-              paper_layer_map(base, auxiliary);
-            }).find("28 entries for 36 layers") != std::string::npos);
+      CHECK(has(message_of([&] { paper_layer_map(base, auxiliary); }), "28 entries for 36 layers"));
     }
     LayerMap right = map;
     const auto corrections = printed.corrections.find(name);

@@ -1,7 +1,5 @@
 #include "model/methods/mlkv.h"
 
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,20 +10,16 @@
 #include "model/config/layer_pruning.h"
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
-#include "model/io/weights/catalog.h"
+#include "model/io/files/csv_table.h"
 #include "model/io/weights/weight_map.h"
 #include "model/record/recording.h"
 #include "tests/model/message_of.h"
+#include "tests/model/tiny_models.h"
 
 namespace kvcast {
 namespace {
 
 using nlohmann::json;
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 json neox_config() {
   return json::parse(R"({"model_type": "gpt_neox", "hidden_size": 24, "vocab_size": 51,
@@ -45,34 +39,21 @@ std::string refusal(const Architecture& a, const std::string& method) {
   return message_of([&] { record(a, parse_methods(method), {}); });
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("mlkv: the parameters of Pythia-160M's nine variants are those of the paper's Table 2") {
   const Architecture pythia = load_model(catalog(), "pythia-160m");
-  std::ifstream file(catalog().root() / "published" / "mlkv_table2_variants.csv");
-  std::string line;
-  std::getline(file, line);
-  REQUIRE(line.rfind("model,n_layers_l,n_heads_h,n_layers_with_kv_m,n_kv_groups_g,", 0) == 0);
-  int rows = 0;
-  while (std::getline(file, line)) {
-    CAPTURE(line);
-    std::istringstream fields(line);
-    std::string name, layers, heads, m, g, total, parameters;
-    for (std::string* field : {&name, &layers, &heads, &m, &g, &total, &parameters}) {
-      std::getline(fields, *field, ',');
-    }
+  const CsvTable table = CsvTable::read(catalog().root() / "published/mlkv_table2_variants.csv");
+  CHECK(table.size() == 9);
+  for (const CsvRow& row : table.rows()) {
+    CAPTURE(row.line());
     for (const char* widen : {"copy", "preserve"}) {
-      const std::string method = "mlkv:layers=" + m + ",heads=" + g + ",widen=" + widen;
+      const std::string method = "mlkv:layers=" + row.text("n_layers_with_kv_m") +
+                                 ",heads=" + row.text("n_kv_groups_g") + ",widen=" + widen;
       const Recording r = record(pythia, parse_methods(method), {});
-      CHECK(r.parameters == std::stoull(parameters));
+      CHECK(r.parameters == row.whole("n_params"));
       // Keys and values of 2 bytes in heads of 64.
-      CHECK(r.kv_cache_bytes_per_token == Count(2 * 2 * 64 * std::stoull(total)));
+      CHECK(r.kv_cache_bytes_per_token == Count(2 * 2 * 64 * row.whole("total_kv_heads")));
     }
-    ++rows;
   }
-  CHECK(rows == 9);
 }
 
 TEST_CASE("mlkv: MLPs widen by the neurons that the authors' script prints") {
@@ -138,8 +119,7 @@ TEST_CASE("mlkv: a config's semantics are those of the paper unless it says othe
   config["mlkv_semantics"] = "released";
   CHECK(read(config).decoder.shared_keys == SharedKeys::Released);
   config["mlkv_semantics"] = "both";
-  CHECK(
-      contains(message_of([&] { read(config); }), "/mlkv_semantics: got \"both\", expected paper"));
+  CHECK(has(message_of([&] { read(config); }), "/mlkv_semantics: got \"both\", expected paper"));
 }
 
 TEST_CASE("mlkv: a config that says the impossible is refused") {
@@ -148,7 +128,7 @@ TEST_CASE("mlkv: a config that says the impossible is refused") {
       config["num_key_value_layers"] = 2;
       config[key] = value;
       CAPTURE(config);
-      CHECK(contains(message_of([&] { read(config); }), part));
+      CHECK(has(message_of([&] { read(config); }), part));
     }
   };
   refused("num_key_value_layers", 5, "num_key_value_layers: got 5, expected a divisor of the");
@@ -160,7 +140,7 @@ TEST_CASE("mlkv: a config that says the impossible is refused") {
   json nameless = neox_config();
   nameless["model_type"] = "gpt_neox_mlkv";
   nameless.erase("num_key_value_layers");
-  CHECK(contains(message_of([&] { read(nameless); }), "num_key_value_layers"));
+  CHECK(has(message_of([&] { read(nameless); }), "num_key_value_layers"));
 }
 
 TEST_CASE("mlkv: weights have the authors' names, and Llama's own in Llama") {
@@ -188,7 +168,7 @@ TEST_CASE("mlkv: only layers that own keys and values have weights and a cache f
       caches.push_back(t.name);
       CHECK(t.shape[2] == Count(2 * 6));
     }
-    if (contains(t.name, ".key.weight")) projections.push_back(t.name);
+    if (has(t.name, ".key.weight")) projections.push_back(t.name);
   }
   CHECK(caches == std::vector<std::string>{"layers.0.keys", "layers.0.values", "layers.2.keys",
                                            "layers.2.values", "layers.4.keys", "layers.4.values"});
@@ -236,31 +216,31 @@ TEST_CASE("mlkv: a model that is so already, or that loses nothing, stays as it 
 
 TEST_CASE("mlkv: what does not divide, or has no such form, is refused") {
   const Architecture llama = read(llama_config());
-  CHECK(contains(refusal(llama, "mlkv:layers=3,heads=1"),
-                 "got 3 key-value layers, expected a divisor of its 4 layers: 1, 2, 4"));
-  CHECK(contains(refusal(llama, "mlkv:layers=8,heads=1"), "got 8 key-value layers"));
-  CHECK(contains(refusal(llama, "mlkv:layers=2,heads=2"),
-                 "got 2 key-value heads, expected a divisor of its 3 in each layer: 1, 3"));
-  CHECK(contains(refusal(llama, "mlkv:layers=2,heads=6"), "got 6 key-value heads"));
-  CHECK(contains(refusal(llama, "mlkv:layers=0,heads=1"), "option layers"));
-  CHECK(contains(refusal(llama, "mlkv:heads=1"), "option 'layers' is missing"));
-  CHECK(contains(refusal(llama, "mlkv:layers=2,heads=1,widen=more"), "unknown widening 'more'"));
-  CHECK(contains(refusal(llama, "mlkv:layers=2,heads=1,semantics=mine"), "unknown semantics"));
-  CHECK(contains(refusal(read(neox_config()), "mlkv:layers=2,heads=2"), "an MLKV model already"));
-  CHECK(contains(refusal(load_model(catalog(), "falcon-7b"), "mlkv:layers=1,heads=1"),
-                 "a model of the type falcon, expected one of gpt_neox, llama"));
-  CHECK(contains(refusal(load_model(catalog(), "whisper-large-v3"), "mlkv:layers=1,heads=1"),
-                 "a model of the type whisper"));
+  CHECK(has(refusal(llama, "mlkv:layers=3,heads=1"),
+            "got 3 key-value layers, expected a divisor of its 4 layers: 1, 2, 4"));
+  CHECK(has(refusal(llama, "mlkv:layers=8,heads=1"), "got 8 key-value layers"));
+  CHECK(has(refusal(llama, "mlkv:layers=2,heads=2"),
+            "got 2 key-value heads, expected a divisor of its 3 in each layer: 1, 3"));
+  CHECK(has(refusal(llama, "mlkv:layers=2,heads=6"), "got 6 key-value heads"));
+  CHECK(has(refusal(llama, "mlkv:layers=0,heads=1"), "option layers"));
+  CHECK(has(refusal(llama, "mlkv:heads=1"), "option 'layers' is missing"));
+  CHECK(has(refusal(llama, "mlkv:layers=2,heads=1,widen=more"), "unknown widening 'more'"));
+  CHECK(has(refusal(llama, "mlkv:layers=2,heads=1,semantics=mine"), "unknown semantics"));
+  CHECK(has(refusal(read(neox_config()), "mlkv:layers=2,heads=2"), "an MLKV model already"));
+  CHECK(has(refusal(load_model(catalog(), "falcon-7b"), "mlkv:layers=1,heads=1"),
+            "a model of the type falcon, expected one of gpt_neox, llama"));
+  CHECK(has(refusal(load_model(catalog(), "whisper-large-v3"), "mlkv:layers=1,heads=1"),
+            "a model of the type whisper"));
   json narrow = llama_config();
   narrow["intermediate_size"] = 9;
-  CHECK(contains(refusal(read(narrow), "mlkv:layers=2,heads=1"), "MLPs of 9 neurons"));
+  CHECK(has(refusal(read(narrow), "mlkv:layers=2,heads=1"), "MLPs of 9 neurons"));
 }
 
 TEST_CASE("mlkv: methods that need each layer's own keys refuse an MLKV model") {
   const Architecture a = read(neox_config());
-  CHECK(contains(refusal(a, "streaming:sinks=2,window=6"), "the MLKV model tiny"));
+  CHECK(has(refusal(a, "streaming:sinks=2,window=6"), "the MLKV model tiny"));
   const std::vector<std::size_t> kept{0, 1};
-  CHECK(contains(message_of([&] { prune_layers(a, kept); }), "an MLKV model"));
+  CHECK(has(message_of([&] { prune_layers(a, kept); }), "an MLKV model"));
 }
 
 }  // namespace

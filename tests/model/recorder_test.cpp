@@ -57,24 +57,33 @@ Graph attention(const Lowering& l, const Heads& heads, bool masked,
 
 }  // namespace
 
-TEST_CASE("recorder: eager attention in fp16 moves exactly 28 bytes a score") {
+TEST_CASE("recorder: eager attention moves 28 bytes a score in fp16, 40 in fp32") {
   // Bytes of one fp16 score, by kernel: products write 2; scale, mask and clamp read and write
   // 4 each = 12; softmax reads 2 and writes 4 (fp32); the cast reads 4 and writes 2; the product
-  // with the values reads 2. 2 + 12 + 6 + 6 + 2 = 28.
-  // The rest, in elements of 2 bytes: q, k, v read once; the product written; its copy by head
-  // read and written; the mask [5, 11] written once and read once.
-  const Heads heads{6, 6, 7};
-  const Graph g = attention(lowering(Kernels::Eager, DType::FP16), heads, true);
-  CHECK(operators(g) == Names{"causal_mask", "attention_scores", "scale", "add", "clamp_below",
-                              "softmax", "copy", "attention_values", "copy"});
-  const std::uint64_t scores = batch * 6 * queries * keys;
-  const std::uint64_t query = batch * queries * 42;
-  const std::uint64_t key = batch * keys * 42;
-  const std::uint64_t rest = 2 * (query + 2 * key + query + 2 * query + 2 * queries * keys);
-  CHECK(total_work(g).bytes().at({}) == 28 * scores + rest);
-  // The scale is the caller's; scores are clamped to the lowest finite fp16.
-  CHECK(g.nodes()[2].op == Op(Elementwise{Function::Scale, 0.5}));
-  CHECK(g.nodes()[4].op == Op(Elementwise{Function::ClampBelow, -65504}));
+  // with the values reads 2. 2 + 12 + 6 + 6 + 2 = 28. In fp32, without a cast: 4 + 3 · 8 + 8 + 4.
+  // The rest, in elements of a score's width: q, k, v read once; the product written; its copy by
+  // head read and written; the mask [5, 11] written once and read once.
+  struct Case {
+    DType dtype;
+    std::uint64_t width;
+    std::uint64_t score_bytes;
+    Names after_softmax;
+  };
+  for (const Case& c : {Case{DType::FP16, 2, 28, {"copy", "attention_values", "copy"}},
+                        Case{DType::FP32, 4, 40, {"attention_values", "copy"}}}) {
+    const Graph g = attention(lowering(Kernels::Eager, c.dtype), {6, 6, 7}, true);
+    Names names{"causal_mask", "attention_scores", "scale", "add", "clamp_below", "softmax"};
+    names.insert(names.end(), c.after_softmax.begin(), c.after_softmax.end());
+    CHECK(operators(g) == names);
+    const std::uint64_t scores = batch * 6 * queries * keys;
+    const std::uint64_t query = batch * queries * 42;
+    const std::uint64_t key = batch * keys * 42;
+    const std::uint64_t rest = query + 2 * key + query + 2 * query + 2 * queries * keys;
+    CHECK(total_work(g).bytes().at({}) == c.score_bytes * scores + c.width * rest);
+    // The scale is the caller's; scores are clamped to the lowest finite fp16.
+    CHECK(g.nodes()[2].op == Op(Elementwise{Function::Scale, 0.5}));
+    CHECK(g.nodes()[4].op == Op(Elementwise{Function::ClampBelow, -65504}));
+  }
 }
 
 TEST_CASE("recorder: only families whose eager code clamps after the mask pay for it") {
@@ -90,19 +99,6 @@ TEST_CASE("recorder: only families whose eager code clamps after the mask pay fo
   CHECK(clamps("opt-125m") == 12);
   CHECK(clamps("gpt2") == 0);
   CHECK(clamps("pythia-160m") == 0);
-}
-
-TEST_CASE("recorder: eager attention in fp32 has no casts and moves 40 bytes a score") {
-  // 4 + 3 · 8 + 8 (softmax) + 4
-  const Heads heads{6, 6, 7};
-  const Graph g = attention(lowering(Kernels::Eager, DType::FP32), heads, true);
-  CHECK(operators(g) == Names{"causal_mask", "attention_scores", "scale", "add", "clamp_below",
-                              "softmax", "attention_values", "copy"});
-  const std::uint64_t scores = batch * 6 * queries * keys;
-  const std::uint64_t query = batch * queries * 42;
-  const std::uint64_t key = batch * keys * 42;
-  const std::uint64_t rest = 4 * (query + 2 * key + query + 2 * query + 2 * queries * keys);
-  CHECK(total_work(g).bytes().at({}) == 40 * scores + rest);
 }
 
 TEST_CASE("recorder: eager attention without a mask, with a soft cap, or with a scaled query") {

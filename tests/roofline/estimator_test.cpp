@@ -122,23 +122,11 @@ TEST_CASE("estimator: of a shared cache no more is spared than a window lets a l
   CHECK(swept.tpot_speedup > 1);
 }
 
-namespace {
-
-Configuration speculative(const std::string& methods) {
-  Configuration c = a100_configuration("llama-2-7b", methods);
-  c.find_model = [](const std::string& name) {
-    return a100_configuration(name, "plain").architecture;
-  };
-  return c;
-}
-
-}  // namespace
-
 // TinyLlama-1.1B: 22 layers of 32 heads, and the same 32000 words as Llama 2.
 TEST_CASE("estimator: passes before the prefill add their time, work and memory") {
   const DesignPoint p{1, 2000, 10};
   const std::string method = "specprefill:keep=0.25,speculator=tinyllama-1.1b,lookahead=4";
-  const Estimator estimator(speculative(method));
+  const Estimator estimator(a100_configuration("llama-2-7b", method));
   const Estimate e = estimator.at(p);
   const Estimate speculator =
       Estimator(a100_configuration("tinyllama-1.1b", "plain")).at({1, 2000, 4});
@@ -170,8 +158,8 @@ TEST_CASE("estimator: passes before the prefill add their time, work and memory"
 }
 
 TEST_CASE("estimator: a sweep over speculative points gives each what it gets alone") {
-  const Estimator estimator(
-      speculative("specprefill:keep=0.3,speculator=tinyllama-1.1b,lookahead=3,chunk=32"));
+  const Estimator estimator(a100_configuration(
+      "llama-2-7b", "specprefill:keep=0.3,speculator=tinyllama-1.1b,lookahead=3,chunk=32"));
   std::vector<DesignPoint> points;
   for (std::uint64_t prompt = 32; prompt < 10000; prompt = 3 * prompt + 5) {
     points.push_back({1 + prompt % 3, prompt, 7});

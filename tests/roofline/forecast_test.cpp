@@ -92,16 +92,6 @@ void check_against_brute_force(const Architecture& a, const std::string& methods
   CHECK(f.decode_bytes_per_token == near(b.bytes_per_token).epsilon(1e-12));
 }
 
-bool same(const Forecast& a, const Forecast& b) {
-  return a.ttft_s == b.ttft_s && a.tpot_s == b.tpot_s && a.prefill_flops == b.prefill_flops &&
-         a.prefill_bytes == b.prefill_bytes &&
-         a.decode_flops_per_token == b.decode_flops_per_token &&
-         a.decode_bytes_per_token == b.decode_bytes_per_token &&
-         a.kv_cache_bytes == b.kv_cache_bytes && a.weight_bytes == b.weight_bytes &&
-         a.peak_memory_bytes == b.peak_memory_bytes && a.fits == b.fits &&
-         a.ttft_bound == b.ttft_bound && a.tpot_bound == b.tpot_bound && a.bound == b.bound;
-}
-
 }  // namespace
 
 TEST_CASE("forecast: TPOT is the mean over every step of the output") {
@@ -173,7 +163,7 @@ TEST_CASE("forecast: keeping every token is plain, to the last bit") {
   const Forecaster g(all, fused, rates(50, 20, 0.5));
   for (const DesignPoint& p :
        {DesignPoint{1, 1, 1}, DesignPoint{3, 17, 9}, DesignPoint{2, 4096, 128}}) {
-    CHECK(same(f.at(p), g.at(p)));
+    CHECK((f.at(p) == g.at(p)));
   }
 }
 
@@ -203,7 +193,7 @@ TEST_CASE("forecast: a sweep gives each point what it gets alone, to the last bi
       std::vector<Forecast> rows(points.size());
       f.sweep(points, rows);
       std::size_t equal = 0;
-      for (std::size_t i = 0; i < points.size(); ++i) equal += same(rows[i], f.at(points[i]));
+      for (std::size_t i = 0; i < points.size(); ++i) equal += rows[i] == f.at(points[i]);
       CAPTURE(a.name);
       CHECK(equal == points.size());
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/io/files/csv_table.h"
 #include "model/record/rank_recording.h"
 #include "roofline/step_cost.h"
 #include "tests/near.h"
@@ -257,7 +257,6 @@ TEST_CASE("op_cost: convolutions and products of heads have the length of their 
 }
 
 TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows") {
-  const std::string data = std::string(KVCAST_SOURCE_DIR) + "/data";
   Hardware m1 = load_hardware(catalog(), "m2-pro-cpu");
   m1.peak_flops_per_second[DType::FP32].value = 0.98e12;  // as data/hardware/m2-pro-cpu.json says
   m1.matrix_rate[DType::FP32].value = 1;
@@ -265,24 +264,20 @@ TEST_CASE("op_cost: an M1's products take what was measured, whatever their rows
   Lowering fp32;
   fp32.weights = fp32.activations = fp32.cache = DType::FP32;
   const Rates r = make_rates(m1, fp32, Mode::Calibrated);
-  std::ifstream csv(data + "/measurements/sgemm_m1.csv");
-  std::string line;
-  std::getline(csv, line);
+  const CsvTable table = CsvTable::read(catalog().root() / "measurements/sgemm_m1.csv");
   std::size_t found = 0;
-  char comma = 0;
-  std::uint64_t rows = 0;
-  std::uint64_t inputs = 0;
-  std::uint64_t outputs = 0;
-  double shortest_ms = 0;
-  while (csv >> rows >> comma >> inputs >> comma >> outputs >> comma >> shortest_ms) {
-    std::getline(csv, line);
+  for (const CsvRow& row : table.rows()) {
+    const std::uint64_t rows = row.whole("rows");
+    const std::uint64_t inputs = row.whole("inputs");
+    const std::uint64_t outputs = row.whole("outputs");
     if (rows == 1) continue;
     CAPTURE(rows);
     OpGroup product =
         group(2 * rows * inputs * outputs, 4 * (inputs * outputs + rows * inputs + rows * outputs),
               RateClass::Matrix, BandwidthClass::Product);
     product.length = rows;
-    CHECK(time_of(product, r, values).total.value == near(shortest_ms * 1e-3).epsilon(0.08));
+    CHECK(time_of(product, r, values).total.value ==
+          near(row.number("shortest_ms") * 1e-3).epsilon(0.08));
     ++found;
   }
   CHECK(found == 13);

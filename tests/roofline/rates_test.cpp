@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/base/error.h"
+#include "tests/model/message_of.h"
 #include "tests/near.h"
 
 using namespace kvcast;
@@ -46,6 +46,10 @@ Lowering lowering(Kernels kernels, DType dtype = DType::FP16) {
   return {kernels, kernels, dtype, dtype, dtype};
 }
 
+Rates calibrated(const Hardware& hw, Kernels kernels, DType dtype = DType::FP16) {
+  return make_rates(hw, lowering(kernels, dtype), Mode::Calibrated);
+}
+
 double flops(const Rates& r, RateClass e) {
   return r.flops_per_second[static_cast<std::size_t>(e)].value;
 }
@@ -62,7 +66,7 @@ bool misses(const Rates& r, const std::string& name) {
 }  // namespace
 
 TEST_CASE("rates: fused kernels run at peak times factor, all bytes at the memory's rate") {
-  const Rates r = make_rates(toy(), lowering(Kernels::Fused), Mode::Calibrated);
+  const Rates r = calibrated(toy(), Kernels::Fused);
   CHECK(flops(r, RateClass::Matrix) == 500);
   CHECK(flops(r, RateClass::TiledAttention) == 125);
   CHECK(flops(r, RateClass::Vector) == 10);
@@ -78,7 +82,7 @@ TEST_CASE("rates: fused kernels run at peak times factor, all bytes at the memor
 }
 
 TEST_CASE("rates: eager kernels have rates of their own, and a host that issues them") {
-  const Rates r = make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates r = calibrated(toy(), Kernels::Eager);
   CHECK(flops(r, RateClass::Matrix) == 500);
   CHECK(flops(r, RateClass::BatchedMatrix) == 250);
   CHECK(bytes(r, BandwidthClass::Memory) == 250);
@@ -93,12 +97,12 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
   hw.tiled_attention_rate[DType::FP16].by_length = {{10, 0.05}, {20, 0.1}};
   const auto softmax = static_cast<std::size_t>(BandwidthClass::Softmax);
   const auto tiled = static_cast<std::size_t>(RateClass::TiledAttention);
-  const Rates e = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates e = calibrated(hw, Kernels::Eager);
   CHECK(bytes(e, BandwidthClass::Softmax) == 62.5);  // what it is without a length
   CHECK(e.bytes_by_length[softmax].at(10) == near(0.0625 / 0.125));
   CHECK(e.bytes_by_length[softmax].at(20) == near(0.1 / 0.125));
   CHECK(e.flops_by_length[tiled].is_flat());
-  const Rates f = make_rates(hw, lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
+  const Rates f = calibrated(hw, Kernels::Fused, DType::BF16);
   CHECK(f.flops_by_length[tiled].at(10) == near(0.05 / 0.125));
   CHECK(f.bytes_by_length[softmax].is_flat());
   for (const auto& [rates, name] :
@@ -129,11 +133,10 @@ TEST_CASE("rates: operators have a latency of their own where it was measured") 
                              BandwidthClass::Memory, true}}) {
     CAPTURE(c.name);
     Hardware hw = toy();
-    CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated)
-              .latency(c.rate_class, c.bandwidth_class) == Seconds{3});
+    CHECK(calibrated(hw, Kernels::Eager).latency(c.rate_class, c.bandwidth_class) == Seconds{3});
     hw.*c.field = measured(2);
     for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
-      const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
+      const Rates r = calibrated(hw, kernels);
       const bool has_own = c.fused || kernels == Kernels::Eager;
       CHECK(r.latency(c.rate_class, c.bandwidth_class) == Seconds{has_own ? 2.0 : 3.0});
       for (const auto& [others, at] :
@@ -153,15 +156,15 @@ TEST_CASE("rates: operators have a latency of their own where it was measured") 
 
 TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it was measured") {
   Hardware hw = toy();
-  CHECK_FALSE(make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated).on_chip_bytes_per_second);
+  CHECK_FALSE(calibrated(hw, Kernels::Eager).on_chip_bytes_per_second);
   hw.on_chip_memory_bandwidth = measured(900);
-  const Rates r = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates r = calibrated(hw, Kernels::Eager);
   CHECK(r.on_chip_bytes_per_second == BytesPerSecond{900});
   CHECK(std::any_of(r.factors.begin(), r.factors.end(), [](const UsedFactor& f) {
     return f.name == "on_chip_memory_bandwidth" && f.peak == 900 && f.source == "measured";
   }));
   // Fused kernels were measured with what they find on the chip.
-  CHECK_FALSE(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated).on_chip_bytes_per_second);
+  CHECK_FALSE(calibrated(hw, Kernels::Fused).on_chip_bytes_per_second);
   // Else the speed of light were slower than what was measured.
   CHECK(make_rates(hw, lowering(Kernels::Eager), Mode::SpeedOfLight).on_chip_bytes_per_second ==
         BytesPerSecond{900});
@@ -186,10 +189,9 @@ TEST_CASE("rates: speed of light is the datasheet without factors and latencies"
 
 TEST_CASE("rates: tiled attention moves at a bandwidth of its own where that was measured") {
   Hardware hw = toy();
-  CHECK(bytes(make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated),
-              BandwidthClass::Attention) == 250);
+  CHECK(bytes(calibrated(hw, Kernels::Fused), BandwidthClass::Attention) == 250);
   hw.tiled_attention_bandwidth = measured(0.125);
-  const Rates r = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
+  const Rates r = calibrated(hw, Kernels::Fused);
   CHECK(bytes(r, BandwidthClass::Attention) == 62.5);
   CHECK(bytes(r, BandwidthClass::Memory) == 250);
   CHECK(bytes(r, BandwidthClass::Decode) == 250);
@@ -202,12 +204,12 @@ TEST_CASE(
   Hardware hw = toy();
   const Lowering fused = lowering(Kernels::Fused);
   constexpr auto product = static_cast<std::size_t>(BandwidthClass::Product);
-  const Rates as_all = make_rates(hw, fused, Mode::Calibrated);
+  const Rates as_all = calibrated(hw, Kernels::Fused);
   CHECK(bytes(as_all, BandwidthClass::Product) == 250);
   CHECK(as_all.bytes_by_length[product].is_flat());
   hw.product_bandwidth = measured(0.125);
   for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
-    const Rates r = make_rates(hw, lowering(kernels), Mode::Calibrated);
+    const Rates r = calibrated(hw, kernels);
     CHECK(bytes(r, BandwidthClass::Product) == 62.5);
     CHECK(62.5 * r.bytes_by_length[product].at(1) == 250);  // memory_bandwidth
     CHECK(r.bytes_by_length[product].at(2) == 1);
@@ -217,21 +219,21 @@ TEST_CASE(
                         [](const UsedFactor& f) { return f.name == "product_bandwidth"; }) == 1);
   }
   hw.memory_bandwidth_factor.reset();  // one row streams at the datasheet's bandwidth
-  CHECK(62.5 * make_rates(hw, fused, Mode::Calibrated).bytes_by_length[product].at(1) == 500);
+  CHECK(62.5 * calibrated(hw, Kernels::Fused).bytes_by_length[product].at(1) == 500);
   const Rates light = make_rates(hw, fused, Mode::SpeedOfLight);
   CHECK(bytes(light, BandwidthClass::Product) == 500);
   CHECK(light.bytes_by_length[product].is_flat());
 }
 
 TEST_CASE("rates: a factor of the other 16-bit dtype serves, another width's does not") {
-  const Rates bf16 = make_rates(toy(), lowering(Kernels::Fused, DType::BF16), Mode::Calibrated);
+  const Rates bf16 = calibrated(toy(), Kernels::Fused, DType::BF16);
   CHECK(flops(bf16, RateClass::Matrix) == 500);
   CHECK(bf16.missing_factors.empty());
   Hardware other = toy();  // and the other way round: only bf16 was measured
   other.matrix_rate = {{DType::BF16, measured(0.25)}, {DType::FP32, measured(0.75)}};
-  const Rates fp16 = make_rates(other, lowering(Kernels::Fused), Mode::Calibrated);
+  const Rates fp16 = calibrated(other, Kernels::Fused);
   CHECK(flops(fp16, RateClass::Matrix) == 250);
-  const Rates fp32 = make_rates(toy(), lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
+  const Rates fp32 = calibrated(toy(), Kernels::Fused, DType::FP32);
   CHECK(flops(fp32, RateClass::Matrix) == 100);
   CHECK(misses(fp32, "matrix_rate fp32"));
   CHECK(misses(fp32, "tiled_attention_rate fp32"));
@@ -254,12 +256,12 @@ TEST_CASE("rates: missing factors are named, and the eager ones fall back to the
   Hardware hw = toy();
   hw.elementwise_bandwidth.reset();
   hw.softmax_bandwidth.reset();
-  const Rates fallback = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates fallback = calibrated(hw, Kernels::Eager);
   CHECK(bytes(fallback, BandwidthClass::Elementwise) == 250);
   CHECK(bytes(fallback, BandwidthClass::Softmax) == 250);
   hw.memory_bandwidth_factor.reset();
   hw.matrix_rate.clear();
-  const Rates none = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates none = calibrated(hw, Kernels::Eager);
   CHECK(bytes(none, BandwidthClass::Elementwise) == 500);
   CHECK(flops(none, RateClass::Matrix) == 1000);
   CHECK(misses(none, "memory_bandwidth"));
@@ -272,16 +274,16 @@ TEST_CASE(
   Hardware hw = toy();
   hw.tiled_attention_rate.clear();
   hw.batched_matrix_rate.clear();
-  const Rates fused = make_rates(hw, lowering(Kernels::Fused), Mode::Calibrated);
+  const Rates fused = calibrated(hw, Kernels::Fused);
   CHECK(flops(fused, RateClass::TiledAttention) == 500);
   CHECK(misses(fused, "tiled_attention_rate fp16"));
-  const Rates eager = make_rates(hw, lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates eager = calibrated(hw, Kernels::Eager);
   CHECK(flops(eager, RateClass::BatchedMatrix) == 500);
   CHECK(misses(eager, "batched_matrix_rate fp16"));
 }
 
 TEST_CASE("rates: every factor that an estimate used carries its source and reference") {
-  const Rates r = make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated);
+  const Rates r = calibrated(toy(), Kernels::Eager);
   CHECK(r.factors.size() >= 7);
   for (const UsedFactor& f : r.factors) {
     CAPTURE(f.name);
@@ -301,14 +303,7 @@ TEST_CASE("rates: every factor that an estimate used carries its source and refe
 TEST_CASE("rates: a device that cannot multiply a dtype is an error that names both") {
   Hardware hw = toy();
   hw.peak_flops_per_second.erase(DType::FP32);
-  try {
-    make_rates(hw, lowering(Kernels::Fused, DType::FP32), Mode::Calibrated);
-    FAIL("no Error");
-  } catch (const Error& e) {
-    const std::string line = e.what();
-    CHECK(line.find("toy") != std::string::npos);
-    CHECK(line.find("fp32") != std::string::npos);
-  }
+  check_line(message_of([&] { calibrated(hw, Kernels::Fused, DType::FP32); }), {"toy", "fp32"});
 }
 
 TEST_CASE("rates: modes have names") {

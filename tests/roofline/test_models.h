@@ -3,32 +3,14 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
-
-#include "model/families/config_reader.h"
-#include "model/io/weights/catalog.h"
 #include "roofline/estimator.h"
+#include "tests/model/tiny_models.h"
 
 namespace kvcast {
 
 inline constexpr Lowering fused{};
 inline constexpr Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16,
                                 DType::FP16};
-
-inline const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-/// 3 layers, hidden 48, 6 heads over 3, head_dim 8, MLP 20, vocabulary 51; `patch`: what differs.
-inline Architecture tiny(const std::string& patch = "{}") {
-  nlohmann::json config =
-      nlohmann::json::parse(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
-    "intermediate_size": 20})");
-  config.merge_patch(nlohmann::json::parse(patch));
-  return read_config(config, "tiny", "tiny.json");
-}
 
 /// Every rate class at `flops` FLOP/s, every bandwidth class at `bytes` bytes/s; the chip and the
 /// memory hold all.
