@@ -4,6 +4,7 @@
 #include <numbers>
 #include <optional>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -137,9 +138,7 @@ void read_shared_key_values(Stack& s, const JsonObject& c) {
     c.fail("num_key_value_layers",
            "a divisor of the " + std::to_string(s.layers.size()) + " layers");
   }
-  if (c.flag_or("use_key_value_mlp", false)) {
-    c.fail("use_key_value_mlp", "false: key-value projections of two layers are not modelled");
-  }
+  require_flag(c, "use_key_value_mlp", false, "key-value projections of two layers");
   const std::string semantics = c.text_or("mlkv_semantics", "paper");
   if (semantics != "paper" && semantics != "released") {
     c.fail("mlkv_semantics", "paper or released");
@@ -212,6 +211,11 @@ TensorNames bart_layer() {
           {"mlp_norm", "final_layer_norm"},
           {"up", "fc1"},
           {"down", "fc2"}};
+}
+
+void require_flag(const JsonObject& c, std::string_view key, bool value, std::string_view what) {
+  if (c.flag_or(key, value) == value) return;
+  c.fail(key, fmt::format("{}: {} are not modelled", value, what));
 }
 
 void refuse_experts(const JsonObject& c) {

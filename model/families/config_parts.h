@@ -31,6 +31,8 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
                                            std::uint64_t head_dim);
 /// head_dim^-0.5
 double inverse_root(std::uint64_t head_dim);
+/// Throws Error unless a flag is absent or `value`; `what` is not modelled otherwise.
+void require_flag(const JsonObject& c, std::string_view key, bool value, std::string_view what);
 /// Throws Error for mixtures of experts.
 void refuse_experts(const JsonObject& c);
 /// `fallback` is for an absent key; null is 0, no window.

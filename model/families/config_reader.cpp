@@ -20,7 +20,7 @@ using nlohmann::json;
 json with_overrides(json config, const std::string& place,
                     const std::vector<ConfigOverride>& overrides) {
   if (!config.is_object())
-    throw Error(place, "a JSON document that is none", "an object, as a config.json is");
+    throw Error(place, "JSON that is no object", "an object, as in config.json");
   for (const ConfigOverride& o : overrides) {
     if (o.value.empty()) throw Error("--set " + o.key, "no value", "KEY=VALUE");
     // A bare word is a string; what opens like JSON has to be JSON.
@@ -48,16 +48,12 @@ json with_first_names(json config, const JsonObject& given, const ConfigKeys& ke
 
 /// Keys that change what any family computes and that no family models.
 void refuse_what_is_not_modelled(const JsonObject& c) {
-  if (!c.flag_or("is_causal", true)) {
-    c.fail("is_causal", "true: decoders that see later tokens are not modelled");
-  }
-  if (c.flag_or("use_bidirectional_attention", false)) {
-    c.fail("use_bidirectional_attention", "false: decoders that see later tokens are not modelled");
-  }
+  require_flag(c, "is_causal", true, "decoders that see later tokens");
+  require_flag(c, "use_bidirectional_attention", false, "decoders that see later tokens");
   if (c.has("quantization_config")) {
     c.fail("quantization_config",
-           "null: quantised weights are read from GGUF files alone; a forecast of the model in "
-           "--dtype takes --set quantization_config=null");
+           "null: quantised weights are read from GGUF files only; for a forecast in --dtype add "
+           "--set quantization_config=null");
   }
 }
 

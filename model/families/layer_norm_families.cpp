@@ -1,3 +1,5 @@
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "model/families/config_parts.h"
@@ -29,9 +31,7 @@ void refine_falcon(const JsonObject& c, Architecture& a) {
   const bool multi_query = !grouped && c.flag_or("multi_query", true);
   for (LayerShape& layer : s.layers) {
     if (multi_query) layer.heads.num_key_value_heads = 1;
-    if (grouped) {
-      layer.heads = read_heads(c, {.num_key_value_heads = "num_kv_heads"});
-    }
+    if (grouped) layer.heads = read_heads(c, {.num_key_value_heads = "num_kv_heads"});
   }
   const bool parallel = grouped || c.flag_or("parallel_attn", true);
   const bool two_norms = grouped && c.whole_or("num_ln_in_parallel_attn", 2) == 2;
@@ -46,15 +46,21 @@ void complete_falcon(const GgufReader& r, nlohmann::json& c) {
   c["num_ln_in_parallel_attn"] = r.has_tensor("blk.0.attn_norm_2.weight") ? 2 : 1;
 }
 
+/// LayerNorm, and biases on all projections.
+Family layer_norm_family(std::vector<std::string_view> model_types, Function activation) {
+  Family f{.model_types = std::move(model_types)};
+  f.stack.norm = NormKind::Layer;
+  f.stack.activation = activation;
+  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
+  f.stack.attention_output_bias = f.stack.mlp_bias = true;
+  return f;
+}
+
 }  // namespace
 
 /// The authors of MLKV kept the type "gpt_neox"; others wrote down what it is.
 Family gpt_neox() {
-  Family f{.model_types = {"gpt_neox", "gpt_neox_mlkv"}};
-  f.stack.norm = NormKind::Layer;
-  f.stack.activation = Function::Gelu;
-  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
-  f.stack.attention_output_bias = f.stack.mlp_bias = true;
+  Family f = layer_norm_family({"gpt_neox", "gpt_neox_mlkv"}, Function::Gelu);
   f.keys.norm_eps = "layer_norm_eps";
   f.keys.attention_bias = "attention_bias";
   f.keys.rope_theta = "rotary_emb_base";
@@ -119,12 +125,8 @@ Family falcon() {
 }
 
 Family gpt2() {
-  Family f{.model_types = {"gpt2"}};
-  f.stack.norm = NormKind::Layer;
+  Family f = layer_norm_family({"gpt2"}, Function::GeluTanh);
   f.stack.position = Position::Learned;
-  f.stack.activation = Function::GeluTanh;
-  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
-  f.stack.attention_output_bias = f.stack.mlp_bias = true;
   f.keys.hidden_size = "n_embd";
   f.keys.intermediate_size = "n_inner";
   f.keys.num_hidden_layers = "n_layer";
@@ -141,9 +143,7 @@ Family gpt2() {
                         {"n_layer", "num_hidden_layers"}};
   f.refine = [](const JsonObject& c, Architecture& a) {
     if (!c.flag_or("scale_attn_weights", true)) a.decoder.attention_scale = 1;
-    if (c.flag_or("scale_attn_by_inverse_layer_idx", false)) {
-      c.fail("scale_attn_by_inverse_layer_idx", "false: scaling by layer is not modelled");
-    }
+    require_flag(c, "scale_attn_by_inverse_layer_idx", false, "scales that differ by layer");
   };
   f.names = {.prefixes = {"transformer.", ""},
              .layer = "h.",
@@ -160,26 +160,18 @@ Family gpt2() {
 }
 
 Family opt() {
-  Family f{.model_types = {"opt"}};
-  f.stack.norm = NormKind::Layer;  // its eps is torch.nn.LayerNorm's default
+  Family f = layer_norm_family({"opt"}, Function::Relu);  // eps: torch.nn.LayerNorm's default
   f.stack.position = Position::Learned;
   f.stack.position_offset = 2;  // OPTLearnedPositionalEmbedding
   f.stack.score_scale = ScoreScale::OnQuery;
   f.stack.clamps_masked_scores = true;
-  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
-  f.stack.attention_output_bias = f.stack.mlp_bias = true;
-  f.stack.activation = Function::Relu;
   f.keys.intermediate_size = "ffn_dim";
   f.keys.activation = "activation_function";
   f.keys.attention_bias = f.keys.mlp_bias = "enable_bias";
   f.keys.default_tied = true;
   f.refine = [](const JsonObject& c, Architecture& a) {
-    if (!c.flag_or("do_layer_norm_before", true)) {
-      c.fail("do_layer_norm_before", "true: post-norm OPT (350M) is not modelled");
-    }
-    if (!c.flag_or("layer_norm_elementwise_affine", true)) {
-      c.fail("layer_norm_elementwise_affine", "true: norms without weights are not modelled");
-    }
+    require_flag(c, "do_layer_norm_before", true, "post-norms, as in OPT-350M,");
+    require_flag(c, "layer_norm_elementwise_affine", true, "norms without weights");
     if (c.whole_or("word_embed_proj_dim", a.hidden_size) != a.hidden_size) {
       c.fail("word_embed_proj_dim",
              "hidden_size: projected embeddings (OPT-350M) are not modelled");

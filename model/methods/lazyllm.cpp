@@ -36,12 +36,12 @@ void apply(const MethodSpec& spec, Plan& plan) {
   if (retention.begin < retention.end) {
     throw Error("method lazyllm: options begin and end",
                 std::to_string(retention.begin) + " and " + std::to_string(retention.end),
-                "an end that is not above the begin: tokens only go");
+                "an end that is not above the begin: layers only drop tokens");
   }
   if (retention.from >= retention.to) {
     throw Error("method lazyllm: options from and to",
                 std::to_string(retention.from) + " and " + std::to_string(retention.to),
-                "a depth to that is after from");
+                "from below to");
   }
   plan.whole_prompt = true;
   plan.given_positions = true;

@@ -241,7 +241,7 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("lazyllm:begin=0.2,end=0.5", "not above the begin");
   says("lazyllm:begin=0.5,end=0.2,revive=2", "option revive");
   says("lazyllm:begin=0.5,end=0.2,revive_first=-0.1", "a fraction from 0 to 1");
-  says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "after from");
+  says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "from below to");
   says("static-prune:keep=0.5,probe=2", "option probe");
   Architecture windows = a;
   windows.decoder.layers[1].sliding_window = 9;
