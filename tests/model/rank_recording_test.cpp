@@ -10,6 +10,7 @@
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "tests/model/message_of.h"
+#include "tests/model/tiny_models.h"
 
 using namespace kvcast;
 
@@ -215,6 +216,30 @@ TEST_CASE("placement: kvr's eager products are the paper's FLOPs for a process a
     const std::uint64_t c = parts[rank];
     const std::uint64_t s = RankShare{parts, rank}.end();
     CHECK(flops == 2 * c * (42 * 4 * 12 + 24 * 42 + 3 * 42 * 37) + 4 * c * s * 24);
+  }
+}
+
+// Slim attention rotates all cached keys as it reads them. On tsp's first rank, whose queries start
+// at position 0 too, eager code once gave the keys the queries' shorter tables of cos and sin.
+TEST_CASE("placement: eager code rotates each row of the keys, whoever computed it") {
+  const Architecture a = model_of(R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
+    "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 20})");
+  const Lowering eager{Kernels::Eager, Kernels::Eager};
+  const Parts parts{4, 3, 2};
+  for (const char* methods : {"slim:option=kcache+tsp:p=3", "slim:option=kcache+kvr:p=3"}) {
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const Recording r = record_rank(a, parse_methods(methods), eager, {parts, rank});
+      std::size_t rotations = 0;
+      for (const Node& node : r.prefill().nodes()) {
+        if (node.label != "key_rope" || node.inputs.size() != 2) continue;
+        const auto& x = r.prefill().tensor(node.inputs[0]).shape;
+        const auto& table = r.prefill().tensor(node.inputs[1]).shape;
+        CHECK(table[table.size() - 2].at(values_of(r, parts, rank)) ==
+              x[1].at(values_of(r, parts, rank)));
+        ++rotations;
+      }
+      CHECK(rotations == 2 * 3);  // layers; x·cos, rotated·sin and their sum
+    }
   }
 }
 
