@@ -34,7 +34,7 @@ void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first,
   const Heads& h = op.heads;
   const std::size_t half = op.key_rope->inverse_frequencies.size();
   const std::size_t stride = h.num_key_value_heads * h.head_dim;
-  const RopeAngleTable<float>& angles = rope_angles(op.key_rope, first + n);
+  const RopeAngleTable<float>& angles = rope_angles<float>(op.key_rope, first + n);
   std::copy_n(keys, n * stride, out);
   for (std::size_t j = 0; j < n; ++j) {
     rotate_heads(out + j * stride, h.num_key_value_heads, h.head_dim, angles.cosines(first + j),

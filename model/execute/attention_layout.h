@@ -10,7 +10,7 @@ namespace kvcast::execute {
 /// Keys side by side in a panel that products read.
 inline constexpr std::size_t key_panel = 64;
 
-/// The heads of one layer as the kernels walk them.
+/// Where the heads of one layer lie in a row of queries, keys or values.
 struct HeadLayout {
   std::size_t num_heads;
   std::size_t queries_per_key;
@@ -29,9 +29,10 @@ struct HeadLayout {
   std::size_t kv_offset(std::size_t head) const { return head / queries_per_key * head_dim; }
 };
 
-/// The values of one layer, [batch][keys][kv heads][head_dim], as products read them: where they
-/// lie or, `ordered`, [batch][kv head][keys][padded head_dim] with zeros after each row. Ordered
-/// ones lie in a block of the calling thread, until it orders others.
+/// The values of one layer for products. They are read where they lie,
+/// [batch][keys][kv heads][head_dim], or copied if `ordered`:
+/// [batch][kv head][keys][padded head_dim] with zeros after each row. The copy lies in a block of
+/// the calling thread and is valid until the thread orders other values.
 class ValueRows {
  public:
   /// Both must outlive it.

@@ -11,78 +11,35 @@
 
 namespace kvcast::execute {
 
+/// Operations on this thread since somebody set it to zero.
+inline thread_local std::uint64_t counted_flops = 0;
+
 /// A number whose arithmetic is counted; N is float or double.
 template <typename N>
 struct Real {
   N value = 0;
+
+  static Real counted(N value) {
+    ++counted_flops;
+    return {value};
+  }
+  static Real constant(double value) { return {static_cast<N>(value)}; }
+
+  friend Real operator+(Real a, Real b) { return counted(a.value + b.value); }
+  friend Real operator-(Real a, Real b) { return counted(a.value - b.value); }
+  friend Real operator*(Real a, Real b) { return counted(a.value * b.value); }
+  friend Real operator/(Real a, Real b) { return counted(a.value / b.value); }
+  friend Real operator-(Real a) { return counted(-a.value); }
+  friend N number_of(Real a) { return a.value; }
+  Real& operator+=(Real b) { return *this = *this + b; }
+  friend bool at_least(Real a, Real b) { return counted(a.value).value >= b.value; }
+  friend Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
+  friend Real exponential(Real a) { return counted(std::exp(a.value)); }
+  friend Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
+  friend Real error_function(Real a) { return counted(std::erf(a.value)); }
+  friend Real square_root(Real a) { return counted(std::sqrt(a.value)); }
+  friend Real inverse_square_root(Real a) { return counted(1 / std::sqrt(a.value)); }
 };
-
-/// Operations on this thread since somebody set it to zero.
-inline thread_local std::uint64_t counted_flops = 0;
-
-template <typename N>
-Real<N> counted(N value) {
-  ++counted_flops;
-  return {value};
-}
-template <typename N>
-Real<N> operator+(Real<N> a, Real<N> b) {
-  return counted(a.value + b.value);
-}
-template <typename N>
-Real<N> operator-(Real<N> a, Real<N> b) {
-  return counted(a.value - b.value);
-}
-template <typename N>
-Real<N> operator*(Real<N> a, Real<N> b) {
-  return counted(a.value * b.value);
-}
-template <typename N>
-Real<N> operator/(Real<N> a, Real<N> b) {
-  return counted(a.value / b.value);
-}
-template <typename N>
-Real<N> operator-(Real<N> a) {
-  return counted(-a.value);
-}
-template <typename N>
-Real<N>& operator+=(Real<N>& a, Real<N> b) {
-  return a = a + b;
-}
-template <typename N>
-bool at_least(Real<N> a, Real<N> b) {
-  ++counted_flops;
-  return a.value >= b.value;
-}
-template <typename N>
-Real<N> maximum(Real<N> a, Real<N> b) {
-  return counted(std::max(a.value, b.value));
-}
-template <typename N>
-Real<N> exponential(Real<N> a) {
-  return counted(std::exp(a.value));
-}
-template <typename N>
-Real<N> hyperbolic_tangent(Real<N> a) {
-  return counted(std::tanh(a.value));
-}
-template <typename N>
-Real<N> error_function(Real<N> a) {
-  return counted(std::erf(a.value));
-}
-template <typename N>
-Real<N> square_root(Real<N> a) {
-  return counted(std::sqrt(a.value));
-}
-template <typename N>
-Real<N> inverse_square_root(Real<N> a) {
-  return counted(1 / std::sqrt(a.value));
-}
-
-template <typename N>
-Real<N> constant(double value) {
-  return {static_cast<N>(value)};
-}
 
 /// The elements of an operand that were touched. A gather reads an element anew for each row that
 /// asks for it.
@@ -105,7 +62,7 @@ class Touched {
   template <typename N>
   N* at(std::size_t i) const {
     if (operand_.contiguous()) return operand_.numbers<N>() + i;
-    const std::size_t of_sequence = operand_.shape.elements() / operand_.shape[0];
+    const std::size_t of_sequence = operand_.shape.sequence_elements();
     return operand_.sequence<N>(i / of_sequence) + i % of_sequence;
   }
 

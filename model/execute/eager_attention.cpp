@@ -11,14 +11,15 @@
 namespace kvcast::execute {
 namespace {
 
-/// Up to as many rows dot products with the keys as they lie are faster than ordering them first.
+/// Up to this many rows, dot products with the keys where they lie are faster than transposing the
+/// keys first.
 constexpr std::size_t most_dotted_rows = 8;
-/// Rows of a piece of values, and the keys that they are multiplied by at a time: a head's values
-/// of those stay in the second-level cache.
+/// Rows that are multiplied together, and the keys taken at a time: a head's values of that many
+/// keys stay in the second-level cache.
 constexpr std::size_t value_rows = 4 * block_rows;
 constexpr std::size_t value_keys = 512;
-/// More rows than these take a head's values from where they lie side by side: rows that are a
-/// power of two apart push each other out of the caches.
+/// With more rows than this, a head's values are copied side by side first: rows that are a power
+/// of two apart push each other out of the caches.
 constexpr std::size_t most_scattered_rows = 2 * value_rows;
 
 /// Heads whose single queries read the same keys: the rows of one product.
@@ -26,8 +27,7 @@ std::size_t heads_together(const HeadLayout& l, std::size_t queries) {
   return queries == 1 ? l.queries_per_key : 1;
 }
 
-/// C = A·Bᵀ with B's rows brought into `panel` [k][key_panel] first, where a whole vector of them
-/// fits in.
+/// C = A·Bᵀ. Whole vectors of B's rows are transposed into `panel` [k][key_panel] first.
 void multiply_keys(Product p, float* panel) {
   const std::size_t whole = p.m > most_dotted_rows ? p.n / vector_width * vector_width : 0;
   if (whole > 0) {

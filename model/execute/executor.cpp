@@ -21,7 +21,7 @@ Shape shape_of(const TensorInfo& info, std::span<const std::uint64_t> symbols) {
 
 void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
   operand.shape = shape_of(*operand.info, symbols);
-  operand.batch_stride = operand.shape.elements() / std::max<std::size_t>(operand.shape[0], 1);
+  operand.batch_stride = operand.shape.sequence_elements();
 }
 
 }  // namespace
@@ -37,28 +37,8 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       result_(graph.tensors().size()) {
   KVCAST_ASSERT(dtype == DType::FP32 || (dtype == DType::FP64 && loops == Loops::Counting));
   for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
-    const TensorInfo& t = graph.tensors()[i];
-    if (t.storage == Storage::KvCache && !t.producer) cache_names_[i] = t.name;
-  }
-  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    for (const TensorId id : node.inputs) last_use_[id.index] = n;
-    // A cache operator's output is the state after it of the cache that it reads.
-    if (graph.tensor(node.output()).storage == Storage::KvCache) {
-      cache_names_[node.output().index] = cache_names_[node.inputs[0].index];
-    }
-  }
-  for (const Node& node : graph.nodes()) {
-    const auto* op = std::get_if<MissingTokens>(&node.op);
-    if (op == nullptr) continue;
-    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
-      for (const Count& dim : graph.tensors()[i].shape) {
-        if (dim.depends_on(op->missing)) late_[i] = true;
-      }
-    }
-  }
-  for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
     const TensorInfo& info = graph.tensors()[i];
+    if (info.storage == Storage::KvCache && !info.producer) cache_names_[i] = info.name;
     Operand& operand = operands_[i];
     operand.info = &info;
     if (info.storage != Storage::Weights || info.producer) {
@@ -70,6 +50,21 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
     set_shape(operand, {});
     weights.bind(info, operand);
   }
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    for (const TensorId id : node.inputs) last_use_[id.index] = n;
+    // A cache operator's output is the state after it of the cache that it reads.
+    if (graph.tensor(node.output()).storage == Storage::KvCache) {
+      cache_names_[node.output().index] = cache_names_[node.inputs[0].index];
+    }
+    const auto* op = std::get_if<MissingTokens>(&node.op);
+    if (op == nullptr) continue;
+    for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
+      for (const Count& dim : graph.tensors()[i].shape) {
+        if (dim.depends_on(op->missing)) late_[i] = true;
+      }
+    }
+  }
   for (const TensorId id : graph.outputs()) {
     last_use_[id.index] = graph.nodes().size();
     if (cache_names_[id.index].empty()) {
@@ -80,14 +75,11 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
 }
 
 void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
-  std::map<std::string, Shape> largest;
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     if (cache_names_[i].empty()) continue;
     const Shape shape = shape_of(graph_.tensors()[i], symbols);
-    Shape& known = largest[cache_names_[i]];
-    if (known.rank() == 0 || known[1] < shape[1]) known = shape;
+    cache.reserve(cache_names_[i], shape[0], shape[1], shape[2]);
   }
-  for (const auto& [name, shape] : largest) cache.reserve(name, shape[0], shape[1], shape[2]);
 }
 
 /// Where each intermediate result lies in the arena.

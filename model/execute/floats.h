@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <type_traits>
 
 #include "model/base/dtype.h"
 
@@ -19,5 +20,12 @@ Floats allocate_floats(std::size_t count);
 
 /// Floats in whose place a number of `dtype`, FP32 or FP64, lies.
 inline std::size_t floats_in(DType dtype) { return dtype == DType::FP64 ? 2 : 1; }
+
+/// f(numbers), a pointer to what lies at `data`: float or double, const as `data` is.
+template <typename Float, typename F>
+auto with_numbers(DType dtype, Float* data, F f) {
+  using Double = std::conditional_t<std::is_const_v<Float>, const double, double>;
+  return dtype == DType::FP64 ? f(reinterpret_cast<Double*>(data)) : f(data);
+}
 
 }  // namespace kvcast::execute

@@ -167,6 +167,16 @@ void check_positions(const Stack& stack, std::uint64_t tokens, const std::string
 
 }  // namespace
 
+void Generation::set_logits(DType dtype, const Shape& shape, Floats data) {
+  logits_shape = shape;
+  logits_data = std::move(data);
+  if (dtype == DType::FP64) {
+    logits64 = {reinterpret_cast<const double*>(logits_data.get()), shape.elements()};
+  } else {
+    logits = {logits_data.get(), shape.elements()};
+  }
+}
+
 RevivedShares revived_shares(const Recording& recording, const Generation& run,
                              std::uint64_t prompt_len) {
   if (run.revived.empty()) return {};

@@ -17,7 +17,7 @@
 
 namespace kvcast::execute {
 
-/// A model loaded for one way of running it.
+/// How a session runs its model.
 struct SessionOptions {
   std::vector<MethodSpec> methods = {};
   Kernels attention = Kernels::Fused;
@@ -25,15 +25,15 @@ struct SessionOptions {
   bool skip_unread_rows = false;  ///< see Lowering
   Loops loops = Loops::Fast;
   Logits logits = Logits::Last;
-  /// What weights, cache and activations are, and what is computed in: FP32 or FP64. In FP64 the
-  /// plain loops run, whatever `loops` says, and count: it shows what is equal but for rounding.
+  /// FP32 or FP64, for weights, cache, activations and arithmetic. FP64 always runs the counting
+  /// loops; it shows what is equal but for rounding.
   DType dtype = DType::FP32;
   /// Encoder-decoder models: tokens that the decoder starts from.
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
   std::uint64_t chunk = 0;
-  /// With a placement among the methods: the part of the prompt that this session computes. Only
-  /// the last rank's then has logits, unless all are asked for; the one that decodes gets them.
+  /// With a placement among the methods: the part of the prompt that this session computes. Unless
+  /// all logits are asked for, only the last rank has them, and sends them to the one that decodes.
   std::optional<RankShare> share = {};
   /// Opens the models that methods name; null: checkpoints by their paths.
   std::function<Checkpoint(const std::string&)> open = nullptr;
@@ -52,20 +52,20 @@ struct Request {
   /// Models with mel input: [batch, frames, num_mel_bins].
   std::vector<float> features;
   std::uint64_t output_len = 1;
-  /// For each sequence output_len - 1 tokens that the decode steps read instead of what the model
-  /// would say; empty: its own tokens. Nothing then ends decoding early.
+  /// For each sequence output_len - 1 tokens that decode steps read instead of the model's own.
+  /// Nothing then ends decoding early. Empty: the model's own tokens.
   std::vector<std::vector<TokenId>> continuation = {};
   /// A sequence that produces one of them is done; decoding ends when all are.
   std::vector<TokenId> stop_tokens;
   /// The next token of each sequence, as soon as it is known.
   std::function<void(std::span<const TokenId>)> on_token;
-  /// What each of these tokens is read from, at its last position: [batch, positions, vocab_size].
+  /// The logits of each of these tokens, at the last position: [batch, positions, vocab_size].
   std::function<void(const Output&)> on_logits = nullptr;
   /// Called before each prefill chunk and decode step with the passes done and to do; for progress.
   std::function<void(std::uint64_t done, std::uint64_t all)> on_pass;
-  /// Each node as it ends: the pass's graph, what happened, the values of the symbols.
+  /// Called after each node with the pass's graph, what happened and the values of the symbols.
   std::function<void(const Graph&, const NodeRun&, std::span<const std::uint64_t>)> on_node;
-  /// To the other ranks of a session with a share; the clock starts when all have come so far.
+  /// To the other ranks of a session with a share. The clock starts when all ranks are ready.
   Messenger* messenger = nullptr;
 };
 
@@ -87,8 +87,8 @@ struct Generation {
   Skipped skipped;                   ///< of the analytic work, see SparseValues
   Shape logits_shape;                ///< [batch, positions, vocab_size]; a share's positions
   std::span<const float> logits;     ///< of prefill: the last position's or all, as asked
-  std::span<const double> logits64;  ///< the same of an FP64 session, whose `logits` are empty
-  Floats logits_data;                ///< after both
+  std::span<const double> logits64;  ///< in FP64 sessions instead of `logits`
+  Floats logits_data;                ///< what both point at
   std::uint64_t decode_steps = 0;
   /// Where a method selects the prompt's tokens: their importance and the positions of the kept
   /// ones, by sequence.
@@ -99,11 +99,14 @@ struct Generation {
   std::vector<std::vector<double>> importance;
   std::vector<std::vector<std::uint64_t>> kept;
   Profile profile;
+
+  /// Takes logits of this dtype.
+  void set_logits(DType dtype, const Shape& shape, Floats data);
 };
 
-/// The shares of a prompt's dropped tokens that decode steps took back, over all layers: what
-/// `revive_first` and `revive` of lazyllm tell an estimate. 0 where nothing was dropped or no such
-/// step ran.
+/// The shares of a prompt's dropped tokens that decode steps took back, over all layers: the values
+/// for lazyllm's options `revive_first` and `revive`. 0 where nothing was dropped or no such step
+/// ran.
 RevivedShares revived_shares(const Recording& recording, const Generation& run,
                              std::uint64_t prompt_len);
 

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "model/execute/row_loops.h"
 
 namespace kvcast::execute {
@@ -21,33 +23,14 @@ std::size_t largest_index(const double* x, std::size_t n) {
   return static_cast<std::size_t>(std::max_element(x, x + n) - x);
 }
 
-template <typename N>
-std::vector<TokenId> greedy_of(const Output& logits, DType dtype) {
-  const std::size_t vocab = logits.shape.back();
-  const std::size_t rows = logits.shape[1];
-  std::vector<TokenId> tokens;
-  for (std::size_t b = 0; b < logits.shape[0]; ++b) {
-    const N* row = reinterpret_cast<const N*>(logits.data.get()) + (b * rows + rows - 1) * vocab;
-    if (!is_finite_row(row, vocab)) {
-      throw Error("sequence " + std::to_string(b) +
-                      ": logits that are no finite numbers; the model's "
-                      "weights overflow " +
-                      std::string(name(dtype)),
-                  Fault::Run);
-    }
-    tokens.push_back(static_cast<TokenId>(largest_index(row, vocab)));
-  }
-  return tokens;
-}
-
-template <typename N>
-std::vector<std::vector<double>> by_sequence(const Output& out) {
-  const std::size_t n = out.shape.elements() / out.shape[0];
-  const N* numbers = reinterpret_cast<const N*>(out.data.get());
+std::vector<std::vector<double>> by_sequence(const Output& out, DType dtype) {
+  const std::size_t n = out.shape.sequence_elements();
   std::vector<std::vector<double>> sequences;
-  for (std::size_t b = 0; b < out.shape[0]; ++b) {
-    sequences.emplace_back(numbers + b * n, numbers + (b + 1) * n);
-  }
+  with_numbers(dtype, out.data.get(), [&](const auto* numbers) {
+    for (std::size_t b = 0; b < out.shape[0]; ++b) {
+      sequences.emplace_back(numbers + b * n, numbers + (b + 1) * n);
+    }
+  });
   return sequences;
 }
 
@@ -80,7 +63,21 @@ std::vector<float> position_ids(const Stack& stack, std::span<const std::uint64_
 }
 
 std::vector<TokenId> greedy(const Output& logits, DType dtype) {
-  return dtype == DType::FP64 ? greedy_of<double>(logits, dtype) : greedy_of<float>(logits, dtype);
+  const std::size_t vocab = logits.shape.back();
+  std::vector<TokenId> tokens;
+  with_numbers(dtype, logits.data.get(), [&](const auto* numbers) {
+    for (std::size_t b = 0; b < logits.shape[0]; ++b) {
+      const auto* last = numbers + (b + 1) * logits.shape.sequence_elements() - vocab;
+      if (!is_finite_row(last, vocab)) {
+        throw Error(fmt::format("sequence {}: the logits are not finite numbers; the model's "
+                                "weights overflow {}",
+                                b, name(dtype)),
+                    Fault::Run);
+      }
+      tokens.push_back(static_cast<TokenId>(largest_index(last, vocab)));
+    }
+  });
+  return tokens;
 }
 
 HelperRun::HelperRun(const Recording& recording, const WeightStore& weights, Loops loops,
@@ -173,8 +170,7 @@ HelperFindings HelperRun::run(const std::vector<std::vector<TokenId>>& prompt,
                              {pass.prefixes.tensors + "positions", positions},
                              {"positions", base_positions}});
       if (pass.result == HelperResult::Importance) {
-        found.importance =
-            dtype_ == DType::FP64 ? by_sequence<double>(out) : by_sequence<float>(out);
+        found.importance = by_sequence(out, dtype_);
       }
       if (pass.result == HelperResult::PromptLogits) found.prompt_logits = std::move(out);
       if (pass.result != HelperResult::Logits) continue;

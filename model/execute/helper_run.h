@@ -17,7 +17,7 @@ using TokenId = std::uint32_t;
 /// What the helper passes found.
 struct HelperFindings {
   std::vector<FoundCount> counts;
-  /// Of the prompt's tokens, by sequence; empty when no pass has looked for it.
+  /// Of the prompt's tokens, by sequence; empty unless a pass computes it.
   std::vector<std::vector<double>> importance;
   /// Where a method selects the prompt's tokens: ascending positions, by sequence.
   std::vector<std::vector<std::uint64_t>> kept;
@@ -63,7 +63,7 @@ const Stack& stack_of(const Recording& recording, const RecordedPass& pass);
 std::vector<float> flatten(const std::vector<std::vector<TokenId>>& sequences, std::size_t first,
                            std::size_t count);
 
-/// Position ids as they enter the graph: rows of a table that may start late.
+/// Position ids as they enter the graph: rows of a position table, which may begin at an offset.
 std::vector<float> position_ids(const Stack& stack, std::span<const std::uint64_t> positions);
 
 /// The most likely token at each sequence's last position; the lowest id among equals. Throws Error

@@ -13,17 +13,18 @@
 namespace kvcast::execute {
 namespace {
 
-constexpr std::size_t group = 64;  ///< outputs of a piece of work: panels, each as wide as a tile
+constexpr std::size_t group = 64;  ///< outputs of a piece of work: some panels of tile_columns()
 constexpr std::size_t block = 16;  ///< inputs are padded to a multiple of it
-/// Rows up to which threads share stretches of inputs as well: the weights of a group are read
-/// once, and their sums lie in the caches.
+/// Up to this many rows threads also share stretches of inputs: the weights of a group are read
+/// once, and their sums stay in the caches.
 constexpr std::size_t max_streamed_rows = 4 * block_rows;
 /// Rows of a tile of multiply_windows; a multiple of block_rows.
 constexpr std::size_t window_rows = 24;
 /// Inputs that it multiplies at a time, so that a panel of 8 or 16 outputs (24 KiB), or 64 (96
 /// KiB), stays in the first-level or second-level cache for all rows of the tile.
 constexpr std::size_t window_inputs = 384;
-/// Pieces of a small matrix at least, to share among threads, and the inputs of a piece.
+/// A small matrix is cut into at least this many pieces for the threads, unless a piece would have
+/// fewer inputs than min_stretch.
 constexpr std::size_t min_pieces = 32;
 constexpr std::size_t min_stretch = 64;
 
@@ -116,9 +117,9 @@ void Matrix::write_group(std::size_t group_index, const float* sums, std::size_t
   }
 }
 
-/// A few rows: every weight is read once, so threads share groups and, of small matrices, stretches
-/// of inputs. Who is done with a group's last stretch adds up all of them, in order: the result
-/// does not depend on the number of threads.
+/// For a few rows: every weight is read once. Threads share groups and, in small matrices,
+/// stretches of inputs. The thread that finishes a group's last stretch adds up all stretches in
+/// order, so the result does not depend on the number of threads.
 void Matrix::stream(const float* x, std::size_t rows, float* y, const float* bias) const {
   const std::size_t groups = round_up(out_, group) / group;
   const std::size_t wanted = (min_pieces + groups - 1) / groups;
@@ -127,7 +128,7 @@ void Matrix::stream(const float* x, std::size_t rows, float* y, const float* bia
   const std::size_t size = rows * group;
   static thread_local Arena arena;
   float* const parts = stretches == 1 ? nullptr : arena.reserve(groups * stretches * size);
-  // There are fewer groups than wanted pieces where a group has several.
+  // Where groups are cut into stretches there are fewer groups than min_pieces.
   std::array<std::atomic<std::size_t>, min_pieces> done{};
 #pragma omp parallel for schedule(static)
   for (std::size_t piece = 0; piece < groups * stretches; ++piece) {
@@ -164,9 +165,9 @@ void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t rows
   }
 }
 
-// Slim's weights of one head lie in rows as wide as the model. Panels of them multiplied by
-// multiply_block reach 0.5 to 1.0 of oneDNN's rate with 16 lanes, 0.5 to 1.1 with 8 and 0.5 to 1.2
-// with 4 (32 to 1024 rows, 64 to 4096 features, one core).
+// Why oneDNN: Slim's weights of one head lie in rows as wide as the model. Panels of them,
+// multiplied by multiply_block, reach 0.5 to 1.0 of oneDNN's rate with 16 lanes, 0.5 to 1.1 with 8
+// and 0.5 to 1.2 with 4 (32 to 1024 rows, 64 to 4096 features, one core).
 void multiply(const Product& p, bool transposed) {
   const auto dim = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
   const dnnl_status_t status = dnnl_sgemm('N', transposed ? 'T' : 'N', dim(p.m), dim(p.n), dim(p.k),

@@ -13,6 +13,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -65,34 +66,17 @@ class BlockType {
 
 /// Ends the process when MPI has not started in time: a rank that never comes would keep the others
 /// in MPI_Init, which nothing can interrupt.
-class StartWatchdog {
- public:
-  explicit StartWatchdog(double limit_s)
-      : thread_([this, limit_s] {
-          std::unique_lock lock(mutex_);
-          const std::chrono::duration<double> limit(limit_s);
-          if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
-          std::fprintf(stderr, "kvcast: MPI did not start within %g s: not all ranks came\n",
-                       limit_s);
-          std::_Exit(1);
-        }) {}
-  ~StartWatchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      started_ = true;
-      changed_.notify_all();
-    }
-    thread_.join();
-  }
-  StartWatchdog(const StartWatchdog&) = delete;
-  StartWatchdog& operator=(const StartWatchdog&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool started_ = false;
-  std::thread thread_;
-};
+std::jthread start_watchdog(double limit_s) {
+  return std::jthread([limit_s](const std::stop_token& started) {
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, started, std::chrono::duration<double>(limit_s), [] { return false; });
+    if (started.stop_requested()) return;
+    std::fprintf(stderr, "kvcast: MPI did not start within %g s: not all ranks came\n", limit_s);
+    std::_Exit(1);
+  });
+}
 
 struct Expected {
   std::vector<MPI_Request> requests;  ///< one for each sequence
@@ -104,18 +88,20 @@ class Ranks final : public MpiMessenger {
   explicit Ranks(double limit_s) : limit_s_(limit_s) {
     int provided = MPI_THREAD_SINGLE;
     {
-      const StartWatchdog watchdog(limit_s);
+      const std::jthread watchdog = start_watchdog(limit_s);
       check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
     expected_.resize(ranks());
-    if (provided >= MPI_THREAD_SERIALIZED) mover_ = std::thread([this] { keep_moving(); });
+    if (provided >= MPI_THREAD_SERIALIZED) {
+      mover_ = std::jthread([this](const std::stop_token& stop) { keep_moving(stop); });
+    }
   }
 
   ~Ranks() override {
-    stop_moving();
+    mover_ = std::jthread();  // stops it
     if (!ended_ && std::uncaught_exceptions() == exceptions_) MPI_Finalize();
   }
 
@@ -188,7 +174,7 @@ class Ranks final : public MpiMessenger {
 
   void end() override {
     if (std::exchange(ended_, true)) return;
-    stop_moving();
+    mover_ = std::jthread();  // stops it
     MPI_Finalize();
   }
 
@@ -211,12 +197,12 @@ class Ranks final : public MpiMessenger {
     }
   }
 
-  void keep_moving() {
+  void keep_moving(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    while (!stopping_) {
-      changed_.wait(lock, [&] { return stopping_ || pending_ > 0; });
+    while (!stop.stop_requested()) {
+      changed_.wait(lock, stop, [&] { return pending_ > 0; });
       move_messages();
-      changed_.wait_for(lock, progress_nap, [&] { return stopping_; });
+      changed_.wait_for(lock, stop, progress_nap, [] { return false; });
     }
   }
 
@@ -243,16 +229,6 @@ class Ranks final : public MpiMessenger {
     }
   }
 
-  void stop_moving() {
-    if (!mover_.joinable()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-      changed_.notify_all();
-    }
-    mover_.join();
-  }
-
   int rank_ = 0;
   int ranks_ = 1;
   double limit_s_;
@@ -260,12 +236,11 @@ class Ranks final : public MpiMessenger {
   bool ended_ = false;
 
   std::mutex mutex_;  ///< for every call of MPI and what follows
-  std::condition_variable changed_;
-  std::size_t pending_ = 0;  ///< messages on their way
-  bool stopping_ = false;
+  std::condition_variable_any changed_;
+  std::size_t pending_ = 0;                     ///< messages on their way
   std::vector<std::deque<Expected>> expected_;  ///< by sender
   std::vector<Sent> sent_;
-  std::thread mover_;
+  std::jthread mover_;
 };
 
 }  // namespace

@@ -4,22 +4,29 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "model/base/error.h"
 #include "model/graph/graph.h"
 
+namespace kvcast {
+class WeightReader;
+}
+
 namespace kvcast::execute {
 
 class Matrix;
 class Messenger;
-class RowTable;
 
 /// Up to four dimensions, outermost first.
 class Shape {
  public:
   static constexpr std::size_t max_rank = 4;
   Shape() = default;
+  Shape(std::initializer_list<std::size_t> dims) {
+    for (const std::size_t dim : dims) push_back(dim);
+  }
   void push_back(std::size_t dim) {
     KVCAST_ASSERT(rank_ < max_rank);
     dims_[rank_++] = dim;
@@ -32,6 +39,12 @@ class Shape {
     for (std::size_t i = 0; i < rank_; ++i) product *= dims_[i];
     return product;
   }
+  /// Of one entry of the first dimension.
+  std::size_t sequence_elements() const {
+    std::size_t product = 1;
+    for (std::size_t i = 1; i < rank_; ++i) product *= dims_[i];
+    return product;
+  }
   bool operator==(const Shape&) const = default;
 
  private:
@@ -39,20 +52,20 @@ class Shape {
   std::size_t rank_ = 0;
 };
 
-/// A tensor of fp32 numbers (fp64 in sessions of that dtype), row-major. The first dimension's
-/// entries lie `batch_stride` elements apart: in a cache tensor [batch, rows, features] each
-/// sequence has room to grow, a message is rows of it where they lie, other tensors are contiguous.
-/// Weights may have a form of their own instead of numbers in rows: a packed matrix, or a table
-/// whose rows are read from the file.
+/// A tensor of fp32 numbers (fp64 in sessions of that dtype), row-major. Entries of the first
+/// dimension lie `batch_stride` elements apart. In a cache tensor [batch, rows, features] this
+/// leaves each sequence room to grow; a message lies in the rows of a cache; other tensors are
+/// contiguous. A weight may be a packed matrix instead, or a table whose rows are read from the
+/// file.
 struct Operand {
   const TensorInfo* info = nullptr;
   Shape shape;
-  float* data = nullptr;  ///< of fp64 numbers too: see `numbers`
+  float* data = nullptr;  ///< also for fp64: see `numbers`
   std::size_t batch_stride = 0;
   const Matrix* matrix = nullptr;
-  const RowTable* table = nullptr;
+  const WeightReader* table = nullptr;
 
-  /// The numbers as what they are: float, or double in an fp64 session.
+  /// The numbers in their type: float, or double in an fp64 session.
   template <typename N>
   N* numbers() const {
     return reinterpret_cast<N*>(data);
@@ -67,10 +80,10 @@ struct Operand {
   bool contiguous() const { return batch_stride * shape[0] == shape.elements(); }
 };
 
-/// What data-dependent operators did not have to do of the work that the recorder counts.
+/// Recorded work that data-dependent operators did not have to do.
 struct Skipped {
-  std::uint64_t pairs = 0;      ///< of a head and a key, below the threshold
-  std::uint64_t all_pairs = 0;  ///< that were compared
+  std::uint64_t pairs = 0;      ///< pairs of a head and a key below the threshold
+  std::uint64_t all_pairs = 0;  ///< all pairs compared
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
   Skipped& operator+=(const Skipped& other) {
@@ -88,7 +101,7 @@ struct Call {
   std::span<const Operand> inputs;
   const Operand& output;  ///< the node's first
   std::span<const std::uint64_t> symbols;
-  Skipped* skipped = nullptr;      ///< null: nobody asks
+  Skipped* skipped = nullptr;      ///< may be null
   Messenger* messenger = nullptr;  ///< null: nothing to send or to wait for
   std::span<const Operand> more_outputs = {};
 

@@ -1,46 +1,41 @@
 #include "model/execute/pass_timer.h"
 
+#include <numeric>
+
 #include "model/base/stopwatch.h"
 
 namespace kvcast::execute {
 
 PassTimer::PassTimer(const Checkpoint& checkpoint, const SessionOptions& options)
-    : architecture_(checkpoint.architecture()),
-      recording_(record(architecture_, options.methods, session_lowering(options),
-                        {.logits = options.logits, .decoder_tokens = options.decoder_tokens})),
-      weights_({{"", &checkpoint}}, {&recording_.prefill(), &recording_.decode()},
-               WeightForm::Packed) {}
+    : session_(checkpoint, options) {}
 
 std::vector<PassSeconds> PassTimer::decode(const PassSizes& sizes, int repeats) const {
-  return time(recording_.decode(), sizes, 1, sizes.kv_len - 1, repeats);
+  return time(recording().decode(), sizes, 1, sizes.kv_len - 1, repeats);
 }
 
 std::vector<PassSeconds> PassTimer::prefill(const PassSizes& sizes, int repeats) const {
-  if (architecture_.encoder_decoder) {
-    throw Error("timing a prefill", "the encoder-decoder model " + architecture_.name,
-                "a decoder-only model");
+  const Architecture& a = session_.architecture();
+  if (a.encoder_decoder) {
+    throw Error("timing a prefill", "the encoder-decoder model " + a.name, "a decoder-only model");
   }
-  return time(recording_.prefill(), sizes, sizes.prompt_len, 0, repeats);
+  return time(recording().prefill(), sizes, sizes.prompt_len, 0, repeats);
 }
 
 std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& sizes,
                                          std::uint64_t tokens, std::uint64_t first_position,
                                          int repeats) const {
+  const Architecture& a = session_.architecture();
   const SymbolValues values =
-      recording_.symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
-  const std::string prefix = architecture_.encoder_decoder ? "decoder." : "";
-  std::vector<float> ids;
-  for (const TokenId id : made_up_prompt(sizes.batch * tokens, architecture_.vocab_size)) {
-    ids.push_back(static_cast<float>(id));
-  }
-  std::vector<float> positions;
-  for (std::uint64_t i = 0; i < tokens; ++i) {
-    positions.push_back(
-        static_cast<float>(first_position + i + architecture_.decoder.position_offset));
-  }
+      recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
+  const std::uint64_t all_tokens = sizes.batch * tokens;
+  const std::vector<float> ids = flatten({made_up_prompt(all_tokens, a.vocab_size)}, 0, all_tokens);
+  std::vector<std::uint64_t> places(tokens);
+  std::iota(places.begin(), places.end(), first_position);
+  const std::vector<float> positions = position_ids(a.decoder, places);
+  const std::string prefix = a.encoder_decoder ? "decoder." : "";
   const Inputs inputs{{prefix + "tokens", ids}, {prefix + "positions", positions}};
 
-  const Executor executor(graph, weights_, Loops::Fast);
+  const Executor executor(graph, session_.weights(), Loops::Fast);
   CacheStore cache;
   Arena arena;
   executor.reserve(cache, values);

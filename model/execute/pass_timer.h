@@ -27,7 +27,7 @@ class PassTimer {
   /// As Session; prefill in chunks is not timed. The checkpoint must outlive it.
   PassTimer(const Checkpoint& checkpoint, const SessionOptions& options);
 
-  const Recording& recording() const { return recording_; }
+  const Recording& recording() const { return session_.recording(); }
   /// One decode step, `repeats` times after one that is not counted, on a cache that holds zeros.
   std::vector<PassSeconds> decode(const PassSizes& sizes, int repeats) const;
   /// A whole prompt, likewise. Decoder-only models.
@@ -37,9 +37,7 @@ class PassTimer {
   std::vector<PassSeconds> time(const Graph& graph, const PassSizes& sizes, std::uint64_t tokens,
                                 std::uint64_t first_position, int repeats) const;
 
-  Architecture architecture_;
-  Recording recording_;
-  WeightStore weights_;
+  Session session_;
 };
 
 }  // namespace kvcast::execute

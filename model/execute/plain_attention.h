@@ -16,8 +16,29 @@ class PlainOperands {
  public:
   using Real = execute::Real<N>;
 
-  explicit PlainOperands(const Call& call) : call_(call), out_(call.output) {
-    for (const Operand& operand : call.inputs) in_.emplace_back(operand);
+  explicit PlainOperands(const Call& c) : call(c), out_(c.output) {
+    for (const Operand& operand : c.inputs) in_.emplace_back(operand);
+  }
+
+  const Call& call;
+  const Shape& in_shape(std::size_t i) const { return call.inputs[i].shape; }
+  const Shape& out_shape() const { return call.output.shape; }
+
+  // What shared_operators.h reaches elements by.
+  using Number = Real;
+  static Real constant(double x) { return Real::constant(x); }
+  Real value(std::size_t input, std::size_t b, std::size_t i) {
+    return in_[input](b * in_shape(input).sequence_elements() + i);
+  }
+  void put(std::size_t b, std::size_t i, Real x) {
+    out_(b * out_shape().sequence_elements() + i, x);
+  }
+  void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) put(b, to + i, value(input, b, from + i));
+  }
+  template <typename F>
+  void each(std::size_t rows, std::size_t /*elements*/, F f) {
+    for (std::size_t r = 0; r < rows; ++r) f(r);
   }
 
   CountedWork counted_work() const {
@@ -31,11 +52,7 @@ class PlainOperands {
  protected:
   /// Below every score, in fp64 too: what the mask holds.
   static constexpr N lowest = std::numeric_limits<float>::lowest();
-  static Real constant(double value) { return execute::constant<N>(value); }
-  const Shape& in_shape(std::size_t i) const { return call_.inputs[i].shape; }
-  const Shape& out_shape() const { return call_.output.shape; }
 
-  const Call& call_;
   std::vector<Reader<N>> in_;
   Writer<N> out_;
 
@@ -49,15 +66,14 @@ template <typename N>
 class PlainAttention : public PlainOperands<N> {
  protected:
   using Base = PlainOperands<N>;
-  using Base::call_;
-  using Base::constant;
   using Base::in_;
-  using Base::in_shape;
   using Base::lowest;
   using Base::out_;
-  using Base::out_shape;
 
  public:
+  using Base::call;
+  using Base::in_shape;
+  using Base::out_shape;
   using Real = execute::Real<N>;
   using Base::Base;
 
@@ -102,7 +118,7 @@ class PlainAttention : public PlainOperands<N> {
     const std::size_t queries = in_shape(0)[2];
     const std::size_t keys = in_shape(0)[3];
     const std::size_t row = in_shape(1)[2];
-    const Real threshold = constant(op.threshold);
+    const Real threshold = Real::constant(op.threshold);
     std::vector<bool> kept(in_shape(0).elements());
     std::vector<bool> wanted(in_shape(0)[0] * keys, false);
     for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -126,7 +142,7 @@ class PlainAttention : public PlainOperands<N> {
         out_(query_index(h, b, i % queries, head, queries) + d, sum);
       }
     }
-    note_skipped(call_, op, kept, wanted);
+    note_skipped(call, op, kept, wanted);
   }
 
   void operator()(const TiledAttention& op) {
@@ -134,7 +150,7 @@ class PlainAttention : public PlainOperands<N> {
     const Heads& h = op.heads;
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
-    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    const std::size_t past = op.mask.causal ? call.value(op.mask.past) : 0;
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
         for (std::size_t i = 0; i < queries; ++i) {
@@ -174,13 +190,13 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t i = 0; i < size; ++i) rows[first + i] = in_[1](first + i);
     if (!op.unrotate) return;
     const std::size_t half = op.unrotate->inverse_frequencies.size();
-    const RopeAngleTable<N> angles(*op.unrotate, position, 1, true);
+    const RopeAngleTable<N>& angles = rope_angles<N>(op.unrotate, position + 1, true);
     for (std::size_t head = 0; head < op.rope_heads; ++head) {
       for (std::size_t j = 0; j < half; ++j) {
         Real& x = rows[first + head * size / op.rope_heads + j];
         Real& y = rows[first + head * size / op.rope_heads + half + j];
-        const Real c{angles.cosine(0, j)};
-        const Real s{angles.sine(0, j)};
+        const Real c{angles.cosines(position)[j]};
+        const Real s{angles.sines(position)[j]};
         const Real turned = x * c - y * s;
         y = y * c + x * s;
         x = turned;
@@ -192,18 +208,18 @@ class PlainAttention : public PlainOperands<N> {
   void rotate_keys(const TiledAttention& op) {
     const Heads& h = op.heads;
     const std::size_t keys = in_shape(1)[1];
-    const std::size_t past = op.mask.causal ? call_.value(op.mask.past) : 0;
+    const std::size_t past = op.mask.causal ? call.value(op.mask.past) : 0;
     const std::size_t first = visible_range(op.mask, past, keys).first;
     const std::size_t end = visible_range(op.mask, past + out_shape()[1] - 1, keys).end;
     const std::size_t half = op.key_rope->inverse_frequencies.size();
-    const RopeAngleTable<N> angles(*op.key_rope, 0, keys);
+    const RopeAngleTable<N>& angles = rope_angles<N>(op.key_rope, keys);
     rotated_keys_.resize(in_shape(1).elements());
     for (std::size_t b = 0; b < in_shape(1)[0]; ++b) {
       for (std::size_t t = first; t < end; ++t) {
         for (std::size_t head = 0; head < h.num_key_value_heads; ++head) {
           const std::size_t at = ((b * keys + t) * h.num_key_value_heads + head) * h.head_dim;
           for (std::size_t j = 0; j < half; ++j) {
-            rotate(at + j, at + half + j, angles.cosine(t, j), angles.sine(t, j));
+            rotate(at + j, at + half + j, angles.cosines(t)[j], angles.sines(t)[j]);
           }
           for (std::size_t d = 2 * half; d < h.head_dim; ++d)
             rotated_keys_[at + d] = in_[1](at + d);
@@ -229,8 +245,9 @@ class PlainAttention : public PlainOperands<N> {
     Real peak{lowest};
     for (std::size_t j = visible.first; j < visible.end; ++j) {
       Real s = dot(h, query_at(h, b, i, head), key_at(h, b, j, head));
-      if (op.scale != 1) s = s * constant(op.scale);
-      if (op.softcap > 0) s = constant(op.softcap) * hyperbolic_tangent(s / constant(op.softcap));
+      if (op.scale != 1) s = s * Real::constant(op.scale);
+      if (op.softcap > 0)
+        s = Real::constant(op.softcap) * hyperbolic_tangent(s / Real::constant(op.softcap));
       if (in_.size() > 3) s = s + in_[3](bias_index(in_shape(3), head, i, j));
       p[j] = s;
       peak = maximum(peak, s);

@@ -1,6 +1,7 @@
 #include "model/execute/positions.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -37,63 +38,44 @@ double rope_position(const RopeTable& table, std::size_t position) {
 }
 
 template <typename N>
-RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t first_position,
-                                  std::size_t tokens, bool inverse)
-    : frequencies_(table.inverse_frequencies.size()),
-      cosines_(tokens * frequencies_),
-      sines_(tokens * frequencies_) {
-  for (std::size_t t = 0; t < tokens; ++t) fill(table, t, first_position + t, inverse);
-}
-
-template <typename N>
-RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::span<const N> positions,
-                                  bool inverse)
-    : frequencies_(table.inverse_frequencies.size()),
-      cosines_(positions.size() * frequencies_),
-      sines_(positions.size() * frequencies_) {
-  for (std::size_t t = 0; t < positions.size(); ++t) {
-    fill(table, t, static_cast<std::size_t>(positions[t]), inverse);
-  }
-}
-
-template <typename N>
-void RopeAngleTable<N>::fill(const RopeTable& table, std::size_t row, std::size_t position,
-                             bool inverse) {
+RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t positions, bool inverse)
+    : positions_(positions), frequencies_(table.inverse_frequencies.size()) {
+  cosines_.reserve(positions * frequencies_);
+  sines_.reserve(positions * frequencies_);
   const auto gain = static_cast<N>(inverse ? 1 / table.gain : table.gain);
   const N direction = inverse ? -gain : gain;
-  const auto turns = static_cast<N>(rope_position(table, position));
-  for (std::size_t j = 0; j < frequencies_; ++j) {
-    const N angle = turns * static_cast<N>(table.inverse_frequencies[j]);
-    cosines_[row * frequencies_ + j] = gain * std::cos(angle);
-    sines_[row * frequencies_ + j] = direction * std::sin(angle);
+  for (std::size_t position = 0; position < positions; ++position) {
+    const auto turns = static_cast<N>(rope_position(table, position));
+    for (const double frequency : table.inverse_frequencies) {
+      const N angle = turns * static_cast<N>(frequency);
+      cosines_.push_back(gain * std::cos(angle));
+      sines_.push_back(direction * std::sin(angle));
+    }
   }
 }
 
-template class RopeAngleTable<float>;
-template class RopeAngleTable<double>;
-
-const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>& table,
-                                         std::size_t positions) {
-  struct Known {
-    std::size_t positions;
-    RopeAngleTable<float> angles;
-  };
+template <typename N>
+const RopeAngleTable<N>& rope_angles(const std::shared_ptr<const RopeTable>& table,
+                                     std::size_t positions, bool inverse) {
+  // By direction. Tables that have become too short stay: somebody may be reading them.
+  using Known = std::array<std::vector<std::unique_ptr<RopeAngleTable<N>>>, 2>;
   static std::mutex mutex;
-  // Tables that have become too short stay: somebody may be reading them.
-  static std::map<std::weak_ptr<const RopeTable>, std::vector<std::unique_ptr<Known>>,
-                  std::owner_less<>>
-      tables;
+  static std::map<std::weak_ptr<const RopeTable>, Known, std::owner_less<>> tables;
   const std::lock_guard lock(mutex);
   if (!tables.contains(table)) {  // a new model: what only forgotten ones used goes
     std::erase_if(tables, [](const auto& entry) { return entry.first.expired(); });
   }
-  std::vector<std::unique_ptr<Known>>& known = tables[table];
-  if (known.empty() || known.back()->positions < positions) {
-    const std::size_t n = std::bit_ceil(positions);
-    known.push_back(std::make_unique<Known>(Known{n, RopeAngleTable<float>(*table, 0, n)}));
+  auto& known = tables[table][inverse ? 1 : 0];
+  if (known.empty() || known.back()->positions() < positions) {
+    known.push_back(std::make_unique<RopeAngleTable<N>>(*table, std::bit_ceil(positions), inverse));
   }
-  return known.back()->angles;
+  return *known.back();
 }
+
+template const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>&,
+                                                  std::size_t, bool);
+template const RopeAngleTable<double>& rope_angles(const std::shared_ptr<const RopeTable>&,
+                                                   std::size_t, bool);
 
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key) {
   std::size_t buckets = op.num_buckets;

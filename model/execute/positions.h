@@ -26,32 +26,29 @@ extern const float masked_score;
 /// The position that a rotary table turns by: divided by its scale.
 double rope_position(const RopeTable& table, std::size_t position);
 
-/// cos and sin of consecutive or given positions, [tokens][frequencies], with the table's gain;
+/// cos and sin for the positions from 0 on, [positions][frequencies], with the table's gain;
 /// `inverse` rotates back. N is float or double, and so is the angle: in fp32 it is what
 /// transformers takes.
 template <typename N>
 class RopeAngleTable {
  public:
-  RopeAngleTable(const RopeTable& table, std::size_t first_position, std::size_t tokens,
-                 bool inverse = false);
-  RopeAngleTable(const RopeTable& table, std::span<const N> positions, bool inverse = false);
-  N cosine(std::size_t t, std::size_t j) const { return cosines_[t * frequencies_ + j]; }
-  N sine(std::size_t t, std::size_t j) const { return sines_[t * frequencies_ + j]; }
-  const N* cosines(std::size_t t) const { return &cosines_[t * frequencies_]; }
-  const N* sines(std::size_t t) const { return &sines_[t * frequencies_]; }
+  RopeAngleTable(const RopeTable& table, std::size_t positions, bool inverse);
+  std::size_t positions() const { return positions_; }
+  const N* cosines(std::size_t position) const { return &cosines_[position * frequencies_]; }
+  const N* sines(std::size_t position) const { return &sines_[position * frequencies_]; }
 
  private:
-  void fill(const RopeTable& table, std::size_t row, std::size_t position, bool inverse);
-
+  std::size_t positions_;
   std::size_t frequencies_;
   std::vector<N> cosines_;
   std::vector<N> sines_;
 };
 
-/// Angles of the positions from 0 to at least `positions` - 1, computed once for a table and kept
-/// as long as it. Thread-safe.
-const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const RopeTable>& table,
-                                         std::size_t positions);
+/// Angles for at least `positions` positions, computed once for a table and kept as long as it.
+/// Thread-safe.
+template <typename N>
+const RopeAngleTable<N>& rope_angles(const std::shared_ptr<const RopeTable>& table,
+                                     std::size_t positions, bool inverse = false);
 
 /// T5's bucket of key position - query position.
 /// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.

@@ -35,13 +35,13 @@ std::size_t logit_bytes(const Generation& g) {
 }
 
 /// Puts the logits of all positions together on the rank that decodes.
-void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
+void gather_logits(Generation& g, DType dtype, const RankShare& share, Messenger& m) {
   if (!share.decodes()) {
     return send_bytes(m, share.decoder(), g.logits_data.get(), logit_bytes(g));
   }
   const std::size_t batch = g.logits_shape[0];
   const std::size_t vocab = g.logits_shape[2];
-  const std::size_t row = vocab * (g.logits64.empty() ? 1 : 2);  // floats
+  const std::size_t row = vocab * floats_in(dtype);  // floats
   const std::size_t length = share.prompt_len();
   Floats all = allocate_floats(batch * length * row);
   for (RankShare from{share.partition, 0}; from.rank < share.ranks(); ++from.rank) {
@@ -57,15 +57,7 @@ void gather_logits(Generation& g, const RankShare& share, Messenger& m) {
       std::copy_n(rows + b * part, part, &all[(b * length + from.first()) * row]);
     }
   }
-  g.logits_data = std::move(all);
-  g.logits_shape = {};
-  for (const std::size_t dim : {batch, length, vocab}) g.logits_shape.push_back(dim);
-  const std::size_t numbers = g.logits_shape.elements();
-  if (g.logits64.empty()) {
-    g.logits = {g.logits_data.get(), numbers};
-  } else {
-    g.logits64 = {reinterpret_cast<const double*>(g.logits_data.get()), numbers};
-  }
+  g.set_logits(dtype, {batch, length, vocab}, std::move(all));
 }
 
 /// The rank that decodes tells the others that it goes on, token by token, so that each waits for
@@ -128,7 +120,7 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger) 
     }
     run.ranks[share.rank] = report;
   }
-  if (options.logits == Logits::All) gather_logits(g, share, messenger);
+  if (options.logits == Logits::All) gather_logits(g, options.dtype, share, messenger);
   return run;
 }
 

@@ -18,48 +18,33 @@ void add(std::vector<double>& sums, const std::vector<double>& terms) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
 }
 
-template <typename N>
-void copy_row_of(const Output& logits, std::size_t row, float* to, std::size_t width) {
+/// Copies one row of logits for a vocabulary of `width` ids. Models pad their vocabularies
+/// differently, by ids that no text has. Ids beyond `width` are cut off; missing ones get
+/// -infinity.
+void copy_row(const Output& logits, std::size_t row, float* to, std::size_t width, DType dtype) {
   const std::size_t own = logits.shape.back();
   const std::size_t shared = std::min(own, width);
-  N* const out = reinterpret_cast<N*>(to);
-  std::copy_n(reinterpret_cast<const N*>(logits.data.get()) + row * own, shared, out);
-  std::fill(out + shared, out + width, -std::numeric_limits<N>::infinity());
+  with_numbers(dtype, to, [&]<typename N>(N* out) {
+    std::copy_n(reinterpret_cast<const N*>(logits.data.get()) + row * own, shared, out);
+    std::fill(out + shared, out + width, -std::numeric_limits<N>::infinity());
+  });
 }
 
-/// One row of logits for a vocabulary of `width` ids. A vocabulary that is padded differently
-/// differs in ids that no text has: they are cut off, or cannot come next.
-void copy_row(const Output& logits, std::size_t row, float* to, std::size_t width, DType dtype) {
-  if (dtype == DType::FP64) {
-    copy_row_of<double>(logits, row, to, width);
-  } else {
-    copy_row_of<float>(logits, row, to, width);
-  }
-}
-
-/// Adds a sequence that ran after the others, of `batch` in all. The time of a token is that of one
-/// of each sequence.
+/// Adds a sequence that ran after the others; `batch` sequences in all. Times add up: the time of a
+/// token is that of one token of each sequence.
 void append(Generation& all, const Generation& g, std::size_t batch) {
-  const std::size_t n = g.logits_shape.elements();
   const std::size_t before = all.tokens.size();
   KVCAST_ASSERT(all.logits_shape[1] == g.logits_shape[1]);
-  const bool wide = !g.logits64.empty();
-  const std::size_t floats = n * (wide ? 2 : 1);
+  const DType dtype = g.logits64.empty() ? DType::FP32 : DType::FP64;
+  const std::size_t floats = g.logits_shape.elements() * floats_in(dtype);
   if (before == 1) {
     Floats room = allocate_floats(batch * floats);
     std::copy_n(all.logits_data.get(), floats, room.get());
     all.logits_data = std::move(room);
   }
   std::copy_n(g.logits_data.get(), floats, all.logits_data.get() + before * floats);
-  all.logits_shape = Shape();
-  for (const std::size_t dim : {before + 1, g.logits_shape[1], g.logits_shape[2]}) {
-    all.logits_shape.push_back(dim);
-  }
-  if (wide) {
-    all.logits64 = {reinterpret_cast<const double*>(all.logits_data.get()), (before + 1) * n};
-  } else {
-    all.logits = {all.logits_data.get(), (before + 1) * n};
-  }
+  all.set_logits(dtype, {before + 1, g.logits_shape[1], g.logits_shape[2]},
+                 std::move(all.logits_data));
   all.tokens.push_back(g.tokens[0]);
   if (!g.kept.empty()) all.kept.push_back(g.kept[0]);
   if (!g.importance.empty()) all.importance.push_back(g.importance[0]);
@@ -92,8 +77,7 @@ std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, st
   return ids;
 }
 
-/// The logits of the last position [batch, 1, vocab], from the rank that has them to the one that
-/// goes on with them.
+/// Sends the last position's logits [batch, 1, vocab] to the rank that decodes.
 void send_last_logits(const Output& logits, DType dtype, const RankShare& share, Messenger& m) {
   const std::size_t rows = logits.shape[1];
   const std::size_t row = logits.shape[2] * floats_in(dtype);
@@ -105,15 +89,14 @@ void send_last_logits(const Output& logits, DType dtype, const RankShare& share,
 Output receive_last_logits(std::size_t batch, std::size_t vocab, DType dtype,
                            const RankShare& share, Messenger& m) {
   const std::size_t row = vocab * floats_in(dtype);
-  Output logits{{}, allocate_floats(batch * row)};
-  for (const std::size_t dim : {batch, std::size_t{1}, vocab}) logits.shape.push_back(dim);
+  Output logits{{batch, 1, vocab}, allocate_floats(batch * row)};
   for (std::size_t b = 0; b < batch; ++b) {
     receive_bytes(m, share.ranks() - 1, &logits.data[b * row], row * sizeof(float));
   }
   return logits;
 }
 
-/// Ranks choose for themselves, from the same numbers if they compute alike.
+/// Each rank selects tokens itself. Throws Error unless all have selected the same.
 void check_same_kept(const std::vector<std::vector<std::uint64_t>>& kept, Messenger& messenger) {
   if (kept.empty()) return;
   std::string positions;
@@ -269,9 +252,7 @@ void SessionRun::run_helpers() {
   const bool all_logits = options_.logits == Logits::All;
   rows_before_ = all_logits && found_.prompt_logits ? found_.prompt_logits->shape[1] : 0;
   rows_ = all_logits ? rows_before_ + read_ : has_logits_ ? 1 : 0;
-  for (const std::size_t dim : {batch_, rows_, static_cast<std::size_t>(model_.vocab_size)}) {
-    made_.logits_shape.push_back(dim);
-  }
+  made_.logits_shape = {batch_, rows_, model_.vocab_size};
   if (rows_before_ > 0) copy_logits(*found_.prompt_logits, 0);
   found_.prompt_logits.reset();  // the logits of a whole prompt are large
   next_ = Next::Prefill;
@@ -287,7 +268,7 @@ void SessionRun::copy_logits(const Output& out, std::size_t first_row) {
   }
 }
 
-/// Whole passes hand over their logits; chunks, and what a helper pass has, are put together.
+/// A prompt in one pass hands over its logits; those of chunks and of helper passes are joined.
 void SessionRun::keep_logits(Output& out, std::size_t first_row) {
   if (rows_ == 0) return;  // hidden states
   const bool whole = part_end_ - part_begin_ <= chunk_ && rows_before_ == 0;
@@ -334,7 +315,7 @@ void SessionRun::run_chunk() {
   if (next_row_ >= part_end_) end_prefill();
 }
 
-/// The last chunk's logits say the first token, to the rank that goes on with it.
+/// Reads the first token from the last chunk's logits, on the rank that decodes.
 void SessionRun::hand_on(const Output& logits) {
   if (has_logits_ && !decodes_) {
     send_last_logits(logits, options_.dtype, *options_.share, *request_.messenger);
@@ -355,12 +336,7 @@ void SessionRun::hand_on(const Output& logits) {
 }
 
 void SessionRun::end_prefill() {
-  const std::size_t num_logits = made_.logits_shape.elements();
-  if (options_.dtype == DType::FP64) {
-    made_.logits64 = {reinterpret_cast<const double*>(made_.logits_data.get()), num_logits};
-  } else {
-    made_.logits = {made_.logits_data.get(), num_logits};
-  }
+  made_.set_logits(options_.dtype, made_.logits_shape, std::move(made_.logits_data));
   made_.ttft_s = watch_.seconds();
   next_ = Next::Nothing;
   if (!decodes_) return;

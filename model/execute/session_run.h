@@ -15,7 +15,7 @@
 
 namespace kvcast::execute {
 
-/// What the formulas say of a pass; made once, since sums of counts take long.
+/// A pass's analytic work. Made once: adding up the counts of a graph takes long.
 struct PassWork {
   explicit PassWork(const Graph& graph) {
     const Work work = total_work(graph);
@@ -26,18 +26,19 @@ struct PassWork {
   Count bytes;
 };
 
-/// Its cache, and what it has made so far. Runs of one session are independent of each other, so
-/// that a caller may have several and choose whose step comes next.
+/// Holds the request's cache and what was generated so far. Runs of one session are independent of
+/// each other: a caller may have several and choose which one takes the next step.
 class SessionRun {
  public:
-  /// Makes room in the cache for the whole request, which Session::run has checked or would accept.
-  /// Both must outlive it. `index` of the request's first sequence in a batch whose sequences run
-  /// one by one.
+  /// Makes room in the cache for the whole request. Session::run must have checked the request, or
+  /// accept it. Session and request must outlive the run. Where sequences of a batch run one by
+  /// one, `index` is the place of the request's first sequence in the batch.
   SessionRun(const Session& session, const Request& request, std::size_t index = 0);
-  /// Runs what comes next: all helper passes, a chunk of the prompt or a decode step of all
-  /// sequences. False when nothing was left to run. Throws Error as Session::run does.
+  /// Runs the next step: all helper passes, a chunk of the prompt, or a decode step of all
+  /// sequences. Returns false when nothing is left. Throws Error as Session::run does.
   bool step();
-  /// After the last step. Its times are from the first step on, whatever ran in between.
+  /// To be called after the last step. Times count from the first step on, with whatever ran in
+  /// between.
   Generation take() { return std::move(made_); }
   const Generation& made() const { return made_; }
 
@@ -69,10 +70,10 @@ class SessionRun {
   const Request& request_;
   std::size_t index_;
   std::size_t batch_;
-  std::size_t length_;        ///< of the prompt
-  std::uint64_t prompt_len_;  ///< of the encoder's in encoder-decoder models
-  /// The tokens of prefill: the whole prompt or this rank's part, of the kept tokens if it is
-  /// pruned.
+  std::size_t length_;        ///< tokens of the prompt
+  std::uint64_t prompt_len_;  ///< the same; in encoder-decoder models the encoder's positions
+  /// The tokens that prefill reads: the whole prompt or this rank's part of it. If tokens are
+  /// dropped, indices count the kept ones.
   std::size_t part_begin_ = 0;
   std::size_t part_end_ = 0;
   std::size_t chunk_ = 0;
@@ -93,12 +94,12 @@ class SessionRun {
   std::uint64_t passes_done_ = 0;
   HelperFindings found_;
   LateSizes late_;               ///< of the last pass
-  std::size_t past_ = 0;         ///< tokens of the prompt that helpers have put into the cache
+  std::size_t past_ = 0;         ///< prompt tokens that helpers have put into the cache
   std::size_t read_ = 0;         ///< tokens that prefill reads
   std::size_t next_row_ = 0;     ///< first token of the next chunk
-  std::size_t rows_ = 0;         ///< of logits that are kept for each sequence
-  std::size_t rows_before_ = 0;  ///< of them, a helper's
-  std::vector<TokenId> tokens_;  ///< the last one of each sequence
+  std::size_t rows_ = 0;         ///< rows of logits kept for each sequence
+  std::size_t rows_before_ = 0;  ///< those of them that a helper computes
+  std::vector<TokenId> tokens_;  ///< the last token of each sequence
   std::vector<bool> stopped_;
   std::size_t first_revived_ = 0;
   Stopwatch watch_;  ///< since the first step, then since the first token

@@ -9,20 +9,18 @@
 #include "model/execute/floats.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
-#include "model/execute/vector_lanes.h"
-#include "model/execute/vector_math.h"
 
 namespace kvcast::execute {
 namespace {
 
-/// Keys and values of one piece: about this many numbers together, so that they lie in a core's
+/// A piece has about this many numbers of keys and values, so that they stay in a core's
 /// second-level cache while all heads use them.
 constexpr std::size_t piece_elements = 24576;
-/// Keys of a piece at most.
+/// At most this many keys a piece.
 constexpr std::size_t max_piece = 256;
-/// A sequence's keys are cut into this many stretches, whatever the number of threads, so that the
-/// result does not depend on it; as many as keep the cache this many times larger than the outputs
-/// of all stretches, which are written and read once more.
+/// Stretches that a sequence's keys are cut into. Their number does not depend on the number of
+/// threads, so neither does the result. Outputs of stretches are written and read once more: there
+/// are only as many as keep the cache `cache_per_outputs` times larger than all of them.
 constexpr std::size_t min_stretches = 4;
 constexpr std::size_t max_stretches = 16;
 constexpr std::size_t cache_per_outputs = 16;
@@ -36,38 +34,6 @@ struct Part {
   float peak = masked_score;
   float sum = 0;
 };
-
-/// Scores of one query and the keys that follow `k`, four at a time: dot products.
-template <std::size_t lanes>
-KVCAST_INLINE void score_keys_with(const float* q, const float* k, std::size_t stride,
-                                   std::size_t head_dim, std::size_t n, float scale,
-                                   float* scores) {
-  using V = Vector<lanes>;
-  const std::size_t whole = head_dim / lanes * lanes;
-  std::size_t j = 0;
-  for (; j + 4 <= n; j += 4) {
-    const float* key = k + j * stride;
-    V sums[4] = {};
-    for (std::size_t d = 0; d < whole; d += lanes) {
-      const V x = *reinterpret_cast<const V*>(q + d);
-      for (std::size_t i = 0; i < 4; ++i) {
-        sums[i] += x * *reinterpret_cast<const V*>(key + i * stride + d);
-      }
-    }
-    const Quarter four = lane_sums<lanes>(sums);
-    for (std::size_t i = 0; i < 4; ++i) {
-      float sum = four[i];
-      for (std::size_t d = whole; d < head_dim; ++d) sum += q[d] * key[i * stride + d];
-      scores[j + i] = scale * sum;
-    }
-  }
-  for (; j < n; ++j) scores[j] = scale * dot_row(q, k + j * stride, head_dim);
-}
-
-KVCAST_VECTOR_WIDTHS(void, score_keys, score_keys_with,
-                     (const float* q, const float* k, std::size_t stride, std::size_t head_dim,
-                      std::size_t n, float scale, float* scores),
-                     (q, k, stride, head_dim, n, scale, scores))
 
 /// out[rows, columns] += weights[rows, n]·v[n, columns]; rows of out are head_dim apart.
 void add_values(const float* weights, std::size_t rows, const float* v, std::size_t stride,
@@ -92,8 +58,7 @@ void add_values(const float* weights, std::size_t rows, const float* v, std::siz
   }
 }
 
-/// Asks for memory that will be read soon, a part at a time, so that it comes in while the
-/// processor computes.
+/// Prefetches memory that will be read soon, a part at a time, while the processor computes.
 class Prefetch {
  public:
   Prefetch(const float* data, std::size_t count) : next_(data), end_(data + count) {}
@@ -129,8 +94,8 @@ class Stretch {
     const std::size_t key_stride = a_.layout.kv_stride;
     const std::size_t value_stride = a_.values.kv_stride;
     std::fill_n(outs, a_.layout.num_heads * a_.values.head_dim, 0.0F);
-    // Heads take their shares of every row one after the other: the first rows come in whole
-    // before, the later ones while the ones before are used.
+    // Each head reads its part of every row. The first piece is prefetched whole, later pieces
+    // while the piece before is used.
     const std::size_t rows = std::min(piece, end - first);
     ask_for_all(keys_ + first * key_stride, rows * key_stride);
     if (!a_.op.values_are_keys) ask_for_all(values_ + first * value_stride, rows * value_stride);
@@ -157,10 +122,24 @@ class Stretch {
     for (std::size_t head = 0; head < l.num_heads;) {
       const std::size_t group_end = (head / v.queries_per_key + 1) * v.queries_per_key;
       const std::size_t rows = std::min(block_rows, group_end - head);
+      // Heads that share a key head read it once.
+      for (std::size_t r = 0; r < rows;) {
+        const std::size_t next_key_head = ((head + r) / l.queries_per_key + 1) * l.queries_per_key;
+        const std::size_t together = std::min(rows - r, next_key_head - head - r);
+        multiply_block_transposed({.m = together,
+                                   .n = n,
+                                   .k = l.head_dim,
+                                   .a = query_ + l.query_offset(head + r),
+                                   .lda = l.head_dim,
+                                   .b = k + l.kv_offset(head + r),
+                                   .ldb = l.kv_stride,
+                                   .c = scores_ + r * max_piece,
+                                   .ldc = max_piece});
+        r += together;
+      }
       for (std::size_t r = 0; r < rows; ++r) {
         float* row = scores_ + r * max_piece;
-        score_keys(query_ + l.query_offset(head + r), k + l.kv_offset(head + r), l.kv_stride,
-                   l.head_dim, n, static_cast<float>(a_.op.scale), row);
+        scale_row(static_cast<float>(a_.op.scale), row, n);
         finish_scores(a_, head + r, 0, first, n, row);
         // Whole vectors: nothing is after the last key.
         std::fill(row + n, row + padded(n), masked_score);
@@ -242,7 +221,7 @@ void attend_one(const Call& call, const Attention& a) {
   // Made before the threads start: what they throw could not be caught.
   std::vector<Floats> rotated;
   if (a.op.key_rope) {
-    rope_angles(a.op.key_rope, a.keys);
+    rope_angles<float>(a.op.key_rope, a.keys);
     for (int i = 0; i < omp_get_max_threads(); ++i) {
       rotated.push_back(allocate_floats(piece * l.kv_stride));
     }

@@ -1,10 +1,10 @@
-/// Which rows of a cache are of which tokens, where a tensor says so (MissingTokens and others).
+/// Where a cache whose rows belong to tokens in any order has each token (MissingTokens and
+/// others).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "model/base/dtype.h"
@@ -12,30 +12,21 @@
 
 namespace kvcast::execute {
 
-/// The rows by token. N is float or double: tokens are whole numbers in the session's dtype.
-template <typename N>
 class TokenPlaces {
  public:
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-  explicit TokenPlaces(std::span<const N> tokens) {
-    for (std::size_t row = 0; row < tokens.size(); ++row) {
-      const auto token = static_cast<std::size_t>(tokens[row]);
-      if (token >= rows_.size()) rows_.resize(token + 1, none);
-      rows_[token] = row;
-    }
-  }
-  std::size_t row(N token) const {
-    const auto index = static_cast<std::size_t>(token);
-    return index < rows_.size() ? rows_[index] : none;
-  }
+  explicit TokenPlaces(const std::vector<std::size_t>& tokens);
+  bool has(std::size_t token) const { return row(token) != none; }
+  /// `none` for a token without one.
+  std::size_t row(std::size_t token) const { return token < rows_.size() ? rows_[token] : none; }
 
  private:
-  std::vector<std::size_t> rows_;
+  std::vector<std::size_t> rows_;  ///< by token
 };
 
-/// How many tokens a call of MissingTokens finds missing, the pass's own not counted: of each
-/// sequence as many.
+/// How many tokens a call of MissingTokens finds missing, without the pass's own; every sequence
+/// must miss the same number.
 std::uint64_t num_missing(const Call& call, DType dtype);
 
 }  // namespace kvcast::execute

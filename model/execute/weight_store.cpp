@@ -6,24 +6,25 @@
 #include "model/record/recording.h"
 
 namespace kvcast::execute {
-namespace {
 
-/// How the nodes of some graphs use a weight.
-struct Use {
+/// How the nodes of some graphs use a weight; it may need several use.
+struct WeightUse {
   const TensorInfo* info = nullptr;
   bool matrix = false;  ///< the second operand of a product
   bool table = false;   ///< rows are looked up
   bool rows = false;    ///< read as plain rows of numbers
 };
 
-std::map<std::string, Use> uses_of(const std::vector<const Graph*>& graphs) {
-  std::map<std::string, Use> uses;
+namespace {
+
+std::map<std::string, WeightUse> uses_of(const std::vector<const Graph*>& graphs) {
+  std::map<std::string, WeightUse> uses;
   for (const Graph* graph : graphs) {
     for (const Node& node : graph->nodes()) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const TensorInfo& info = graph->tensor(node.inputs[i]);
         if (info.storage != Storage::Weights || info.producer) continue;
-        Use& use = uses[info.name];
+        WeightUse& use = uses[info.name];
         use.info = &info;
         const bool product =
             std::holds_alternative<Linear>(node.op) || std::holds_alternative<Conv1d>(node.op);
@@ -107,29 +108,24 @@ WeightStore::WeightStore(const std::vector<ModelWeights>& models,
   check_weights(models, graphs);
   for (const auto& [name, use] : uses_of(graphs)) {
     const ModelWeights& model = models[owner_of(name, models)];
-    load(name, *model.checkpoint, own_info(*use.info, model), {use.matrix, use.table, use.rows},
-         form);
+    load(weights_[name], *model.checkpoint, own_info(*use.info, model), use, form);
   }
 }
 
-void WeightStore::load(const std::string& name, const Checkpoint& checkpoint,
-                       const TensorInfo& info, const Forms& forms, WeightForm form) {
-  Weight& weight = weights_[name];
+void WeightStore::load(Weight& weight, const Checkpoint& checkpoint, const TensorInfo& info,
+                       const WeightUse& use, WeightForm form) {
   const std::size_t rows = info.shape.front().constant();
   const std::size_t elements = info.elements().constant();
   const std::size_t row = elements / rows;
   const auto source = checkpoint.reader(info);
-  if (form == WeightForm::Plain || forms.rows) {
+  if (form == WeightForm::Plain || use.rows) {
     const std::size_t floats = elements * floats_in(dtype_);
     weight.data = store_.take(floats);
-    if (dtype_ == DType::FP64) {
-      source.read_rows(0, std::span(reinterpret_cast<double*>(weight.data), elements));
-    } else {
-      source.read_rows(0, std::span(weight.data, elements));
-    }
+    with_numbers(dtype_, weight.data,
+                 [&](auto* numbers) { source.read_rows(0, std::span(numbers, elements)); });
     bytes_ += floats * sizeof(float);
   }
-  if (form == WeightForm::Packed && forms.matrix) {
+  if (form == WeightForm::Packed && use.matrix) {
     // A convolution's [in, kernel] becomes [kernel, in], so that its input is copied frame by
     // frame.
     const std::size_t kernel = info.shape.size() > 2 ? info.shape[2].constant() : 1;
@@ -140,12 +136,11 @@ void WeightStore::load(const std::string& name, const Checkpoint& checkpoint,
     weight.matrix = std::make_unique<Matrix>(rows, row, fill, store_);
     bytes_ += weight.matrix->bytes();
   }
-  if (form == WeightForm::Packed && forms.table) {
+  if (form == WeightForm::Packed && use.table) {
     // Packing a tied matrix has read all of it; a table alone is read once to know that it is
     // sound.
-    if (!forms.matrix) check_rows(source, rows, row);
-    weight.table = std::make_unique<RowTable>(
-        rows, [source](std::size_t r, std::span<float> out) { source.read_rows(r, out); });
+    if (!use.matrix) check_rows(source, rows, row);
+    weight.table = source;
   }
   // Rows of a table that are needed come back from the file.
   source.forget();
@@ -156,7 +151,7 @@ void WeightStore::bind(const TensorInfo& weight, Operand& operand) const {
   KVCAST_ASSERT(found != weights_.end());
   operand.data = found->second.data;
   operand.matrix = found->second.matrix.get();
-  operand.table = found->second.table.get();
+  operand.table = found->second.table ? &*found->second.table : nullptr;
 }
 
 }  // namespace kvcast::execute

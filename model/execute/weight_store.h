@@ -3,12 +3,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/execute/matrix.h"
 #include "model/execute/operand.h"
-#include "model/execute/row_table.h"
 #include "model/io/weights/checkpoint.h"
 
 namespace kvcast::execute {
@@ -30,6 +30,8 @@ struct ModelWeights {
 void check_weights(const std::vector<ModelWeights>& models,
                    const std::vector<const Graph*>& graphs);
 
+struct WeightUse;  // weight_store.cpp
+
 class WeightStore {
  public:
   /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64.
@@ -46,16 +48,10 @@ class WeightStore {
   struct Weight {
     float* data = nullptr;  ///< vectors, what is read row by row, everything in the plain form
     std::unique_ptr<Matrix> matrix;
-    std::unique_ptr<RowTable> table;
+    std::optional<WeightReader> table;
   };
-  /// What the graphs' nodes read of one weight; a weight may have several forms.
-  struct Forms {
-    bool matrix;
-    bool table;
-    bool rows;
-  };
-  void load(const std::string& name, const Checkpoint& checkpoint, const TensorInfo& info,
-            const Forms& forms, WeightForm form);
+  void load(Weight& weight, const Checkpoint& checkpoint, const TensorInfo& info,
+            const WeightUse& use, WeightForm form);
 
   DType dtype_;
   FloatStore store_;

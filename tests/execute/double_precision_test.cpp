@@ -144,21 +144,21 @@ TEST_CASE("fp64: rotary angles are those of real numbers, far down the context t
   // Frequencies of powers of two: position times frequency is exact, in long doubles as well.
   const RopeTable table{.inverse_frequencies = {1, 0.5, 0x1p-10}};
   constexpr std::size_t first = 100'000;
-  const RopeAngleTable<double> angles(table, first, 3);
+  const RopeAngleTable<double> angles(table, first + 3, false);
   for (std::size_t t = 0; t < 3; ++t) {
     for (std::size_t j = 0; j < 3; ++j) {
       const long double angle = static_cast<long double>(first + t) *
                                 static_cast<long double>(table.inverse_frequencies[j]);
-      const double c = angles.cosine(t, j);
-      const double s = angles.sine(t, j);
+      const double c = angles.cosines(first + t)[j];
+      const double s = angles.sines(first + t)[j];
       CHECK(std::abs(static_cast<double>(c - std::cos(angle))) < 1e-15);
       CHECK(std::abs(static_cast<double>(s - std::sin(angle))) < 1e-15);
       CHECK(std::abs(c * c + s * s - 1) < 1e-15);
     }
   }
   // A frequency that is not exact in fp32, either.
-  const RopeAngleTable<double> tenth(RopeTable{.inverse_frequencies = {0.1}}, 30, 1);
-  CHECK(std::abs(tenth.cosine(0, 0) - std::cos(3.0)) < 1e-15);
+  const RopeAngleTable<double> tenth(RopeTable{.inverse_frequencies = {0.1}}, 31, false);
+  CHECK(std::abs(tenth.cosines(30)[0] - std::cos(3.0)) < 1e-15);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ inline Operand operand_of(std::vector<float>& numbers, std::initializer_list<std
   static const TensorInfo info;
   Operand x;
   x.info = &info;
-  for (const std::size_t dim : shape) x.shape.push_back(dim);
+  x.shape = shape;
   x.data = numbers.data();
   x.batch_stride = batch_stride;
   return x;

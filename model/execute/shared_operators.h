@@ -1,0 +1,331 @@
+/// Operators that are written once: the fast kernels and the counting loops differ only in how they
+/// reach an element and in what a number is. Most of them move numbers and compute nothing.
+///
+/// `x` interprets one call:
+///   X::Number                      float in the fast kernels, Real<N> in the counting loops
+///   x.call, x.in_shape(i), x.out_shape()
+///   x.value(input, b, i)           element i of sequence b of an input
+///   x.put(b, i, number)            writes element i of sequence b of the output
+///   x.constant(c)                  a double as a Number
+///   x.move(input, b, from, to, n)  moves n elements of sequence b from an input to the output
+///   x.each(rows, elements, f)      f(row) for all rows, in any order; they hold `elements` numbers
+/// In tensors without a batch the first dimension takes the place of the sequences.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "model/execute/exchange.h"
+#include "model/execute/positions.h"
+#include "model/execute/token_places.h"
+
+namespace kvcast::execute {
+
+inline float number_of(float x) { return x; }
+inline float maximum(float a, float b) { return std::max(a, b); }
+
+/// Which element of y goes with element i of x, see Elementwise.
+class Aligned {
+ public:
+  Aligned(const Shape& x, const Shape& y) : x_(x), y_(y) {
+    if (y.rank() > x.rank()) run_ = x.elements() / y.elements();
+  }
+  std::size_t operator()(std::size_t i) const {
+    if (run_ > 0) return i / run_;
+    std::size_t result = 0;
+    std::size_t stride = 1;
+    for (std::size_t d = 0; d < x_.rank(); ++d) {
+      const std::size_t dim = x_[x_.rank() - 1 - d];
+      const std::size_t index = i % dim;
+      i /= dim;
+      if (d >= y_.rank()) break;
+      const std::size_t y_dim = y_[y_.rank() - 1 - d];
+      result += index % y_dim * stride;
+      stride *= y_dim;
+    }
+    return result;
+  }
+
+ private:
+  const Shape& x_;
+  const Shape& y_;
+  std::size_t run_ = 0;
+};
+
+/// The tokens of sequence b of an input [batch, n] or [batch, n, 1].
+template <typename X>
+std::vector<std::size_t> tokens_of(X& x, std::size_t input, std::size_t b) {
+  std::vector<std::size_t> tokens(x.in_shape(input)[1]);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::size_t>(number_of(x.value(input, b, i)));
+  }
+  return tokens;
+}
+
+/// The angles that the tokens of a Rope or RopeAngles turn by.
+template <typename N>
+struct TokenAngles {
+  std::vector<std::size_t> positions;  ///< of every token, or of one sequence's tokens
+  const RopeAngleTable<N>& table;
+  const N* cosines(std::size_t t) const { return table.cosines(positions[t % positions.size()]); }
+  const N* sines(std::size_t t) const { return table.sines(positions[t % positions.size()]); }
+};
+
+/// Positions are those of input `input` where the node has it, else `tokens` consecutive ones.
+template <typename N, typename X, typename O>
+TokenAngles<N> token_angles(X& x, const O& op, std::size_t input, std::size_t tokens) {
+  const bool given = x.call.inputs.size() > input;
+  std::vector<std::size_t> positions(given ? x.in_shape(input).elements() : tokens);
+  const std::size_t first = given ? 0 : x.call.value(op.first_position);
+  std::size_t end = 0;
+  for (std::size_t t = 0; t < positions.size(); ++t) {
+    positions[t] = given ? static_cast<std::size_t>(number_of(x.value(input, 0, t))) : first + t;
+    end = std::max(end, positions[t] + 1);
+  }
+  return {std::move(positions), rope_angles<N>(op.table, end, op.inverse)};
+}
+
+/// Moves the rows that the cache, input 0, has of the first `n` tokens; input 1 names its tokens.
+template <typename X>
+void move_rows_of(X& x, std::size_t b, const std::vector<std::size_t>& tokens, std::size_t n) {
+  const TokenPlaces held(tokens_of(x, 1, b));
+  const std::size_t features = x.out_shape()[2];
+  x.each(n, n * features, [&](std::size_t i) {
+    const std::size_t row = held.row(tokens[i]);
+    KVCAST_ASSERT(row < x.in_shape(0)[1]);
+    x.move(0, b, row * features, i * features, features);
+  });
+}
+
+/// For each token the largest probability of all heads, `pool` of them around it averaged first.
+template <typename X>
+void run_shared(X& x, const LargestProbability& op) {
+  using Number = typename X::Number;
+  const std::size_t heads = x.in_shape(0)[1];
+  const std::size_t queries = x.in_shape(0)[2];
+  const std::size_t keys = x.in_shape(0)[3];
+  x.each(x.out_shape()[0] * keys, x.in_shape(0).elements(), [&](std::size_t r) {
+    const std::size_t b = r / keys;
+    const std::size_t j = r % keys;
+    for (std::size_t i = 0; i < queries; ++i) {
+      const std::size_t at = j * queries + i;
+      Number largest = x.call.inputs.size() > 1 ? x.value(1, b, at) : Number{0};
+      for (std::size_t h = 0; h < heads; ++h) {
+        const std::size_t row = (h * queries + i) * keys;
+        Number p = op.pool > 0 ? Number{0} : x.value(0, b, row + j);
+        for (std::size_t k = 0; k < op.pool; ++k) {
+          const std::size_t key = j + k;  // of the row between zeros
+          const bool inside = key >= op.pool / 2 && key - op.pool / 2 < keys;
+          p += inside ? x.value(0, b, row + key - op.pool / 2) : Number{0};
+        }
+        if (op.pool > 0) p = p / x.constant(static_cast<double>(op.pool));
+        largest = maximum(largest, p);
+      }
+      x.put(b, at, largest);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const KeepTokens&) {
+  const std::size_t heads = x.in_shape(0)[1];
+  const std::size_t tokens = x.in_shape(0)[3];
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    std::vector<typename X::Number> sums(tokens);
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (std::size_t j = 0; j < tokens; ++j) sums[j] += x.value(0, b, h * tokens + j);
+    }
+    using N = decltype(number_of(sums[0]));
+    std::vector<N> numbers;
+    for (const auto& sum : sums) numbers.push_back(number_of(sum));
+    std::size_t next = 0;
+    for (const std::size_t token : kept_tokens<N>(numbers, x.out_shape()[1])) {
+      x.put(b, next++, x.constant(static_cast<double>(token)));
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const GatherRows&) {
+  const std::size_t kept = x.out_shape()[1];
+  const std::size_t features = x.out_shape().rank() > 2 ? x.out_shape()[2] : 1;
+  x.each(x.out_shape()[0] * kept, x.out_shape().elements(), [&](std::size_t r) {
+    const auto row = static_cast<std::size_t>(number_of(x.value(1, r / kept, r % kept)));
+    x.move(0, r / kept, row * features, r % kept * features, features);
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const DropTokens&) {
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const TokenPlaces kept(tokens_of(x, 0, b));
+    std::size_t next = 0;
+    for (std::size_t token = 0; token < x.in_shape(0)[1] + x.out_shape()[1]; ++token) {
+      if (!kept.has(token)) x.put(b, next++, x.constant(static_cast<double>(token)));
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const MissingTokens&) {
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const TokenPlaces held(tokens_of(x, 0, b));
+    std::size_t next = 0;
+    for (const std::size_t token : tokens_of(x, 1, b)) {
+      if (!held.has(token)) x.put(b, next++, x.constant(static_cast<double>(token)));
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const TokenRows&) {
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    move_rows_of(x, b, tokens_of(x, 2, b), x.out_shape()[1]);
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const TokenStates&) {
+  const std::size_t features = x.out_shape()[2];
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const std::vector<std::size_t> tokens = tokens_of(x, 3, b);
+    const std::size_t last = tokens.size() - 1;
+    move_rows_of(x, b, tokens, last);
+    x.move(2, b, (x.in_shape(2)[1] - 1) * features, last * features, features);
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const StoreStates&) {
+  const std::size_t features = x.out_shape()[2];
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const TokenPlaces held(tokens_of(x, 1, b));
+    const std::vector<std::size_t> tokens = tokens_of(x, 3, b);
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const std::size_t row = held.row(tokens[i]);
+      KVCAST_ASSERT(row < x.out_shape()[1]);
+      x.move(2, b, i * features, row * features, features);
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const TokenMask&) {
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const std::vector<std::size_t> keys = tokens_of(x, 1, b);
+    std::size_t next = 0;
+    for (const std::size_t query : tokens_of(x, 0, b)) {
+      for (const std::size_t key : keys) {
+        x.put(b, next++, x.constant(key <= query ? 0 : masked_score));
+      }
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const CausalMask& op) {
+  const std::size_t keys = x.out_shape()[1];
+  const std::size_t past = x.call.value(op.mask.past);
+  x.each(x.out_shape()[0], x.out_shape().elements(), [&](std::size_t i) {
+    const KeyRange visible = visible_range(op.mask, past + i, keys);
+    for (std::size_t j = 0; j < keys; ++j) {
+      const bool seen = j >= visible.first && j < visible.end;
+      x.put(i, j, x.constant(seen ? 0 : masked_score));
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const RelativePositionBias& op) {
+  const std::size_t heads = x.out_shape()[0];
+  const std::size_t queries = x.out_shape()[1];
+  const std::size_t keys = x.out_shape()[2];
+  const std::size_t first = x.call.value(op.first_position);
+  std::vector<typename X::Number> table(x.in_shape(0).elements());
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = x.value(0, i / heads, i % heads);
+  x.each(queries, x.out_shape().elements(), [&](std::size_t i) {
+    for (std::size_t j = 0; j < keys; ++j) {
+      const std::size_t bucket = relative_bucket(op, first + i, j);
+      for (std::size_t h = 0; h < heads; ++h) x.put(h, i * keys + j, table[bucket * heads + h]);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const CacheAppend&) {
+  // The output is the cache itself: its earlier rows are there.
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t n = x.in_shape(1)[1] * features;
+  x.each(x.out_shape()[0], x.out_shape()[0] * n,
+         [&](std::size_t b) { x.move(1, b, 0, x.in_shape(0)[1] * features, n); });
+}
+
+template <typename X>
+void run_shared(X& x, const CacheEvict& op) {
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t n = x.call.value(op.moved) * features;
+  const std::size_t gap = x.call.value(op.dropped) * features;
+  const std::size_t to = op.kept_first * features;
+  x.each(x.out_shape()[0], x.out_shape()[0] * n,
+         [&](std::size_t b) { x.move(0, b, to + gap, to, n); });
+}
+
+template <typename X>
+void run_shared(X& x, const JoinRows&) {
+  const std::size_t past = x.in_shape(0)[1] * x.out_shape()[2];
+  const std::size_t rows = x.in_shape(1)[1] * x.out_shape()[2];
+  x.each(x.out_shape()[0], x.out_shape().elements(), [&](std::size_t b) {
+    x.move(0, b, 0, 0, past);
+    x.move(1, b, 0, past, rows);
+  });
+}
+
+// A message lies in the rows of the cache: nothing is moved but where elements are counted.
+template <typename X>
+void run_shared(X& x, const Send& op) {
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t first = x.call.value(op.first_row) * features;
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    x.move(0, b, first, 0, x.out_shape()[1] * features);
+  }
+  send_message(x.call, op);
+}
+
+template <typename X>
+void run_shared(X& x, const Receive& op) {
+  receive_message(x.call, op);
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t first = x.call.value(op.first_row) * features;
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    x.move(1, b, 0, first, x.in_shape(1)[1] * features);
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const RepeatHeads& op) {
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t heads = x.out_shape()[2] / op.head_dim;
+  x.each(x.out_shape()[0] * tokens, x.out_shape().elements(), [&](std::size_t t) {
+    const std::size_t first = t % tokens * heads;  // head of the output
+    for (std::size_t h = first; h < first + heads; ++h) {
+      x.move(0, t / tokens, h / op.repeats * op.head_dim, h * op.head_dim, op.head_dim);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const LastToken&) {
+  const std::size_t features = x.out_shape()[2];
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    x.move(0, b, (x.in_shape(0)[1] - 1) * features, 0, features);
+  }
+}
+
+/// The operators that have a run_shared.
+template <typename X, typename O>
+concept IsShared = requires(X& x, const O& op) {
+  run_shared(x, op);
+};
+
+}  // namespace kvcast::execute
