@@ -62,4 +62,17 @@ void check_source(const Checkpoint& checkpoint, const Recording& recording) {
   checkpoint.check_nothing_left(names);
 }
 
+void write_converted(const Checkpoint& source, const std::filesystem::path& output,
+                     const nlohmann::json& config, const std::vector<TensorToWrite>& tensors,
+                     const std::function<void(std::size_t, CheckpointWriter&)>& write,
+                     const Progress& on_tensor, ConversionReport& report) {
+  CheckpointWriter writer(output, config, tensors);
+  if (source.gguf() == nullptr) report.copied_files = writer.copy_tokenizer(source.path());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (on_tensor) on_tensor(i, tensors.size());
+    write(i, writer);
+  }
+  writer.commit();
+}
+
 }  // namespace kvcast

@@ -1,18 +1,23 @@
-/// What conversions read of the checkpoint that they start from, and say of what they changed.
+/// What all conversions of a checkpoint share: checking the source, comparing, writing the result.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "model/io/tensors/safetensors.h"
+#include "model/convert/checkpoint_writer.h"
 #include "model/io/weights/checkpoint.h"
 #include "model/record/recording.h"
 
 namespace kvcast {
+
+/// Called with the steps done and all steps; may be null.
+using Progress = std::function<void(std::uint64_t done, std::uint64_t all)>;
 
 /// What a conversion changed.
 struct ConversionReport {
@@ -39,5 +44,12 @@ TensorToWrite tensor_to_write(const std::string& name, const TensorInfo& info, D
 
 /// Throws Error unless every weight is there in its shape, and nothing besides.
 void check_source(const Checkpoint& checkpoint, const Recording& recording);
+
+/// Writes the converted checkpoint: the configuration, each tensor, and the tokenizer that lies
+/// beside the source. `write(i, writer)` writes the numbers of tensors[i].
+void write_converted(const Checkpoint& source, const std::filesystem::path& output,
+                     const nlohmann::json& config, const std::vector<TensorToWrite>& tensors,
+                     const std::function<void(std::size_t, CheckpointWriter&)>& write,
+                     const Progress& on_tensor, ConversionReport& report);
 
 }  // namespace kvcast

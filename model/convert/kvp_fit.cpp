@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "model/convert/checkpoint_writer.h"
+#include "model/convert/observed_key_values.h"
 #include "model/convert/ridge_regression.h"
 
 namespace kvcast {
@@ -19,13 +20,6 @@ using execute::TokenId;
 
 /// Ours: the shortest window, so that a last one of a few tokens is neither fitted nor held out.
 constexpr std::size_t fewest_tokens = 8;
-
-enum class Part { Keys, Values };
-constexpr Part parts[] = {Part::Keys, Part::Values};
-
-const std::vector<float>& of(const LayerKeyValues& layer, Part part) {
-  return part == Part::Keys ? layer.keys : layer.values;
-}
 
 /// Base layers that one auxiliary layer serves.
 struct Served {
@@ -46,13 +40,8 @@ std::size_t features(const Architecture& a, std::size_t layer) {
   return kv_features(a.decoder.layers[layer].heads);
 }
 
-/// The maps of all base layers, by part and layer.
-struct Maps {
-  std::vector<AffineMap> keys;
-  std::vector<AffineMap> values;
-  std::vector<AffineMap>& of(Part part) { return part == Part::Keys ? keys : values; }
-  const std::vector<AffineMap>& of(Part part) const { return part == Part::Keys ? keys : values; }
-};
+/// By base layer.
+using Maps = ForKeysAndValues<std::vector<AffineMap>>;
 
 /// The sums that all maps are solved from.
 class Fit {
@@ -62,31 +51,29 @@ class Fit {
     for (const Served& s : served_) {
       std::vector<std::size_t> outputs;
       for (const std::size_t i : s.layers) outputs.push_back(features(base, i));
-      for (std::size_t p = 0; p < std::size(parts); ++p) {
-        regressions_.emplace_back(features(auxiliary, s.source), outputs);
+      for (auto& regressions : regressions_) {
+        regressions.emplace_back(features(auxiliary, s.source), outputs);
       }
     }
   }
 
-  void add(const std::vector<LayerKeyValues>& auxiliary, const std::vector<LayerKeyValues>& base) {
-    std::size_t r = 0;
-    for (const Served& s : served_) {
-      for (const Part part : parts) {
-        std::vector<std::span<const float>> targets;
-        for (const std::size_t i : s.layers) targets.emplace_back(of(base[i], part));
-        regressions_[r++].add(of(auxiliary[s.source], part), targets);
+  void add(const KeyValueRows& auxiliary, const KeyValueRows& base) {
+    for (std::size_t part = 0; part < base.size(); ++part) {
+      for (std::size_t s = 0; s < served_.size(); ++s) {
+        std::vector<ActivationRows> targets;
+        for (const std::size_t i : served_[s].layers) targets.push_back(base[part][i]);
+        regressions_[part][s].add(auxiliary[part][served_[s].source], targets);
       }
     }
   }
 
   Maps solve(double ridge) const {
     Maps maps{std::vector<AffineMap>(layers_), std::vector<AffineMap>(layers_)};
-    std::size_t r = 0;
-    for (const Served& s : served_) {
-      for (const Part part : parts) {
-        std::vector<AffineMap> solved = regressions_[r++].solve(ridge);
-        for (std::size_t i = 0; i < s.layers.size(); ++i) {
-          maps.of(part)[s.layers[i]] = std::move(solved[i]);
+    for (std::size_t part = 0; part < maps.size(); ++part) {
+      for (std::size_t s = 0; s < served_.size(); ++s) {
+        std::vector<AffineMap> solved = regressions_[part][s].solve(ridge);
+        for (std::size_t i = 0; i < solved.size(); ++i) {
+          maps[part][served_[s].layers[i]] = std::move(solved[i]);
         }
       }
     }
@@ -96,7 +83,7 @@ class Fit {
  private:
   std::vector<Served> served_;
   std::size_t layers_;
-  std::vector<RidgeRegression> regressions_;  ///< by served group, then keys and values
+  ForKeysAndValues<std::vector<RidgeRegression>> regressions_;  ///< by served group
 };
 
 /// Sums of errors over any set of numbers.
@@ -113,83 +100,40 @@ struct ErrorSum {
   }
 };
 
-/// y = weight·x + bias for each row of x.
-std::vector<double> predicted(const AffineMap& map, std::span<const float> x) {
-  const std::size_t in = map.weight.columns;
-  const std::size_t rows = x.size() / in;
-  std::vector<double> y;
-  y.reserve(rows * map.bias.size());
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t o = 0; o < map.bias.size(); ++o) {
-      double sum = map.bias[o];
-      for (std::size_t i = 0; i < in; ++i) sum += map.weight.numbers[o * in + i] * x[r * in + i];
-      y.push_back(sum);
-    }
-  }
-  return y;
-}
-
-/// Errors of one part, keys or values, on held-out windows.
+/// Errors of keys or values on held-out windows.
 class Errors {
  public:
   Errors(std::size_t layers, std::size_t positions) : layers_(layers), positions_(positions) {}
 
   /// `mean`: of the layer's numbers by feature, in the fitted windows.
-  void add(std::size_t layer, std::span<const double> ours, std::span<const float> exact,
-           std::span<const double> mean) {
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      const double error = ours[i] - exact[i];
-      const double distance = exact[i] - mean[i % mean.size()];
-      for (ErrorSum* sum : {&layers_[layer], &positions_[i / mean.size()]}) {
-        sum->absolute += std::abs(error);
-        sum->squared += error * error;
-        sum->spread += distance * distance;
-        sum->count += 1;
+  void add(std::size_t layer, const DenseMatrix& ours, const ActivationRows& exact,
+           const Eigen::RowVectorXd& mean) {
+    for (Eigen::Index t = 0; t < exact.rows(); ++t) {
+      for (Eigen::Index f = 0; f < exact.cols(); ++f) {
+        const double error = ours(t, f) - exact(t, f);
+        const double distance = exact(t, f) - mean[f];
+        for (ErrorSum* sum : {&layers_[layer], &positions_[static_cast<std::size_t>(t)]}) {
+          sum->absolute += std::abs(error);
+          sum->squared += error * error;
+          sum->spread += distance * distance;
+          sum->count += 1;
+        }
       }
     }
   }
 
+  std::vector<PredictionError> by_layer() const { return all(layers_); }
+  std::vector<PredictionError> by_position() const { return all(positions_); }
+
+ private:
   static std::vector<PredictionError> all(const std::vector<ErrorSum>& sums) {
     std::vector<PredictionError> errors;
     for (const ErrorSum& sum : sums) errors.push_back(sum.error());
     return errors;
   }
-  std::vector<PredictionError> by_layer() const { return all(layers_); }
-  std::vector<PredictionError> by_position() const { return all(positions_); }
 
- private:
   std::vector<ErrorSum> layers_;
   std::vector<ErrorSum> positions_;
-};
-
-/// Means by feature, of every layer and part.
-class Means {
- public:
-  explicit Means(std::size_t layers) : sums_{Sums(layers), Sums(layers)} {}
-  void add(const std::vector<LayerKeyValues>& base, const Architecture& a) {
-    for (const Part part : parts) {
-      for (std::size_t i = 0; i < base.size(); ++i) {
-        std::vector<double>& sum = sums_[part == Part::Keys ? 0 : 1][i];
-        const std::vector<float>& numbers = of(base[i], part);
-        sum.resize(features(a, i));
-        for (std::size_t n = 0; n < numbers.size(); ++n) sum[n % sum.size()] += numbers[n];
-      }
-    }
-  }
-  void divide(double count) {
-    for (Sums& by_layer : sums_) {
-      for (std::vector<double>& sum : by_layer) {
-        for (double& x : sum) x /= count;
-      }
-    }
-  }
-  std::span<const double> of_layer(Part part, std::size_t layer) const {
-    return sums_[part == Part::Keys ? 0 : 1][layer];
-  }
-
- private:
-  using Sums = std::vector<std::vector<double>>;
-  std::vector<Sums> sums_;
 };
 
 void write_predictor(const std::filesystem::path& output, const PredictorConfig& config,
@@ -199,18 +143,21 @@ void write_predictor(const std::filesystem::path& output, const PredictorConfig&
   std::vector<TensorToWrite> tensors;
   std::vector<std::span<const double>> numbers;
   for (std::size_t i = 0; i < config.map.size(); ++i) {
-    for (const Part part : parts) {
-      const char* part_name = part == Part::Keys ? "key" : "value";
-      const AffineMap& map = maps.of(part)[i];
+    for (std::size_t part = 0; part < maps.size(); ++part) {
+      const char* part_name = part == 0 ? "key" : "value";
+      const AffineMap& map = maps[part][i];
       const std::string prefix(predictor_prefix);
       tensors.push_back({prefix + predictor_weight(i, part_name, "weight"),
-                         {map.weight.rows, map.weight.columns},
+                         {static_cast<std::uint64_t>(map.weight.rows()),
+                          static_cast<std::uint64_t>(map.weight.cols())},
                          {},
                          dtype});
-      numbers.emplace_back(map.weight.numbers);
-      tensors.push_back(
-          {prefix + predictor_weight(i, part_name, "bias"), {map.bias.size()}, {}, dtype});
-      numbers.emplace_back(map.bias);
+      numbers.push_back(numbers_of(map.weight));
+      tensors.push_back({prefix + predictor_weight(i, part_name, "bias"),
+                         {static_cast<std::uint64_t>(map.bias.size())},
+                         {},
+                         dtype});
+      numbers.emplace_back(map.bias.data(), static_cast<std::size_t>(map.bias.size()));
     }
   }
   CheckpointWriter writer(output, json, tensors);
@@ -240,37 +187,9 @@ void check_fitted_tokens(std::size_t tokens, const Architecture& auxiliary, cons
                           widest + 1, widest, auxiliary.name));
 }
 
-}  // namespace
-
-std::size_t longest_prompt(const Architecture& a) {
-  std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
-  if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
-  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
-    longest = std::min(longest, a.decoder.rope->max_positions);
-  }
-  if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
-  return longest;
-}
-
-std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
-                                                 std::span<const TokenId> tokens) {
-  std::vector<LayerKeyValues> layers(session.architecture().num_hidden_layers());
-  execute::Request request;
-  request.tokens = {{tokens.begin(), tokens.end()}};
-  request.on_node = [&](const Graph& graph, const execute::NodeRun& run,
-                        std::span<const std::uint64_t>) {
-    const Node& node = graph.nodes()[run.node];
-    if (!std::holds_alternative<Linear>(node.op) || node.layer < 0) return;
-    const bool keys = node.label == "key";
-    if (!keys && node.label != "value") return;
-    LayerKeyValues& layer = layers[static_cast<std::size_t>(node.layer)];
-    const execute::Operand& out = run.call->output;
-    (keys ? layer.keys : layer.values).assign(out.data, out.data + out.shape.elements());
-  };
-  session.run(request);
-  return layers;
-}
-
+/// The text in windows of equal length, the last of which may be shorter: `window`, or half of the
+/// text where that is less, at most what both models can read. Throws Error when the text is too
+/// short.
 std::vector<std::span<const TokenId>> text_windows(std::span<const TokenId> text,
                                                    std::size_t window, const Architecture& base,
                                                    const Architecture& auxiliary) {
@@ -292,10 +211,21 @@ std::vector<std::span<const TokenId>> text_windows(std::span<const TokenId> text
   return windows;
 }
 
-KvpFitReport fit_predictor(
-    const Checkpoint& base, const Checkpoint& auxiliary, std::span<const TokenId> text,
-    const std::filesystem::path& output, const KvpFit& fit,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_window) {
+}  // namespace
+
+std::size_t longest_prompt(const Architecture& a) {
+  std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
+  if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
+  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
+    longest = std::min(longest, a.decoder.rope->max_positions);
+  }
+  if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
+  return longest;
+}
+
+KvpFitReport fit_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
+                           std::span<const TokenId> text, const std::filesystem::path& output,
+                           const KvpFit& fit, const Progress& on_window) {
   KvpFitReport report = begin_report(base, auxiliary, fit);
   if (!(fit.ridge >= 0 && std::isfinite(fit.ridge))) {
     throw Error("--ridge", fmt::format("{}", fit.ridge), "a number of at least 0");
@@ -321,33 +251,41 @@ KvpFitReport fit_predictor(
     for (std::size_t w = 0; w < windows.size(); ++w) {
       if (is_held_out(w) != held_out) continue;
       if (on_window) on_window(done++, windows.size());
-      action(projected_key_values(auxiliary_session, windows[w]),
-             projected_key_values(base_session, windows[w]));
+      action(observe_key_values(auxiliary_session, windows[w], "layers", {"key", "value"}).rows,
+             observe_key_values(base_session, windows[w], "layers", {"key", "value"}).rows);
       (held_out ? report.held_out_tokens : report.fitted_tokens) += windows[w].size();
     }
   };
 
   Fit sums(b, auxiliary.architecture(), fit.map);
-  Means means(fit.map.size());
-  for_windows(false,
-              [&](const std::vector<LayerKeyValues>& from, const std::vector<LayerKeyValues>& to) {
-                sums.add(from, to);
-                means.add(to, b);
-              });
-  means.divide(static_cast<double>(report.fitted_tokens));
+  ForKeysAndValues<std::vector<Eigen::RowVectorXd>> means;  // by layer
+  for (auto& by_layer : means) {
+    for (std::size_t i = 0; i < fit.map.size(); ++i) {
+      by_layer.push_back(Eigen::RowVectorXd::Zero(index(features(b, i))));
+    }
+  }
+  for_windows(false, [&](const KeyValueRows& from, const KeyValueRows& to) {
+    sums.add(from, to);
+    for (std::size_t part = 0; part < means.size(); ++part) {
+      for (std::size_t i = 0; i < fit.map.size(); ++i) {
+        means[part][i] += to[part][i].cast<double>().colwise().sum();
+      }
+    }
+  });
   const Maps maps = sums.solve(fit.ridge);
 
   std::vector<Errors> errors(2, Errors(fit.map.size(), windows.front().size()));
-  for_windows(true,
-              [&](const std::vector<LayerKeyValues>& from, const std::vector<LayerKeyValues>& to) {
-                for (const Part part : parts) {
-                  for (std::size_t i = 0; i < fit.map.size(); ++i) {
-                    errors[part == Part::Keys ? 0 : 1].add(
-                        i, predicted(maps.of(part)[i], of(from[fit.map[i]], part)), of(to[i], part),
-                        means.of_layer(part, i));
-                  }
-                }
-              });
+  for_windows(true, [&](const KeyValueRows& from, const KeyValueRows& to) {
+    for (std::size_t part = 0; part < maps.size(); ++part) {
+      for (std::size_t i = 0; i < fit.map.size(); ++i) {
+        const AffineMap& map = maps[part][i];
+        const DenseMatrix x = from[part][fit.map[i]].cast<double>();
+        const DenseMatrix predicted = (x * map.weight.transpose()).rowwise() + map.bias.transpose();
+        errors[part].add(i, predicted, to[part][i],
+                         means[part][i] / static_cast<double>(report.fitted_tokens));
+      }
+    }
+  });
   report.key_layers = errors[0].by_layer();
   report.value_layers = errors[1].by_layer();
   report.key_positions = errors[0].by_position();
@@ -370,10 +308,10 @@ KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& 
                       base.architecture().name, from, fit.map[i], auxiliary.architecture().name),
           "as many in both");
     }
-    AffineMap map{{n, n, std::vector<double>(n * n, 0)}, std::vector<double>(n, 0)};
-    for (std::size_t f = 0; f < n; ++f) map.weight.numbers[f * n + f] = 1;
-    maps.keys.push_back(map);
-    maps.values.push_back(std::move(map));
+    for (auto& by_layer : maps) {
+      by_layer.push_back(
+          {DenseMatrix::Identity(index(n), index(n)), Eigen::VectorXd::Zero(index(n))});
+    }
   }
   write_predictor(output, report.config, maps, fit.dtype);
   return report;

@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "model/base/dtype.h"
 #include "model/config/kv_predictor.h"
+#include "model/convert/conversion_source.h"
 #include "model/execute/generate.h"
 
 namespace kvcast {
@@ -49,39 +49,20 @@ struct KvpFitReport {
   std::vector<PredictionError> value_positions;
 };
 
-/// `on_window` is called with the windows done and to do. Throws Error: a pair or a map that does
-/// not fit, a text too short (fewer tokens to fit than an output of the widest map has unknowns),
-/// weights that the text leaves undetermined, and as CheckpointWriter does; then nothing is
-/// written.
-KvpFitReport fit_predictor(
-    const Checkpoint& base, const Checkpoint& auxiliary, std::span<const execute::TokenId> text,
-    const std::filesystem::path& output, const KvpFit& fit,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_window = nullptr);
+/// `on_window` is called before each window. Throws Error: a pair or a map that does not fit, a
+/// text too short (fewer tokens to fit than an output of the widest map has unknowns), weights that
+/// the text leaves undetermined, and as CheckpointWriter does; then nothing is written.
+KvpFitReport fit_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
+                           std::span<const execute::TokenId> text,
+                           const std::filesystem::path& output, const KvpFit& fit,
+                           const Progress& on_window = nullptr);
 
 /// Writes the predictor that hands on what it gets: the identity and no bias. Throws Error where a
 /// base layer's features are not those of its auxiliary layer, and as fit_predictor does.
 KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
                                       const std::filesystem::path& output, const KvpFit& fit);
 
-/// What one layer made of each token: [tokens, features].
-struct LayerKeyValues {
-  std::vector<float> keys;  ///< as projected
-  std::vector<float> values;
-};
-
-/// Of every layer for one prompt, which the session reads in one pass.
-std::vector<LayerKeyValues> projected_key_values(const execute::Session& session,
-                                                 std::span<const execute::TokenId> tokens);
-
 /// The longest prompt that a model reads, tokens; no limit known: the largest number.
 std::size_t longest_prompt(const Architecture& a);
-
-/// The text in windows of equal length, the last of which may be shorter: `window`, or half of the
-/// text where that is less, at most what both models can read. Throws Error when the text is too
-/// short.
-std::vector<std::span<const execute::TokenId>> text_windows(std::span<const execute::TokenId> text,
-                                                            std::size_t window,
-                                                            const Architecture& base,
-                                                            const Architecture& auxiliary);
 
 }  // namespace kvcast

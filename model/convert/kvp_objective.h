@@ -7,11 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "model/convert/conversion_source.h"
 #include "model/execute/generate.h"
 
 namespace kvcast {
@@ -47,10 +47,10 @@ struct KvpObjective {
 /// time, or as many as both models can read, each window from position 0 on; the last token is a
 /// target only. Throws Error: a text of fewer than 2 tokens, a weight that is negative or not
 /// finite, and as execute::Session does.
-KvpObjective kvp_objective(
-    const Checkpoint& base, const Checkpoint& auxiliary, const std::string& auxiliary_name,
-    const std::string& predictor_name, std::span<const execute::TokenId> text, std::size_t window,
-    const KvpObjectiveWeights& weights = {},
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_window = nullptr);
+KvpObjective kvp_objective(const Checkpoint& base, const Checkpoint& auxiliary,
+                           const std::string& auxiliary_name, const std::string& predictor_name,
+                           std::span<const execute::TokenId> text, std::size_t window,
+                           const KvpObjectiveWeights& weights = {},
+                           const Progress& on_window = nullptr);
 
 }  // namespace kvcast

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +35,9 @@ struct MlkvReport : ConversionReport {
   std::vector<std::vector<std::size_t>> groups;  ///< layers, the owner first
 };
 
-/// `on_tensor` is called before each tensor with the tensors done and to do. Throws Error as
+/// `on_tensor` is called before each tensor. Throws Error as
 /// to_mlkv, Checkpoint and CheckpointWriter do; then nothing is written.
-MlkvReport convert_to_mlkv(
-    const Checkpoint& checkpoint, const std::filesystem::path& output,
-    const MlkvConversion& conversion,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor = nullptr);
+MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::path& output,
+                           const MlkvConversion& conversion, const Progress& on_tensor = nullptr);
 
 }  // namespace kvcast

@@ -1,9 +1,7 @@
 #include "model/convert/prune_conversion.h"
 
-#include <algorithm>
 #include <charconv>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -11,14 +9,12 @@
 
 #include "model/base/error.h"
 #include "model/config/layer_pruning.h"
-#include "model/convert/checkpoint_writer.h"
+#include "model/convert/dense_matrix.h"
 #include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace {
-
-constexpr std::size_t numbers_at_a_time = std::size_t{1} << 20;
 
 template <typename Number>
 std::optional<Number> parse_all(std::string_view text) {
@@ -93,61 +89,37 @@ std::vector<StoredPlan> plan_tensors(const Architecture& a, const Recording& rec
   return list;
 }
 
-/// Writes one stored tensor after another.
-class Conversion {
- public:
-  Conversion(const Checkpoint& source, const KeptLayers& pruning, CheckpointWriter& writer)
-      : source_(source), pruning_(pruning), writer_(writer) {}
+/// The same weight of the layer that it was before.
+WeightReader reader_of(const Checkpoint& source, const KeptLayers& pruning,
+                       const std::string& weight) {
+  const WeightName name = parse_weight_name(weight);
+  if (!name.layer) return source.reader(weight);
+  return source.reader(
+      fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind));
+}
 
-  void write(const StoredPlan& plan) {
-    if (plan.parts.size() == 1 && !plan.transposed) return copy(reader(plan.parts.front()));
-    std::uint64_t elements = 1;
-    for (const std::uint64_t extent : plan.tensor.shape) elements *= extent;
-    const std::size_t rows = plan.tensor.shape[plan.transposed ? 1 : 0];
-    const std::size_t row = elements / rows;
-    std::vector<double> whole(elements);
-    for (const Part& part : plan.parts) {
-      const WeightReader r = reader(part);
-      std::vector<double> numbers(r.shape().front() * row);
-      r.read_rows(0, std::span(numbers));
-      r.forget();
-      for (std::size_t i = 0; i < numbers.size() / row; ++i) {
-        const std::size_t at = part.rows.empty() ? i : part.rows[i];
-        for (std::size_t c = 0; c < row; ++c) {
-          whole[plan.transposed ? c * rows + at : at * row + c] = numbers[i * row + c];
-        }
-      }
+void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredPlan& plan,
+                  CheckpointWriter& writer) {
+  if (plan.parts.size() == 1 && !plan.transposed) {
+    const WeightReader reader = reader_of(source, pruning, plan.parts.front().weight);
+    for_pieces(reader, reader.shape().front(),
+               [&](const DenseMatrix& rows) { writer.write(numbers_of(rows)); });
+    return reader.forget();
+  }
+  DenseMatrix whole;
+  for (const Part& part : plan.parts) {
+    const DenseMatrix rows = read_weight(reader_of(source, pruning, part.weight));
+    if (whole.size() == 0) {
+      whole.resize(index(plan.tensor.shape[plan.transposed ? 1 : 0]), rows.cols());
     }
-    writer_.write(whole);
-  }
-
- private:
-  /// The same weight of the layer that it was before.
-  WeightReader reader(const Part& part) const {
-    const WeightName name = parse_weight_name(part.weight);
-    if (!name.layer) return source_.reader(part.weight);
-    return source_.reader(
-        fmt::format("layers.{}.{}{}", pruning_.kept[*name.layer], name.part, name.kind));
-  }
-
-  void copy(const WeightReader& reader) {
-    const std::vector<std::uint64_t> shape = reader.shape();
-    const std::size_t row = std::accumulate(shape.begin() + 1, shape.end(), std::size_t{1},
-                                            [](std::size_t p, std::uint64_t n) { return p * n; });
-    const std::size_t at_a_time = std::max<std::size_t>(1, numbers_at_a_time / row);
-    std::vector<double> numbers;
-    for (std::size_t first = 0; first < shape[0]; first += at_a_time) {
-      numbers.resize(std::min<std::size_t>(at_a_time, shape[0] - first) * row);
-      reader.read_rows(first, std::span(numbers));
-      writer_.write(numbers);
+    for (Eigen::Index i = 0; i < rows.rows(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      whole.row(part.rows.empty() ? i : index(part.rows[at])) = rows.row(i);
     }
-    reader.forget();
   }
-
-  const Checkpoint& source_;
-  const KeptLayers& pruning_;
-  CheckpointWriter& writer_;
-};
+  if (plan.transposed) whole.transposeInPlace();
+  writer.write(numbers_of(whole));
+}
 
 }  // namespace
 
@@ -169,10 +141,9 @@ std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t nu
   return kept;
 }
 
-ConversionReport convert_to_pruned(
-    const Checkpoint& checkpoint, const std::filesystem::path& output,
-    const PruneConversion& conversion,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor) {
+ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
+                                   const std::filesystem::path& output,
+                                   const PruneConversion& conversion, const Progress& on_tensor) {
   ConversionReport report;
   report.before = checkpoint.architecture();
   report.after = prune_layers(report.before, conversion.kept);
@@ -187,15 +158,12 @@ ConversionReport convert_to_pruned(
   const std::vector<StoredPlan> plans = plan_tensors(report.after, after, conversion.dtype);
   std::vector<TensorToWrite> tensors;
   for (const StoredPlan& plan : plans) tensors.push_back(plan.tensor);
-  CheckpointWriter writer(output, config, tensors);
-  if (checkpoint.gguf() == nullptr) report.copied_files = writer.copy_tokenizer(checkpoint.path());
-  Conversion run(checkpoint, report.after.pruning, writer);
-  std::uint64_t done = 0;
-  for (const StoredPlan& plan : plans) {
-    if (on_tensor) on_tensor(done++, plans.size());
-    run.write(plan);
-  }
-  writer.commit();
+  write_converted(
+      checkpoint, output, config, tensors,
+      [&](std::size_t i, CheckpointWriter& writer) {
+        write_tensor(checkpoint, report.after.pruning, plans[i], writer);
+      },
+      on_tensor, report);
   return report;
 }
 

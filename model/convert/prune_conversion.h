@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,11 +25,11 @@ struct PruneConversion {
 std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t num_hidden_layers);
 
 /// The tensors get Hugging Face's names and forms, a GGUF file's as well. `on_tensor` is called
-/// before each tensor with the tensors done and to do. Throws Error as prune_layers, Checkpoint and
-/// CheckpointWriter do; then nothing is written.
-ConversionReport convert_to_pruned(
-    const Checkpoint& checkpoint, const std::filesystem::path& output,
-    const PruneConversion& conversion,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_tensor = nullptr);
+/// before each tensor. Throws Error as prune_layers, Checkpoint and CheckpointWriter do; then
+/// nothing is written.
+ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
+                                   const std::filesystem::path& output,
+                                   const PruneConversion& conversion,
+                                   const Progress& on_tensor = nullptr);
 
 }  // namespace kvcast

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include <Eigen/Cholesky>
-#include <Eigen/Core>
 #include <fmt/format.h>
 
 #include "model/base/error.h"
@@ -11,78 +10,46 @@
 namespace kvcast {
 namespace {
 
-using Matrix = Eigen::MatrixXd;
-using RowMajorFloats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-Eigen::Index index(std::size_t n) { return static_cast<Eigen::Index>(n); }
-
-Matrix view(std::span<const float> numbers, std::size_t rows, std::size_t columns) {
-  KVCAST_ASSERT(numbers.size() == rows * columns);
-  return Eigen::Map<const RowMajorFloats>(numbers.data(), index(rows), index(columns))
-      .cast<double>();
-}
-
 /// A pivot of the Cholesky decomposition below this share of the largest is rounding.
 constexpr double smallest_pivot = 1e-7;  // its square is 45 times float64's epsilon
 
 }  // namespace
 
-struct RidgeRegression::Sums {
-  struct Target {
-    Eigen::RowVectorXd origin;
-    Eigen::RowVectorXd sum;
-    Matrix products;  ///< [inputs, outputs]
-  };
-  Eigen::RowVectorXd origin;
-  Eigen::RowVectorXd sum;
-  Matrix squares;  ///< [inputs, inputs], lower half
-  std::vector<Target> targets;
-};
-
-RidgeRegression::RidgeRegression(std::size_t inputs, std::vector<std::size_t> outputs)
-    : sums_(std::make_unique<Sums>()) {
-  sums_->sum.setZero(index(inputs));
-  sums_->squares.setZero(index(inputs), index(inputs));
+RidgeRegression::RidgeRegression(std::size_t inputs, const std::vector<std::size_t>& outputs) {
+  sum_.setZero(index(inputs));
+  squares_.setZero(index(inputs), index(inputs));
   for (const std::size_t n : outputs) {
-    Sums::Target& t = sums_->targets.emplace_back();
+    Target& t = targets_.emplace_back();
     t.sum.setZero(index(n));
     t.products.setZero(index(inputs), index(n));
   }
 }
 
-RidgeRegression::~RidgeRegression() = default;
-RidgeRegression::RidgeRegression(RidgeRegression&&) noexcept = default;
-RidgeRegression& RidgeRegression::operator=(RidgeRegression&&) noexcept = default;
-
-void RidgeRegression::add(std::span<const float> x,
-                          const std::vector<std::span<const float>>& targets) {
-  Sums& s = *sums_;
-  KVCAST_ASSERT(targets.size() == s.targets.size());
-  const auto inputs = static_cast<std::size_t>(s.sum.size());
-  const std::size_t rows = x.size() / inputs;
-  if (rows == 0) return;
-  Matrix inputs_of = view(x, rows, inputs);
-  if (rows_ == 0) s.origin = inputs_of.colwise().mean();
-  inputs_of.rowwise() -= s.origin;
-  s.sum += inputs_of.colwise().sum();
-  s.squares.selfadjointView<Eigen::Lower>().rankUpdate(inputs_of.transpose());
+void RidgeRegression::add(const ActivationRows& x, const std::vector<ActivationRows>& targets) {
+  KVCAST_ASSERT(targets.size() == targets_.size() && x.cols() == sum_.size());
+  if (x.rows() == 0) return;
+  Eigen::MatrixXd inputs = x.cast<double>();
+  if (rows_ == 0) origin_ = inputs.colwise().mean();
+  inputs.rowwise() -= origin_;
+  sum_ += inputs.colwise().sum();
+  squares_.selfadjointView<Eigen::Lower>().rankUpdate(inputs.transpose());
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    Sums::Target& t = s.targets[i];
-    Matrix outputs_of = view(targets[i], rows, static_cast<std::size_t>(t.sum.size()));
-    if (rows_ == 0) t.origin = outputs_of.colwise().mean();
-    outputs_of.rowwise() -= t.origin;
-    t.sum += outputs_of.colwise().sum();
-    t.products.noalias() += inputs_of.transpose() * outputs_of;
+    Target& t = targets_[i];
+    KVCAST_ASSERT(targets[i].rows() == x.rows() && targets[i].cols() == t.sum.size());
+    Eigen::MatrixXd outputs = targets[i].cast<double>();
+    if (rows_ == 0) t.origin = outputs.colwise().mean();
+    outputs.rowwise() -= t.origin;
+    t.sum += outputs.colwise().sum();
+    t.products.noalias() += inputs.transpose() * outputs;
   }
-  rows_ += rows;
+  rows_ += static_cast<std::size_t>(x.rows());
 }
 
 std::vector<AffineMap> RidgeRegression::solve(double ridge) const {
   KVCAST_ASSERT(rows_ > 0);
-  const Sums& s = *sums_;
   const auto n = static_cast<double>(rows_);
-  const Eigen::RowVectorXd mean = s.sum / n;
-  Matrix spread = s.squares.selfadjointView<Eigen::Lower>();
+  const Eigen::RowVectorXd mean = sum_ / n;
+  Eigen::MatrixXd spread = squares_.selfadjointView<Eigen::Lower>();
   spread.noalias() -= n * mean.transpose() * mean;
   const double penalty = ridge * spread.trace() / static_cast<double>(spread.rows());
   if (!std::isfinite(penalty)) {
@@ -90,7 +57,7 @@ std::vector<AffineMap> RidgeRegression::solve(double ridge) const {
                 "a share of the inputs' spread such as 1e-4");
   }
   spread.diagonal().array() += penalty;
-  const Eigen::LLT<Matrix> cholesky(spread);
+  const Eigen::LLT<Eigen::MatrixXd> cholesky(spread);
   const Eigen::VectorXd pivots = cholesky.matrixLLT().diagonal();
   if (cholesky.info() != Eigen::Success ||
       !(pivots.minCoeff() > smallest_pivot * pivots.maxCoeff())) {
@@ -100,17 +67,12 @@ std::vector<AffineMap> RidgeRegression::solve(double ridge) const {
                 "a longer text, or --ridge above 0");
   }
   std::vector<AffineMap> maps;
-  for (const Sums::Target& t : s.targets) {
+  for (const Target& t : targets_) {
     const Eigen::RowVectorXd target_mean = t.sum / n;
-    const Matrix weight =
+    const Eigen::MatrixXd weight =
         cholesky.solve(t.products - n * mean.transpose() * target_mean);  // [inputs, outputs]
-    const Eigen::RowVectorXd bias = t.origin + target_mean - (s.origin + mean) * weight;
-    AffineMap& map = maps.emplace_back();
-    map.weight.rows = static_cast<std::size_t>(weight.cols());
-    map.weight.columns = static_cast<std::size_t>(weight.rows());
-    // Column-major [inputs, outputs] is row-major [outputs, inputs].
-    map.weight.numbers.assign(weight.data(), weight.data() + weight.size());
-    map.bias.assign(bias.data(), bias.data() + bias.size());
+    const Eigen::RowVectorXd bias = t.origin + target_mean - (origin_ + mean) * weight;
+    maps.push_back({weight.transpose(), bias.transpose()});
   }
   return maps;
 }

@@ -2,31 +2,26 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <span>
 #include <vector>
 
-#include "model/convert/slim_weights.h"
+#include "model/convert/dense_matrix.h"
 
 namespace kvcast {
 
 /// y = weight·x + bias
 struct AffineMap {
   DenseMatrix weight;  ///< [outputs, inputs]
-  std::vector<double> bias;
+  Eigen::VectorXd bias;
 };
 
 /// Several targets of the same inputs: sums of X^T·X and X^T·Y in float64, moved by the first rows'
 /// mean so that large means cost no digits.
 class RidgeRegression {
  public:
-  RidgeRegression(std::size_t inputs, std::vector<std::size_t> outputs);
-  ~RidgeRegression();
-  RidgeRegression(RidgeRegression&&) noexcept;
-  RidgeRegression& operator=(RidgeRegression&&) noexcept;
+  RidgeRegression(std::size_t inputs, const std::vector<std::size_t>& outputs);
 
   /// x [rows, inputs]; targets[i] [rows, outputs[i]].
-  void add(std::span<const float> x, const std::vector<std::span<const float>>& targets);
+  void add(const ActivationRows& x, const std::vector<ActivationRows>& targets);
   std::size_t rows() const { return rows_; }
   /// Minimises |y - W·x - b|² + λ·|W|², λ = `ridge` · (sum of the inputs' squared distances from
   /// their mean) / inputs; the bias costs nothing. One map for each target. Throws Error when the
@@ -34,8 +29,15 @@ class RidgeRegression {
   std::vector<AffineMap> solve(double ridge) const;
 
  private:
-  struct Sums;
-  std::unique_ptr<Sums> sums_;
+  struct Target {
+    Eigen::RowVectorXd origin;
+    Eigen::RowVectorXd sum;
+    Eigen::MatrixXd products;  ///< [inputs, outputs]
+  };
+  Eigen::RowVectorXd origin_;
+  Eigen::RowVectorXd sum_;
+  Eigen::MatrixXd squares_;  ///< [inputs, inputs], lower half
+  std::vector<Target> targets_;
   std::size_t rows_ = 0;
 };
 

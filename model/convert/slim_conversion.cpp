@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/convert/checkpoint_writer.h"
+#include "model/convert/dense_matrix.h"
 #include "model/convert/slim_weights.h"
 #include "model/io/weights/weight_source.h"
 
@@ -19,32 +19,33 @@ namespace kvcast {
 namespace {
 
 /// Inputs beyond these say nothing new about a layer.
-constexpr std::size_t most_rows = 1024;
+constexpr Eigen::Index most_rows = 1024;
 
 constexpr double largest_half = 65504;  // of fp16's finite numbers
 
 constexpr std::array storages{DType::FP32, DType::FP16, DType::BF16};
 
-/// The inputs of every attention of the decoder.
+/// The inputs [tokens, hidden_size] of every attention of the decoder.
 struct AttentionInputs {
-  std::vector<InputRows> self;
-  std::vector<InputRows> cross;
+  std::vector<ActivationRows> self;
+  std::vector<ActivationRows> cross;
 };
 
 AttentionInputs collect_inputs(const Checkpoint& checkpoint, execute::Request request) {
   const Architecture& a = checkpoint.architecture();
-  AttentionInputs inputs{std::vector<InputRows>(a.decoder.layers.size()),
-                         std::vector<InputRows>(a.decoder.layers.size())};
+  AttentionInputs inputs{std::vector<ActivationRows>(a.decoder.layers.size()),
+                         std::vector<ActivationRows>(a.decoder.layers.size())};
   request.on_node = [&](const Graph& graph, const execute::NodeRun& run,
                         std::span<const std::uint64_t>) {
     const Node& node = graph.nodes()[run.node];
     const bool self = node.label == "query" && node.phase != "encoder";
     if (!self && node.label != "cross_key") return;
-    InputRows& rows = (self ? inputs.self : inputs.cross)[static_cast<std::size_t>(node.layer)];
+    auto& rows = (self ? inputs.self : inputs.cross)[static_cast<std::size_t>(node.layer)];
     const execute::Operand& x = run.call->inputs[0];
-    rows.hidden_size = x.shape.back();
-    const std::size_t n = std::min(x.rows(), most_rows - std::min(most_rows, rows.rows()));
-    rows.numbers.insert(rows.numbers.end(), x.data, x.data + n * rows.hidden_size);
+    const Eigen::Index hidden = index(x.shape.back());
+    const Eigen::Index n = std::min(index(x.rows()), most_rows - rows.rows());
+    rows.conservativeResize(rows.rows() + n, hidden);
+    rows.bottomRows(n) = Eigen::Map<const ActivationRows>(x.data, n, hidden);
   };
   execute::SessionOptions options;
   options.decoder_tokens = request.tokens.front().size();
@@ -65,24 +66,15 @@ class Weights {
   explicit Weights(const Checkpoint& checkpoint)
       : checkpoint_(checkpoint), a_(checkpoint.architecture()) {}
 
-  DenseMatrix read(const std::string& name) const {
-    const WeightReader reader = checkpoint_.reader(name);
-    const std::vector<std::uint64_t> shape = reader.shape();
-    DenseMatrix m{shape[0], 1, {}};
-    for (std::size_t i = 1; i < shape.size(); ++i) m.columns *= shape[i];
-    m.numbers.resize(m.rows * m.columns);
-    reader.read_rows(0, std::span(m.numbers));
-    reader.forget();
-    return m;
-  }
+  DenseMatrix read(const std::string& name) const { return read_weight(checkpoint_.reader(name)); }
   DenseMatrix projection(std::size_t layer, SlimSite site, const std::string& part) const {
     return read(layer_name(a_, layer) + "." + part_prefix(site) + part + ".weight");
   }
   /// Zeros where the model has none.
-  std::vector<double> bias(std::size_t layer, SlimSite site, const std::string& part, bool present,
-                           std::size_t size) const {
-    if (!present) return std::vector<double>(size, 0);
-    return read(layer_name(a_, layer) + "." + part_prefix(site) + part + ".bias").numbers;
+  Eigen::VectorXd bias(std::size_t layer, SlimSite site, const std::string& part, bool present,
+                       Eigen::Index size) const {
+    if (!present) return Eigen::VectorXd::Zero(size);
+    return read(layer_name(a_, layer) + "." + part_prefix(site) + part + ".bias");
   }
 
   /// What a layer keeps in this form, as a projection of its input.
@@ -91,14 +83,15 @@ class Weights {
     if (kind == CacheForm::FirstKeys) return projection(0, site, "key");
     const DenseMatrix keys = projection(layer, site, "key");
     if (!keeps_some_values(a_, layer)) return keys;
-    return stacked(keys, rest(layer, site));
+    const DenseMatrix values = rest(layer, site);
+    DenseMatrix both(keys.rows() + values.rows(), keys.cols());
+    both << keys, values;
+    return both;
   }
   /// The first values, which are kept beside the keys of grouped heads.
   DenseMatrix rest(std::size_t layer, SlimSite site) const {
-    DenseMatrix values = projection(layer, site, "value");
-    values.rows = a_.hidden_size - kv_features(a_.decoder.layers[layer].heads);
-    values.numbers.resize(values.rows * values.columns);
-    return values;
+    const std::size_t kept = a_.hidden_size - kv_features(a_.decoder.layers[layer].heads);
+    return projection(layer, site, "value").topRows(index(kept));
   }
 
  private:
@@ -109,7 +102,7 @@ class Weights {
 /// Tries the forms of one attention.
 class Measurement {
  public:
-  Measurement(const Architecture& a, const Weights& weights, const InputRows& inputs,
+  Measurement(const Architecture& a, const Weights& weights, const ActivationRows& inputs,
               SlimLayerReport& report)
       : a_(a), weights_(weights), inputs_(inputs), report_(report) {}
 
@@ -138,7 +131,7 @@ class Measurement {
               const DenseMatrix& other) {
     const DenseMatrix map = inverse.map_to(other);
     double& largest = report_.largest_weight[kind];
-    for (const double x : map.numbers) largest = std::max(largest, std::abs(x));
+    largest = std::max(largest, map.cwiseAbs().maxCoeff());
     for (const DType storage : storages) {
       double& error = report_.errors[kind][storage];
       error = std::max(error, reconstruction_error(inputs_, kept, map, other, storage));
@@ -147,7 +140,7 @@ class Measurement {
 
   const Architecture& a_;
   const Weights& weights_;
-  const InputRows& inputs_;
+  const ActivationRows& inputs_;
   SlimLayerReport& report_;
 };
 
@@ -229,43 +222,33 @@ class Writer {
   Writer(const Architecture& a, const Weights& weights, const std::vector<LayerCaches>& layers)
       : a_(a), weights_(weights), layers_(layers) {}
 
-  std::vector<double> numbers(const std::string& name, const std::vector<std::uint64_t>& shape) {
+  DenseMatrix numbers(const std::string& name, const std::vector<std::uint64_t>& shape) {
     const WeightName parsed = parse_weight_name(name);
     const bool decoder = parsed.layer && parsed.stack != "encoder.";
-    if (!decoder) return weights_.read(name).numbers;
+    if (!decoder) return weights_.read(name);
     const std::size_t i = *parsed.layer;
     const SlimSite site = parsed.part.starts_with("cross_") ? SlimSite::Cross : SlimSite::Self;
     const CacheForm kind = site == SlimSite::Self ? layers_[i].self : layers_[i].cross;
     const std::string part = parsed.part.substr(part_prefix(site).size());
     const bool output = parsed.part == "attention_output" || parsed.part == "cross_output";
-    if (output && parsed.kind == ".bias") return output_bias(i, site, kind, shape[0]);
-    if (part == "rest") return weights_.rest(i, site).numbers;
+    if (output && parsed.kind == ".bias") return output_bias(i, site, kind, index(shape[0]));
+    if (part == "rest") return weights_.rest(i, site);
     if (part == "key_value" || part == "rest_value") {
       const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
-      const std::size_t width = shape[1];
-      return columns(map, part == "key_value" ? 0 : map.columns - width, width);
+      const Eigen::Index width = index(shape[1]);
+      return map.middleCols(part == "key_value" ? 0 : map.cols() - width, width);
     }
     if (part == "value_key") {
-      return inverse(i, site, kind).map_to(weights_.projection(i, site, "key")).numbers;
+      return inverse(i, site, kind).map_to(weights_.projection(i, site, "key"));
     }
     const bool projects = part == "key" || part == "value";
     if (kind == CacheForm::FirstKeys && i > 0 && projects) {
-      return inverse(i, site, kind).map_to(weights_.projection(i, site, part)).numbers;
+      return inverse(i, site, kind).map_to(weights_.projection(i, site, part));
     }
-    return weights_.read(name).numbers;
+    return weights_.read(name);
   }
 
  private:
-  static std::vector<double> columns(const DenseMatrix& m, std::size_t first, std::size_t count) {
-    std::vector<double> part;
-    part.reserve(m.rows * count);
-    for (std::size_t r = 0; r < m.rows; ++r) {
-      const auto row = m.numbers.begin() + static_cast<std::ptrdiff_t>(r * m.columns + first);
-      part.insert(part.end(), row, row + static_cast<std::ptrdiff_t>(count));
-    }
-    return part;
-  }
-
   /// The last one is kept: the same is asked for more than once in a row.
   const ProjectionInverse& inverse(std::size_t layer, SlimSite site, CacheForm kind) {
     const std::size_t owner = kind == CacheForm::FirstKeys ? 0 : layer;
@@ -279,33 +262,27 @@ class Writer {
 
   /// c + W_O·(b_V - W_KV·b_K): the rows of a softmax sum to 1, so what is the same in all values
   /// comes out of the attention as it is. Keys are kept with their bias where positions rotate it.
-  std::vector<double> output_bias(std::size_t i, SlimSite site, CacheForm kind, std::size_t size) {
+  Eigen::VectorXd output_bias(std::size_t i, SlimSite site, CacheForm kind, Eigen::Index size) {
     const Heads& heads = a_.decoder.layers[i].heads;
-    const std::size_t features = kv_features(heads);
+    const Eigen::Index features = index(kv_features(heads));
     const bool self = site == SlimSite::Self;
-    std::vector<double> bias = weights_.bias(i, site, self ? "attention_output" : "output",
-                                             a_.decoder.attention_output_bias, size);
+    const std::string part = self ? "attention_output" : "output";
+    Eigen::VectorXd bias = weights_.bias(i, site, part, a_.decoder.attention_output_bias, size);
     if (kind == CacheForm::KeysAndValues) return bias;
-    std::vector<double> same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
+    Eigen::VectorXd same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
     if (self && kind == CacheForm::Keys && a_.decoder.rope && a_.decoder.key_bias) {
       const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
-      const std::vector<double> keys = weights_.bias(i, site, "key", true, features);
-      for (std::size_t r = 0; r < features; ++r) {
-        for (std::size_t c = 0; c < features; ++c) {
-          same[r] -= map.numbers[r * map.columns + c] * keys[c];
-        }
-      }
+      same -= map.leftCols(features) * weights_.bias(i, site, "key", true, features);
     }
-    const DenseMatrix output = weights_.projection(i, site, self ? "attention_output" : "output");
-    const std::size_t queries_per_key = heads.num_attention_heads / heads.num_key_value_heads;
-    for (std::size_t r = 0; r < size; ++r) {
-      for (std::size_t c = 0; c < output.columns; ++c) {
-        const std::size_t head = c / heads.head_dim / queries_per_key;
-        bias[r] += output.numbers[r * output.columns + c] *
-                   same[head * heads.head_dim + c % heads.head_dim];
-      }
+    const DenseMatrix output = weights_.projection(i, site, part);
+    Eigen::VectorXd by_query_head(output.cols());
+    const Eigen::Index queries_per_key =
+        index(heads.num_attention_heads / heads.num_key_value_heads);
+    const Eigen::Index head_dim = index(heads.head_dim);
+    for (Eigen::Index c = 0; c < output.cols(); ++c) {
+      by_query_head[c] = same[c / head_dim / queries_per_key * head_dim + c % head_dim];
     }
-    return bias;
+    return bias + output * by_query_head;
   }
 
   const Architecture& a_;
@@ -383,10 +360,8 @@ std::size_t layers_under(const SlimReport& report, SlimSite site, CacheForm kind
       }));
 }
 
-SlimReport convert_to_slim(
-    const Checkpoint& checkpoint, const std::filesystem::path& output,
-    const SlimConversion& conversion,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_step) {
+SlimReport convert_to_slim(const Checkpoint& checkpoint, const std::filesystem::path& output,
+                           const SlimConversion& conversion, const Progress& on_step) {
   check_request(checkpoint, conversion);
   SlimReport report;
   report.before = checkpoint.architecture();
@@ -394,13 +369,9 @@ SlimReport convert_to_slim(
   check_shapes(a, conversion.option);
   const std::size_t num_layers = a.decoder.layers.size();
   const std::size_t sites = a.encoder_decoder ? 2 : 1;
-  std::uint64_t done = 0;
-  const auto step = [&](std::uint64_t all) {
-    if (on_step) on_step(done++, all);
-  };
 
   const AttentionInputs inputs = collect_inputs(checkpoint, conversion.calibration);
-  report.calibration_rows = inputs.self.front().rows();
+  report.calibration_rows = static_cast<std::size_t>(inputs.self.front().rows());
   if (report.calibration_rows < fewest_calibration_tokens) {
     throw Error("calibration of " + a.name,
                 fmt::format("{} tokens of the decoder", report.calibration_rows),
@@ -411,11 +382,11 @@ SlimReport convert_to_slim(
   for (std::size_t i = 0; i < num_layers; ++i) {
     for (const SlimSite site : {SlimSite::Self, SlimSite::Cross}) {
       if (site == SlimSite::Cross && sites == 1) continue;
-      step(2 * sites * num_layers);
+      if (on_step) on_step(report.layers.size(), 2 * sites * num_layers);
       SlimLayerReport& layer = report.layers.emplace_back();
       layer.layer = i;
       layer.site = site;
-      const InputRows& rows = (site == SlimSite::Self ? inputs.self : inputs.cross)[i];
+      const ActivationRows& rows = (site == SlimSite::Self ? inputs.self : inputs.cross)[i];
       Measurement measurement(a, weights, rows, layer);
       for (const CacheForm kind : {CacheForm::Keys, CacheForm::Values, CacheForm::Inputs}) {
         measurement.measure(kind);
@@ -465,15 +436,13 @@ SlimReport convert_to_slim(
   for (const auto& [name, info] : weights_of(after_recording)) {
     plans.push_back(tensor_to_write(name, info, conversion.dtype));
   }
-  CheckpointWriter writer(output, config, plans);
-  if (checkpoint.gguf() == nullptr) report.copied_files = writer.copy_tokenizer(checkpoint.path());
-  Writer numbers(a, weights, layers);
-  done = 0;
-  for (const TensorToWrite& plan : plans) {
-    step(plans.size());
-    writer.write(numbers.numbers(plan.name, plan.shape));
-  }
-  writer.commit();
+  Writer weights_after(a, weights, layers);
+  write_converted(
+      checkpoint, output, config, plans,
+      [&](std::size_t i, CheckpointWriter& writer) {
+        writer.write(numbers_of(weights_after.numbers(plans[i].name, plans[i].shape)));
+      },
+      on_step, report);
   return report;
 }
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -55,13 +54,10 @@ struct SlimReport : ConversionReport {
 std::size_t layers_under(const SlimReport& report, SlimSite site, CacheForm kind, DType storage,
                          double error);
 
-/// `on_step` is called with the steps done and to do. Throws Error, and writes nothing, for a
-/// checkpoint converted already, a model that no wanted form fits, weights beyond the range of
-/// fp16 (with "auto": where no other form serves the layer), a calibration that is too short, and
-/// as Checkpoint and CheckpointWriter do.
-SlimReport convert_to_slim(
-    const Checkpoint& checkpoint, const std::filesystem::path& output,
-    const SlimConversion& conversion,
-    const std::function<void(std::uint64_t done, std::uint64_t all)>& on_step = nullptr);
+/// Throws Error, and writes nothing, for a checkpoint converted already, a model that no wanted
+/// form fits, weights beyond the range of fp16 (with "auto": where no other form serves the layer),
+/// a calibration that is too short, and as Checkpoint and CheckpointWriter do.
+SlimReport convert_to_slim(const Checkpoint& checkpoint, const std::filesystem::path& output,
+                           const SlimConversion& conversion, const Progress& on_step = nullptr);
 
 }  // namespace kvcast

@@ -4,23 +4,10 @@
 /// S_K [features, hidden_size].
 #pragma once
 
-#include <cstddef>
-#include <span>
-#include <vector>
-
 #include "model/base/dtype.h"
+#include "model/convert/dense_matrix.h"
 
 namespace kvcast {
-
-/// Row-major.
-struct DenseMatrix {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::vector<double> numbers;
-};
-
-/// The rows of `a`, then those of `b`.
-DenseMatrix stacked(const DenseMatrix& a, const DenseMatrix& b);
 
 /// One projection's inverse: turns what it made back into its input, and so into what any other
 /// projection of that input makes.
@@ -39,27 +26,18 @@ class ProjectionInverse {
   double condition() const { return condition_; }
 
  private:
-  std::size_t features_;
-  std::size_t hidden_;
-  std::vector<double> q_;  ///< [features, hidden_size], column-major
-  std::vector<double> r_;  ///< [hidden_size, hidden_size], column-major, upper
+  Eigen::MatrixXd q_;  ///< [features, hidden_size]
+  Eigen::MatrixXd r_;  ///< [hidden_size, hidden_size], upper
   double condition_;
 };
 
-/// The inputs of one attention as a run saw them.
-struct InputRows {
-  std::size_t hidden_size = 0;
-  std::vector<float> numbers;  ///< [rows, hidden_size]
-  std::size_t rows() const { return hidden_size > 0 ? numbers.size() / hidden_size : 0; }
-};
-
-/// How far M·kept is from what `other` makes of the inputs: the norm of the difference over the
-/// norm of the latter. Weights and what is kept are rounded to `storage` (FP64, FP32, FP16, BF16);
-/// the products are fp32 (fp64 with FP64).
-double reconstruction_error(const InputRows& inputs, const DenseMatrix& projection,
+/// The relative error of M·kept: the norm of its difference from what `other` makes of the inputs
+/// [rows, hidden_size], over the norm of the latter. Weights and what is kept are rounded to
+/// `storage` (FP64, FP32, FP16, BF16); the products are fp32 (fp64 with FP64).
+double reconstruction_error(const ActivationRows& inputs, const DenseMatrix& projection,
                             const DenseMatrix& map, const DenseMatrix& other, DType storage);
 
-/// The same of `other` computed anew from inputs kept in `storage`.
-double input_cache_error(const InputRows& inputs, const DenseMatrix& other, DType storage);
+/// The same for `other` computed anew from inputs kept in `storage`.
+double input_cache_error(const ActivationRows& inputs, const DenseMatrix& other, DType storage);
 
 }  // namespace kvcast

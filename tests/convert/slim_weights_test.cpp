@@ -14,63 +14,38 @@ namespace {
 DenseMatrix scaled_rotation(double angle, double s, double t) {
   const double c = std::cos(angle);
   const double d = std::sin(angle);
-  return {2, 2, {s * c, -t * d, s * d, t * c}};
-}
-
-DenseMatrix product(const DenseMatrix& a, const DenseMatrix& b) {
-  DenseMatrix m{a.rows, b.columns, std::vector<double>(a.rows * b.columns)};
-  for (std::size_t i = 0; i < a.rows; ++i) {
-    for (std::size_t j = 0; j < b.columns; ++j) {
-      for (std::size_t k = 0; k < a.columns; ++k) {
-        m.numbers[i * b.columns + j] += a.numbers[i * a.columns + k] * b.numbers[k * b.columns + j];
-      }
-    }
-  }
-  return m;
-}
-
-double largest_difference(const DenseMatrix& a, const DenseMatrix& b) {
-  REQUIRE(a.numbers.size() == b.numbers.size());
-  double largest = 0;
-  for (std::size_t i = 0; i < a.numbers.size(); ++i) {
-    largest = std::max(largest, std::abs(a.numbers[i] - b.numbers[i]));
-  }
-  return largest;
+  return DenseMatrix{{s * c, -t * d}, {s * d, t * c}};
 }
 
 TEST_CASE("slim weights: the map turns keys into values, of square and of tall projections") {
-  const DenseMatrix values{2, 2, {1, 2, 3, 5}};
+  const DenseMatrix values{{1, 2}, {3, 5}};
   const DenseMatrix square = scaled_rotation(0.7, 3, 0.5);
-  CHECK(largest_difference(product(ProjectionInverse(square).map_to(values), square), values) <
-        1e-14);
+  CHECK((ProjectionInverse(square).map_to(values) * square).isApprox(values, 1e-14));
   // Three features of two: the left inverse of the smallest norm vanishes on what no input makes,
   // (1, 1, -1).
-  const DenseMatrix tall{3, 2, {1, 0, 0, 1, 1, 1}};
+  const DenseMatrix tall{{1, 0}, {0, 1}, {1, 1}};
   const DenseMatrix map = ProjectionInverse(tall).map_to(values);
-  CHECK(map.rows == 2);
-  CHECK(map.columns == 3);
-  CHECK(largest_difference(product(map, tall), values) < 1e-14);
-  const DenseMatrix outside{3, 1, {1, 1, -1}};
-  CHECK(largest_difference(product(map, outside), {2, 1, {0, 0}}) < 1e-14);
+  CHECK(map.rows() == 2);
+  CHECK(map.cols() == 3);
+  CHECK((map * tall).isApprox(values, 1e-14));
+  CHECK((map * Eigen::Vector3d(1, 1, -1)).norm() < 1e-14);
 }
 
 TEST_CASE("slim weights: the condition number is that of the singular values") {
   CHECK(ProjectionInverse(scaled_rotation(0.3, 2, 2)).condition() == near(1));
   CHECK(ProjectionInverse(scaled_rotation(0.3, 5e6, 0.5)).condition() == near(1e7).epsilon(1e-3));
   // Singular values of (1, 0; 0, 1; 1, 1): sqrt(3) and 1.
-  CHECK(ProjectionInverse({3, 2, {1, 0, 0, 1, 1, 1}}).condition() ==
+  CHECK(ProjectionInverse(DenseMatrix{{1, 0}, {0, 1}, {1, 1}}).condition() ==
         near(std::sqrt(3)).epsilon(1e-3));
-  const ProjectionInverse singular({2, 2, {1, 2, 2, 4}});
+  const ProjectionInverse singular(DenseMatrix{{1, 2}, {2, 4}});
   CHECK(std::isinf(singular.condition()));
-  CHECK(std::isinf(singular.map_to({1, 2, {1, 1}}).numbers[0]));
+  CHECK(std::isinf(singular.map_to(DenseMatrix{{1, 1}})(0, 0)));
 }
 
 TEST_CASE("slim weights: errors grow with the condition and with coarser storage") {
-  InputRows inputs{2, {}};
-  for (int i = 0; i < 40; ++i) {
-    inputs.numbers.push_back(static_cast<float>(std::sin(1.3 * i)));
-  }
-  const DenseMatrix values{2, 2, {1, 2, 3, 5}};
+  ActivationRows inputs(20, 2);
+  for (int i = 0; i < 40; ++i) inputs(i / 2, i % 2) = static_cast<float>(std::sin(1.3 * i));
+  const DenseMatrix values{{1, 2}, {3, 5}};
   const auto error = [&](double small, DType storage) {
     const DenseMatrix keys = scaled_rotation(0.7, 1, small);
     return reconstruction_error(inputs, keys, ProjectionInverse(keys).map_to(values), values,
@@ -84,7 +59,7 @@ TEST_CASE("slim weights: errors grow with the condition and with coarser storage
   CHECK(error(1, DType::FP16) > error(1, DType::FP32) * 100);
   CHECK(error(1, DType::BF16) > error(1, DType::FP16) * 4);
   CHECK(error(1e-3, DType::FP16) > 20 * error(1, DType::FP16));
-  const DenseMatrix singular{2, 2, {1, 2, 2, 4}};
+  const DenseMatrix singular{{1, 2}, {2, 4}};
   CHECK(std::isinf(reconstruction_error(
       inputs, singular, ProjectionInverse(singular).map_to(values), values, DType::FP32)));
   CHECK(input_cache_error(inputs, values, DType::FP64) == 0);

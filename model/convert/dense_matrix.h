@@ -1,0 +1,33 @@
+/// Matrices as files hold them: row-major, weights [out, in].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include <Eigen/Core>
+
+#include "model/io/weights/checkpoint.h"
+
+namespace kvcast {
+
+using DenseMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+/// What an operator read or made, as runs hold it: [tokens, features].
+using ActivationRows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+inline Eigen::Index index(std::size_t n) { return static_cast<Eigen::Index>(n); }
+
+inline std::span<const double> numbers_of(const DenseMatrix& m) {
+  return {m.data(), static_cast<std::size_t>(m.size())};
+}
+
+/// Rows [first, first + count) of a weight; a row is everything after the first dimension.
+DenseMatrix read_rows(const WeightReader& reader, std::size_t first, std::size_t count);
+/// All of a weight. Lets go of the file's pages.
+DenseMatrix read_weight(const WeightReader& reader);
+/// The first `count` rows of a weight in pieces of some MiB.
+void for_pieces(const WeightReader& reader, std::size_t count,
+                const std::function<void(const DenseMatrix& rows)>& use);
+
+}  // namespace kvcast
