@@ -4,8 +4,7 @@
 // A peer is a program with the arguments and the JSON output of llama.cpp's llama-bench; a
 // whisper peer prints the "encode time" line of whisper.cpp's whisper-bench.
 #include <cstdio>
-#include <memory>
-#include <optional>
+#include <functional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -38,18 +37,16 @@ struct Peer {
   std::string command;
 };
 
-/// NAME=COMMAND
-Peer parse_peer(const std::string& text) {
-  const std::size_t sign = text.find('=');
-  if (sign == std::string::npos || sign == 0 || sign + 1 == text.size()) {
-    throw Error("--peer", "'" + text + "'", "NAME=COMMAND");
-  }
-  return {text.substr(0, sign), text.substr(sign + 1)};
-}
-
+/// Of NAME=COMMAND.
 std::vector<Peer> parse_peers(const std::vector<std::string>& texts) {
   std::vector<Peer> peers;
-  for (const std::string& text : texts) peers.push_back(parse_peer(text));
+  for (const std::string& text : texts) {
+    const std::size_t sign = text.find('=');
+    if (sign == std::string::npos || sign == 0 || sign + 1 == text.size()) {
+      throw Error("--peer", "'" + text + "'", "NAME=COMMAND");
+    }
+    peers.push_back({text.substr(0, sign), text.substr(sign + 1)});
+  }
   return peers;
 }
 
@@ -87,15 +84,22 @@ double whisper_bench(const Peer& peer, const Options& o) {
   return std::stod(found[1]) / 1e3;
 }
 
-/// One line of the table: kvcast first, `higher` says that more is faster.
-void print_row(const std::string& what, const std::string& unit, const std::vector<Peer>& peers,
-               const std::vector<std::vector<double>>& values, bool higher) {
-  const double ours = median(values[0]);
-  std::printf("%-8s %9.2f %s", what.c_str(), ours, unit.c_str());
+/// One line of the table: kvcast and each peer in turns, medians. `ours` and `theirs` measure once;
+/// `higher`: more is faster.
+void compare(const std::string& what, const char* unit, bool higher, int rounds,
+             const std::vector<Peer>& peers, const std::function<double()>& ours,
+             const std::function<double(const Peer&)>& theirs) {
+  std::vector<std::vector<double>> values(1 + peers.size());
+  for (int round = 0; round < rounds; ++round) {
+    values[0].push_back(ours());
+    for (std::size_t p = 0; p < peers.size(); ++p) values[p + 1].push_back(theirs(peers[p]));
+  }
+  const double own = median(values[0]);
+  std::printf("%-8s %9.2f %s", what.c_str(), own, unit);
   for (std::size_t p = 0; p < peers.size(); ++p) {
-    const double theirs = median(values[p + 1]);
-    std::printf("   %s %.2f, %.2f x", peers[p].name.c_str(), theirs,
-                higher ? ours / theirs : theirs / ours);
+    const double other = median(values[p + 1]);
+    std::printf("   %s %.2f, %.2f x", peers[p].name.c_str(), other,
+                higher ? own / other : other / own);
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -111,27 +115,19 @@ void compare_llama(const Options& o) {
               a.name.c_str(), use_threads(o.threads), o.rounds);
   for (const std::size_t prompt : o.prompts) {
     const Request request = made_up_request(a, prompt, 1);
-    session.run(request);  // compiles kernels, touches memory; llama-bench does so itself
-    std::vector<std::vector<double>> rates(1 + peers.size());
-    for (int round = 0; round < o.rounds; ++round) {
-      rates[0].push_back(static_cast<double>(prompt) / session.run(request).ttft_s);
-      for (std::size_t p = 0; p < peers.size(); ++p) {
-        rates[p + 1].push_back(llama_bench(peers[p], o, prompt, 0));
-      }
-    }
-    print_row(fmt::format("pp{}", prompt), "tok/s", peers, rates, true);
+    session.run(request);  // touches memory; llama-bench warms up itself
+    compare(
+        fmt::format("pp{}", prompt), "tok/s", true, o.rounds, peers,
+        [&] { return static_cast<double>(prompt) / session.run(request).ttft_s; },
+        [&](const Peer& peer) { return llama_bench(peer, o, prompt, 0); });
   }
   if (o.generated == 0) return;
   const Request request = made_up_request(a, 1, o.generated + 1);
   session.run(request);
-  std::vector<std::vector<double>> rates(1 + peers.size());
-  for (int round = 0; round < o.rounds; ++round) {
-    rates[0].push_back(1 / session.run(request).tpot_s);
-    for (std::size_t p = 0; p < peers.size(); ++p) {
-      rates[p + 1].push_back(llama_bench(peers[p], o, 0, o.generated));
-    }
-  }
-  print_row(fmt::format("tg{}", o.generated), "tok/s", peers, rates, true);
+  compare(
+      fmt::format("tg{}", o.generated), "tok/s", true, o.rounds, peers,
+      [&] { return 1 / session.run(request).tpot_s; },
+      [&](const Peer& peer) { return llama_bench(peer, o, 0, o.generated); });
 }
 
 /// Ours is the whole prefill: the encoder, every layer's cross keys and values, a decoder token.
@@ -144,14 +140,9 @@ void compare_whisper(const Options& o) {
   session.run(request);
   std::printf("%s, %d threads, median of %d rounds, seconds of an encoder pass\n", a.name.c_str(),
               use_threads(o.threads), o.rounds);
-  std::vector<std::vector<double>> seconds(1 + peers.size());
-  for (int round = 0; round < o.rounds; ++round) {
-    seconds[0].push_back(session.run(request).ttft_s);
-    for (std::size_t p = 0; p < peers.size(); ++p) {
-      seconds[p + 1].push_back(whisper_bench(peers[p], o));
-    }
-  }
-  print_row("encode", "s", peers, seconds, false);
+  compare(
+      "encode", "s", false, o.rounds, peers, [&] { return session.run(request).ttft_s; },
+      [&](const Peer& peer) { return whisper_bench(peer, o); });
 }
 
 }  // namespace

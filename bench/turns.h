@@ -6,10 +6,41 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "bench/clock_meter.h"
+#include "bench/guarded.h"
 #include "bench/shapes.h"
+#include "model/io/weights/catalog.h"
 
 namespace kvcast::execute {
+
+/// What benchmarks that compare methods take.
+struct MethodOptions {
+  std::string model;
+  std::vector<std::string> methods{"plain"};
+  std::uint64_t batch = 1;
+  std::string hardware;
+  int repeats = 5;
+  int threads = 0;
+
+  void add_to(CLI::App& app) {
+    app.add_option("--model", model, "of the catalog; random weights");
+    app.add_option("--method", methods, "repeatable; speed-ups are over the first one")
+        ->delimiter('\n');  // commas are a method's own
+    app.add_option("--batch", batch, "")->check(CLI::PositiveNumber);
+    app.add_option("--hardware", hardware, "a calibrated file of this machine");
+    app.add_option("--repeats", repeats, "rounds")->check(CLI::PositiveNumber);
+    app.add_option("--threads", threads, "")->check(CLI::NonNegativeNumber);
+  }
+  /// The exit status of `work`. Without a hardware file there is nothing to compare with: `./run
+  /// bench` goes on with the next program.
+  int run(const char* argv0, const std::function<void()>& work) const {
+    if (!hardware.empty()) return run_guarded(argv0, work);
+    std::printf("%s: no --hardware given; see --help\n", argv0);
+    return 0;
+  }
+};
 
 struct Turn {
   std::string method;
