@@ -9,8 +9,10 @@
 
 #include "model/base/json_file.h"
 #include "model/config/layer_pruning.h"
+#include "model/convert/dense_matrix.h"
 #include "model/io/weights/catalog.h"
 #include "tests/execute/random_checkpoint.h"
+#include "tests/execute/stored_numbers.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"
 
@@ -32,14 +34,8 @@ json llama_config(int layers, int hidden, int heads, int kv_heads, int vocab = 5
           {"max_position_embeddings", 64}};
 }
 
-/// The tensors of a folder's safetensors by name.
 std::map<std::string, std::vector<double>> tensors_of(const fs::path& folder) {
-  std::map<std::string, std::vector<double>> tensors;
-  for (const StoredTensor& t : read_safetensors_folder(folder).tensors) {
-    tensors[t.name].resize(t.elements());
-    read_elements(t, 0, std::span(tensors[t.name]));
-  }
-  return tensors;
+  return stored_numbers<double>(folder / "model.safetensors");
 }
 
 std::vector<TokenId> text_of(std::size_t length, std::uint64_t vocab = 53) {
@@ -68,17 +64,9 @@ struct KnownPair {
       std::vector<double>& w =
           tensors[std::string("model.layers.0.self_attn.") + part + "_proj.weight"];
       REQUIRE(w.size() == from * 16);
-      std::vector<double> product(to * 16, 0);
-      std::vector<double>& map = maps[part];
-      for (std::size_t i = 0; i < to * from; ++i) map.push_back(normal(random));
-      for (std::size_t r = 0; r < to; ++r) {
-        for (std::size_t m = 0; m < from; ++m) {
-          for (std::size_t c = 0; c < 16; ++c) {
-            product[r * 16 + c] += map[r * from + m] * w[m * 16 + c];
-          }
-        }
-      }
-      w = product;
+      maps[part] = DenseMatrix::NullaryExpr(to, from, [&] { return normal(random); });
+      const DenseMatrix product = maps[part] * Eigen::Map<const DenseMatrix>(w.data(), from, 16);
+      w.assign(product.data(), product.data() + product.size());
     }
     for (const char* part : {"q", "o"}) {
       tensors[std::string("model.layers.0.self_attn.") + part + "_proj.weight"].assign(to * 16,
@@ -95,7 +83,7 @@ struct KnownPair {
     writer.commit();
   }
   TestFolder folder;
-  std::map<std::string, std::vector<double>> maps;  ///< "k" and "v": [to, from]
+  std::map<std::string, DenseMatrix> maps;  ///< "k" and "v": [to, from]
 };
 
 TEST_CASE("kvp fit: a known linear map between two models is found again") {
@@ -114,9 +102,10 @@ TEST_CASE("kvp fit: a known linear map between two models is found again") {
   for (const auto& [part, name] :
        {std::pair{"k", "predictor.layers.0.key."}, std::pair{"v", "predictor.layers.0.value."}}) {
     const std::vector<double>& found = written.at(std::string(name) + "weight");
-    REQUIRE(found.size() == pair.maps[part].size());
+    const auto expected = numbers_of(pair.maps[part]);
+    REQUIRE(found.size() == expected.size());
     for (std::size_t i = 0; i < found.size(); ++i) {
-      CHECK(std::abs(found[i] - pair.maps[part][i]) < 1e-4);
+      CHECK(std::abs(found[i] - expected[i]) < 1e-4);
     }
     for (const double b : written.at(std::string(name) + "bias")) CHECK(std::abs(b) < 1e-4);
   }

@@ -15,6 +15,7 @@
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
 #include "model/record/recording.h"
+#include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
@@ -244,13 +245,9 @@ TEST_CASE("mlkv conversion: the report and the new config say what has changed")
 std::string refusal(const Workplace& w, const Checkpoint& checkpoint, const MlkvConversion& c,
                     const fs::path& out) {
   const auto files = w.folder.num_files();
-  try {
-    convert_to_mlkv(checkpoint, out, c);
-  } catch (const Error& e) {
-    CHECK(w.folder.num_files() == files);
-    return e.what();
-  }
-  return "(no Error was thrown)";
+  const std::string line = message_of([&] { convert_to_mlkv(checkpoint, out, c); });
+  CHECK(w.folder.num_files() == files);
+  return line;
 }
 
 TEST_CASE("mlkv conversion: bad input is refused and nothing is written") {

@@ -1,5 +1,6 @@
 // Slim attention's forms over the families and ways of running that its other tests leave out.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "model/config/slim_forms.h"
 #include "model/convert/slim_check.h"
 #include "tests/convert/slim_cases.h"
+#include "tests/model/message_of.h"
 
 namespace kvcast::slim_cases {
 namespace {
@@ -112,22 +114,14 @@ TEST_CASE("slim: fp32 of OLMo, Phi-3, CodeGemma, OpenELM and grouped heads, 1e-4
 
 TEST_CASE("slim: normalised keys are kept as they were before, and never turned back or skipped") {
   const Case c = random_cases()[2];
-  const auto line = [](const auto& f) -> std::string {
-    try {
-      f();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "(no Error was thrown)";
-  };
   const auto method = [&](const char* text) {
-    return line([&] { record(c.checkpoint.architecture(), parse_methods(text), {}); });
+    return message_of([&] { record(c.checkpoint.architecture(), parse_methods(text), {}); });
   };
   CHECK(method("slim:option=kcache,rope=unrotate").find("a normalised key has lost its length") !=
         std::string::npos);
   CHECK(method("slim:option=vcache,threshold=0.1").find("sums whole rows of one cache") !=
         std::string::npos);
-  const std::string inputs = line([&] {
+  const std::string inputs = message_of([&] {
     convert_to_slim(c.checkpoint, test_folder() / "normalised_inputs", conversion_of(c, "xcache"));
   });
   CHECK(inputs.find("rotary positions") != std::string::npos);
@@ -157,38 +151,52 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
 
 // run() holds each node's skipped pairs, rows and FLOPs against the probabilities that it read, and
 // its counted work against the analytic work less that.
-TEST_CASE("slim: a threshold skips pairs in every form that sums rows of one cache") {
-  for (const FormOf& s : {FormOf{"opt", "vcache"},
-                          {"opt", "xcache"},
-                          {"gpt2", "vcache"},
-                          {"t5", "xcache"},
-                          {"t5", "encdec2"},
-                          {"whisper", "vcache"},
-                          {"whisper", "xcache"},
-                          {"whisper", "encdec2"},
-                          {"whisper", "hybrid"}}) {
-    CAPTURE(s.name);
-    CAPTURE(s.option);
-    const Case c = oracle_case(s.name);
-    const Checkpoint checkpoint = converted(c, s.option);
+TEST_CASE("slim: a threshold skips pairs, also of rotated keys, and the work they saved is exact") {
+  struct Sparse {
+    FormOf form;
+    const char* threshold;
+    std::uint64_t least;  ///< 1 / the share of pairs that it skips at least
+    const char* rope = "";
+  };
+  constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
+  for (const Sparse& s : {Sparse{{"gpt_neox", "kcache"}, "0.08", 20},
+                          {{"gpt_neox", "kcache"}, "0.08", 20, ",rope=unrotate"},
+                          {{"opt", "kcache"}, "0.08", 20},
+                          {{"opt", "kcache"}, "0.08", 20, ",rope=unrotate"},
+                          {{"whisper", "kcache"}, "0.08", 20},
+                          {{"whisper", "kcache"}, "0.08", 20, ",rope=unrotate"},
+                          {{"opt", "vcache"}, "0.02", any},
+                          {{"opt", "xcache"}, "0.02", any},
+                          {{"gpt2", "vcache"}, "0.02", any},
+                          {{"t5", "xcache"}, "0.02", any},
+                          {{"t5", "encdec2"}, "0.02", any},
+                          {{"whisper", "vcache"}, "0.02", any},
+                          {{"whisper", "xcache"}, "0.02", any},
+                          {{"whisper", "encdec2"}, "0.02", any},
+                          {{"whisper", "hybrid"}, "0.02", any}}) {
+    CAPTURE(s.form.name);
+    CAPTURE(s.form.option);
+    CAPTURE(s.rope);
+    const Case c = oracle_case(s.form.name);
+    const Checkpoint checkpoint = converted(c, s.form.option);
     const Outcome vanilla = run(c.checkpoint, c.request, {});
-    const auto sparse = [&](const char* method) {
-      return run(checkpoint, c.request, slim_session(method, Kernels::Fused));
+    const auto session = [&](const std::string& threshold) {
+      return slim_session("slim:threshold=" + threshold + s.rope, Kernels::Fused);
     };
-    const Outcome all = sparse("slim:threshold=1e-300");
+    const Outcome all = run(checkpoint, c.request, session("1e-300"));
     CHECK(all.skipped.all_pairs > 0);
     CHECK(all.skipped.pairs == 0);
     CHECK(all.skipped.flops == 0);
     CHECK(relative_difference(all.logits, vanilla.logits) < 1e-10);
 
-    const Outcome few = sparse("slim:threshold=0.02");
+    const Outcome few = run(checkpoint, c.request, session(s.threshold));
     CHECK(few.skipped.all_pairs == all.skipped.all_pairs);
-    CHECK(few.skipped.pairs > 0);
+    CHECK(few.skipped.pairs > few.skipped.all_pairs / s.least);
     CHECK(few.skipped.pairs < few.skipped.all_pairs);
     CHECK(few.skipped.flops > 0);
     CHECK(relative_difference(few.logits, vanilla.logits) > 1e-10);
 
-    SessionOptions o = slim_session("slim:threshold=0.02", Kernels::Fused);
+    SessionOptions o = session(s.threshold);
     o.decoder_tokens = c.request.tokens.front().size();
     const Generation fast = Session(checkpoint, o).run(c.request);
     CHECK(fast.tokens == few.tokens);

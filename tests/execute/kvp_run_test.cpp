@@ -35,11 +35,7 @@ struct Expected {
     notes = j;
     prompt = j.at("prompt").get<std::vector<std::vector<TokenId>>>();
     greedy = j.at("greedy").get<std::vector<std::vector<TokenId>>>();
-    for (const StoredTensor& t :
-         read_safetensors(MappedFile::open(pair_folder / "results.safetensors")).tensors) {
-      tensors[t.name].resize(t.elements());
-      read_elements(t, 0, std::span(tensors[t.name]));
-    }
+    tensors = stored_numbers(pair_folder / "results.safetensors");
   }
   nlohmann::json notes;
   std::vector<std::vector<TokenId>> prompt, greedy;

@@ -7,6 +7,7 @@
 #include "model/convert/mlkv_conversion.h"
 #include "tests/execute/oracle.h"
 #include "tests/execute/random_checkpoint.h"
+#include "tests/model/message_of.h"
 #include "tests/test_folder.h"
 
 // tests/oracle/make_mlkv.py computes the expected values with a forward pass of its own.
@@ -19,12 +20,7 @@ struct Released {
   explicit Released(const OracleCase& c) {
     const nlohmann::json j = read_json_file(c.folder / "released.json");
     greedy = j.at("greedy").get<std::vector<std::vector<TokenId>>>();
-    for (const StoredTensor& t :
-         read_safetensors(MappedFile::open(c.folder / "released.safetensors")).tensors) {
-      std::vector<float>& values = tensors[t.name];
-      values.resize(t.elements());
-      read_elements(t, 0, values);
-    }
+    tensors = stored_numbers(c.folder / "released.safetensors");
     const Stack& s = c.checkpoint.architecture().decoder;
     methods = {{"mlkv",
                 {{"layers", std::to_string(s.num_key_value_layers)},
@@ -38,20 +34,14 @@ struct Released {
 
 constexpr const char* names[] = {"mlkv_neox", "mlkv_llama"};
 
-Floats logits_of(const Checkpoint& checkpoint, const OracleCase& c, SessionOptions o,
-                 std::size_t& size) {
+Generation all_logits(const Checkpoint& checkpoint, const OracleCase& c, SessionOptions o) {
   o.logits = Logits::All;
-  const Session session(checkpoint, o);
-  Generation g = session.run(c.request(c.prompt, 1));
-  size = g.logits.size();
-  return std::move(g.logits_data);
+  return Session(checkpoint, o).run(c.request(c.prompt, 1));
 }
 
 double difference(const Checkpoint& checkpoint, const OracleCase& c, const SessionOptions& o,
                   std::span<const float> expected) {
-  std::size_t size = 0;
-  const Floats logits = logits_of(checkpoint, c, o, size);
-  return relative_difference({logits.get(), size}, expected);
+  return relative_difference(all_logits(checkpoint, c, o).logits, expected);
 }
 
 TEST_CASE("mlkv run: the released semantics gives the oracle's logits, in one piece and stepped") {
@@ -223,15 +213,13 @@ TEST_CASE("mlkv run: widening at half weight keeps the logits, copies at full we
     const OracleCase c(name);
     CAPTURE(name);
     const Converted narrow(c, {{1, 1, MlpWidening::None}});
-    std::size_t size = 0;
-    const Floats expected = logits_of(narrow.checkpoint, c, {}, size);
-    const std::span<const float> logits{expected.get(), size};
+    const Generation expected = all_logits(narrow.checkpoint, c, {});
     const Converted preserved(c, {{1, 1, MlpWidening::Preserve}});
     CHECK(preserved.report.after.decoder.layers[0].intermediate_size >
           narrow.report.after.decoder.layers[0].intermediate_size);
-    CHECK(difference(preserved.checkpoint, c, {}, logits) < 1e-4);
+    CHECK(difference(preserved.checkpoint, c, {}, expected.logits) < 1e-4);
     const Converted copied(c, {{1, 1, MlpWidening::Copy}});
-    CHECK(difference(copied.checkpoint, c, {}, logits) > 1e-2);
+    CHECK(difference(copied.checkpoint, c, {}, expected.logits) > 1e-2);
     CHECK(copied.report.parameters_after == preserved.report.parameters_after);
   }
 }
@@ -250,12 +238,7 @@ TEST_CASE("mlkv run: a converted model runs as it is and by its method, and does
 TEST_CASE("mlkv run: a checkpoint that is not converted says which command does it") {
   const OracleCase c("llama_gqa_llama3_rope");
   const SessionOptions o{.methods = parse_methods("mlkv:layers=1,heads=1")};
-  std::string line = "(no Error was thrown)";
-  try {
-    check_checkpoint(c.checkpoint, o);
-  } catch (const Error& e) {
-    line = e.what();
-  }
+  const std::string line = message_of([&] { check_checkpoint(c.checkpoint, o); });
   CHECK(line.find("'kvcast convert mlkv IN OUT --kv-layers 1 --kv-heads 1'") != std::string::npos);
 }
 

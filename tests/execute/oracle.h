@@ -13,9 +13,8 @@
 #include "model/base/json_file.h"
 #include "model/execute/generate.h"
 #include "model/io/audio/log_mel.h"
-#include "model/io/tensors/mapped_file.h"
-#include "model/io/tensors/safetensors.h"
 #include "tests/execute/relative_difference.h"
+#include "tests/execute/stored_numbers.h"
 
 namespace kvcast::execute {
 
@@ -48,11 +47,7 @@ struct OracleCase {
     greedy_prompt = ids("greedy_prompt");
     greedy = ids("greedy");
     encoder_tokens = ids("encoder_tokens");
-    for (const StoredTensor& t : read_file("expected.safetensors")) {
-      std::vector<float>& values = tensors[t.name];
-      values.resize(t.elements());
-      read_elements(t, 0, values);
-    }
+    tensors = stored_numbers(folder / "expected.safetensors");
     if (std::filesystem::exists(folder / "features.safetensors")) read_features();
   }
 
@@ -76,11 +71,9 @@ struct OracleCase {
   std::map<std::string, std::vector<float>> tensors;
 
  private:
-  std::vector<StoredTensor> read_file(const char* name) const {
-    return read_safetensors(MappedFile::open(folder / name)).tensors;
-  }
   void read_features() {
-    for (const StoredTensor& t : read_file("features.safetensors")) {
+    for (const StoredTensor& t :
+         read_safetensors(MappedFile::open(folder / "features.safetensors")).tensors) {
       std::vector<float> stored(t.elements());
       read_elements(t, 0, stored);
       const std::vector<float> sequence = audio::by_frame(stored, t.shape[0]);

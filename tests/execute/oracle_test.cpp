@@ -1,5 +1,7 @@
 #include "tests/execute/oracle.h"
 
+#include <span>
+
 #include <doctest/doctest.h>
 
 namespace kvcast::execute {
@@ -27,35 +29,33 @@ SessionOptions options_of(const Way& way) {
   return o;
 }
 
-TEST_CASE("oracle: every family's logits equal those of transformers, 1e-4 of their range") {
+/// Calls `check` with the options of every case and way.
+template <typename Check>
+void for_all(std::span<const Way> some_ways, Check check) {
   for (const std::string& name : oracle_cases()) {
     const OracleCase c(name);
-    for (const Way& way : ways) {
+    for (const Way& way : some_ways) {
       CAPTURE(name);
       CAPTURE(way.name);
-      SessionOptions o = options_of(way);
-      o.logits = Logits::All;
-      o.decoder_tokens = c.prompt[0].size();
-      const Session session(c.checkpoint, o);
-      const Generation g = session.run(c.request(c.prompt, 1));
-      CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
+      check(c, options_of(way));
     }
   }
 }
 
+TEST_CASE("oracle: every family's logits equal those of transformers, 1e-4 of their range") {
+  for_all(ways, [](const OracleCase& c, SessionOptions o) {
+    o.logits = Logits::All;
+    o.decoder_tokens = c.prompt[0].size();
+    const Generation g = Session(c.checkpoint, o).run(c.request(c.prompt, 1));
+    CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
+  });
+}
+
 TEST_CASE("oracle: 64 greedy tokens are those of transformers") {
-  for (const std::string& name : oracle_cases()) {
-    const OracleCase c(name);
-    for (const Way& way : ways) {
-      CAPTURE(name);
-      CAPTURE(way.name);
-      SessionOptions o = options_of(way);
-      o.decoder_tokens = c.greedy_prompt[0].size();
-      const Session session(c.checkpoint, o);
-      const Generation g = session.run(c.request(c.greedy_prompt, 64));
-      CHECK(g.tokens == c.greedy);
-    }
-  }
+  for_all(ways, [](const OracleCase& c, SessionOptions o) {
+    o.decoder_tokens = c.greedy_prompt[0].size();
+    CHECK(Session(c.checkpoint, o).run(c.request(c.greedy_prompt, 64)).tokens == c.greedy);
+  });
 }
 
 TEST_CASE("oracle: without the rows that no logits need, greedy tokens and last logits stay") {
@@ -77,23 +77,16 @@ TEST_CASE("oracle: without the rows that no logits need, greedy tokens and last 
 }
 
 TEST_CASE("oracle: a prompt in chunks or token by token gives the logits of one piece") {
-  for (const std::string& name : oracle_cases()) {
-    const OracleCase c(name);
-    if (c.checkpoint.architecture().encoder_decoder) continue;
+  for_all(std::span(ways).first(2), [](const OracleCase& c, SessionOptions o) {
+    if (c.checkpoint.architecture().encoder_decoder) return;
+    o.logits = Logits::All;
     for (const std::uint64_t chunk : {std::uint64_t{1}, std::uint64_t{5}}) {
-      for (const Way& way : {ways[0], ways[1]}) {
-        CAPTURE(name);
-        CAPTURE(chunk);
-        CAPTURE(way.name);
-        SessionOptions o = options_of(way);
-        o.logits = Logits::All;
-        o.chunk = chunk;
-        const Session session(c.checkpoint, o);
-        const Generation g = session.run(c.request(c.prompt, 1));
-        CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
-      }
+      CAPTURE(chunk);
+      o.chunk = chunk;
+      const Generation g = Session(c.checkpoint, o).run(c.request(c.prompt, 1));
+      CHECK(relative_difference(g.logits, c.tensors.at("logits")) < 1e-4);
     }
-  }
+  });
 }
 
 }  // namespace

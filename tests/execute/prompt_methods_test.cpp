@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,8 +66,27 @@ std::vector<Attended> attentions_of(const Session& session, Request request) {
   return layers;
 }
 
+/// Softmax weights of one head's query over keys, all by position, computed here in double.
+std::vector<double> softmax_weights(const Attended& a, std::size_t head, std::uint64_t query,
+                                    std::span<const std::uint64_t> keys) {
+  const std::size_t hd = a.heads.head_dim;
+  const std::size_t key_head = head * a.heads.num_key_value_heads / a.heads.num_attention_heads;
+  const float* q = &a.q[(query * a.heads.num_attention_heads + head) * hd];
+  std::vector<double> weights;
+  double sum = 0;
+  for (const std::uint64_t key : keys) {
+    const float* k = &a.k[(key * a.heads.num_key_value_heads + key_head) * hd];
+    double dot = 0;
+    for (std::size_t d = 0; d < hd; ++d) dot += static_cast<double>(q[d]) * k[d];
+    weights.push_back(std::exp(dot * a.scale));
+    sum += weights.back();
+  }
+  for (double& w : weights) w /= sum;
+  return weights;
+}
+
 /// The largest difference of a pruned run's attention from full attention in which the kept
-/// queries see kept keys only, computed here in double.
+/// queries see kept keys only.
 double difference_from_masked(const Attended& full, const Attended& pruned,
                               const std::vector<std::uint64_t>& kept) {
   const std::size_t hd = full.heads.head_dim;
@@ -75,22 +96,11 @@ double difference_from_masked(const Attended& full, const Attended& pruned,
   double largest = 0;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     for (std::size_t h = 0; h < full.heads.num_attention_heads; ++h) {
-      std::vector<double> weights;
-      double sum = 0;
-      for (std::size_t j = 0; j <= i; ++j) {
-        double dot = 0;
-        for (std::size_t d = 0; d < hd; ++d) {
-          dot += static_cast<double>(full.q[kept[i] * query_row + h * hd + d]) *
-                 static_cast<double>(full.k[kept[j] * key_row + h / repeats * hd + d]);
-        }
-        weights.push_back(std::exp(dot * full.scale));
-        sum += weights.back();
-      }
+      const auto weights = softmax_weights(full, h, kept[i], std::span(kept).first(i + 1));
       for (std::size_t d = 0; d < hd; ++d) {
         double o = 0;
         for (std::size_t j = 0; j <= i; ++j) {
-          o += weights[j] / sum *
-               static_cast<double>(full.v[kept[j] * key_row + h / repeats * hd + d]);
+          o += weights[j] * static_cast<double>(full.v[kept[j] * key_row + h / repeats * hd + d]);
         }
         const auto ours = static_cast<double>(pruned.out[i * query_row + h * hd + d]);
         largest = std::max(largest, std::abs(o - ours));
@@ -222,43 +232,23 @@ TEST_CASE("prompt methods: lazyllm without pruning is plain, and with it layers 
 
   // The last token's attention in the first layer, summed over heads, says who goes on: their
   // rows of the next layer's keys are those of the plain run, computed from the same states.
-  const Attended& a = full[0];
-  const std::size_t hd = a.heads.head_dim;
-  const std::size_t repeats = a.heads.num_attention_heads / a.heads.num_key_value_heads;
+  const Heads& heads = full[0].heads;
+  std::vector<std::uint64_t> keys(length);
+  std::iota(keys.begin(), keys.end(), 0);
   std::vector<double> sums(length, 0.0);
-  for (std::size_t h = 0; h < a.heads.num_attention_heads; ++h) {
-    std::vector<double> p(length);
-    double sum = 0;
-    for (std::size_t j = 0; j < length; ++j) {
-      double dot = 0;
-      for (std::size_t d = 0; d < hd; ++d) {
-        dot +=
-            static_cast<double>(a.q[(length - 1) * a.heads.num_attention_heads * hd + h * hd + d]) *
-            static_cast<double>(a.k[j * a.heads.num_key_value_heads * hd + h / repeats * hd + d]);
-      }
-      p[j] = std::exp(dot * a.scale);
-      sum += p[j];
-    }
-    for (std::size_t j = 0; j < length; ++j) sums[j] += p[j] / sum;
+  for (std::size_t h = 0; h < heads.num_attention_heads; ++h) {
+    const auto weights = softmax_weights(full[0], h, length - 1, keys);
+    for (std::size_t j = 0; j < length; ++j) sums[j] += weights[j];
   }
   sums[length - 1] = 1e9;  // the last one always goes on
   const std::vector<std::uint64_t> kept = select_tokens(sums, {.keep = 0.4});
-  const std::size_t row = a.heads.num_key_value_heads * hd;
+  const std::size_t row = heads.num_key_value_heads * heads.head_dim;
   REQUIRE(kept.size() == lazy[1].tokens);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     for (std::size_t d = 0; d < row; ++d) {
       CHECK(lazy[1].k[i * row + d] == near(full[1].k[kept[i] * row + d]).epsilon(1e-4));
     }
   }
-}
-
-TEST_CASE("prompt methods: the same seed draws the same tokens, another one others") {
-  const OracleCase c("llama_mha");
-  const auto kept = [&](const std::string& seed) {
-    return session_of(c, "random-prune:keep=0.4,seed=" + seed).run(c.request(c.prompt, 2)).kept;
-  };
-  CHECK(kept("3") == kept("3"));
-  CHECK(kept("3") != kept("4"));
 }
 
 // Every token that the model's greedy look-ahead can reach is made a stop token in turn.
@@ -401,13 +391,16 @@ TEST_CASE("prompt methods: models with sliding windows only keep everything") {
 }
 
 // As random-prune's help says.
-TEST_CASE("prompt methods: sequence b of a batch draws with the seed plus b") {
+TEST_CASE(
+    "prompt methods: a seed draws the same tokens again, and sequence b with the seed plus b") {
   const OracleCase c("llama_mha");
   const auto kept = [&](const std::string& seed) {
     return session_of(c, "random-prune:keep=0.4,seed=" + seed)
         .run(c.request({c.prompt[0], c.prompt[0]}, 1))
         .kept;
   };
+  CHECK(kept("3") == kept("3"));
+  CHECK(kept("3") != kept("4"));
   CHECK(kept("3")[1] == kept("4")[0]);
   CHECK(kept("3")[1] != kept("3")[0]);
 }

@@ -4,12 +4,14 @@
 
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include <doctest/doctest.h>
 
 #include "model/graph/work.h"
 #include "tests/execute/oracle.h"
+#include "tests/model/message_of.h"
 
 namespace kvcast::execute {
 namespace {
@@ -155,6 +157,27 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   }
 }
 
+/// Both placements of each partition.
+void check_placements(const Checkpoint& checkpoint, const SessionOptions& options,
+                      std::span<const Parts> partitions, const Single& single, double tolerance) {
+  for (const Parts& parts : partitions) {
+    for (const char* placement : {"kvr", "tsp"}) {
+      check_ranks(checkpoint, options, placement, parts, single, tolerance);
+    }
+  }
+}
+
+/// Calls `check` with every decoder-only case's checkpoint and both kinds of kernels.
+template <typename Check>
+void for_all_models(Check check) {
+  for (const std::string& name : oracle_cases()) {
+    const OracleCase c(name);
+    if (c.checkpoint.architecture().encoder_decoder) continue;
+    CAPTURE(name);
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) check(c.checkpoint, kernels);
+  }
+}
+
 const std::vector<Parts>& partitions() {  // of 23 tokens
   static const std::vector<Parts> all{{23},
                                       {22, 1},
@@ -177,48 +200,28 @@ SessionOptions all_logits(Kernels kernels) {
 }
 
 TEST_CASE("ranks: every family's logits and caches are those of one process, counted in fp64") {
-  for (const std::string& name : oracle_cases()) {
-    const OracleCase c(name);
-    if (c.checkpoint.architecture().encoder_decoder) continue;
-    CAPTURE(name);
-    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
-      SessionOptions o = all_logits(kernels);
-      o.dtype = DType::FP64;
-      const Single single(c.checkpoint, o, 23);
-      for (const Parts& parts : {Parts{9, 1, 13}, Parts{6, 6, 6, 5}}) {
-        check_ranks(c.checkpoint, o, "kvr", parts, single, 1e-10);
-        check_ranks(c.checkpoint, o, "tsp", parts, single, 1e-10);
-      }
-    }
-  }
+  for_all_models([](const Checkpoint& checkpoint, Kernels kernels) {
+    SessionOptions o = all_logits(kernels);
+    o.dtype = DType::FP64;
+    const Parts parts[]{{9, 1, 13}, {6, 6, 6, 5}};
+    check_placements(checkpoint, o, parts, Single(checkpoint, o, 23), 1e-10);
+  });
 }
 
 TEST_CASE("ranks: fast loops agree with one process for every family and partition") {
-  for (const std::string& name : oracle_cases()) {
-    const OracleCase c(name);
-    if (c.checkpoint.architecture().encoder_decoder) continue;
-    CAPTURE(name);
-    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
-      const SessionOptions o = all_logits(kernels);
-      const Single single(c.checkpoint, o, 23);
-      const auto& all = partitions();
-      for (std::size_t i = kernels == Kernels::Eager ? all.size() - 4 : 0; i < all.size(); ++i) {
-        check_ranks(c.checkpoint, o, "kvr", all[i], single, 1e-5);
-        check_ranks(c.checkpoint, o, "tsp", all[i], single, 1e-5);
-      }
-    }
-  }
+  for_all_models([](const Checkpoint& checkpoint, Kernels kernels) {
+    const SessionOptions o = all_logits(kernels);
+    const std::span<const Parts> all = partitions();
+    check_placements(checkpoint, o, kernels == Kernels::Eager ? all.last(4) : all,
+                     Single(checkpoint, o, 23), 1e-5);
+  });
 }
 
 TEST_CASE("ranks: the last rank alone has the last token's logits") {
   const OracleCase c("llama_gqa_llama3_rope");
   SessionOptions o = all_logits(Kernels::Fused);
   o.logits = Logits::Last;
-  const Single single(c.checkpoint, o, 23);
-  for (const Parts& parts : partitions()) {
-    check_ranks(c.checkpoint, o, "kvr", parts, single, 1e-5);
-    check_ranks(c.checkpoint, o, "tsp", parts, single, 1e-5);
-  }
+  check_placements(c.checkpoint, o, partitions(), Single(c.checkpoint, o, 23), 1e-5);
 }
 
 TEST_CASE("ranks: slim and MLKV send what they cache") {
@@ -240,10 +243,8 @@ TEST_CASE("ranks: slim and MLKV send what they cache") {
       o.dtype = DType::FP64;
       const Single single(random, o, 23);
       CHECK(single.caches.size() == x.caches);
-      for (const Parts& parts : {Parts{9, 1, 13}, Parts{12, 11}}) {
-        check_ranks(random, o, "kvr", parts, single, 1e-10);
-        check_ranks(random, o, "tsp", parts, single, 1e-10);
-      }
+      const Parts parts[]{{9, 1, 13}, {12, 11}};
+      check_placements(random, o, parts, single, 1e-10);
     }
   }
 }
@@ -252,14 +253,13 @@ TEST_CASE("ranks: a lost message ends the run with one line, not a hang") {
   Mailboxes mailboxes(2, 0.05);
   const auto receiver = mailboxes.messenger(1);
   std::uint64_t number = 0;
-  std::string line;
   try {
     receive_bytes(*receiver, 0, &number, sizeof number);
+    FAIL("no Error was thrown");
   } catch (const Error& e) {
     CHECK(e.fault() == Fault::Run);
-    line = e.what();
+    CHECK(std::string(e.what()) == "rank 1: no message from rank 0 within 0.05 s");
   }
-  CHECK(line == "rank 1: no message from rank 0 within 0.05 s");
 }
 
 TEST_CASE("ranks: a message of another length is refused") {
@@ -281,12 +281,9 @@ TEST_CASE("ranks: one rank's error ends all, and is the one that is told") {
     if (rank == 1) r.tokens[0][5] = 1000000;
     return r;
   };
-  std::string line = "(no Error was thrown)";
-  try {
+  const std::string line = message_of([&] {
     run_ranks(c.checkpoint, o, {3, 3, 3}, request_of, 60);
-  } catch (const Error& e) {
-    line = e.what();
-  }
+  });
   CHECK(line.find("token id 1000000 at position 5") != std::string::npos);
 }
 
