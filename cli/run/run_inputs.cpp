@@ -111,8 +111,7 @@ std::optional<Sequences> ids_of_file(const std::string& path, const std::string&
 }
 
 std::vector<float> read_features(const std::string& path, const Architecture& a) {
-  const StoredTensors file = read_safetensors(MappedFile::open(path));
-  for (const StoredTensor& t : file.tensors) {
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(path))) {
     if (t.name != "features") continue;
     if (t.shape.size() != 2 || t.shape[0] != a.num_mel_bins) {
       throw Error(

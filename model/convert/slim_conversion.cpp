@@ -13,7 +13,7 @@
 #include "model/base/error.h"
 #include "model/convert/dense_matrix.h"
 #include "model/convert/slim_weights.h"
-#include "model/io/weights/weight_source.h"
+#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace {

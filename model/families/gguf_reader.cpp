@@ -66,32 +66,24 @@ std::uint64_t GgufReader::head_dim() const {
 }
 
 std::uint64_t GgufReader::vocab_size() const {
-  const std::vector<std::uint64_t>* shape = shape_of("token_embd.weight");
-  if (shape == nullptr || shape->size() != 2) {
+  const StoredTensor* tensor = file_.find("token_embd.weight");
+  if (tensor == nullptr || tensor->shape.size() != 2) {
     throw Error(file_.file->path() + ": tensor token_embd.weight",
-                shape == nullptr ? "none" : std::to_string(shape->size()) + " dimensions",
+                tensor == nullptr ? "none" : std::to_string(tensor->shape.size()) + " dimensions",
                 "a table of the tokens' embeddings");
   }
-  return shape->front();
+  return tensor->shape.front();
 }
 
 std::vector<float> GgufReader::values(std::string_view name) const {
   const StoredTensor* tensor = file_.find(name);
   if (tensor == nullptr || tensor->dtype != DType::FP32) {
     throw Error(file_.file->path() + ": tensor " + std::string(name),
-                tensor == nullptr ? "none of a known type" : "another type", "F32");
+                tensor == nullptr ? "none" : "another type", "F32");
   }
   std::vector<float> values(tensor->elements());  // its bytes are in the file
   read_elements(*tensor, 0, values);
   return values;
-}
-
-const std::vector<std::uint64_t>* GgufReader::shape_of(std::string_view name) const {
-  if (const StoredTensor* tensor = file_.find(name)) return &tensor->shape;
-  for (const SkippedTensor& tensor : file_.stored.skipped) {
-    if (tensor.name == name) return &tensor.shape;
-  }
-  return nullptr;
 }
 
 }  // namespace kvcast

@@ -46,8 +46,6 @@ class GgufReader {
   std::vector<float> values(std::string_view name) const;
 
  private:
-  const std::vector<std::uint64_t>* shape_of(std::string_view name) const;
-
   const GgufFile& file_;
   std::string prefix_;
 };

@@ -34,7 +34,7 @@ struct Model {
   Model() {
     config = read_json_file(oracle + "llama_mha/config.json");
     const auto file = MappedFile::open(oracle + "llama_mha/model.safetensors");
-    for (const StoredTensor& t : read_safetensors(file).tensors) {
+    for (const StoredTensor& t : read_safetensors(file)) {
       tensors[t.name] = {t.shape, std::vector<float>(t.elements())};
       read_elements(t, 0, tensors[t.name].data);
     }
@@ -144,13 +144,14 @@ TEST_CASE("bad input: run refuses safetensors files that lie") {
   refused(raw(std::uint64_t{99'999'999}) + right.substr(8), ": header length: got 99999999");
   refused(safetensors_file("[1, 2]", ""), ": got a header that does not start with '{'");
   refused(safetensors_file("{\"a\": ", ""), "");
-  refused(entry("shape", {24, 25}), place + ": data_offsets: got 2304 bytes, expected 2400");
+  refused(entry("shape", {24, 25}),
+          place + ": /data_offsets: got [51840,54144], expected 2400 bytes");
   refused(entry("shape", {std::uint64_t{1} << 62, std::uint64_t{1} << 62}), place);
   refused(entry("shape", {-1, 24}), "");
-  refused(entry("dtype", "F99"), place + ": dtype: got F99");
+  refused(entry("dtype", "F99"), place + ": /dtype: got F99");
   refused(entry("dtype", "I32"), place + ": got element type I32");
   refused(entry("data_offsets", {0, 2304}), "");
-  refused(entry("data_offsets", {5, 2}), place + ": data_offsets");
+  refused(entry("data_offsets", {5, 2}), place + ": /data_offsets: got [5,2]");
   refused(entry("data_offsets", {std::uint64_t{1} << 62, (std::uint64_t{1} << 62) + 2304}), place);
   refused(with_header(right, [](ordered_json& header) { header.erase(key); }), "");
 }

@@ -27,9 +27,9 @@ struct Values {
 };
 
 Values read_tensor(const fs::path& file, const std::string& name) {
-  for (const StoredTensor& t : read_safetensors(MappedFile::open(file)).tensors) {
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(file))) {
     if (t.name != name) continue;
-    Values v{t.dtype, t.shape, std::vector<float>(t.elements())};
+    Values v{t.readable_dtype(), t.shape, std::vector<float>(t.elements())};
     read_elements(t, 0, v.data);
     return v;
   }
@@ -39,10 +39,10 @@ Values read_tensor(const fs::path& file, const std::string& name) {
 
 /// The numbers of a file's only tensor, not narrowed.
 std::vector<double> read_doubles(const fs::path& file) {
-  const StoredTensors stored = read_safetensors(MappedFile::open(file));
-  REQUIRE(stored.tensors.size() == 1);
-  std::vector<double> values(stored.tensors[0].elements());
-  read_elements(stored.tensors[0], 0, values);
+  const std::vector<StoredTensor> stored = read_safetensors(MappedFile::open(file));
+  REQUIRE(stored.size() == 1);
+  std::vector<double> values(stored[0].elements());
+  read_elements(stored[0], 0, values);
   return values;
 }
 

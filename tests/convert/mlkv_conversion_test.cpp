@@ -108,8 +108,7 @@ struct Workplace {
 
 Tensors read_back(const fs::path& folder) {
   Tensors tensors;
-  for (const StoredTensor& t :
-       read_safetensors(MappedFile::open(folder / "model.safetensors")).tensors) {
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(folder / "model.safetensors"))) {
     Tensor& to = tensors[t.name];
     to.shape = t.shape;
     to.data.resize(t.elements());

@@ -112,7 +112,7 @@ TEST_CASE("fp64: weights rewritten without a change of meaning give equal logits
   std::map<std::string, std::vector<double>> numbers;
   std::vector<TensorToWrite> tensors;
   const auto file = MappedFile::open(c.folder / "model.safetensors");
-  for (const StoredTensor& t : read_safetensors(file).tensors) {
+  for (const StoredTensor& t : read_safetensors(file)) {
     std::vector<double>& values = numbers[t.name];
     values.resize(t.elements());
     read_elements(t, 0, values);

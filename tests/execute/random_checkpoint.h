@@ -58,15 +58,15 @@ inline void write_random_checkpoint(const nlohmann::json& config,
 template <typename Change>
 void change_tensors(const std::filesystem::path& folder, Change change) {
   const std::filesystem::path file = folder / "model.safetensors";
-  const StoredTensors stored = read_safetensors(MappedFile::open(file));
+  const std::vector<StoredTensor> stored = read_safetensors(MappedFile::open(file));
   std::vector<std::vector<float>> numbers;
-  for (const StoredTensor& t : stored.tensors) {
+  for (const StoredTensor& t : stored) {
     read_elements(t, 0, std::span(numbers.emplace_back(t.elements())));
     change(t.name, numbers.back());
   }
   std::vector<TensorToWrite> tensors;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const StoredTensor& t = stored.tensors[i];
+    const StoredTensor& t = stored[i];
     tensors.push_back({t.name, t.shape, std::span<const float>(numbers[i]), DType::FP32});
   }
   const std::string bytes = safetensors_bytes(tensors);

@@ -11,7 +11,7 @@
 #include "model/families/gguf_config.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
-#include "model/io/weights/gguf_model.h"
+#include "model/io/weights/weight_map.h"
 
 using namespace kvcast;
 
@@ -34,7 +34,6 @@ void read_all_metadata(const GgufMetadata& metadata) {
     allow_error([&] { metadata.texts(key); });
     allow_error([&] { metadata.integers(key); });
     allow_error([&] { metadata.numbers(key); });
-    allow_error([&] { metadata.flags(key); });
   }
 }
 
@@ -53,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   allow_error([&] {
     const GgufFile file = read_gguf(MappedFile::from_bytes("fuzz.gguf", {bytes, bytes + size}));
     read_all_metadata(file.metadata);
-    for (const StoredTensor& tensor : file.stored.tensors) {
+    for (const StoredTensor& tensor : file.tensors) {
       allow_error([&] {
         std::vector<float> values(tensor.elements());
         read_elements(tensor, 0, values);

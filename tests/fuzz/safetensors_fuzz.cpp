@@ -12,9 +12,9 @@ using namespace kvcast;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   try {
-    const StoredTensors stored =
+    const std::vector<StoredTensor> stored =
         read_safetensors(MappedFile::from_bytes("fuzz.safetensors", {bytes, bytes + size}));
-    for (const StoredTensor& tensor : stored.tensors) {
+    for (const StoredTensor& tensor : stored) {
       std::vector<float> values(tensor.elements());
       read_elements(tensor, 0, values);
     }

@@ -113,17 +113,9 @@ TEST_CASE("catalog: a file or a checkpoint folder is a model, named after itself
 
 TEST_CASE("catalog: a GGUF file is a model, named after itself, and overrides reach it") {
   const TestFolder folder;
-  GgufWriter w;
-  w.text("general.architecture", "llama");
-  w.text("general.name", "Another name");
-  w.whole("llama.block_count", 3);
-  w.whole("llama.context_length", 100);
-  w.whole("llama.embedding_length", 24);
-  w.whole("llama.feed_forward_length", 40);
-  w.whole("llama.attention.head_count", 6);
+  GgufWriter w = decoder_file("llama");
   w.whole("llama.attention.head_count_kv", 3);
   w.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  w.zeros("token_embd.weight", {24, 50});
   const std::string path = (folder / "tiny.gguf").string();
   std::ofstream(path, std::ios::binary) << w.bytes();
 

@@ -119,4 +119,27 @@ class GgufWriter {
   std::uint64_t num_tensors_ = 0;
 };
 
+struct GgufSizes {
+  std::uint32_t layers = 3;
+  std::uint32_t context = 100;
+  std::uint32_t hidden = 24;
+  std::uint32_t mlp = 40;
+  std::uint32_t heads = 6;
+  std::uint32_t vocabulary = 50;
+};
+
+/// What all files of llama.cpp's converter have.
+inline GgufWriter decoder_file(const std::string& architecture, const GgufSizes& sizes = {}) {
+  GgufWriter w;
+  w.text("general.architecture", architecture);
+  w.text("general.name", "Test model");
+  w.whole(architecture + ".block_count", sizes.layers);
+  w.whole(architecture + ".context_length", sizes.context);
+  w.whole(architecture + ".embedding_length", sizes.hidden);
+  w.whole(architecture + ".feed_forward_length", sizes.mlp);
+  w.whole(architecture + ".attention.head_count", sizes.heads);
+  w.zeros("token_embd.weight", {sizes.hidden, sizes.vocabulary});
+  return w;
+}
+
 }  // namespace kvcast

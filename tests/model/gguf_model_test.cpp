@@ -1,7 +1,6 @@
-#include "model/io/weights/gguf_model.h"
-
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "model/families/config_reader.h"
 #include "model/families/gguf_config.h"
 #include "model/io/tensors/mapped_file.h"
+#include "model/io/weights/weight_map.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
@@ -37,7 +37,7 @@ GgufWriter model_file(const std::string& architecture) {
 }
 
 GgufWriter llama_file(const std::string& architecture = "llama") {
-  GgufWriter w = model_file(architecture);
+  GgufWriter w = decoder_file(architecture);
   w.whole(architecture + ".attention.head_count_kv", 3);
   w.number(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
   w.number(architecture + ".rope.freq_base", 500000);
@@ -184,29 +184,24 @@ TEST_CASE("gguf_model: Gemma's heads have their own size, and Gemma 2 caps and w
 
 TEST_CASE(
     "gguf_model: Gemma 2 of 46 layers is the 27B model, which scales by hidden size / heads") {
-  GgufWriter w;
-  w.text("general.architecture", "gemma2");
-  w.whole("gemma2.block_count", 46);
-  w.whole("gemma2.context_length", 8192);
-  w.whole("gemma2.embedding_length", 4608);
-  w.whole("gemma2.feed_forward_length", 36864);
-  w.whole("gemma2.attention.head_count", 32);
+  GgufWriter w = decoder_file(
+      "gemma2",
+      {.layers = 46, .context = 8192, .hidden = 4608, .mlp = 36864, .heads = 32, .vocabulary = 2});
   w.whole("gemma2.attention.head_count_kv", 16);
   w.whole("gemma2.attention.key_length", 128);
   w.number("gemma2.attention.layer_norm_rms_epsilon", 1e-6f);
-  w.zeros("token_embd.weight", {4608, 2});
   CHECK(config_of(w)["query_pre_attn_scalar"] == 144);  // as its config.json says
 }
 
 TEST_CASE("gguf_model: GPT-2, GPT-NeoX and OLMo have LayerNorms") {
-  GgufWriter gpt2 = model_file("gpt2");
+  GgufWriter gpt2 = decoder_file("gpt2");
   gpt2.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
   const Architecture a = architecture_of(gpt2);
   CHECK(a.decoder.position == Position::Learned);
   CHECK(a.decoder.position_rows == 100);
   CHECK(a.decoder.layers[0] == LayerShape{{6, 6, 4}, 40, 0});
 
-  GgufWriter neox = model_file("gptneox");
+  GgufWriter neox = decoder_file("gptneox");
   neox.number("gptneox.attention.layer_norm_epsilon", 1e-5f);
   neox.whole("gptneox.rope.dimension_count", 2);
   neox.value("gptneox.use_parallel_residual", gguf_id::boolean, raw(false));
@@ -216,7 +211,7 @@ TEST_CASE("gguf_model: GPT-2, GPT-NeoX and OLMo have LayerNorms") {
   CHECK(b.decoder.rope->inverse_frequencies.size() == 1);
   CHECK(b.decoder.key_bias);
 
-  GgufWriter olmo = model_file("olmo");
+  GgufWriter olmo = decoder_file("olmo");
   olmo.number("olmo.attention.layer_norm_epsilon", 1e-5f);
   CHECK(architecture_of(olmo).decoder.norm == NormKind::LayerPlain);
   olmo.number("olmo.attention.clamp_kqv", 8);
@@ -224,14 +219,14 @@ TEST_CASE("gguf_model: GPT-2, GPT-NeoX and OLMo have LayerNorms") {
 }
 
 TEST_CASE("gguf_model: Falcon's two designs are told apart by heads and norms") {
-  GgufWriter seven = model_file("falcon");
+  GgufWriter seven = decoder_file("falcon");
   seven.whole("falcon.attention.head_count_kv", 1);
   seven.number("falcon.attention.layer_norm_epsilon", 1e-5f);
   const Architecture a = architecture_of(seven);
   CHECK(a.decoder.residual == Residual::ParallelOneNorm);
   CHECK(a.decoder.layers[0] == LayerShape{{6, 1, 4}, 40, 0});
 
-  GgufWriter forty = model_file("falcon");
+  GgufWriter forty = decoder_file("falcon");
   forty.whole("falcon.attention.head_count_kv", 3);
   forty.number("falcon.attention.layer_norm_epsilon", 1e-5f);
   forty.zeros("blk.0.attn_norm_2.weight", {24});
@@ -277,7 +272,7 @@ TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
   CHECK(has(refusal(missing), "missing, expected a whole number"));
   GgufWriter none;
   CHECK(refusal(none) == "m.gguf: metadata general.architecture: missing, expected a string");
-  CHECK(has(refusal(model_file("lama")), "unknown architecture 'lama'; did you mean 'llama'?"));
+  CHECK(has(refusal(decoder_file("lama")), "unknown architecture 'lama'; did you mean 'llama'?"));
   GgufWriter split = llama_file();
   split.value("split.count", gguf_id::uint16, raw(std::uint16_t{3}));
   CHECK(has(refusal(split), "metadata split.count: got 3"));
@@ -287,7 +282,7 @@ TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
   layers.whole("openelm.embedding_length", 24);
   layers.whole("openelm.feed_forward_length", 24);
   CHECK(has(refusal(layers), "openelm.block_count: got 1099511627776, expected 1 to 10000"));
-  GgufWriter uneven = model_file("qwen2");
+  GgufWriter uneven = decoder_file("qwen2");
   uneven.number("qwen2.attention.layer_norm_rms_epsilon", 1e-5f);
   uneven.list<std::uint32_t>("qwen2.attention.head_count_kv", gguf_id::uint32, {3, 3, 2});
   CHECK(has(refusal(uneven), "numbers that differ between layers"));
@@ -304,18 +299,62 @@ TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
   CHECK(has(refusal(no_table), "tensor token_embd.weight: got none"));
 }
 
-TEST_CASE("gguf_model: Llama's query and key rows are put back in order") {
-  // 6 query heads of 4 rows. llama.cpp stores rows 0, 2, 1, 3 of each head, so the logical rows
-  // 0, 1, 2, 3 are the stored ones 0, 2, 1, 3.
-  const Architecture a = architecture_of(llama_file());
-  const WeightSource query = gguf_weight(a, "layers.2.query.weight");
-  CHECK(query.names == std::vector<std::string>{"blk.2.attn_q.weight"});
-  REQUIRE(query.rows.size() == 24);
-  CHECK(Rows(query.rows.begin(), query.rows.begin() + 8) == Rows{0, 2, 1, 3, 4, 6, 5, 7});
-  const WeightSource key = gguf_weight(a, "layers.2.key.weight");
-  CHECK(key.rows == Rows{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
-  CHECK(gguf_weight(a, "layers.2.value.weight").rows.empty());
-  CHECK(gguf_weight(architecture_of(llama_file("qwen2")), "layers.2.query.weight").rows.empty());
+TEST_CASE("gguf_model: each weight has its tensor, its rows and its offset") {
+  GgufWriter norms = decoder_file("gpt2");
+  norms.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
+  const Architecture gpt2 = architecture_of(norms);
+  const Architecture llama = architecture_of(llama_file());
+  const Architecture qwen2 = architecture_of(llama_file("qwen2"));
+  const Architecture phi3 = architecture_of(llama_file("phi3"));
+  const Architecture gemma2 = architecture_of(llama_file("gemma2"));
+  struct Case {
+    const Architecture& a;
+    const char* weight;
+    const char* stored;
+    Rows rows = {};
+    double offset = 0;
+  };
+  const auto range = [](std::uint64_t first, std::size_t count) {
+    Rows rows(count);
+    std::iota(rows.begin(), rows.end(), first);
+    return rows;
+  };
+  const std::vector<Case> cases{
+      {gpt2, "embedding.weight", "token_embd.weight"},
+      {gpt2, "positions.weight", "position_embd.weight"},
+      {gpt2, "head.weight", "output.weight"},
+      {gpt2, "layers.2.attention_output.bias", "blk.2.attn_output.bias"},
+      {gpt2, "layers.2.up.bias", "blk.2.ffn_up.bias"},
+      {gpt2, "layers.0.key.bias", "blk.0.attn_qkv.bias", range(24, 24)},
+      // Heads of 4 rows: llama.cpp stores rows 0, 2, 1, 3 of each.
+      {llama, "layers.2.query.weight", "blk.2.attn_q.weight", {0,  2,  1,  3,  4,  6,  5,  7,
+                                                               8,  10, 9,  11, 12, 14, 13, 15,
+                                                               16, 18, 17, 19, 20, 22, 21, 23}},
+      {llama, "layers.2.key.weight", "blk.2.attn_k.weight", {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11}},
+      {llama, "layers.2.value.weight", "blk.2.attn_v.weight"},
+      {qwen2, "layers.2.query.weight", "blk.2.attn_q.weight"},
+      // 24 query rows, 12 key rows, 12 value rows; 40 gate rows, 40 up rows.
+      {phi3, "layers.1.value.weight", "blk.1.attn_qkv.weight", range(36, 12)},
+      {phi3, "layers.1.gate.weight", "blk.1.ffn_up.weight", range(0, 40)},
+      {phi3, "layers.1.up.weight", "blk.1.ffn_up.weight", range(40, 40)},
+      // The converter adds 1 to Gemma's norms.
+      {gemma2, "layers.0.attention_norm.weight", "blk.0.attn_norm.weight", {}, -1},
+      {gemma2, "layers.0.post_attention_norm.weight", "blk.0.post_attention_norm.weight", {}, -1},
+      {gemma2, "layers.0.mlp_norm.weight", "blk.0.ffn_norm.weight", {}, -1},
+      {gemma2, "layers.0.post_mlp_norm.weight", "blk.0.post_ffw_norm.weight", {}, -1},
+      {gemma2, "final_norm.weight", "output_norm.weight", {}, -1},
+      {gemma2, "layers.0.down.weight", "blk.0.ffn_down.weight"},
+      {gemma2, "embedding.weight", "token_embd.weight"},
+      {llama, "final_norm.weight", "output_norm.weight"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.stored);
+    const WeightSource source = gguf_weight(c.a, c.weight);
+    CHECK(source.names[0] == c.stored);
+    CHECK(source.rows == c.rows);
+    CHECK(source.offset == c.offset);
+    CHECK_FALSE(source.transposed);  // the converter has turned GPT-2's matrices
+  }
 }
 
 TEST_CASE("gguf_model: the rows undo the converter's permutation for heads of 8") {
@@ -333,52 +372,6 @@ TEST_CASE("gguf_model: the rows undo the converter's permutation for heads of 8"
   const Rows rows = gguf_weight(a, "layers.0.key.weight").rows;
   REQUIRE(rows.size() == 24);
   for (std::uint64_t i = 0; i < 24; ++i) CHECK(stored[rows[i]] == i);
-}
-
-TEST_CASE("gguf_model: fused tensors are taken apart by rows") {
-  const Architecture a = architecture_of(llama_file("phi3"));
-  // 24 query rows, 12 key rows, 12 value rows; 40 gate rows, 40 up rows.
-  const WeightSource value = gguf_weight(a, "layers.1.value.weight");
-  CHECK(value.names == std::vector<std::string>{"blk.1.attn_qkv.weight"});
-  CHECK(value.rows.front() == 36);
-  CHECK(value.rows.size() == 12);
-  const WeightSource up = gguf_weight(a, "layers.1.up.weight");
-  CHECK(up.names == std::vector<std::string>{"blk.1.ffn_up.weight"});
-  CHECK(up.rows.front() == 40);
-  CHECK(up.rows.size() == 40);
-  CHECK(gguf_weight(a, "layers.1.gate.weight").rows.back() == 39);
-}
-
-TEST_CASE("gguf_model: Gemma's norms lose the 1 that the file added") {
-  const Architecture a = architecture_of(llama_file("gemma2"));
-  const auto check = [&](const char* name, const char* stored) {
-    const WeightSource source = gguf_weight(a, name);
-    CHECK(source.names == std::vector<std::string>{stored});
-    CHECK(source.offset == -1);
-  };
-  check("layers.0.attention_norm.weight", "blk.0.attn_norm.weight");
-  check("layers.0.post_attention_norm.weight", "blk.0.post_attention_norm.weight");
-  check("layers.0.mlp_norm.weight", "blk.0.ffn_norm.weight");
-  check("layers.0.post_mlp_norm.weight", "blk.0.post_ffw_norm.weight");
-  check("final_norm.weight", "output_norm.weight");
-  CHECK(gguf_weight(a, "layers.0.down.weight").offset == 0);
-  CHECK(gguf_weight(a, "embedding.weight").offset == 0);
-  CHECK(gguf_weight(architecture_of(llama_file()), "final_norm.weight").offset == 0);
-}
-
-TEST_CASE("gguf_model: tables and the head have names of their own") {
-  GgufWriter w = model_file("gpt2");
-  w.number("gpt2.attention.layer_norm_epsilon", 1e-5f);
-  const Architecture a = architecture_of(w);
-  CHECK(gguf_weight(a, "embedding.weight").names[0] == "token_embd.weight");
-  CHECK(gguf_weight(a, "positions.weight").names[0] == "position_embd.weight");
-  CHECK(gguf_weight(a, "head.weight").names[0] == "output.weight");
-  CHECK(gguf_weight(a, "layers.2.attention_output.bias").names[0] == "blk.2.attn_output.bias");
-  CHECK(gguf_weight(a, "layers.2.up.bias").names[0] == "blk.2.ffn_up.bias");
-  const WeightSource bias = gguf_weight(a, "layers.0.key.bias");
-  CHECK(bias.rows.front() == 24);
-  CHECK(bias.rows.size() == 24);
-  CHECK_FALSE(bias.transposed);  // the converter has turned GPT-2's matrices
 }
 
 TEST_CASE("gguf_model: families without such files and shapes beyond reason are refused") {

@@ -30,7 +30,7 @@ std::vector<float> all_of(const StoredTensor& tensor) {
   return values;
 }
 
-StoredTensors read(const std::string& header, const std::string& buffer) {
+std::vector<StoredTensor> read(const std::string& header, const std::string& buffer) {
   return read_safetensors(in_memory(safetensors_file(header, buffer)));
 }
 
@@ -60,40 +60,43 @@ struct BadHeader {
 }  // namespace
 
 TEST_CASE("safetensors: tensors come in the order of their bytes with shape, type and values") {
-  const StoredTensors stored =
+  const std::vector<StoredTensor> stored =
       read(R"({"__metadata__":{"format":"pt"},)"
            R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},)"
            R"("a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}   )",
            raw_list<float>({1, 2, 3, 4, 5, 6}) + raw_list<std::uint16_t>({0x3f80, 0xc000, 0}));
-  REQUIRE(stored.tensors.size() == 2);
-  CHECK(stored.tensors[0].name == "a");
-  CHECK(stored.tensors[0].shape == std::vector<std::uint64_t>{2, 3});
-  CHECK(all_of(stored.tensors[0]) == std::vector<float>{1, 2, 3, 4, 5, 6});
-  CHECK(stored.tensors[1].dtype == DType::BF16);
-  CHECK(all_of(stored.tensors[1]) == std::vector<float>{1, -2, 0});
-  CHECK(stored.tensors[1].place() == "test-file: tensor b");
+  REQUIRE(stored.size() == 2);
+  CHECK(stored[0].name == "a");
+  CHECK(stored[0].shape == std::vector<std::uint64_t>{2, 3});
+  CHECK(all_of(stored[0]) == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(stored[1].dtype == DType::BF16);
+  CHECK(all_of(stored[1]) == std::vector<float>{1, -2, 0});
+  CHECK(stored[1].place() == "test-file: tensor b");
 }
 
 TEST_CASE("safetensors: empty tensors, scalars and files without tensors are legal") {
-  const StoredTensors stored = read(R"({"none":{"dtype":"F32","shape":[7,0],"data_offsets":[4,4]},)"
-                                    R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
-                                    raw(2.5f));
-  REQUIRE(stored.tensors.size() == 2);
-  CHECK(all_of(stored.tensors[0]) == std::vector<float>{2.5f});
-  CHECK(stored.tensors[1].elements() == 0);
-  CHECK(read("{}", "").tensors.empty());
+  const std::vector<StoredTensor> stored =
+      read(R"({"none":{"dtype":"F32","shape":[7,0],"data_offsets":[4,4]},)"
+           R"("one":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+           raw(2.5f));
+  REQUIRE(stored.size() == 2);
+  CHECK(all_of(stored[0]) == std::vector<float>{2.5f});
+  CHECK(stored[1].elements() == 0);
+  CHECK(read("{}", "").empty());
 }
 
 TEST_CASE("safetensors: types that are no weights are given back by name and type") {
-  const StoredTensors stored =
+  const std::vector<StoredTensor> stored =
       read(R"({"ids":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},)"
            R"("mask":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]}})",
            std::string(19, '\0'));
-  CHECK(stored.tensors.empty());
-  REQUIRE(stored.skipped.size() == 2);
-  CHECK(stored.skipped[0].name == "ids");
-  CHECK(stored.skipped[0].type == "I64");
-  CHECK(stored.skipped[1].shape == std::vector<std::uint64_t>{3});
+  REQUIRE(stored.size() == 2);
+  CHECK(stored[0].name == "ids");
+  CHECK(stored[0].type == "I64");
+  CHECK(stored[1].shape == std::vector<std::uint64_t>{3});
+  CHECK_FALSE(stored[1].dtype);
+  CHECK(message_of([&] { all_of(stored[1]); }) ==
+        "test-file: tensor mask: got element type BOOL, expected a type that kvcast reads");
 }
 
 TEST_CASE("safetensors: a header length that the file does not have is refused") {
@@ -115,45 +118,49 @@ TEST_CASE("safetensors: headers that are no map of tensors are refused") {
       BadHeader{"{", "not valid JSON"},
       BadHeader{"{} {}", "not valid JSON"},
       BadHeader{"{\"a\xff\":1}", "not valid JSON"},
+      BadHeader{R"({"a":1e999})", "not valid JSON"},
       BadHeader{"[]", "does not start with '{'"},
       BadHeader{R"({"a":1})", "tensor a: got 1, expected an object"},
       BadHeader{R"({"a":[{}]})", "tensor a: got a list, expected an object"},
-      BadHeader{R"({"a":{}})", "expected dtype, shape and data_offsets"},
-      BadHeader{R"({"a":{"dtype":"F32","shape":[0]}})", "an entry without all of them"},
-      BadHeader{R"({"a":{"dtype":7}})", "tensor a: dtype: got 7, expected a string"},
-      BadHeader{R"({"a":{"dtype":["F32"]}})", "dtype: got a list"},
-      BadHeader{R"({"a":{"shape":4}})", "shape: got 4, expected a list of whole numbers"},
-      BadHeader{R"({"a":{"shape":[-4]}})", "shape: got -4"},
-      BadHeader{R"({"a":{"shape":[4.5]}})", "shape: got 4.5"},
-      BadHeader{R"({"a":{"shape":["4"]}})", "shape: got \"4\""},
-      BadHeader{R"({"a":{"shape":[[4]]}})", "shape: got a list"},
-      BadHeader{R"({"a":{"shape":[null]}})", "shape: got null"},
-      BadHeader{R"({"a":{"shape":[true]}})", "shape: got true"},
-      BadHeader{R"({"a":{"shape":[{}]}})", "shape: got an object"},
-      BadHeader{R"({"a":{"shape":[18446744073709551616]}})", "shape: got 18446744073709551616"},
-      BadHeader{R"({"a":{"data_offsets":[0]}})", "data_offsets: got one number or none"},
-      BadHeader{R"({"a":{"data_offsets":[0,0,0]}})", "data_offsets: got more than two numbers"},
-      BadHeader{R"({"a":{"dtype":"F32","dtype":"F16"}})", "dtype: got dtype twice"},
-      BadHeader{R"({"a":{"type":"F32"}})", "the entry type"},
-      BadHeader{R"({"__metadata__":{"a":1}})", "__metadata__: got 1"},
-      BadHeader{R"({"__metadata__":{"a":{}}})", "__metadata__: got an object"},
+      BadHeader{R"({"a":{}})", "tensor a: /dtype: missing"},
+      BadHeader{R"({"a":{"dtype":"F32","shape":[0]}})", "tensor a: /data_offsets: missing"},
+      BadHeader{R"({"a":{"dtype":7}})", "tensor a: /dtype: got 7, expected a string"},
+      BadHeader{R"({"a":{"dtype":["F32"]}})", "dtype: got [\"F32\"]"},
+      BadHeader{R"({"a":{"dtype":"F32","shape":[[4]]}})", "lists or objects inside each other"},
+      BadHeader{R"({"a":{"dtype":"F32","shape":[{}]}})", "lists or objects inside each other"},
+      BadHeader{R"({"a":{"dtype":"F32","dtype":"F16"}})", "the key dtype twice"},
+      BadHeader{R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"type":1}})", "key 'type'"},
+      BadHeader{R"({"__metadata__":{"a":1}})", "__metadata__: /a: got 1"},
+      BadHeader{R"({"__metadata__":{"a":{}}})", "__metadata__: got lists or objects"},
       BadHeader{R"({"__metadata__":{"a":"x","a":"y"}})", "__metadata__: got the key a twice"},
       BadHeader{R"({"a":{"dtype":"F31","shape":[0],"data_offsets":[0,0]}})", "dtype: got F31"},
   };
-  for (const BadHeader& c : cases) {
-    const std::string line = refusal(c.header, 0);
-    CAPTURE(c.header);
+  const auto check = [](const std::string& header, const std::string& word) {
+    const std::string line = refusal(header, 0);
+    CAPTURE(header);
     CAPTURE(line);
     CHECK(line.starts_with("test-file: "));
-    CHECK(has(line, c.word));
+    CHECK(has(line, word));
     CHECK_FALSE(has(line, "\n"));
+  };
+  for (const BadHeader& c : cases) check(c.header, c.word);
+  for (const char* shape :
+       {"4", "[-4]", "[4.5]", "[\"4\"]", "[null]", "[true]", "[18446744073709551616]"}) {
+    check(one_tensor(shape, "[0,0]"), "tensor w: /shape: got ");
+  }
+  check(one_tensor("[" + std::string(128, '1') + "]", "[0,0]"), "expected a list of whole numbers");
+  std::string long_list = "1";
+  for (int i = 0; i < 64; ++i) long_list += ",1";
+  check(one_tensor("[" + long_list + "]", "[0,4]"), "a list of more than 64 numbers");
+  for (const char* offsets : {"[0]", "[0,0,0]", "[]"}) {
+    check(one_tensor("[0]", offsets), "data_offsets: got ");
   }
 }
 
 TEST_CASE("safetensors: a name that comes twice is refused, though JSON would keep the last") {
   const std::string tensor = R"("w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   CHECK(refusal("{" + tensor + "," + tensor + "}", 4) ==
-        "test-file: got two entries named w, expected each name once");
+        "test-file: tensor w: got its name twice, expected each name once");
 }
 
 TEST_CASE("safetensors: a header nested a hundred thousand deep is refused without a crash") {
@@ -162,14 +169,14 @@ TEST_CASE("safetensors: a header nested a hundred thousand deep is refused witho
 }
 
 TEST_CASE("safetensors: offsets that contradict the shape or the file are refused") {
-  CHECK(has(refusal(one_tensor("[2]", "[0,12]"), 12), "got 12 bytes, expected 8"));
-  CHECK(has(refusal(one_tensor("[2]", "[0,4]"), 4), "got 4 bytes, expected 8"));
-  CHECK(has(refusal(one_tensor("[2]", "[8,0]"), 8), "data_offsets: got 8, 0"));
-  CHECK(has(refusal(one_tensor("[2]", "[0,8]"), 7), "the buffer's 7 bytes"));
-  CHECK(has(refusal(one_tensor("[4294967296,4294967296]", "[0,0]"), 0), "fit 64 bits"));
+  CHECK(has(refusal(one_tensor("[2]", "[0,12]"), 12), "got [0,12], expected 8 bytes"));
+  CHECK(has(refusal(one_tensor("[2]", "[0,4]"), 4), "got [0,4], expected 8 bytes"));
+  CHECK(has(refusal(one_tensor("[2]", "[8,0]"), 8), "data_offsets: got [8,0]"));
+  CHECK(has(refusal(one_tensor("[2]", "[0,8]"), 7), "the file's 7 bytes"));
+  CHECK(has(refusal(one_tensor("[4294967296,4294967296]", "[0,0]"), 0), "above 2^64 bits"));
   // 2^62 floats are 2^64 bytes, which is 0 to a careless product.
-  CHECK(has(refusal(one_tensor("[4611686018427387904]", "[0,0]"), 0), "fit 64 bits"));
-  CHECK(has(refusal(one_tensor("[4611686018427387904,2]", "[0,0]"), 0), "fit 64 bits"));
+  CHECK(has(refusal(one_tensor("[4611686018427387904]", "[0,0]"), 0), "above 2^64 bits"));
+  CHECK(has(refusal(one_tensor("[4611686018427387904,2]", "[0,0]"), 0), "above 2^64 bits"));
   CHECK(has(refusal(one_tensor("[1]", "[0,18446744073709551615]"), 4), "data_offsets"));
 }
 
@@ -180,10 +187,11 @@ TEST_CASE("safetensors: gaps, overlaps and bytes of no tensor are refused") {
   };
   CHECK_NOTHROW(read(two("[8,16]", "[0,8]"), std::string(16, '\0')));
   CHECK(has(refusal(two("[0,8]", "[4,12]"), 12),
-            "tensor b: data_offsets: got a begin at byte 4, expected byte 8"));
-  CHECK(has(refusal(two("[0,8]", "[0,8]"), 8), "got a begin at byte 0, expected byte 8"));
-  CHECK(has(refusal(two("[0,8]", "[12,20]"), 20), "got a begin at byte 12, expected byte 8"));
-  CHECK(has(refusal(two("[4,12]", "[12,20]"), 20), "got a begin at byte 4, expected byte 0"));
+            "tensor b: got bytes that tensor a has too, expected bytes of its own"));
+  CHECK(has(refusal(two("[0,8]", "[0,8]"), 8), "tensor b: got bytes that tensor a has too"));
+  CHECK(has(refusal(two("[0,8]", "[12,20]"), 20),
+            "tensor b: got byte 12 as its first, expected byte 8"));
+  CHECK(has(refusal(two("[4,12]", "[12,20]"), 20), "got byte 4 as its first, expected byte 0"));
   CHECK(has(refusal(two("[0,8]", "[8,16]"), 20),
             "got 20 bytes after the header, expected 16, where the last tensor ends"));
 }
@@ -197,13 +205,13 @@ TEST_CASE("safetensors: what is written is read back") {
   CHECK(header % 8 == 0);
   CHECK(bytes.size() == 8 + header + 28);
   CHECK(nlohmann::json::parse(bytes.substr(8, header))["__metadata__"]["format"] == "pt");
-  const StoredTensors stored = read_safetensors(in_memory(bytes));
-  REQUIRE(stored.tensors.size() == 2);
-  CHECK(stored.tensors[0].name == "second");
-  CHECK(stored.tensors[0].shape == std::vector<std::uint64_t>{2, 3});
-  CHECK(all_of(stored.tensors[0]) == a);
-  CHECK(stored.tensors[1].shape.empty());
-  CHECK(all_of(stored.tensors[1]) == b);
+  const std::vector<StoredTensor> stored = read_safetensors(in_memory(bytes));
+  REQUIRE(stored.size() == 2);
+  CHECK(stored[0].name == "second");
+  CHECK(stored[0].shape == std::vector<std::uint64_t>{2, 3});
+  CHECK(all_of(stored[0]) == a);
+  CHECK(stored[1].shape.empty());
+  CHECK(all_of(stored[1]) == b);
 }
 
 TEST_CASE("safetensors: each tensor is written in its dtype, floats and doubles alike") {
@@ -215,17 +223,17 @@ TEST_CASE("safetensors: each tensor is written in its dtype, floats and doubles 
                                                {"c", {2, 1}, small, DType::FP32},
                                                {"d", {2}, small, DType::FP16},
                                                {"e", {2}, floats, DType::BF16}});
-  const StoredTensors stored = read_safetensors(in_memory(bytes));
-  REQUIRE(stored.tensors.size() == 5);
+  const std::vector<StoredTensor> stored = read_safetensors(in_memory(bytes));
+  REQUIRE(stored.size() == 5);
   const std::array dtypes{DType::FP64, DType::FP64, DType::FP32, DType::FP16, DType::BF16};
   const std::array<std::size_t, 5> sizes{16, 16, 8, 4, 4};
   for (std::size_t i = 0; i < 5; ++i) {
-    CHECK(stored.tensors[i].dtype == dtypes[i]);
-    CHECK(stored.tensors[i].bytes.size() == sizes[i]);
+    CHECK(stored[i].dtype == dtypes[i]);
+    CHECK(stored[i].bytes.size() == sizes[i]);
   }
   const auto exact = [&](std::size_t i) {
     std::vector<double> values(2);
-    read_elements(stored.tensors[i], 0, values);
+    read_elements(stored[i], 0, values);
     return values;
   };
   CHECK(exact(0) == std::vector<double>{0.1f, -2});
@@ -313,7 +321,7 @@ TEST_CASE("safetensors: a folder is its model.safetensors, its shards or its onl
   const TestFolder folder;
   const auto names = [&] {
     std::string line;
-    for (const StoredTensor& t : read_safetensors_folder(folder.path()).tensors) line += t.name;
+    for (const StoredTensor& t : read_safetensors_folder(folder.path())) line += t.name;
     return line;
   };
   CHECK(has(message_of(names), "got 0 *.safetensors files"));
@@ -366,7 +374,7 @@ TEST_CASE("safetensors: a tensor counts where the index places it") {
   write(folder / "a.safetensors", scalar_file("w", 1));
   write(folder / "b.safetensors", scalar_file("w", 2));
   write(folder / "model.safetensors.index.json", R"({"weight_map":{"w":"b.safetensors"}})");
-  const StoredTensors stored = read_safetensors_folder(folder.path());
-  REQUIRE(stored.tensors.size() == 1);
-  CHECK(all_of(stored.tensors[0]) == std::vector<float>{2});
+  const std::vector<StoredTensor> stored = read_safetensors_folder(folder.path());
+  REQUIRE(stored.size() == 1);
+  CHECK(all_of(stored[0]) == std::vector<float>{2});
 }

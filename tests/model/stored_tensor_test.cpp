@@ -21,7 +21,9 @@ constexpr std::uint16_t half_two = 0x4000;
 constexpr std::uint16_t half_quarter = 0x3400;
 constexpr std::uint16_t minus_half = 0xb800;  // -0.5
 
-StoredTensor tensor_of(DType dtype, std::vector<std::uint64_t> shape, const std::string& bytes) {
+using Shape = std::vector<std::uint64_t>;
+
+StoredTensor tensor_of(DType dtype, Shape shape, const std::string& bytes) {
   const auto file = in_memory(bytes, "weights.bin");
   return {"w", dtype, std::move(shape), file->bytes(), file};
 }
@@ -222,27 +224,34 @@ TEST_CASE("stored_tensor: Q6_K has a signed scale for each 16 elements") {
 }
 
 TEST_CASE("stored_tensor: NaN and infinities are named with their element") {
+  struct Case {
+    DType dtype;
+    Shape shape;
+    std::string bytes;
+    const char* found;
+  };
   std::vector<float> numbers(10000, 1.0f);
   numbers[5000] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(message_of([&] {
-          all_of(tensor_of(DType::FP32, {100, 100}, raw_list(numbers)));
-        }) == "weights.bin: tensor w, element 5000: got NaN, expected finite weights");
+  const std::string floats = raw_list(numbers);
+  const std::uint16_t infinity = 0x7c00;
+  const std::vector<std::uint16_t> bfloats{0x3f80, 0x3f80, 0xffc0};
+  for (const Case& c :
+       {Case{DType::FP32, {100, 100}, floats, "element 5000: got NaN"},
+        Case{DType::FP16, {2}, raw(half_one) + raw(infinity), "element 1: got an infinity"},
+        Case{DType::BF16, {3}, raw_list(bfloats), "element 2: got NaN"},
+        // An infinite scale times q = 8 - 8 = 0 is NaN, times any other an infinity.
+        Case{DType::Q4_0,
+             {32},
+             raw(infinity) + std::string(16, byte(0x87)),
+             "element 0: got an infinity"}}) {
+    CHECK(message_of([&] { all_of(tensor_of(c.dtype, c.shape, c.bytes)); }) ==
+          std::string("weights.bin: tensor w, ") + c.found + ", expected finite weights");
+  }
   std::vector<float> part(100);
-  const StoredTensor t = tensor_of(DType::FP32, {100, 100}, raw_list(numbers));
+  const StoredTensor t = tensor_of(DType::FP32, {100, 100}, floats);
   CHECK(message_of([&] { read_elements(t, 4990, part); }) ==
         "weights.bin: tensor w, element 5000: got NaN, expected finite weights");
   read_elements(t, 5001, part);
-
-  const std::vector<std::uint16_t> halves{half_one, 0x7c00};  // infinity
-  CHECK(message_of([&] { all_of(tensor_of(DType::FP16, {2}, raw_list(halves))); }) ==
-        "weights.bin: tensor w, element 1: got an infinity, expected finite weights");
-  const std::vector<std::uint16_t> bfloats{0x3f80, 0x3f80, 0xffc0};  // NaN
-  CHECK(message_of([&] { all_of(tensor_of(DType::BF16, {3}, raw_list(bfloats))); }) ==
-        "weights.bin: tensor w, element 2: got NaN, expected finite weights");
-  // An infinite scale times q = 8 - 8 = 0 is NaN, times any other an infinity.
-  const std::string block = raw(std::uint16_t{0x7c00}) + std::string(16, byte(0x87));
-  CHECK(message_of([&] { all_of(tensor_of(DType::Q4_0, {32}, block)); }) ==
-        "weights.bin: tensor w, element 0: got an infinity, expected finite weights");
 }
 
 TEST_CASE("stored_tensor: a name from a file is cut to fit a line") {

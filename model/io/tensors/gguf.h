@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "model/io/tensors/gguf_metadata.h"
 #include "model/io/tensors/stored_tensor.h"
@@ -15,11 +16,11 @@ namespace kvcast {
 struct GgufFile {
   std::shared_ptr<const MappedFile> file;
   GgufMetadata metadata;
-  /// In the order of the file. Skipped: tensors of ggml types that kvcast does not read.
-  StoredTensors stored;
+  /// In the order of their bytes; those of ggml types that kvcast does not read have no dtype.
+  std::vector<StoredTensor> tensors;
 
-  const StoredTensor* find(std::string_view name) const;  ///< null when absent or skipped
-  bool has(std::string_view name) const;                  ///< skipped tensors too
+  const StoredTensor* find(std::string_view name) const;  ///< null when absent
+  bool has(std::string_view name) const { return find(name) != nullptr; }
 };
 
 /// Throws Error naming the file, and the key or tensor: other formats, versions and byte orders;

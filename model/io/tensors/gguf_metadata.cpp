@@ -3,77 +3,101 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "model/base/error.h"
+#include "model/io/tensors/gguf_cursor.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast {
 namespace {
 
+/// As numbered in files.
+enum class Type : std::uint32_t {
+  UInt8,
+  Int8,
+  UInt16,
+  Int16,
+  UInt32,
+  Int32,
+  Float32,
+  Bool,
+  String,
+  Array,
+  UInt64,
+  Int64,
+  Float64,
+};
+
+/// The bytes of each type; of a string at least its length, of an array its type and length.
+constexpr std::array<std::uint64_t, 13> min_bytes{1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+constexpr int max_array_depth = 4;
+
+std::string_view name_of(const GgufValue& value) {
+  static constexpr std::array<std::string_view, std::variant_size_v<GgufValue>> names{
+      "a boolean", "an integer", "an integer", "a float", "a float", "a string", "an array"};
+  return names[value.index()];
+}
+
+std::uint32_t read_type(GgufCursor& cursor, const std::string& place) {
+  const auto type = cursor.number<std::uint32_t>("a value's type");
+  if (type >= min_bytes.size()) {
+    throw Error(place, "value type " + std::to_string(type), "0 to 12");
+  }
+  return type;
+}
+
+GgufValue read_value(GgufCursor& cursor, std::uint32_t type, const std::string& place,
+                     int depth = 0);
+
+GgufArray read_array(GgufCursor& cursor, const std::string& place, int depth) {
+  if (depth > max_array_depth) {
+    throw Error(place, "arrays nested deeper than " + std::to_string(max_array_depth),
+                "a flat array");
+  }
+  GgufArray array;
+  array.element = read_type(cursor, place);
+  array.length = cursor.count("an array's length", min_bytes[array.element]);
+  GgufCursor walk = cursor;
+  const Type element{array.element};
+  if (element == Type::Bool || element == Type::String || element == Type::Array) {
+    for (std::uint64_t i = 0; i < array.length; ++i) read_value(walk, array.element, place, depth);
+  } else {
+    walk.take(array.length * min_bytes[array.element], "an array");
+  }
+  array.bytes = cursor.take(walk.position() - cursor.position(), "an array");
+  return array;
+}
+
 template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
+GgufValue read_integer(GgufCursor& cursor) {
+  const T value = cursor.number<T>("a number");
+  if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
+  return static_cast<std::uint64_t>(value);
 }
 
-constexpr std::string_view whole_number = "a whole number";
-constexpr std::string_view a_number = "a number";
-constexpr std::string_view a_string = "a string";
-constexpr std::string_view true_or_false = "true or false";
-
-std::string_view name_of(GgufType type) {
-  switch (type) {
-    case GgufType::UInt8:
-    case GgufType::Int8:
-    case GgufType::UInt16:
-    case GgufType::Int16:
-    case GgufType::UInt32:
-    case GgufType::Int32:
-    case GgufType::UInt64:
-    case GgufType::Int64: return "an integer";
-    case GgufType::Float32:
-    case GgufType::Float64: return "a float";
-    case GgufType::Bool: return "a boolean";
-    case GgufType::String: return "a string";
-    case GgufType::Array: return "an array";
+GgufValue read_value(GgufCursor& cursor, std::uint32_t type, const std::string& place, int depth) {
+  switch (Type{type}) {
+    case Type::UInt8: return read_integer<std::uint8_t>(cursor);
+    case Type::Int8: return read_integer<std::int8_t>(cursor);
+    case Type::UInt16: return read_integer<std::uint16_t>(cursor);
+    case Type::Int16: return read_integer<std::int16_t>(cursor);
+    case Type::UInt32: return read_integer<std::uint32_t>(cursor);
+    case Type::Int32: return read_integer<std::int32_t>(cursor);
+    case Type::UInt64: return read_integer<std::uint64_t>(cursor);
+    case Type::Int64: return read_integer<std::int64_t>(cursor);
+    case Type::Float32: return cursor.number<float>("a number");
+    case Type::Float64: return cursor.number<double>("a number");
+    case Type::String: return cursor.text("a string");
+    case Type::Array: return read_array(cursor, place, depth + 1);
+    case Type::Bool: break;
   }
-  return "an unknown type";
-}
-
-/// An integer of any width; unsigned ones above 2^63 - 1 are none that a model has.
-std::optional<std::int64_t> integer_at(GgufType type, const std::byte* from) {
-  switch (type) {
-    case GgufType::UInt8: return load<std::uint8_t>(from);
-    case GgufType::Int8: return load<std::int8_t>(from);
-    case GgufType::UInt16: return load<std::uint16_t>(from);
-    case GgufType::Int16: return load<std::int16_t>(from);
-    case GgufType::UInt32: return load<std::uint32_t>(from);
-    case GgufType::Int32: return load<std::int32_t>(from);
-    case GgufType::Int64: return load<std::int64_t>(from);
-    case GgufType::UInt64: {
-      const auto value = load<std::uint64_t>(from);
-      if (value > static_cast<std::uint64_t>(INT64_MAX)) return {};
-      return static_cast<std::int64_t>(value);
-    }
-    case GgufType::Float32:
-    case GgufType::Float64:
-    case GgufType::Bool:
-    case GgufType::String:
-    case GgufType::Array: break;
-  }
-  return {};
-}
-
-std::optional<double> number_at(GgufType type, const std::byte* from) {
-  if (type == GgufType::Float32) return static_cast<double>(load<float>(from));
-  if (type == GgufType::Float64) return load<double>(from);
-  const std::optional<std::int64_t> integer = integer_at(type, from);
-  if (!integer) return {};
-  return static_cast<double>(*integer);
+  const auto flag = cursor.number<std::uint8_t>("a boolean");
+  if (flag > 1) throw Error(place, "a boolean other than 0 and 1", "true or false");
+  return flag == 1;
 }
 
 /// 1e-05 for the float nearest to it, where a cast gives 9.99999975e-06: configs say 1e-05.
@@ -85,30 +109,36 @@ double decimal_of(float value) {
   return decimal;
 }
 
-}  // namespace
-
-std::size_t gguf_bytes(GgufType type) {
-  switch (type) {
-    case GgufType::UInt8:
-    case GgufType::Int8:
-    case GgufType::Bool: return 1;
-    case GgufType::UInt16:
-    case GgufType::Int16: return 2;
-    case GgufType::UInt32:
-    case GgufType::Int32:
-    case GgufType::Float32: return 4;
-    case GgufType::UInt64:
-    case GgufType::Int64:
-    case GgufType::Float64: return 8;
-    case GgufType::String:
-    case GgufType::Array: break;
-  }
-  return 0;
+/// The value as a T; any number will do for a floating-point T.
+template <typename T>
+std::optional<T> as(const GgufValue& value) {
+  return std::visit(
+      [](const auto& held) -> std::optional<T> {
+        using Held = std::decay_t<decltype(held)>;
+        constexpr bool is_number = std::is_arithmetic_v<Held> && !std::is_same_v<Held, bool>;
+        if constexpr (std::is_same_v<Held, T> || (std::is_floating_point_v<T> && is_number)) {
+          return static_cast<T>(held);
+        } else {
+          return std::nullopt;
+        }
+      },
+      value);
 }
 
-GgufMetadata::GgufMetadata(std::shared_ptr<const MappedFile> file,
-                           std::map<std::string_view, GgufValue, std::less<>> values)
-    : file_(std::move(file)), values_(std::move(values)) {}
+}  // namespace
+
+GgufMetadata::GgufMetadata(std::shared_ptr<const MappedFile> file, GgufCursor& cursor,
+                           std::uint64_t count)
+    : file_(std::move(file)) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::string_view key = cursor.name("a metadata key");
+    const std::string place = file_->path() + ": metadata " + shortened(key);
+    const std::uint32_t type = read_type(cursor, place);
+    if (!values_.emplace(key, read_value(cursor, type, place)).second) {
+      throw Error(place, "the key twice", "each key once");
+    }
+  }
+}
 
 void GgufMetadata::fail(std::string_view key, std::string_view found,
                         std::string_view expected) const {
@@ -124,18 +154,35 @@ const GgufValue& GgufMetadata::at(std::string_view key, std::string_view expecte
   return it->second;
 }
 
-const GgufValue& GgufMetadata::array_at(std::string_view key, std::string_view expected) const {
+template <typename T>
+T GgufMetadata::get(std::string_view key, std::string_view expected) const {
   const GgufValue& value = at(key, expected);
-  if (value.type != GgufType::Array) fail(key, name_of(value.type), expected);
-  return value;
+  const std::optional<T> found = as<T>(value);
+  if (!found) fail(key, name_of(value), expected);
+  return *found;
+}
+
+template <typename T>
+std::vector<T> GgufMetadata::list(std::string_view key, std::string_view expected) const {
+  const auto array = get<GgufArray>(key, expected);
+  std::vector<T> elements;
+  elements.reserve(array.length);  // at most the array's bytes
+  GgufCursor cursor(array.bytes, file_->path());
+  for (std::uint64_t i = 0; i < array.length; ++i) {
+    const GgufValue value = read_value(cursor, array.element, file_->path());
+    const std::optional<T> element = as<T>(value);
+    if (!element) fail(key, "an array with " + std::string(name_of(value)), expected);
+    elements.push_back(*element);
+  }
+  return elements;
 }
 
 bool GgufMetadata::is_array(std::string_view key) const {
-  return at(key, "a value").type == GgufType::Array;
+  return std::holds_alternative<GgufArray>(at(key, "a value"));
 }
 
 std::uint64_t GgufMetadata::length(std::string_view key) const {
-  return array_at(key, "an array").length;
+  return get<GgufArray>(key, "an array").length;
 }
 
 std::vector<std::string_view> GgufMetadata::keys() const {
@@ -145,101 +192,36 @@ std::vector<std::string_view> GgufMetadata::keys() const {
 }
 
 std::string_view GgufMetadata::text(std::string_view key) const {
-  const GgufValue& value = at(key, a_string);
-  if (value.type != GgufType::String) fail(key, name_of(value.type), a_string);
-  return {reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()};
+  return get<std::string_view>(key, "a string");
 }
 
 std::uint64_t GgufMetadata::whole(std::string_view key) const {
-  const GgufValue& value = at(key, whole_number);
-  const std::optional<std::int64_t> integer = integer_at(value.type, value.bytes.data());
-  if (!integer) fail(key, name_of(value.type), whole_number);
-  if (*integer < 0) fail(key, std::to_string(*integer), whole_number);
-  return static_cast<std::uint64_t>(*integer);
+  const std::string_view expected = "a whole number";
+  const auto integer = get<std::int64_t>(key, expected);
+  if (integer < 0) fail(key, std::to_string(integer), expected);
+  return static_cast<std::uint64_t>(integer);
 }
 
 double GgufMetadata::number(std::string_view key) const {
-  const GgufValue& value = at(key, a_number);
-  const std::optional<double> number = number_at(value.type, value.bytes.data());
-  if (!number) fail(key, name_of(value.type), a_number);
-  if (!std::isfinite(*number)) fail(key, std::to_string(*number), a_number);
-  return value.type == GgufType::Float32 ? decimal_of(load<float>(value.bytes.data())) : *number;
+  const std::string_view expected = "a number";
+  const auto* single = std::get_if<float>(&at(key, expected));
+  const double number = single != nullptr ? decimal_of(*single) : get<double>(key, expected);
+  if (!std::isfinite(number)) fail(key, std::to_string(number), expected);
+  return number;
 }
 
-bool GgufMetadata::flag(std::string_view key) const {
-  const GgufValue& value = at(key, true_or_false);
-  if (value.type != GgufType::Bool) fail(key, name_of(value.type), true_or_false);
-  return value.bytes[0] != std::byte{0};
-}
-
-std::string_view GgufMetadata::text_or(std::string_view key, std::string_view fallback) const {
-  return has(key) ? text(key) : fallback;
-}
-
-std::uint64_t GgufMetadata::whole_or(std::string_view key, std::uint64_t fallback) const {
-  return has(key) ? whole(key) : fallback;
-}
-
-double GgufMetadata::number_or(std::string_view key, double fallback) const {
-  return has(key) ? number(key) : fallback;
-}
-
-bool GgufMetadata::flag_or(std::string_view key, bool fallback) const {
-  return has(key) ? flag(key) : fallback;
-}
+bool GgufMetadata::flag(std::string_view key) const { return get<bool>(key, "true or false"); }
 
 std::vector<std::string_view> GgufMetadata::texts(std::string_view key) const {
-  const std::string_view expected = "an array of strings";
-  const GgufValue& value = array_at(key, expected);
-  if (value.element != GgufType::String) {
-    fail(key, "an array whose elements are each " + std::string(name_of(value.element)), expected);
-  }
-  std::vector<std::string_view> texts;
-  texts.reserve(value.length);  // at most an eighth of the file: each has its length before it
-  const std::byte* next = value.bytes.data();
-  for (std::uint64_t i = 0; i < value.length; ++i) {
-    const auto length = load<std::uint64_t>(next);
-    texts.emplace_back(reinterpret_cast<const char*>(next + 8), length);
-    next += 8 + length;
-  }
-  return texts;
+  return list<std::string_view>(key, "an array of strings");
 }
 
 std::vector<std::int64_t> GgufMetadata::integers(std::string_view key) const {
-  const std::string_view expected = "an array of whole numbers";
-  const GgufValue& value = array_at(key, expected);
-  std::vector<std::int64_t> integers;
-  integers.reserve(value.length);
-  for (std::uint64_t i = 0; i < value.length; ++i) {
-    const std::byte* from = value.bytes.data() + i * gguf_bytes(value.element);
-    const std::optional<std::int64_t> integer = integer_at(value.element, from);
-    if (!integer) fail(key, name_of(value.element), expected);
-    integers.push_back(*integer);
-  }
-  return integers;
+  return list<std::int64_t>(key, "an array of whole numbers");
 }
 
-std::vector<double> GgufMetadata::numbers(std::string_view key) const {
-  const std::string_view expected = "an array of numbers";
-  const GgufValue& value = array_at(key, expected);
-  std::vector<double> numbers;
-  numbers.reserve(value.length);
-  for (std::uint64_t i = 0; i < value.length; ++i) {
-    const std::byte* from = value.bytes.data() + i * gguf_bytes(value.element);
-    const std::optional<double> number = number_at(value.element, from);
-    if (!number) fail(key, name_of(value.element), expected);
-    numbers.push_back(*number);
-  }
-  return numbers;
-}
-
-std::vector<bool> GgufMetadata::flags(std::string_view key) const {
-  const std::string_view expected = "an array of booleans";
-  const GgufValue& value = array_at(key, expected);
-  if (value.element != GgufType::Bool) fail(key, "another array", expected);
-  std::vector<bool> flags;
-  for (const std::byte b : value.bytes) flags.push_back(b != std::byte{0});
-  return flags;
+std::vector<float> GgufMetadata::numbers(std::string_view key) const {
+  return list<float>(key, "an array of numbers");
 }
 
 }  // namespace kvcast

@@ -7,49 +7,34 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace kvcast {
 
+class GgufCursor;
 class MappedFile;
 
-/// As numbered in files.
-enum class GgufType : std::uint32_t {
-  UInt8,
-  Int8,
-  UInt16,
-  Int16,
-  UInt32,
-  Int32,
-  Float32,
-  Bool,
-  String,
-  Array,
-  UInt64,
-  Int64,
-  Float64,
-};
-
-/// Bytes of a number or a boolean; 0 for strings and arrays, which have lengths of their own.
-std::size_t gguf_bytes(GgufType type);
-
-/// A metadata value where it lies in the file, checked to lie in it whole.
-struct GgufValue {
-  GgufType type = GgufType::UInt8;
-  GgufType element = GgufType::UInt8;  ///< of an array
-  std::uint64_t length = 0;            ///< of an array, in elements
-  /// A number; a string's characters; an array's elements one after another, strings each with
-  /// their length before them.
+/// An array where it lies in the file, all of its elements checked to lie there.
+struct GgufArray {
+  std::uint32_t element = 0;  ///< the elements' type, as numbered in files
+  std::uint64_t length = 0;
   std::span<const std::byte> bytes;
 };
+
+/// Integers of any width are int64; those above 2^63 - 1, which no model has, stay uint64.
+using GgufValue =
+    std::variant<bool, std::int64_t, std::uint64_t, float, double, std::string_view, GgufArray>;
 
 /// Every accessor throws Error "FILE: metadata KEY: ..." when the key is missing or of another
 /// kind. Any width of number will do. The views point into the mapped file.
 class GgufMetadata {
  public:
-  GgufMetadata(std::shared_ptr<const MappedFile> file,
-               std::map<std::string_view, GgufValue, std::less<>> values);
+  /// Reads `count` keys and values. Throws Error naming the file, and the key where a value is
+  /// wrong: lengths that leave the file, unknown types, odd booleans, deep arrays, repeated keys.
+  GgufMetadata(std::shared_ptr<const MappedFile> file, GgufCursor& cursor, std::uint64_t count);
 
   bool has(std::string_view key) const { return values_.contains(key); }
   bool is_array(std::string_view key) const;
@@ -61,16 +46,23 @@ class GgufMetadata {
   double number(std::string_view key) const;        ///< finite; fp32 gives the decimal it was
   bool flag(std::string_view key) const;
 
-  std::string_view text_or(std::string_view key, std::string_view fallback) const;
-  std::uint64_t whole_or(std::string_view key, std::uint64_t fallback) const;
-  double number_or(std::string_view key, double fallback) const;
-  bool flag_or(std::string_view key, bool fallback) const;
+  std::string_view text_or(std::string_view key, std::string_view fallback) const {
+    return has(key) ? text(key) : fallback;
+  }
+  std::uint64_t whole_or(std::string_view key, std::uint64_t fallback) const {
+    return has(key) ? whole(key) : fallback;
+  }
+  double number_or(std::string_view key, double fallback) const {
+    return has(key) ? number(key) : fallback;
+  }
+  bool flag_or(std::string_view key, bool fallback) const {
+    return has(key) ? flag(key) : fallback;
+  }
 
-  /// Whole arrays; an array of another element type is an error, integers of any width are not.
+  /// Whole arrays.
   std::vector<std::string_view> texts(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
-  std::vector<double> numbers(std::string_view key) const;
-  std::vector<bool> flags(std::string_view key) const;
+  std::vector<float> numbers(std::string_view key) const;
 
   /// "FILE: metadata KEY: got FOUND, expected EXPECTED"
   [[noreturn]] void fail(std::string_view key, std::string_view found,
@@ -78,7 +70,10 @@ class GgufMetadata {
 
  private:
   const GgufValue& at(std::string_view key, std::string_view expected) const;
-  const GgufValue& array_at(std::string_view key, std::string_view expected) const;
+  template <typename T>
+  T get(std::string_view key, std::string_view expected) const;
+  template <typename T>
+  std::vector<T> list(std::string_view key, std::string_view expected) const;
 
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string_view, GgufValue, std::less<>> values_;

@@ -5,12 +5,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <type_traits>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,81 +21,48 @@
 #include "model/base/json_file.h"
 #include "model/base/units.h"
 #include "model/io/tensors/mapped_file.h"
-#include "model/io/tensors/safetensors_header.h"
+#include "model/io/tensors/tensor_layout.h"
 
 namespace kvcast {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 constexpr std::uint64_t length_bytes = 8;
 constexpr std::uint64_t max_header_bytes = 100'000'000;  // the format's own limit
 
-struct StoredType {
-  const char* name;
-  std::uint64_t bits;
-  std::optional<DType> dtype;  ///< none: known, but not read
-};
-
 // huggingface/safetensors: safetensors/src/tensor.rs, enum Dtype.
-constexpr std::array stored_types{
-    StoredType{"F32", 32, DType::FP32},  StoredType{"F16", 16, DType::FP16},
-    StoredType{"BF16", 16, DType::BF16}, StoredType{"F64", 64, DType::FP64},
-    StoredType{"I64", 64, {}},           StoredType{"I32", 32, {}},
-    StoredType{"I16", 16, {}},           StoredType{"I8", 8, {}},
-    StoredType{"U64", 64, {}},           StoredType{"U32", 32, {}},
-    StoredType{"U16", 16, {}},           StoredType{"U8", 8, {}},
-    StoredType{"BOOL", 8, {}},           StoredType{"C64", 64, {}},
-    StoredType{"F8_E4M3", 8, {}},        StoredType{"F8_E5M2", 8, {}},
-    StoredType{"F8_E4M3FNUZ", 8, {}},    StoredType{"F8_E5M2FNUZ", 8, {}},
-    StoredType{"F8_E8M0", 8, {}},        StoredType{"F6_E2M3", 6, {}},
-    StoredType{"F6_E3M2", 6, {}},        StoredType{"F4", 4, {}},
+constexpr std::array element_types{
+    ElementType{"F32", 32, DType::FP32},
+    ElementType{"F16", 16, DType::FP16},
+    ElementType{"BF16", 16, DType::BF16},
+    ElementType{"F64", 64, DType::FP64},
+    ElementType{"I64", 64},
+    ElementType{"I32", 32},
+    ElementType{"I16", 16},
+    ElementType{"I8", 8},
+    ElementType{"U64", 64},
+    ElementType{"U32", 32},
+    ElementType{"U16", 16},
+    ElementType{"U8", 8},
+    ElementType{"BOOL", 8},
+    ElementType{"C64", 64},
+    ElementType{"F8_E4M3", 8},
+    ElementType{"F8_E5M2", 8},
+    ElementType{"F8_E4M3FNUZ", 8},
+    ElementType{"F8_E5M2FNUZ", 8},
+    ElementType{"F8_E8M0", 8},
+    ElementType{"F6_E2M3", 6},
+    ElementType{"F6_E3M2", 6},
+    ElementType{"F4", 4},
 };
 
-const StoredType& type_of(const SafetensorsEntry& entry, const std::string& place) {
-  for (const StoredType& type : stored_types) {
-    if (entry.dtype == type.name) return type;
+const ElementType& type_named(std::string_view name, const std::string& place) {
+  for (const ElementType& type : element_types) {
+    if (type.name == name) return type;
   }
-  throw Error(place + ": dtype", shortened(entry.dtype),
-              "F64, F32, F16, BF16 or another known type");
-}
-
-/// Throws Error when the shape's bytes overflow or are not those the offsets enclose.
-void check_size(const SafetensorsEntry& entry, const StoredType& type, const std::string& place) {
-  std::uint64_t bits = type.bits;
-  bool overflow = false;
-  for (const std::uint64_t extent : entry.shape) {
-    overflow = __builtin_mul_overflow(bits, extent, &bits) || overflow;
-  }
-  // A zero anywhere makes the tensor empty, whatever the product before it did.
-  if (std::find(entry.shape.begin(), entry.shape.end(), 0u) != entry.shape.end()) {
-    overflow = false;
-    bits = 0;
-  }
-  const std::uint64_t stored = entry.data_offsets[1] - entry.data_offsets[0];
-  if (overflow || bits % 8 != 0 || bits / 8 != stored) {
-    const std::string expected = overflow ? "a shape whose bytes fit 64 bits"
-                                          : std::to_string(bits / 8) + " as its shape demands";
-    throw Error(place + ": data_offsets", std::to_string(stored) + " bytes", expected);
-  }
-}
-
-/// The buffer must be covered without gap or overlap: a file can hide nothing.
-void check_coverage(const std::vector<SafetensorsEntry>& entries, std::uint64_t buffer_bytes,
-                    const std::string& path) {
-  std::uint64_t end = 0;
-  for (const SafetensorsEntry& entry : entries) {
-    if (entry.data_offsets[0] != end) {
-      throw Error(path + ": tensor " + shortened(entry.name) + ": data_offsets",
-                  "a begin at byte " + std::to_string(entry.data_offsets[0]),
-                  "byte " + std::to_string(end) + ", where the tensor before it ends");
-    }
-    end = entry.data_offsets[1];
-  }
-  if (end != buffer_bytes) {
-    throw Error(path, std::to_string(buffer_bytes) + " bytes after the header",
-                std::to_string(end) + ", where the last tensor ends");
-  }
+  throw Error(place, shortened(name), "F64, F32, F16, BF16 or another known type");
 }
 
 /// The header's bytes, after their length.
@@ -112,6 +81,108 @@ std::span<const std::byte> header_of(const MappedFile& file) {
   return bytes.subspan(length_bytes, length);
 }
 
+std::vector<std::uint64_t> whole_numbers(const JsonObject& entry, const char* key) {
+  const json& list = entry.at(key);
+  const bool is_whole = list.is_array() && std::all_of(list.begin(), list.end(), [](const json& n) {
+                          return n.is_number_unsigned();
+                        });
+  if (!is_whole) entry.fail(key, "a list of whole numbers");
+  return list.get<std::vector<std::uint64_t>>();
+}
+
+/// {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+TensorEntry read_entry(const json& value, const std::string& name, const std::string& place) {
+  const JsonObject json_entry(value, place);
+  TensorEntry entry;
+  entry.name = name;
+  entry.type = json_entry.text("dtype");
+  const ElementType& type = type_named(entry.type, json_entry.place_of("dtype"));
+  entry.dtype = type.dtype;
+  entry.shape = whole_numbers(json_entry, "shape");
+  entry.bytes = bytes_of(entry.shape, type, place);
+  const std::vector<std::uint64_t> offsets = whole_numbers(json_entry, "data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+    json_entry.fail("data_offsets", "two ascending numbers");
+  }
+  entry.begin = offsets[0];
+  if (offsets[1] - offsets[0] != entry.bytes) {
+    json_entry.fail("data_offsets", std::to_string(entry.bytes) + " bytes as the shape demands");
+  }
+  json_entry.reject_unknown_keys();
+  return entry;
+}
+
+/// Entry by entry: of a header of 100 MB a document would be large, and of two equal keys it would
+/// keep the last.
+class HeaderReader {
+ public:
+  explicit HeaderReader(const std::string& path) : path_(path) {}
+
+  std::vector<TensorEntry> entries;
+
+  /// The parser's callback: false drops a value that has been read.
+  bool operator()(int depth, json::parse_event_t event, json& value) {
+    using Event = json::parse_event_t;
+    const bool starts = event == Event::object_start || event == Event::array_start;
+    if (depth == 1 && event == Event::key) {
+      name_ = value.get<std::string>();
+      if (!names_.insert(name_).second) fail("its name twice", "each name once");
+      keys_.clear();
+    } else if (depth == 2 && event == Event::key) {
+      const auto key = value.get<std::string>();
+      if (!keys_.insert(key).second) fail("the key " + shortened(key) + " twice", "each key once");
+    } else if (depth == 1 && event == Event::array_start) {
+      fail("a list", "an object");
+    } else if (starts && depth >= (event == Event::array_start ? 3 : 2)) {
+      fail("lists or objects inside each other", "dtype, shape and data_offsets");
+    } else if (starts) {
+      list_length_ = 0;
+    } else if (depth == 3 && ++list_length_ > max_list_length) {
+      fail("a list of more than " + std::to_string(max_list_length) + " numbers", "a shape");
+    } else if (depth == 1) {
+      read(value);
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::string_view metadata = "__metadata__";
+  static constexpr std::size_t max_list_length = 64;
+
+  std::string place() const {
+    return path_ + (name_ == metadata ? ": " : ": tensor ") + shortened(name_);
+  }
+  [[noreturn]] void fail(const std::string& found, const char* expected) const {
+    throw Error(place(), found, expected);
+  }
+
+  void read(const json& value) {
+    if (name_ != metadata) return entries.push_back(read_entry(value, name_, place()));
+    const JsonObject texts(value, place());
+    for (const std::string& key : texts.keys()) texts.text(key);
+  }
+
+  const std::string& path_;
+  std::string name_;                       ///< of the entry that is being read
+  std::unordered_set<std::string> names_;  ///< of the header
+  std::unordered_set<std::string> keys_;   ///< of the entry
+  std::size_t list_length_ = 0;
+};
+
+std::vector<TensorEntry> parse_header(std::span<const std::byte> header, const std::string& path) {
+  HeaderReader reader(path);
+  const auto* text = reinterpret_cast<const char*>(header.data());
+  try {
+    [[maybe_unused]] const json rest = json::parse(text, text + header.size(), std::ref(reader));
+  } catch (const json::parse_error& e) {
+    throw Error(path + ": the header is not valid JSON at its byte " + std::to_string(e.byte));
+  } catch (const json::exception& e) {
+    throw Error(path + ": the header is not valid JSON: " + e.what());
+  }
+  return std::move(reader.entries);
+}
+
 /// "model-00001-of-00002.safetensors" and nothing that leads out of the folder.
 bool is_plain_name(const std::string& name) {
   const bool is_odd = std::any_of(name.begin(), name.end(), [](char c) {
@@ -120,19 +191,11 @@ bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && !is_odd;
 }
 
-void append(StoredTensors& all, StoredTensors part) {
-  std::move(part.tensors.begin(), part.tensors.end(), std::back_inserter(all.tensors));
-  std::move(part.skipped.begin(), part.skipped.end(), std::back_inserter(all.skipped));
-}
-
 /// Those tensors of a shard that the index places there: a copy elsewhere does not count.
-StoredTensors read_shard(const fs::path& path, const std::set<std::string>& names,
-                         const std::string& index) {
-  StoredTensors shard = read_safetensors(MappedFile::open(path));
-  std::set<std::string> missing = names;
-  const auto is_elsewhere = [&](const auto& tensor) { return missing.erase(tensor.name) == 0; };
-  std::erase_if(shard.tensors, is_elsewhere);
-  std::erase_if(shard.skipped, is_elsewhere);
+std::vector<StoredTensor> read_shard(const fs::path& path, std::set<std::string> missing,
+                                     const std::string& index) {
+  std::vector<StoredTensor> shard = read_safetensors(MappedFile::open(path));
+  std::erase_if(shard, [&](const auto& tensor) { return missing.erase(tensor.name) == 0; });
   if (!missing.empty()) {
     throw Error(path.string() + ": has no tensor " + shortened(*missing.begin()) + ", which " +
                 index + " places there");
@@ -140,8 +203,8 @@ StoredTensors read_shard(const fs::path& path, const std::set<std::string>& name
   return shard;
 }
 
-StoredTensors read_shards(const fs::path& folder, const fs::path& index) {
-  const nlohmann::json document = read_json_file(index);
+std::vector<StoredTensor> read_shards(const fs::path& folder, const fs::path& index) {
+  const json document = read_json_file(index);
   const JsonObject map = JsonObject(document, index.string()).object("weight_map");
   std::map<std::string, std::set<std::string>> tensors_of;
   for (const std::string& tensor : map.keys()) {
@@ -149,19 +212,19 @@ StoredTensors read_shards(const fs::path& folder, const fs::path& index) {
     if (!is_plain_name(shard)) map.fail(tensor, "the name of a file in the same folder");
     tensors_of[shard].insert(tensor);
   }
-  StoredTensors all;
+  std::vector<StoredTensor> all;
   for (const auto& [shard, names] : tensors_of) {
     std::error_code ec;
     if (!fs::exists(folder / shard, ec)) {
       throw Error(index.string() + ": names " + shard + ", which is not in the folder");
     }
-    append(all, read_shard(folder / shard, names, index.string()));
+    std::ranges::move(read_shard(folder / shard, names, index.string()), std::back_inserter(all));
   }
   return all;
 }
 
-const StoredType& type_of(const TensorToWrite& tensor) {
-  for (const StoredType& type : stored_types) {
+const ElementType& type_of(const TensorToWrite& tensor) {
+  for (const ElementType& type : element_types) {
     if (type.dtype == tensor.dtype) return type;
   }
   throw Error("tensor " + shortened(tensor.name), "dtype " + std::string(name(tensor.dtype)),
@@ -244,45 +307,17 @@ std::string encoded(const TensorToWrite& tensor, std::uint64_t first, std::span<
 
 }  // namespace
 
-StoredTensors read_safetensors(std::shared_ptr<const MappedFile> file) {
-  const std::string& path = file->path();
+std::vector<StoredTensor> read_safetensors(std::shared_ptr<const MappedFile> file) {
   const std::span<const std::byte> header = header_of(*file);
   if (header.empty() || header[0] != std::byte{'{'}) {
-    throw Error(path, "a header that does not start with '{'", "a safetensors file");
+    throw Error(file->path(), "a header that does not start with '{'", "a safetensors file");
   }
-  const std::span<const std::byte> buffer = file->bytes().subspan(length_bytes + header.size());
-  std::vector<SafetensorsEntry> entries = parse_safetensors_header(header, path);
-  std::sort(entries.begin(), entries.end(),
-            [](const auto& a, const auto& b) { return a.data_offsets < b.data_offsets; });
-
-  StoredTensors result;
-  for (const SafetensorsEntry& entry : entries) {
-    const auto [begin, end] = entry.data_offsets;
-    const std::string place = path + ": tensor " + shortened(entry.name);
-    if (begin > end || end > buffer.size()) {
-      throw Error(
-          place + ": data_offsets", std::to_string(begin) + ", " + std::to_string(end),
-          "an ascending pair up to the buffer's " + std::to_string(buffer.size()) + " bytes");
-    }
-    const StoredType& type = type_of(entry, place);
-    check_size(entry, type, place);
-  }
-  check_coverage(entries, buffer.size(), path);
-  for (SafetensorsEntry& entry : entries) {
-    const auto [begin, end] = entry.data_offsets;
-    const std::optional<DType> dtype = type_of(entry, path).dtype;
-    if (dtype) {
-      result.tensors.push_back({std::move(entry.name), *dtype, std::move(entry.shape),
-                                buffer.subspan(begin, end - begin), file});
-    } else {
-      result.skipped.push_back(
-          {std::move(entry.name), std::move(entry.dtype), std::move(entry.shape), file});
-    }
-  }
-  return result;
+  const std::span<const std::byte> data = file->bytes().subspan(length_bytes + header.size());
+  // The tensors cover the data without gaps, so that a file can hide nothing.
+  return lay_out(parse_header(header, file->path()), data, Gaps::Refused, file);
 }
 
-StoredTensors read_safetensors_folder(const fs::path& folder) {
+std::vector<StoredTensor> read_safetensors_folder(const fs::path& folder) {
   std::error_code ec;
   if (!fs::is_directory(folder, ec)) {
     throw Error(folder.string() + ": no folder; expected one with safetensors files");
@@ -308,9 +343,9 @@ std::string safetensors_header(const std::vector<TensorToWrite>& tensors) {
   header["__metadata__"]["format"] = "pt";  // transformers refuses files that do not say it
   std::uint64_t end = 0;
   for (const TensorToWrite& tensor : tensors) {
-    const StoredType& type = type_of(tensor);
+    const ElementType& type = type_of(tensor);
     const std::uint64_t begin = end;
-    end = checked_add(end, checked_multiply(elements_of(tensor), type.bits / 8));
+    end = checked_add(end, checked_multiply(elements_of(tensor), type.block_bits / 8));
     header[tensor.name] = {
         {"dtype", type.name}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }

@@ -17,17 +17,16 @@
 
 namespace kvcast {
 
-/// The tensors in the order of their bytes. F64, F32, F16 and BF16 are read; the format's other
-/// types are given back as skipped. Throws Error naming the file, and the tensor where one is
-/// wrong: headers that are no header, sizes that contradict the shape, gaps, overlaps, repeated
-/// names.
-StoredTensors read_safetensors(std::shared_ptr<const MappedFile> file);
+/// The tensors in the order of their bytes. F64, F32, F16 and BF16 have a dtype, the format's other
+/// types none. Throws Error naming the file, and the tensor where one is wrong: headers that are no
+/// header, sizes that contradict the shape, gaps, overlaps, repeated names.
+std::vector<StoredTensor> read_safetensors(std::shared_ptr<const MappedFile> file);
 
 /// The checkpoint in a folder: `model.safetensors`, else the shards that
 /// `model.safetensors.index.json` names, else the only *.safetensors file. Throws Error when there
 /// is none, when a shard or a tensor of the index is missing, or when the index names a file
 /// outside the folder.
-StoredTensors read_safetensors_folder(const std::filesystem::path& folder);
+std::vector<StoredTensor> read_safetensors_folder(const std::filesystem::path& folder);
 
 /// Numbers as the writer has them, whatever type they get in the file.
 using NumberSpan = std::variant<std::span<const float>, std::span<const double>>;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "model/base/error.h"
 #include "model/base/units.h"
@@ -16,10 +17,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoint files are little-endian");
 
 constexpr std::size_t chunk = 4096;  // elements converted and checked while they are in the cache
-constexpr std::uint32_t infinity_bits = 0x7f800000;
-constexpr std::uint64_t infinity_bits64 = 0x7ff0000000000000;
-static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559,
-              "numbers too large for a float become infinities");
 
 /// Stored numbers may lie on any address.
 template <typename T>
@@ -180,29 +177,28 @@ void convert(DType dtype, const std::byte* from, std::span<double> out) {
   std::copy(part.begin(), part.end(), out.begin());
 }
 
-bool is_finite(float value) {
-  return (std::bit_cast<std::uint32_t>(value) & infinity_bits) != infinity_bits;
+/// The exponent's bits, all set in NaN and infinities.
+template <typename N>
+constexpr auto exponent_bits(N value) {
+  using Bits = std::conditional_t<sizeof(N) == 4, std::uint32_t, std::uint64_t>;
+  static_assert(std::numeric_limits<N>::is_iec559);
+  return std::bit_cast<Bits>(value) & std::bit_cast<Bits>(std::numeric_limits<N>::infinity());
 }
 
-bool is_finite(double value) {
-  return (std::bit_cast<std::uint64_t>(value) & infinity_bits64) != infinity_bits64;
-}
+template <typename N>
+constexpr auto no_number = exponent_bits(std::numeric_limits<N>::infinity());
 
-bool all_finite(std::span<const float> values) {
-  std::uint32_t worst = 0;
-  for (const float value : values) {
-    worst = std::max(worst, std::bit_cast<std::uint32_t>(value) & infinity_bits);
-  }
-  return worst != infinity_bits;
-}
-
-bool all_finite(std::span<const double> values) {
-  return std::all_of(values.begin(), values.end(), [](double x) { return is_finite(x); });
+template <typename N>
+bool all_finite(std::span<const N> values) {
+  auto worst = exponent_bits(N{0});
+  for (const N value : values) worst = std::max(worst, exponent_bits(value));
+  return worst != no_number<N>;
 }
 
 template <typename N>
 void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N> out) {
-  const DTypeWidth& block = width(tensor.dtype);
+  const DType dtype = tensor.readable_dtype();
+  const DTypeWidth& block = width(dtype);
   const auto elements = static_cast<std::uint64_t>(block.block_elements);
   const std::uint64_t block_bytes = static_cast<std::uint64_t>(block.block_bits) / 8;
   KVCAST_ASSERT(first % elements == 0 && out.size() % elements == 0);
@@ -211,10 +207,10 @@ void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N
 
   for (std::size_t begin = 0; begin < out.size(); begin += chunk) {
     const std::span<N> part = out.subspan(begin, std::min(chunk, out.size() - begin));
-    convert(tensor.dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
-    if (all_finite(part)) continue;
-    const auto bad =
-        std::find_if_not(part.begin(), part.end(), [](N value) { return is_finite(value); });
+    convert(dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
+    if (all_finite<N>(part)) continue;
+    const auto bad = std::find_if(part.begin(), part.end(),
+                                  [](N value) { return exponent_bits(value) == no_number<N>; });
     const std::uint64_t index = first + begin + static_cast<std::uint64_t>(bad - part.begin());
     throw Error(tensor.place() + ", element " + std::to_string(index),
                 *bad != *bad ? "NaN" : "an infinity", "finite weights");
@@ -233,6 +229,11 @@ std::uint64_t StoredTensor::elements() const {
 
 std::string StoredTensor::place() const {
   return (file ? file->path() + ": " : std::string()) + "tensor " + shortened(name);
+}
+
+DType StoredTensor::readable_dtype() const {
+  if (!dtype) throw Error(place(), "element type " + type, "a type that kvcast reads");
+  return *dtype;
 }
 
 std::string shortened(std::string_view text) {

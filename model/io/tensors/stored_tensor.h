@@ -1,12 +1,14 @@
-/// A tensor as a checkpoint file holds it: name, element type, shape and the bytes in the mapped
+/// A tensor as a checkpoint file holds it: name, element type, shape and its bytes in the mapped
 /// file.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/base/dtype.h"
@@ -19,29 +21,18 @@ class MappedFile;
 /// lives as long as any tensor of it.
 struct StoredTensor {
   std::string name;
-  DType dtype = DType::FP32;
+  /// Empty when kvcast cannot read the type, which is an error only when the tensor is needed.
+  std::optional<DType> dtype = DType::FP32;
   std::vector<std::uint64_t> shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const MappedFile> file;
+  std::string type{};  ///< as its format spells it: "I64", "Q5_K"
 
   std::uint64_t elements() const;
   /// "FILE: tensor NAME", for errors.
   std::string place() const;
-};
-
-/// A tensor of a checkpoint whose element type kvcast cannot read. That is an error only when the
-/// tensor is needed.
-struct SkippedTensor {
-  std::string name;
-  std::string type;  ///< as its format spells it: "I64", "Q5_K"
-  std::vector<std::uint64_t> shape;
-  std::shared_ptr<const MappedFile> file;
-};
-
-/// What a checkpoint holds, of one file or of several.
-struct StoredTensors {
-  std::vector<StoredTensor> tensors;
-  std::vector<SkippedTensor> skipped;
+  /// Throws Error naming the tensor and its type when kvcast cannot read it.
+  DType readable_dtype() const;
 };
 
 /// `text`, a name from a file, cut to what fits an error line.
@@ -49,9 +40,9 @@ std::string shortened(std::string_view text);
 
 /// Elements first ... first + out.size() - 1 as fp32, FP64 rounded to it. Quantised blocks (Q8_0
 /// ... Q6_K) need `first` and the size to be multiples of their block; whole rows always are.
-/// Throws Error on a NaN or infinity, and on FP64 numbers that fp32 does not reach, naming the
-/// tensor and the element. Source   ggml's formats (ggml-org/ggml: src/ggml-common.h,
-/// dequantize_row_* in ggml-quants.c)
+/// Throws Error on a type that kvcast cannot read, and naming the element on a NaN, an infinity and
+/// FP64 numbers that fp32 does not reach. Source   ggml's formats (ggml-org/ggml:
+/// src/ggml-common.h, dequantize_row_* in ggml-quants.c)
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out);
 /// The same as fp64: FP64 exactly, the other types' fp32 values.
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out);

@@ -49,9 +49,7 @@ GgufVocabulary gguf_vocabulary(const GgufFile& file) {
   v.tokens = keys.texts("tokens");
   v.merges = keys.texts("merges");
   if (keys.has("scores")) {
-    for (const double score : m.numbers(Keys::key("scores"))) {
-      v.scores.push_back(static_cast<float>(score));
-    }
+    v.scores = m.numbers(Keys::key("scores"));
   }
   if (keys.has("token_type")) {
     for (const std::int64_t type : m.integers(Keys::key("token_type"))) {

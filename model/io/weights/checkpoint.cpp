@@ -16,8 +16,6 @@
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
-#include "model/io/weights/gguf_model.h"
-#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;
@@ -143,7 +141,7 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     }
     gguf_ = std::make_shared<const GgufFile>(read_gguf(MappedFile::open(path)));
     architecture_ = read_config(gguf_config(*gguf_), model_name(path), path.string());
-    take(gguf_->stored);
+    take(gguf_->tensors);
   }
   architecture_.origin = path;
 }
@@ -152,28 +150,18 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
 /// says, unless it is the embedding once more. So does transformers 5.
 void Checkpoint::untie_own_head() {
   if (!architecture_.tied_embeddings) return;
-  const auto stored = [&](const char* weight) -> const StoredTensor* {
-    for (const std::string& name : huggingface_weight(architecture_, weight).names) {
-      if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
-    }
-    return nullptr;
-  };
-  const StoredTensor* const head = stored("head.weight");
-  const StoredTensor* const embedding = stored("embedding.weight");
+  const StoredTensor* const head = find(huggingface_weight(architecture_, "head.weight"));
+  const StoredTensor* const embedding = find(huggingface_weight(architecture_, "embedding.weight"));
   if (head == nullptr || embedding == nullptr) return;
   architecture_.tied_embeddings = head->dtype == embedding->dtype &&
                                   head->shape == embedding->shape &&
                                   std::ranges::equal(head->bytes, embedding->bytes);
 }
 
-void Checkpoint::take(StoredTensors stored) {
-  for (StoredTensor& t : stored.tensors) {
+void Checkpoint::take(std::vector<StoredTensor> stored) {
+  for (StoredTensor& t : stored) {
     std::string name = t.name;
     tensors_.emplace(std::move(name), std::move(t));
-  }
-  for (SkippedTensor& t : stored.skipped) {
-    std::string name = t.name;
-    skipped_.emplace(std::move(name), std::move(t));
   }
 }
 
@@ -196,12 +184,6 @@ Checkpoint Checkpoint::pruned(std::span<const std::size_t> kept) const {
   checkpoint.architecture_ = prune_layers(architecture_, kept);
   checkpoint.whole_ = architecture_;
   return checkpoint;
-}
-
-std::uint64_t Checkpoint::stored_bytes() const {
-  std::uint64_t sum = 0;
-  for (const auto& [name, tensor] : tensors_) sum += tensor.bytes.size();
-  return sum;
 }
 
 WeightSource Checkpoint::source_of(const std::string& weight) const {
@@ -227,16 +209,18 @@ WeightReader Checkpoint::reader(const TensorInfo& weight) const {
   return {std::move(shape), seed};
 }
 
+const StoredTensor* Checkpoint::find(const WeightSource& source) const {
+  for (const std::string& name : source.names) {
+    if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
+  }
+  return nullptr;
+}
+
 WeightReader Checkpoint::reader(const std::string& weight) const {
   WeightSource source = source_of(weight);
-  for (const std::string& name : source.names) {
-    const auto found = tensors_.find(name);
-    if (found != tensors_.end()) return {found->second, std::move(source)};
-    const auto skipped = skipped_.find(name);
-    if (skipped != skipped_.end()) {
-      throw Error(skipped->second.file->path() + ": tensor " + name,
-                  "element type " + skipped->second.type, "a type that kvcast reads");
-    }
+  if (const StoredTensor* const tensor = find(source)) {
+    static_cast<void>(tensor->readable_dtype());
+    return {*tensor, std::move(source)};
   }
   throw Error(fmt::format("{}: tensor {} is missing; expected it for the weight {}", path_.string(),
                           fmt::join(source.names, " or "), weight));
@@ -266,37 +250,28 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
   std::map<std::string, Part, std::less<>> parts;  // what is read of tensors that hold several
   for (const std::string& weight : weights) {
     const WeightSource source = source_of(weight);
-    for (const std::string& name : source.names) {
-      if (!tensors_.contains(name) && !skipped_.contains(name)) continue;
-      used.insert(name);
-      if (!source.rows.empty()) {
-        parts[name].rows += source.rows.size();
-        parts[name].transposed = source.transposed;
-      }
-      break;  // what has one of the other names is a copy that nobody reads
+    // A tensor under one of the other names is a copy that nobody reads.
+    const StoredTensor* const tensor = find(source);
+    if (tensor == nullptr) continue;
+    used.insert(tensor->name);
+    if (!source.rows.empty()) {
+      parts[tensor->name].rows += source.rows.size();
+      parts[tensor->name].transposed = source.transposed;
     }
   }
-  const auto left_over = [&](const std::string& place) {
-    return Error(place + ": no weight of a " + architecture_.model_type +
-                 " model of this configuration is made of it");
-  };
-  for (const auto& [name, tensor] : skipped_) {
-    if (gguf_ || used.contains(name) || is_unused_buffer(architecture_, name)) continue;
-    throw left_over(tensor.file->path() + ": tensor " + shortened(name));
-  }
   for (const auto& [name, part] : parts) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) continue;
-    const std::vector<std::uint64_t>& shape = found->second.shape;
-    if (shape[part.transposed ? 1 : 0] == part.rows) continue;
-    throw Error(found->second.place(), "shape " + shape_text(shape),
+    const StoredTensor& tensor = tensors_.find(name)->second;
+    if (tensor.shape[part.transposed ? 1 : 0] == part.rows) continue;
+    throw Error(tensor.place(), "shape " + shape_text(tensor.shape),
                 fmt::format("{} {}, as the configuration says", part.rows,
                             part.transposed ? "columns" : "rows"));
   }
   for (const auto& [name, tensor] : tensors_) {
-    if (used.contains(name)) continue;
-    if (gguf_ ? is_rope_table(name) : is_unused_buffer(architecture_, name)) continue;
-    throw left_over(tensor.place());
+    const bool known =
+        gguf_ ? is_rope_table(name) || !tensor.dtype : is_unused_buffer(architecture_, name);
+    if (known || used.contains(name)) continue;
+    throw Error(tensor.place() + ": no weight of a " + architecture_.model_type +
+                " model of this configuration is made of it");
   }
 }
 

@@ -14,7 +14,7 @@
 #include "model/config/architecture.h"
 #include "model/graph/graph.h"
 #include "model/io/tensors/stored_tensor.h"
-#include "model/io/weights/weight_source.h"
+#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 
@@ -69,8 +69,6 @@ class Checkpoint {
   bool is_random() const { return seed_.has_value(); }
   /// The GGUF file, for its metadata; null for a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
-  /// Bytes of all tensors as they are stored.
-  std::uint64_t stored_bytes() const;
 
   /// Throws Error naming the file and the tensor unless the weight is there in this shape.
   void check(const TensorInfo& weight) const;
@@ -84,9 +82,10 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  void take(StoredTensors stored);
+  void take(std::vector<StoredTensor> stored);
   void untie_own_head();
   WeightSource source_of(const std::string& weight) const;
+  const StoredTensor* find(const WeightSource& source) const;  ///< null when absent
 
   std::filesystem::path path_;
   std::shared_ptr<const GgufFile> gguf_;
@@ -95,7 +94,6 @@ class Checkpoint {
   std::optional<std::string> tensor_prefix_;  ///< of of_tensors()
   std::optional<Architecture> whole_;         ///< what the files hold, if more than the model
   std::map<std::string, StoredTensor, std::less<>> tensors_;
-  std::map<std::string, SkippedTensor, std::less<>> skipped_;
 };
 
 }  // namespace kvcast

@@ -1,21 +1,50 @@
-/// The names that each family's Hugging Face checkpoints give the weights of the forward pass.
+/// Where the weights of the forward pass lie in checkpoint files.
+///
+/// Sources: the modelling code of each family in transformers; OpenELM: apple/corenet; GGUF:
+/// ggml-org/llama.cpp, convert_hf_to_gguf.py (classes LlamaModel ... OpenELMModel) and
+/// gguf-py/gguf/{constants,tensor_mapping}.py.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/config/architecture.h"
-#include "model/io/weights/weight_source.h"
 
 namespace kvcast {
 
+struct WeightSource {
+  std::vector<std::string> names;   ///< the first of them that the file has
+  std::vector<std::uint64_t> rows;  ///< stored rows that make up the weight; empty: all, in order
+  bool transposed = false;          ///< stored [in, out] (GPT-2): `rows` are columns, in order
+  double offset = 0;                ///< added to every element
+};
+
+/// A weight's name in parts: "decoder.layers.3.query.weight" is {decoder., 3, query, .weight}.
+struct WeightName {
+  std::string stack;                 ///< "", "encoder." or "decoder."
+  std::optional<std::size_t> layer;  ///< empty outside the layers
+  std::string part;
+  std::string kind;  ///< ".weight" or ".bias"
+};
+WeightName parse_weight_name(const std::string& name);
+
 /// Where the weight that the recorder calls `name` ("layers.3.query.weight") lies in a Hugging Face
 /// checkpoint of this architecture: fused query-key-value and gate-up tensors are taken apart by
-/// rows. Sources: the modelling code of each family in transformers; OpenELM: apple/corenet.
+/// rows. Throws Error for more rows than any model has.
 WeightSource huggingface_weight(const Architecture& a, const std::string& name);
 
-/// True for tensors that such checkpoints hold and no forward pass reads: masks, frequency buffers,
-/// and copies of a tied weight.
+/// The same for a GGUF file, which differs in three things: the query and key rows of Llama and
+/// OLMo are interleaved for llama.cpp's rotary pairs, which `rows` undoes; fused query-key-value
+/// tensors have all queries first, then all keys; Gemma's norms hold 1 + w, which `offset` takes
+/// back. Throws Error for families that llama.cpp does not write, too.
+WeightSource gguf_weight(const Architecture& a, const std::string& name);
+
+/// True for tensors that Hugging Face checkpoints hold and no forward pass reads: masks, frequency
+/// buffers, and copies of a tied weight.
 bool is_unused_buffer(const Architecture& a, std::string_view stored_name);
 
 }  // namespace kvcast
