@@ -1,7 +1,6 @@
 #include "measure/measurements.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "measure/rounds.h"
 #include "model/base/error.h"
 #include "model/base/json_file.h"
+#include "model/base/read_file.h"
 
 namespace kvcast::measure {
 namespace {

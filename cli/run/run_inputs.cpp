@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
+#include "model/base/read_file.h"
 #include "model/io/audio/log_mel.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"

@@ -1,25 +1,41 @@
 #include "model/base/json_file.h"
 
+#include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/base/read_file.h"
 
 namespace kvcast {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::uintmax_t max_file_bytes = 16u << 20;
+constexpr std::uint64_t max_file_bytes = 16u << 20;
 constexpr int max_depth = 100;  // deeper documents would exhaust the stack when copied or printed
 constexpr std::uint64_t max_whole = std::uint64_t{1} << 40;
 
-template <typename Input>
-json parse_limited(Input&& input, const std::string& place) {
+/// A list of at least one number, all of them in range.
+template <typename Number>
+std::vector<Number> list_at(const JsonObject& object, std::string_view key, const char* expected,
+                            bool (*in_range)(const json&)) {
+  const json& list = object.at(key);
+  if (!list.is_array() || list.empty()) object.fail(key, expected);
+  const auto bad = std::find_if_not(list.begin(), list.end(), in_range);
+  if (bad != list.end()) throw Error(object.place_of(key), shown(*bad), expected);
+  return list.get<std::vector<Number>>();
+}
+
+}  // namespace
+
+json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_file(path, "a JSON file", max_file_bytes), path.string());
+}
+
+json parse_json(std::string_view text, const std::string& place) {
   const auto limit_depth = [&place](int depth, json::parse_event_t, json&) {
     if (depth > max_depth) {
       throw Error(place, "JSON nested deeper than " + std::to_string(max_depth), "a flat document");
@@ -27,33 +43,13 @@ json parse_limited(Input&& input, const std::string& place) {
     return true;
   };
   try {
-    return json::parse(input, limit_depth);
+    return json::parse(text, limit_depth);
   } catch (const json::exception& e) {
     std::string reason = e.what();
     const auto bracket = reason.find("] ");
     if (bracket != std::string::npos) reason = reason.substr(bracket + 2);
     throw Error(place + ": not valid JSON: " + reason);
   }
-}
-
-}  // namespace
-
-json read_json_file(const std::filesystem::path& path) {
-  std::error_code ec;
-  if (std::filesystem::is_directory(path, ec)) {
-    throw Error(path.string(), "a folder", "a JSON file");
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(path.string() + ": cannot be opened; expected a readable JSON file");
-  const auto size = std::filesystem::file_size(path, ec);
-  if (!ec && size > max_file_bytes) {
-    throw Error(path.string(), std::to_string(size) + " bytes", "a JSON file of at most 16 MiB");
-  }
-  return parse_limited(file, path.string());
-}
-
-json parse_json(std::string_view text, const std::string& place) {
-  return parse_limited(text, place);
 }
 
 std::string json_text(const json& document, int indent) {
@@ -132,18 +128,11 @@ std::uint64_t JsonObject::whole_or(std::string_view key, std::uint64_t fallback,
 }
 
 std::vector<std::uint64_t> JsonObject::wholes(std::string_view key) const {
-  const json& value = at(key);
-  if (!value.is_array() || value.empty()) fail(key, "a list of whole numbers above 0");
-  std::vector<std::uint64_t> numbers;
-  for (const json& entry : value) {
-    const bool in_range = entry.is_number_integer() && entry.get<std::int64_t>() >= 1 &&
-                          entry.get<std::uint64_t>() <= max_whole;
-    if (!in_range) {
-      throw Error(place_of(key), shown(entry), "a list of whole numbers from 1 to 2^40");
-    }
-    numbers.push_back(entry.get<std::uint64_t>());
-  }
-  return numbers;
+  const auto in_range = [](const json& entry) {
+    return entry.is_number_integer() && entry.get<std::int64_t>() >= 1 &&
+           entry.get<std::uint64_t>() <= max_whole;
+  };
+  return list_at<std::uint64_t>(*this, key, "a list of whole numbers from 1 to 2^40", in_range);
 }
 
 double JsonObject::positive(std::string_view key) const {
@@ -158,16 +147,10 @@ double JsonObject::positive_or(std::string_view key, double fallback) const {
 }
 
 std::vector<double> JsonObject::positives(std::string_view key) const {
-  const json& value = at(key);
-  if (!value.is_array() || value.empty()) fail(key, "a list of numbers above 0");
-  std::vector<double> numbers;
-  for (const json& entry : value) {
-    if (!entry.is_number() || !is_computable(entry.get<double>())) {
-      throw Error(place_of(key), shown(entry), "a list of numbers above 0, from 1e-30 to 1e30");
-    }
-    numbers.push_back(entry.get<double>());
-  }
-  return numbers;
+  const auto in_range = [](const json& entry) {
+    return entry.is_number() && is_computable(entry.get<double>());
+  };
+  return list_at<double>(*this, key, "a list of numbers above 0, from 1e-30 to 1e30", in_range);
 }
 
 std::string JsonObject::text(std::string_view key) const {

@@ -177,7 +177,7 @@ TEST_CASE("wav_file: what is not a WAV file of these encodings is refused with w
 
 TEST_CASE("wav_file: a missing file, a folder and a large file are refused by name") {
   CHECK(message_of([] { read_wav_file("/nonexistent/a.wav"); }) ==
-        "/nonexistent/a.wav: cannot be opened");
+        "/nonexistent/a.wav: cannot be opened; expected a WAV file");
   const std::string folder = fs::temp_directory_path().string();
   CHECK(message_of([&] { read_wav_file(folder); }) ==
         folder + ": got a folder, expected a WAV file");
@@ -186,7 +186,7 @@ TEST_CASE("wav_file: a missing file, a folder and a large file are refused by na
   fs::resize_file(large, (256u << 20) + 1);
   CHECK(message_of([&] {
           read_wav_file(large);
-        }).ends_with("got more than 256 MiB, expected a shorter file"));
+        }).ends_with("got more than 256 MiB, expected a WAV file of at most 256 MiB"));
   fs::remove(large);
 }
 

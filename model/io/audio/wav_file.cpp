@@ -1,18 +1,17 @@
 #include "model/io/audio/wav_file.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <optional>
 
 #include "model/base/error.h"
+#include "model/base/read_file.h"
 
 namespace kvcast::audio {
 namespace {
 
-constexpr std::uintmax_t max_file_bytes = 256u << 20;
+constexpr std::uint64_t max_file_bytes = 256u << 20;
 constexpr std::uint32_t unknown_length = 0xffffffff;
 /// Far above any recording, and far below where sums of squares overflow.
 constexpr double largest_sample = 1e6;
@@ -155,20 +154,7 @@ Recording parse_wav(std::string_view bytes, const std::string& place) {
 }
 
 Recording read_wav_file(const std::filesystem::path& path) {
-  const std::string place = path.string();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw Error(place, "a folder", "a WAV file");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(place + ": cannot be opened");
-  // Read piece by piece: a pipe has no size to ask for.
-  std::string bytes;
-  std::array<char, 1 << 16> piece{};
-  while (file.read(piece.data(), piece.size()) || file.gcount() > 0) {
-    bytes.append(piece.data(), static_cast<std::size_t>(file.gcount()));
-    if (bytes.size() > max_file_bytes) throw Error(place, "more than 256 MiB", "a shorter file");
-  }
-  if (file.bad()) throw Error(place + ": cannot be read", Fault::Run);
-  return parse_wav(bytes, place);
+  return parse_wav(read_file(path, "a WAV file", max_file_bytes), path.string());
 }
 
 }  // namespace kvcast::audio

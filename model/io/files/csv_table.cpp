@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/read_file.h"
 #include "model/io/files/number_text.h"
 
 namespace kvcast {
@@ -118,13 +117,7 @@ class CsvTable::Parser {
 };
 
 CsvTable CsvTable::read(const std::filesystem::path& path) {
-  std::error_code ec;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, ec)) {
-    throw Error(path.string() + ": cannot be read; expected a CSV file");
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return parse(text, path.string());
+  return parse(read_file(path, "a CSV file"), path.string());
 }
 
 CsvTable CsvTable::parse(std::string_view text, std::string name) {
