@@ -47,11 +47,16 @@ std::string shortened(std::string_view whole, std::size_t most) {
   const std::size_t kept = most / 2;  // at either end
   std::string head(whole.substr(0, kept));
   std::string tail(whole.substr(whole.size() - kept));
-  // The cuts may go through a character, whose bytes after the first are 10xxxxxx.
+  // A cut may go through a character: all of its bytes but the first are 10xxxxxx.
   while (!tail.empty() && (static_cast<unsigned char>(tail.front()) & 0xC0U) == 0x80U) {
     tail.erase(0, 1);
   }
   return text::take_characters(head, text::Repair::PerCharacter, false) + "..." + tail;
+}
+
+Error count_overflow(std::uint64_t a, const char* sign, std::uint64_t b) {
+  return Error("count overflow: " + std::to_string(a) + sign + std::to_string(b) +
+               " does not fit 64 bits; the model or the prompt is too large");
 }
 
 }  // namespace
@@ -80,7 +85,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    // No fewer edits than the lengths differ: a text of megabytes was never meant as a name.
+    // There are at least as many edits as the lengths differ; this skips texts of megabytes.
     if (word.size() >= candidate.size() + best_distance) continue;
     const std::size_t distance = edit_distance(lower_case(word), lower_case(candidate));
     // A word that shares no letter with the candidate was not meant.
@@ -115,19 +120,13 @@ void assertion_failed(const char* condition, const char* file, int line) {
 
 std::uint64_t checked_add(std::uint64_t a, std::uint64_t b) {
   std::uint64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) {
-    throw Error("count overflow: " + std::to_string(a) + " + " + std::to_string(b) +
-                " does not fit 64 bits; the model or the prompt is too large");
-  }
+  if (__builtin_add_overflow(a, b, &sum)) throw count_overflow(a, " + ", b);
   return sum;
 }
 
 std::uint64_t checked_multiply(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) {
-    throw Error("count overflow: " + std::to_string(a) + " x " + std::to_string(b) +
-                " does not fit 64 bits; the model or the prompt is too large");
-  }
+  if (__builtin_mul_overflow(a, b, &product)) throw count_overflow(a, " x ", b);
   return product;
 }
 

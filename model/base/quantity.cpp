@@ -1,9 +1,10 @@
 #include "model/base/quantity.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
+#include <cstddef>
 
 #include <fmt/format.h>
 
@@ -20,54 +21,38 @@ struct Prefix {
 
 // Binary prefixes first: "Mi" must not be read as "M".
 constexpr std::array prefixes{
-    Prefix{"Ki", 1024.0},
-    Prefix{"Mi", 1048576.0},
-    Prefix{"Gi", 1073741824.0},
-    Prefix{"Ti", 1099511627776.0},
-    Prefix{"k", 1e3},
-    Prefix{"M", 1e6},
-    Prefix{"G", 1e9},
-    Prefix{"T", 1e12},
-    Prefix{"P", 1e15},
-    Prefix{"m", 1e-3},
-    Prefix{"u", 1e-6},
+    Prefix{"Ki", 1024.0},       Prefix{"Mi", 1048576.0},
+    Prefix{"Gi", 1073741824.0}, Prefix{"Ti", 1099511627776.0},
+    Prefix{"P", 1e15},          Prefix{"T", 1e12},
+    Prefix{"G", 1e9},           Prefix{"M", 1e6},
+    Prefix{"k", 1e3},           Prefix{"", 1.0},
+    Prefix{"m", 1e-3},          Prefix{"u", 1e-6},
     Prefix{"n", 1e-9},
-    Prefix{"", 1.0},
+};
+constexpr std::size_t num_binary = 4;
+
+struct Form {
+  std::array<std::string_view, 2> units;  ///< the first for output
+  std::string_view example;
 };
 
-bool is_unit(std::string_view unit, Dimension dimension) {
-  switch (dimension) {
-    case Dimension::FlopsPerSecond: return unit == "FLOP/s" || unit == "OP/s";
-    case Dimension::BytesPerSecond: return unit == "B/s";
-    case Dimension::Bytes: return unit == "B";
-    case Dimension::Seconds: return unit == "s";
-  }
-  return false;
-}
+/// By Dimension.
+constexpr std::array<Form, 4> forms{{
+    {{"FLOP/s", "OP/s"}, "a quantity with a unit such as \"312 TFLOP/s\""},
+    {{"B/s", "B/s"}, "a quantity with a unit such as \"3.35 TB/s\""},
+    {{"B", "B"}, "a quantity with a unit such as \"80 GB\" or \"40 MiB\""},
+    {{"s", "s"}, "a quantity with a unit such as \"2.6 us\""},
+}};
 
-std::string_view example(Dimension dimension) {
-  switch (dimension) {
-    case Dimension::FlopsPerSecond: return "a quantity with a unit such as \"312 TFLOP/s\"";
-    case Dimension::BytesPerSecond: return "a quantity with a unit such as \"3.35 TB/s\"";
-    case Dimension::Bytes: return "a quantity with a unit such as \"80 GB\" or \"40 MiB\"";
-    case Dimension::Seconds: return "a quantity with a unit such as \"2.6 us\"";
-  }
-  return {};
-}
+const Form& form_of(Dimension dimension) { return forms[static_cast<std::size_t>(dimension)]; }
 
 std::string quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
 std::string with_prefix(double value, std::string_view unit) {
   if (value == 0) return fmt::format("0 {}", unit);
-  constexpr std::array scales{Prefix{"P", 1e15}, Prefix{"T", 1e12}, Prefix{"G", 1e9},
-                              Prefix{"M", 1e6},  Prefix{"k", 1e3},  Prefix{"", 1.0},
-                              Prefix{"m", 1e-3}, Prefix{"u", 1e-6}, Prefix{"n", 1e-9}};
-  for (const Prefix& p : scales) {
-    if (std::abs(value) >= p.factor * 0.9995 || p.factor == 1e-9) {
-      return fmt::format("{:.3g} {}{}", value / p.factor, p.text, unit);
-    }
-  }
-  return {};
+  const auto fits = [&](const Prefix& p) { return std::abs(value) >= p.factor * 0.9995; };
+  const auto* const found = std::find_if(prefixes.begin() + num_binary, prefixes.end() - 1, fits);
+  return fmt::format("{:.3g} {}{}", value / found->factor, found->text, unit);
 }
 
 }  // namespace
@@ -78,10 +63,11 @@ double parse_quantity(std::string_view text, Dimension dimension, std::string_vi
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  const auto& units = form_of(dimension).units;
   double factor = 0;
   for (const Prefix& p : prefixes) {
     if (p.is_part() && dimension != Dimension::Seconds) continue;
-    if (unit.substr(0, p.text.size()) == p.text && is_unit(unit.substr(p.text.size()), dimension)) {
+    if (unit.starts_with(p.text) && std::ranges::count(units, unit.substr(p.text.size())) > 0) {
       factor = p.factor;
       break;
     }
@@ -89,7 +75,7 @@ double parse_quantity(std::string_view text, Dimension dimension, std::string_vi
   // Dividing by an exact power of ten rounds once; multiplying by 1e-6 would round twice.
   const double value = factor < 1 && factor > 0 ? number / std::round(1 / factor) : number * factor;
   if (error != std::errc() || !std::isfinite(number) || number < 0 || factor == 0) {
-    throw Error(place, quoted(text), example(dimension));
+    throw Error(place, quoted(text), form_of(dimension).example);
   }
   if (value != 0 && !is_computable(value)) throw Error(place, quoted(text), computable_range);
   return value;
@@ -113,13 +99,7 @@ std::uint64_t parse_token_count(std::string_view text, std::string_view place) {
 }
 
 std::string format_quantity(double value, Dimension dimension) {
-  switch (dimension) {
-    case Dimension::FlopsPerSecond: return with_prefix(value, "FLOP/s");
-    case Dimension::BytesPerSecond: return with_prefix(value, "B/s");
-    case Dimension::Bytes: return with_prefix(value, "B");
-    case Dimension::Seconds: return with_prefix(value, "s");
-  }
-  return {};
+  return with_prefix(value, form_of(dimension).units.front());
 }
 
 std::string format_count(double value) {

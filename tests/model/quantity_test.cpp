@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/base/error.h"
+#include "tests/model/message_of.h"
 #include "tests/near.h"
 
 using namespace kvcast;
@@ -93,12 +93,8 @@ TEST_CASE("quantity: a number and a unit give base units") {
 TEST_CASE("quantity: a missing, foreign or impossible unit or number is refused with an example") {
   for (const Bad& c : bad) {
     CAPTURE(c.text);
-    std::string line = "(no Error was thrown)";
-    try {
-      parse_quantity(c.text, c.dimension, "file.json: /place");
-    } catch (const Error& e) {
-      line = e.what();
-    }
+    const std::string line =
+        message_of([&] { parse_quantity(c.text, c.dimension, "file.json: /place"); });
     CAPTURE(line);
     CHECK(line.starts_with("file.json: /place: got \"" + std::string(c.text) + "\", expected"));
     CHECK(line.find(c.example) != std::string::npos);
@@ -120,12 +116,7 @@ TEST_CASE("quantity: a token count that is no whole number above zero is refused
   for (const std::string text : {"", "0", "-4", "1.5", "0.1k", "k", "4 k", "4kk", "4G", "nan",
                                  "inf", "1e16", "1e400", "twelve", "0x10", " 4", "4 ", "4,096"}) {
     CAPTURE(text);
-    std::string line = "(no Error was thrown)";
-    try {
-      parse_token_count(text, "--prompt-len");
-    } catch (const Error& e) {
-      line = e.what();
-    }
+    const std::string line = message_of([&] { parse_token_count(text, "--prompt-len"); });
     CAPTURE(line);
     CHECK(line.starts_with("--prompt-len: got \"" + std::string(text) + "\""));
     CHECK(line.find("a whole number above 0") != std::string::npos);

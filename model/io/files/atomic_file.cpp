@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr mode_t new_file_mode = 0666;  // less the process's umask
 
-/// Where a name leads: the path behind its symbolic links, or an open descriptor of this process.
+/// Where a name leads: the path at the end of its symbolic links, or an open descriptor of this
+/// process.
 struct Destination {
   fs::path path;
   int descriptor = -1;
@@ -33,8 +34,8 @@ struct Destination {
   fail_writing(path, reason, Fault::Request);
 }
 
-/// Follows links one at a time, because /dev/stdout ends in a link that must not be followed to the
-/// file behind it: replacing that file would lose what else is printed to stdout.
+/// Follows links one at a time. The last link of /dev/stdout must not be followed: replacing the
+/// file that it leads to would lose what else is printed to stdout.
 Destination follow(const fs::path& name) {
   constexpr int max_links = 40;  // as the kernel
   fs::path path = name;
@@ -118,12 +119,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::string_view bytes) {
   KVCAST_ASSERT(descriptor_ >= 0);
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(errno);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (!write_all(descriptor_, bytes)) fail(errno);
 }
 
 void AtomicFile::sync() {
@@ -178,18 +174,27 @@ void AtomicFile::fail(int error_number) const {
   fail_writing(path_, std::strerror(error_number), Fault::Run);
 }
 
+bool write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
 void write_file(const fs::path& path, std::string_view content) {
   AtomicFile file(path);
   file.write(content);
   file.commit();
 }
 
-void check_writable(const std::filesystem::path& path) {
+void check_writable(const fs::path& path) {
   std::error_code ec;
-  const std::filesystem::file_status status = std::filesystem::status(path, ec);
-  const bool special = std::filesystem::exists(status) &&
-                       !std::filesystem::is_regular_file(status) &&
-                       !std::filesystem::is_directory(status);
+  const fs::file_status status = fs::status(path, ec);
+  const bool special =
+      fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
   if (!special) const AtomicFile file(path);
 }
 

@@ -49,6 +49,9 @@ class AtomicFile {
   bool direct_ = false;
 };
 
+/// Writes all bytes to an open descriptor; false with errno set when that fails.
+bool write_all(int descriptor, std::string_view bytes);
+
 /// All of `content`, or nothing. Throws Error as AtomicFile does.
 void write_file(const std::filesystem::path& path, std::string_view content);
 

@@ -1,7 +1,7 @@
 #include "model/io/files/csv_writer.h"
 
-#include <charconv>
 #include <cmath>
+#include <cstdint>
 
 #include "model/base/error.h"
 
@@ -10,14 +10,6 @@ namespace {
 
 constexpr std::size_t flush_bytes = std::size_t{1} << 18;
 constexpr double exponent_from = 1e15;
-
-template <typename T>
-void append_number(std::string& text, T number) {
-  char digits[32];  // a double needs at most 24 characters
-  const auto [end, error] = std::to_chars(std::begin(digits), std::end(digits), number);
-  KVCAST_ASSERT(error == std::errc{});
-  text.append(digits, end);
-}
 
 }  // namespace
 
@@ -40,7 +32,7 @@ CsvText& CsvText::cell(double number) {
   // Counts arrive as doubles: as integers they print faster, and as 100000 instead of 1e+05.
   if (std::fabs(number) < exponent_from) {
     const auto whole = static_cast<std::int64_t>(number);
-    if (static_cast<double>(whole) == number) return signed_cell(whole);
+    if (static_cast<double>(whole) == number) return cell(whole);
   }
   separate();
   if (!std::isnan(number)) append_number(text_, number);
@@ -54,18 +46,6 @@ void CsvText::end_row() {
   if (columns_ == 1 && (text_.empty() || text_.back() == '\n')) text_ += "\"\"";
   text_ += '\n';
   cells_ = 0;
-}
-
-CsvText& CsvText::signed_cell(std::int64_t number) {
-  separate();
-  append_number(text_, number);
-  return *this;
-}
-
-CsvText& CsvText::unsigned_cell(std::uint64_t number) {
-  separate();
-  append_number(text_, number);
-  return *this;
 }
 
 void CsvText::separate() {

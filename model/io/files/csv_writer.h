@@ -2,7 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
+#include <cstddef>
 #include <filesystem>
 #include <initializer_list>
 #include <span>
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "model/io/files/atomic_file.h"
+#include "model/io/files/number_text.h"
 
 namespace kvcast {
 
@@ -27,11 +28,9 @@ class CsvText {
   CsvText& cell(bool flag) { return cell(flag ? "true" : "false"); }
   template <std::integral T>
   CsvText& cell(T number) {
-    if constexpr (std::signed_integral<T>) {
-      return signed_cell(number);
-    } else {
-      return unsigned_cell(number);
-    }
+    separate();
+    append_number(text_, number);
+    return *this;
   }
   CsvText& missing_cell() { return cell(std::string_view{}); }
   void end_row();
@@ -41,8 +40,6 @@ class CsvText {
   void clear() { text_.clear(); }
 
  private:
-  CsvText& signed_cell(std::int64_t number);
-  CsvText& unsigned_cell(std::uint64_t number);
   void separate();
 
   std::string text_;

@@ -1,8 +1,10 @@
 /// Numbers as files spell them.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -18,6 +20,14 @@ bool parse_number(std::string_view text, Number& value) {
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   return error == std::errc() && rest == end;
+}
+
+/// Appends the shortest digits that read back as the same number.
+template <typename Number>
+void append_number(std::string& text, Number number) {
+  std::array<char, 32> digits;  // a double needs at most 24 characters
+  const auto written = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  text.append(digits.data(), written.ptr);
 }
 
 }  // namespace kvcast

@@ -2,8 +2,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
-#include <vector>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
@@ -28,17 +28,6 @@ void sync_folder_of(const fs::path& file) {
   if (descriptor < 0) return;  // the data are safe; only the name could be lost in a power cut
   ::fsync(descriptor);
   ::close(descriptor);
-}
-
-/// False with errno set when not everything could be written.
-bool write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(descriptor, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
 }
 
 }  // namespace
@@ -150,44 +139,29 @@ void SweepFile::write_journal() const {
 
 /// Counts the complete lines and cuts what follows them.
 void SweepFile::find_rows() {
-  std::vector<char> buffer(1 << 20);
+  std::ifstream file(partial_, std::ios::binary);
   std::uint64_t lines = 0;
   off_t complete = 0;  ///< bytes up to the last line end
-  off_t position = 0;
-  std::string line;       ///< so far
-  std::string last_line;  ///< complete
-  for (;;) {
-    const ssize_t n = ::pread(descriptor_, buffer.data(), buffer.size(), position);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(name_);
-    if (n == 0) break;
-    std::string_view rest(buffer.data(), static_cast<std::size_t>(n));
-    for (std::size_t end; (end = rest.find('\n')) != std::string_view::npos;) {
-      line += rest.substr(0, end + 1);
-      rest.remove_prefix(end + 1);
-      complete = position + n - static_cast<off_t>(rest.size());
-      if (lines++ == 0 && line != identity_.header) {
-        throw Error(name_ +
-                    ": its first line is not that of this sweep; pass --restart to "
-                    "discard it");
-      }
-      // A row without an error ends in an empty cell.
-      if (lines > 1 && !line.ends_with(",\n")) ++errors_found_;
-      std::swap(line, last_line);
-      line.clear();
+  std::string line;
+  // What getline finds at the end of the file has no line end: it is empty or a torn row.
+  for (; std::getline(file, line) && !file.eof(); ++lines) {
+    line += '\n';
+    complete += static_cast<off_t>(line.size());
+    if (lines == 0 && line != identity_.header) {
+      throw Error(name_ +
+                  ": its first line is not that of this sweep; pass --restart to discard it");
     }
-    line += rest;
-    position += n;
+    if (lines == 0) continue;
+    if (!line.ends_with(",\n")) ++errors_found_;  // a row without an error ends in an empty cell
+    std::swap(line, last_row_found_);
   }
-  if (position != complete && ::ftruncate(descriptor_, complete) != 0) fail(name_);
-  if (::lseek(descriptor_, complete, SEEK_SET) < 0) fail(name_);
-  if (lines == 0) {
-    append(identity_.header);
-    return;
+  if (file.bad() || ::ftruncate(descriptor_, complete) != 0 ||
+      ::lseek(descriptor_, complete, SEEK_SET) < 0) {
+    fail(name_);
   }
+  if (lines == 0) return append(identity_.header);
   rows_found_ = lines - 1;
   has_rows_ = rows_found_ > 0;
-  if (rows_found_ > 0) last_row_found_ = std::move(last_line);
   if (rows_found_ > identity_.num_points) {
     throw Error(name_ + ": holds more rows than this sweep has; pass --restart to discard them");
   }
