@@ -16,7 +16,6 @@
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
-#include "model/io/text/gguf_vocabulary.h"
 
 namespace kvcast::cli {
 namespace fs = std::filesystem;

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "model/io/text/gguf_vocabulary.h"
+#include "model/io/text/tokenizer.h"
 #include "tests/execute/oracle.h"
 #include "tests/near.h"
 
@@ -24,7 +24,7 @@ struct SmolLm2 {
   }
 
   Checkpoint checkpoint{file()};
-  text::Tokenizer tokenizer = text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()));
+  text::Tokenizer tokenizer = text::Tokenizer::from_gguf(*checkpoint.gguf());
   nlohmann::json expected = read_json_file(oracle_folder() / "smollm2" / "expected_text.json");
 };
 

@@ -1,5 +1,3 @@
-#include "model/io/text/json_tokenizer.h"
-
 #include <string>
 #include <vector>
 

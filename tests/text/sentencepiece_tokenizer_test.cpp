@@ -1,5 +1,3 @@
-#include "model/io/text/sentencepiece_tokenizer.h"
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -9,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "model/io/text/sentencepiece_proto.h"
-#include "model/io/text/tokenizer.h"
+#include "model/io/text/tokenizer_parts.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;
@@ -34,7 +32,7 @@ std::string with_charsmap(const std::string& map) {
 }  // namespace
 
 TEST_CASE("sentencepiece_tokenizer: control tokens in a text are found, and begin a new one") {
-  const Tokenizer tokenizer(make_sentencepiece_tokenizer(content_of("llama-spm.model"), "m"));
+  const Tokenizer tokenizer(sentencepiece_tokenizer(content_of("llama-spm.model"), "m"));
   const std::vector<TokenId> the = tokenizer.encode("the");
   std::vector<TokenId> expected = {1};
   expected.insert(expected.end(), the.begin(), the.end());
@@ -51,7 +49,7 @@ TEST_CASE("sentencepiece_tokenizer: a file that is cut off anywhere is refused")
   std::size_t refused = 0;
   for (std::size_t size = 0; size < whole.size(); size += 7) {
     try {
-      make_sentencepiece_tokenizer(whole.substr(0, size), "m");
+      sentencepiece_tokenizer(whole.substr(0, size), "m");
     } catch (const Error&) {
       ++refused;
     }
@@ -75,7 +73,5 @@ TEST_CASE("sentencepiece_tokenizer: a character map that leads outside itself is
 TEST_CASE("sentencepiece_tokenizer: a model without an unknown token is refused by the library") {
   const std::string model =
       serialize_sentencepiece_bpe({{.text = "a"}, {.text = "b"}}, false, true);
-  CHECK(message_of([&] {
-          make_sentencepiece_tokenizer(model, "m");
-        }).starts_with("m: SentencePiece: "));
+  CHECK(message_of([&] { sentencepiece_tokenizer(model, "m"); }).starts_with("m: SentencePiece: "));
 }

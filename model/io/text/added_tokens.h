@@ -34,6 +34,7 @@ struct TextPart {
 /// Finds tokens: of those that match, the leftmost, and there the longest.
 class AddedTokenFinder {
  public:
+  AddedTokenFinder() : ends_(1, nullptr) {}
   /// Looks for `patterns[i]` and reports `tokens[i]`. The tokens must outlive the finder. Throws
   /// Error with `place` for a pattern longer than 1024 bytes.
   AddedTokenFinder(std::vector<const AddedToken*> tokens, const std::vector<std::string>& patterns,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/base/error.h"
 #include "model/io/text/vocabulary.h"
 
 namespace kvcast::text {
@@ -21,6 +22,18 @@ struct Merge {
   TokenId right;
   TokenId joined;
 };
+
+/// Throws Error beginning with place() for a token outside the vocabulary.
+template <typename Place>
+Merge merge_of(const Vocabulary& vocabulary, const std::string& left, const std::string& right,
+               const Place& place) {
+  const auto id = [&](const std::string& token) {
+    const auto known = vocabulary.id_of(token);
+    if (!known) throw Error(place(), "'" + token + "'", "tokens of the vocabulary");
+    return *known;
+  };
+  return {id(left), id(right), id(left + right)};
+}
 
 struct BpeOptions {
   std::optional<TokenId> unknown;  ///< for characters without a token; without it they vanish

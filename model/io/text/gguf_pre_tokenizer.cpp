@@ -80,8 +80,7 @@ const GgufPreTokenizer& gguf_pre_tokenizer(std::string_view name, std::string_vi
   std::sort(known.begin(), known.end());
   std::string list;
   for (const std::string& one : known) list += (list.empty() ? "" : ", ") + one;
-  throw Error(std::string(place) + ": tokenizer.ggml.pre", "'" + std::string(name) + "'",
-              "one of: " + list);
+  throw Error(place, "'" + std::string(name) + "'", "one of: " + list);
 }
 
 }  // namespace kvcast::text

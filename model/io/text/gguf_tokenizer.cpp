@@ -1,138 +1,163 @@
-#include "model/io/text/gguf_tokenizer.h"
-
-#include <algorithm>
 #include <utility>
 
 #include "model/base/error.h"
-#include "model/io/text/bpe_tokenizer.h"
+#include "model/io/tensors/gguf.h"
+#include "model/io/tensors/mapped_file.h"
 #include "model/io/text/gguf_pre_tokenizer.h"
 #include "model/io/text/sentencepiece_proto.h"
-#include "model/io/text/sentencepiece_tokenizer.h"
+#include "model/io/text/tokenizer_parts.h"
 
 namespace kvcast::text {
 namespace {
 
 constexpr std::size_t num_bytes = 256;
 
-std::string key(const GgufVocabulary& gguf, const std::string& name) {
-  return gguf.place + ": tokenizer.ggml." + name;
-}
-
-PieceType type_of(const GgufVocabulary& gguf, std::size_t id) {
-  if (gguf.types.empty()) return PieceType::Normal;
-  const std::int32_t type = gguf.types[id];
-  if (type < 1 || type > 6) {
-    throw Error(key(gguf, "token_type"), std::to_string(type) + " for id " + std::to_string(id),
-                "types from 1 to 6");
+/// The metadata tokenizer.ggml.*, with `tokens` and what must fit them.
+class Metadata {
+ public:
+  explicit Metadata(const GgufFile& file) : values_(file.metadata), path_(file.file->path()) {
+    tokens = values_.texts(key("tokens"));
+    if (tokens.empty() || tokens.size() >= (std::size_t{1} << 31)) {
+      values_.fail(key("tokens"), std::to_string(tokens.size()) + " tokens", "1 to 2^31");
+    }
+    for (std::size_t id = 0; id < tokens.size(); ++id) {
+      require_utf8(tokens[id], place("tokens") + ": " + std::to_string(id));
+    }
+    if (has("scores")) scores = values_.numbers(key("scores"));
+    if (has("token_type")) types = values_.integers(key("token_type"));
+    check_length("scores", scores.size());
+    check_length("token_type", types.size());
   }
-  return static_cast<PieceType>(type);
-}
 
-void check_lists(const GgufVocabulary& gguf) {
-  const std::string count = std::to_string(gguf.tokens.size());
-  if (gguf.tokens.empty() || gguf.tokens.size() >= (std::size_t{1} << 31)) {
-    throw Error(key(gguf, "tokens"), count + " tokens", "1 to 2^31");
+  const std::string& path() const { return path_; }
+  std::string place(const std::string& name) const { return path_ + ": metadata " + key(name); }
+  std::string text(const std::string& name) const {
+    return std::string(values_.text_or(key(name), ""));
   }
-  const auto check_length = [&](std::size_t length, const char* name) {
-    if (length == 0 || length == gguf.tokens.size()) return;
-    throw Error(key(gguf, name), std::to_string(length) + " entries", count + ", as tokens");
-  };
-  check_length(gguf.scores.size(), "scores");
-  check_length(gguf.types.size(), "token_type");
-  const auto check_id = [&](std::optional<TokenId> id, const char* name) {
-    if (!id || *id < gguf.tokens.size()) return;
-    throw Error(key(gguf, name), std::to_string(*id), "an id below " + count);
-  };
-  check_id(gguf.bos, "bos_token_id");
-  check_id(gguf.eos, "eos_token_id");
-  check_id(gguf.eot, "eot_token_id");
-  check_id(gguf.unknown, "unknown_token_id");
-  for (std::size_t id = 0; id < gguf.tokens.size(); ++id) {
-    require_utf8(gguf.tokens[id], key(gguf, "tokens") + ": " + std::to_string(id));
+  bool flag_or(const std::string& name, bool fallback) const {
+    return values_.flag_or(key(name), fallback);
   }
-}
+  std::vector<std::string_view> merges() const {
+    return has("merges") ? values_.texts(key("merges")) : std::vector<std::string_view>();
+  }
+  std::optional<TokenId> id(const std::string& name) const {
+    if (!has(name)) return std::nullopt;
+    const std::uint64_t id = values_.whole(key(name));
+    if (id < tokens.size()) return static_cast<TokenId>(id);
+    values_.fail(key(name), std::to_string(id), "an id below " + std::to_string(tokens.size()));
+  }
+  PieceType type_of(std::size_t id) const {
+    if (types.empty()) return PieceType::Normal;
+    if (types[id] >= 1 && types[id] <= 6) return static_cast<PieceType>(types[id]);
+    values_.fail(key("token_type"), std::to_string(types[id]) + " for id " + std::to_string(id),
+                 "types from 1 to 6");
+  }
 
-std::vector<Merge> read_merges(const GgufVocabulary& gguf, const Vocabulary& vocabulary) {
+  std::vector<std::string_view> tokens;  ///< by id
+  std::vector<float> scores;             ///< empty, or one for each token
+  std::vector<std::int64_t> types;       ///< empty, or one for each token
+
+ private:
+  static std::string key(const std::string& name) { return "tokenizer.ggml." + name; }
+  bool has(const std::string& name) const { return values_.has(key(name)); }
+  void check_length(const std::string& name, std::size_t length) const {
+    if (length == 0 || length == tokens.size()) return;
+    values_.fail(key(name), std::to_string(length) + " entries",
+                 std::to_string(tokens.size()) + ", as tokens");
+  }
+
+  const GgufMetadata& values_;
+  std::string path_;
+};
+
+/// Of "left right" entries, by rank.
+std::vector<Merge> read_merges(const Metadata& metadata, const Vocabulary& vocabulary) {
   std::vector<Merge> merges;
-  merges.reserve(gguf.merges.size());
-  for (std::size_t i = 0; i < gguf.merges.size(); ++i) {
-    const std::string_view text = gguf.merges[i];
-    const std::string place = key(gguf, "merges") + ": " + std::to_string(i);
+  for (const std::string_view text : metadata.merges()) {
+    const auto place = [&] {
+      return metadata.place("merges") + ": " + std::to_string(merges.size());
+    };
     // A token of the byte alphabet has no blank, but one that begins with it might.
     const std::size_t blank = text.find(' ', 1);
     if (blank == std::string_view::npos) {
-      throw Error(place, "'" + std::string(text.substr(0, 60)) + "'", "two tokens");
+      throw Error(place(), "'" + std::string(text.substr(0, 60)) + "'", "two tokens");
     }
-    const std::string left(text.substr(0, blank));
-    const std::string right(text.substr(blank + 1));
-    const auto id = [&](const std::string& token) {
-      const auto known = vocabulary.id_of(token);
-      if (!known) throw Error(place, "'" + token + "'", "tokens of the vocabulary");
-      return *known;
-    };
-    merges.push_back({id(left), id(right), id(left + right)});
+    merges.push_back(merge_of(vocabulary, std::string(text.substr(0, blank)),
+                              std::string(text.substr(blank + 1)), place));
   }
   return merges;
 }
 
-std::unique_ptr<TokenizerBackend> make_byte_level(const GgufVocabulary& gguf) {
-  const GgufPreTokenizer& pre = gguf_pre_tokenizer(gguf.pre, gguf.place);
-  const std::string pre_place = key(gguf, "pre");
-  BpeTokenizerParts parts{.place = gguf.place,
-                          .vocabulary = Vocabulary(gguf.tokens.size(), key(gguf, "tokens")),
-                          .added_tokens_are_text = true};
-  for (std::size_t id = 0; id < gguf.tokens.size(); ++id) {
-    const PieceType type = type_of(gguf, id);
-    const std::string& token = gguf.tokens[id];
+TokenizerParts byte_level_parts(const Metadata& metadata, const GgufPreTokenizer& pre) {
+  TokenizerParts parts{.place = metadata.path(),
+                       .vocabulary = Vocabulary(metadata.tokens.size(), metadata.place("tokens")),
+                       .added_tokens_are_text = true};
+  for (std::size_t id = 0; id < metadata.tokens.size(); ++id) {
+    const PieceType type = metadata.type_of(id);
+    const std::string_view token = metadata.tokens[id];
     const bool is_added = type == PieceType::Control || type == PieceType::UserDefined;
     if (!is_added) {
       parts.vocabulary.add(token, id);
     } else if (!token.empty()) {
-      parts.added_tokens.push_back({.content = token,
+      parts.added_tokens.push_back({.content = std::string(token),
                                     .id = static_cast<TokenId>(id),
                                     .special = type == PieceType::Control});
     }
   }
-  parts.merges = read_merges(gguf, parts.vocabulary);
+  parts.merges = read_merges(metadata, parts.vocabulary);
   parts.options.ignore_merges = pre.ignore_merges;
   std::vector<PreTokenizerStep> steps;
   for (const std::string_view pattern : pre.patterns) {
-    steps.emplace_back(SplitByPattern{{pattern, pre_place}});
+    steps.emplace_back(SplitByPattern{{pattern, metadata.place("pre")}});
   }
-  steps.emplace_back(ToByteAlphabet{gguf.add_space_prefix.value_or(false), std::nullopt});
+  steps.emplace_back(ToByteAlphabet{metadata.flag_or("add_space_prefix", false), std::nullopt});
   parts.pre_tokenizer = PreTokenizer(std::move(steps));
   parts.decoder.bytes = PieceBytes::ByteAlphabet;
-  auto tokenizer = make_bpe_tokenizer(std::move(parts));
-  if (gguf.bos && gguf.add_bos.value_or(pre.add_bos)) tokenizer->prefix = {*gguf.bos};
-  if (gguf.eos && gguf.add_eos.value_or(false)) tokenizer->suffix = {*gguf.eos};
-  return tokenizer;
+  return parts;
 }
 
-std::unique_ptr<TokenizerBackend> make_sentencepiece(const GgufVocabulary& gguf) {
+TokenizerParts sentencepiece_parts(const Metadata& metadata) {
   std::vector<SentencePiece> pieces;
-  pieces.reserve(gguf.tokens.size());
+  pieces.reserve(metadata.tokens.size());
   std::size_t bytes = 0;
-  for (std::size_t id = 0; id < gguf.tokens.size(); ++id) {
-    const PieceType type = type_of(gguf, id);
+  for (std::size_t id = 0; id < metadata.tokens.size(); ++id) {
+    const PieceType type = metadata.type_of(id);
     bytes += type == PieceType::Byte ? 1 : 0;
-    pieces.push_back({gguf.tokens[id], gguf.scores.empty() ? 0 : gguf.scores[id], type});
+    const float score = metadata.scores.empty() ? 0 : metadata.scores[id];
+    pieces.push_back({std::string(metadata.tokens[id]), score, type});
   }
-  if (gguf.unknown) pieces[*gguf.unknown].type = PieceType::Unknown;
-  auto tokenizer = make_sentencepiece_tokenizer(
-      serialize_sentencepiece_bpe(pieces, bytes == num_bytes, gguf.add_space_prefix.value_or(true)),
-      gguf.place + ": tokenizer.ggml");
-  if (gguf.bos && gguf.add_bos.value_or(true)) tokenizer->prefix = {*gguf.bos};
-  if (gguf.eos && gguf.add_eos.value_or(false)) tokenizer->suffix = {*gguf.eos};
-  return tokenizer;
+  if (const auto unknown = metadata.id("unknown_token_id")) {
+    pieces[*unknown].type = PieceType::Unknown;
+  }
+  return sentencepiece_tokenizer(
+      serialize_sentencepiece_bpe(pieces, bytes == num_bytes,
+                                  metadata.flag_or("add_space_prefix", true)),
+      metadata.path());
 }
 
 }  // namespace
 
-std::unique_ptr<TokenizerBackend> make_gguf_tokenizer(const GgufVocabulary& gguf) {
-  check_lists(gguf);
-  if (gguf.model == "gpt2") return make_byte_level(gguf);
-  if (gguf.model == "llama") return make_sentencepiece(gguf);
-  throw Error(key(gguf, "model"), "'" + gguf.model + "'", "'gpt2' or 'llama'");
+TokenizerParts gguf_tokenizer(const GgufFile& file) {
+  const Metadata metadata(file);
+  const std::string model = metadata.text("model");
+  if (model != "gpt2" && model != "llama") {
+    throw Error(metadata.place("model"), "'" + model + "'", "'gpt2' or 'llama'");
+  }
+  const bool byte_level = model == "gpt2";
+  const GgufPreTokenizer* const pre =
+      byte_level ? &gguf_pre_tokenizer(metadata.text("pre"), metadata.place("pre")) : nullptr;
+  TokenizerParts parts =
+      byte_level ? byte_level_parts(metadata, *pre) : sentencepiece_parts(metadata);
+  const auto bos = metadata.id("bos_token_id");
+  const auto eos = metadata.id("eos_token_id");
+  if (bos && metadata.flag_or("add_bos_token", byte_level ? pre->add_bos : true)) {
+    parts.prefix = {*bos};
+  }
+  if (eos && metadata.flag_or("add_eos_token", false)) parts.suffix = {*eos};
+  for (const auto end : {eos, metadata.id("eot_token_id")}) {
+    if (end) parts.end_of_text.push_back(*end);
+  }
+  return parts;
 }
 
 }  // namespace kvcast::text

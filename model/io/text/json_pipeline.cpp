@@ -1,17 +1,66 @@
 #include "model/io/text/json_pipeline.h"
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
-#include "model/io/text/json_parts.h"
 
 namespace kvcast::text {
 namespace {
 
 using nlohmann::json;
+
+/// Calls `read` with each part of a "Sequence" under `key`, or with the part itself; nothing for
+/// null. Sequences may contain sequences.
+void for_each_part(const json& part, const std::string& place, const char* key,
+                   const std::function<void(const JsonObject&, const std::string& type)>& read) {
+  if (part.is_null()) return;
+  const JsonObject object(part, place);
+  const std::string type = object.text("type");
+  if (type == "Sequence") {
+    const json& list = list_at(object, key);
+    object.reject_unknown_keys();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      for_each_part(list[i], place_of_entry(object.place_of(key), i), key, read);
+    }
+    return;
+  }
+  read(object, type);
+  object.reject_unknown_keys();
+}
+
+template <typename Step>
+std::vector<Step> read_steps(const json& part, const std::string& place, const char* key,
+                             Step (*read)(const JsonObject&, const std::string& type)) {
+  std::vector<Step> steps;
+  for_each_part(part, place, key, [&](const JsonObject& one, const std::string& type) {
+    steps.push_back(read(one, type));
+  });
+  return steps;
+}
+
+/// Keys that mean nothing here: offsets, pairs of texts, copies of other keys in old files.
+void ignore(const JsonObject& part, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) static_cast<void>(part.has(key));
+}
+
+/// {"Regex": "..."} or {"String": "..."} under "pattern".
+UnicodeRegex read_pattern(const JsonObject& part) {
+  const JsonObject pattern = part.object("pattern");
+  if (pattern.has("String")) {
+    const std::string text = pattern.text("String");
+    pattern.reject_unknown_keys();
+    return {text, pattern.place(), UnicodeRegex::Syntax::Text};
+  }
+  const std::string regex = pattern.text("Regex");
+  pattern.reject_unknown_keys();
+  return {regex, pattern.place()};
+}
 
 [[noreturn]] void unknown_type(const JsonObject& part, const std::string& type,
                                const std::vector<std::string>& known) {
@@ -72,7 +121,7 @@ std::string read_replacement(const JsonObject& part) {
   if (text.empty() || first_character(text).length != text.size()) {
     part.fail("replacement", "one character");
   }
-  static_cast<void>(part.has("str_rep"));  // a copy of it in old files
+  ignore(part, {"str_rep"});
   return text;
 }
 
@@ -83,7 +132,7 @@ PreTokenizerStep read_pre_tokenizer_step(const JsonObject& part, const std::stri
   };
   if (type == "ByteLevel") {
     ToByteAlphabet step{part.flag_or("add_prefix_space", true), std::nullopt};
-    static_cast<void>(part.has("trim_offsets"));  // about offsets, which we do not give
+    ignore(part, {"trim_offsets"});
     if (part.flag_or("use_regex", true)) {
       step.pattern = UnicodeRegex(gpt2_pattern, part.place());
     }
@@ -126,7 +175,7 @@ std::vector<TokenId> special_token_ids(const JsonObject& tokens, const std::stri
 }
 
 Frame read_template(const JsonObject& part) {
-  static_cast<void>(part.has("pair"));  // two texts at once are not encoded here
+  ignore(part, {"pair"});
   const json& single = list_at(part, "single");
   const JsonObject tokens = part.object("special_tokens");
   Frame frame;
@@ -164,15 +213,14 @@ void read_decoder_step(const JsonObject& part, const std::string& type, PieceDec
     throw Error(part.place(), "'" + type + "' after 'ByteLevel'", "'ByteLevel' as the last step");
   }
   if (type == "ByteLevel") {
-    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) {
-      static_cast<void>(part.has(key));  // mean nothing to a decoder
-    }
+    ignore(part, {"add_prefix_space", "trim_offsets", "use_regex"});
     if (decoder.bytes != PieceBytes::Text) {
       throw Error(part.place(), "'ByteLevel' after 'ByteFallback'", "one of them");
     }
     decoder.bytes = PieceBytes::ByteAlphabet;
   } else if (type == "ByteFallback") {
     decoder.bytes = PieceBytes::ByteFallback;
+    decoder.whole_byte_runs = true;
   } else if (type == "Fuse") {
     is_fused = true;
   } else if (type == "Strip") {
@@ -198,7 +246,7 @@ void read_decoder_step(const JsonObject& part, const std::string& type, PieceDec
     } else {
       const std::string replacement = read_replacement(part);
       const bool drops = read_prepend(part) != ToMetaspace::Prepend::Never;
-      static_cast<void>(part.has("split"));
+      ignore(part, {"split"});
       decoder.steps.emplace_back(MetaspaceToBlank{replacement, drops});
     }
   } else {
@@ -209,6 +257,23 @@ void read_decoder_step(const JsonObject& part, const std::string& type, PieceDec
 }
 
 }  // namespace
+
+std::string place_of_entry(const std::string& place, std::size_t index) {
+  return place + "/" + std::to_string(index);
+}
+
+const json& list_at(const JsonObject& part, const char* key) {
+  const json& list = part.at(key);
+  if (!list.is_array()) part.fail(key, "a list");
+  return list;
+}
+
+TokenId read_id(const json& value, const std::string& place) {
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() < UINT32_MAX) {
+    return static_cast<TokenId>(value.get<std::uint64_t>());
+  }
+  throw Error(place, shown(value), "a token id from 0 to 2^32 - 2");
+}
 
 std::vector<AddedToken> read_added_tokens(const json& list, const std::string& place) {
   std::vector<AddedToken> tokens;
@@ -231,19 +296,11 @@ std::vector<AddedToken> read_added_tokens(const json& list, const std::string& p
 }
 
 TextNormalizer read_normalizer(const json& part, const std::string& place) {
-  std::vector<NormalizerStep> steps;
-  for_each_part(part, place, "normalizers", [&](const JsonObject& one, const std::string& type) {
-    steps.push_back(read_normalizer_step(one, type));
-  });
-  return TextNormalizer(std::move(steps));
+  return TextNormalizer(read_steps(part, place, "normalizers", read_normalizer_step));
 }
 
 PreTokenizer read_pre_tokenizer(const json& part, const std::string& place) {
-  std::vector<PreTokenizerStep> steps;
-  for_each_part(part, place, "pretokenizers", [&](const JsonObject& one, const std::string& type) {
-    steps.push_back(read_pre_tokenizer_step(one, type));
-  });
-  return PreTokenizer(std::move(steps));
+  return PreTokenizer(read_steps(part, place, "pretokenizers", read_pre_tokenizer_step));
 }
 
 Frame read_post_processor(const json& part, const std::string& place) {
@@ -254,13 +311,9 @@ Frame read_post_processor(const json& part, const std::string& place) {
       around = read_template(one);
     } else if (type == "RobertaProcessing" || type == "BertProcessing") {
       around = {{read_token_and_id(one, "cls")}, {read_token_and_id(one, "sep")}};
-      for (const char* key : {"trim_offsets", "add_prefix_space"}) {
-        static_cast<void>(one.has(key));
-      }
+      ignore(one, {"trim_offsets", "add_prefix_space"});
     } else if (type == "ByteLevel") {
-      for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) {
-        static_cast<void>(one.has(key));  // about offsets, which we do not give
-      }
+      ignore(one, {"add_prefix_space", "trim_offsets", "use_regex"});
     } else {
       unknown_type(
           one, type,

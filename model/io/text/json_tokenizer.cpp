@@ -1,14 +1,11 @@
-#include "model/io/text/json_tokenizer.h"
-
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/io/text/bpe_tokenizer.h"
-#include "model/io/text/json_parts.h"
 #include "model/io/text/json_pipeline.h"
+#include "model/io/text/tokenizer_parts.h"
 
 namespace kvcast::text {
 namespace {
@@ -51,12 +48,7 @@ std::vector<Merge> read_merges(const JsonObject& model, const Vocabulary& vocabu
       continue;
     }
     const auto [left, right] = read_pair(list[i], place);
-    const auto id = [&](const std::string& token) {
-      const auto known = vocabulary.id_of(token);
-      if (!known) throw Error(place(), "'" + token + "'", "tokens of the vocabulary");
-      return *known;
-    };
-    merges.push_back({id(left), id(right), id(left + right)});
+    merges.push_back(merge_of(vocabulary, left, right, place));
   }
   return merges;
 }
@@ -94,58 +86,39 @@ const json& part_or_null(const json& document, const char* key) {
   return part == document.end() ? null : *part;
 }
 
-void require_ids(const std::vector<TokenId>& ids, const TokenizerBackend& tokenizer,
-                 const std::string& place) {
-  for (const TokenId id : ids) {
-    if (id >= tokenizer.vocab_size()) {
-      throw Error(place, "id " + std::to_string(id),
-                  "ids below " + std::to_string(tokenizer.vocab_size()));
-    }
-  }
-}
-
 }  // namespace
 
-std::string model_type(const json& document, const std::string& place) {
-  // Files from before tokenizers 0.5 leave it out, and then it is BPE if it has merges.
-  const JsonObject model = JsonObject(document, place).object("model");
-  return model.text_or("type", model.has("merges") ? "BPE" : "none");
-}
-
-std::unique_ptr<TokenizerBackend> make_json_tokenizer(const json& document,
-                                                      const std::string& place) {
+TokenizerParts json_tokenizer(const json& document, const std::string& place,
+                              const std::optional<std::filesystem::path>& sentencepiece) {
   const JsonObject root(document, place);
   const JsonObject model = root.object("model");
-  const std::string type = model_type(document, place);
-  if (type != "BPE") {
+  // Files from before tokenizers 0.5 leave the type out, and then it is BPE if it has merges.
+  const std::string type = model.text_or("type", model.has("merges") ? "BPE" : "none");
+  const auto read = [&](auto reader, const char* key) {
+    return reader(part_or_null(document, key), root.place_of(key));
+  };
+  TokenizerParts parts{.place = place, .vocabulary = Vocabulary(0, place)};
+  if (type == "Unigram" && sentencepiece) {
+    parts = sentencepiece_tokenizer(read_tokenizer_file(*sentencepiece), sentencepiece->string(),
+                                    read(read_added_tokens, "added_tokens"));
+    parts.place = place;
+  } else if (type == "BPE") {
+    parts.vocabulary = read_vocabulary(model);
+    parts.merges = read_merges(model, parts.vocabulary);
+    parts.options = read_options(model, parts.vocabulary);
+    model.reject_unknown_keys();
+    parts.added_tokens = read(read_added_tokens, "added_tokens");
+    parts.normalizer = read(read_normalizer, "normalizer");
+    parts.pre_tokenizer = read(read_pre_tokenizer, "pre_tokenizer");
+    parts.decoder = read(read_decoder, "decoder");
+  } else {
     throw Error(model.place_of("type"), "'" + type + "'",
                 "'BPE'; for 'Unigram', load the SentencePiece model beside the file");
   }
-  static_cast<void>(model.has("type"));
-
-  Vocabulary vocabulary = read_vocabulary(model);
-  std::vector<Merge> merges = read_merges(model, vocabulary);
-  BpeOptions options = read_options(model, vocabulary);
-  model.reject_unknown_keys();
-  Frame frame = read_post_processor(part_or_null(document, "post_processor"),
-                                    root.place_of("post_processor"));
-  auto tokenizer = make_bpe_tokenizer(
-      {.place = place,
-       .vocabulary = std::move(vocabulary),
-       .merges = std::move(merges),
-       .options = std::move(options),
-       .added_tokens =
-           read_added_tokens(part_or_null(document, "added_tokens"), root.place_of("added_tokens")),
-       .normalizer =
-           read_normalizer(part_or_null(document, "normalizer"), root.place_of("normalizer")),
-       .pre_tokenizer = read_pre_tokenizer(part_or_null(document, "pre_tokenizer"),
-                                           root.place_of("pre_tokenizer")),
-       .decoder = read_decoder(part_or_null(document, "decoder"), root.place_of("decoder")),
-       .prefix = std::move(frame.prefix),
-       .suffix = std::move(frame.suffix)});
-  require_ids(tokenizer->prefix, *tokenizer, root.place_of("post_processor"));
-  require_ids(tokenizer->suffix, *tokenizer, root.place_of("post_processor"));
-  return tokenizer;
+  Frame frame = read(read_post_processor, "post_processor");
+  parts.prefix = std::move(frame.prefix);
+  parts.suffix = std::move(frame.suffix);
+  return parts;
 }
 
 }  // namespace kvcast::text

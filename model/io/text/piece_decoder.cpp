@@ -29,7 +29,8 @@ std::string step(const MetaspaceToBlank& metaspace, const std::string& piece, bo
   return replaced(piece, metaspace.replacement, drops ? "" : " ");
 }
 
-std::string step(const StripPiece& strip, std::string piece, bool) {
+std::string step(const StripPiece& strip, std::string piece, bool is_first) {
+  if (strip.only_first && !is_first) return piece;
   strip_front(piece, strip.content, strip.start);
   if (strip.content.empty()) return piece;
   for (std::size_t i = 0; i < strip.stop && piece.ends_with(strip.content); ++i) {
@@ -59,6 +60,7 @@ std::optional<unsigned char> byte_of_piece(std::string_view token) {
 }
 
 DecodedPiece PieceDecoder::decode(std::string_view token, bool is_first) const {
+  if (!unknown.empty() && token == unknown) return {unknown_text};
   std::string piece(token);
   for (const PieceStep& one : steps) {
     piece = std::visit([&](const auto& how) { return step(how, piece, is_first); }, one);

@@ -23,6 +23,7 @@ struct StripPiece {
   std::string content;
   std::size_t start = 0;
   std::size_t stop = 0;
+  bool only_first = false;  ///< only in the first token
 };
 
 /// The stand-in of a blank becomes a blank, or nothing in the first token.
@@ -52,6 +53,12 @@ struct PieceDecoder {
   StripPiece strip_whole{};
   /// Between tokens, where the file names no decoder.
   std::string separator;
+  /// A token that stands for what has none, and its text.
+  std::string unknown;
+  std::string unknown_text;
+  /// A run of byte tokens is UTF-8 as a whole, or U+FFFD for each of its bytes.
+  bool whole_byte_runs = false;
+  bool skips_empty = false;  ///< a token without text is not the first
 
   Repair repair() const {
     return bytes == PieceBytes::ByteFallback ? Repair::PerByte : Repair::PerCharacter;

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstddef>
-#include <functional>
 #include <optional>
 
 #include "model/base/error.h"
@@ -27,21 +26,21 @@ enum WireType : unsigned { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
   throw Error(place, found, "a SentencePiece model");
 }
 
+struct Field {
+  std::uint64_t number;
+  std::uint64_t value = 0;   // of Varint
+  std::string_view bytes{};  // of Bytes
+};
+
 /// The fields of one protobuf message, one after the other.
 class Message {
  public:
   Message(std::string_view bytes, const std::string& place) : rest_(bytes), place_(place) {}
 
-  struct Field {
-    std::uint64_t number;
-    std::uint64_t value;     // of Varint
-    std::string_view bytes;  // of Bytes
-  };
-
-  bool next(Field& field) {
-    if (rest_.empty()) return false;
+  std::optional<Field> next() {
+    if (rest_.empty()) return std::nullopt;
     const std::uint64_t key = varint();
-    field = {key >> 3, 0, {}};
+    Field field{key >> 3};
     switch (key & 7) {
       case Varint: field.value = varint(); break;
       case Fixed64: take(8); break;
@@ -49,7 +48,7 @@ class Message {
       case Bytes: field.bytes = take(varint()); break;
       default: fail(place_, "bytes that are no protobuf message");
     }
-    return true;
+    return field;
   }
 
  private:
@@ -111,16 +110,21 @@ void check_charsmap(std::string_view map, const std::string& place) {
   }
 }
 
-void read_normalizer(std::string_view bytes, const std::string& place, SentencePieceFacts& facts) {
+/// True if it has a character map.
+bool read_normalizer(std::string_view bytes, const std::string& place, SentencePieceFacts& facts) {
   Message message(bytes, place);
-  Message::Field entry{};
-  while (message.next(entry)) {
-    if (entry.number == field::charsmap) check_charsmap(entry.bytes, place);
-    if (entry.number == field::add_dummy_prefix) facts.add_dummy_prefix = entry.value != 0;
-    if (entry.number == field::remove_extra_whitespaces) {
-      facts.remove_extra_whitespaces = entry.value != 0;
+  bool has_charsmap = false;
+  while (const auto entry = message.next()) {
+    if (entry->number == field::charsmap) {
+      check_charsmap(entry->bytes, place);
+      has_charsmap = !entry->bytes.empty();
+    }
+    if (entry->number == field::add_dummy_prefix) facts.add_dummy_prefix = entry->value != 0;
+    if (entry->number == field::remove_extra_whitespaces) {
+      facts.remove_extra_whitespaces = entry->value != 0;
     }
   }
+  return has_charsmap;
 }
 
 void append_varint(std::string& out, std::uint64_t value) {
@@ -151,18 +155,16 @@ SentencePieceFacts check_sentencepiece_model(std::string_view serialized,
                                              const std::string& place) {
   SentencePieceFacts facts;
   Message model(serialized, place);
-  Message::Field part{};
-  while (model.next(part)) {
-    if (part.number == field::normalizer_spec) read_normalizer(part.bytes, place, facts);
-    if (part.number == field::denormalizer_spec) {
-      SentencePieceFacts ignored;
-      read_normalizer(part.bytes, place, ignored);
+  while (const auto part = model.next()) {
+    if (part->number == field::normalizer_spec) read_normalizer(part->bytes, place, facts);
+    SentencePieceFacts ignored;
+    if (part->number == field::denormalizer_spec && read_normalizer(part->bytes, place, ignored)) {
+      throw Error(place, "a denormalizer with a character map", "a model without one");
     }
-    if (part.number != field::trainer_spec) continue;
-    Message trainer(part.bytes, place);
-    Message::Field entry{};
-    while (trainer.next(entry)) {
-      if (entry.number == field::whitespace_as_suffix && entry.value != 0) {
+    if (part->number != field::trainer_spec) continue;
+    Message trainer(part->bytes, place);
+    while (const auto entry = trainer.next()) {
+      if (entry->number == field::whitespace_as_suffix && entry->value != 0) {
         throw Error(place, "treat_whitespace_as_suffix", "a model that marks blanks before words");
       }
     }

@@ -17,35 +17,19 @@
 #include <string_view>
 #include <vector>
 
-namespace kvcast::text {
+namespace kvcast {
+
+struct GgufFile;
+
+namespace text {
 
 using TokenId = std::uint32_t;
 
 /// What decoding does with special tokens (<s>, <|im_end|>, ...).
 enum class SpecialTokens { Skip, Keep };
 
-/// The vocabulary inside a GGUF file; the names are those of its metadata, tokenizer.ggml.*.
-/// Source   ggml-org/ggml : docs/gguf.md
-struct GgufVocabulary {
-  std::string place{};                ///< names the file in errors
-  std::string model{};                ///< "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE)
-  std::string pre{};                  ///< how "gpt2" cuts words: "gpt-2", "llama-bpe", "qwen2", ...
-  std::vector<std::string> tokens{};  ///< by id
-  std::vector<float> scores{};        ///< empty, or one for each token
-  /// token_type: empty, or one for each token. 1 normal, 2 unknown, 3 control, 4 user defined,
-  /// 5 unused, 6 byte.
-  std::vector<std::int32_t> types{};
-  std::vector<std::string> merges{};  ///< "left right", by rank
-  std::optional<TokenId> bos{};       ///< bos_token_id
-  std::optional<TokenId> eos{};       ///< eos_token_id
-  std::optional<TokenId> eot{};       ///< eot_token_id
-  std::optional<TokenId> unknown{};   ///< unknown_token_id
-  std::optional<bool> add_bos{};  ///< add_bos_token; what it is without depends on model and pre
-  std::optional<bool> add_eos{};
-  std::optional<bool> add_space_prefix{};
-};
-
-class TokenizerBackend;
+struct TokenizerParts;
+class TokenizerCore;
 
 /// A value: copies share the vocabulary. All members may be called from several threads at once.
 class Tokenizer {
@@ -60,7 +44,9 @@ class Tokenizer {
   static Tokenizer from_json(std::string_view json, const std::string& place);
   /// A serialized SentencePiece model of at most 128 MiB.
   static Tokenizer from_sentencepiece_file(const std::filesystem::path& path);
-  static Tokenizer from_gguf(const GgufVocabulary& vocabulary);
+  /// The metadata tokenizer.ggml.*: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE).
+  /// Source   ggml-org/ggml : docs/gguf.md
+  static Tokenizer from_gguf(const GgufFile& file);
 
   /// The ids of a text, with the tokens that the file's post-processor adds (BOS, ...); special
   /// tokens written in the text become their ids. Throws Error with the offset of the first byte
@@ -77,15 +63,14 @@ class Tokenizer {
   std::optional<TokenId> id_of(std::string_view token) const;
   bool is_special(TokenId id) const;
   /// The tokens that end a text, ascending; empty when the file does not say.
-  const std::vector<TokenId>& end_of_text() const { return end_of_text_; }
+  const std::vector<TokenId>& end_of_text() const;
 
-  explicit Tokenizer(std::shared_ptr<const TokenizerBackend> backend,
-                     std::vector<TokenId> end_of_text = {});
+  /// Throws Error when an added token contradicts the vocabulary.
+  explicit Tokenizer(TokenizerParts parts);
 
  private:
   friend class StreamDecoder;
-  std::shared_ptr<const TokenizerBackend> backend_;
-  std::vector<TokenId> end_of_text_;
+  std::shared_ptr<const TokenizerCore> core_;
 };
 
 /// Text as its tokens arrive: the pieces joined are what Tokenizer::decode gives, except that
@@ -101,11 +86,12 @@ class StreamDecoder {
   std::string finish();
 
  private:
-  std::shared_ptr<const TokenizerBackend> backend_;
+  std::shared_ptr<const TokenizerCore> core_;
   SpecialTokens special_tokens_;
   std::string pending_;
   bool is_first_ = true;
   std::size_t strips_left_;
 };
 
-}  // namespace kvcast::text
+}  // namespace text
+}  // namespace kvcast

@@ -1,18 +1,12 @@
-#include <algorithm>
-#include <fstream>
-#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
-#include "model/io/text/gguf_tokenizer.h"
-#include "model/io/text/json_parts.h"
+#include "model/base/read_file.h"
 #include "model/io/text/json_pipeline.h"
-#include "model/io/text/json_tokenizer.h"
-#include "model/io/text/sentencepiece_tokenizer.h"
-#include "model/io/text/tokenizer.h"
+#include "model/io/text/tokenizer_parts.h"
 
 namespace kvcast::text {
 namespace {
@@ -20,80 +14,52 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uintmax_t max_file_bytes = 128u << 20;
-
-std::string read_file(const fs::path& path) {
+/// A file of the folder, or an empty object where there is none.
+json read_optional_json(const fs::path& path) {
   std::error_code ec;
-  if (!fs::is_regular_file(path, ec)) {
-    throw Error(path.string() + ": cannot be opened; expected a tokenizer's file");
-  }
-  const auto size = fs::file_size(path, ec);
-  if (ec || size > max_file_bytes) {
-    throw Error(path.string(), std::to_string(size) + " bytes", "a tokenizer of at most 128 MiB");
-  }
-  std::string content(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(content.data(), static_cast<std::streamsize>(size))) {
-    throw Error(path.string() + ": cannot be read", Fault::Run);
-  }
-  return content;
-}
-
-std::optional<json> read_optional_json(const fs::path& path) {
-  std::error_code ec;
-  if (!fs::exists(path, ec)) return std::nullopt;
-  return read_json_file(path);
+  return fs::exists(path, ec) ? read_json_file(path) : json::object();
 }
 
 /// A token of tokenizer_config.json: its text, or an object with it.
 std::optional<TokenId> configured_token(const JsonObject& config, const char* key,
-                                        const TokenizerBackend& backend) {
+                                        const TokenizerParts& parts) {
   if (!config.has(key)) return std::nullopt;
-  const json& value = config.at(key);
-  const std::string text =
-      value.is_object() ? config.object(key).text("content") : config.text(key);
-  return backend.id_of(text);
+  return parts.id_of(config.at(key).is_object() ? config.object(key).text("content")
+                                                : config.text(key));
 }
 
-/// One id or a list, under eos_token_id.
-void add_end_ids(const fs::path& path, const TokenizerBackend& backend, std::set<TokenId>& ends) {
-  const auto document = read_optional_json(path);
-  if (!document) return;
-  const JsonObject config(*document, path.string());
-  if (!config.has("eos_token_id")) return;
+/// The ids under eos_token_id: one or a list.
+std::vector<TokenId> end_ids(const fs::path& path, const TokenizerParts& parts) {
+  const json document = read_optional_json(path);
+  const JsonObject config(document, path.string());
+  std::vector<TokenId> ends;
+  if (!config.has("eos_token_id")) return ends;
   const json& ids = config.at("eos_token_id");
-  const json list = ids.is_array() ? ids : json::array({ids});
-  for (const json& id : list) {
+  for (const json& id : ids.is_array() ? ids : json::array({ids})) {
     const TokenId end = read_id(id, config.place_of("eos_token_id"));
-    if (end < backend.vocab_size()) ends.insert(end);
+    if (end < parts.vocab_size()) ends.push_back(end);
   }
+  return ends;
 }
 
-std::vector<TokenId> end_of_text_in(const fs::path& folder, const TokenizerBackend& backend) {
-  std::set<TokenId> ends;
+/// The tokens that end a text, as the configurations say, and for a SentencePiece model, which does
+/// not say them, those that every text gets: as transformers' classes do.
+void configure(const fs::path& folder, bool frames_texts, TokenizerParts& parts) {
   const fs::path path = folder / "tokenizer_config.json";
-  if (const auto document = read_optional_json(path)) {
-    const JsonObject config(*document, path.string());
-    if (const auto id = configured_token(config, "eos_token", backend)) ends.insert(*id);
-  }
-  add_end_ids(folder / "generation_config.json", backend, ends);
-  if (ends.empty()) add_end_ids(folder / "config.json", backend, ends);
-  return {ends.begin(), ends.end()};
-}
-
-/// A SentencePiece model does not say which tokens every text gets; transformers' classes do.
-void frame_as_configured(const fs::path& folder, TokenizerBackend& backend) {
-  const fs::path path = folder / "tokenizer_config.json";
-  const auto document = read_optional_json(path);
-  if (!document) return;
-  const JsonObject config(*document, path.string());
+  const json document = read_optional_json(path);
+  const JsonObject config(document, path.string());
+  const auto eos = configured_token(config, "eos_token", parts);
+  parts.end_of_text = end_ids(folder / "generation_config.json", parts);
+  if (eos) parts.end_of_text.push_back(*eos);
+  if (parts.end_of_text.empty()) parts.end_of_text = end_ids(folder / "config.json", parts);
+  if (!frames_texts) return;
   const std::string name = config.text_or("tokenizer_class", "");
   const bool is_llama = name.starts_with("LlamaTokenizer") || name.starts_with("GemmaTokenizer");
-  const bool is_t5 = name.starts_with("T5Tokenizer");
-  const auto bos = configured_token(config, "bos_token", backend);
-  const auto eos = configured_token(config, "eos_token", backend);
-  if (bos && config.flag_or("add_bos_token", is_llama)) backend.prefix = {*bos};
-  if (eos && config.flag_or("add_eos_token", is_t5)) backend.suffix = {*eos};
+  const auto bos = configured_token(config, "bos_token", parts);
+  if (bos && config.flag_or("add_bos_token", is_llama)) parts.prefix = {*bos};
+  if (eos && config.flag_or("add_eos_token", name.starts_with("T5Tokenizer"))) {
+    parts.suffix = {*eos};
+  }
 }
 
 std::optional<fs::path> sentencepiece_file_in(const fs::path& folder) {
@@ -106,61 +72,44 @@ std::optional<fs::path> sentencepiece_file_in(const fs::path& folder) {
 
 }  // namespace
 
+std::string read_tokenizer_file(const fs::path& path) {
+  constexpr std::uint64_t max_file_bytes = 128u << 20;
+  return read_file(path, "a tokenizer's file", max_file_bytes);
+}
+
 Tokenizer Tokenizer::from_folder(const fs::path& folder) {
   const fs::path json_path = folder / "tokenizer.json";
   const auto sentencepiece_path = sentencepiece_file_in(folder);
-  std::unique_ptr<TokenizerBackend> backend;
+  TokenizerParts parts{.place = folder.string(), .vocabulary = Vocabulary(0, folder.string())};
   std::error_code ec;
-  if (fs::exists(json_path, ec)) {
+  const bool has_json = fs::exists(json_path, ec);
+  if (has_json) {
     const std::string place = json_path.string();
-    const json document = parse_json(read_file(json_path), place);
-    if (sentencepiece_path && model_type(document, place) == "Unigram") {
-      const JsonObject root(document, place);
-      const auto part = [&](const char* key) { return root.has(key) ? root.at(key) : json(); };
-      backend = make_sentencepiece_tokenizer(
-          read_file(*sentencepiece_path), sentencepiece_path->string(),
-          read_added_tokens(part("added_tokens"), root.place_of("added_tokens")));
-      Frame frame = read_post_processor(part("post_processor"), root.place_of("post_processor"));
-      for (const auto* ids : {&frame.prefix, &frame.suffix}) {
-        if (!ids->empty() && *std::max_element(ids->begin(), ids->end()) >= backend->vocab_size()) {
-          throw Error(root.place_of("post_processor"), "an id outside the vocabulary",
-                      "ids below " + std::to_string(backend->vocab_size()));
-        }
-      }
-      backend->prefix = std::move(frame.prefix);
-      backend->suffix = std::move(frame.suffix);
-    } else {
-      backend = make_json_tokenizer(document, place);
-    }
+    parts = json_tokenizer(parse_json(read_tokenizer_file(json_path), place), place,
+                           sentencepiece_path);
   } else if (sentencepiece_path) {
-    backend =
-        make_sentencepiece_tokenizer(read_file(*sentencepiece_path), sentencepiece_path->string());
-    frame_as_configured(folder, *backend);
+    parts = sentencepiece_tokenizer(read_tokenizer_file(*sentencepiece_path),
+                                    sentencepiece_path->string());
   } else {
     throw Error(folder.string(), "no tokenizer",
                 "tokenizer.json, tokenizer.model or spiece.model in the folder");
   }
-  std::vector<TokenId> ends = end_of_text_in(folder, *backend);
-  return Tokenizer(std::move(backend), std::move(ends));
+  configure(folder, !has_json, parts);
+  return Tokenizer(std::move(parts));
 }
 
 Tokenizer Tokenizer::from_json_file(const fs::path& path) {
-  return from_json(read_file(path), path.string());
+  return from_json(read_tokenizer_file(path), path.string());
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& place) {
-  return Tokenizer(make_json_tokenizer(parse_json(text, place), place));
+  return Tokenizer(json_tokenizer(parse_json(text, place), place));
 }
 
 Tokenizer Tokenizer::from_sentencepiece_file(const fs::path& path) {
-  return Tokenizer(make_sentencepiece_tokenizer(read_file(path), path.string()));
+  return Tokenizer(sentencepiece_tokenizer(read_tokenizer_file(path), path.string()));
 }
 
-Tokenizer Tokenizer::from_gguf(const GgufVocabulary& vocabulary) {
-  std::vector<TokenId> ends;
-  if (vocabulary.eos) ends.push_back(*vocabulary.eos);
-  if (vocabulary.eot) ends.push_back(*vocabulary.eot);
-  return Tokenizer(make_gguf_tokenizer(vocabulary), std::move(ends));
-}
+Tokenizer Tokenizer::from_gguf(const GgufFile& file) { return Tokenizer(gguf_tokenizer(file)); }
 
 }  // namespace kvcast::text
