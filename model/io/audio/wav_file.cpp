@@ -22,7 +22,7 @@ constexpr std::uint16_t tag_extensible = 0xfffe;
 // libsndfile 1.2 was tried: it takes frames whose length contradicts channels and bits, PCM of 12
 // bits and files cut short without a word, and the code around it was as long as this file.
 
-/// What of an extensible format's GUID follows the two bytes that are its tag.
+/// The GUID of an extensible format after its first two bytes, which are the tag.
 constexpr std::string_view guid_tail("\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71",
                                      14);
 
@@ -103,7 +103,7 @@ Recording mix(const Format& f, std::string_view data, const std::string& place) 
       sum += decode(f, data.substr(at + channel * f.sample_bytes(), f.sample_bytes()));
     }
     const double mean = sum / f.channels;
-    if (!(std::abs(mean) <= largest_sample)) {  // nor is it where mean is no number
+    if (!(std::abs(mean) <= largest_sample)) {  // false for NaN too
       throw Error(place + ": chunk 'data'",
                   std::to_string(mean) + " in frame " + std::to_string(at / f.frame_bytes()),
                   "samples of at most 1e6, where 1 is full scale");

@@ -7,14 +7,14 @@
 
 namespace kvcast {
 
-/// A file that appears under its name only when `commit` succeeds; until then, and for ever if it
-/// is dropped before, whatever stood under the name stays as it was. The bytes go to the same
-/// folder, to an unnamed file where the system has those, so that even a kill leaves nothing
+/// A file that appears under its name only when `commit` succeeds. Until then, and if it is dropped
+/// first, a file that has the name stays as it was. The bytes go to the same folder, to an unnamed
+/// file where the system has those, so that even a kill leaves nothing
 /// after.
 ///
 /// Pipes, terminals and other special files (/dev/stdout, /dev/null) cannot be replaced: they are
-/// written directly, and so is a redirected /dev/stdout, after what the program already printed.
-/// A symbolic link stays, and the file that it points to is replaced; permissions stay too.
+/// written directly. So is a redirected /dev/stdout, after what the program already printed.
+/// For a symbolic link the file that it points to is replaced. Permissions stay.
 ///
 /// Errors are one line with the path and the reason: Fault::Request when the name cannot be a
 /// file's (its folder does not exist, or it is a folder), Fault::Run for everything else (full
@@ -56,7 +56,7 @@ bool write_all(int descriptor, std::string_view bytes);
 void write_file(const std::filesystem::path& path, std::string_view content);
 
 /// Throws Error as AtomicFile does when the file cannot be written, before the work that makes it.
-/// Pipes and other special files are believed: opening one would show at its other end.
+/// Pipes and other special files are not tried: opening one would show at its other end.
 void check_writable(const std::filesystem::path& path);
 
 }  // namespace kvcast

@@ -10,7 +10,7 @@
 
 namespace kvcast {
 
-/// Of a cell or coordinate that has none: an empty cell in a CSV file.
+/// The value of a cell or coordinate without one: an empty cell in a CSV file.
 inline constexpr double no_value = std::numeric_limits<double>::quiet_NaN();
 
 /// True if all of `text` is a number that `value` can hold: no sign where it has none, no blanks,

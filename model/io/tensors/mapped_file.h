@@ -10,9 +10,9 @@
 
 namespace kvcast {
 
-/// Checkpoints are larger than memory may be: the system pages them in as they are read and drops
-/// them when it needs room. A file that another program cuts short while it is mapped ends the
-/// process with SIGBUS, as with every mapped file.
+/// A checkpoint may be larger than memory: the system reads its pages when they are used and drops
+/// them when it needs room. If another program cuts the file short while it is mapped, the process
+/// ends with SIGBUS.
 class MappedFile {
  public:
   /// An empty file gives no bytes. Throws Error naming the file: missing, unreadable, a folder.
@@ -26,8 +26,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// Lets go of the whole pages inside `part` of bytes(), so that what has been converted does not
-  /// stay resident; reading them again reads the file again.
+  /// Drops the whole pages inside `part` of bytes() from memory, once they have been converted.
+  /// Using them again reads the file again.
   void forget(std::span<const std::byte> part) const;
 
  private:

@@ -28,7 +28,7 @@ std::vector<StoredTensor> read_safetensors(std::shared_ptr<const MappedFile> fil
 /// outside the folder.
 std::vector<StoredTensor> read_safetensors_folder(const std::filesystem::path& folder);
 
-/// Numbers as the writer has them, whatever type they get in the file.
+/// The numbers to write; their type in the file may be another.
 using NumberSpan = std::variant<std::span<const float>, std::span<const double>>;
 
 struct TensorToWrite {
@@ -38,14 +38,15 @@ struct TensorToWrite {
   DType dtype = DType::FP32;         ///< in the file: FP64, FP32, FP16 or BF16
 };
 
-/// What stands before the tensors' bytes in a file of them: they follow in the given order. `data`
-/// is not looked at, so a file too large for memory is this header and then piece after piece of
-/// `safetensors_data`. Throws Error for a dtype that such files do not hold.
+/// The beginning of a file with these tensors, whose bytes follow in the given order. `data` is not
+/// read: a file too large for memory is this header, then piece after piece of `safetensors_data`.
+/// Throws Error for a dtype that such files do not hold.
 std::string safetensors_header(const std::vector<TensorToWrite>& tensors);
 
-/// The bytes of `tensor.data`, which starts with the tensor's element `first`. Numbers of the dtype
-/// itself are copied, others rounded to the nearest of it, ties to even. Throws Error naming the
-/// tensor, the element and the value when that is not finite or beyond the dtype's largest number.
+/// The bytes of `tensor.data`, which starts with the tensor's element `first`. Numbers are rounded
+/// to the nearest of the dtype, ties to even. Throws Error naming the tensor, the element and the
+/// value when that is not finite or beyond the dtype's largest number; numbers that have the dtype
+/// already are copied unchecked.
 std::string safetensors_data(const TensorToWrite& tensor, std::uint64_t first = 0);
 
 /// A whole file, tensors in the given order, the header padded with blanks to 8 bytes. Throws Error

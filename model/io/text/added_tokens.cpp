@@ -85,7 +85,7 @@ std::vector<TextPart> AddedTokenFinder::split(std::string_view text) const {
     if (found.token->rstrip) {
       span.end = text.size() - without_leading_space(text.substr(span.end)).size();
     }
-    // A token inside the white space that the one before took adds its id all the same.
+    // A token inside white space that the token before it took still adds its id.
     if (done < span.begin) parts.push_back({{done, span.begin}, nullptr});
     parts.push_back({span, found.token});
     done = span.end;

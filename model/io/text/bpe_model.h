@@ -78,7 +78,7 @@ class BpeModel {
   BpeOptions options_;
 };
 
-/// The words of one text: remembers each, so that a repeated word costs one look-up.
+/// Encodes the words of one text and remembers them, so that a repeated word costs one look-up.
 class BpeModel::Encoder {
  public:
   explicit Encoder(const BpeModel& model) : model_(model) {}

@@ -1,4 +1,4 @@
-/// The few fields of a serialized SentencePiece model that its library does not tell or check.
+/// The fields of a serialized SentencePiece model that its library neither gives nor checks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kvcast::text {
 
-/// What decoding piece by piece must know.
+/// What decoding piece by piece depends on.
 struct SentencePieceFacts {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;

@@ -13,10 +13,10 @@ namespace kvcast::text {
 namespace {
 
 constexpr std::size_t max_pattern_bytes = 16384;
-/// How often one search may go back: a run of n blanks needs a few times n, a hostile pattern more.
+/// Backtracking steps of one search: a run of n blanks needs a few times n, a hostile pattern more.
 constexpr std::size_t least_retries = 1'000'000;
 constexpr std::size_t retries_per_byte = 32;
-/// Places that one search may remember (40 bytes each): each letter of a word is one.
+/// Entries of the backtracking stack, 40 bytes each: every letter of a word is one.
 constexpr std::size_t least_stack = 1'000'000;
 constexpr std::size_t stack_per_byte = 4;
 
@@ -27,7 +27,7 @@ struct FreeLimits {
   void operator()(OnigMatchParam* limits) const { onig_free_match_param(limits); }
 };
 
-/// One line, whatever of the pattern Oniguruma puts into its message.
+/// One printable line: Oniguruma may quote the pattern in its message.
 std::string reason_of(int error, OnigErrorInfo* info) {
   std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> buffer{};
   const int length = onig_error_code_to_str(buffer.data(), error, info);

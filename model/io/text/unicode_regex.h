@@ -21,7 +21,7 @@ class UnicodeRegex {
   UnicodeRegex(std::string_view pattern, std::string place, Syntax syntax = Syntax::Ruby);
 
   /// Appends all matches in valid UTF-8 text, from left to right. An empty match counts unless it
-  /// touches the match before it. Throws Error when the pattern goes back too often.
+  /// touches the match before it. Throws Error when the pattern backtracks too often.
   void find_all(std::string_view text, std::vector<Span>& matches) const;
 
   bool matches_somewhere(std::string_view text) const;

@@ -37,7 +37,7 @@ bool is_rope_table(std::string_view name) {
          name == "rope_factors_long.weight";
 }
 
-/// Of a stored tensor, the rows (columns if it is transposed) that weights are made of.
+/// The rows of a stored tensor (columns if it is transposed) that weights use.
 struct Part {
   std::uint64_t rows = 0;
   bool transposed = false;
@@ -104,7 +104,7 @@ void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
     const std::uint64_t in = tensor_.shape[0];
     const std::size_t rows = out.size() / in;
     const std::uint64_t column = source_.rows.empty() ? first : source_.rows[first];
-    // Of each stored row only what is asked for: callers take a few columns at a time.
+    // Callers take a few columns at a time: only those are read of each stored row.
     std::vector<N> stored(rows);
     for (std::uint64_t i = 0; i < in; ++i) {
       read_elements(tensor_, i * columns + column, std::span<N>(stored));
@@ -146,8 +146,8 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
   architecture_.origin = path;
 }
 
-/// A head that the file holds beside the embedding is the model's, whatever tie_word_embeddings
-/// says, unless it is the embedding once more. So does transformers 5.
+/// A head in the file that differs from the embedding is not tied, whatever tie_word_embeddings
+/// says. transformers 5 does the same.
 void Checkpoint::untie_own_head() {
   if (!architecture_.tied_embeddings) return;
   const StoredTensor* const head = find(huggingface_weight(architecture_, "head.weight"));
@@ -245,7 +245,7 @@ void Checkpoint::check(const TensorInfo& weight) const {
 }
 
 void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) const {
-  if (seed_ || whole_) return;  // of whole_, the layers that were pruned are left
+  if (seed_ || whole_) return;  // pruned layers of whole_ are left over
   std::set<std::string, std::less<>> used;
   std::map<std::string, Part, std::less<>> parts;  // what is read of tensors that hold several
   for (const std::string& weight : weights) {

@@ -20,11 +20,11 @@ namespace kvcast {
 
 struct GgufFile;
 
-/// Reads one weight of the forward pass by its rows, whatever its form in the file.
+/// Reads a weight of the forward pass row by row, however the file stores it.
 class WeightReader {
  public:
   WeightReader(StoredTensor tensor, WeightSource source);
-  /// Random numbers in the place of a stored tensor, the same for the same seed.
+  /// Random numbers instead of a stored tensor, the same for the same seed.
   WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
   /// The rows of the weight that begin at row `first`, as fp32; a row is everything after the
   /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
@@ -53,15 +53,15 @@ class Checkpoint {
   /// Reads headers and configuration, no weights. Throws Error: no such file, no checkpoint there,
   /// a broken header or configuration.
   explicit Checkpoint(const std::filesystem::path& path);
-  /// A model of random weights, for measuring what its shape costs: norms near 1, matrices that
-  /// keep the size of what they multiply.
+  /// A model with random weights, to measure what its shape costs: norms are near 1, and products
+  /// with its matrices are about as large as their input.
   Checkpoint(Architecture architecture, std::uint64_t seed);
 
-  /// Tensors under their own names, all of which begin with `prefix`, which the weights' names
-  /// lack: linear maps of KV Prediction. The architecture stays empty.
+  /// Tensors that are no model: the linear maps of KV Prediction. Their names are `prefix` and the
+  /// weight's name; the architecture stays empty.
   static Checkpoint of_tensors(const std::filesystem::path& folder, std::string_view prefix);
-  /// The same weights, as many layers as `kept`: layer i is layer kept[i] of this one. Throws Error
-  /// as prune_layers does.
+  /// The same model with some of its layers: layer i is layer kept[i] of this one. Throws Error as
+  /// prune_layers does.
   Checkpoint pruned(std::span<const std::size_t> kept) const;
 
   const Architecture& architecture() const { return architecture_; }
@@ -72,8 +72,8 @@ class Checkpoint {
 
   /// Throws Error naming the file and the tensor unless the weight is there in this shape.
   void check(const TensorInfo& weight) const;
-  /// For all weights of a model, each one checked: throws Error naming a stored tensor that none of
-  /// them is made of, in whole or in part, and that is no known buffer.
+  /// `weights` are all weights of the model, each checked before. Throws Error naming a stored
+  /// tensor that none of them uses, in whole or in part, unless it is a known buffer.
   void check_nothing_left(const std::vector<std::string>& weights) const;
   /// Throws Error naming the file and the tensors looked for when the weight is missing.
   WeightReader reader(const std::string& weight) const;
