@@ -112,8 +112,8 @@ TensorEntry read_entry(const json& value, const std::string& name, const std::st
   return entry;
 }
 
-/// Entry by entry: of a header of 100 MB a document would be large, and of two equal keys it would
-/// keep the last.
+/// Reads entry by entry: a document of a 100 MB header would be large, and it would keep only the
+/// last of two equal keys.
 class HeaderReader {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}

@@ -53,7 +53,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<const AddedToken*> tokens,
   }
 }
 
-bool AddedTokenFinder::find(std::string_view text, std::size_t from, Found& found) const {
+bool AddedTokenFinder::find(std::string_view text, std::size_t from, TextPart& found) const {
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
     std::uint32_t node = 0;
@@ -74,7 +74,7 @@ bool AddedTokenFinder::find(std::string_view text, std::size_t from, Found& foun
 std::vector<TextPart> AddedTokenFinder::split(std::string_view text) const {
   std::vector<TextPart> parts;
   std::size_t done = 0;
-  Found found{};
+  TextPart found;
   for (std::size_t from = 0; find(text, from, found); from = found.span.end) {
     Span span = found.span;
     if (found.token->single_word && !stands_alone(text, span)) continue;

@@ -44,11 +44,7 @@ class AddedTokenFinder {
   std::vector<TextPart> split(std::string_view text) const;
 
  private:
-  struct Found {
-    Span span;
-    const AddedToken* token;
-  };
-  bool find(std::string_view text, std::size_t from, Found& found) const;
+  bool find(std::string_view text, std::size_t from, TextPart& found) const;
 
   std::vector<const AddedToken*> tokens_;
   // A trie: a child by its parent and byte, and the token that ends at a node.

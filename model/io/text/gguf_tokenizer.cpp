@@ -106,12 +106,11 @@ TokenizerParts byte_level_parts(const Metadata& metadata, const GgufPreTokenizer
   }
   parts.merges = read_merges(metadata, parts.vocabulary);
   parts.options.ignore_merges = pre.ignore_merges;
-  std::vector<PreTokenizerStep> steps;
+  auto& steps = parts.pre_tokenizer.steps;
   for (const std::string_view pattern : pre.patterns) {
     steps.emplace_back(SplitByPattern{{pattern, metadata.place("pre")}});
   }
   steps.emplace_back(ToByteAlphabet{metadata.flag_or("add_space_prefix", false), std::nullopt});
-  parts.pre_tokenizer = PreTokenizer(std::move(steps));
   parts.decoder.bytes = PieceBytes::ByteAlphabet;
   return parts;
 }

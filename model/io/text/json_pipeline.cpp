@@ -244,10 +244,10 @@ void read_decoder_step(const JsonObject& part, const std::string& type, PieceDec
       decoder.steps.emplace_back(
           ReplaceInPiece{part.object("pattern").text("String"), part.text("content")});
     } else {
-      const std::string replacement = read_replacement(part);
-      const bool drops = read_prepend(part) != ToMetaspace::Prepend::Never;
+      ReplaceInPiece blank{read_replacement(part), " "};
+      if (read_prepend(part) != ToMetaspace::Prepend::Never) blank.to_in_first = "";
       ignore(part, {"split"});
-      decoder.steps.emplace_back(MetaspaceToBlank{replacement, drops});
+      decoder.steps.emplace_back(std::move(blank));
     }
   } else {
     unknown_type(
@@ -296,11 +296,11 @@ std::vector<AddedToken> read_added_tokens(const json& list, const std::string& p
 }
 
 TextNormalizer read_normalizer(const json& part, const std::string& place) {
-  return TextNormalizer(read_steps(part, place, "normalizers", read_normalizer_step));
+  return {read_steps(part, place, "normalizers", read_normalizer_step)};
 }
 
 PreTokenizer read_pre_tokenizer(const json& part, const std::string& place) {
-  return PreTokenizer(read_steps(part, place, "pretokenizers", read_pre_tokenizer_step));
+  return {read_steps(part, place, "pretokenizers", read_pre_tokenizer_step)};
 }
 
 Frame read_post_processor(const json& part, const std::string& place) {

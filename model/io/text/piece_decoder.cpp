@@ -20,13 +20,9 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return result += text.substr(done);
 }
 
-std::string step(const ReplaceInPiece& replace, const std::string& piece, bool) {
-  return replaced(piece, replace.from, replace.to);
-}
-
-std::string step(const MetaspaceToBlank& metaspace, const std::string& piece, bool is_first) {
-  const bool drops = is_first && metaspace.drops_first;
-  return replaced(piece, metaspace.replacement, drops ? "" : " ");
+std::string step(const ReplaceInPiece& replace, const std::string& piece, bool is_first) {
+  const bool differs = is_first && replace.to_in_first;
+  return replaced(piece, replace.from, differs ? *replace.to_in_first : replace.to);
 }
 
 std::string step(const StripPiece& strip, std::string piece, bool is_first) {

@@ -12,10 +12,11 @@
 
 namespace kvcast::text {
 
-/// Every occurrence of a text inside a token.
+/// Every occurrence of a text inside a token, in the first token perhaps by another text.
 struct ReplaceInPiece {
   std::string from;
   std::string to;
+  std::optional<std::string> to_in_first{};
 };
 
 /// Up to `start` occurrences of `content` before a token's text, and up to `stop` after it.
@@ -26,13 +27,7 @@ struct StripPiece {
   bool only_first = false;  ///< only in the first token
 };
 
-/// The stand-in of a blank becomes a blank, or nothing in the first token.
-struct MetaspaceToBlank {
-  std::string replacement;
-  bool drops_first = true;
-};
-
-using PieceStep = std::variant<ReplaceInPiece, StripPiece, MetaspaceToBlank>;
+using PieceStep = std::variant<ReplaceInPiece, StripPiece>;
 
 enum class PieceBytes {
   Text,          ///< a token is its text

@@ -132,7 +132,7 @@ void apply(const ToMetaspace& step, Words& words, bool is_first) {
 Words PreTokenizer::cut(std::string text, bool is_first) const {
   Words words{std::move(text), {}};
   words.spans.push_back({0, words.text.size()});
-  for (const PreTokenizerStep& step : steps_) {
+  for (const PreTokenizerStep& step : steps) {
     // When a step removed the first word, none stands at the beginning any more.
     is_first = is_first && !words.spans.empty() && words.spans.front().begin == 0;
     std::visit([&](const auto& how) { apply(how, words, is_first); }, step);

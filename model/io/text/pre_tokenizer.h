@@ -41,16 +41,11 @@ struct Words {
   std::vector<Span> spans;
 };
 
-class PreTokenizer {
- public:
-  PreTokenizer() = default;
-  explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
+struct PreTokenizer {
+  std::vector<PreTokenizerStep> steps;
 
   /// Cuts valid UTF-8. `is_first`: the text stands at the beginning of the whole.
   Words cut(std::string text, bool is_first) const;
-
- private:
-  std::vector<PreTokenizerStep> steps_;
 };
 
 /// The pattern that GPT-2 cuts by, in Oniguruma's syntax.

@@ -86,7 +86,7 @@ std::string step(StripSpace strip, const std::string& text, bool& keeps_beginnin
 
 Normalized TextNormalizer::apply(std::string_view text) const {
   Normalized normalized{std::string(text)};
-  for (const NormalizerStep& one : steps_) {
+  for (const NormalizerStep& one : steps) {
     normalized.text = std::visit(
         [&](const auto& how) { return step(how, normalized.text, normalized.keeps_beginning); },
         one);

@@ -38,15 +38,10 @@ struct Normalized {
 };
 
 /// Steps in their order, on valid UTF-8.
-class TextNormalizer {
- public:
-  TextNormalizer() = default;
-  explicit TextNormalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
+struct TextNormalizer {
+  std::vector<NormalizerStep> steps;
 
   Normalized apply(std::string_view text) const;
-
- private:
-  std::vector<NormalizerStep> steps_;
 };
 
 }  // namespace kvcast::text

@@ -90,14 +90,6 @@ class Search {
 
 }  // namespace
 
-struct UnicodeRegex::Compiled {
-  OnigRegex code = nullptr;
-  Compiled() = default;
-  Compiled(const Compiled&) = delete;
-  Compiled& operator=(const Compiled&) = delete;
-  ~Compiled() { onig_free(code); }
-};
-
 UnicodeRegex::UnicodeRegex(std::string_view pattern, std::string place, Syntax syntax)
     : place_(std::move(place)) {
   if (pattern.size() > max_pattern_bytes) {
@@ -109,20 +101,20 @@ UnicodeRegex::UnicodeRegex(std::string_view pattern, std::string place, Syntax s
     return onig_initialize(encodings, 1);
   }();
   KVCAST_ASSERT(started == ONIG_NORMAL);
-  const auto compiled = std::make_shared<Compiled>();
+  OnigRegex code = nullptr;
   OnigErrorInfo info{};
-  const int error = onig_new(&compiled->code, bytes_of(pattern), bytes_of(pattern) + pattern.size(),
+  const int error = onig_new(&code, bytes_of(pattern), bytes_of(pattern) + pattern.size(),
                              ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
                              syntax == Syntax::Text ? ONIG_SYNTAX_ASIS : ONIG_SYNTAX_RUBY, &info);
   if (error != ONIG_NORMAL) {
     throw Error(place_, "a pattern that is wrong (" + reason_of(error, &info) + ")",
                 "a regular expression");
   }
-  compiled_ = compiled;
+  code_ = {code, onig_free};
 }
 
 void UnicodeRegex::find_all(std::string_view text, std::vector<Span>& matches) const {
-  Search search(compiled_->code, text, place_);
+  Search search(code_.get(), text, place_);
   std::size_t from = 0;
   std::size_t last_end = std::string_view::npos;
   Span match;
@@ -137,7 +129,7 @@ void UnicodeRegex::find_all(std::string_view text, std::vector<Span>& matches) c
 
 bool UnicodeRegex::matches_somewhere(std::string_view text) const {
   Span match;
-  return Search(compiled_->code, text, place_).find(0, match);
+  return Search(code_.get(), text, place_).find(0, match);
 }
 
 }  // namespace kvcast::text

@@ -8,6 +8,8 @@
 
 #include "model/base/utf8_text.h"
 
+struct re_pattern_buffer;  // of Oniguruma
+
 namespace kvcast::text {
 
 /// A compiled pattern. Copies share it, and any number of threads may search with it at the same
@@ -27,8 +29,7 @@ class UnicodeRegex {
   bool matches_somewhere(std::string_view text) const;
 
  private:
-  struct Compiled;
-  std::shared_ptr<const Compiled> compiled_;
+  std::shared_ptr<re_pattern_buffer> code_;
   std::string place_;
 };
 
