@@ -117,6 +117,10 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
       host_operator_s_(rates.host_operator_latency.value),
       logits_(logits),
       scores_in_memory_(lowering.attention == Kernels::Eager) {
+  if (lowering.skip_unread_rows) {
+    throw Error("--skip-unread-rows", "a prompt that several ranks read",
+                "one device: ranks compute all rows of the last layer");
+  }
   const Segments segments = segments_of(passes.middle, lowering);
   const Segments last = segments_of(passes.last, lowering);
   std::vector<std::vector<roofline::OpGroup>> parts{segments.embedding, last.head};

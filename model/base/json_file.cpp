@@ -1,7 +1,9 @@
 #include "model/base/json_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
@@ -36,14 +38,21 @@ json read_json_file(const std::filesystem::path& path) {
 }
 
 json parse_json(std::string_view text, const std::string& place) {
-  const auto limit_depth = [&place](int depth, json::parse_event_t, json&) {
+  using Event = json::parse_event_t;
+  std::array<std::unordered_set<std::string>, max_depth + 1> keys;  // of the open objects, by depth
+  const auto check = [&](int depth, Event event, const json& key) {
     if (depth > max_depth) {
       throw Error(place, "JSON nested deeper than " + std::to_string(max_depth), "a flat document");
     }
+    const auto level = static_cast<std::size_t>(depth);
+    if (event == Event::key && !keys[level].insert(key.get<std::string>()).second) {
+      throw Error(place, "the key " + shown(key) + " twice in one object", "each key once");
+    }
+    if (event == Event::object_end && level < max_depth) keys[level + 1].clear();
     return true;
   };
   try {
-    return json::parse(text, limit_depth);
+    return json::parse(text, check);
   } catch (const json::exception& e) {
     std::string reason = e.what();
     const auto bracket = reason.find("] ");

@@ -162,7 +162,7 @@ std::vector<PaperSummary> summarize_papers(std::span<const ReproducedTable> tabl
 }
 
 Published::Published(const Catalog& catalog)
-    : folder_(catalog.root() / "published"), errata_(read("errata.csv")) {
+    : folder_(catalog.folder("published")), errata_(read("errata.csv")) {
   const CsvTable left_out = read("left_out.csv");
   for (const CsvRow& row : left_out.rows()) {
     gaps_.push_back({row.text("file"), row.text("claim"), row.text("reason"),

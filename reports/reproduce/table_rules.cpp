@@ -144,7 +144,7 @@ std::vector<PublishedTable> tables_of(const json& paper, const std::string& grou
 }  // namespace
 
 std::vector<PublishedTable> published_tables(const Catalog& catalog) {
-  const std::filesystem::path folder = catalog.root() / "published";
+  const std::filesystem::path folder = catalog.folder("published");
   std::map<std::pair<std::uint64_t, std::string>, json> papers;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;

@@ -13,29 +13,32 @@
 namespace kvcast {
 namespace fs = std::filesystem;
 
-Catalog::Catalog(fs::path root) : root_(std::move(root)) {
+Catalog::Catalog(fs::path root) : root_(std::move(root)) { folder("models"); }
+
+fs::path Catalog::folder(std::string_view name) const {
   std::error_code ec;
-  if (!fs::is_directory(root_ / "models", ec)) {
-    throw Error("data folder " + root_.string(), "no folder 'models' in it",
+  fs::path path = root_ / name;
+  if (!fs::is_directory(path, ec)) {
+    throw Error("data folder " + root_.string(), "no folder '" + std::string(name) + "' in it",
                 "kvcast's data folder (set KVCAST_DATA, or pass --data)");
   }
+  return path;
 }
 
-std::vector<std::string> Catalog::names(std::string_view folder) const {
+std::vector<std::string> Catalog::names(std::string_view name) const {
   std::vector<std::string> found;
-  std::error_code ec;
-  for (const auto& entry : fs::directory_iterator(root_ / folder, ec)) {
+  for (const auto& entry : fs::directory_iterator(folder(name))) {
     if (entry.path().extension() == ".json") found.push_back(entry.path().stem().string());
   }
   std::sort(found.begin(), found.end());
   return found;
 }
 
-fs::path Catalog::find(std::string_view folder, std::string_view kind,
+fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
                        const std::string& name_or_path) const {
-  const std::vector<std::string> known = names(folder);
+  const std::vector<std::string> known = names(subfolder);
   if (std::binary_search(known.begin(), known.end(), name_or_path)) {
-    return root_ / folder / (name_or_path + ".json");
+    return folder(subfolder) / (name_or_path + ".json");
   }
   const fs::path path(name_or_path);
   std::error_code ec;

@@ -18,11 +18,13 @@ class Catalog {
   explicit Catalog(std::filesystem::path root);
 
   const std::filesystem::path& root() const { return root_; }
+  /// A subfolder. Throws Error when there is none.
+  std::filesystem::path folder(std::string_view name) const;
   /// Names of the JSON files in a subfolder, sorted.
-  std::vector<std::string> names(std::string_view folder) const;
-  /// The file that a user means by `name_or_path`: a catalog name of `folder`, a file, or a folder
-  /// that holds `config.json`. Throws Error with the nearest name ("unknown KIND ...").
-  std::filesystem::path find(std::string_view folder, std::string_view kind,
+  std::vector<std::string> names(std::string_view name) const;
+  /// The file that a user means by `name_or_path`: a catalog name of `subfolder`, a file, or a
+  /// folder that holds `config.json`. Throws Error with the nearest name ("unknown KIND ...").
+  std::filesystem::path find(std::string_view subfolder, std::string_view kind,
                              const std::string& name_or_path) const;
 
  private:
