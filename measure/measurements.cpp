@@ -190,21 +190,8 @@ Measurements parse_measurements(std::string_view text, const std::string& name,
 
 Measurements read_measurements(const std::filesystem::path& path,
                                const MeasurementDefaults& defaults) {
-  std::error_code ec;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, ec)) {
-    throw Error(path.string() + ": cannot be read; expected a file with measurements");
-  }
-  // Read in parts, since pipes and devices do not know their size.
-  std::string text;
-  std::string part(1u << 20, '\0');
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {
-    text.append(part, 0, static_cast<std::size_t>(file.gcount()));
-    if (text.size() > max_file_bytes) {
-      throw Error(path.string(), "more than 64 MiB", "at most 64 MiB of measurements");
-    }
-  }
-  return parse_measurements(text, path.string(), defaults);
+  return parse_measurements(read_file(path, "a file with measurements", max_file_bytes),
+                            path.string(), defaults);
 }
 
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,
