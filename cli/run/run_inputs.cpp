@@ -55,24 +55,6 @@ Sequences parse_ids(const std::string& text, const std::string& flag) {
   }
 }
 
-std::string read_prompt_file(const std::string& path, const std::string& name) {
-  const std::string place = name + " " + path;
-  std::error_code ec;
-  if (fs::is_directory(path, ec)) throw Error(place, "a folder", "a text file");
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(place + ": cannot be read");
-  // Read in parts, since pipes and devices do not know their size.
-  std::string text;
-  std::vector<char> piece(std::size_t{1} << 16);
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
-    if (text.size() > max_prompt_file) {
-      throw Error(place, "more text", fmt::format("at most {} bytes", max_prompt_file));
-    }
-  }
-  return text;
-}
-
 /// `instead`: what is expected where there is no tokenizer.
 Sequences encode(const std::string& text, const std::string& flag, const std::string& instead,
                  const FoundTokenizer& tokenizer) {
@@ -210,7 +192,7 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
     if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
       return {.missing = path + " holds no tokenizer"};
     }
-    return {text::Tokenizer::from_gguf(text::gguf_vocabulary(*checkpoint.gguf()))};
+    return {text::Tokenizer::from_gguf(*checkpoint.gguf())};
   }
   for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"}) {
     std::error_code ec;
@@ -224,8 +206,9 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
 Sequences read_token_file(const std::string& path, const std::string& name, const Architecture& a,
                           const FoundTokenizer& tokenizer) {
   const std::optional<Sequences> ids = ids_of_file(path, name);
-  Sequences sequences =
-      ids ? *ids : encode(read_prompt_file(path, name), name, "token ids in a .json", tokenizer);
+  Sequences sequences = ids ? *ids
+                            : encode(read_file(path, "a text file", max_prompt_file), name,
+                                     "token ids in a .json", tokenizer);
   check_vocabulary(sequences, a, name);
   return sequences;
 }

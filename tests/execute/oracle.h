@@ -73,7 +73,7 @@ struct OracleCase {
  private:
   void read_features() {
     for (const StoredTensor& t :
-         read_safetensors(MappedFile::open(folder / "features.safetensors")).tensors) {
+         read_safetensors(MappedFile::open(folder / "features.safetensors"))) {
       std::vector<float> stored(t.elements());
       read_elements(t, 0, stored);
       const std::vector<float> sequence = audio::by_frame(stored, t.shape[0]);

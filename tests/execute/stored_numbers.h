@@ -16,7 +16,7 @@ namespace kvcast {
 template <typename N = float>
 std::map<std::string, std::vector<N>> stored_numbers(const std::filesystem::path& file) {
   std::map<std::string, std::vector<N>> tensors;
-  for (const StoredTensor& t : read_safetensors(MappedFile::open(file)).tensors) {
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(file))) {
     tensors[t.name].resize(t.elements());
     read_elements(t, 0, std::span(tensors[t.name]));
   }

@@ -22,20 +22,6 @@ namespace {
 
 using Rows = std::vector<std::uint64_t>;
 
-/// What all files of llama.cpp's converter have: 3 layers, hidden size 24, 6 heads over 3.
-GgufWriter model_file(const std::string& architecture) {
-  GgufWriter w;
-  w.text("general.architecture", architecture);
-  w.text("general.name", "Test model");
-  w.whole(architecture + ".block_count", 3);
-  w.whole(architecture + ".context_length", 100);
-  w.whole(architecture + ".embedding_length", 24);
-  w.whole(architecture + ".feed_forward_length", 40);
-  w.whole(architecture + ".attention.head_count", 6);
-  w.zeros("token_embd.weight", {24, 50});
-  return w;
-}
-
 GgufWriter llama_file(const std::string& architecture = "llama") {
   GgufWriter w = decoder_file(architecture);
   w.whole(architecture + ".attention.head_count_kv", 3);
