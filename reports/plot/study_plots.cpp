@@ -240,6 +240,21 @@ Plot memory_plot(std::span<const MemoryPoint> points, std::string title, const s
   return plot;
 }
 
+namespace {
+
+/// A series of marks for each name. It has the same mark and colour in every plot of the
+/// comparisons.
+void add_marks(Plot& plot, std::span<const Comparison> comparisons, double Comparison::*y) {
+  int names = 0;
+  for (const Comparison& c : comparisons) {
+    Series& series = series_of(plot.series, c.series, Style::Marks);
+    if (series.color < 0) series.color = ++names;  // 0 is the line's
+    series.points.push_back({c.reference, c.*y, c.name});
+  }
+}
+
+}  // namespace
+
 Plot comparison_plot(std::string title, Axis x, Axis y, std::span<const Comparison> comparisons) {
   Plot plot{.title = std::move(title), .x = std::move(x), .y = std::move(y)};
   plot.x.scale = plot.y.scale = Scale::Log10;
@@ -251,9 +266,7 @@ Plot comparison_plot(std::string title, Axis x, Axis y, std::span<const Comparis
     high = std::max(high, c.reference);
   }
   if (low < high) plot.series.push_back({"equal", {{low, low}, {high, high}}});
-  for (const Comparison& c : comparisons) {
-    series_of(plot.series, c.series, Style::Marks).points.push_back({c.reference, c.ours, c.name});
-  }
+  add_marks(plot, comparisons, &Comparison::ours);
   return plot;
 }
 
@@ -264,10 +277,7 @@ Plot comparison_error_plot(std::string title, Axis x, std::string y_label,
             .y = {std::move(y_label), "relative_error"},
             .levels = {{"exact", 0}}};
   plot.x.scale = Scale::Log10;
-  for (const Comparison& c : comparisons) {
-    series_of(plot.series, c.series, Style::Marks)
-        .points.push_back({c.reference, c.relative_error, c.name});
-  }
+  add_marks(plot, comparisons, &Comparison::relative_error);
   return plot;
 }
 
