@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
@@ -59,13 +61,45 @@ constexpr const char* first_steps =
     "CSV\n"
     "  kvcast run --model FOLDER --prompt TEXT   a checkpoint on this CPU\n"
     "  kvcast model list, kvcast hardware list   the catalog\n"
-    "  kvcast reproduce   the papers' tables beside ours\n"
+    "  kvcast reproduce   the papers' tables and what kvcast computes\n"
     "\n"
-    "All commands: kvcast --help. One of them: kvcast COMMAND --help. The guide: docs/README.md.\n";
+    "All commands: kvcast --help. One command: kvcast COMMAND --help. Guide: docs/README.md.\n";
 
-/// A command's description without its examples, which its own --help shows.
-class ShortCommands : public CLI::Formatter {
+/// "kvcast choose devices"
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
+}
+
+const CLI::App& program_of(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command : program_of(*command.get_parent());
+}
+
+class HelpFormat : public CLI::Formatter {
  public:
+  /// One blank line between parts, none at the end.
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    std::string text = Formatter::make_help(app, std::move(name), mode);
+    text = CLI::detail::find_and_replace(std::move(text), "\n\n\n", "\n\n");
+    return text.substr(0, text.find_last_not_of('\n') + 1) + "\n";
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return Formatter::make_description(app) + "\n";
+  }
+
+  /// The program's footer, which lists the methods, is also that of commands with --method.
+  std::string make_footer(const CLI::App* app) const override {
+    std::string footer = Formatter::make_footer(app);
+    if (app->get_parent() == nullptr || app->get_option_no_throw("--method") == nullptr) {
+      return footer;
+    }
+    if (!footer.empty()) footer += "\n";
+    return footer + Formatter::make_footer(&program_of(*app));
+  }
+
+  /// A command's description without its examples, which its own --help shows.
   std::string make_subcommand(const CLI::App* sub) const override {
     const std::string text = sub->get_description();
     std::ostringstream line;
@@ -118,15 +152,36 @@ const CLI::App& selected(const CLI::App& app) {
   return *current;
 }
 
+/// CLI11's complaint in our words.
+std::string in_our_words(const std::string& complaint, const CLI::App& command) {
+  if (complaint == "A subcommand is required") {
+    return "a command is missing; see " + full_name(command) + " --help";
+  }
+  static const std::pair<std::regex, const char*> words[] = {
+      {std::regex("(.*): At [Mm]ost 1 required but received (.*)"),
+       "$1: given $2 times, expected once"},
+      {std::regex("(.*): At [Mm]ost (.*) required but received (.*)"),
+       "$1: got $3 values, expected at most $2"},
+      {std::regex("(.*): At least (.*) required but received (.*)"),
+       "$1: got $3 values, expected at least $2"},
+      {std::regex("(.*): 1 required (.*) missing"), "$1: got no value, expected $2"},
+      {std::regex("Could not convert: (.*?) = (.*)"), "$1: got '$2', expected no value"},
+  };
+  for (const auto& [theirs, ours] : words) {
+    if (std::regex_match(complaint, theirs)) return std::regex_replace(complaint, theirs, ours);
+  }
+  return complaint;
+}
+
 int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const CLI::App& command = selected(app);
   if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
     print_text(dynamic_cast<const CLI::CallForVersion*>(&e) != nullptr
                    ? std::string(e.what()) + "\n"
-                   : command.help());
+                   : app.help());
     return 0;
   }
-  std::string line = Error(e.what()).what();
+  std::string line = in_our_words(printable_line(e.what()), command);
   // CLI11 asks for a missing flag before it complains of a misspelt one.
   const std::vector<std::string> extras = app.remaining(true);
   if (!extras.empty()) {
@@ -137,8 +192,7 @@ int report_parse_error(const CLI::App& app, const CLI::ParseError& e) {
         word.rfind("-", 0) == 0 ? "flag" : (subcommand_wanted ? "command" : "argument");
     const std::string guess = nearest(word, known_words(command));
     line = "unknown " + std::string(kind) + " '" + word + "'";
-    line += guess.empty() ? "; see " + std::string("kvcast ") +
-                                (&command == &app ? "" : command.get_name() + " ") + "--help"
+    line += guess.empty() ? "; see " + full_name(command) + " --help"
                           : "; did you mean '" + guess + "'?";
   }
   say(line);
@@ -151,9 +205,9 @@ int run(int argc, char** argv) {
     return 0;
   }
   CLI::App app{description, "kvcast"};
-  app.formatter(std::make_shared<ShortCommands>());
-  app.footer(method_help());
-  app.set_version_flag("--version", build_facts, "version and build facts");
+  app.formatter(std::make_shared<HelpFormat>());
+  app.set_help_flag("-h,--help", "show this help");
+  app.set_version_flag("--version", build_facts, "print version and build facts");
   app.require_subcommand(1);
   app.fallthrough();
   Globals globals;
@@ -174,6 +228,7 @@ int run(int argc, char** argv) {
   add_report(Command(&app), globals);
   add_validate(Command(&app), globals);
   add_documents(Command(&app));
+  app.footer(method_help());  // at the end: subcommands would inherit it
   if (std::string_view(argv[1]) == complete_command) {
     print_text(completions(app, globals.catalog(), {argv + 2, argv + argc}));
     return 0;

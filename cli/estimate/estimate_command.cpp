@@ -358,7 +358,7 @@ void run(const Options& o, const Globals& globals) {
 void add_estimate(Command app, const Globals& globals) {
   Command command = app.add_subcommand(
       "estimate",
-      "TTFT, TPOT, cache and memory of one design point.\n\nExamples:\n"
+      "Forecast one request: TTFT, TPOT, KV cache and memory.\n\nExamples:\n"
       "  kvcast estimate --model llama-7b --hardware a100-80gb --attention eager --prompt-len 4k\n"
       "  kvcast estimate --model llama-7b --hardware a100-80gb --method "
       "kvr:p=4,partition=search --prompt-len 16k --breakdown\n"
@@ -368,11 +368,11 @@ void add_estimate(Command app, const Globals& globals) {
   options->request.add_to(command);
   command.add("--json", options->json);
   options->link.add_to(command);
-  command.add("--plot", options->plot, "draw the operators under the device's roofs");
+  command.add("--plot", options->plot, "draw the roofline of the device with every operator");
   command.add("--validation FILE|FOLDER", options->validation,
-              "stored validations besides the catalog's, for error bounds");
+              "stored validations for the error bounds, in addition to the catalog's");
   command.add("--breakdown", options->breakdown,
-              "a row for every operator, and for each of several devices");
+              "add a row for every operator, and for every device if there are several");
   command.callback([options, &globals] { run(*options, globals); });
 }
 

@@ -105,17 +105,18 @@ void show(const Options& o, const Globals& globals) {
 }  // namespace
 
 void add_hardware(Command app, const Globals& globals) {
-  Command command = app.add_subcommand("hardware",
-                                       "The hardware catalog, or any hardware file.\n\nExamples:\n"
-                                       "  kvcast hardware show a100-80gb\n"
-                                       "  kvcast hardware list --json");
+  Command command =
+      app.add_subcommand("hardware",
+                         "List and show devices: the catalog or any hardware file.\n\nExamples:\n"
+                         "  kvcast hardware show a100-80gb\n"
+                         "  kvcast hardware list --json");
   command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
-  Command list_command = command.add_subcommand("list", "every device of the catalog");
+  Command list_command = command.add_subcommand("list", "List every device of the catalog.");
   list_command.add("--json", options->json);
   list_command.callback([options, &globals] { list(globals, options->json); });
 
-  Command c = command.add_subcommand("show", "one device: every number with its source");
+  Command c = command.add_subcommand("show", "Show one device: every number with its source.");
   c.add("HARDWARE", options->hardware, "catalog name or a JSON file").required();
   c.add("--json", options->json);
   c.callback([options, &globals] { show(*options, globals); });

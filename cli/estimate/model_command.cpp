@@ -109,25 +109,27 @@ void show(const Options& o, const Globals& globals) {
 }  // namespace
 
 void add_model(Command app, const Globals& globals) {
-  Command command = app.add_subcommand("model",
-                                       "The model catalog, or any config.json.\n\nExamples:\n"
-                                       "  kvcast model show llama-3.1-8b --graph llama.dot\n"
-                                       "  kvcast model list --json");
+  Command command =
+      app.add_subcommand("model",
+                         "List and show models: the catalog or any config.json.\n\nExamples:\n"
+                         "  kvcast model show llama-3.1-8b --graph llama.dot\n"
+                         "  kvcast model list --json");
   command.require_subcommand(1);
   const auto options = std::make_shared<Options>();
-  Command list_command = command.add_subcommand("list", "every model of the catalog");
+  Command list_command = command.add_subcommand("list", "List every model of the catalog.");
   list_command.add("--json", options->json);
   list_command.callback([options, &globals] { list(globals, options->json); });
 
-  Command c = command.add_subcommand("show", "one model: sizes, parameters, cache per token");
+  Command c =
+      command.add_subcommand("show", "Show one model: sizes, parameters, KV cache per token.");
   c.add("MODEL", options->model, "catalog name, config.json, or a folder with one").required();
   c.add("--json", options->json);
-  c.add("--dtype", options->dtype, "of weights and cache");
+  c.add("--dtype", options->dtype, "dtype of weights and KV cache");
   c.add("--set", options->set);
   c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();
-  c.add("--pass", options->pass, "of the graph: prefill or decode");
-  c.add("--attention", options->attention, "of the graph: eager or tiled");
-  c.add("--method", options->method, "of the graph");
+  c.add("--pass PASS", options->pass, "pass in the graph: prefill or decode");
+  c.add("--attention", options->attention, "attention kernel in the graph: eager or tiled");
+  c.add("--method", options->method, "show the sizes and the graph with these methods");
   c.callback([options, &globals] { show(*options, globals); });
 }
 

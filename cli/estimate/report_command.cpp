@@ -45,7 +45,7 @@ void run(const Options& o, const Globals& globals) {
 void add_report(Command app, const Globals& globals) {
   Command command = app.add_subcommand(
       "report",
-      "One HTML page from a folder of results: JSON, CSV, plots and traces.\n\nExamples:\n"
+      "Make one HTML page from a folder of results (JSON, CSV, plots, traces).\n\nExamples:\n"
       "  kvcast report results\n"
       "  kvcast report results --output page.html");
   const auto options = std::make_shared<Options>();

@@ -181,7 +181,9 @@ void write_plots(const std::string& path, const std::vector<ReproducedTable>& re
 
 void run(const Options& o, const Globals& globals) {
   if (o.errata && (o.output.json || o.summary)) {
-    throw Error("--errata: --json has each cell's erratum; expected it without --json, --summary");
+    throw Error(
+        "--errata: cannot be combined with --json, which has every erratum, or with --summary; "
+        "expected one of them");
   }
   o.output.check({{"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
@@ -218,7 +220,7 @@ void run(const Options& o, const Globals& globals) {
   print_text(text);
 }
 
-/// By paper, for the help; without a data folder, why there are none.
+/// The tables by paper, for the help; without a data folder, why none is listed.
 std::string tables_text(const Globals& globals) {
   std::string text = "Tables, by paper:";
   std::string group;
@@ -228,7 +230,7 @@ std::string tables_text(const Globals& globals) {
       group = t.group;
     }
   } catch (const Error& e) {
-    text += std::string(" ") + e.what();
+    return std::string("Tables: not listed, since they cannot be read: ") + e.what();
   }
   return text;
 }
@@ -238,20 +240,20 @@ std::string tables_text(const Globals& globals) {
 void add_reproduce(Command app, const Globals& globals) {
   Command command =
       app.add_subcommand("reproduce",
-                         "Published tables beside what kvcast computes.\n\nExamples:\n"
+                         "Compare published tables with what kvcast computes.\n\nExamples:\n"
                          "  kvcast reproduce slim-table1\n"
                          "  kvcast reproduce all --csv reproduced.csv");
   command.footer([&globals] { return tables_text(globals); });
   const auto options = std::make_shared<Options>();
   command.add("TABLE", options->tables,
-              "tables or papers; none, or all: every table, one line each");
-  command.add("--summary", options->summary, "one line a table");
-  command.add("--errata", options->errata, "what is wrong in print, one line for each kind");
+              "tables or papers; default, or all: one line for every table");
+  command.add("--summary", options->summary, "one line per table");
+  command.add("--errata", options->errata, "list the errors in print, one line per kind");
   options->output.add_to(command);
   command
       .add("--plot", options->plot,
-           "draw one table of TTFTs over the prompt length; other tables, and several: "
-           "ours over the published numbers, and measured errors in FILE-errors")
+           "one table of TTFTs: draw it over the prompt length; otherwise: our numbers over the "
+           "published ones, and the errors of measured cells in FILE-errors")
       .draws(reports::with_error_plot);
   command.callback([options, &globals] { run(*options, globals); });
 }

@@ -52,7 +52,7 @@ struct Options {
 constexpr const char* axis_flags[][2] = {
     {"--model LIST", "catalog names, config.json files or folders with one"},
     {"--hardware LIST", "catalog names or JSON files"},
-    {"--method LIST", "separated by ';', or by ',' where no KEY=VALUE follows"},
+    {"--method LIST", "methods separated by ';', or by ',' unless KEY=VALUE follows it"},
     {"--attention LIST", "eager, tiled"},
     {"--elementwise LIST", "eager, fused; default: as --attention"},
     {"--dtype LIST", ""},
@@ -73,7 +73,7 @@ std::string axis_key(std::string flag) {
 }
 
 constexpr const char* description =
-    "TTFT, TPOT, cache and memory over a grid, as CSV.\n\n"
+    "Forecast a grid of requests, as CSV.\n\n"
     "Examples:\n"
     "  kvcast sweep --model llama-7b,pythia-1.4b --hardware a100-80gb --prompt-len 1k..16k:x2\n"
     "  kvcast sweep -m llama-3.1-8b --hardware h100-sxm,h200 --batch 1..64:x2 --csv sweep.csv";
@@ -84,11 +84,10 @@ constexpr const char* footer =
     "JSON: {\"model\": [\"llama-7b\"], \"prompt_len\": \"1k..128k:x2\", \"set\": "
     "{\"num_key_value_heads\": [1, 8]}};\n"
     "a flag replaces the axis of the file.\n"
-    "Rows stand in the order of the axes above, the last fastest. A combination that is "
-    "impossible\n"
-    "has empty results and the reason in the column error. Until it is complete the file is named\n"
-    "FILE.partial; the same command goes on where it was killed. Each shard's file has the "
-    "header:\n"
+    "Rows follow the order of the axes above; the last axis varies fastest. An impossible\n"
+    "combination has empty results and a reason in the column error.\n"
+    "An unfinished file is named FILE.partial; the same command resumes it. Every shard has a\n"
+    "header line; to join shards:\n"
     "  cat s1.csv <(tail -n +2 s2.csv) <(tail -n +2 s3.csv)\n"
     "Under mpirun all ranks work on one file.\n";
 
@@ -149,9 +148,7 @@ struct Request {
 
 Request parse_request(const Options& o, const Globals& globals) {
   if (o.json && o.csv.empty() && !o.dry_run) {
-    throw Error(
-        "--json: its summary and the rows would share standard output; expected --csv FILE "
-        "beside it");
+    throw Error("--json: cannot be combined with rows on standard output; expected --csv FILE");
   }
   Request request{reports::parse_shard(o.shard, "--shard"),
                   SweepGrid(parse_spec(o), globals.catalog())};
@@ -362,18 +359,19 @@ void add_sweep(Command app, const Globals& globals) {
   command.add("--set KEY=LIST", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
       .allow_extra_args(false)
       .group("Axes");
-  command.add("--spec FILE", o->spec, "JSON file with axes");
-  command.add("--csv", o->csv, "file to write; - or none: standard output");
+  command.add("--spec FILE", o->spec, "read the axes from a JSON file");
+  command.add("--csv", o->csv, "file to write; default, or -: stdout");
   command.add("--plot", o->plot,
-              "picture over the prompt length or, of parts, the methods; .svg or .png");
+              "draw over the prompt length (parts: over the methods); .svg or .png");
   command.add("--plot-kind KIND", o->plot_kind,
-              "ttft: a line for each configuration; memory: what fills it; parts: a bar for "
-              "each configuration, of what TTFT is made");
+              "ttft: one line per configuration; memory: weights, KV cache and activations of the "
+              "first configuration; parts: one bar per configuration, with each part's share of "
+              "TTFT");
   command.add("--shard I/N", o->shard, "only the I-th of N contiguous parts of the grid");
-  command.add("--threads", o->threads).range(std::uint64_t{1}, std::uint64_t{1024});
+  command.add("--threads", o->threads, "number of threads; default: all cores").range(1, 1024);
   command.add("--restart", o->restart);
-  command.add("--dry-run", o->dry_run, "print the number of points and end");
-  command.add("--json", o->json, "one JSON object about the sweep; needs --csv FILE");
+  command.add("--dry-run", o->dry_run, "print the number of points and stop");
+  command.add("--json", o->json, "print a summary of the sweep as JSON; needs --csv FILE");
   command.callback([o, &globals] { run(*o, globals); });
 }
 

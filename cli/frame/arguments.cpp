@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "cli/frame/flags.h"
 #include "model/base/quantity.h"
@@ -16,13 +17,19 @@ namespace kvcast::cli {
 
 namespace {
 
+/// Whether the whole text is a number, which `number` then is.
+template <typename Value>
+bool parses(const std::string& text, Value& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
+}
+
 /// The parser takes hexadecimal, nan and a minus before a count as well. Empty when all is well.
 template <typename Value>
 std::string is_number(const std::string& text) {
   Value number{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  bool good = error == std::errc() && stop == end;
+  bool good = parses(text, number);
   std::string expected = "a whole number";
   if constexpr (std::is_floating_point_v<Value>) {
     good = good && (number == 0 || is_computable(std::abs(number)));
@@ -40,17 +47,23 @@ Flag& Flag::required(bool is_required) {
 }
 
 Flag& Flag::range(int least, int most) {
-  option_->check(CLI::Range(least, most));
-  return *this;
-}
-
-Flag& Flag::range(std::uint64_t least, std::uint64_t most) {
-  option_->check(CLI::Range(least, most));
+  const auto check = [least, most](const std::string& text) {
+    int number = 0;
+    const bool good = parses(text, number) && number >= least && number <= most;
+    if (good) return std::string();
+    return fmt::format("got '{}', expected a whole number from {} to {}", text, least, most);
+  };
+  // transform() puts the check first: it says more than that of the number's type.
+  option_->transform(CLI::Validator(check, fmt::format("{}..{}", least, most)));
   return *this;
 }
 
 Flag& Flag::positive() {
-  option_->check(CLI::PositiveNumber);
+  option_->check([](const std::string& text) {
+    double number = 0;
+    const bool good = parses(text, number) && number > 0;
+    return good ? std::string() : "got '" + text + "', expected a number above 0";
+  });
   return *this;
 }
 

@@ -25,7 +25,6 @@ class Flag {
 
   Flag& required(bool is_required = true);
   Flag& range(int least, int most);
-  Flag& range(std::uint64_t least, std::uint64_t most);
   Flag& positive();
   /// The heading in --help; empty: it is hidden.
   Flag& group(const std::string& heading);

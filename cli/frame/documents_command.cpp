@@ -7,14 +7,14 @@ namespace kvcast::cli {
 
 void add_documents(Command app) {
   Command man = app.add_subcommand("man",
-                                   "The manual page kvcast(1).\n\nExamples:\n"
+                                   "Print the manual page kvcast(1).\n\nExamples:\n"
                                    "  kvcast man | man -l -\n"
                                    "  kvcast man >kvcast.1");
   man.callback([app] { print_text(man_page(app.app(), KVCAST_VERSION)); });
 
   Command completion =
       app.add_subcommand("completion",
-                         "A script that completes kvcast's words in a shell.\n\nExamples:\n"
+                         "Print a completion script for bash, zsh or fish.\n\nExamples:\n"
                          "  source <(kvcast completion bash)\n"
                          "  kvcast completion fish >~/.config/fish/completions/kvcast.fish");
   const auto shell = std::make_shared<std::string>();

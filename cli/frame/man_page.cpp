@@ -69,9 +69,7 @@ std::string commands_text(const CLI::App& command, const std::string& path) {
   for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = path + " " + sub->get_name();
     out += ".SS " + roff(name) + "\n" + paragraphs(sub->get_description()) + options_text(*sub);
-    // A command without a footer of its own inherits its parent's.
-    if (sub->get_footer() != command.get_footer()) out += paragraphs(sub->get_footer());
-    out += commands_text(*sub, name);
+    out += paragraphs(sub->get_footer()) + commands_text(*sub, name);
   }
   return out;
 }

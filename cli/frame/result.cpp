@@ -103,8 +103,8 @@ void check_rows_alone(const std::string& csv,
   for (const auto& [flag, given] : flags) {
     if (!given) continue;
     throw Error(std::string(flag) +
-                ": what it prints and the rows of --csv - would share standard output; expected "
-                "--csv FILE beside it");
+                ": cannot be combined with --csv -, which prints to standard output too; "
+                "expected --csv FILE");
   }
 }
 

@@ -86,6 +86,9 @@ std::vector<const PublishedTable*> select_tables(std::span<const PublishedTable>
   }
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
+      if (nearest(name, known).empty()) {
+        throw Error("unknown table '" + name + "'; see kvcast reproduce --help");
+      }
       throw unknown_name("table", name, known);
     }
   }

@@ -29,6 +29,15 @@ TEST_CASE("documents: the program's name alone shows the first steps") {
   CHECK(num_lines(steps) <= 12);
 }
 
+TEST_CASE("documents: help names its command, and lists the methods where --method is") {
+  for (const std::string command : {"model show", "sweep", "hardware show", "choose slim"}) {
+    const std::string help = run_well(command + " --help").output;
+    CHECK(contains(help, "\n\nUsage: kvcast " + command + " [OPTIONS]"));
+    CHECK(contains(help, "\n\nMethods, NAME") == contains(help, "  --method "));
+    CHECK_FALSE(contains(help, "\n\n\n"));
+  }
+}
+
 TEST_CASE("documents: the manual page has every command and option of the program") {
   const std::string man = run_well("man").output;
   CHECK(man.starts_with(".TH KVCAST 1 "));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -51,6 +52,12 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
   const bool looks_like_path = name_or_path.find('/') != std::string::npos ||
                                path.extension() == ".json" || path.extension() == ".gguf";
   if (looks_like_path) throw Error(name_or_path + ": no such file");
+  constexpr std::size_t most_in_a_message = 12;
+  const bool has_list_command = folder == "models" || folder == "hardware";
+  if (has_list_command && known.size() > most_in_a_message &&
+      nearest(name_or_path, known).empty()) {
+    throw Error(fmt::format("unknown {0} '{1}'; see kvcast {0} list", kind, name_or_path));
+  }
   throw unknown_name(kind, name_or_path, known);
 }
 
