@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t max_file_bytes = 64u << 20;
 constexpr std::string_view blanks = " \t\r\n";
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 /// Numbers outside are no times of a run, and dividing a forecast by them may overflow.

@@ -13,6 +13,7 @@
 #include "model/base/quantity.h"
 #include "model/base/read_file.h"
 #include "model/io/audio/log_mel.h"
+#include "model/io/files/whole_file.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
@@ -28,7 +29,6 @@ constexpr int whisper_seconds = 30;  // openai/whisper, whisper/audio.py, CHUNK_
 // Our limits: beyond what a machine can run, so that a typing error does not fill its memory.
 constexpr std::uint64_t max_numbers = std::uint64_t{1} << 28;  ///< of a whole batch's input
 constexpr std::uint64_t max_made_up = std::uint64_t{1} << 24;
-constexpr std::uintmax_t max_prompt_file = std::uintmax_t{1} << 26;  // 64 MiB of text
 constexpr std::uint64_t max_copies = 4096;
 
 /// "1,2,3;4,5,6": sequences by semicolons, ids by commas.
