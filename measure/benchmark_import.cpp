@@ -16,6 +16,7 @@
 #include "model/base/json_file.h"
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
+#include "model/base/utf8_text.h"
 #include "model/io/files/csv_table.h"
 #include "model/io/files/number_text.h"
 #include "roofline/hardware_writer.h"
@@ -116,6 +117,9 @@ class Importer {
 
   void read() {
     check_columns(table_);
+    for (const CsvRow& row : table_.rows()) {
+      for (const std::string& c : columns) text::require_utf8(row.text(c), row.place(c));
+    }
     const CsvRow first = table_[0];
     result.device = first.text("device");
     result.driver = first.text("driver");
