@@ -95,11 +95,11 @@ Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint)
   in.fewest_positions = fewest_calibration_tokens;
   const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
   const bool given =
-      !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty() && in.audio.empty());
+      !(in.tokens.empty() && !in.prompt && in.prompt_file.empty() && in.audio.empty());
   const bool reads_sound = a.num_mel_bins > 0;
   Calibration c;
   c.source = given ? "given" : tokenizer && !reads_sound ? "built-in text" : "made-up input";
-  if (reads_sound && !(in.tokens.empty() && in.prompt.empty() && in.prompt_file.empty())) {
+  if (reads_sound && !(in.tokens.empty() && !in.prompt && in.prompt_file.empty())) {
     throw Error("calibration of " + a.name, "text", "--calibration-audio: it reads sound");
   }
   if (a.encoder_decoder && !in.tokens.empty()) in.encoder_tokens = std::exchange(in.tokens, "");

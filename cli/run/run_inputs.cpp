@@ -58,8 +58,8 @@ Sequences parse_ids(const std::string& text, const std::string& flag) {
 /// `instead`: what is expected where there is no tokenizer.
 Sequences encode(const std::string& text, const std::string& flag, const std::string& instead,
                  const FoundTokenizer& tokenizer) {
-  if (!tokenizer) throw Error(flag + ": " + tokenizer.missing + "; expected " + instead);
   if (text.empty()) throw Error(flag, "an empty text", "a prompt");
+  if (!tokenizer) throw Error(flag + ": " + tokenizer.missing + "; expected " + instead);
   std::vector<TokenId> ids = tokenizer->encode(text);
   if (ids.empty()) throw Error(flag, "a text of no tokens", "a prompt");
   return {ids};
@@ -143,12 +143,21 @@ double seconds_of(std::uint64_t positions) {
   return static_cast<double>(positions * 2 * audio::whisper_hop) / audio::whisper_sample_rate;
 }
 
+/// Throws Error for a --language that nothing reads.
+void check_language(const RunInputs& in, const Architecture& a, const FoundTokenizer& tokenizer) {
+  if (!in.language) return;
+  const std::string refused = "--language: has no effect, since ";
+  if (a.num_mel_bins == 0) throw Error(refused + a.name + " reads no audio");
+  if (!in.tokens.empty()) throw Error(refused + "--tokens is given; expected one of them");
+  if (!tokenizer) throw Error(refused + tokenizer.missing);
+}
+
 /// Ids that a decoder starts from when the user gives none.
 Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
                                 const FoundTokenizer& tokenizer) {
   if (checkpoint.is_random()) return {{0}};
   if (checkpoint.architecture().num_mel_bins > 0 && tokenizer) {
-    return transcription_start(*tokenizer, in.language);
+    return transcription_start(*tokenizer, in.language.value_or("en"));
   }
   const fs::path config = checkpoint.path() / "config.json";
   const nlohmann::json j = read_json_file(config);
@@ -177,7 +186,7 @@ void RunInputs::add_to(Command c) {
         "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file");
   c.add("--audio FILE.wav", audio,
         "the encoder's input: a WAV file, of which the log-mel is taken");
-  c.add("--language CODE", language, "spoken in the audio, when no --tokens are given");
+  c.add("--language CODE", language, "language of the audio, if --tokens is not given [en]");
   c.add("--prompt-len", prompt_len, "make up a prompt of this length, for measuring");
   c.add("--batch", batch, "run the prompt this many times side by side");
 }
@@ -218,6 +227,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
                               const std::function<void(const std::string&)>& warn) {
   const Architecture& a = checkpoint.architecture();
   const bool mel = a.num_mel_bins > 0;
+  check_language(in, a, tokenizer);
   Sequences prompt;
   int given = 0;
   const auto take = [&](Sequences sequences, const std::string& flag) {
@@ -225,8 +235,8 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     prompt = std::move(sequences);
     ++given;
   };
-  if (!in.prompt.empty()) {
-    take(encode(in.prompt, in.flag("prompt"), in.flag("tokens"), tokenizer), in.flag("prompt"));
+  if (in.prompt) {
+    take(encode(*in.prompt, in.flag("prompt"), in.flag("tokens"), tokenizer), in.flag("prompt"));
   }
   if (!in.prompt_file.empty()) {
     const std::string flag = in.flag("prompt-file");

@@ -15,14 +15,14 @@ namespace kvcast::cli {
 /// As the user typed them.
 struct RunInputs {
   std::string tokens;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::string prompt_file;
   std::string encoder_tokens;
   std::string features;
   std::string audio;
-  std::uint64_t fewest_positions = 0;  ///< of the encoder that the audio has to fill
-  std::string language = "en";
-  std::string prompt_len;  ///< of a prompt made up: for measuring
+  std::uint64_t fewest_positions = 0;   ///< of the encoder that the audio has to fill
+  std::optional<std::string> language;  ///< of the audio; no value: English
+  std::string prompt_len;               ///< of a prompt made up: for measuring
   std::string batch = "1";
   std::string prefix = "--";  ///< of the flags, as errors name them
   std::string encoder_tokens_flag = "--encoder-tokens";

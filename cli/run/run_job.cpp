@@ -116,7 +116,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   const Checkpoint& checkpoint = job.checkpoint;
   const Architecture& a = checkpoint.architecture();
   const bool sound_given = a.num_mel_bins > 0 && o.inputs.tokens.empty();
-  const bool text_given = !o.inputs.prompt.empty() || o.inputs.has_text_file() || sound_given;
+  const bool text_given = o.inputs.prompt || o.inputs.has_text_file() || sound_given;
   if (checkpoint.is_random()) {
     job.tokenizer.missing = "random weights have no tokenizer";
   } else if (text_given || !o.json) {
