@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include <boost/algorithm/string/case_conv.hpp>
 #include <boost/algorithm/string/split.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,7 @@
 namespace kvcast::measure {
 namespace {
 
+using boost::algorithm::to_upper_copy;
 using roofline::FactorAt;
 using roofline::Hardware;
 using roofline::Source;
@@ -158,7 +160,9 @@ class Importer {
     if (base_ != nullptr) {
       hw = *base_;
       if (kind != hw.kind) {
-        throw Error("--hardware " + hw.name, "a " + hw.kind, "a " + kind + " as " + result.device);
+        throw Error(
+            "--hardware " + hw.name, "a " + to_upper_copy(hw.kind),
+            fmt::format("a {}, such as '{}' of the file", to_upper_copy(kind), result.device));
       }
     } else {
       hw.kind = kind;
@@ -304,7 +308,7 @@ class Importer {
     if (found != peaks.end()) return found->second;
     throw Error(table_.name() + ": " + what,
                 base_ == nullptr ? dtype + " without a matmul row in " + dtype
-                                 : "in " + dtype + ", of which " + base_->name + " has no peak",
+                                 : "in " + dtype + ", for which " + base_->name + " has no peak",
                 "rows of dtypes with a peak");
   }
 

@@ -223,7 +223,7 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
     hw.lockstep = here(std::clamp(b.get("ranks in lockstep").median_s(), 0.001, 1.0),
-                       "layers of 32 tokens, each beside the other ranks'");
+                       "layers of 32 tokens, on all ranks at the same time");
   }
   return hw;
 }

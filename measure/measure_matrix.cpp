@@ -321,8 +321,9 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
     }
   }
   if (points.empty()) {
-    throw Error("the matrix", "no combination that exists",
-                "a method that fits a model, and prompts that fit its positions");
+    throw Error(
+        "--measure: no valid combination; expected a method that fits a model and prompts within "
+        "its positions");
   }
   return points;
 }

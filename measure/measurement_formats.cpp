@@ -336,7 +336,8 @@ void check_own_columns(const CsvTable& table) {
   const bool has_times = std::any_of(std::begin(all_metrics), std::end(all_metrics),
                                      [&](Metric m) { return table.has_column(name(m)); });
   if (is_long && has_times) {
-    throw Error(place, "a column of times beside the column metric", "one way to write a time");
+    throw Error(place, "a column of times together with the column metric",
+                "one way to write a time");
   }
   if (!is_long && !has_times) {
     throw Error(place, "no column of times",

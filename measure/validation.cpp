@@ -57,9 +57,8 @@ class Matcher {
     chosen_ = roofline::load_hardware(catalog, choice.hardware);
     if (choice_.name.empty()) choice_.name = chosen_->name;
     if (chosen_placed_ && chosen_placed_->name == chosen_->name) {
-      throw Error(choice.placed_hardware,
-                  "the name '" + chosen_->name + "', which " + choice.hardware + " has too",
-                  "names that differ");
+      throw Error("--rank-hardware", "the same device name '" + chosen_->name + "' as --hardware",
+                  "another");
     }
   }
 

@@ -80,22 +80,24 @@ void convert_mlkv(const MlkvOptions& o, const Globals& globals) {
 void add_mlkv(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "mlkv",
-      "Multi-layer key-value heads: M layers keep keys and values, of G heads.\n\nExamples:\n"
+      "Convert to MLKV: M layers keep keys and values, with G heads.\n\nExamples:\n"
       "  kvcast convert mlkv weights/pythia-160m pythia-mlkv-12 --kv-layers 4 --kv-heads 3\n"
       "  kvcast convert mlkv weights/smollm2-135m-instruct.gguf smollm2-mlkv --kv-layers 15 "
       "--kv-heads 1 --widen none");
   c.footer(
-      "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. As the authors' script does it:\n"
+      "Families: GPT-NeoX, Llama, Mistral, Qwen2, OLMo. The authors' script corresponds to\n"
       "--merge sequential --widen copy.");
   const auto o = std::make_shared<MlkvOptions>();
   add_convert_options(c, o->common);
-  c.add("--kv-layers M", o->kv_layers, "layers that keep keys and values: divides the layers")
+  c.add("--kv-layers M", o->kv_layers,
+        "number of layers that keep keys and values; must divide the number of layers")
       .required();
-  c.add("--kv-heads G", o->kv_heads, "heads that they keep: divides the key-value heads")
+  c.add("--kv-heads G", o->kv_heads, "KV heads of these layers; must divide the number of KV heads")
       .required();
-  c.add("--merge HOW", o->merge, "across layers: mean, or sequential (the last weighs half)");
+  c.add("--merge HOW", o->merge,
+        "how layers are merged: mean, or sequential (the last layer has weight one half)");
   c.add("--widen HOW", o->widen,
-        "of the MLPs, to keep the parameter count: none, copy, or preserve (copies at half "
+        "widen the MLPs to keep the parameter count: none, copy, or preserve (copies with half "
         "weight)");
   c.callback([o, &globals] { convert_mlkv(*o, globals); });
 }

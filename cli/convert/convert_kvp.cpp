@@ -108,8 +108,9 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   fit.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
   const bool draws = !(o.csv.empty() && o.plot.empty() && o.plot_positions.empty());
   if (o.identity == !o.text.empty() || (o.identity && draws)) {
-    throw Error("convert kvp", o.identity ? "--identity beside others" : "no text",
-                "--fit TEXT, or --identity without --fit, --csv, --plot and --plot-positions");
+    throw Error(
+        "convert kvp: expected --fit TEXT, or --identity without --fit, --csv, --plot and "
+        "--plot-positions");
   }
   check_rows_alone(o.csv, {{"--json", o.common.json}});
   const std::string csv = csv_target(o.csv);
@@ -140,16 +141,17 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
 void add_convert_kvp(Command convert, const Globals& globals) {
   Command c = convert.add_subcommand(
       "kvp",
-      "KV Prediction: linear maps from an auxiliary model's keys and values to the base's, fitted "
-      "to a text.\n\nExamples:\n"
+      "Fit KV Prediction's linear maps from an auxiliary model's keys and values to the base "
+      "model's.\n\nExamples:\n"
       "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
       "  kvcast convert kvp --base tests/oracle/openelm --auxiliary openelm-lp --fit ids.json "
       "predictor");
   c.footer(
-      "Errors are of keys before the base's norm and rotation, and of values, on windows that were "
-      "not fitted. At least as many tokens are fitted as a map's output has unknowns: the "
-      "auxiliary\n"
-      "layer's features (key-value heads times head size) and a bias.");
+      "Errors are those of held-out windows, for values and for keys before the base's norm and "
+      "rotation.\n"
+      "The fitted part of the text needs at least as many tokens as a map has unknowns per "
+      "output:\n"
+      "KV heads times head size of the auxiliary layer, plus one.");
   const auto o = std::make_shared<KvpOptions>();
   c.add("OUT", o->common.out, "the new folder: config.json and model.safetensors").required();
   add_convert_output_options(c, o->common);
@@ -158,18 +160,19 @@ void add_convert_kvp(Command convert, const Globals& globals) {
   c.add("--map MAP", o->map,
         "the auxiliary layer of each base layer: code, paper, or a file of indices");
   c.add("--fit TEXT", o->text, "a text file, or token ids in a .json");
-  c.add("--identity", o->identity, "no fit: hand on the auxiliary's keys and values as they are");
-  c.add("--ridge X", o->ridge, "penalty on the weights, a share of the inputs' spread");
+  c.add("--identity", o->identity, "no fit: use the auxiliary's keys and values unchanged");
+  c.add("--ridge X", o->ridge, "ridge penalty on the weights, relative to the inputs' variance");
   c.add("--window", o->window);
-  c.add("--held-out F", o->held_out, "share of the text that errors are measured on");
-  c.add("--csv", o->csv, "errors over layers and positions; - is stdout");
+  c.add("--held-out F", o->held_out, "share of the text held out to measure errors");
+  c.add("--csv", o->csv, "write errors over layers and positions as CSV; - is stdout");
   const auto both = [](const std::filesystem::path& picture) {
     return std::vector{picture, reports::picture_beside(picture, "-r2")};
   };
   c.add("--plot", o->plot,
-        "errors over layers, .svg or .png; R2 beside it, in layers-r2.svg for layers.svg")
+        "draw errors over layers, .svg or .png; also writes R2, to layers-r2.svg for layers.svg")
       .draws(both);
-  c.add("--plot-positions FILE", o->plot_positions, "the same over positions").draws(both);
+  c.add("--plot-positions FILE", o->plot_positions, "draw errors over positions, likewise")
+      .draws(both);
   c.callback([o, &globals] { convert_kvp(*o, globals); });
 }
 

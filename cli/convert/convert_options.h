@@ -22,7 +22,7 @@ struct ConvertOptions {
 };
 
 inline void add_convert_output_options(Command c, ConvertOptions& o) {
-  c.add("--dtype", o.dtype, "of the weights written; computed in fp64");
+  c.add("--dtype", o.dtype, "dtype of the written weights (computed in fp64)");
   c.add("--json", o.json);
 }
 
@@ -66,11 +66,11 @@ inline std::string changes_text(ordered_json rows, double kv_cache_ratio) {
   return table_text({{"", "what"}, {"before", "before"}, {"after", "after"}}, rows);
 }
 
-/// Says so when there was no tokenizer to take along.
+/// Tells the user when there was no tokenizer to copy.
 inline void say_copied(const Globals& globals, const ConvertOptions& o,
                        const ConversionReport& report) {
   if (!report.copied_files.empty()) return;
-  globals.say(o.in + " holds no tokenizer files to copy; run takes --tokens");
+  globals.say(o.in + " has no tokenizer files to copy; run the new model with --tokens");
 }
 
 }  // namespace kvcast::cli

@@ -49,17 +49,16 @@ void convert_prune(const PruneOptions& o, const Globals& globals) {
 void add_convert_prune(Command convert, const Globals& globals) {
   Command c = convert.add_subcommand(
       "prune",
-      "Layer pruning: some layers of a decoder-only model, as KV Prediction's auxiliaries "
-      "\"LP\".\n\n"
+      "Prune layers of a decoder-only model (KV Prediction's \"LP\" auxiliaries).\n\n"
       "Examples:\n"
       "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
       "  kvcast convert prune weights/smollm2-135m-instruct.gguf smollm2-short --keep 0,1,2,28,29");
-  c.footer("The pruned model computes something else; the paper trains it further.");
+  c.footer("The pruned model needs further training, as in the paper; kvcast does not train it.");
   const auto o = std::make_shared<PruneOptions>();
   add_convert_options(c, o->common);
   c.add("--keep F|LIST", o->keep,
-        "0.75, 0.5 or 0.25 of the layers as in the paper's Table 4, or a list of layer "
-        "indices: 0 and 1 are lists of one layer, 1.0 is a share")
+        "share of the layers: 0.75, 0.5 or 0.25 (the paper's Table 4); or layer indices, such as "
+        "0,1,5 (0 and 1 are indices, 1.0 is a share)")
       .required();
   c.callback([o, &globals] { convert_prune(*o, globals); });
 }

@@ -274,29 +274,33 @@ void convert_slim(const SlimOptions& o, const Globals& globals) {
 void add_convert_slim(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "slim",
-      "Slim attention: keys, values or inputs are kept, and weights that compute the rest.\n\n"
-      "Every layer's attention is tried on real activations; it takes the first form whose keys "
-      "or\n"
-      "values come out within --max-error, and stays plain when none does.\n\nExamples:\n"
+      "Convert to Slim attention: cache only keys, values or inputs; added weights compute the "
+      "rest.\n\n"
+      "Every layer's attention is tested on real activations. It takes the first form with an "
+      "error "
+      "within\n"
+      "--max-error, or stays unchanged.\n\nExamples:\n"
       "  kvcast convert slim weights/whisper-base whisper-slim --calibration-audio speech.wav\n"
       "  kvcast run --model whisper-slim --method slim --audio speech.wav");
   c.footer(
-      "auto tries keys, values, then the input, the input first where it is the narrowest; with "
-      "rotary positions\nvalues halve the cache at the price of computing all keys at every step. "
-      "--option kcache takes keys or nothing.");
+      "auto tries keys, then values, then the input; if the input is the narrowest, it comes "
+      "first.\n"
+      "With rotary positions, caching values halves the cache, but recomputes all keys at every "
+      "step.\n"
+      "With --option kcache, a layer caches only keys or stays unchanged.");
   const auto o = std::make_shared<SlimOptions>();
   add_convert_options(c, o->common);
   c.add("--option FORM", o->option,
         "auto, or one form for all layers: kcache, vcache, xcache, encdec1, encdec2, hybrid");
-  c.add("--max-error F", o->max_error, "of computed keys and values, relative");
+  c.add("--max-error F", o->max_error, "largest relative error of recomputed keys and values");
   RunInputs& in = o->calibration;
   o->inputs = {
-      c.add("--calibration-prompt TEXT", in.prompt, "text to try the layers on").is_free_text(),
-      c.add("--calibration-prompt-file FILE", in.prompt_file, "the same from a file"),
-      c.add("--calibration-tokens IDS", in.tokens, "the same as token ids"),
-      c.add("--calibration-audio FILE.wav", in.audio, "a sound to try Whisper's layers on")};
-  c.add("--csv", o->csv, "errors by attention, form and storage; - is stdout");
-  c.add("--plot", o->plot, "errors in the written storage, .svg or .png");
+      c.add("--calibration-prompt TEXT", in.prompt, "calibration text").is_free_text(),
+      c.add("--calibration-prompt-file FILE", in.prompt_file, "calibration text from a file"),
+      c.add("--calibration-tokens IDS", in.tokens, "calibration text as token ids"),
+      c.add("--calibration-audio FILE.wav", in.audio, "calibration audio for Whisper")};
+  c.add("--csv", o->csv, "write errors by attention, form and storage as CSV; - is stdout");
+  c.add("--plot", o->plot, "draw errors in the written storage, .svg or .png");
   c.callback([o, &globals] { convert_slim(*o, globals); });
 }
 

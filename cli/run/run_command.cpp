@@ -199,10 +199,10 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   check_importance(o.dump_importance, o.plot_importance, session);
   const bool one_by_one = execute::runs_one_by_one(session, request);
   if (o.profile && one_by_one) {
-    throw Error("--profile",
-                "a batch whose sequences may keep or look ahead differently far and so run one "
-                "after another",
-                "one sequence");
+    throw Error(
+        "--profile",
+        "a batch with " + to_string(job.options.methods) + ", whose sequences run one by one",
+        "one sequence");
   }
 
   Printer printer(tokenizer);
@@ -299,7 +299,7 @@ void run(const RunOptions& o, const Globals& globals) {
 void add_run(Command app, const Globals& globals) {
   Command c = app.add_subcommand(
       "run",
-      "Execute a checkpoint on the CPU: prefill and greedy decoding.\n\nExamples:\n"
+      "Run a checkpoint on the CPU: prefill and greedy decoding.\n\nExamples:\n"
       "  kvcast run --model weights/smollm2-135m-instruct.gguf --prompt 'The capital of France "
       "is'\n"
       "  kvcast run --model tests/oracle/llama_mha --tokens 1,2,3 --output-len 8 --count --json\n"
@@ -317,32 +317,32 @@ void add_run(Command app, const Globals& globals) {
   c.add("--attention", o->attention);
   c.add("--elementwise", o->elementwise);
   c.add("--skip-unread-rows", o->skip_unread_rows);
-  c.add("--dtype", o->dtype,
-        "fp32, or fp64 for comparisons: plain loops in double precision (slow)");
+  c.add("--dtype", o->dtype, "fp32, or fp64 (plain loops in double precision, slow)");
   c.add("--random-weights SEED", o->random_weights,
-        "make the weights up from this seed; MODEL is then a catalog name or a config");
+        "random weights from this seed; MODEL is then a catalog name or a config.json");
   c.add("--chunk TOKENS", o->chunk, "prefill this many prompt tokens at a time");
   c.add("--threads", o->threads).range(0, 1024);
   c.add("--wait-limit SECONDS", o->wait_limit_s,
-        "kvr and tsp: the longest that a rank waits for another's message, or for MPI to start, "
-        "seconds")
+        "kvr and tsp: stop if a rank waits longer than this for a message or for MPI to start")
       .positive();
   c.add("--rounds N", o->rounds, "medians of N timed runs after one warm-up run").range(1, 1000);
-  c.add("--count", o->count, "run plain loops that count their FLOPs and bytes (slow)");
+  c.add("--count", o->count, "count every FLOP and byte with plain loops (slow)");
   c.add("--logits FILE.safetensors", o->logits,
         "write the prompt's logits [positions, vocab] in --dtype")
       .writes();
   c.add("--dump-importance FILE.csv", o->dump_importance,
-        "of each prompt token, and which were kept, where a method selects some")
+        "write the importance of every prompt token and whether it was kept (methods that select "
+        "tokens)")
       .writes();
-  c.add("--plot-importance FILE.svg|png", o->plot_importance, "the same, drawn over the prompt")
+  c.add("--plot-importance FILE.svg|png", o->plot_importance,
+        "draw the importance and the kept tokens over the prompt")
       .draws();
   c.add("--profile", o->profile,
-        "time by operator beside the roofline's prediction; of ranks, the last one's");
+        "time per operator, measured and predicted; with several ranks, of the last rank");
   c.add("--hardware", o->hardware,
-        "roofline of --profile, default: this machine, measured; and the devices and links "
-        "of kvr:p=P,partition=search");
-  c.add("--ignore-eos", o->ignore_eos, "go on after the token that ends a text");
+        "device for --profile (default: this machine, measured); device and links for "
+        "kvr:p=P,partition=search");
+  c.add("--ignore-eos", o->ignore_eos, "do not stop at the end-of-text token");
   c.add("--json", o->json);
   c.callback([o, &globals] { run(*o, globals); });
 }

@@ -24,13 +24,15 @@ void check_importance(const std::string& csv, const std::string& plot,
                       const execute::Session& session) {
   const auto& selection = session.recording().selection;
   if (!selection && !(csv + plot).empty()) {
-    throw Error(csv.empty() ? "--plot-importance" : "--dump-importance",
-                "the method " + to_string(session.options().methods) +
-                    ", which chooses no tokens before the base model reads them",
-                "one that does, such as specprefill");
+    throw Error(
+        csv.empty() ? "--plot-importance" : "--dump-importance",
+        "the method " + to_string(session.options().methods) + ", which selects no prompt tokens",
+        "one that does, such as specprefill");
   }
   if (!plot.empty() && selection->seed) {
-    throw Error("--plot-importance", "tokens drawn by lot", "a method that weighs them");
+    throw Error("--plot-importance",
+                to_string(session.options().methods) + ", which keeps random tokens",
+                "a method that ranks tokens");
   }
 }
 
@@ -75,7 +77,7 @@ void check_tokenizers(const execute::OpenedModels& models,
     for (const std::vector<execute::TokenId>& ids : prompts) {
       if (read_alike(*other, tokenizer, ids)) continue;
       throw Error("model " + name + " of the method",
-                  "a tokenizer that reads the prompt's ids as another text",
+                  "a tokenizer that decodes the prompt's ids to another text",
                   "the base model's tokenizer");
     }
   }

@@ -152,6 +152,12 @@ void check_language(const RunInputs& in, const Architecture& a, const FoundToken
   if (!tokenizer) throw Error(refused + tokenizer.missing);
 }
 
+/// Throws Error unless one of the flags `choices` gave the input `what`.
+void check_one(int given, const std::string& what, const std::string& choices) {
+  if (given == 0) throw Error("no " + what + "; expected one of " + choices);
+  if (given > 1) throw Error(what, std::to_string(given) + " of them", "one of " + choices);
+}
+
 /// Ids that a decoder starts from when the user gives none.
 Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoint,
                                 const FoundTokenizer& tokenizer) {
@@ -163,7 +169,7 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
   const nlohmann::json j = read_json_file(config);
   const JsonObject c(j, config.string());
   if (!c.has("decoder_start_token_id")) {
-    throw Error("--tokens is missing: " + config.string() + " names no decoder_start_token_id");
+    throw Error("--tokens is missing: " + config.string() + " has no decoder_start_token_id");
   }
   const std::uint64_t id = c.whole("decoder_start_token_id", 0);
   if (id >= checkpoint.architecture().vocab_size) {
@@ -176,19 +182,19 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
 
 void RunInputs::add_to(Command c) {
   c.add("--tokens IDS", tokens,
-        "prompt as token ids, 1,2,3 (a batch: 1,2,3;4,5; of other lengths, one by one); of "
-        "encoder-decoder models the decoder's");
-  c.add("--prompt TEXT", prompt, "prompt as text; of encoder-decoder models the encoder's")
+        "prompt as token ids, such as 1,2,3; separate sequences with ; (sequences of different "
+        "lengths run one by one); encoder-decoder models: the decoder's");
+  c.add("--prompt TEXT", prompt, "prompt as text; encoder-decoder models: the encoder's input")
       .is_free_text();
   c.add("--prompt-file FILE", prompt_file, "prompt from a text file, or token ids from a .json");
   c.add("--encoder-tokens IDS", encoder_tokens, "the encoder's token ids");
   c.add("--features FILE", features,
         "the encoder's input: tensor 'features' [mel bins, frames] of a safetensors file");
   c.add("--audio FILE.wav", audio,
-        "the encoder's input: a WAV file, of which the log-mel is taken");
+        "the encoder's input as a WAV file; kvcast computes the log-mel features");
   c.add("--language CODE", language, "language of the audio, if --tokens is not given [en]");
-  c.add("--prompt-len", prompt_len, "make up a prompt of this length, for measuring");
-  c.add("--batch", batch, "run the prompt this many times side by side");
+  c.add("--prompt-len", prompt_len, "made-up prompt of this length, for measuring");
+  c.add("--batch", batch, "copies of the prompt in one batch");
 }
 
 bool RunInputs::has_text_file() const {
@@ -199,7 +205,7 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.path().string();
   if (checkpoint.gguf() != nullptr) {
     if (!checkpoint.gguf()->metadata.has("tokenizer.ggml.model")) {
-      return {.missing = path + " holds no tokenizer"};
+      return {.missing = path + " has no tokenizer"};
     }
     return {text::Tokenizer::from_gguf(*checkpoint.gguf())};
   }
@@ -209,7 +215,7 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
       return {text::Tokenizer::from_folder(checkpoint.path())};
     }
   }
-  return {.missing = path + " holds no tokenizer.json, tokenizer.model or spiece.model"};
+  return {.missing = path + " has no tokenizer (tokenizer.json, tokenizer.model or spiece.model)"};
 }
 
 Sequences read_token_file(const std::string& path, const std::string& name, const Architecture& a,
@@ -259,11 +265,7 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
       throw Error(flag + ": " + a.name + " has no encoder; expected " + in.flag("tokens"));
     }
     if (!in.tokens.empty()) take(parse_ids(in.tokens, in.flag("tokens")), in.flag("tokens"));
-    if (given != 1) {
-      throw Error(given == 0 ? "no prompt given" : "several prompts given",
-                  std::to_string(given) + " of them",
-                  "one of --tokens, --prompt, --prompt-file and --prompt-len");
-    }
+    check_one(given, "prompt", "--tokens, --prompt, --prompt-file and --prompt-len");
     r.tokens = std::move(prompt);
   } else {
     if (mel && !in.prompt_len.empty()) {
@@ -302,14 +304,15 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
           audio::log_mel(sound, a.num_mel_bins, 2 * a.max_source_positions), a.num_mel_bins);
       ++given;
     }
-    if (given != 1 || mel != r.encoder_tokens.empty()) {
-      throw Error("the encoder's input", std::to_string(given) + " given",
-                  mel ? "one of --features, --audio and --prompt-len"
-                      : "one of --encoder-tokens, --prompt and --prompt-file");
+    const std::string inputs = mel ? "--features, --audio and --prompt-len"
+                                   : "--encoder-tokens, --prompt, --prompt-file and --prompt-len";
+    check_one(given, "encoder input", inputs);
+    if (mel && !r.encoder_tokens.empty()) {
+      throw Error("encoder input", "token ids or text", "one of " + inputs);
     }
     if (mel && r.tokens.size() > 1) {
       throw Error("--tokens", std::to_string(r.tokens.size()) + " sequences",
-                  "one, for there is one recording");
+                  "one, as there is one recording");
     }
   }
   const std::uint64_t copies = parse_token_count(in.batch, "--batch");

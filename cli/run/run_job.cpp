@@ -23,7 +23,7 @@ DType parse_run_dtype(const std::string& text) {
   for (const DType dtype : {DType::FP32, DType::FP64}) {
     if (text == name(dtype)) return dtype;
   }
-  throw Error("--dtype", text, "fp32 or fp64, which are what a run computes in");
+  throw Error("--dtype", text, "fp32 or fp64");
 }
 
 execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
@@ -79,7 +79,8 @@ Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
 /// The fastest partition on the devices and links of --hardware.
 search::Partition search_partition(const RunOptions& o, const Globals& globals, const RunJob& job) {
   if (o.hardware.empty()) {
-    throw Error("--method", o.method, "--hardware beside it, for which the partition is searched");
+    throw Error("--method", o.method,
+                "--hardware, because partition=search needs a device and its links");
   }
   roofline::Configuration c;
   c.architecture = job.checkpoint.architecture();
@@ -89,7 +90,7 @@ search::Partition search_partition(const RunOptions& o, const Globals& globals, 
   c.hardware = roofline::load_hardware(globals.catalog(), o.hardware);
   if (c.hardware.links.empty()) {
     throw Error("hardware " + c.hardware.name, "no links",
-                "one, as mpirun -n 2 kvcast calibrate measures it");
+                "a link, such as mpirun -n 2 kvcast calibrate measures");
   }
   const search::PlacedEstimator estimator(c);
   const std::uint64_t prompt_len = job.point.prompt_len;
@@ -99,12 +100,12 @@ search::Partition search_partition(const RunOptions& o, const Globals& globals, 
 
 /// Throws Error for requests that prompts of different lengths, run one by one, cannot have.
 void check_lengths(const RunOptions& o, const RunRanks* ranks) {
-  const auto refuse = [](const char* flag, const std::string& reason) {
-    throw Error(flag, "prompts of different lengths, " + reason, "prompts of one length");
+  const auto refuse = [](const std::string& flag) {
+    throw Error(flag, "prompts of different lengths", "prompts of one length");
   };
-  if (ranks != nullptr) refuse("--method", "of which " + o.method + " would spread each otherwise");
-  if (!o.logits.empty()) refuse("--logits", "whose rows make no rectangle");
-  if (o.profile) refuse("--profile", "whose operators take times of their own each");
+  if (ranks != nullptr) refuse("--method " + o.method);
+  if (!o.logits.empty()) refuse("--logits");
+  if (o.profile) refuse("--profile");
 }
 
 }  // namespace
@@ -144,7 +145,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   job.point = {request.tokens.size(), prompt_len, output_len};
   const bool searches = ranks != nullptr && ranks->searches();
   if (!o.hardware.empty() && !o.profile && !searches) {
-    throw Error("--hardware", "neither --profile nor partition=search", "one of them");
+    throw Error("--hardware: has no effect here; expected --profile or partition=search");
   }
   if (ranks != nullptr) {
     options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),

@@ -153,7 +153,7 @@ void measure_ranks(const Options& o, const Globals& globals) {
 
 void import_file(const Options& o, const Globals& globals) {
   if (o.quick || o.threads > 0) {
-    throw Error("--import: measures nothing here; expected it without --quick and --threads");
+    throw Error("--import: cannot be combined with --quick or --threads");
   }
   std::optional<roofline::Hardware> base;
   if (!o.hardware.empty()) base = roofline::load_hardware(globals.catalog(), o.hardware);
@@ -179,8 +179,7 @@ void import_file(const Options& o, const Globals& globals) {
 
 void combine_files(const Options& o) {
   if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
-    throw Error(
-        "--combine: reads calibrations and measures nothing; expected --output alone beside it");
+    throw Error("--combine: expected no other option but --output");
   }
   const std::vector<std::filesystem::path> files(o.combine.begin(), o.combine.end());
   const measure::CombinedCalibration combined = measure::combine_calibrations(files);
@@ -192,13 +191,8 @@ void combine_files(const Options& o) {
 
 void run(const Options& o, const Globals& globals) {
   if (!o.combine.empty()) return combine_files(o);
-  if (!o.import_file.empty()) {
-    return import_file(o, globals);
-  }
-  if (!o.hardware.empty()) {
-    throw Error(
-        "--hardware: gives an imported file its peaks; expected --import FILE.csv beside it");
-  }
+  if (!o.import_file.empty()) return import_file(o, globals);
+  if (!o.hardware.empty()) throw Error("--hardware: needs --import FILE.csv");
   if (ranks_of_mpirun() > 1) return measure_ranks(o, globals);
   measure(o, globals, nullptr);
 }
@@ -208,28 +202,30 @@ void run(const Options& o, const Globals& globals) {
 void add_calibrate(Command app, const Globals& globals) {
   Command c = app.add_subcommand(
       "calibrate",
-      "Measure this machine and write a hardware file for forecasts of runs on it.\n\n"
-      "fp32, on the CPU. Under mpirun every rank measures at the same time, and the link between\n"
-      "them too. --import makes the file of micro-benchmarks of a GPU\n"
-      "(tools/gpu_microbenchmarks.py), --combine of several calibrations' medians.\n\nExamples:\n"
+      "Measure this machine and write its hardware file.\n\n"
+      "Measures the CPU in fp32. Under mpirun all ranks measure at the same time, and also the "
+      "link\n"
+      "between them. --import reads GPU micro-benchmarks (tools/gpu_microbenchmarks.py) instead;\n"
+      "--combine takes medians of several calibrations.\n\nExamples:\n"
       "  kvcast calibrate --output this-machine.json\n"
       "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
       "  kvcast calibrate --combine before/here.json after/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
   const auto options = std::make_shared<Options>();
-  c.add("--output,-o", options->output, "the hardware file; its name is the file's")
+  c.add("--output,-o", options->output,
+        "hardware file to write; its name without .json is the device's")
       .required()
       .writes();
   c.add("--import FILE.csv", options->import_file,
         "read micro-benchmarks from a CSV instead of measuring");
   c.add("--hardware", options->hardware,
-        "--import: the device whose peaks, sizes and links to use; without it, the best rates "
-        "in the file are the peaks");
+        "with --import: device that provides peaks, sizes and links; default: the file's best "
+        "rates are the peaks");
   c.add("--combine FILE.json", options->combine,
-        "take the medians of these calibrations of one machine instead of measuring");
+        "write the medians of these calibrations of one machine instead of measuring");
   c.add("--quick", options->quick, "fewer rounds: under 20 s");
-  c.add("--force", options->force, "write the file even when the medians do not settle");
+  c.add("--force", options->force, "write the file even if the machine is too noisy");
   c.add("--threads", options->threads).range(0, 1024);
   c.callback([options, &globals] { run(*options, globals); });
 }

@@ -23,7 +23,7 @@ using measure::MeasurePoint;
 constexpr double limit_s = 3600;
 
 std::string calibrated_by(std::uint64_t ranks) {
-  return fmt::format("HW.json, as mpirun -n {} kvcast calibrate --output HW.json writes it", ranks);
+  return fmt::format("HW.json, written by mpirun -n {} kvcast calibrate --output HW.json", ranks);
 }
 
 std::string mpirun(std::uint64_t ranks) {
@@ -82,8 +82,8 @@ void check_rank_points(const std::vector<MeasurePoint>& points, const RankHardwa
     if (ranks == 1) continue;
     wanted = &p;
     if (file == nullptr) {
-      throw Error("--method", p.method + ", which ranks run",
-                  "--rank-hardware " + calibrated_by(ranks));
+      throw Error(
+          fmt::format("--method: {} needs --rank-hardware {}", p.method, calibrated_by(ranks)));
     }
     if (ranks != file->ranks) {
       throw Error("--rank-hardware",

@@ -14,13 +14,12 @@ namespace {
 
 void run(const ValidateOptions& o, const Globals& globals) {
   if (o.measurements.empty() != o.measure) {
-    throw Error("validate", o.measure ? "both" : "neither", "--measurements FILE or --measure");
+    throw Error(o.measure ? "validate: got both --measurements and --measure, expected one of them"
+                          : "validate: expected --measurements FILE or --measure");
   }
   if (o.measure) return validate_measure(o, globals);
   if (o.quick || o.restart || o.force || o.threads != 0 || o.rounds != 0) {
-    throw Error(
-        "--quick, --restart, --force, --rounds and --threads belong to --measure; "
-        "expected it beside them");
+    throw Error("--quick, --restart, --force, --rounds and --threads need --measure");
   }
   validate_measurements(o, globals);
 }

@@ -76,8 +76,7 @@ void validate_kvp(const Options& o, const Globals& globals) {
 void add_validate_kvp(Command validate, const Globals& globals) {
   Command c = validate.add_subcommand(
       "kvp",
-      "KV Prediction's training objective on a text: the base on predicted keys and values alone.\n"
-      "\nExamples:\n"
+      "Compute KV Prediction's training loss on a text.\n\nExamples:\n"
       "  kvcast validate kvp --base tests/oracle/openelm --auxiliary tests/oracle/kvp/auxiliary "
       "--predictor tests/oracle/kvp/predictor --text ids.json");
   const auto o = std::make_shared<Options>();
@@ -87,10 +86,12 @@ void add_validate_kvp(Command validate, const Globals& globals) {
       .required();
   c.add("--text", o->text).required();
   c.add("--window", o->window);
-  c.add("--base-weight", o->weights.base, "of the base's loss");
-  c.add("--auxiliary-weight", o->weights.auxiliary, "of the auxiliary's loss");
-  c.add("--consistency-weight", o->weights.consistency, "of the differences' sum");
-  c.add("--z-loss", o->weights.z_loss, "of the squared log of the softmax's denominator");
+  c.add("--base-weight", o->weights.base, "weight of the base model's loss");
+  c.add("--auxiliary-weight", o->weights.auxiliary, "weight of the auxiliary model's loss");
+  c.add("--consistency-weight", o->weights.consistency,
+        "weight of the difference between predicted and true keys and values");
+  c.add("--z-loss", o->weights.z_loss,
+        "weight of the z-loss (squared log of the softmax denominator)");
   c.add("--json", o->json);
   c.callback([o, &globals] { validate_kvp(*o, globals); });
 }

@@ -40,8 +40,8 @@ MeasureAxes parse_axes(const ValidateOptions& o) {
 void check_flags(const ValidateOptions& o) {
   if (o.hardware.empty() || o.csv.empty()) {
     throw Error(
-        "--measure: needs --hardware HW.json, this machine as kvcast calibrate writes it, and "
-        "--csv FILE, where its rows are kept");
+        "--measure: needs --hardware HW.json of this machine, written by kvcast calibrate, and "
+        "--csv FILE for the rows");
   }
   for (const auto& [value, flag] :
        {std::pair{&o.rows, "--rows"}, std::pair{&o.fit, "--fit"},
@@ -68,7 +68,7 @@ std::filesystem::path store_beside(const std::string& hardware, const Catalog& c
   return in_catalog ? std::filesystem::path() : measure::validation_beside(hardware);
 }
 
-/// ", in the place of 268 rows of all.csv": the stored rows that this run replaces.
+/// ", replacing 268 rows of all.csv": the stored rows that this run replaces.
 std::string replaced(const std::filesystem::path& file, const std::string& source) {
   std::ifstream in(file);
   const auto old = nlohmann::json::parse(in, nullptr, false);
@@ -76,7 +76,7 @@ std::string replaced(const std::filesystem::path& file, const std::string& sourc
   const auto from = old.find("measurements");
   const bool is_named = from != old.end() && from->is_string();
   if (is_named && from->get<std::string>() == source) return {};
-  return fmt::format(", in the place of {} rows of {}", old["rows"].size(),
+  return fmt::format(", replacing {} rows of {}", old["rows"].size(),
                      is_named ? from->get<std::string>() : "another run");
 }
 

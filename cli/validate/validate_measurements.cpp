@@ -55,7 +55,7 @@ void keep(Validation& v, const measure::RowFilter& takes) {
     if (takes(v.cases[i], i)) kept.push_back(v.cases[i]);
   }
   if (kept.empty() && !v.cases.empty()) {
-    throw Error("--rows", "a filter that takes no row", "some");
+    throw Error("--rows: no row matches this filter");
   }
   v.cases = std::move(kept);
 }
@@ -78,7 +78,7 @@ CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter
     f.chosen.push_back(takes(v.cases[i], i));
     if (f.chosen[i]) to_fit.push_back(v.cases[i]);
   }
-  if (to_fit.empty()) throw Error("--fit-rows", "a filter that takes no row", "some");
+  if (to_fit.empty()) throw Error("--fit-rows: no row matches this filter");
   f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(), file_names(o));
   if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
   f.fit = measure::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));
@@ -108,30 +108,36 @@ measure::DeviceChoice device_choice(const ValidateOptions& o) {
 
 void ValidateOptions::add_to(Command c) {
   c.add("--measurements FILE ...", measurements,
-        "kvcast CSV, llama-bench CSV, JSON or JSONL, batched-bench JSONL, vLLM JSON; several "
-        "files are runs of the same rows, whose medians are taken");
+        "measurements: kvcast CSV, llama-bench CSV/JSON/JSONL, batched-bench JSONL or vLLM JSON; "
+        "several files are repeated runs, combined by medians");
   c.add("--measure", measure,
-        "run models of random weights here: a matrix of models, methods, kernels and sizes");
+        "measure on this machine: a matrix of models (random weights), methods, kernels and "
+        "sizes");
   c.add("--quick", quick, "--measure: a small matrix");
-  c.add("--restart", restart, "--measure: discard what an earlier run left in FILE.partial");
+  c.add("--restart", restart,
+        "--measure: discard FILE.partial of an interrupted run and start again");
   c.add("--force", force, "--measure: keep rows whose rounds spread over 20 %");
   c.add("--rounds N", rounds,
         "--measure: timed runs of each row after one warm-up run; reports medians; default: 5")
       .range(1, 1000);
   c.add("--threads", threads, "--measure: 0: all cores").range(0, 1024);
   c.add("--hardware [NAME=]HW", hardware,
-        "forecast for this device: of rows that name none, or that name it or NAME");
+        "device to forecast for, for rows that name no device, this one or NAME");
   c.add("--rank-hardware HW", rank_hardware,
-        "the same for prompts that several ranks read; --measure: runs kvr and tsp on them, "
-        "on the device that mpirun -n 2 kvcast calibrate wrote");
-  c.add("--model", model, "of rows that name none; --measure: a list");
-  c.add("--method", method, "likewise [plain]");
-  c.add("--attention", attention, "likewise: eager or tiled [tiled]");
-  c.add("--dtype", dtype, "of rows that name none; over what llama-bench says");
-  c.add("--batch", batch, "of rows that have none; over what vLLM says; --measure: a list");
-  c.add("--prompt-len", prompt_len, "likewise");
-  c.add("--output-len", output_len, "of rows that have none, or of the matrix");
-  c.add("--rows FILTER", rows, "only these, e.g. prompt_len<=1024,metric=ttft_s or every=2")
+        "device for kvr and tsp, written by mpirun -n 2 kvcast calibrate; with --measure, also "
+        "runs them");
+  c.add("--model", model, "model for rows without one; --measure: a list");
+  c.add("--method", method, "method for rows without one [plain]; --measure: a list");
+  c.add("--attention", attention,
+        "attention for rows without one: eager or tiled [tiled]; --measure: a list");
+  c.add("--dtype", dtype, "dtype for rows without one (overrides llama-bench's)");
+  c.add("--batch", batch, "batch for rows without one (overrides vLLM's); --measure: a list");
+  c.add("--prompt-len", prompt_len,
+        "prompt length for rows without one (overrides vLLM's); --measure: a list");
+  c.add("--output-len", output_len,
+        "output length for rows without one (overrides vLLM's); --measure: of all rows");
+  c.add("--rows FILTER", rows,
+        "use only matching rows, e.g. prompt_len<=1024,metric=ttft_s or every=2")
       .has_keys();
   c.add("--fit FACTOR,...", fit,
         "fit these factors of the device by least squares: matrix_rate, memory_bandwidth, "
@@ -141,11 +147,11 @@ void ValidateOptions::add_to(Command c) {
       .has_keys();
   c.add("--output,-o HW.json", output, "write the device with the fitted factors").writes();
   c.add("--store FILE.json", store,
-        "keep the errors for the error bounds of estimate and sweep, which read "
-        "DATA/validation/*.json and HW.validation.json beside a file HW.json")
+        "store the errors; estimate and sweep read them for error bounds from "
+        "DATA/validation/*.json, or from HW.validation.json next to HW.json")
       .writes();
-  c.add("--csv", csv, "write the rows, - is stdout; --measure: grows row by row");
-  c.add("--plot", plot, "draw predicted over measured, and the errors in FILE-errors")
+  c.add("--csv", csv, "write the rows as CSV; - is stdout; with --measure, row by row");
+  c.add("--plot", plot, "draw predicted over measured times; errors go to FILE-errors")
       .draws(reports::with_error_plot);
   c.add("--json", json);
 }
@@ -156,12 +162,12 @@ void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   const auto filter = measure::parse_row_filter(o.rows, "--rows");
   const auto fit_filter = measure::parse_row_filter(o.fit_rows, "--fit-rows");
   if (o.fit.empty() && !(o.fit_rows.empty() && o.output.empty())) {
-    throw Error("--fit-rows and --output belong to --fit; expected --fit FACTOR,...");
+    throw Error("--fit-rows and --output need --fit FACTOR,...");
   }
   if (!o.fit.empty() && !o.store.empty()) {
     throw Error(
-        "--store: rows that factors were fitted to say nothing of their error; expected --output "
-        "HW.json, and then a validation of it on other rows");
+        "--store: cannot be combined with --fit, because errors of fitted rows are too small; "
+        "expected --output HW.json and a validation of that device on other rows");
   }
   const measure::Measurements measurements =
       measure::read_runs({o.measurements.begin(), o.measurements.end()}, defaults);

@@ -180,37 +180,36 @@ void validate_quality(const Options& o, const Globals& globals) {
 void add_validate_quality(Command validate, const Globals& globals) {
   Command c = validate.add_subcommand(
       "quality",
-      "How far methods move a model's next tokens, beside the TTFT that they need.\n\n"
+      "Measure what methods do to the tokens after a prompt, together with TTFT.\n\n"
       "Examples:\n"
       "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --text "
       "tests/oracle/smollm2/alice.txt --samples 1 --prompt-len 256 --csv quality.csv\n"
       "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --needles 10 --method "
       "\"specprefill;kvp:auxiliary=lp-{keep},predictor=maps-{keep}\" --keep 0.25,0.50 --csv q.csv");
   c.footer(
-      "The model reads a prompt under each method and then the continuation, token by token. At "
-      "every position its most likely token, KL divergence and perplexity are compared with those "
-      "of the plain model. --csv has a row for each sample and method, and an interrupted run goes "
-      "on from there.");
+      "The model reads a prompt with each method, then the continuation token by token. At every\n"
+      "position kvcast compares the most likely token, KL divergence and perplexity with those of "
+      "the\n"
+      "plain model. --csv has one row per sample and method; an interrupted run resumes from it.");
   const auto o = std::make_shared<Options>();
   c.add("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
       .required();
-  c.add("--text", o->texts,
-        "texts, or token ids in a .json; of each, windows spread over its length")
+  c.add("--text", o->texts, "texts, or token ids in a .json; windows are spread over each text")
       .expected(1, -1);
   c.add("--needles N", o->needles,
-        "sentences with a number to find, each in a made-up haystack of its own");
-  c.add("--seed", o->seed, "of the haystacks");
+        "number of needle-in-a-haystack prompts, each with a number to find");
+  c.add("--seed", o->seed, "seed of the haystacks");
   c.add("--method METHODS", o->methods,
-        "methods; {keep} in one, or its missing share, stands for each --keep");
+        "methods; {keep}, or a missing keep option, takes each value of --keep");
   c.add("--keep F,...", o->rates, "keep rates");
-  c.add("--samples N", o->samples, "windows of each text");
-  c.add("--prompt-len", o->prompt_len, "tokens before what is compared");
-  c.add("--continuation TOKENS", o->continuation, "tokens of a text that are compared");
-  c.add("--csv", o->csv, "the rows; an interrupted run goes on in it").required();
+  c.add("--samples N", o->samples, "windows per text");
+  c.add("--prompt-len", o->prompt_len, "prompt tokens per sample");
+  c.add("--continuation TOKENS", o->continuation, "tokens of a text compared after each prompt");
+  c.add("--csv", o->csv, "write the rows; an interrupted run resumes from them").required();
   c.add("--times FILE", o->times,
-        "take the TTFTs from the rows of this run, made while the machine was idle");
+        "take the TTFTs from this CSV of another run, made while the machine was idle");
   c.add("--plot", o->plot,
-        "quality over TTFT, .svg or .png; more plots beside it: -agreement, -needle, -keep")
+        "draw quality over TTFT, .svg or .png; also writes FILE-agreement, FILE-needle, FILE-keep")
       .draws(reports::quality_pictures);
   c.add("--threads", o->threads);
   c.add("--restart", o->restart);

@@ -98,7 +98,7 @@ std::string validation_text(const Validation& v) {
                         {"MAPE", "mape", in_percent},
                         {"worst", "worst", in_percent},
                         {"bias", "bias", in_signed_percent},
-                        {"nine in ten within", "bound", in_percent}},
+                        {"90th percentile", "bound", in_percent}},
                        groups);
     if (const ordered_json& speedups = j["summary"]["speedups"]; !speedups.empty()) {
       text += "\n" + table_text({{"speed-up over plain", "method"},

@@ -141,8 +141,7 @@ fs::path picture_beside(const fs::path& picture, const std::string& suffix) {
 PlotFiles plot_files(const fs::path& picture) {
   const std::string name = picture.filename().string();
   if (picture.extension() != ".svg" && picture.extension() != ".png") {
-    throw Error(picture.string(), "a plot file named '" + name + "'",
-                "a name ending in .svg or .png");
+    throw Error(picture.string() + ": expected a file name ending in .svg or .png");
   }
   if (printable(name) != name) {
     throw Error(printable(picture.string()),

@@ -70,7 +70,7 @@ std::vector<TokenId> prompt_that_keeps(const execute::Session& session,
     if (found != all.end()) return request.tokens[static_cast<std::size_t>(found - all.begin())];
   }
   throw Error("specprefill_position_id_example.csv",
-              fmt::format("kept tokens that none of {} prompts keeps",
+              fmt::format("tokens that are kept in none of {} prompts",
                           prompts_at_once * static_cast<std::size_t>(most_tries)),
               "as many as a share of the prompt, in ascending order");
 }

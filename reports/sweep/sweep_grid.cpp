@@ -102,7 +102,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   if (!spec_.dtype.empty() && !spec_.weight_dtype.empty() && !spec_.activation_dtype.empty() &&
       !spec_.cache_dtype.empty()) {
     throw Error(
-        "--dtype has no effect beside --weight-dtype, --activation-dtype and "
+        "--dtype has no effect together with --weight-dtype, --activation-dtype and "
         "--cache-dtype; expected at most three of the four");
   }
   if (spec_.batch.empty()) spec_.batch = {1};

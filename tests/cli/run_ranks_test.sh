@@ -39,9 +39,9 @@ refused 2 "mpirun -n 2 kvcast run" "${run[@]}" --method kvr:p=2
 refused 2 "as in 5/3/2/1" "${run[@]}" --method kvr:p=2,partition=11/0
 [ "$("${run[@]}" --quiet --method kvr:p=1)" = "$plain" ] || fail "kvr:p=1 in one process"
 [ "$("${run[@]}" --quiet --method tsp:p=1)" = "$plain" ] || fail "tsp:p=1 in one process"
-refused 2 "--hardware beside it" "${run[@]}" --method kvr:p=1,partition=search
+refused 2 "expected --hardware, because partition=search" "${run[@]}" --method kvr:p=1,partition=search
 refused 2 "got no links" "${run[@]}" --method kvr:p=1,partition=search --hardware x86-server-cpu
-refused 2 "neither --profile nor partition=search" "${run[@]}" --method kvr:p=1 --hardware a100-80gb
+refused 2 "expected --profile or partition=search" "${run[@]}" --method kvr:p=1 --hardware a100-80gb
 
 # All operators are in a profile; of two ranks' those of the second one, with what it waited for.
 number() { tr -d ' \n' <"$2" | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }

@@ -173,7 +173,8 @@ TEST_CASE("validate --measure: runs a matrix and keeps its rows") {
   const ProgramResult less =
       run_well(measure + "--rounds 1 --attention tiled --hardware " + hw + " --csv " +
                folder.file("w.csv") + " --method plain --batch 1 --prompt-len 5 --output-len 3");
-  CHECK(contains(less.errors, "estimate and sweep, in the place of 32 rows of v.csv\n"));
+  CAPTURE(less.errors);
+  CHECK(contains(less.errors, "estimate and sweep, replacing 32 rows of v.csv\n"));
   CHECK(contains(less.errors, "here.json: calibrated with 7 threads; the runs have 1\n"));
 }
 

@@ -211,7 +211,8 @@ TEST_CASE("matrix: lazyllm's row says what its steps took back, and is forecast 
   MeasureAxes axes = tiny();
   axes.methods = {"lazyllm:begin=0.8,end=0.3,from=0.1"};
   axes.prompt_len = {40};
-  CHECK_THROWS_WITH_AS(measure_matrix(axes, catalog()), doctest::Contains("no combination"), Error);
+  CHECK_THROWS_WITH_AS(measure_matrix(axes, catalog()), doctest::Contains("no valid combination"),
+                       Error);
   axes.batch = {1, 2};  // the sequences of a batch run one after another
   const auto points = measure_matrix(axes, catalog());
   REQUIRE(points.size() == 1);

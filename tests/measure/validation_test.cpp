@@ -112,7 +112,7 @@ TEST_CASE("validation: prompts on several devices may have a hardware file of th
   REQUIRE(v.unmatched.size() == 1);
   CHECK(v.unmatched[0].reason == "it ran on a100-80gb, not on h200");
   CHECK_THROWS_WITH_AS(validate(measurements, catalog(), {"", "h200", "h200"}),
-                       doctest::Contains("names that differ"), Error);
+                       doctest::Contains("expected another"), Error);
 }
 
 TEST_CASE("validation: rows that nothing can be said about are listed with the reason") {
