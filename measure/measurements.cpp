@@ -189,8 +189,7 @@ Measurements parse_measurements(std::string_view text, const std::string& name,
 
 Measurements read_measurements(const std::filesystem::path& path,
                                const MeasurementDefaults& defaults) {
-  return parse_measurements(read_file(path, "a file with measurements", max_file_bytes),
-                            path.string(), defaults);
+  return parse_measurements(read_file(path, "a file with measurements"), path.string(), defaults);
 }
 
 Measurements read_runs(const std::vector<std::filesystem::path>& paths,

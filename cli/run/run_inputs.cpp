@@ -13,7 +13,6 @@
 #include "model/base/quantity.h"
 #include "model/base/read_file.h"
 #include "model/io/audio/log_mel.h"
-#include "model/io/files/whole_file.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
@@ -221,9 +220,8 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
 Sequences read_token_file(const std::string& path, const std::string& name, const Architecture& a,
                           const FoundTokenizer& tokenizer) {
   const std::optional<Sequences> ids = ids_of_file(path, name);
-  Sequences sequences = ids ? *ids
-                            : encode(read_file(path, "a text file", max_prompt_file), name,
-                                     "token ids in a .json", tokenizer);
+  Sequences sequences =
+      ids ? *ids : encode(read_file(path, "a text file"), name, "token ids in a .json", tokenizer);
   check_vocabulary(sequences, a, name);
   return sequences;
 }

@@ -9,7 +9,6 @@
 #include "model/base/error.h"
 #include "model/base/read_file.h"
 #include "model/io/files/number_text.h"
-#include "model/io/files/whole_file.h"
 
 namespace kvcast {
 

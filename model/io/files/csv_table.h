@@ -39,7 +39,7 @@ class CsvRow {
 /// doubled quotes; a byte-order mark at the start is skipped.
 class CsvTable {
  public:
-  /// Throws Error as `read_whole_file` and `parse` do.
+  /// Throws Error as `read_file` and `parse` do.
   static CsvTable read(const std::filesystem::path& path);
   /// `name` stands for the file in errors. Throws Error for an empty text, an empty or repeated
   /// column name, a record with more or fewer fields than the header, and stray quotes.
