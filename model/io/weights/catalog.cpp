@@ -53,7 +53,7 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
                                path.extension() == ".json" || path.extension() == ".gguf";
   if (looks_like_path) throw Error(name_or_path + ": no such file");
   constexpr std::size_t most_in_a_message = 12;
-  const bool has_list_command = folder == "models" || folder == "hardware";
+  const bool has_list_command = subfolder == "models" || subfolder == "hardware";
   if (has_list_command && known.size() > most_in_a_message &&
       nearest(name_or_path, known).empty()) {
     throw Error(fmt::format("unknown {0} '{1}'; see kvcast {0} list", kind, name_or_path));
