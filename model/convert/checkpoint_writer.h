@@ -1,4 +1,4 @@
-/// Writes a checkpoint folder, config.json and model.safetensors: all of it, or nothing.
+/// Writes a checkpoint folder (config, weights, tokenizer), completely or not at all.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@ namespace kvcast {
 
 class CheckpointWriter {
  public:
-  /// Begins the folder; what is written lies elsewhere until commit(). Throws Error: something is
-  /// there that is no empty folder, the folder above it does not exist or cannot be written, an
-  /// element type other than fp32, two tensors of one name.
+  /// Writes to a temporary place until commit(). Throws Error if `folder` exists and is not an
+  /// empty folder, if its parent does not exist or cannot be written, for an element type that
+  /// cannot be written, and for two tensors of one name.
   CheckpointWriter(std::filesystem::path folder, const nlohmann::json& config,
                    std::vector<TensorToWrite> tensors);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Without a commit nothing is left.
+  /// Without a commit, removes everything written.
   ~CheckpointWriter();
 
-  /// The next numbers of the tensors, in their order, rounded to the element type. Throws Error
-  /// (Fault::Run) when the disk cannot take them, or when they overflow the type.
+  /// Appends numbers to the tensors, in order, rounded to the element type. Throws Error
+  /// (Fault::Run) if the disk is full or a number overflows the type.
   void write(std::span<const double> numbers);
-  /// The tokenizer's files of this folder come along. Returns their names.
+  /// Copies the tokenizer's files from a folder. Returns their names.
   std::vector<std::string> copy_tokenizer(const std::filesystem::path& from);
-  /// The folder appears under its name, in one step. All tensors must be written.
+  /// Moves the folder to its name in one step. All tensors must be written.
   void commit();
 
  private:
@@ -40,15 +40,15 @@ class CheckpointWriter {
   void write_bytes(const void* bytes, std::size_t count);
 
   std::filesystem::path folder_;
-  std::filesystem::path temporary_;  ///< beside it; empty: not made yet
-  std::filesystem::path tokenizer_;  ///< folder that files are copied from
+  std::filesystem::path temporary_;  ///< next to folder_; empty: not made yet
+  std::filesystem::path tokenizer_;  ///< folder to copy tokenizer files from
   std::vector<std::string> copied_;
   std::string config_;
   std::vector<TensorToWrite> tensors_;
-  std::size_t tensor_ = 0;     ///< that the next numbers belong to
-  std::uint64_t element_ = 0;  ///< of it
+  std::size_t tensor_ = 0;     ///< index of the tensor that the next numbers belong to
+  std::uint64_t element_ = 0;  ///< index of the next number in that tensor
   int descriptor_ = -1;
-  bool unnamed_ = false;  ///< the weights lie in a file without a name
+  bool unnamed_ = false;  ///< the weights are in a file without a name
 };
 
 }  // namespace kvcast

@@ -1,4 +1,4 @@
-/// Matrices as files hold them: row-major, weights [out, in].
+/// Row-major matrices, as in weight files: weights [out, in].
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace kvcast {
 
 using DenseMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-/// What an operator read or made, as runs hold it: [tokens, features].
+/// An operator's input or output in a run: [tokens, features].
 using ActivationRows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 inline Eigen::Index index(std::size_t n) { return static_cast<Eigen::Index>(n); }
@@ -22,11 +22,11 @@ inline std::span<const double> numbers_of(const DenseMatrix& m) {
   return {m.data(), static_cast<std::size_t>(m.size())};
 }
 
-/// Rows [first, first + count) of a weight; a row is everything after the first dimension.
+/// Rows [first, first + count) of a weight. A row holds all dimensions after the first.
 DenseMatrix read_rows(const WeightReader& reader, std::size_t first, std::size_t count);
-/// All of a weight. Lets go of the file's pages.
+/// All of a weight. Releases the pages of the file.
 DenseMatrix read_weight(const WeightReader& reader);
-/// The first `count` rows of a weight in pieces of some MiB.
+/// Calls `use` with the first `count` rows of a weight, some MiB at a time.
 void for_pieces(const WeightReader& reader, std::size_t count,
                 const std::function<void(const DenseMatrix& rows)>& use);
 

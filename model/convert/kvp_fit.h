@@ -1,9 +1,9 @@
 /// Fits KV Prediction's linear maps to a text, in closed form.
 ///
-/// Each base layer's keys (as projected: before the key norm and the rotation) and values are
-/// regressed on those of its auxiliary layer, with a bias. The paper (Horton et al. 2024,
-/// arXiv:2410.08391, section 3) trains the maps and the auxiliary by gradient; for the maps alone
-/// and a squared error this is the optimum.
+/// Regresses each base layer's keys (before the key norm and the rotation) and values on those of
+/// its auxiliary layer, with a bias. The paper (Horton et al. 2024, arXiv:2410.08391, section 3)
+/// trains the maps together with the auxiliary model, by gradient descent. For the maps alone, with
+/// a squared error, the regression is the optimum.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ namespace kvcast {
 
 struct KvpFit {
   LayerMap map;
-  // The paper fits by gradient and has none of these; they are ours.
-  /// See RidgeRegression; a share of the inputs' spread, so that inputs which others nearly
-  /// determine can be solved for.
+  // The defaults below are ours: the paper fits by gradient descent and has none of them.
+  /// Ridge penalty, relative to the inputs' variance (see RidgeRegression). It makes nearly
+  /// dependent inputs solvable.
   double ridge = 1e-4;
-  /// Tokens that the models read at a time, from position 0 on: a text of some thousands of tokens
-  /// makes ten of them.
+  /// Tokens per window of text; each window starts at position 0. A text of about 5000 tokens makes
+  /// ten windows.
   std::size_t window = 512;
-  double held_out = 0.1;  ///< share of the windows that errors are measured on: one of ten
+  double held_out = 0.1;  ///< share of the windows held out to measure errors
   DType dtype = DType::FP32;
 };
 
-/// Of predicted keys or values, before the base's key norm.
+/// Error of predicted keys or values, before the base model's key norm.
 struct PredictionError {
   double l1 = 0;  ///< mean absolute error
   double r2 = 0;  ///< 1 - squared error / squared distance from the mean of the fitted windows
@@ -42,27 +42,28 @@ struct KvpFitReport {
   std::uint64_t parameters = 0;
   std::size_t fitted_tokens = 0;
   std::size_t held_out_tokens = 0;
-  /// On held-out windows.
+  /// Errors on held-out windows, by layer.
   std::vector<PredictionError> key_layers;
   std::vector<PredictionError> value_layers;
-  std::vector<PredictionError> key_positions;  ///< of all layers
+  /// The same by position, over all layers.
+  std::vector<PredictionError> key_positions;
   std::vector<PredictionError> value_positions;
 };
 
-/// `on_window` is called before each window. Throws Error: a pair or a map that does not fit, a
-/// text too short (fewer tokens to fit than an output of the widest map has unknowns), weights that
-/// the text leaves undetermined, and as CheckpointWriter does; then nothing is written.
+/// `on_window` is called before each window. Throws Error, and writes nothing, if the models or the
+/// layer map do not match, if the text is too short (fewer tokens to fit than unknowns per output
+/// of the widest map) or leaves weights undetermined, and as CheckpointWriter does.
 KvpFitReport fit_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
                            std::span<const execute::TokenId> text,
                            const std::filesystem::path& output, const KvpFit& fit,
                            const Progress& on_window = nullptr);
 
-/// Writes the predictor that hands on what it gets: the identity and no bias. Throws Error where a
-/// base layer's features are not those of its auxiliary layer, and as fit_predictor does.
+/// Writes the identity predictor: the auxiliary model's keys and values unchanged. Throws Error if
+/// a base layer has another number of features than its auxiliary layer, and as fit_predictor does.
 KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
                                       const std::filesystem::path& output, const KvpFit& fit);
 
-/// The longest prompt that a model reads, tokens; no limit known: the largest number.
+/// The longest prompt that a model reads, in tokens; without a known limit, the largest number.
 std::size_t longest_prompt(const Architecture& a);
 
 }  // namespace kvcast

@@ -1,7 +1,9 @@
-/// Makes an MLKV checkpoint (multi-layer key-value heads) of a GPT-NeoX or Llama checkpoint.
+/// Converts a GPT-NeoX or Llama checkpoint to MLKV (multi-layer key-value heads).
 ///
-/// In each layer the mean of every group of consecutive key-value heads, across the layers of a
-/// group one owner of what is left, then wider MLPs. All in float64.
+/// 1. In each layer, every group of consecutive key-value heads becomes its mean.
+/// 2. The layers of a group merge their keys and values into those of one owner layer.
+/// 3. The MLPs are widened.
+/// All in float64.
 /// Source: zaydzuhri/pythia-mlkv, convert_to_mlkv.py; Zuhri et al. 2024 (arXiv:2406.09297), 4.2.
 #pragma once
 
@@ -17,26 +19,26 @@
 
 namespace kvcast {
 
-/// How the layers of a group become their owner's keys and values.
+/// How the keys and values of a group's layers merge into those of its owner.
 enum class LayerMerge {
-  Mean,        ///< the mean of all, as the paper says
-  Sequential,  ///< owner = (owner + layer)/2 for each layer in turn, as released: the last weighs ½
+  Mean,        ///< the mean of all layers, as in the paper
+  Sequential,  ///< owner = (owner + layer)/2 for each layer in turn, as in the released code
 };
-/// "mean" or "sequential". Throws Error with the nearest word.
+/// Parses "mean" or "sequential". Throws Error with the nearest word.
 LayerMerge parse_layer_merge(std::string_view word);
 
 struct MlkvConversion {
   MlkvShape shape;
   LayerMerge merge = LayerMerge::Mean;
-  DType dtype = DType::FP32;  ///< of the weights written
+  DType dtype = DType::FP32;  ///< dtype of the written weights
 };
 
 struct MlkvReport : ConversionReport {
   std::vector<std::vector<std::size_t>> groups;  ///< layers, the owner first
 };
 
-/// `on_tensor` is called before each tensor. Throws Error as
-/// to_mlkv, Checkpoint and CheckpointWriter do; then nothing is written.
+/// `on_tensor` is called before each tensor. Throws Error, and writes nothing, as to_mlkv,
+/// Checkpoint and CheckpointWriter do.
 MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::path& output,
                            const MlkvConversion& conversion, const Progress& on_tensor = nullptr);
 

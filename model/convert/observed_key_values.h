@@ -1,4 +1,4 @@
-/// The keys and values that a run makes.
+/// Records the keys and values that a run computes.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace kvcast {
 
-/// One of each for keys and for values.
+/// One value for keys and one for values.
 template <typename T>
 using ForKeysAndValues = std::array<T, 2>;
 
-/// By layer, [tokens, features].
+/// By layer: [tokens, features].
 using KeyValueRows = ForKeysAndValues<std::vector<ActivationRows>>;
 
 struct ObservedRun {
@@ -23,8 +23,8 @@ struct ObservedRun {
   execute::Generation generation;
 };
 
-/// Reads a prompt in one pass and keeps what the nodes of one phase made that have these labels,
-/// such as "key" and "value".
+/// Reads a prompt in one pass and keeps the results of the nodes of one phase that have these
+/// labels, such as "key" and "value".
 ObservedRun observe_key_values(const execute::Session& session,
                                std::span<const execute::TokenId> tokens, const std::string& phase,
                                const ForKeysAndValues<std::string>& labels);

@@ -1,7 +1,7 @@
-/// Makes a layer-pruned checkpoint: some decoder layers of another one, as they are.
+/// Prunes the decoder layers of a checkpoint; the kept layers stay unchanged.
 ///
-/// KV Prediction's auxiliary models "LP" start as such (Horton et al. 2024, arXiv:2410.08391,
-/// section 4.3 and Table 4), and are trained further.
+/// KV Prediction's "LP" auxiliary models start this way and are trained further (Horton et al.
+/// 2024, arXiv:2410.08391, section 4.3 and Table 4).
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@
 namespace kvcast {
 
 struct PruneConversion {
-  std::vector<std::size_t> kept;  ///< layers, ascending
-  DType dtype = DType::FP32;      ///< of the weights written
+  std::vector<std::size_t> kept;  ///< layer indices, ascending
+  DType dtype = DType::FP32;      ///< dtype of the written weights
 };
 
-/// "0.75", "0.5" or "0.25" (Table 4), or layer indices "0,2,5". Throws Error for other texts.
+/// Parses "0.75", "0.5" or "0.25" (Table 4), or layer indices such as "0,2,5". Throws Error for
+/// other texts.
 std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t num_hidden_layers);
 
-/// The tensors get Hugging Face's names and forms, a GGUF file's as well. `on_tensor` is called
-/// before each tensor. Throws Error as prune_layers, Checkpoint and CheckpointWriter do; then
-/// nothing is written.
+/// The tensors get Hugging Face's names and shapes, also from a GGUF file. `on_tensor` is called
+/// before each tensor. Throws Error, and writes nothing, as prune_layers, Checkpoint and
+/// CheckpointWriter do.
 ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
                                    const std::filesystem::path& output,
                                    const PruneConversion& conversion,

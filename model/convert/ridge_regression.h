@@ -1,4 +1,4 @@
-/// Least squares with a penalty on the weights, in closed form, over more rows than memory holds.
+/// Ridge regression in closed form, over more rows than fit in memory.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ struct AffineMap {
   Eigen::VectorXd bias;
 };
 
-/// Several targets of the same inputs: sums of X^T·X and X^T·Y in float64, moved by the first rows'
-/// mean so that large means cost no digits.
+/// Regresses several targets on the same inputs. Sums X^T·X and X^T·Y in float64, after subtracting
+/// the mean of the first rows: large means would cost digits.
 class RidgeRegression {
  public:
   RidgeRegression(std::size_t inputs, const std::vector<std::size_t>& outputs);
@@ -23,9 +23,9 @@ class RidgeRegression {
   /// x [rows, inputs]; targets[i] [rows, outputs[i]].
   void add(const ActivationRows& x, const std::vector<ActivationRows>& targets);
   std::size_t rows() const { return rows_; }
-  /// Minimises |y - W·x - b|² + λ·|W|², λ = `ridge` · (sum of the inputs' squared distances from
-  /// their mean) / inputs; the bias costs nothing. One map for each target. Throws Error when the
-  /// inputs leave the weights undetermined, or nearly so, and there is no penalty.
+  /// One map for each target. Minimises |y - W·x - b|² + λ·|W|² with λ = `ridge` · (sum of the
+  /// inputs' squared distances from their mean) / inputs; the bias has no penalty. Throws Error if
+  /// `ridge` is 0 and the inputs do not determine the weights, or hardly.
   std::vector<AffineMap> solve(double ridge) const;
 
  private:

@@ -1,8 +1,8 @@
-/// Makes a checkpoint for Slim attention of another one.
+/// Converts a checkpoint to Slim attention.
 ///
-/// Each layer's attention gets the form that its weights allow: W_KV = W_K⁻¹·W_V and its kin exist
-/// for nearly all matrices, but an ill-conditioned W_K makes values of rounding errors, so every
-/// form is tried on real activations first.
+/// Each layer's attention gets a form that its weights allow. W_KV = W_K⁻¹·W_V and the like exist
+/// for nearly all matrices, but an ill-conditioned W_K turns rounding errors into values. So every
+/// form is first tested on real activations.
 /// Source: Graef et al. 2025 (arXiv:2503.05840); OpenMachine-ai/transformer-tricks, commit 379556c,
 /// for what goes wrong.
 #pragma once
@@ -19,13 +19,13 @@
 
 namespace kvcast {
 
-/// Of fewer an error would be luck. Of sounds: positions of the encoder.
+/// With fewer tokens the measured error is unreliable. For audio: positions of the encoder.
 inline constexpr std::size_t fewest_calibration_tokens = 8;
 
 struct SlimConversion {
-  std::string option = "auto";  ///< auto, or the only form wanted: see slim_layers()
-  double max_error = 0.01;      ///< of keys or values computed, relative; above it: the next form
-  DType dtype = DType::FP32;    ///< of the weights written, and of the cache that errors are for
+  std::string option = "auto";  ///< auto, or a single form: see slim_layers()
+  double max_error = 0.01;      ///< largest relative error of recomputed keys and values
+  DType dtype = DType::FP32;    ///< dtype of the written weights, and of the cache in the errors
   execute::Request calibration;
 };
 
@@ -33,30 +33,30 @@ struct SlimConversion {
 struct SlimLayerReport {
   std::size_t layer = 0;
   SlimSite site = SlimSite::Self;
-  std::optional<double> key_condition;    ///< of W_K, where the shapes allow its inverse
+  std::optional<double> key_condition;    ///< of W_K, if its shape allows an inverse
   std::optional<double> value_condition;  ///< of W_V
-  /// By form, then by storage: FP32, FP16, BF16.
+  /// Relative errors by form, then by dtype of the cache: FP32, FP16, BF16.
   std::map<CacheForm, std::map<DType, double>> errors;
-  std::map<CacheForm, double> largest_weight;  ///< of the computed weights, its magnitude
+  std::map<CacheForm, double> largest_weight;  ///< largest magnitude of the computed weights
   CacheForm chosen = CacheForm::KeysAndValues;
-  /// Why the forms before the chosen one were passed over, and what that one costs; empty: the
-  /// first one was taken, at no price.
+  /// Why earlier forms were rejected, and what the chosen one costs; empty if the first form was
+  /// chosen and costs nothing.
   std::string reason;
 };
 
 struct SlimReport : ConversionReport {
   std::vector<SlimLayerReport> layers;      ///< by layer, self-attention first
-  std::size_t calibration_rows = 0;         ///< inputs of each self-attention
-  std::optional<double> cross_cache_ratio;  ///< of the cross-attention cache
+  std::size_t calibration_rows = 0;         ///< tokens that each self-attention was tested on
+  std::optional<double> cross_cache_ratio;  ///< bytes of the cross-attention cache, after / before
 };
 
-/// Layers of which some attention's computed keys and values are off by less than `error`.
+/// The number of layers whose attention at `site` has an error below `error` in this form.
 std::size_t layers_under(const SlimReport& report, SlimSite site, CacheForm kind, DType storage,
                          double error);
 
-/// Throws Error, and writes nothing, for a checkpoint converted already, a model that no wanted
-/// form fits, weights beyond the range of fp16 (with "auto": where no other form serves the layer),
-/// a calibration that is too short, and as Checkpoint and CheckpointWriter do.
+/// Throws Error, and writes nothing, for a checkpoint that is converted already, for a model that
+/// no allowed form fits, for weights beyond the range of fp16 (with "auto": only if the layer has
+/// no other form), for a calibration that is too short, and as Checkpoint and CheckpointWriter do.
 SlimReport convert_to_slim(const Checkpoint& checkpoint, const std::filesystem::path& output,
                            const SlimConversion& conversion, const Progress& on_step = nullptr);
 
