@@ -16,7 +16,7 @@ void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
     plan.exclude(method.excludes);
     method.apply(spec, plan);
     if (plan.chunked && plan.whole_prompt) {
-      throw Error("method " + spec.name + " reads the prompt in one piece; got a prompt in chunks");
+      throw Error("method " + spec.name, "a prompt in chunks", "the whole prompt in one piece");
     }
   }
 }
@@ -45,14 +45,14 @@ void Plan::exclude(const std::vector<Exclusion>& exclusions) const {
 void Plan::choose_tokens(TokenSelection chosen) {
   const Stack& s = model.decoder;
   if (model.encoder_decoder || s.position == Position::Alibi) {
-    throw Error(
-        "methods " + methods, "the model " + model.name,
-        "a decoder-only model with rotary or learned positions: pruned prompts keep theirs");
+    throw Error("methods " + methods, "the model " + model.name,
+                "a decoder-only model with rotary or learned positions");
   }
   if (s.position == Position::Rope) {
-    exclude({{Trait::OwnAttention,
-              "methods {methods} do not compose: kept tokens have positions of their own, and the "
-              "cache method rotates by places in the cache"}});
+    exclude(
+        {{Trait::OwnAttention,
+          "methods {methods} cannot be combined: kept tokens keep their positions, and the cache "
+          "method rotates by places in the cache"}});
   }
   whole_prompt = true;
   given_positions = true;
@@ -62,11 +62,11 @@ void Plan::choose_tokens(TokenSelection chosen) {
 
 void Plan::let_flow(TokenFlow flow) {
   exclude({{Trait::OwnAttention,
-            "methods {methods} do not compose: one of them lets each layer attend to tokens of its "
-            "own, the other has another attention"},
+            "methods {methods} cannot be combined: one selects tokens for each layer, the other "
+            "replaces the attention"},
            {Trait::SharedKeys,
             "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-            "keys and values of their own, for the tokens that they see"}});
+            "keys and values of their own"}});
   token_flow = std::move(flow);
 }
 
@@ -82,9 +82,10 @@ Exclusion needs_own_keys() {
 }
 
 Exclusion reads_with_own_weights() {
-  return {Trait::LacksWeights,
-          "methods {methods} do not compose: the base reads the prompt as its own helper, with "
-          "projections that slim attention has dropped; another model can be its speculator"};
+  return {
+      Trait::LacksWeights,
+      "methods {methods} cannot be combined: the base model selects the prompt tokens itself, with "
+      "projections that slim attention has removed; name another model as its speculator"};
 }
 
 }  // namespace kvcast

@@ -144,7 +144,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const bool reads_out = plan.logits == Logits::All && !likelihood;
   if (likelihood) {
     plan.exclude({{Trait::ChosenTokens,
-                   "method kvp: mode=likelihood does not compose with a method that prunes the "
+                   "method kvp: mode=likelihood cannot be combined with a method that prunes the "
                    "prompt: dropped tokens have no likelihood"}});
   }
   if (plan.selection) {
@@ -186,7 +186,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                           }});
   plan.not_spread.emplace_back(
       spec.name,
-      "none that predicts the cache: the base then reads one token, which cannot be spread");
+      "which leaves the base model one token to read; one token cannot be spread over ranks");
 }
 
 }  // namespace
@@ -197,24 +197,26 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// Horton et al. 2024 (arXiv:2410.08391), section 3; apple/corenet, kv_prediction.py.
 Method kvp() {
   const std::string other_cache =
-      "method kvp does not compose with a method of the kind 'cache': it predicts each layer's own "
-      "keys, rotated, and its values, and such a method keeps something else";
-  return {"kvp",
-          MethodKind::Source,
-          "auxiliary=MODEL|lp-0.75|lp-0.50|lp-0.25[,predictor=PATH][,map=code|paper]"
-          "[,mode=likelihood]: an auxiliary model reads the prompt, linear maps make the cache",
-          {"auxiliary", "predictor", "map", "mode"},
-          apply,
-          "kvp:auxiliary=lp-0.50",
-          {{Trait::OwnAttention, other_cache},
-           {Trait::SharedKeys, other_cache},
-           {Trait::LacksWeights, other_cache},
-           {Trait::ReusedCache,
-            "method kvp does not compose with specprefill's reuse=kept: both fill the base's cache "
-            "of the kept tokens, one with predictions, the other with the speculator's own"},
-           {Trait::TokensPerLayer,
-            "method kvp does not compose with lazyllm: of a predicted prompt the base reads the "
-            "last token alone, which leaves its layers no tokens to drop"}}};
+      "method kvp cannot be combined with a method that changes the KV cache: it predicts the "
+      "rotated keys and the values of each layer, and such a method caches something else";
+  return {
+      "kvp",
+      MethodKind::Source,
+      "auxiliary=MODEL|lp-0.75|lp-0.50|lp-0.25[,predictor=PATH][,map=code|paper]"
+      "[,mode=likelihood]: an auxiliary model reads the prompt; linear maps turn its KV cache into "
+      "the base model's (KV Prediction)",
+      {"auxiliary", "predictor", "map", "mode"},
+      apply,
+      "kvp:auxiliary=lp-0.50",
+      {{Trait::OwnAttention, other_cache},
+       {Trait::SharedKeys, other_cache},
+       {Trait::LacksWeights, other_cache},
+       {Trait::ReusedCache,
+        "method kvp cannot be combined with specprefill's reuse=kept: both fill the base "
+        "model's cache of the kept tokens"},
+       {Trait::TokensPerLayer,
+        "method kvp cannot be combined with lazyllm: the base model reads only the last token "
+        "of a predicted prompt, so its layers have no tokens to drop"}}};
 }
 
 }  // namespace kvcast

@@ -28,8 +28,8 @@ CacheExchange chain_exchange(const RankShare& share) {
 Method kvr() {
   return {"kvr",
           MethodKind::Placement,
-          "p=P[,partition=even|search|A/B/...]: P ranks in a chain, each sends its cache on "
-          "(KV-Runahead)",
+          "p=P[,partition=even|search|A/B/...]: P ranks in a chain; each sends its KV cache "
+          "to the next (KV-Runahead)",
           {"p", "partition"},
           [](const MethodSpec& spec, Plan& plan) {
             plan.placement = parse_placement(spec);

@@ -36,7 +36,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   if (retention.begin < retention.end) {
     throw Error("method lazyllm: options begin and end",
                 std::to_string(retention.begin) + " and " + std::to_string(retention.end),
-                "an end that is not above the begin: layers only drop tokens");
+                "end at most begin: layers only drop tokens");
   }
   if (retention.from >= retention.to) {
     throw Error("method lazyllm: options from and to",
@@ -54,8 +54,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
       {.first_step = share_option(spec, "revive_first", revived), .later_steps = revived});
   plan.not_spread.emplace_back(
       spec.name,
-      "one that drops the same tokens in all layers: which of its tokens a layer drops depends on "
-      "the prompt's last one, which another rank reads");
+      "whose layers select tokens by the prompt's last one, which another rank reads; expected a "
+      "method that drops the same tokens in all layers");
 }
 
 }  // namespace
@@ -66,14 +66,13 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// token_revival.h. Source: Fu et al. 2024 (LazyLLM, arXiv:2407.14057), sections 3 and 4, with the
 /// linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.
 Method lazyllm() {
-  return {
-      "lazyllm",
-      MethodKind::Prompt,
-      "begin=F,end=F[,from=F,to=F,revive=F,revive_first=F]: layers see fewer tokens, decode steps "
-      "choose anew",
-      {"begin", "end", "from", "to", "revive", "revive_first"},
-      apply,
-      "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
+  return {"lazyllm",
+          MethodKind::Prompt,
+          "begin=F,end=F[,from=F,to=F,revive=F,revive_first=F]: later layers read fewer prompt "
+          "tokens; each decode step selects again (LazyLLM)",
+          {"begin", "end", "from", "to", "revive", "revive_first"},
+          apply,
+          "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
 }
 
 }  // namespace kvcast

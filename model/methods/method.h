@@ -28,7 +28,6 @@ enum class MethodKind {
   Source,     ///< where does the prompt's cache come from?
   Placement,  ///< who computes which part of the prompt, and what is sent?
 };
-std::string_view name(MethodKind kind);
 
 /// Parses "NAME[:KEY=VALUE,...][+NAME...]". Throws Error: unknown method or option (with the
 /// nearest), empty parts, two methods of one kind.
@@ -139,7 +138,7 @@ struct Plan : MethodEffects {
   /// Which tokens the layers of the base see, with given positions; none: all of them.
   std::optional<TokenFlow> token_flow = {};
   FindModel find_model = {};
-  /// Methods that no placement can spread over ranks, and what it expects instead.
+  /// Methods that no placement can spread over ranks, each with the reason.
   std::vector<std::pair<std::string, std::string>> not_spread = {};
   std::string methods = {};  ///< of the request, as its user wrote them
 
@@ -165,7 +164,7 @@ struct Method {
   std::function<void(const MethodSpec&, Plan&)> apply;
   /// A spelling that works with small prompts, for help and for tests of all methods.
   std::string_view example;
-  /// What it never composes with.
+  /// What it cannot be combined with.
   std::vector<Exclusion> excludes = {};
 };
 

@@ -129,7 +129,8 @@ Method mlkv() {
   return {
       "mlkv",
       MethodKind::Cache,
-      "layers=M,heads=G: M layers have keys and values, of G heads; the others read them (MLKV)",
+      "layers=M,heads=G: M layers keep keys and values with G heads; the other layers reuse them "
+      "(MLKV)",
       {"layers", "heads", "widen", "semantics"},
       apply,
       "mlkv:layers=1,heads=1"};

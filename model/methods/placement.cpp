@@ -54,8 +54,8 @@ std::uint64_t RankShare::prompt_len() const {
 
 std::vector<std::uint64_t> even_partition(std::uint64_t prompt_len, std::uint64_t ranks) {
   if (ranks == 0 || prompt_len < ranks) {
-    throw Error(fmt::format("a prompt of {} tokens", prompt_len),
-                fmt::format("{} processes", ranks), "at least 1 process and a token for each");
+    throw Error(fmt::format("a prompt of {} tokens", prompt_len), fmt::format("{} ranks", ranks),
+                "at least 1 rank, and a token for each");
   }
   std::vector<std::uint64_t> parts(ranks, prompt_len / ranks);
   std::fill_n(parts.begin(), prompt_len % ranks, prompt_len / ranks + 1);
@@ -67,7 +67,7 @@ std::vector<std::uint64_t> partition_tokens(const Placement& placement, std::uin
   const std::string prompt = "a prompt of " + std::to_string(prompt_len) + " tokens";
   if (placement.partition.empty()) {
     if (prompt_len < placement.ranks) {
-      throw Error(where, prompt, "a token at least for each rank");
+      throw Error(where, prompt, fmt::format("at least one token per rank ({})", placement.ranks));
     }
     return even_partition(prompt_len, placement.ranks);
   }

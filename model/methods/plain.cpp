@@ -3,11 +3,7 @@
 namespace kvcast {
 
 Method plain() {
-  return {"plain",
-          MethodKind::Prompt,
-          "the model as it is: every prompt token, its own cache",
-          {},
-          [](const MethodSpec&, Plan&) {},
+  return {"plain", MethodKind::Prompt, "the unchanged model", {}, [](const MethodSpec&, Plan&) {},
           "plain"};
 }
 

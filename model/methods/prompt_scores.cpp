@@ -50,7 +50,7 @@ void check_prunable(std::string_view method, const Architecture& a) {
   const Position p = a.decoder.position;
   if (!a.encoder_decoder && (p == Position::Rope || p == Position::Learned)) return;
   throw Error("method " + std::string(method), "the model " + a.name,
-              "a decoder-only model with rotary or learned positions, which kept tokens keep");
+              "a decoder-only model with rotary or learned positions");
 }
 
 void check_windows(std::string_view method, const Architecture& a, double keep) {

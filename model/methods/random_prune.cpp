@@ -10,7 +10,8 @@ namespace kvcast {
 Method random_prune() {
   return {"random-prune",
           MethodKind::Prompt,
-          "keep=F[,seed=N]: the model sees a random share F of the prompt (sequence b: seed N+b)",
+          "keep=F[,seed=N]: the model reads a random share F of the prompt tokens (sequence b uses "
+          "seed N+b)",
           {"keep", "seed"},
           [](const MethodSpec& spec, Plan& plan) {
             if (plan.model.encoder_decoder) {

@@ -36,21 +36,18 @@ namespace {
 
 struct KindTraits {
   MethodKind kind;
-  std::string_view name;
   std::string_view decides;  ///< why there is at most one method of it
 };
 constexpr KindTraits kinds[] = {
-    {MethodKind::Cache, "cache", "what is cached of a token"},
-    {MethodKind::Prompt, "prompt", "which of the whole prompt's tokens the base reads"},
-    {MethodKind::Source, "source", "where the prompt's cache comes from"},
-    {MethodKind::Placement, "placement", "which rank reads which tokens"},
+    {MethodKind::Cache, "what the KV cache stores"},
+    {MethodKind::Prompt, "which prompt tokens the base model reads"},
+    {MethodKind::Source, "where the prompt's cache comes from"},
+    {MethodKind::Placement, "which rank reads which tokens"},
 };
 
 const KindTraits& traits_of(MethodKind kind) { return kinds[static_cast<std::size_t>(kind)]; }
 
 }  // namespace
-
-std::string_view name(MethodKind kind) { return traits_of(kind).name; }
 
 const Method& find_method(std::string_view name) {
   std::vector<std::string> known;
@@ -112,9 +109,8 @@ std::vector<MethodSpec> parse_methods(std::string_view text) {
     const auto [other, fresh] = by_kind.emplace(kind, spec.name);
     if (!fresh) {
       throw Error(fmt::format(
-          "methods '{}' and '{}' do not compose: both are of the kind '{}' and say {}; expected at "
-          "most one of a kind",
-          other->second, spec.name, name(kind), traits_of(kind).decides));
+          "methods '{}' and '{}' cannot be combined: both decide {}; expected one of them",
+          other->second, spec.name, traits_of(kind).decides));
     }
     specs.push_back(std::move(spec));
   }

@@ -282,14 +282,16 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// (right inverse, xcache), section 4 (encdec1, encdec2), appendices C (vcache), G (grouped heads),
 /// H (hybrid).
 Method slim() {
-  return {"slim",
-          MethodKind::Cache,
-          "option=kcache|vcache|xcache|encdec1|encdec2|hybrid|auto[,order=unoptimized]"
-          "[,rope=unrotate][,threshold=F]: keeps keys, values or inputs and computes the rest",
-          {"option", "order", "rope", "threshold"},
-          apply,
-          "slim",
-          {needs_own_keys()}};
+  return {
+      "slim",
+      MethodKind::Cache,
+      "option=kcache|vcache|xcache|encdec1|encdec2|hybrid|auto[,order=unoptimized]"
+      "[,rope=unrotate][,threshold=F]: caches only keys, values or inputs and recomputes the rest "
+      "(Slim attention)",
+      {"option", "order", "rope", "threshold"},
+      apply,
+      "slim",
+      {needs_own_keys()}};
 }
 
 }  // namespace kvcast

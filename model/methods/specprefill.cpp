@@ -34,7 +34,7 @@ std::uint64_t pool_option(const MethodSpec& spec) {
   const std::uint64_t pool = whole_option(spec, "pool", 1, 1);
   if (pool % 2 == 0) {
     throw Error("method specprefill: option pool", "'" + std::to_string(pool) + "'",
-                "an odd number: a mean over as many tokens before as after");
+                "an odd number: the window is centred on a token");
   }
   return pool == 1 ? 0 : pool;
 }
@@ -62,7 +62,7 @@ bool reuse_option(const MethodSpec& spec, const Plan& plan, bool base_speculates
   if (!base_speculates) {
     throw Error("method specprefill: option reuse",
                 "the speculator " + text_option(spec, "speculator", ""),
-                "none: the base is its own, whose cache is the one to reuse");
+                "no speculator: only the base model's own cache can be reused");
   }
   if (plan.model.decoder.num_key_value_layers > 0) {
     throw Error("method specprefill: option reuse", "the MLKV model " + plan.model.name,
@@ -129,7 +129,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
     plan.let_flow(reusing_flow(plan.prompt_past));
     plan.not_spread.emplace_back(
         spec.name,
-        "reuse=none: with a reused cache the base reads one token, which cannot be spread");
+        "whose reuse=kept leaves the base model one token to read; one token cannot be spread over "
+        "ranks, expected reuse=none");
   }
   // Scores take keys; values are for the look-ahead and for the base.
   const bool values_are_read = lookahead > 1 || plan.selection->reused;
@@ -175,12 +176,14 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// Source: Liu et al. 2025 (arXiv:2502.02789), section 3; defaults and order of steps from the
 /// authors' code (Jingyu6/speculative_prefill).
 Method specprefill() {
-  return {"specprefill",
-          MethodKind::Prompt,
-          "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K,reuse=kept]: a small model chooses",
-          {"speculator", "keep", "lookahead", "chunk", "pool", "reuse"},
-          apply,
-          "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3"};
+  return {
+      "specprefill",
+      MethodKind::Prompt,
+      "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K,reuse=kept]: a small model selects the "
+      "prompt tokens that the base model reads (Speculative Prefill)",
+      {"speculator", "keep", "lookahead", "chunk", "pool", "reuse"},
+      apply,
+      "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3"};
 }
 
 }  // namespace kvcast

@@ -47,13 +47,15 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// first layer on, the tokens that the prompt's last one attended to most. The paper does not say
 /// how importance combines layers and heads; here it is the largest, as in Speculative Prefill.
 Method static_prune() {
-  return {"static-prune",
-          MethodKind::Prompt,
-          "keep=F[,probe=F]: the model sees the tokens that its first layers attend to most",
-          {"keep", "probe"},
-          apply,
-          "static-prune:keep=0.5,probe=0.5",
-          {reads_with_own_weights()}};
+  return {
+      "static-prune",
+      MethodKind::Prompt,
+      "keep=F[,probe=P]: the model reads the share F of the prompt tokens, those that its first "
+      "layers (a share P) attend to most",
+      {"keep", "probe"},
+      apply,
+      "static-prune:keep=0.5,probe=0.5",
+      {reads_with_own_weights()}};
 }
 
 }  // namespace kvcast

@@ -30,7 +30,7 @@ Value attend(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) 
 Method streaming() {
   return {"streaming",
           MethodKind::Cache,
-          "sinks=N,window=N: the cache keeps the first and the last tokens (StreamingLLM)",
+          "sinks=N,window=M: the KV cache keeps the first N and the last M tokens (StreamingLLM)",
           {"sinks", "window"},
           [](const MethodSpec& spec, Plan& plan) {
             if (plan.model.encoder_decoder || plan.model.decoder.position != Position::Rope) {

@@ -47,7 +47,8 @@ CacheExchange exchange(const RankShare& share) {
 Method tsp() {
   return {"tsp",
           MethodKind::Placement,
-          "p=P: P ranks with even parts, each gathers all keys and values of each layer",
+          "p=P: P ranks with equal parts; every layer all-gathers keys and values (tensor and "
+          "sequence parallel)",
           {"p"},
           [](const MethodSpec& spec, Plan& plan) {
             plan.placement = parse_placement(spec);

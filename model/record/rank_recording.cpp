@@ -21,8 +21,8 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
   if (plan.model.encoder_decoder) {
     throw Error(where, "the encoder-decoder model " + plan.model.name, "a decoder-only model");
   }
-  for (const auto& [method, expected] : plan.not_spread) {
-    throw Error(where, "method " + method + " beside it", expected);
+  for (const auto& [method, reason] : plan.not_spread) {
+    throw Error(where + ": cannot be combined with " + method + ", " + reason);
   }
   if (share.ranks() == 1) return;
   if (plan.whole_prompt && !plan.selection) {

@@ -142,7 +142,7 @@ else
   refused 2 "got 2 processes of mpirun, expected 3" "${mpi[@]}" 2 "${run[@]}" --method kvr:p=3
   refused 2 "expected 12, the sum of 5/7" "${mpi[@]}" 2 "${run[@]}" \
     --method kvr:p=2,partition=5/7
-  refused 2 "a token at least for each rank" "${mpi[@]}" 2 "$program" run \
+  refused 2 "at least one token per rank" "${mpi[@]}" 2 "$program" run \
     --model "$oracle/gemma2" --tokens 5 --method tsp:p=2
   refused 2 "a decoder-only model" "${mpi[@]}" 2 "$program" run --model "$oracle/t5" \
     --encoder-tokens 1,2 --tokens 0 --method tsp:p=2

@@ -100,12 +100,12 @@ TEST_CASE("compositions: what makes no sense together is refused in one line") {
   for (const char* prune : {"random-prune:keep=0.5", "specprefill:keep=0.5",
                             "specprefill:keep=0.5,reuse=kept", "lazyllm:begin=0.8,end=0.4"}) {
     // Rotated by places in the cache, which are not those in the text.
-    says("llama_mha", std::string(prune) + "+slim:option=kcache", "compose");
+    says("llama_mha", std::string(prune) + "+slim:option=kcache", "cannot be combined");
   }
   for (const char* own : {"specprefill:keep=0.5", "static-prune:keep=0.5"}) {
-    says("gpt2", std::string(own) + "+slim:option=kcache", "its own helper");
+    says("gpt2", std::string(own) + "+slim:option=kcache", "selects the prompt tokens itself");
   }
-  says("gpt2", "lazyllm:begin=0.8,end=0.4+slim:option=kcache", "compose");
+  says("gpt2", "lazyllm:begin=0.8,end=0.4+slim:option=kcache", "cannot be combined");
   says("mlkv_llama", "lazyllm:begin=0.8,end=0.4", "MLKV");
   says("mlkv_llama", "specprefill:keep=0.5,reuse=kept", "MLKV");
 }

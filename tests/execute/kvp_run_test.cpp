@@ -420,8 +420,8 @@ TEST_CASE("kvp: what does not fit is refused in one line") {
   refused(base, of(both + ",map=table"), "unknown map 'table'");
   refused(base, of(both + ",map=paper"), "have 28 entries for 36 layers");
   refused(base, of(both + ",mode=training"), "unknown mode 'training'");
-  refused(base, of(both + "+streaming:sinks=1,window=4"), "does not compose");
-  refused(base, of("streaming:sinks=1,window=4+" + both), "does not compose");
+  refused(base, of(both + "+streaming:sinks=1,window=4"), "cannot be combined");
+  refused(base, of("streaming:sinks=1,window=4+" + both), "cannot be combined");
   SessionOptions chunks = of(both);
   chunks.chunk = 2;
   refused(base, chunks, "in one piece");

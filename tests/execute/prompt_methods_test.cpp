@@ -368,7 +368,7 @@ TEST_CASE("prompt methods: what a prompt is too short for, and logits that would
   };
   REQUIRE(length == 17);
   refused("specprefill:keep=0.5,chunk=18", "chunks of 18 tokens");
-  refused("specprefill:keep=0.5,pool=37", "at most twice the prompt's 17 and one");
+  refused("specprefill:keep=0.5,pool=37", "at most 35 for a prompt of 17 tokens");
   session_of(c, "specprefill:keep=0.5,pool=35").run(c.request(c.prompt, 2));
   refused("specprefill:keep=0.5,chunk=8", "may keep different numbers of tokens", Logits::All);
   const Generation one = session_of(c, "specprefill:keep=0.5,chunk=8", {.logits = Logits::All})

@@ -87,7 +87,8 @@ TEST_CASE("unequal prompts: what cannot run one by one, and a wrong prompt among
   refused(plain, request, "token id 100000 at position 1");
   request.tokens[1] = {7, 1};
   // Pooled over more neighbours than the second prompt has.
-  refused(session_of(c, "specprefill:keep=0.5,pool=7"), request, "at most twice the prompt's 2");
+  refused(session_of(c, "specprefill:keep=0.5,pool=7"), request,
+          "at most 5 for a prompt of 2 tokens");
 }
 
 }  // namespace

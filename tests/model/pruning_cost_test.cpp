@@ -237,8 +237,8 @@ TEST_CASE("pruning: what does not fit is refused in one line") {
   says("specprefill:keep=0.5,lookahead=0", "a whole number from 1");
   says("specprefill:keep=0.5,lookahead=1048577", "at most 1048576");
   says("specprefill:keep=0.5,speculator=other-words", "a vocabulary of 5000");
-  says("specprefill:keep=0.5+streaming:sinks=2,window=6", "do not compose");
-  says("lazyllm:begin=0.2,end=0.5", "not above the begin");
+  says("specprefill:keep=0.5+streaming:sinks=2,window=6", "cannot be combined");
+  says("lazyllm:begin=0.2,end=0.5", "end at most begin");
   says("lazyllm:begin=0.5,end=0.2,revive=2", "option revive");
   says("lazyllm:begin=0.5,end=0.2,revive_first=-0.1", "a fraction from 0 to 1");
   says("lazyllm:begin=0.5,end=0.2,from=0.9,to=0.3", "from below to");

@@ -293,7 +293,7 @@ TEST_CASE("placement: wrong partitions and models are refused in one line") {
     check_line(line, {part});
   };
   says(line_of("kvr:p=2,partition=5/3", 9), "got a prompt of 9 tokens, expected 8, the sum of 5/3");
-  says(line_of("kvr:p=4", 3), "a prompt of 3 tokens, expected a token at least for each rank");
+  says(line_of("kvr:p=4", 3), "a prompt of 3 tokens, expected at least one token per rank (4)");
   for (const char* partition : {"5/0", "5/", "/5", "5//4", "a/b", "5:4", "-1/5", " 5/4", "1e3/2",
                                 "99999999999999999999/1"}) {
     says(line_of("kvr:p=2,partition=" + std::string(partition), 9), "as in 5/3/2/1");
@@ -306,7 +306,7 @@ TEST_CASE("placement: wrong partitions and models are refused in one line") {
   says(line_of("tsp:p=100000", 9), "at most 65536 ranks");
   says(line_of("tsp:p=2,partition=even", 9), "unknown option 'partition'");
   says(line_of("streaming:sinks=1,window=4+kvr:p=2", 9), "read the prompt in one piece");
-  says(line_of("lazyllm:begin=0.8,end=0.4+tsp:p=2", 9), "lazyllm beside it");
+  says(line_of("lazyllm:begin=0.8,end=0.4+tsp:p=2", 9), "cannot be combined with lazyllm");
   const Architecture t5 =
       read_config(nlohmann::json::parse(R"({"model_type": "t5", "d_model": 42, "vocab_size": 51,
         "num_layers": 3, "num_heads": 6, "d_kv": 5, "d_ff": 20})"),

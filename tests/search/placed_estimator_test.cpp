@@ -203,13 +203,14 @@ TEST_CASE("placement: what cannot be estimated is refused in one line") {
   const auto reason = [](const std::string& methods, const std::string& model = "llama-7b") {
     return message_of([&] { PlacedEstimator(configuration(methods, model)).at({1, 100, 2}); });
   };
-  CHECK(reason("kvp:auxiliary=lp-0.50+kvr:p=2").find("method kvp beside it") != std::string::npos);
+  CHECK(reason("kvp:auxiliary=lp-0.50+kvr:p=2").find("cannot be combined with kvp") !=
+        std::string::npos);
   CHECK(reason("kvr:p=2", "whisper-base").find("encoder-decoder") != std::string::npos);
   CHECK(reason("kvr:p=2,partition=60/50") ==
         "method kvr:p=2,partition=60/50: got a prompt of 100 tokens, expected 110, the sum of "
         "60/50");
   CHECK(reason("tsp:p=101") ==
-        "method tsp:p=101: got a prompt of 100 tokens, expected a token at least for each rank");
+        "method tsp:p=101: got a prompt of 100 tokens, expected at least one token per rank (101)");
   CHECK(reason("kvr:p=1,partition=99").find("expected 99") != std::string::npos);
   CHECK(reason("kvr:p=2000") == "method kvr:p=2000: got 2000 devices, expected at most 1024");
   CHECK(reason("kvr:p=17,partition=search") ==
