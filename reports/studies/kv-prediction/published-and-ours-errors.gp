@@ -20,7 +20,7 @@ set yrange [*<0:*]
 set offsets 0, 0, 0, 0
 set x2range [0:1]
 
-plot 'published-and-ours-errors.csv' skip 1 every ::0::14 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp-table5-ttft, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::15::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-lazyllm, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::26::27 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp-section3, measured', \
+plot 'published-and-ours-errors.csv' skip 1 every ::0::14 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp-table5-ttft, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::15::25 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvp-table5-lazyllm, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::26::27 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvp-section3, measured', \
      'published-and-ours-errors.csv' skip 1 every ::28::28 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

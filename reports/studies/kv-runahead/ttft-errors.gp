@@ -20,8 +20,8 @@ set yrange [*<0:*]
 set offsets 0, 0, 0, 0
 set x2range [0:1]
 
-plot 'ttft-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvr-table3-base, measured', \
-     'ttft-errors.csv' skip 1 every ::5::52 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvr-table1, measured', \
-     'ttft-errors.csv' skip 1 every ::53::76 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvr-table2, measured', \
-     'ttft-errors.csv' skip 1 every ::77::86 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvr-table3-10gbs, measured', \
+plot 'ttft-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvr-table3-base, measured', \
+     'ttft-errors.csv' skip 1 every ::5::52 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'kvr-table1, measured', \
+     'ttft-errors.csv' skip 1 every ::53::76 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'kvr-table2, measured', \
+     'ttft-errors.csv' skip 1 every ::77::86 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'kvr-table3-10gbs, measured', \
      'ttft-errors.csv' skip 1 every ::87::87 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

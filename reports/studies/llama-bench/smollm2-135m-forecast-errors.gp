@@ -20,6 +20,6 @@ set yrange [*<0:*]
 set offsets 0, 0, 0, 0
 set x2range [0:1]
 
-plot 'smollm2-135m-forecast-errors.csv' skip 1 every ::0::2 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'plain, tpot', \
-     'smollm2-135m-forecast-errors.csv' skip 1 every ::3::8 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, ttft', \
+plot 'smollm2-135m-forecast-errors.csv' skip 1 every ::0::2 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, tpot', \
+     'smollm2-135m-forecast-errors.csv' skip 1 every ::3::8 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, ttft', \
      'smollm2-135m-forecast-errors.csv' skip 1 every ::9::9 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

@@ -20,9 +20,9 @@ set yrange [*<0:*]
 set offsets 0, 0, 0, 0
 set x2range [0:1]
 
-plot 'm2-pro-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'kvp, ttft', \
-     'm2-pro-errors.csv' skip 1 every ::5::15 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'lazyllm, ttft', \
-     'm2-pro-errors.csv' skip 1 every ::16::18 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, ttft', \
-     'm2-pro-errors.csv' skip 1 every ::19::20 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'random-prune, ttft', \
-     'm2-pro-errors.csv' skip 1 every ::21::22 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'static-prune, ttft', \
+plot 'm2-pro-errors.csv' skip 1 every ::0::4 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'kvp, ttft', \
+     'm2-pro-errors.csv' skip 1 every ::5::15 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'lazyllm, ttft', \
+     'm2-pro-errors.csv' skip 1 every ::16::18 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft', \
+     'm2-pro-errors.csv' skip 1 every ::19::20 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'random-prune, ttft', \
+     'm2-pro-errors.csv' skip 1 every ::21::22 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'static-prune, ttft', \
      'm2-pro-errors.csv' skip 1 every ::23::23 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
