@@ -160,7 +160,8 @@ TEST_CASE("specprefill: another model's cache is not the base's") {
       Session(c.checkpoint, o).run(c.request({c.prompt[0]}, 2));
     });
   };
-  CHECK(line("specprefill:keep=0.5,speculator=x,reuse=kept").find("its own") != std::string::npos);
+  CHECK(line("specprefill:keep=0.5,speculator=x,reuse=kept")
+            .find("only the base model's own cache") != std::string::npos);
   CHECK(line("specprefill:keep=0.5,reuse=all").find("none") != std::string::npos);
   CHECK(line("specprefill:keep=0.5,reuse=kept", {.logits = Logits::All})
             .find("last position's logits") != std::string::npos);

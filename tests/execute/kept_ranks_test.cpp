@@ -109,9 +109,10 @@ TEST_CASE("ranks: the kept tokens are known before they are shared, or the run i
         std::string::npos);
   CHECK(line("lazyllm:begin=0.8,end=0.4+kvr:p=2", {12, 11}).find("which another rank reads") !=
         std::string::npos);
-  CHECK(line("specprefill:keep=0.5,reuse=kept+kvr:p=2", {6, 6}).find("reads one token") !=
+  CHECK(line("specprefill:keep=0.5,reuse=kept+kvr:p=2", {6, 6}).find("one token to read") !=
         std::string::npos);
-  CHECK(line("kvp:auxiliary=lp-0.50+kvr:p=2", {6, 6}).find("reads one token") != std::string::npos);
+  CHECK(line("kvp:auxiliary=lp-0.50+kvr:p=2", {6, 6}).find("one token to read") !=
+        std::string::npos);
 }
 
 }  // namespace

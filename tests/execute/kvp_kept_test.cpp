@@ -178,8 +178,8 @@ TEST_CASE("kvp: a choice of tokens that leaves nothing to predict is refused wit
     const auto join = [&](const std::string& a, const std::string& b) {
       return first ? a + "+" + b : b + "+" + a;
     };
-    says(join("specprefill:keep=0.5,reuse=kept", pair), "both fill the base's cache");
-    says(join("lazyllm:begin=0.8,end=0.4", pair), "leaves its layers no tokens to drop");
+    says(join("specprefill:keep=0.5,reuse=kept", pair), "both fill the base model's cache");
+    says(join("lazyllm:begin=0.8,end=0.4", pair), "its layers have no tokens to drop");
     says(join("random-prune:keep=0.5", likelihood), "dropped tokens have no likelihood");
   }
   const Checkpoint windowed(oracle_folder() / "gemma2");

@@ -367,7 +367,7 @@ TEST_CASE("prompt methods: what a prompt is too short for, and logits that would
     CHECK(passes == 0);
   };
   REQUIRE(length == 17);
-  refused("specprefill:keep=0.5,chunk=18", "chunks of 18 tokens");
+  refused("specprefill:keep=0.5,chunk=18", "option chunk: got 18");
   refused("specprefill:keep=0.5,pool=37", "at most 35 for a prompt of 17 tokens");
   session_of(c, "specprefill:keep=0.5,pool=35").run(c.request(c.prompt, 2));
   refused("specprefill:keep=0.5,chunk=8", "may keep different numbers of tokens", Logits::All);

@@ -163,5 +163,5 @@ TEST_CASE("catalog: a data folder without models is refused") {
   CHECK(line.starts_with("data folder " + folder.path().string()));
   CHECK(line.find("models") != std::string::npos);
   CHECK_THROWS_AS(Catalog("/nonexistent"), Error);
-  CHECK(catalog().names("no-such-folder").empty());
+  CHECK_THROWS_AS(catalog().names("no-such-folder"), Error);
 }
