@@ -212,11 +212,13 @@ void balance(Incumbent& best, PartitionBound& bound) {
 void check_algorithm(PartitionAlgorithm algorithm, std::size_t ranks) {
   const std::string where = fmt::format("partition search --algorithm {}", name(algorithm));
   if (algorithm == PartitionAlgorithm::Golden && ranks != 2) {
-    throw Error(where, fmt::format("{} ranks", ranks), "2");
+    throw Error(where, fmt::format("{} devices", ranks), "2");
   }
   if (algorithm == PartitionAlgorithm::Grid && ranks > most_grid_ranks) {
-    throw Error(where, fmt::format("{} ranks, so 5^{} values a level", ranks, ranks - 1),
-                fmt::format("at most {}; balance and coordinate take any number", most_grid_ranks));
+    throw Error(where, fmt::format("{} devices", ranks),
+                fmt::format("at most {} (grid tries 5^(P-1) partitions per level); balance and "
+                            "coordinate take any number",
+                            most_grid_ranks));
   }
 }
 

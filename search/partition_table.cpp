@@ -98,8 +98,8 @@ PartitionTable read_table(const std::filesystem::path& path) {
     const std::string place = fmt::format("{}/{}", o.place_of("entries"), i);
     table.entries.push_back(read_entry(JsonObject(entries[i], place)));
     if (i > 0 && !before(table.entries[i - 1], table.entries[i])) {
-      throw Error(place, "an entry that is not after the one before",
-                  "entries by number of ranks, then by prompt_len, each once");
+      throw Error(place, "an entry out of order",
+                  "entries in increasing order of ranks, then of prompt_len, each once");
     }
   }
   o.reject_unknown_keys();

@@ -98,21 +98,20 @@ NoiseSpec parse_noise(std::string_view text) {
     const bool has_value = equals != std::string_view::npos;
     set_entry(entry_of(key), has_value ? option.substr(equals + 1) : std::string_view(), spec);
     if (!seen.insert(key).second) {
-      throw Error("noise option '" + std::string(key) + "' stands twice; expected once");
+      throw Error("noise option '" + std::string(key) + "' given twice; expected once");
     }
     if (comma == std::string_view::npos) break;
     rest = rest.substr(comma + 1);
   }
   if ((spec.flows > 0) != (spec.bytes > 0)) {
-    throw Error("noise", fmt::format("{} flows of {} bytes", spec.flows, spec.bytes),
-                "both flows=N and bytes=B");
+    throw Error("got '" + std::string(text) + "', expected both flows=N and bytes=B");
   }
   if (spec.flows * spec.trials > max_flows) {
-    throw Error("noise", fmt::format("{} flows in {} trials", spec.flows, spec.trials),
-                fmt::format("at most {} flows in all", max_flows));
+    throw Error(fmt::format("got {} flows in {} trials, expected at most {} flows in all",
+                            spec.flows, spec.trials, max_flows));
   }
   if (spec.flows == 0 && spec.jitter == 0) {
-    throw Error("noise", "neither flows nor jitter", "flows=N,bytes=B or jitter=F");
+    throw Error("got '" + std::string(text) + "', expected flows=N,bytes=B or jitter=F");
   }
   return spec;
 }

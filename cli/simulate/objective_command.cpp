@@ -16,7 +16,7 @@
 namespace kvcast::cli {
 namespace {
 
-/// Where the tokens of each process go, and what stands between them.
+/// Placeholders for the tokens of the ranks, each with its separator.
 constexpr std::array place_holders{std::pair{std::string_view("{partition}"), ","},
                                    std::pair{std::string_view("{parts}"), "/"}};
 
@@ -25,7 +25,7 @@ std::optional<double> above_zero(double seconds) {
   return seconds;
 }
 
-/// Seconds, when the text is one number above zero and blanks, or an object that says them.
+/// Seconds, if the text is one number above zero, or a JSON object with `ttft_s`.
 std::optional<double> seconds_of(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_object()) {
@@ -52,7 +52,7 @@ search::Objective command_objective(const std::string& command, double limit_s) 
                   [&](const auto& p) { return command.find(p.first) != std::string::npos; });
   if (!has_place) {
     throw Error("--objective-command", "'" + command + "'",
-                "a command with {partition} or {parts} where the tokens go");
+                "a command with {partition} or {parts} in the place of the tokens");
   }
   return [=](std::span<const std::uint64_t> partition) {
     std::string line = command;

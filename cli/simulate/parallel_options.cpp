@@ -14,14 +14,15 @@ namespace {
 
 constexpr std::uint64_t most_devices = 4096;
 
-/// --link-gb-per-s in bytes a second.
+/// --link-gb-per-s, in bytes per second.
 double parse_link_rate(const std::string& text) {
   constexpr const char* flag = "--link-gb-per-s";
   constexpr double giga = 1e9;
   const double bytes_per_s = giga * parse_number(text, flag, false);
   if (bytes_per_s < simulate::least_bytes_per_s) {
-    throw Error(flag, "'" + text + "'",
-                fmt::format("at least {:g}, a byte a second", simulate::least_bytes_per_s / giga));
+    throw Error(
+        flag, "'" + text + "'",
+        fmt::format("at least {:g}, one byte per second", simulate::least_bytes_per_s / giga));
   }
   return bytes_per_s;
 }
@@ -41,8 +42,8 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
   if (!flags.name.empty()) {
     if (both_numbers) {
       throw Error(
-          "--link: --link-gb-per-s and --link-latency-s leave nothing of it; expected two "
-          "of the three");
+          "--link: cannot be combined with both --link-gb-per-s and --link-latency-s, which "
+          "replace all of it");
     }
     link = parse_flag("--link", flags.name, [&](const std::string& name) {
       return search::hardware_link(hw, mode, name);

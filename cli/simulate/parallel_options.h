@@ -14,14 +14,14 @@ namespace kvcast::cli {
 
 struct LinkFlags {
   std::string name;       ///< --link; empty: the hardware's default
-  std::string gb_per_s;   ///< empty: that link's
-  std::string latency_s;  ///< likewise
+  std::string gb_per_s;   ///< empty: the bandwidth of that link
+  std::string latency_s;  ///< empty: the latency of that link
 
   void add_to(Command command);
 };
 
 struct ParallelOptions {
-  RequestOptions request;  ///< its model, each device, kernels, dtype and mode
+  RequestOptions request;  ///< the model, the device, kernels, dtype and mode
   LinkFlags link;
   std::string send_order = "fifo";
   std::string algorithm = "balance";
@@ -42,7 +42,7 @@ std::size_t parse_devices(const std::string& text, const char* flag);
 
 /// Throws Error naming the flag for every wrong value.
 search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog);
-/// What a table is made for, to be kept in it.
+/// What a table is made for; stored in it.
 search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead);
 
 }  // namespace kvcast::cli

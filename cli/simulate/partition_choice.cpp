@@ -21,6 +21,10 @@ constexpr std::string_view table_prefix = "table:";
 constexpr auto algorithm = search::PartitionAlgorithm::Balance;
 
 Partition listed(const std::string& text, const PartitionTask& task) {
+  if (text.find_first_of("0123456789") != 0) {
+    throw Error(flag, "'" + text + "'",
+                "even, search, table:FILE, or tokens per rank such as 5,3,2,1");
+  }
   Partition tokens;
   std::string_view rest = text;
   while (true) {
@@ -46,7 +50,7 @@ Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
   return search::look_up(table, task.prompt_len, task.platform.num_devices(), f.extrapolate);
 }
 
-/// The lower bound is kept where it holds for the simulator too.
+/// Keeps the lower bound only if it holds for the simulator too.
 PartitionFound searched_by_recurrence(const PartitionTask& task) {
   const search::PlatformChain chain =
       search::platform_chain(task.platform, task.send_order, task.exchange_cost);
@@ -56,7 +60,7 @@ PartitionFound searched_by_recurrence(const PartitionTask& task) {
   return found;
 }
 
-/// Starts from what the recurrence finds.
+/// Starts from the partition that the recurrence finds.
 PartitionFound searched_by_simulator(const PartitionTask& task) {
   PartitionFound start;
   if (task.schedule == simulate::Schedule::Kvr) start = searched_by_recurrence(task);
@@ -69,7 +73,7 @@ PartitionFound searched_by_simulator(const PartitionTask& task) {
   };
   PartitionFound found = search_partition(objective, task.prompt_len, task.platform.num_devices(),
                                           algorithm, start.tokens);
-  // Traffic of others makes nothing faster.
+  // Holds with noise too: background traffic makes nothing faster.
   found.lower_bound_s = start.lower_bound_s;
   return found;
 }

@@ -17,8 +17,8 @@ struct PartitionFlags {
   std::string search_objective;
   bool extrapolate = false;
   bool force = false;    ///< take a table for another model or hardware
-  std::string model;     ///< what a table has to be for
-  std::string hardware;  ///< what it has to be for too
+  std::string model;     ///< the model that a table must be for
+  std::string hardware;  ///< the device that a table must be for
 };
 
 /// What a partition is for.
@@ -30,7 +30,7 @@ struct PartitionTask {
   search::SendOrder send_order = search::SendOrder::Fifo;
   const simulate::Platform& platform;
   std::uint64_t prompt_len = 0;
-  /// With objective simulator: search for the least mean TTFT under this traffic.
+  /// The objective simulator minimises the mean TTFT under this traffic.
   std::optional<simulate::NoiseSpec> noise = {};
 
   simulate::PrefillWork work(const search::Partition& partition) const {
@@ -40,15 +40,15 @@ struct PartitionTask {
 
 struct ChosenPartition {
   search::Partition tokens;
-  /// When it was searched; with a lower bound where the closed form holds on the platform.
+  /// Set by a search; has a lower bound if the closed form holds on the platform.
   std::optional<search::PartitionFound> found = {};
 };
 
 /// Throws Error naming the flag.
 ChosenPartition choose_partition(const PartitionFlags& flags, const PartitionTask& task);
 
-/// What the table at `path` says under `name`, or `wanted` if that is given. Throws Error if the
-/// table lacks it, and where the two differ, unless with `force`.
+/// The setting `name` of the table at `path`. A given `wanted` must equal it, or replaces it with
+/// `force`. Throws Error if the table lacks the setting or the two differ.
 std::string table_setting(const search::PartitionTable& table, const std::string& path,
                           std::string_view name, const std::string& wanted = {},
                           bool force = false);

@@ -117,7 +117,7 @@ void search_one(const SearchOptions& o, const Globals& globals) {
   print_found(search_partition(runahead, prompt_len, devices, algorithm), prompt_len, o.json);
 }
 
-/// What interpolation loses: each inner entry looked up from its neighbours.
+/// The loss of interpolation: looks up each inner entry from its two neighbours.
 ordered_json verify(const PartitionTable& table, const Runahead& runahead) {
   search::RunaheadScratch scratch;
   std::size_t entries = 0;
@@ -170,7 +170,7 @@ std::string in_list(const ordered_json& tokens) {
   return fmt::format("{}", fmt::join(tokens.get<Partition>(), " "));
 }
 
-/// Every row with what the table is made for.
+/// Every row also has the settings of the table.
 void write_table_csv(const std::string& path, const ordered_json& settings, ordered_json entries) {
   std::vector<Column> columns{{"context_tokens", "context"},
                               {"devices", "devices"},
@@ -238,7 +238,7 @@ void make_table(const TableOptions& o, const Globals& globals) {
   print_text(text);
 }
 
-/// The names may mean another config or hardware file by now, whose times are not the table's.
+/// The model and hardware files may have changed since the table was made. Compares two TTFTs.
 void check_times(const PartitionTable& table, const LookupOptions& o, const Runahead& runahead) {
   for (const search::TableEntry* e : {&table.entries.front(), &table.entries.back()}) {
     const double now = runahead.ttft_s(e->found.tokens);
@@ -246,8 +246,8 @@ void check_times(const PartitionTable& table, const LookupOptions& o, const Runa
     throw Error(fmt::format("--table {}", o.table),
                 fmt::format("a TTFT of {:.6g} s for {} tokens over {} devices", e->found.ttft_s,
                             e->prompt_len, e->found.tokens.size()),
-                fmt::format("{:.6g} s, as the model and hardware of these names now have it; make "
-                            "the table again, or --force",
+                fmt::format("{:.6g} s, as computed with today's model and hardware files; make the "
+                            "table again, or --force",
                             now));
   }
 }
@@ -301,7 +301,7 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
 void add_search(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "search",
-      "The best partition of one prompt.\n\nExamples:\n"
+      "Find the best partition of one prompt.\n\nExamples:\n"
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
       "--prompt-len 16k\n"
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 2 "
@@ -312,9 +312,9 @@ void add_search(Command command, const Globals& globals) {
   c.add("--devices", o->devices).required();
   c.add("--prompt-len", o->prompt_len);
   c.add("--objective-command CMD", o->objective_command,
-        "time partitions by a command that prints seconds, or JSON with ttft_s as run does; "
-        "{partition} in it becomes the tokens, 9728,6656, and {parts} 9728/6656");
-  c.add("--command-limit-s SECONDS", o->command_limit_s, "for one run of that command");
+        "measure partitions with this command, which prints seconds, or JSON with ttft_s as run "
+        "does; {partition} in it becomes 9728,6656 and {parts} 9728/6656");
+  c.add("--command-limit-s SECONDS", o->command_limit_s, "time limit of one run of the command");
   c.add("--json", o->json);
   c.callback([o, &globals] { search_one(*o, globals); });
 }
@@ -322,7 +322,7 @@ void add_search(Command command, const Globals& globals) {
 void add_table(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "table",
-      "The best partitions of many prompt lengths.\n\nExamples:\n"
+      "Find the best partitions of many prompt lengths.\n\nExamples:\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --devices 4 "
       "--prompt-len 4k..32k:4k --verify");
@@ -334,26 +334,26 @@ void add_table(Command command, const Globals& globals) {
   c.add("--output,-o FILE.json", o->output, "write the table for kvcast partition lookup").writes();
   o->rows.add_to(c);
   c.add("--threads", o->threads);
-  c.add("--verify", o->verify,
-        "what each entry would lose if it were interpolated from its neighbours");
+  c.add("--verify", o->verify, "report the loss of each entry if interpolated from its neighbours");
   c.callback([o, &globals] { make_table(*o, globals); });
 }
 
 void add_lookup(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "lookup",
-      "A partition interpolated from a table.\n\nExamples:\n"
+      "Interpolate a partition from a table.\n\nExamples:\n"
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k\n"
       "  kvcast partition lookup --table llama-7b.json --devices 4 --prompt-len 10k --verify");
   const auto o = std::make_shared<LookupOptions>();
   c.add("--table FILE.json", o->table, "a file of kvcast partition table --output").required();
   c.add("--devices", o->devices).required();
   c.add("--prompt-len", o->prompt_len).required();
-  c.add("--model", o->model, "refuse a table for another one");
-  c.add("--hardware", o->hardware, "refuse a table for another one");
-  c.add("--force", o->force, "take a table for another model or hardware, or of other times");
-  c.add("--extrapolate", o->extrapolate, "outside the table, take its nearest shares");
-  c.add("--verify", o->verify, "search too, and say what the interpolation loses");
+  c.add("--model", o->model, "check that the table is for this model");
+  c.add("--hardware", o->hardware, "check that the table is for this device");
+  c.add("--force", o->force,
+        "accept a table for another model or device, or with other compute times");
+  c.add("--extrapolate", o->extrapolate, "outside the table, use the nearest entry");
+  c.add("--verify", o->verify, "also search, and report the loss of the interpolation");
   c.add("--json", o->json);
   c.callback([o, &globals] { look_up_one(*o, globals); });
 }
@@ -363,7 +363,7 @@ void add_lookup(Command command, const Globals& globals) {
 void add_partition(Command app, const Globals& globals) {
   Command command = app.add_subcommand(
       "partition",
-      "Partitions of a prompt over a chain of devices (KV-Runahead).\n\nExamples:\n"
+      "Split a prompt over a chain of devices (KV-Runahead).\n\nExamples:\n"
       "  kvcast partition search --model llama-7b --hardware a100-80gb --devices 4 "
       "--prompt-len 16k\n"
       "  kvcast partition table --model llama-7b --hardware a100-80gb --output llama-7b.json");

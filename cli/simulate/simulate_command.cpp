@@ -50,14 +50,14 @@ struct Options {
   std::string trace;
   std::string plot;
   bool operators = false;
-  std::string beside_scenario;  ///< the first given flag that a scenario does not go with
+  std::string beside_scenario;  ///< the first given flag that excludes --scenario
   bool json = false;
 };
 
 /// A run of so many messages takes about a second.
 constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
-/// What a scenario says itself or does not use.
+/// Flags that a scenario file replaces or that have no effect on it.
 constexpr std::array model_flags{
     "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
     "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
@@ -79,8 +79,10 @@ ParsedPlatform parse_platform(const Options& o, const Catalog& catalog,
           std::pair{"--link-gb-per-s", &o.link.gb_per_s},
           std::pair{"--link-latency-s", &o.link.latency_s}}) {
       if (!value->empty()) {
-        throw Error(std::string(flag) +
-                    " and --platform both say what the links are; expected one of them");
+        throw Error(
+            fmt::format("--platform: cannot be combined with {}; the platform describes "
+                        "all links",
+                        flag));
       }
     }
     simulate::Platform platform =
@@ -120,7 +122,9 @@ void set_orders(const Options& o, simulate::PrefillWork& work, simulate::RunOpti
 
 SimulatedRun explicit_run(const Options& o) {
   if (!o.beside_scenario.empty()) {
-    throw Error("--scenario says all that is simulated; expected it without " + o.beside_scenario);
+    throw Error(fmt::format(
+        "--scenario: cannot be combined with {}; the scenario file describes the whole run",
+        o.beside_scenario));
   }
   SimulatedRun run{simulate::read_scenario(o.scenario), {}, o.scenario, {}};
   set_orders(o, run.scenario.work, run.scenario.options);
@@ -150,7 +154,7 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
   }
   set_orders(o, work, options);
   if (!o.all_gather.empty() && o.operators) {
-    throw Error("--all-gather", "--operators, which play the recorded ring", "one of them");
+    throw Error("--all-gather: cannot be combined with --operators, which always uses the ring");
   }
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
   const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
@@ -191,14 +195,14 @@ void run_prefill(const Options& o, const Globals& globals) {
   if (r.messages <= most_repeated_messages) {
     sensitivity = simulate::ttft_sensitivity(simulation, options, r.ttft_s);
   } else {
-    globals.say(fmt::format("{} messages: too many to run three times more for the sensitivity",
-                            r.messages));
+    globals.say(fmt::format(
+        "{} messages: too many for the three more runs that measure the sensitivity", r.messages));
   }
   if (sensitivity && *sensitivity > simulate::ill_conditioned) {
-    globals.warn(
-        fmt::format("ill-conditioned: inputs that differ by 1e-9 of themselves move the "
-                    "TTFT by {:.2g} of itself; trust no more digits",
-                    *sensitivity));
+    globals.warn(fmt::format(
+        "ill-conditioned: a relative change of 1e-9 in the inputs changes the TTFT by a "
+        "relative {:.2g}; trust no more digits",
+        *sensitivity));
   }
   if (!o.trace.empty()) reports::write_trace(simulation, r, o.trace);
   if (!o.plot.empty()) {
@@ -224,13 +228,14 @@ void run_prefill(const Options& o, const Globals& globals) {
 void add_prefill(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "prefill",
-      "One prompt read by several devices, message by message.\n\nExamples:\n"
+      "Simulate the prefill of one prompt on several devices, message by message.\n\nExamples:\n"
       "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
       "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
       "  kvcast simulate prefill --scenario scenario.json --json");
   const auto o = std::make_shared<Options>();
   RequestOptions& request = o->request;
-  c.add("--scenario FILE.json", o->scenario, "explicit compute times instead of a model's");
+  c.add("--scenario FILE.json", o->scenario,
+        "read compute times and messages from a file instead of a model");
   request.add_device_flags_to(c, false);
   c.add("--method", request.method);
   c.add("--schedule SCHEDULE", o->schedule,
@@ -240,12 +245,12 @@ void add_prefill(Command command, const Globals& globals) {
         "tokens of each rank: even, search, table:FILE of kvcast partition table, or "
         "A,B,C");
   c.add("--search-objective WHICH", o->partition.search_objective,
-        "of --partition search: recurrence (the default, as kvcast partition search) or "
-        "simulator, which knows what messages share and takes the mean under --noise");
+        "for --partition search: recurrence (default, as kvcast partition search) or simulator "
+        "(includes shared links; with --noise, the mean)");
   c.add("--extrapolate", o->partition.extrapolate,
-        "outside the table of --partition table:FILE, take its nearest shares");
+        "for --partition table:FILE: outside the table, use the nearest entry");
   c.add("--force", o->partition.force,
-        "of --partition table:FILE: also when it is for another model or hardware");
+        "for --partition table:FILE: accept a table for another model or device");
   c.add("--prompt-len", request.prompt_len, "prompt tokens [1024]");
   c.add("--set", request.set);
   c.add("--topology KIND", o->topology,
@@ -254,23 +259,25 @@ void add_prefill(Command command, const Globals& globals) {
       .has_keys();
   c.add("--link", o->link.name);
   c.add("--link-gb-per-s", o->link.gb_per_s,
-        "of one direction, 1e9 bytes a second; default: the hardware's link");
+        "bandwidth per direction, in 1e9 bytes/s; default: the hardware's link");
   c.add("--link-latency-s", o->link.latency_s,
-        "of one link; a switch is two away; default: the hardware's link");
+        "latency of one link; a path through a switch has two; default: the hardware's link");
   c.add("--platform PLATFORM", o->platform,
-        "devices, switches and links instead: a name of data/platforms, or a file like those");
+        "devices, switches and links instead of --topology: a name from data/platforms or a JSON "
+        "file");
   c.add("--send-order", o->send_order);
-  c.add("--all-gather KIND", o->all_gather, "of tsp: ring, recursive-doubling or direct");
+  c.add("--all-gather KIND", o->all_gather,
+        "all-gather algorithm of tsp: ring (the default), recursive-doubling or direct");
   c.add("--operators", o->operators,
-        "play the recorded passes of run operator by operator, keys and values each a "
-        "message, in the place of a layer's two parts");
+        "simulate every operator, with one message each for keys and values, instead of two parts "
+        "per layer");
   c.add("--noise SPEC", o->noise,
-        "many runs with traffic of others: "
+        "repeat with random background traffic: "
         "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
       .has_keys();
   c.add("--json", o->json);
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
-  c.add("--plot", o->plot, "draw who computes, waits and sends when");
+  c.add("--plot", o->plot, "draw the timeline: computing, waiting and sending");
   c.callback([o, c, &globals] {
     for (const char* flag : model_flags) {
       if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;

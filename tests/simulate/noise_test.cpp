@@ -94,13 +94,12 @@ TEST_CASE("simulate: jitter narrows links, evenly up to its share") {
 TEST_CASE("simulate: wrong noise is refused") {
   const auto failure = [](const char* text) { return message_of([&] { parse_noise(text); }); };
   CHECK(failure("flow=3") == "unknown noise option 'flow'; did you mean 'flows'?");
-  CHECK(failure("flows=3") == "noise: got 3 flows of 0 bytes, expected both flows=N and bytes=B");
-  CHECK(failure("seed=3") ==
-        "noise: got neither flows nor jitter, expected flows=N,bytes=B or jitter=F");
+  CHECK(failure("flows=3") == "got 'flows=3', expected both flows=N and bytes=B");
+  CHECK(failure("seed=3") == "got 'seed=3', expected flows=N,bytes=B or jitter=F");
   CHECK(failure("jitter=1") == "noise option 'jitter': got '1', expected a number from 0 to 0.999");
   CHECK(failure("jitter=0.1,trials=0") ==
         "noise option 'trials': got '0', expected a whole number from 1 to 1e+07");
-  CHECK(failure("jitter=0.1,jitter=0.1") == "noise option 'jitter' stands twice; expected once");
+  CHECK(failure("jitter=0.1,jitter=0.1") == "noise option 'jitter' given twice; expected once");
   CHECK(failure("flows=1.5,bytes=1") ==
         "noise option 'flows': got '1.5', expected a whole number from 0 to 1e+06");
   CHECK(failure("") != "(no Error was thrown)");
