@@ -90,8 +90,7 @@ std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& given) {
   MlkvRequest request = given;
   if (!request.has_hardware) {
     if (!request.memory_budget) {
-      throw Error("MLKV forms", "neither a device nor a memory budget",
-                  "--memory-budget, or --hardware, whose memory is the budget");
+      throw Error("choose mlkv: expected --memory-budget or --hardware");
     }
     request.configuration.hardware = any_device(*request.memory_budget);
   }

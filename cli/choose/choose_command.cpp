@@ -5,7 +5,7 @@ namespace kvcast::cli {
 void add_choose(Command app, const Globals& globals) {
   Command command = app.add_subcommand(
       "choose",
-      "Pick a method's options under a goal and a budget.\n\nExamples:\n"
+      "Choose a method's options for a goal and a budget.\n\nExamples:\n"
       "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
       "--context 2k\n"
       "  kvcast choose mlkv --help");

@@ -91,21 +91,22 @@ void choose(const Options& o, const Globals& globals) {
 void add_choose_devices(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "devices",
-      "How many devices pay off for the prefill of one prompt.\n\nExamples:\n"
+      "Choose how many devices pay off for the prefill of one prompt.\n\nExamples:\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 16k\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 2k "
       "--link-gb-per-s 10");
   c.footer(
-      "1, 2, 4, ... devices, each chain with its best partition; doubling them pays off as long as "
-      "it cuts TTFT by --min-gain.");
+      "Tries 1, 2, 4, ... devices, each number with its best partition. Doubling pays off as long "
+      "as "
+      "each step saves at least --min-gain of TTFT.");
   const auto o = std::make_shared<Options>();
   o->parallel.add_to(c);
   c.add("--prompt-len", o->prompt_len);
-  c.add("--max-devices P", o->most_devices, "at most");
+  c.add("--max-devices P", o->most_devices, "largest number of devices");
   c.add("--min-gain SHARE", o->least_gain, "share of TTFT that a doubling must save");
   c.add("--break-even", o->break_even,
-        "from which link at this prompt, and from which prompt over this link, each doubling "
-        "pays off; takes seconds");
+        "also print the slowest link and the shortest prompt for which each doubling pays off "
+        "(takes seconds)");
   c.add("--json", o->json);
   c.callback([o, &globals] { choose(*o, globals); });
 }

@@ -16,11 +16,11 @@ namespace {
 
 using search::KeepRate;
 
-/// Shown beside the answer; those of the authors' configurations (config_pX.yaml).
+/// Listed after the answer: the keep rates of the authors' configurations (config_pX.yaml).
 constexpr double usual_rates[]{0.1, 0.3, 0.5, 0.7, 0.9};
 
 struct Options {
-  RequestOptions request;  ///< model, device, kernels and batch of it
+  RequestOptions request;  ///< the model, device, kernels and batch
   std::string speculator;
   std::string prompt_len = "4k";  // the shortest of the authors' efficiency grid
   std::string lookahead;
@@ -55,7 +55,7 @@ ordered_json rate_json(const KeepRate& r) {
           {"fits", r.fits}};
 }
 
-/// `chosen`: the first row is the answer; else there is none.
+/// `chosen`: whether the first row is the answer; otherwise there is no answer.
 void write_csv(const std::string& path, ordered_json rows, bool chosen) {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["chosen"] = chosen && i == 0;
   write_rows_csv(path,
@@ -69,7 +69,7 @@ std::string rates_text(const ordered_json& rows) {
       {{"keep", "keep", in("{:.3g}")},
        {"tokens", "kept_tokens"},
        {"TTFT", "ttft_s", in_seconds},
-       {"of it before", "overhead_s", in_seconds},
+       {"overhead", "overhead_s", in_seconds},
        {"speed-up", "ttft_speedup", in("{:.2f}x")},
        {"KV cache", "kv_cache_bytes", in_bytes},
        {"memory", "fits", [](const ordered_json& fits) { return fits ? "fits" : "too large"; }}},
@@ -78,8 +78,9 @@ std::string rates_text(const ordered_json& rows) {
 
 void run(const Options& o, const Globals& globals) {
   if (o.target_speedup.has_value() == o.keep.has_value()) {
-    throw Error("choose keep-rate", o.keep ? "both --target-speedup and --keep" : "neither",
-                "--target-speedup X, or --keep F for the speed-up of that share");
+    throw Error(o.keep
+                    ? "choose keep-rate: got both --target-speedup and --keep, expected one of them"
+                    : "choose keep-rate: expected --target-speedup X or --keep F");
   }
   o.output.check();
   search::KeepRateRequest request;
@@ -95,12 +96,13 @@ void run(const Options& o, const Globals& globals) {
   if (answer) rates.insert(rates.begin(), *answer);
 
   const std::string reason =
-      answer ? ""
-             : fmt::format(
-                   "no keep rate reaches a speed-up of {}: what comes before the base's "
-                   "prefill takes {} of the {} at keep 0.1",
-                   *o.target_speedup, format_quantity(rates[0].overhead_s, Dimension::Seconds),
-                   format_quantity(rates[0].ttft_s, Dimension::Seconds));
+      answer
+          ? ""
+          : fmt::format(
+                "no keep rate reaches a speed-up of {}: at keep 0.1, the overhead before the base "
+                "model's prefill takes {} of the TTFT of {}",
+                *o.target_speedup, format_quantity(rates[0].overhead_s, Dimension::Seconds),
+                format_quantity(rates[0].ttft_s, Dimension::Seconds));
   const ordered_json rows = rows_of(rates, rate_json);
   if (!o.output.csv.empty()) write_csv(o.output.csv, rows, answer.has_value());
   if (o.output.csv_is_stdout()) {
@@ -129,24 +131,26 @@ void run(const Options& o, const Globals& globals) {
 void add_choose_keep_rate(Command choose, const Globals& globals) {
   Command c = choose.add_subcommand(
       "keep-rate",
-      "How much of a prompt Speculative Prefill may keep for a speed-up, or the speed-up of a "
-      "share.\n\nExamples:\n"
+      "Find the keep rate of Speculative Prefill for a speed-up, or the speed-up of a keep "
+      "rate.\n\nExamples:\n"
       "  kvcast choose keep-rate --model llama-3.1-405b --speculator llama-3.1-8b --hardware "
       "h200 --dtype fp8 --prompt-len 32k --target-speedup 4\n"
       "  kvcast choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware "
       "h200 --prompt-len 8k --keep 0.3");
   const auto o = std::make_shared<Options>();
   o->request.add_choice_flags_to(c);
-  c.add("--speculator MODEL", o->speculator, "the model that chooses; default: MODEL itself");
+  c.add("--speculator MODEL", o->speculator,
+        "the model that selects the tokens; default: MODEL itself");
   c.add("--prompt-len", o->prompt_len);
-  c.add("--lookahead N", o->lookahead, "queries to choose by, see specprefill");
-  c.add("--chunk TOKENS", o->chunk, "tokens that are kept together");
-  c.add("--pool TOKENS", o->pool, "neighbours that importance is a mean over, an odd number");
+  c.add("--lookahead N", o->lookahead, "number of look-ahead tokens, see specprefill");
+  c.add("--chunk TOKENS", o->chunk, "tokens per chunk; a chunk is kept or dropped as a whole");
+  c.add("--pool TOKENS", o->pool, "window for averaging importance, an odd number");
   c.add("--reuse none|kept", o->reuse,
-        "kept: where MODEL is its own speculator, take the kept tokens' cache from its prefill");
-  c.add("--target-speedup X", o->target_speedup, "of TTFT over the plain base");
-  c.add("--keep F", o->keep, "share of the tokens");
-  o->output.add_to(c, "write the rows, which one is chosen; - is stdout");
+        "kept: take the kept tokens' KV cache from the speculator's prefill (only if MODEL is its "
+        "own speculator)");
+  c.add("--target-speedup X", o->target_speedup, "TTFT speed-up over plain");
+  c.add("--keep F", o->keep, "share of the prompt to keep");
+  o->output.add_to(c, "write the rows and which one is chosen, as CSV; - is stdout");
   c.callback([o, &globals] { run(*o, globals); });
 }
 

@@ -19,7 +19,7 @@ using search::MlkvCandidate;
 using search::MlkvGoal;
 
 struct MlkvOptions {
-  RequestOptions request;  ///< model, device, kernels and batch of it
+  RequestOptions request;  ///< the model, device, kernels and batch
   std::string context = "2k";
   std::string memory_budget;
   std::string widen = "preserve";
@@ -27,14 +27,16 @@ struct MlkvOptions {
   RowsOutput output;
 };
 
-/// Published accuracies by layers, heads and parameters.
+/// Published accuracies by layers and heads with keys and values, and by parameters.
 using Accuracies = std::map<std::array<std::uint64_t, 3>, double>;
 
-/// Table 3 of the paper, the averages over four tasks; nothing for models that it does not have.
-/// Its models are widened: others of their layers and heads are not those that were measured.
+/// Table 3 of the paper, averages over four tasks; empty for models that the paper did not measure.
+/// Keyed by parameters too: the paper's models have widened MLPs, and their accuracies do not hold
+/// for other widths.
 Accuracies published_accuracies(const Catalog& catalog, const Architecture& a) {
   Accuracies by_shape;
-  // The model that was uptrained, whatever a folder of it is called; not a changed one of its name.
+  // The paper uptrained pythia-160m. Its folder may have any name, and a changed model its name, so
+  // compare type and size.
   const Architecture pythia = load_model(catalog, "pythia-160m");
   if (a.model_type != pythia.model_type || count_parameters(a) != count_parameters(pythia)) {
     return by_shape;
@@ -132,9 +134,9 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
                    {"heads", "kv_heads"},
                    {"KV heads", "total_kv_heads"},
                    {"KV cache", "kv_cache_bytes", in_bytes},
-                   {"of all", "kv_cache_ratio", in("{:.3g}")},
+                   {"of plain", "kv_cache_ratio", in("{:.3g}")},
                    {"largest batch", "largest_batch"},
-                   {"a token", "",
+                   {"TPOT", "",
                     [](const ordered_json& row) {
                       return row["tpot_s"].is_null() ? "-" : in_seconds(row["tpot_s"]);
                     }},
@@ -149,7 +151,7 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
   ranking.rejected = [](const ordered_json& row) {
     return fmt::format("{} layers of {} heads", row["kv_layers"].dump(), row["kv_heads"].dump());
   };
-  if (!request.has_hardware) ranking.note = "how fast a token is decoded takes a --hardware\n";
+  if (!request.has_hardware) ranking.note = "TPOT needs --hardware\n";
   print_ranking(ranking, o.output);
 }
 
@@ -158,26 +160,28 @@ void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
 void add_choose_mlkv(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "mlkv",
-      "How many layers should own keys and values, with how many heads.\n\nExamples:\n"
+      "Choose how many layers keep keys and values, and with how many heads.\n\nExamples:\n"
       "  kvcast choose mlkv --model pythia-160m --hardware rtx-3060-12gb --batch 100 "
       "--context 2k\n"
       "  kvcast choose mlkv --model llama-2-7b --hardware a100-80gb --context 4k --max-batch\n"
       "  kvcast choose mlkv --model llama-2-7b --memory-budget '40 GB' --batch 16 --context 4k");
   c.footer(
-      "Of the forms that fit, those that keep all layers or one head a layer come first: sharing "
-      "within\nlayers costs less quality than across them. Among either, more heads in all first, "
-      "then more layers.\n--max-batch: larger batches before all that.\nWithout --hardware the "
-      "budget has to be given, and nothing is said of speed.");
+      "Forms that fit are ranked by expected quality. First come those that keep all layers or one "
+      "head per layer:\nsharing within layers costs less quality than sharing across them. Within "
+      "each group, more KV heads in total\ncome first, then more layers. --max-batch ranks by the "
+      "largest batch before that.\nWithout --hardware, --memory-budget is required and no times "
+      "are "
+      "printed.");
   const auto o = std::make_shared<MlkvOptions>();
   o->request.add_choice_flags_to(c);
   o->request.needs_hardware = false;
   c.flag("--hardware").required(false);
-  c.add("--context TOKENS", o->context, "tokens in the cache of each sequence");
+  c.add("--context TOKENS", o->context, "tokens in the KV cache of each sequence");
   c.add("--memory-budget BYTES", o->memory_budget,
-        "for weights, cache and activations, \"8 GB\" or in bytes; "
+        "memory for weights, KV cache and activations, \"8 GB\" or in bytes; "
         "default: the memory of --hardware");
-  c.add("--max-batch", o->max_batch, "the form for the largest batch first");
-  c.add("--widen HOW", o->widen, "of the MLPs: none, copy or preserve");
+  c.add("--max-batch", o->max_batch, "rank by largest batch first");
+  c.add("--widen HOW", o->widen, "widen the MLPs: none, copy or preserve");
   o->output.add_to(c);
   c.callback([o, &globals] { choose_mlkv(*o, globals); });
 }

@@ -42,7 +42,7 @@ ordered_json candidate_json(const SlimCandidate& c) {
                  {"fits", c.fits}};
   if (c.shared_cache_on_chip) j["shared_cache_on_chip"] = *c.shared_cache_on_chip;
   if (c.method != "plain") {
-    // Where it pays off first, and all stretches: near the break-even there may be several.
+    // The first range where the form is faster, then all: there may be several near break-even.
     j["break_even_batch"] = first_json(c.batches);
     j["break_even_context"] = first_json(c.contexts);
     j["faster_batches"] = rows_of(c.batches, range_json);
@@ -51,7 +51,7 @@ ordered_json candidate_json(const SlimCandidate& c) {
   return j;
 }
 
-/// Stretches in words, the first three of them.
+/// The first three ranges in words.
 std::string in_ranges(const ordered_json& ranges) {
   constexpr std::size_t most_shown = 3;
   if (ranges.empty()) return "never";
@@ -66,7 +66,7 @@ std::string in_ranges(const ordered_json& ranges) {
   return text;
 }
 
-/// "1-15;40-" of two stretches, the second without an end.
+/// Two ranges, the second open: "1-15;40-".
 std::string in_csv_ranges(const ordered_json& ranges) {
   std::string text;
   for (const ordered_json& r : ranges) {
@@ -84,7 +84,7 @@ std::string in_notes(const ordered_json& row) {
                                                   : "shared cache off chip");
 }
 
-/// Whether any candidate is faster up to the end of the search.
+/// Whether a candidate is still faster where the search ends.
 bool has_open_end(const std::vector<SlimCandidate>& candidates) {
   const auto open = [](const PaysOff& r) { return !r.to; };
   return std::any_of(candidates.begin(), candidates.end(), [&](const SlimCandidate& c) {
@@ -110,13 +110,13 @@ void choose(const Options& o, const Globals& globals) {
                   {"output_len", point.output_len}};
   ranking.rows = rows_of(candidates, candidate_json);
   ranking.table = {{"method", "method"},
-                   {"a token", "tpot_s", in_seconds},
+                   {"TPOT", "tpot_s", in_seconds},
                    {"speed-up", "tpot_speedup", in("{:.3f}")},
                    {"TTFT", "ttft_s", in_seconds},
                    {"cross phase", "cross_phase_s",
                     [](const ordered_json& s) { return s > 0 ? in_seconds(s) : ""; }},
                    {"KV cache", "kv_cache_bytes", in_bytes},
-                   {"of all", "kv_cache_ratio", in("{:.3g}")},
+                   {"of plain", "kv_cache_ratio", in("{:.3g}")},
                    {"memory", "peak_memory_bytes", in_bytes},
                    {"faster at batch", "faster_batches", in_ranges},
                    {"faster at context", "faster_contexts", in_ranges},
@@ -131,8 +131,9 @@ void choose(const Options& o, const Globals& globals) {
                                          {"faster_contexts", "faster_contexts", in_csv_ranges}});
   ranking.rejected = [](const ordered_json& row) { return row["method"].get<std::string>(); };
   if (has_open_end(candidates)) {
-    ranking.note = fmt::format("\"from\": to the end of the search, batch {} and context {}\n",
-                               search::most_batches, search::most_context);
+    ranking.note =
+        fmt::format("\"from\": still faster where the search ends, batch {} and context {}\n",
+                    search::most_batches, search::most_context);
   }
   print_ranking(ranking, o.output);
 }
@@ -142,14 +143,14 @@ void choose(const Options& o, const Globals& globals) {
 void add_choose_slim(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "slim",
-      "Which form of Slim attention decodes fastest, and from which batch and context on it pays "
-      "off.\n\nExamples:\n"
+      "Choose the form of Slim attention that decodes fastest, and find the batch and context from "
+      "which it pays off.\n\nExamples:\n"
       "  kvcast choose slim --model whisper-large-v3 --hardware h100-sxm --prompt-len 1500 "
       "--output-len 448\n"
       "  kvcast choose slim --model codellama-7b --hardware a100-80gb --batch 4 --prompt-len 16k");
   c.footer(
-      "An encoder's states that all layers share count as read once a step where they fit the "
-      "device's on-chip memory.");
+      "Encoder states shared by all layers are read once per decode step if they fit the device's "
+      "on-chip memory.");
   const auto o = std::make_shared<Options>();
   o->request.add_choice_flags_to(c);
   c.add("--prompt-len", o->request.prompt_len, "prompt tokens; encoder-decoder: encoder length");

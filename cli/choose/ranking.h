@@ -1,4 +1,4 @@
-/// What a choose command finds: candidates in their order, and those that are ruled out.
+/// The result of a choose command: ranked candidates, then rejected ones.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 namespace kvcast::cli {
 
 struct Ranking {
-  ordered_json head;  ///< of the JSON, before the rows
-  /// The best first; then those with a "reason" against them.
+  ordered_json head;  ///< JSON keys before the rows
+  /// The best first, then the rejected ones, which have a "reason".
   ordered_json rows = ordered_json::array();
-  std::vector<Column> table;  ///< after the rank
-  std::vector<Column> csv;    ///< between the rank and the reason
-  Words rejected;             ///< names a row that is ruled out
-  std::string note;           ///< below the table
+  std::vector<Column> table;  ///< columns after the rank
+  std::vector<Column> csv;    ///< columns between the rank and the reason
+  Words rejected;             ///< the name of a rejected row
+  std::string note;           ///< a line below the table
 };
 
-/// Prints as the flags say.
+/// Prints a table, or JSON, and writes the CSV file, as `output` asks.
 void print_ranking(const Ranking& ranking, const RowsOutput& output);
 
 }  // namespace kvcast::cli
