@@ -13,11 +13,14 @@ namespace {
 
 __extension__ using Wide = __int128;  // room for a product of two coefficients
 
+Error overflow() {
+  return Error("a FLOP or byte count exceeds 64 bits; expected a smaller model, batch or prompt");
+}
+
 std::int64_t narrow(Wide value) {
   if (value > std::numeric_limits<std::int64_t>::max() ||
       value < std::numeric_limits<std::int64_t>::min()) {
-    throw Error(
-        "count overflow: a FLOP or byte count does not fit 64 bits; the model is too large");
+    throw overflow();
   }
   return static_cast<std::int64_t>(value);
 }
@@ -72,19 +75,17 @@ std::uint64_t Count::at(std::span<const std::uint64_t> values) const {
     Wide product = term.numerator;
     for (const std::uint16_t factor : term.monomial.factors()) {
       if (__builtin_mul_overflow(product, static_cast<Wide>(values[factor]), &product)) {
-        throw Error("count overflow: a FLOP or byte count does not fit 64 bits");
+        throw overflow();
       }
     }
     if (__builtin_add_overflow(sum, product, &sum)) {
-      throw Error("count overflow: a FLOP or byte count does not fit 64 bits");
+      throw overflow();
     }
   }
   if (sum < 0) throw Error("a FLOP or byte count is negative at the given sizes");
   const Wide value = (sum + denominator_ - 1) / denominator_;
   if (value > static_cast<Wide>(std::numeric_limits<std::uint64_t>::max())) {
-    throw Error(
-        "count overflow: a FLOP or byte count does not fit 64 bits; the model, batch or prompt is "
-        "too large");
+    throw overflow();
   }
   return static_cast<std::uint64_t>(value);
 }

@@ -55,8 +55,8 @@ std::string shortened(std::string_view whole, std::size_t most) {
 }
 
 Error count_overflow(std::uint64_t a, const char* sign, std::uint64_t b) {
-  return Error("count overflow: " + std::to_string(a) + sign + std::to_string(b) +
-               " does not fit 64 bits; the model or the prompt is too large");
+  return Error("a count exceeds 64 bits: " + std::to_string(a) + sign + std::to_string(b) +
+               "; expected a smaller model, batch or prompt");
 }
 
 }  // namespace

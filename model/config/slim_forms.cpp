@@ -31,7 +31,7 @@ void check(const Architecture& a, const std::vector<LayerCaches>& layers) {
       const CacheForm kind = site == SlimSite::Self ? layers[i].self : layers[i].cross;
       const std::string reason = why_not(a, i, site, kind);
       if (reason.empty()) continue;
-      throw Error(fmt::format("method slim: {} of layer {} of {} cannot take the form {}: {}",
+      throw Error(fmt::format("method slim: {} of layer {} of {} cannot use {}: {}",
                               site == SlimSite::Self ? "self-attention" : "cross-attention", i,
                               a.name, name(kind), reason));
     }
@@ -55,7 +55,7 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
   const std::uint64_t keys = kv_features(heads);
   const bool rope = site == SlimSite::Self && has_rope(a);
   if (kind == CacheForm::Inputs) {
-    if (rope) return "rotary positions stand between its input and the scores";
+    if (rope) return "rotary positions rotate its keys before the scores";
     if (site == SlimSite::Self && a.decoder.query_key_norm) return "its keys are normalised";
     if (2 * keys <= a.hidden_size) {
       return fmt::format("keys and values have {} features together, the input {}", 2 * keys,
@@ -72,8 +72,8 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
   }
   if (2 * keys <= a.hidden_size) {
     return fmt::format(
-        "its keys have {} features, of which values could be computed only if they were more than "
-        "half of the input's {}",
+        "its keys have {} features; values can be computed from keys only if these have more than "
+        "half of the input's {} features",
         keys, a.hidden_size);
   }
   return {};

@@ -182,8 +182,8 @@ void check_fitted_tokens(std::size_t tokens, const Architecture& auxiliary, cons
   std::size_t widest = 0;
   for (const std::size_t source : map) widest = std::max(widest, features(auxiliary, source));
   if (tokens > widest) return;
-  throw Error("text", fmt::format("{} tokens to fit, beside those held out", tokens),
-              fmt::format("at least {}: a map from {} features of {} has as many unknowns",
+  throw Error("text", fmt::format("{} tokens to fit (without those held out)", tokens),
+              fmt::format("at least {}, one per unknown of a map from {} features of {}",
                           widest + 1, widest, auxiliary.name));
 }
 

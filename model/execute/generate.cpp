@@ -156,8 +156,8 @@ void check_positions(const Stack& stack, std::uint64_t tokens, const std::string
   const std::uint64_t limit = stack.rope ? stack.rope->max_positions : 0;
   if (limit > 0 && tokens > limit) {
     throw Error(what, fmt::format("{} positions", tokens),
-                fmt::format("at most the {} of the original context: longrope's long factors are "
-                            "not executed",
+                fmt::format("at most {}, the original context: kvcast cannot run longrope's long "
+                            "factors",
                             limit));
   }
   if (stack.position_rows == 0 || tokens <= stack.position_rows) return;

@@ -20,7 +20,7 @@ using nlohmann::json;
 json with_overrides(json config, const std::string& place,
                     const std::vector<ConfigOverride>& overrides) {
   if (!config.is_object())
-    throw Error(place, "JSON that is no object", "an object, as in config.json");
+    throw Error(place, "JSON that is not an object", "an object, as in config.json");
   for (const ConfigOverride& o : overrides) {
     if (o.value.empty()) throw Error("--set " + o.key, "no value", "KEY=VALUE");
     // A bare word is a string; what opens like JSON has to be JSON.

@@ -33,7 +33,8 @@ json rope_scaling(const GgufReader& r) {
   const bool is_linear = type == "linear" && factor != 1;
   const std::string_view factors = "rope_freqs.weight";
   if (r.has_tensor(factors)) {
-    if (is_linear) r.metadata().fail(r.key("rope.scaling.type"), type, "none beside rope_freqs");
+    if (is_linear)
+      r.metadata().fail(r.key("rope.scaling.type"), type, "none together with rope_freqs");
     return {{"rope_type", "frequency_factors"}, {"factors", r.values(factors)}};
   }
   if (r.has_tensor("rope_factors_short.weight")) {

@@ -136,12 +136,12 @@ TEST_CASE("bad input: run refuses safetensors files that lie") {
   const std::string place = ": tensor " + key;
   refused("", ": got 0 bytes");
   refused(right.substr(0, 6), ": got 6 bytes");
-  refused(right.substr(0, 100), ": header length");
+  refused(right.substr(0, 100), ": got a header length of ");
   refused(right.substr(0, right.size() - 10), ": tensor ");
   refused(right + "tail", ": got ");
   refused(raw(std::uint64_t{1} << 62) + right.substr(8),
-          ": header length: got 4611686018427387904");
-  refused(raw(std::uint64_t{99'999'999}) + right.substr(8), ": header length: got 99999999");
+          ": got a header length of 4611686018427387904 ");
+  refused(raw(std::uint64_t{99'999'999}) + right.substr(8), ": got a header length of 99999999 ");
   refused(safetensors_file("[1, 2]", ""), ": got a header that does not start with '{'");
   refused(safetensors_file("{\"a\": ", ""), "");
   refused(entry("shape", {24, 25}),

@@ -334,7 +334,7 @@ TEST_CASE("checkpoint: a GGUF file is a model, its rows in Hugging Face's order"
 
 TEST_CASE("checkpoint: what is no checkpoint is refused by name") {
   CHECK(message_of([] { Checkpoint("/nowhere/model"); }) ==
-        "/nowhere/model: got nothing, expected a checkpoint: a folder with config.json and "
+        "/nowhere/model: no such folder; expected a checkpoint: a folder with config.json and "
         "safetensors, or a .gguf file");
   CHECK(message_of([] {
           Checkpoint("/nowhere/model.gguf");

@@ -298,7 +298,7 @@ TEST_CASE("placement: wrong partitions and models are refused in one line") {
                                 "99999999999999999999/1"}) {
     says(line_of("kvr:p=2,partition=" + std::string(partition), 9), "as in 5/3/2/1");
   }
-  says(line_of("kvr:p=2,partition=18446744073709551615/2", 9), "overflow");
+  says(line_of("kvr:p=2,partition=18446744073709551615/2", 9), "exceeds 64 bits");
   says(line_of("kvr:p=3,partition=5/4", 9), "got 2 parts, expected 3, one for each rank");
   says(line_of("kvr:p=0", 9), "option p: got '0'");
   says(line_of("kvr", 9), "option 'p' is missing");

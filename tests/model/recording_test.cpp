@@ -171,6 +171,6 @@ TEST_CASE("recording: sizes whose counts do not fit 64 bits throw instead of wra
           "num_heads": 67108864, "d_kv": 1, "d_ff": 67108864})"};
   for (const std::string& text : cases) {
     CAPTURE(text);
-    check_line(recorded(text), {"overflow"});
+    check_line(recorded(text), {"exceeds 64 bits"});
   }
 }

@@ -105,8 +105,8 @@ TEST_CASE("safetensors: a header length that the file does not have is refused")
   };
   CHECK(has(message(""), "test-file: got 0 bytes"));
   CHECK(has(message("1234567"), "got 7 bytes"));
-  CHECK(has(message(raw(std::uint64_t{3}) + "{}"), "header length: got 3"));
-  CHECK(has(message(raw(UINT64_MAX) + "{}"), "header length: got 18446744073709551615"));
+  CHECK(has(message(raw(std::uint64_t{3}) + "{}"), "header length of 3 "));
+  CHECK(has(message(raw(UINT64_MAX) + "{}"), "header length of 18446744073709551615 "));
   CHECK(has(message(raw(std::uint64_t{0})), "does not start with '{'"));
   // The format's limit holds before the header is read.
   CHECK(has(message(raw(std::uint64_t{100'000'001}) + std::string(100'000'001, ' ')),

@@ -75,8 +75,10 @@ std::span<const std::byte> header_of(const MappedFile& file) {
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), length_bytes);
   if (length > max_header_bytes || length > bytes.size() - length_bytes) {
-    throw Error(file.path() + ": header length", std::to_string(length),
-                "at most 100000000 and the file's " + std::to_string(bytes.size()) + " bytes");
+    throw Error(file.path(),
+                "a header length of " + std::to_string(length) + " in a file of " +
+                    std::to_string(bytes.size()) + " bytes",
+                "a complete safetensors file, its header at most 100000000 bytes");
   }
   return bytes.subspan(length_bytes, length);
 }

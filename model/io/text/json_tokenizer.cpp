@@ -113,7 +113,7 @@ TokenizerParts json_tokenizer(const json& document, const std::string& place,
     parts.decoder = read(read_decoder, "decoder");
   } else {
     throw Error(model.place_of("type"), "'" + type + "'",
-                "'BPE'; for 'Unigram', load the SentencePiece model beside the file");
+                "'BPE'; for 'Unigram', load the SentencePiece model next to the file");
   }
   Frame frame = read(read_post_processor, "post_processor");
   parts.prefix = std::move(frame.prefix);

@@ -136,8 +136,9 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     untie_own_head();
   } else {
     if (path.extension() != ".gguf") {
-      throw Error(path.string(), fs::exists(path, ec) ? "a file" : "nothing",
-                  "a checkpoint: a folder with config.json and safetensors, or a .gguf file");
+      throw Error(path.string() + (fs::exists(path, ec) ? ": not a folder" : ": no such folder") +
+                  "; expected a checkpoint: a folder with config.json and safetensors, or a .gguf "
+                  "file");
     }
     gguf_ = std::make_shared<const GgufFile>(read_gguf(MappedFile::open(path)));
     architecture_ = read_config(gguf_config(*gguf_), model_name(path), path.string());
