@@ -121,6 +121,7 @@ void check_openmp_threads(int, char**, char** environment) {
   char* end = nullptr;
   for (;; digits = end + 1) {
     const long threads = std::strtol(digits, &end, 10);
+    while (*end == ' ') ++end;
     if (threads < 1 || threads > most || (*end != ',' && *end != '\0')) break;
     if (*end == '\0') return;
   }
@@ -230,7 +231,7 @@ int run(int argc, char** argv) {
   add_documents(Command(&app));
   app.footer(method_help());  // at the end: subcommands would inherit it
   if (std::string_view(argv[1]) == complete_command) {
-    print_text(completions(app, globals.catalog(), {argv + 2, argv + argc}));
+    print_text(completions(app, [&] { return globals.catalog(); }, {argv + 2, argv + argc}));
     return 0;
   }
   try {

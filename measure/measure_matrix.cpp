@@ -245,7 +245,7 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
   const std::size_t rounds = measured.ttft.seconds.size();
   csv.cell(median.ttft_s).cell(median.tpot_s);
   csv.cell(measured.ttft.spread()).cell(measured.tpot.spread());
-  csv.cell(rounds > 0 ? static_cast<double>(rounds) : no_value);
+  rounds > 0 ? csv.cell(rounds) : csv.missing_cell();
   csv.cell(predicted.ttft_s).cell(predicted.tpot_s);
   csv.cell(predicted.ttft_s / median.ttft_s - 1).cell(predicted.tpot_s / median.tpot_s - 1);
   // A row is one line, even where a message has several.

@@ -151,7 +151,7 @@ std::string row_text(const QualityMethod& m, const QualitySample& s, const NextT
   CsvText csv;
   csv.cell(s.task).cell(s.name).cell(m.method).cell(m.family);
   csv.cell(m.keep).cell(s.prompt.size());
-  csv.cell(g.kept.empty() ? no_value : static_cast<double>(g.kept[0].size()));
+  g.kept.empty() ? csv.missing_cell() : csv.cell(g.kept[0].size());
   csv.cell(ours.positions).cell(static_cast<double>(ours.agreeing) / n);
   csv.cell(static_cast<double>(ours.correct) / n).cell(ours.kl_nats / n);
   csv.cell(ours.cross_entropy_nats / n).cell(base.cross_entropy_nats / n);

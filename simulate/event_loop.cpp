@@ -49,6 +49,9 @@ class EventLoop {
     const std::vector<double>& factors = options.bandwidth_factors;
     KVCAST_ASSERT(compute_factors.empty() || compute_factors.size() == ranks_.size());
     KVCAST_ASSERT(factors.empty() || factors.size() == links.size());
+    const auto is_factor = [](double factor) { return factor > 0 && std::isfinite(factor); };
+    KVCAST_ASSERT(std::all_of(factors.begin(), factors.end(), is_factor));
+    KVCAST_ASSERT(std::all_of(compute_factors.begin(), compute_factors.end(), is_factor));
     for (std::size_t p = 0; p < ranks_.size(); ++p) {
       ranks_[p].next_send = ranks_[p].next_to_leave = simulation.first_message_[p];
       if (!compute_factors.empty()) ranks_[p].factor = compute_factors[p];

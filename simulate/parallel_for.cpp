@@ -19,9 +19,9 @@ void parallel_for(std::size_t count, std::size_t threads,
     try {
       for (std::size_t i = next++; i < count; i = next++) {
         work(i);
+        if (!on_done) continue;
         const std::lock_guard lock(mutex);
-        ++done;
-        if (on_done) on_done(done);
+        on_done(++done);
       }
     } catch (...) {
       next = count;

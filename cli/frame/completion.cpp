@@ -12,15 +12,27 @@ std::vector<const CLI::App*> subcommands(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
 }
 
+/// The flag whose value the next word is; null where `word` is no such flag.
+const CLI::Option* flag_with_value(const std::string& word, const CLI::App& command,
+                                   const CLI::App& program) {
+  if (!word.starts_with('-')) return nullptr;
+  for (const CLI::App* app : {&command, &program}) {  // the program's flags stand anywhere
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_items_expected_max() > 0 && option->check_name(word)) return option;
+    }
+  }
+  return nullptr;
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 /// What may stand for a value that --help calls MODEL, HW, FILE, ...
-std::string values(const std::string& kind, const Catalog& catalog) {
+std::string values(const std::string& kind, const std::function<Catalog()>& catalog) {
   const bool model = kind == "MODEL";
   const bool hardware = kind == "HW" || kind == "HARDWARE";
   std::string lines;
   if (model || hardware) {
-    for (const std::string& name : catalog.names(model ? "models" : "hardware")) {
+    for (const std::string& name : catalog().names(model ? "models" : "hardware")) {
       lines += name + "\n";
     }
     return lines + files + "\n";
@@ -80,26 +92,27 @@ std::string completion_script(const std::string& shell) {
   throw unknown_name("shell", shell, {"bash", "zsh", "fish"});
 }
 
-std::string completions(const CLI::App& program, const Catalog& catalog,
+std::string completions(const CLI::App& program, const std::function<Catalog()>& catalog,
                         const std::vector<std::string>& words) {
   const CLI::App* command = &program;
   std::string before;  // the word before the last one; bash makes three words of --model=NAME
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
-    for (const CLI::App* sub : subcommands(*command)) {
-      if (sub->get_name() == words[i]) command = sub;
+    if (flag_with_value(before, *command, program) == nullptr) {
+      for (const CLI::App* sub : subcommands(*command)) {
+        if (sub->get_name() == words[i]) command = sub;
+      }
     }
     if (words[i] != "=") before = words[i];
+  }
+  if (const CLI::Option* flag = flag_with_value(before, *command, program)) {
+    return values(flag->get_type_name(), catalog);
   }
   std::string lines;
   for (const CLI::App* sub : subcommands(*command)) {
     lines += sub->get_name() + "\t" + first_line(sub->get_description()) + "\n";
   }
-  for (const CLI::App* app : {command, &program}) {  // the program's flags stand anywhere
+  for (const CLI::App* app : {command, &program}) {
     for (const CLI::Option* option : app->get_options()) {
-      const bool takes_value = option->get_items_expected_max() > 0;
-      if (takes_value && before.starts_with('-') && option->check_name(before)) {
-        return values(option->get_type_name(), catalog);
-      }
       for (const std::string& name : option->get_lnames()) {
         lines += "--" + name + "\t" + option->get_description() + "\n";
       }

@@ -1,6 +1,7 @@
 /// What the program says of its own commands: the manual page and shell completion.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::string completion_script(const std::string& shell);
 
 /// What may stand for the last of the words after `kvcast`: lines of a word, a tab and what it
 /// means. "@files" stands for names of files, which the shell knows.
-std::string completions(const CLI::App& program, const Catalog& catalog,
+std::string completions(const CLI::App& program, const std::function<Catalog()>& catalog,
                         const std::vector<std::string>& words);
 
 }  // namespace kvcast::cli

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/frame/request_options.h"
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
@@ -67,7 +68,7 @@ Sequences encode(const std::string& text, const std::string& flag, const std::st
 /// The token ids of a .json file, one list or several; none for a file of text.
 std::optional<Sequences> ids_of_file(const std::string& path, const std::string& name) {
   if (fs::path(path).extension() != ".json") return {};
-  const nlohmann::json j = read_json_file(path);
+  const nlohmann::json j = parse_flag(name.c_str(), path, read_json_file);
   const auto is_list = [](const nlohmann::json& list) {
     return list.is_array() && !list.empty() &&
            std::all_of(list.begin(), list.end(),
@@ -220,8 +221,10 @@ FoundTokenizer find_tokenizer(const Checkpoint& checkpoint) {
 Sequences read_token_file(const std::string& path, const std::string& name, const Architecture& a,
                           const FoundTokenizer& tokenizer) {
   const std::optional<Sequences> ids = ids_of_file(path, name);
-  Sequences sequences =
-      ids ? *ids : encode(read_file(path, "a text file"), name, "token ids in a .json", tokenizer);
+  const auto read_text = [](const std::string& file) { return read_file(file, "a text file"); };
+  Sequences sequences = ids ? *ids
+                            : encode(parse_flag(name.c_str(), path, read_text), name,
+                                     "token ids in a .json", tokenizer);
   check_vocabulary(sequences, a, name);
   return sequences;
 }

@@ -110,7 +110,7 @@ void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const Sto
   for (const Part& part : plan.parts) {
     const DenseMatrix rows = read_weight(reader_of(source, pruning, part.weight));
     if (whole.size() == 0) {
-      whole.resize(index(plan.tensor.shape[plan.transposed ? 1 : 0]), rows.cols());
+      whole.setZero(index(plan.tensor.shape[plan.transposed ? 1 : 0]), rows.cols());
     }
     for (Eigen::Index i = 0; i < rows.rows(); ++i) {
       const auto at = static_cast<std::size_t>(i);

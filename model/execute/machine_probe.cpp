@@ -8,6 +8,7 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include "model/base/error.h"
 #include "model/base/order_statistics.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/matrix.h"
@@ -120,8 +121,12 @@ double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
 }
 
 double machine_memory_bytes() {
-  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) {
+    throw Error("this machine: the system does not say how much memory it has", Fault::Run);
+  }
+  return static_cast<double>(pages) * static_cast<double>(page_bytes);
 }
 
 int use_threads(int threads) {

@@ -90,7 +90,7 @@ TEST_CASE("convert kvp: a wrong text names no flag that was not given") {
     const ProgramResult r = run_program("convert kvp --quiet " + pair + "--fit " +
                                         folder.file(name) + " " + folder.file("maps"));
     CAPTURE(r.errors);
-    CHECK(contains(r.errors, std::string(name) == "none" ? "none: cannot be opened" : "--fit"));
+    CHECK(contains(r.errors, "--fit: "));
     CHECK(!contains(r.errors, "--prompt-file"));
     CHECK(!contains(r.errors, "--tokens"));
   }

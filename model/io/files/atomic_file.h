@@ -9,8 +9,7 @@ namespace kvcast {
 
 /// A file that appears under its name only when `commit` succeeds. Until then, and if it is dropped
 /// first, a file that has the name stays as it was. The bytes go to the same folder, to an unnamed
-/// file where the system has those, so that even a kill leaves nothing
-/// after.
+/// file where the system has those, so that even a kill leaves no file.
 ///
 /// Pipes, terminals and other special files (/dev/stdout, /dev/null) cannot be replaced: they are
 /// written directly. So is a redirected /dev/stdout, after what the program already printed.

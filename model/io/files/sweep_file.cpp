@@ -140,6 +140,7 @@ void SweepFile::write_journal() const {
 /// Counts the complete lines and cuts what follows them.
 void SweepFile::find_rows() {
   std::ifstream file(partial_, std::ios::binary);
+  if (!file) fail(name_);
   std::uint64_t lines = 0;
   off_t complete = 0;  ///< bytes up to the last line end
   std::string line;

@@ -25,7 +25,8 @@ std::uint64_t bytes_of(const std::vector<std::uint64_t>& shape, const ElementTyp
     overflow = __builtin_mul_overflow(bits, shape[i], &bits) || overflow;
   }
   if (overflow) throw Error(place, "a size above 2^64 bits", "a shape that fits the file");
-  return bits / 8 + (bits % 8 != 0 ? 1 : 0);
+  if (bits % 8 != 0) throw Error(place, std::to_string(bits) + " bits", "a whole number of bytes");
+  return bits / 8;
 }
 
 std::vector<StoredTensor> lay_out(std::vector<TensorEntry> entries, std::span<const std::byte> data,
@@ -44,17 +45,18 @@ std::vector<StoredTensor> lay_out(std::vector<TensorEntry> entries, std::span<co
   });
   std::vector<StoredTensor> tensors;
   std::uint64_t end = 0;  // of the tensors so far
+  std::string last;       // the one that ends there
   for (TensorEntry& entry : entries) {
     const bool may_be_inside = entry.bytes == 0 && gaps == Gaps::Allowed;
     if (entry.begin < end && !may_be_inside) {
-      throw Error(place_of(entry),
-                  "bytes that tensor " + shortened(tensors.back().name) + " has too",
+      throw Error(place_of(entry), "bytes that tensor " + shortened(last) + " has too",
                   "bytes of its own");
     }
     if (entry.begin > end && gaps == Gaps::Refused) {
       throw Error(place_of(entry), "byte " + std::to_string(entry.begin) + " as its first",
                   "byte " + std::to_string(end) + ", where the tensor before it ends");
     }
+    if (entry.begin + entry.bytes >= end) last = entry.name;
     end = std::max(end, entry.begin + entry.bytes);
     tensors.push_back({std::move(entry.name), entry.dtype, std::move(entry.shape),
                        data.subspan(entry.begin, entry.bytes), file, std::move(entry.type)});

@@ -161,8 +161,11 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, SpecialTokens specia
   std::string text;
   std::string run;  // of byte tokens: characters, or U+FFFD for each of them
   const auto end_run = [&] {
-    for (std::size_t i = 0; i < run.size() && !is_utf8(run); ++i) text += "\xEF\xBF\xBD";
-    if (is_utf8(run)) text += run;
+    if (is_utf8(run)) {
+      text += run;
+    } else {
+      for (std::size_t i = 0; i < run.size(); ++i) text += "\xEF\xBF\xBD";
+    }
     run.clear();
   };
   bool is_first = true;
