@@ -1,6 +1,5 @@
 #include "cli/frame/arguments.h"
 
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <type_traits>
@@ -12,24 +11,17 @@
 
 #include "cli/frame/flags.h"
 #include "model/base/quantity.h"
+#include "model/io/files/number_text.h"
 
 namespace kvcast::cli {
 
 namespace {
 
-/// Whether the whole text is a number, which `number` then is.
-template <typename Value>
-bool parses(const std::string& text, Value& number) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
-}
-
 /// The parser takes hexadecimal, nan and a minus before a count as well. Empty when all is well.
 template <typename Value>
 std::string is_number(const std::string& text) {
   Value number{};
-  bool good = parses(text, number);
+  bool good = kvcast::parse_number(text, number);
   std::string expected = "a whole number";
   if constexpr (std::is_floating_point_v<Value>) {
     good = good && (number == 0 || is_computable(std::abs(number)));
@@ -49,7 +41,7 @@ Flag& Flag::required(bool is_required) {
 Flag& Flag::range(int least, int most) {
   const auto check = [least, most](const std::string& text) {
     int number = 0;
-    const bool good = parses(text, number) && number >= least && number <= most;
+    const bool good = kvcast::parse_number(text, number) && number >= least && number <= most;
     if (good) return std::string();
     return fmt::format("got '{}', expected a whole number from {} to {}", text, least, most);
   };
@@ -61,7 +53,7 @@ Flag& Flag::range(int least, int most) {
 Flag& Flag::positive() {
   option_->check([](const std::string& text) {
     double number = 0;
-    const bool good = parses(text, number) && number > 0;
+    const bool good = kvcast::parse_number(text, number) && number > 0;
     return good ? std::string() : "got '" + text + "', expected a number above 0";
   });
   return *this;

@@ -1,12 +1,11 @@
 #include "cli/simulate/parallel_options.h"
 
-#include <charconv>
-
 #include <fmt/format.h>
 
 #include "cli/frame/command.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/io/files/number_text.h"
 #include "simulate/platform.h"
 
 namespace kvcast::cli {
@@ -70,9 +69,7 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
 
 double parse_number(const std::string& text, const char* flag, bool zero) {
   double number = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  const bool whole = error == std::errc() && stop == end;
+  const bool whole = kvcast::parse_number(text, number);
   if (!whole || !(number >= 0) || (number == 0 && !zero)) {
     throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
   }
