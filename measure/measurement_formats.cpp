@@ -35,7 +35,8 @@ MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& d
 constexpr const char* own_columns =
     "id model hardware engine engine_version method attention elementwise dtype weight_dtype "
     "activation_dtype cache_dtype logits batch prompt_len output_len num_devices ttft_s tpot_s "
-    "request_s metric value unit derived source note error predicted_ttft_s predicted_tpot_s "
+    "request_s metric value unit includes distrusted derived source date note error "
+    "predicted_ttft_s predicted_tpot_s "
     "ttft_relative_error tpot_relative_error ttft_spread tpot_spread rounds compute_rate "
     "memory_rate rounds_discarded rounds_unsteady turn";
 
@@ -108,8 +109,12 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
   row.hardware = f.text_or("hardware", row.hardware);
   row.method = f.text_or("method", row.method);
   Lowering& l = row.lowering;
+  row.engine = f.text_or("engine", "");
+  row.engine_version = f.text_or("engine_version", "");
   set(f, "attention", parse_kernels, l.attention, l.elementwise);
   set(f, "elementwise", parse_kernels, l.elementwise);
+  row.says_attention = f.has("attention");
+  row.says_elementwise = f.has("elementwise");
   set(f, "dtype", parse_dtype, l.weights, l.activations, l.cache);
   set(f, "weight_dtype", parse_dtype, l.weights);
   set(f, "activation_dtype", parse_dtype, l.activations);
@@ -122,6 +127,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
     row.unusable = f.text("error");
   } else if (f.has("metric")) {
     row.times.push_back(long_time(f, row.size));
+    if (f.has("distrusted")) row.unusable = "distrusted: " + f.text("distrusted");
   } else {
     for (const Metric m : all_metrics) {
       if (f.has(name(m))) row.times.push_back({m, f.positive(name(m))});
@@ -144,6 +150,17 @@ void set_kernels(const MeasurementFields& f, MeasuredRow& row) {
   const std::string flash = f.text_or("flash_attn", "");
   if (flash == "0" || flash == "false" || flash == "off") row.lowering.attention = Kernels::Eager;
   if (flash == "1" || flash == "true" || flash == "on") row.lowering.attention = Kernels::Fused;
+}
+
+/// llama.cpp on a GPU; kvcast has no engine for its processor kernels.
+void set_engine(const MeasurementFields& f, MeasuredRow& row) {
+  const std::string backends = f.text_or("backends", f.text_or("gpu_info", ""));
+  if (backends.find("CUDA") == std::string::npos && backends.find("ROCm") == std::string::npos)
+    return;
+  row.engine = "llama.cpp";
+  row.engine_version = f.text_or("build_number", "");
+  row.says_attention = f.has("flash_attn");
+  row.says_elementwise = true;
 }
 
 /// The dtype of a GGUF name: "F16", "all F32", "Q4_K - Medium".
@@ -201,6 +218,7 @@ std::string id_of(const MeasurementFields& f, std::initializer_list<IdPart> part
 MeasuredRow llama_bench_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   MeasuredRow row = row_of(f, defaults);
   set_kernels(f, row);
+  set_engine(f, row);
   set_dtypes(f, defaults, row);
   if (f.has("model_n_params")) row.parameters = f.whole("model_n_params", 1);
   const std::uint64_t prompt = f.whole("n_prompt", 0);
@@ -311,7 +329,61 @@ constexpr MeasurementFormat of_json[] = {
     {"avg_latency", "vLLM latency JSON", vllm_latency_row},
     {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
 };
+// Kernel times
+
+/// A product of m, n and k (rows, outputs, inner), or attention of `length` tokens.
+MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  using Kind = roofline::Kernel::Kind;
+  struct Known {
+    const char* name;
+    Kind kind;
+    Metric metric;
+  };
+  constexpr Known known[] = {
+      {"gemm", Kind::Product, Metric::Product},
+      {"attention_prefill", Kind::PrefillAttention, Metric::PrefillAttention},
+      {"attention_decode", Kind::DecodeAttention, Metric::DecodeAttention}};
+  MeasuredRow row = row_of(f, defaults);
+  row.id = f.text_or("id", "");
+  row.hardware = f.text("hardware");
+  const std::string& name = f.text("kernel");
+  const auto* const found = std::find_if(std::begin(known), std::end(known),
+                                         [&](const Known& k) { return name == k.name; });
+  row.model = name;
+  if (found == std::end(known)) {
+    row.unusable = "a kernel that kvcast does not forecast";
+    return row;
+  }
+  roofline::Kernel& k = row.kernel.emplace();
+  k.kind = found->kind;
+  set(f, "dtype", parse_dtype, k.dtype);
+  row.lowering.weights = row.lowering.activations = row.lowering.cache = k.dtype;
+  if (k.kind == Kind::Product) {
+    k.rows = f.whole("m", 1);
+    k.outputs = f.whole("n", 1);
+    k.inner = f.whole("k", 1);
+    row.size.prompt_len = k.rows;
+  } else {
+    k.batch = f.whole("batch", 1);
+    k.num_attention_heads = f.whole("heads", 1);
+    k.num_key_value_heads = f.whole("kv_heads", 1);
+    k.head_dim = f.whole("head_dim", 1);
+    k.length = f.whole("length", 1);
+    if (k.num_attention_heads % k.num_key_value_heads != 0) {
+      f.fail("kv_heads", "a divisor of the attention heads");
+    }
+    row.size = {k.batch, k.length, 1};
+  }
+  const double value = f.positive("value");
+  const std::string& unit = f.text("unit");
+  if (unit != "s" && unit != "TFLOP/s") f.fail("unit", "s or TFLOP/s");
+  const double flops = static_cast<double>(roofline::work(k).flops.constant());
+  row.times.push_back({found->metric, unit == "s" ? value : flops / value / 1e12});
+  return row;
+}
+
 constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_bench_row},
+                                        {"kernel", "CSV of kernel times", kernel_row},
                                         {"", "kvcast CSV", own_row}};
 
 }  // namespace

@@ -83,7 +83,8 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
   const CsvTable table = CsvTable::parse(text, name);
   const auto formats = csv_formats();
   const MeasurementFormat& format =
-      table.has_column(formats.front().field) ? formats.front() : formats.back();
+      *std::find_if(formats.begin(), formats.end() - 1,
+                    [&](const MeasurementFormat& f) { return table.has_column(f.field); });
   if (&format == &formats.back()) check_own_columns(table);
   Measurements m{format.name, {}};
   for (const CsvRow& row : table.rows()) {
@@ -160,6 +161,9 @@ std::string_view name(Metric metric) {
     case Metric::Ttft: return "ttft_s";
     case Metric::Tpot: return "tpot_s";
     case Metric::Request: return "request_s";
+    case Metric::Product: return "product_s";
+    case Metric::PrefillAttention: return "prefill_attention_s";
+    case Metric::DecodeAttention: return "decode_attention_s";
   }
   KVCAST_ASSERT(false);
   return {};

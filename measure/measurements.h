@@ -2,7 +2,8 @@
 /// with.
 ///
 /// Formats, recognised by content: kvcast's own CSV (columns: data/measurements/README.md),
-/// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON.
+/// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON,
+/// and a CSV of kernel times.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "model/forward/forward.h"
 #include "model/forward/recorder.h"
 #include "roofline/forecast.h"
+#include "roofline/kernel.h"
 
 namespace kvcast::measure {
 
@@ -23,8 +25,12 @@ enum class Metric {
   Ttft,     ///< prefill of the whole batch up to its first token
   Tpot,     ///< one decode step, mean over the output
   Request,  ///< the whole request: ttft + (output_len - 1) x tpot
+  // Of a kernel alone.
+  Product,
+  PrefillAttention,
+  DecodeAttention,
 };
-/// "ttft_s", "tpot_s", "request_s"
+/// "ttft_s", "tpot_s", "request_s", "product_s", "prefill_attention_s", "decode_attention_s"
 std::string_view name(Metric metric);
 /// "eager" or "tiled"; "eager" or "fused"
 std::string_view attention_name(Kernels attention);
@@ -42,11 +48,17 @@ struct MeasuredRow {
   std::string model;             ///< empty: neither the file nor the user named one
   std::uint64_t parameters = 0;  ///< finds the model where it has no name; 0: unknown
   std::string hardware;          ///< empty: as of `model`
+  std::string engine;            ///< empty: the file names none
+  std::string engine_version = {};
   std::string method = "plain";
   Lowering lowering;
+  // Whether the file says so; if not, the engine does.
+  bool says_attention = false;
+  bool says_elementwise = false;
   Logits logits = Logits::Last;  ///< that the prefill computes
   roofline::DesignPoint size;
-  std::uint64_t num_devices = 0;  ///< that read the prompt; 0: as the method says
+  std::optional<roofline::Kernel> kernel;  ///< what was timed instead of a request
+  std::uint64_t num_devices = 0;           ///< that read the prompt; 0: as the method says
   std::vector<MeasuredTime> times;
   std::uint64_t turn = 0;  ///< which of several runs in one file; 0: the file has one run
   std::string unusable;    ///< why no forecast can be compared with it; empty: one can

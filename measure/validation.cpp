@@ -35,14 +35,40 @@ ForecastOn forecast_on(roofline::Configuration c, bool placed) {
       return [estimator](const roofline::DesignPoint& size) { return estimator->at(size); };
     };
   }
-  const auto recording = std::make_shared<const Recording>(record(
-      c.architecture, c.methods, c.lowering, {.logits = c.logits, .find_model = c.find_model}));
-  return [recording, lowering = c.lowering](const Hardware& hardware) -> ForecastAt {
-    const auto rates = roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated);
-    const auto forecaster =
-        std::make_shared<const roofline::Forecaster>(*recording, lowering, rates);
+  const auto recordings = std::make_shared<const roofline::Recordings>(roofline::record_for(c));
+  return [recordings, lowering = c.lowering,
+          engine = c.engine](const Hardware& hardware) -> ForecastAt {
+    const auto rates = roofline::make_rates(hardware, lowering, roofline::Mode::Calibrated, engine);
+    const auto forecaster = std::make_shared<const roofline::Forecaster>(
+        recordings->whole, lowering, rates, recordings->chunk_or_null());
     return [forecaster](const roofline::DesignPoint& size) { return forecaster->at(size); };
   };
+}
+
+/// Of a kernel alone: its seconds are the forecast's ttft_s.
+ForecastOn forecast_on(const roofline::Kernel& kernel) {
+  return [kernel](const Hardware& hardware) -> ForecastAt {
+    roofline::Forecast forecast;
+    forecast.ttft_s = roofline::seconds_of(kernel, hardware).value;
+    return [forecast](const roofline::DesignPoint&) { return forecast; };
+  };
+}
+
+/// "opt-6.7b{vocab_size=51200}": the model, and the entries of its configuration that differ.
+std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::string& model) {
+  const std::size_t brace = model.find('{');
+  if (brace == std::string::npos || model.back() != '}') return {model, {}};
+  std::vector<ConfigOverride> overrides;
+  std::size_t begin = brace + 1;
+  while (begin < model.size()) {
+    const std::size_t end = std::min(model.find(',', begin), model.size() - 1);
+    const std::string pair = model.substr(begin, end - begin);
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) throw Error("model " + model, "'" + pair + "'", "KEY=VALUE");
+    overrides.push_back({pair.substr(0, equals), pair.substr(equals + 1)});
+    begin = end + 1;
+  }
+  return {model.substr(0, brace), overrides};
 }
 
 /// Models, forecasts and devices of the rows seen so far.
@@ -76,29 +102,54 @@ class Matcher {
     } else {
       row.hardware = catalog_device(row.hardware);
     }
-    row.model = models_.find(row.model, row.parameters);
+    if (row.kernel) return std::make_shared<const ForecastOn>(forecast_on(*row.kernel));
+    const auto [name_of_model, overrides] = split_overrides(row.model);
+    const std::string found = models_.find(name_of_model, row.parameters);
+    row.model = found + row.model.substr(name_of_model.size());
     row.method = to_string(methods);
+    const roofline::Engine& engine = engine_of(row);
+    roofline::apply(engine, !row.says_attention, !row.says_elementwise, row.lowering);
+    row.engine = engine.name;
+    row.engine_version = engine.version;
     const Lowering& l = row.lowering;
-    const std::string key =
-        fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, static_cast<int>(l.attention),
-                    static_cast<int>(l.elementwise), kvcast::name(l.weights),
-                    kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
+    const std::string key = fmt::format(
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, engine.name, engine.version,
+        static_cast<int>(l.attention), static_cast<int>(l.elementwise), kvcast::name(l.weights),
+        kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;
     forecast = std::make_shared<const ForecastOn>(forecast_on(
-        {.architecture = load_model(catalog_, row.model),
+        {.architecture = load_model(catalog_, found, overrides),
          .methods = methods,
          .lowering = l,
          .logits = row.logits,
          .hardware = {},
          // A copy of the catalog: forecasts may be made again after it is gone.
-         .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); }},
+         .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); },
+         .engine = engine},
         ranks > 1));
     return forecast;
   }
 
  private:
+  /// The one that was chosen for all rows, or the row's own; ideal if the catalog does not have it.
+  const roofline::Engine& engine_of(const MeasuredRow& row) {
+    std::string name = choice_.engine;
+    if (name.empty()) {
+      if (engine_names_.empty() && !row.engine.empty()) engine_names_ = catalog_.names("engines");
+      const bool known =
+          std::find(engine_names_.begin(), engine_names_.end(), row.engine) != engine_names_.end();
+      name = known ? row.engine : roofline::Engine{}.name;
+      if (known && !roofline::version_numbers(row.engine_version).empty()) {
+        name += ":" + row.engine_version;
+      }
+    }
+    const auto found = engines_.find(name);
+    if (found != engines_.end()) return found->second;
+    return engines_.emplace(name, roofline::load_engine(catalog_, name)).first->second;
+  }
+
   /// `own_name`: another name of the device that rows may have.
   std::string chosen_device(const Hardware& chosen, const std::string& name,
                             const std::string& own_name) {
@@ -125,12 +176,17 @@ class Matcher {
   std::optional<roofline::Hardware> chosen_;
   std::optional<roofline::Hardware> chosen_placed_;
   ModelMatch models_;
+  std::vector<std::string> engine_names_;  ///< the catalog's, once a row names an engine
+  std::map<std::string, roofline::Engine> engines_;
   std::map<std::string, std::shared_ptr<const ForecastOn>> forecasts_;
 };
 
 double time_of(Metric metric, const roofline::DesignPoint& size, const roofline::Forecast& f) {
   switch (metric) {
-    case Metric::Ttft: return f.ttft_s;
+    case Metric::Ttft:
+    case Metric::Product:
+    case Metric::PrefillAttention:
+    case Metric::DecodeAttention: return f.ttft_s;
     case Metric::Tpot: return f.tpot_s;
     case Metric::Request: return f.ttft_s + static_cast<double>(size.output_len - 1) * f.tpot_s;
   }
@@ -209,6 +265,8 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
   return {{"id", r.id},
           {"model", r.model},
           {"hardware", r.hardware},
+          {"engine", r.engine},
+          {"engine_version", r.engine_version},
           {"method", r.method},
           {"attention", attention_name(l.attention)},
           {"elementwise", elementwise_name(l.elementwise)},

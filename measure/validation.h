@@ -23,6 +23,8 @@ struct DeviceChoice {
   std::string hardware;  ///< catalog name or file; empty: each row's own, from the catalog
   /// The same for rows whose prompt several devices read; empty: `hardware`.
   std::string placed_hardware = {};
+  /// Of all rows: NAME[:VERSION]; empty: each row's own, if the catalog has it.
+  std::string engine = {};
 };
 /// "HW" or "NAME=HW": rows that name NAME are forecast for the device HW.
 DeviceChoice parse_device_choice(std::string_view text);
@@ -33,7 +35,7 @@ using ForecastOn = std::function<ForecastAt(const roofline::Hardware&)>;
 
 /// One measured time and all that its forecast needs.
 struct ValidationCase {
-  MeasuredRow row;  ///< model and hardware as kvcast names them
+  MeasuredRow row;  ///< model, hardware, engine and kernels as kvcast forecasts them
   Metric metric = Metric::Ttft;
   double measured = 0;                         ///< seconds
   double predicted = 0;                        ///< seconds

@@ -21,27 +21,43 @@ Estimate compare(const Forecast& f, const Forecast& plain) {
 
 }  // namespace
 
+Recordings record_for(const Configuration& c) {
+  RecordOptions options{.logits = c.logits, .find_model = c.find_model};
+  Recordings r{record(c.architecture, c.methods, c.lowering, options), {}};
+  // Methods that choose tokens or fill caches ahead keep the prompt in one piece.
+  const bool in_pieces = c.engine.prefill_tokens > 0 && !c.architecture.encoder_decoder &&
+                         !r.whole.whole_prompt && r.whole.helpers().empty() &&
+                         r.whole.prompt_slots == Count(symbol::prompt_len);
+  options.chunked = true;
+  if (in_pieces) r.chunk = record(c.architecture, c.methods, c.lowering, options);
+  return r;
+}
+
 Estimator::Estimator(const Configuration& c)
     : architecture_(c.architecture),
-      recording_(record(c.architecture, c.methods, c.lowering,
-                        {.logits = c.logits, .find_model = c.find_model})),
-      forecaster_(recording_, c.lowering, make_rates(c.hardware, c.lowering, c.mode)) {
+      recordings_(record_for(c)),
+      forecaster_(recordings_.whole, c.lowering,
+                  make_rates(c.hardware, c.lowering, c.mode, c.engine),
+                  recordings_.chunk_or_null()) {
   if (is_plain(c.methods)) return;
-  plain_ =
-      std::make_unique<Forecaster>(record(c.architecture, {}, c.lowering, {.logits = c.logits}),
-                                   c.lowering, forecaster_.rates());
+  Configuration plain = c;
+  plain.methods = {};
+  const Recordings recordings = record_for(plain);
+  plain_ = std::make_unique<Forecaster>(recordings.whole, c.lowering,
+                                        make_rates(c.hardware, c.lowering, c.mode, c.engine),
+                                        recordings.chunk_or_null());
 }
 
 Estimate Estimator::at(const DesignPoint& point) const {
-  check_prompt_length(recording_, point.prompt_len);
+  check_prompt_length(recordings_.whole, point.prompt_len);
   const Forecast f = forecaster_.at(point);
   return plain_ ? compare(f, plain_->at(point)) : Estimate{f};
 }
 
 void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
   KVCAST_ASSERT(points.size() == rows.size());
-  if (recording_.selection) {
-    for (const DesignPoint& p : points) check_prompt_length(recording_, p.prompt_len);
+  if (recordings_.whole.selection) {
+    for (const DesignPoint& p : points) check_prompt_length(recordings_.whole, p.prompt_len);
   }
   std::vector<Forecast> forecasts(points.size());
   forecaster_.sweep(points, forecasts);

@@ -20,7 +20,18 @@ struct Configuration {
   Hardware hardware;
   Mode mode = Mode::Calibrated;
   FindModel find_model = {};  ///< of models that methods name
+  Engine engine = {};         ///< what its kernels are is in `lowering`
 };
+
+/// What a forecast needs of the model under its methods.
+struct Recordings {
+  Recording whole;
+  std::optional<Recording> chunk;  ///< where the engine reads such prompts in several steps
+
+  const Recording* chunk_or_null() const { return chunk ? &*chunk : nullptr; }
+};
+/// Throws Error when the methods do not fit the model.
+Recordings record_for(const Configuration& configuration);
 
 /// A forecast and what the method gains over `plain`; ratios above 1 are better than plain, except
 /// `kv_cache_ratio`, the share of plain's cache that is left.
@@ -40,7 +51,7 @@ class Estimator {
   /// device cannot run the dtypes.
   explicit Estimator(const Configuration& configuration);
 
-  const Recording& recording() const { return recording_; }
+  const Recording& recording() const { return recordings_.whole; }
   const Rates& rates() const { return forecaster_.rates(); }
   /// Throws Error when a count does not fit 64 bits.
   Estimate at(const DesignPoint& point) const;
@@ -54,7 +65,7 @@ class Estimator {
 
  private:
   Architecture architecture_;
-  Recording recording_;
+  Recordings recordings_;
   Forecaster forecaster_;
   std::unique_ptr<Forecaster> plain_;  ///< null: the configuration is plain itself
 };

@@ -30,7 +30,8 @@ std::uint64_t decode_steps(const DesignPoint& p) {
 
 }  // namespace
 
-Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates)
+Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates,
+                       const Recording* chunk)
     : symbols_(recording.symbols),
       cuts_vary_(symbols_.kv_len_breakpoints_vary()),
       prompt_slots_(recording.prompt_slots),
@@ -42,13 +43,19 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
   }
   prompt_.push_back(compile(recording.pass(prefill_name), lowering, rates));
   memory_.cache_bytes = polynomials_.add(recording.kv_cache_bytes);
+  if (chunk == nullptr) return;
+  KVCAST_ASSERT(chunk->symbols.size() == symbols_.size());
+  Memory whole = std::move(memory_);
+  chunk_ = compile(chunk->pass(prefill_name), lowering, rates);
+  memory_ = std::move(whole);
 }
 
 Forecaster::Pass Forecaster::compile(const RecordedPass& recorded, const Lowering& lowering,
                                      const Rates& rates) {
   std::vector<OpGroup> groups = fold(recorded.graph, lowering);
-  StepCost step(groups, rates);
-  std::optional<StepCost> predictor = predictor_of(groups, rates);
+  const bool decodes = recorded.tokens == Count(1);
+  StepCost step(groups, in_pass(rates, decodes));
+  std::optional<StepCost> predictor = predictor_of(groups, step.rates());
   Pass pass{{.name = recorded.name,
              .part = recorded.part,
              .tokens = recorded.tokens,
@@ -182,8 +189,22 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) con
   s.prompt = {};
   s.parts = {};
   s.helper_caches = s.activations = {};
+  const HostTimes& host = rates().host;
+  Lanes request;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const double tokens =
+        static_cast<double>(points[i].batch) * static_cast<double>(points[i].prompt_len);
+    request.v[i] = host.request.value + tokens * host.token.value;
+  }
+  s.prompt.wait(request);
+  s.parts[index(TtftPart::Base)] = request;
+  const Lanes host_s = host_step(points);
   for (const Pass& pass : prompt_) {
     const bool is_helper = pass.recorded.part != TtftPart::Base;
+    if (!is_helper && chunk_) {
+      add_chunks(points, s);
+      continue;
+    }
     Scratch::KvLens tokens;
     tokens.fill(1);
     if (is_helper) evaluate(pass.recorded.tokens, points, tokens);
@@ -196,6 +217,7 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) con
     StepTotals step = mean_step(pass.step, points, s);
     const Lanes on_device = step.seconds;
     step.pace(pass.step.host_seconds());
+    step.wait(host_s);
     s.prompt.add(step, steps);
     Lanes predictor;
     if (pass.predictor) predictor = mean_step(*pass.predictor, points, s).seconds;
@@ -209,6 +231,62 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) con
     if (!is_helper) continue;
     const Lanes cache = add_memory(pass.memory, points, s.last_kv_len, steps, s);
     for (std::size_t i = 0; i < points.size(); ++i) s.helper_caches.v[i] += cache.v[i];
+  }
+}
+
+Lanes Forecaster::host_step(std::span<const DesignPoint> points) const {
+  const HostTimes& host = rates().host;
+  Lanes seconds;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    seconds.v[i] = host.step.value + static_cast<double>(points[i].batch) * host.sequence.value;
+  }
+  return seconds;
+}
+
+std::array<Forecaster::PrefillSteps, 2> Forecaster::prefill_steps(const DesignPoint& p) const {
+  const std::uint64_t most = rates().cuts_prompts ? rates().prefill_tokens
+                                                  : std::max(rates().prefill_tokens, p.prompt_len);
+  const std::uint64_t length = p.prompt_len;
+  if (length <= most) {
+    const std::uint64_t batch = std::min(p.batch, most / length);
+    const std::uint64_t rest = p.batch % batch;
+    return {
+        {{{batch, length, 1}, length, length, 1, p.batch / batch},
+         {{std::max<std::uint64_t>(rest, 1), length, 1}, length, length, 1, rest > 0 ? 1u : 0u}}};
+  }
+  const std::uint64_t chunks = length / most;
+  const std::uint64_t rest = length % most;
+  return {{{{1, most, 1}, most, chunks * most, chunks, p.batch},
+           {{1, std::max<std::uint64_t>(rest, 1), 1}, length, length, 1, rest > 0 ? p.batch : 0}}};
+}
+
+/// The prompt's steps. Their costs are taken to be affine in what is in the cache before them.
+void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s) const {
+  for (std::size_t part = 0; part < 2; ++part) {
+    std::array<DesignPoint, lanes> sizes;
+    Scratch::KvLens first{};
+    Scratch::KvLens last{};
+    Lanes chunks;
+    Lanes steps;
+    chunks.v.fill(1);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const PrefillSteps p = prefill_steps(points[i])[part];
+      sizes[i] = p.size;
+      first[i] = p.first_kv_len;
+      last[i] = p.last_kv_len;
+      chunks.v[i] = static_cast<double>(p.chunks);
+      steps.v[i] = static_cast<double>(p.chunks * p.times);
+    }
+    const std::span<const DesignPoint> of_step(sizes.data(), points.size());
+    s.set(s.first, of_step, first);
+    s.set(s.last, of_step, last);
+    StepTotals step = chunk_->step.mean(s.first, s.last, chunks);
+    step.pace(chunk_->step.host_seconds());
+    step.wait(host_step(of_step));
+    s.prompt.add(step, steps);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      s.parts[index(TtftPart::Base)].v[i] += steps.v[i] * step.seconds.v[i];
+    }
   }
 }
 
@@ -244,6 +322,7 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
   }
   StepTotals decode = mean_step(decode_.step, points, s);
   decode.pace(decode_.step.host_seconds());
+  decode.wait(host_step(points));
   const Lanes cache = add_memory(memory_, points, end, steps, s);
 
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -307,45 +386,71 @@ Forecast Forecaster::at(const DesignPoint& point) const {
   const std::uint64_t cache = exact_kv_cache_bytes_.at(values_at(point, end));
   Forecast f;
   sweep({&point, 1}, {&f, 1});
-  f.prefill_flops = static_cast<double>(flops);
-  f.prefill_bytes = static_cast<double>(bytes);
+  if (!chunk_) {
+    f.prefill_flops = static_cast<double>(flops);
+    f.prefill_bytes = static_cast<double>(bytes);
+  }
   f.kv_cache_bytes = static_cast<double>(cache);
   return f;
 }
 
 std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const {
   std::vector<BreakdownRow> rows;
+  const auto add_host = [&](const std::string& pass, const char* label, std::uint64_t count,
+                            Seconds all) {
+    if (all.value == 0) return;
+    OpTime waiting;
+    waiting.total = all;
+    waiting.bound = Bound::Latency;
+    OpGroup issue;
+    issue.phase = "host";
+    issue.label = label;
+    issue.op = "host";
+    rows.push_back({pass, issue, waiting, count, all});
+  };
   const SymbolValues values = values_at(point, 1);
-  const auto add = [&](const Pass& pass, std::uint64_t first_kv_len, std::uint64_t all_steps,
+  // `steps` like steps at the sizes `at`.
+  const auto add = [&](const Pass& pass, const DesignPoint& size, const SymbolValues& at,
                        std::uint64_t steps) {
-    const SymbolValues middle = values_at(point, first_kv_len + (all_steps - 1) / 2);
+    const Rates& of_pass = pass.step.rates();
     Seconds device;
     std::uint64_t operators = 0;
     for (const OpGroup& g : pass.groups) {
-      const OpTime t = time_of(g, rates(), middle);
+      const OpTime t = time_of(g, of_pass, at);
       const std::uint64_t count = g.count * steps;
       rows.push_back({pass.recorded.name, g, t, count, static_cast<double>(count) * t.total});
       device += rows.back().total;
       operators += count;
     }
-    const Seconds host = static_cast<double>(operators) * rates().host_operator_latency;
-    const Seconds idle{paced_seconds(device.value, host.value) - device.value};
-    if (idle.value == 0) return;
-    OpTime waiting;
-    waiting.total = idle;
-    waiting.bound = Bound::Latency;
-    OpGroup issue;
-    issue.phase = "host";
-    issue.label = "issue";
-    issue.op = "host";
-    rows.push_back({pass.recorded.name, issue, waiting, operators, idle});
+    const Seconds host = static_cast<double>(operators) * of_pass.host_operator_latency;
+    add_host(pass.recorded.name, "issue", operators,
+             Seconds{paced_seconds(device.value, host.value) - device.value});
+    add_host(pass.recorded.name, "step", steps,
+             Seconds{static_cast<double>(steps) * host_step({&size, 1}).v[0]});
   };
+  const auto add_steps = [&](const Pass& pass, std::uint64_t first_kv_len, std::uint64_t all_steps,
+                             std::uint64_t steps) {
+    add(pass, point, values_at(point, first_kv_len + (all_steps - 1) / 2), steps);
+  };
+  const HostTimes& host = rates().host;
+  add_host(
+      std::string(prefill_name), "request", 1,
+      Seconds{host.request.value + static_cast<double>(point.batch) *
+                                       static_cast<double>(point.prompt_len) * host.token.value});
   for (const Pass& pass : prompt_) {
     const std::uint64_t steps = pass.recorded.steps;
+    if (pass.recorded.part == TtftPart::Base && chunk_) {
+      for (const PrefillSteps& p : prefill_steps(point)) {
+        if (p.times == 0) continue;
+        const std::uint64_t middle = p.first_kv_len + (p.last_kv_len - p.first_kv_len) / 2;
+        add(*chunk_, p.size, values_at(p.size, middle), p.chunks * p.times);
+      }
+      continue;
+    }
     if (pass.recorded.tokens.at(values) == 0) continue;
-    add(pass, pass.recorded.first_kv_len.at(values), steps, steps);
+    add_steps(pass, pass.recorded.first_kv_len.at(values), steps, steps);
   }
-  add(decode_, prompt_slots_.at(values) + 1, decode_steps(point), 1);
+  add_steps(decode_, prompt_slots_.at(values) + 1, decode_steps(point), 1);
   return rows;
 }
 

@@ -54,7 +54,10 @@ struct BreakdownRow {
 
 class Forecaster {
  public:
-  Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates);
+  /// `chunk`: the same with RecordOptions::chunked, for engines that read a prompt in several steps
+  /// (Rates::prefill_tokens); null: all prompts are read in one.
+  Forecaster(const Recording& recording, const Lowering& lowering, const Rates& rates,
+             const Recording* chunk = nullptr);
 
   const Rates& rates() const { return decode_.step.rates(); }
   /// Throws Error when a size is 0 or a count does not fit 64 bits.
@@ -80,8 +83,22 @@ class Forecaster {
     std::optional<StepCost> predictor;  ///< the groups that are TtftPart::Predictor
     Memory memory;                      ///< of helper passes
   };
+  /// Like steps of a prefill: sequences and tokens of each, the cache lengths at which the first
+  /// and the last of a prompt's chunks end, how many chunks, and of how many prompts.
+  struct PrefillSteps {
+    DesignPoint size;
+    std::uint64_t first_kv_len = 1;
+    std::uint64_t last_kv_len = 1;
+    std::uint64_t chunks = 0;
+    std::uint64_t times = 0;
+  };
   Pass compile(const RecordedPass& pass, const Lowering& lowering, const Rates& rates);
+  /// Full steps, and those of what is left over.
+  std::array<PrefillSteps, 2> prefill_steps(const DesignPoint& point) const;
   void add_prompt(std::span<const DesignPoint> points, Scratch& scratch) const;
+  void add_chunks(std::span<const DesignPoint> points, Scratch& scratch) const;
+  /// What the host takes for a step of each point.
+  Lanes host_step(std::span<const DesignPoint> points) const;
   void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
                       Scratch& scratch) const;
   StepTotals mean_step(const StepCost& step, std::span<const DesignPoint> points,
@@ -103,6 +120,7 @@ class Forecaster {
   Memory memory_;  ///< at the end of the request: the cache, and peaks of the base's passes
   std::vector<Pass> prompt_;  ///< the passes up to the first token, in order
   Pass decode_;
+  std::optional<Pass> chunk_;
   Count exact_kv_cache_bytes_;
   double weight_bytes_ = 0;
 };

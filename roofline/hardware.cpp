@@ -75,12 +75,13 @@ std::vector<FactorAt> read_by_length(const JsonObject& o) {
 }
 
 /// {"value": 0.85, "source": ..., "reference": ...}
-Sourced read_factor(const JsonObject& parent, std::string_view key, bool by_length) {
+Sourced read_factor(const JsonObject& parent, std::string_view key, const Field& field) {
   const JsonObject o = parent.object(key);
   Sourced s = read_provenance(o);
-  s.value = o.positive("value");
+  const bool is_zero = field.may_be_zero && o.at("value") == 0;
+  s.value = is_zero ? 0 : o.positive("value");
   if (s.value > 1) o.fail("value", "a share, above 0 and at most 1");
-  if (by_length && o.has("by_length")) s.by_length = read_by_length(o.object("by_length"));
+  if (field.by_length && o.has("by_length")) s.by_length = read_by_length(o.object("by_length"));
   o.reject_unknown_keys();
   return s;
 }
@@ -91,7 +92,7 @@ Sourced read_number(const JsonObject& parent, std::string_view key, const Field&
     case Unit::BytesPerSecond: return read_quantity(parent, key, Dimension::BytesPerSecond);
     case Unit::Bytes: return read_quantity(parent, key, Dimension::Bytes);
     case Unit::Seconds: return read_quantity(parent, key, Dimension::Seconds);
-    case Unit::Share: return read_factor(parent, key, field.by_length);
+    case Unit::Share: return read_factor(parent, key, field);
   }
   KVCAST_ASSERT(false);
   return {};
@@ -137,22 +138,58 @@ void forget_lengths(nlohmann::json& of_base, const nlohmann::json& own) {
   }
 }
 
-/// The file, or the one it extends with its own entries in the place of that one's.
+/// Says of each number in `entry` that it is another device's.
+void mark_inherited(nlohmann::json& entry, const std::string& of) {
+  if (!entry.is_object()) return;
+  if (!entry.contains("value")) {
+    for (auto& [key, inner] : entry.items()) mark_inherited(inner, of);
+    return;
+  }
+  entry["source"] = name(Source::Fitted);
+  if (entry.contains("reference") && entry["reference"].is_string()) {
+    entry["reference"] = "taken from " + of + ": " + entry["reference"].get<std::string>();
+  }
+}
+
+/// The file that `key` names, which stands in the same folder and builds on no other file.
+nlohmann::json read_base(const JsonObject& o, const std::filesystem::path& path,
+                         const std::string& key) {
+  const std::string base = o.text(key);
+  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
+    o.fail(key, "the name of another file in its folder, without .json");
+  }
+  nlohmann::json document = read_json_file(path.parent_path() / (base + ".json"));
+  const JsonObject of_base(document, fmt::format("{}: /{}", path.string(), key));
+  for (const char* builds_on : {"extends", "relative"}) {
+    if (of_base.has(builds_on)) o.fail(key, "a file that builds on no other one");
+  }
+  return document;
+}
+
+/// The file with what it takes over: `extends` gives all entries that it lacks, `relative` only
+/// factors and latencies.
 nlohmann::json read_extended(const std::filesystem::path& path) {
   nlohmann::json document = read_json_file(path);
   const JsonObject o(document, path.string());
-  if (!o.has("extends")) return document;
-  const std::string base = o.text("extends");
-  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
-    o.fail("extends", "the name of another file in its folder, without .json");
+  const bool extends = o.has("extends");
+  if (extends && o.has("relative")) o.fail("relative", "only one of 'extends' and 'relative'");
+  if (!extends && !o.has("relative")) return document;
+  const std::string key = extends ? "extends" : "relative";
+  nlohmann::json base = read_base(o, path, key);
+  if (!extends) {
+    const std::string of = o.text(key);
+    nlohmann::json shares = nlohmann::json::object();
+    for (const char* section : {"factors", "latency"}) {
+      if (!base.contains(section)) continue;
+      shares[section] = std::move(base[section]);
+      mark_inherited(shares[section], of);
+    }
+    base = std::move(shares);
   }
-  nlohmann::json extended = read_json_file(path.parent_path() / (base + ".json"));
-  const JsonObject of_base(extended, path.string() + ": /extends");
-  if (of_base.has("extends")) o.fail("extends", "a file that extends no other one");
-  document.erase("extends");
-  forget_lengths(extended, document);
-  extended.merge_patch(document);
-  return extended;
+  document.erase(key);
+  forget_lengths(base, document);
+  base.merge_patch(document);
+  return base;
 }
 
 }  // namespace

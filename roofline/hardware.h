@@ -59,10 +59,14 @@ struct Hardware {
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework
   // Absent latencies are those of all operators.
-  std::optional<Sourced> elementwise_latency;    ///< of eager element-wise kernels
-  std::optional<Sourced> product_latency;        ///< of products with weights
-  std::optional<Sourced> host_message_latency;   ///< of the host for one send or receive
-  std::optional<Sourced> host_exchange_latency;  ///< of the host for a layer's exchange
+  std::optional<Sourced> elementwise_latency;  ///< of eager element-wise kernels
+  std::optional<Sourced> product_latency;      ///< of products with weights
+  /// Of products in fewer than 16 bits, with the kernel that quantises the activations.
+  std::optional<Sourced> quantized_product_latency;
+  std::optional<Sourced> tiled_attention_latency;   ///< of tiled attention with many queries
+  std::optional<Sourced> decode_attention_latency;  ///< of tiled attention with one query
+  std::optional<Sourced> host_message_latency;      ///< of the host for one send or receive
+  std::optional<Sourced> host_exchange_latency;     ///< of the host for a layer's exchange
 
   std::map<DType, Sourced> matrix_rate;          ///< RateClass::Matrix
   std::map<DType, Sourced> batched_matrix_rate;  ///< RateClass::BatchedMatrix
@@ -80,6 +84,10 @@ struct Hardware {
   std::optional<Sourced> tiled_attention_bandwidth;
   /// The share of an operator's memory time that its arithmetic hides; all of it if absent.
   std::optional<Sourced> overlap;
+  // The same of products with weights, and of tiled attention with many queries; `overlap` if
+  // absent.
+  std::optional<Sourced> product_overlap;
+  std::optional<Sourced> tiled_attention_overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
   /// Devices that compute the same and then wait for each other: their mean time over the slowest
   /// one's; 1 if absent. Measured on calibration's ranks, and assumed for any number of them.

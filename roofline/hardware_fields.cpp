@@ -7,6 +7,7 @@ using H = Hardware;
 
 constexpr bool by_length = true;
 constexpr bool fitted = true;
+constexpr bool may_be_zero = true;
 
 // clang-format off
 const Field fields[] = {
@@ -18,7 +19,7 @@ const Field fields[] = {
     {"", "on_chip_memory_bandwidth", Unit::BytesPerSecond, &H::on_chip_memory_bandwidth},
     {"latency", "operator", Unit::Seconds, &H::operator_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "elementwise", Unit::Seconds, &H::elementwise_latency},
-    {"latency", "product", Unit::Seconds, &H::product_latency},
+    {"latency", "product", Unit::Seconds, &H::product_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "host_operator", Unit::Seconds, &H::host_operator_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"factors", "matrix_rate", Unit::Share, &H::matrix_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},
     {"factors", "batched_matrix_rate", Unit::Share, &H::batched_matrix_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},
@@ -30,11 +31,16 @@ const Field fields[] = {
     {"factors", "softmax_bandwidth", Unit::Share, &H::softmax_bandwidth, Moves::Steps, Peak::Memory, by_length, fitted},
     {"factors", "decode_attention_bandwidth", Unit::Share, &H::decode_attention_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "tiled_attention_bandwidth", Unit::Share, &H::tiled_attention_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
-    {"factors", "overlap", Unit::Share, &H::overlap, Moves::Steps, Peak::None, !by_length, fitted},
+    {"factors", "overlap", Unit::Share, &H::overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
     {"factors", "link_rate", Unit::Share, &H::link_rate, Moves::Exchanges},
     {"latency", "host_message", Unit::Seconds, &H::host_message_latency, Moves::Exchanges},
     {"latency", "host_exchange", Unit::Seconds, &H::host_exchange_latency, Moves::Exchanges},
     {"factors", "lockstep", Unit::Share, &H::lockstep, Moves::Exchanges},
+    {"latency", "quantized_product", Unit::Seconds, &H::quantized_product_latency, Moves::Steps, Peak::None, !by_length, fitted},
+    {"latency", "tiled_attention", Unit::Seconds, &H::tiled_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
+    {"latency", "decode_attention", Unit::Seconds, &H::decode_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
+    {"factors", "product_overlap", Unit::Share, &H::product_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
+    {"factors", "tiled_attention_overlap", Unit::Share, &H::tiled_attention_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
 };
 // clang-format on
 

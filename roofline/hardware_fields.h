@@ -34,6 +34,7 @@ struct Field {
   Peak peak = Peak::None;
   bool by_length = false;  ///< the file may give it at several lengths
   bool fitted = false;     ///< `validate --fit` takes it
+  bool may_be_zero = false;
 
   bool per_dtype() const { return member.index() == 2; }
   /// "factors.matrix_rate"

@@ -6,13 +6,13 @@
 
 #include "model/base/error.h"
 #include "model/base/words.h"
+#include "roofline/launches.h"
 
 namespace kvcast::roofline {
 namespace {
 
-BandwidthClass bandwidth_class(const Graph& graph, const Node& node, const Lowering& lowering) {
+BandwidthClass bandwidth_class(RateClass runs_on, const Node& node, const Lowering& lowering) {
   const Op& op = node.op;
-  const RateClass runs_on = rate_class(graph, node);
   if (runs_on == RateClass::DecodeAttention) return BandwidthClass::Decode;
   if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
   if (runs_on == RateClass::Matrix) return BandwidthClass::Product;
@@ -110,6 +110,76 @@ bool same_operands(const Graph& graph, const Node& a, const Node& b) {
                     same_tensor);
 }
 
+bool same_launch(const Graph& graph, const std::vector<std::size_t>& a,
+                 const std::vector<std::size_t>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](std::size_t i, std::size_t j) {
+    const Node& x = graph.nodes()[i];
+    const Node& y = graph.nodes()[j];
+    return x.label == y.label && same_operands(graph, x, y);
+  });
+}
+
+/// The kernel that a launch of several operators is: a whole attention if it has scores and values.
+RateClass launch_rate_class(const Graph& graph, const std::vector<std::size_t>& nodes,
+                            RateClass of_main) {
+  const auto has = [&](const auto& is) {
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [&](std::size_t i) { return is(graph.nodes()[i].op); });
+  };
+  const bool attends = has([](const Op& op) { return is_any<AttentionScores>(op); }) &&
+                       has([](const Op& op) { return is_any<AttentionValues>(op); });
+  if (!attends) return of_main;
+  return is_decode_step(graph) ? RateClass::DecodeAttention : RateClass::TiledAttention;
+}
+
+/// The node of a launch whose kernel the others are fused into.
+std::size_t main_node(const Graph& graph, const std::vector<std::size_t>& nodes) {
+  const auto weight = [&](std::size_t i) {
+    const Node& node = graph.nodes()[i];
+    if (rate_class(graph, node) != RateClass::Vector) return 2;
+    return std::holds_alternative<Softmax>(node.op) ? 1 : 0;
+  };
+  return *std::max_element(nodes.begin(), nodes.end(),
+                           [&](std::size_t a, std::size_t b) { return weight(a) < weight(b); });
+}
+
+/// How many query heads share each cached head of an attention; 1 for other operators.
+std::uint64_t heads_in_group(const Node& node) {
+  const auto* attention = std::get_if<TiledAttention>(&node.op);
+  if (attention == nullptr) return 1;
+  return attention->heads.num_attention_heads / attention->heads.num_key_value_heads;
+}
+
+/// One launch of these nodes.
+OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
+                 const Lowering& lowering, const std::vector<std::size_t>& uses,
+                 const std::map<TensorId, std::set<int>>& readers) {
+  const Node& node = graph.nodes()[main_node(graph, nodes)];
+  OpGroup g;
+  g.phase = graph.nodes()[nodes.front()].phase;
+  for (const std::size_t i : nodes) {
+    g.label += (g.label.empty() ? "" : "+") + graph.nodes()[i].label;
+  }
+  g.op = name(node.op);
+  g.rate_class = launch_rate_class(graph, nodes, rate_class(graph, node));
+  g.bandwidth_class = bandwidth_class(g.rate_class, node, lowering);
+  const Work of_main = work(graph, node);
+  g.work = nodes.size() == 1 ? of_main : launch_work(graph, nodes, uses);
+  if (lowering.reads_groups_again && g.rate_class == RateClass::DecodeAttention) {
+    Count& cache = g.work.read[static_cast<std::size_t>(Storage::KvCache)];
+    cache = cache * heads_in_group(node);
+  }
+  g.broadcast = broadcast_of(graph, node);
+  g.sharing = sharing_of(node, of_main, readers);
+  if (nodes.size() == 1 && moves_intermediates(node, g.bandwidth_class, lowering)) {
+    constexpr auto activations = static_cast<std::size_t>(Storage::Activations);
+    g.intermediate_bytes = g.work.read[activations] + g.work.written[activations];
+  }
+  g.length = length_of(graph, node);
+  g.count = 1;
+  return g;
+}
+
 }  // namespace
 
 std::string_view name(Bound bound) {
@@ -123,36 +193,31 @@ std::string_view name(Bound bound) {
 FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
   FoldedGraph folded;
   std::vector<OpGroup>& groups = folded.groups;
+  folded.group_of_node.assign(graph.nodes().size(), no_group);
   struct Known {
-    const Node* node;
+    const std::vector<std::size_t>* nodes;
     std::size_t group;
   };
   std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
   const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
-  for (const Node& node : graph.nodes()) {
-    folded.group_of_node.push_back(no_group);
-    if (is_message(node.op)) continue;
-    std::vector<Known>& known = by_label[{node.phase, node.label}];
-    Work node_work = work(graph, node);
-    const Sharing sharing = sharing_of(node, node_work, readers);
+  const std::vector<std::size_t> uses = uses_of(graph);
+  const std::vector<std::vector<std::size_t>> launches = launches_of(graph, lowering);
+  for (const std::vector<std::size_t>& nodes : launches) {
+    const Node& first = graph.nodes()[nodes.front()];
+    std::vector<Known>& known = by_label[{first.phase, first.label}];
+    OpGroup group = group_of(graph, nodes, lowering, uses, readers);
     const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
-      return same_operands(graph, *k.node, node) && groups[k.group].sharing == sharing;
+      return same_launch(graph, *k.nodes, nodes) && groups[k.group].sharing == group.sharing &&
+             groups[k.group].work == group.work;
     });
-    folded.group_of_node.back() = alike == known.end() ? groups.size() : alike->group;
-    if (alike != known.end()) {
+    const bool is_new = alike == known.end();
+    folded.group_of_node[nodes.front()] = is_new ? groups.size() : alike->group;
+    if (!is_new) {
       ++groups[alike->group].count;
       continue;
     }
-    known.push_back({&node, groups.size()});
-    const BandwidthClass moves_at = bandwidth_class(graph, node, lowering);
-    Count intermediates;
-    if (moves_intermediates(node, moves_at, lowering)) {
-      constexpr auto activations = static_cast<std::size_t>(Storage::Activations);
-      intermediates = node_work.read[activations] + node_work.written[activations];
-    }
-    groups.push_back({node.phase, node.label, std::string(name(node.op)), rate_class(graph, node),
-                      moves_at, std::move(node_work), broadcast_of(graph, node), sharing,
-                      std::move(intermediates), length_of(graph, node), 1});
+    known.push_back({&nodes, groups.size()});
+    groups.push_back(std::move(group));
   }
   return folded;
 }

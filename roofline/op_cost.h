@@ -56,7 +56,8 @@ struct OpCost {
 /// Results overwrite operands, so half of the bytes that an operator moves are on the chip at once.
 inline double most_intermediate_bytes(double on_chip_bytes) { return 2 * on_chip_bytes; }
 
-/// Operators of one pass that are alike in every respect, and how many there are.
+/// Operators of one pass that are alike in every respect, and how many there are; or launches of
+/// several, whose labels are joined by '+'.
 struct OpGroup {
   std::string phase;
   std::string label;
@@ -76,15 +77,16 @@ struct OpGroup {
   }
 };
 
-/// A graph's operators in groups, and the group of each node.
+/// A graph's launches in groups, and the group of each node.
 struct FoldedGraph {
   std::vector<OpGroup> groups;
-  std::vector<std::size_t> group_of_node;  ///< no_group: of Send and Receive
+  /// no_group: of Send and Receive, and of all nodes of a launch but the first.
+  std::vector<std::size_t> group_of_node;
 };
 inline constexpr auto no_group = static_cast<std::size_t>(-1);
 
-/// Folds identical operators (mostly those of identical layers) into groups, in order of first
-/// appearance. Send and Receive are left out: messages take time on links, not on the device.
+/// Folds identical launches (mostly those of identical layers; launches.h) into groups, in order of
+/// first appearance. Send and Receive are left out: messages take time on links, not on the device.
 FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering);
 /// The groups alone.
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);

@@ -1,5 +1,6 @@
 #include "roofline/rates.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,6 +21,21 @@ const Sourced* factor_for(const std::map<DType, Sourced>& factors, DType dtype) 
   if (dtype != DType::FP16 && dtype != DType::BF16) return nullptr;
   const auto sibling = factors.find(dtype == DType::FP16 ? DType::BF16 : DType::FP16);
   return sibling == factors.end() ? nullptr : &sibling->second;
+}
+
+/// Below 16 bits: activations are quantised before such a product.
+bool is_narrow(DType dtype) {
+  return dtype == DType::FP8 || dtype == DType::INT8 || dtype == DType::INT4;
+}
+
+/// Whether a launch is an attention that was recorded as several operators.
+bool fuses_attention(const Lowering& lowering) {
+  return std::any_of(lowering.launches.begin(), lowering.launches.end(), [](const Launch& l) {
+    const auto has = [&](const char* label) {
+      return std::find(l.labels.begin(), l.labels.end(), label) != l.labels.end();
+    };
+    return has("scores") && has("values");
+  });
 }
 
 class RateBuilder {
@@ -67,9 +83,9 @@ class RateBuilder {
     note(name, value.value, 1, value);
     return value.value;
   }
-  double exposed(const Sourced& overlap) {
+  double exposed(const std::string& name, const Sourced& overlap) {
     if (mode_ == Mode::SpeedOfLight) return 0;
-    note("overlap", 1, overlap.value, overlap);
+    note(name, 1, overlap.value, overlap);
     return 1 - overlap.value;
   }
 
@@ -106,7 +122,17 @@ std::string_view name(Mode mode) { return word_for(mode, modes); }
 
 Mode parse_mode(std::string_view word) { return parse_word("mode", word, modes); }
 
-Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
+Rates in_pass(Rates rates, bool decodes) {
+  const bool in_graph = rates.graphs == Graphs::All || (rates.graphs == Graphs::Decode && decodes);
+  if (in_graph) {
+    rates.host_operator_latency = {};
+  } else {
+    for (Seconds& latency : rates.latency) latency += rates.launch_gap;
+  }
+  return rates;
+}
+
+Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const Engine& engine) {
   RateBuilder b(hw, mode);
   Rates& r = b.rates;
   const bool eager_attention = lowering.attention == Kernels::Eager;
@@ -117,15 +143,17 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
   flops(RateClass::Matrix) = {b.matrix(
       "matrix_rate", product_dtype(lowering.activations, lowering.weights), hw.matrix_rate)};
   const DType dtype = product_dtype(lowering.activations, lowering.cache);
+  const bool tiled_attention = !eager_attention || fuses_attention(lowering);
   if (eager_attention) {
     flops(RateClass::BatchedMatrix) = {
         b.matrix("batched_matrix_rate", dtype, hw.batched_matrix_rate)};
-  } else {
+  }
+  if (tiled_attention) {
     const FlopsPerSecond rate{b.matrix("tiled_attention_rate", dtype, hw.tiled_attention_rate)};
     flops(RateClass::TiledAttention) = rate;
     at(r.flops_by_length, RateClass::TiledAttention) = b.curve(dtype, hw.tiled_attention_rate);
     // For scores that a method asks for besides the attention; no device has a factor for these.
-    flops(RateClass::BatchedMatrix) = rate;
+    if (!eager_attention) flops(RateClass::BatchedMatrix) = rate;
     // Decoding's attention runs as a prompt's does, unless it was measured apart.
     flops(RateClass::DecodeAttention) = rate;
     if (!hw.decode_attention_rate.empty()) {
@@ -154,24 +182,48 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
     at(r.bytes_by_length, BandwidthClass::Product) = b.by_rows(memory, *hw.product_bandwidth);
   }
-  if (!eager_attention && hw.decode_attention_bandwidth) {
+  if (tiled_attention && hw.decode_attention_bandwidth) {
     stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
   }
-  if (!eager_attention && hw.tiled_attention_bandwidth) {
+  if (tiled_attention && hw.tiled_attention_bandwidth) {
     stream(BandwidthClass::Attention, "tiled_attention_bandwidth", &*hw.tiled_attention_bandwidth);
   }
-  if (hw.overlap) r.exposed = b.exposed(*hw.overlap);
+  if (hw.overlap) r.exposed.fill(b.exposed("overlap", *hw.overlap));
+  const auto waits = [&](BandwidthClass c, const std::string& name,
+                         const std::optional<Sourced>& overlap) {
+    if (overlap) at(r.exposed, c) = b.exposed(name, *overlap);
+  };
+  waits(BandwidthClass::Product, "product_overlap", hw.product_overlap);
+  if (tiled_attention) {
+    waits(BandwidthClass::Attention, "tiled_attention_overlap", hw.tiled_attention_overlap);
+  }
 
-  r.operator_latency = {b.latency("operator_latency", hw.operator_latency)};
-  if (eager && hw.elementwise_latency) {
-    r.elementwise_latency = {b.latency("elementwise_latency", *hw.elementwise_latency)};
+  r.latency.fill({b.latency("operator_latency", hw.operator_latency)});
+  const auto starts = [&](BandwidthClass c, const std::string& name,
+                          const std::optional<Sourced>& latency) {
+    if (latency) at(r.latency, c) = {b.latency(name, *latency)};
+  };
+  if (eager) starts(BandwidthClass::Elementwise, "elementwise_latency", hw.elementwise_latency);
+  if (tiled_attention) {
+    starts(BandwidthClass::Attention, "tiled_attention_latency", hw.tiled_attention_latency);
+    starts(BandwidthClass::Decode, "decode_attention_latency", hw.decode_attention_latency);
   }
-  if (hw.product_latency) {
-    r.product_latency = {b.latency("product_latency", *hw.product_latency)};
-  }
-  if (eager_elementwise) {
+  const DType products = hw.supported(product_dtype(lowering.activations, lowering.weights));
+  const bool quantized = hw.quantized_product_latency && is_narrow(products);
+  starts(BandwidthClass::Product, quantized ? "quantized_product_latency" : "product_latency",
+         quantized ? hw.quantized_product_latency : hw.product_latency);
+  if (engine.host_launch && mode == Mode::Calibrated) {
+    r.host_operator_latency = *engine.host_launch;
+  } else if (eager_elementwise) {
     r.host_operator_latency = {b.latency("host_operator_latency", hw.host_operator_latency)};
   }
+  if (mode == Mode::Calibrated) {
+    r.launch_gap = engine.launch_gap;
+    r.graphs = engine.graphs;
+    r.host = engine.host;
+  }
+  r.prefill_tokens = engine.prefill_tokens;
+  r.cuts_prompts = engine.cuts_prompts;
   r.on_chip_bytes = hw.on_chip_memory_capacity.value;
   if (eager && hw.on_chip_memory_bandwidth) {
     r.on_chip_bytes_per_second = {

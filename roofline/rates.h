@@ -8,6 +8,7 @@
 
 #include "model/base/units.h"
 #include "model/forward/recorder.h"
+#include "roofline/engine.h"
 #include "roofline/hardware.h"
 #include "roofline/rate_curve.h"
 
@@ -48,30 +49,31 @@ struct Rates {
   /// Both at an operator's length (OpCost::length), relative to the rate without a length.
   std::array<RateCurve, num_rate_classes> flops_by_length;
   std::array<RateCurve, num_bandwidth_classes> bytes_by_length;
-  /// The part of an operator's memory time that its arithmetic waits for.
-  double exposed = 0;
-  Seconds operator_latency;
-  std::optional<Seconds> elementwise_latency;  ///< where BandwidthClass::Elementwise has its own
-  std::optional<Seconds> product_latency;      ///< where RateClass::Matrix has its own
+  /// The part of an operator's memory time that its arithmetic waits for, and its constant cost.
+  std::array<double, num_bandwidth_classes> exposed{};
+  std::array<Seconds, num_bandwidth_classes> latency;
   Seconds host_operator_latency;  ///< zero where the host does not issue operators one by one
-  double on_chip_bytes = 0;       ///< below it a repeated operand is read from memory once
+  // Of the engine.
+  Seconds launch_gap;
+  Graphs graphs = Graphs::None;
+  HostTimes host;
+  std::uint64_t prefill_tokens = 0;
+  bool cuts_prompts = false;
+  double on_chip_bytes = 0;  ///< below it a repeated operand is read from memory once
   /// For intermediate results that fit there; without it they move at their class's rate.
   std::optional<BytesPerSecond> on_chip_bytes_per_second;
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
   /// One line for each factor that was not measured for this device and dtype.
   std::vector<std::string> missing_factors;
-
-  /// Constant cost of an operator.
-  Seconds latency(RateClass rate_class, BandwidthClass bandwidth_class) const {
-    if (rate_class == RateClass::Matrix) return product_latency.value_or(operator_latency);
-    if (bandwidth_class == BandwidthClass::Elementwise)
-      return elementwise_latency.value_or(operator_latency);
-    return operator_latency;
-  }
 };
 
 /// Throws Error when the device cannot multiply the dtypes of `lowering`.
-Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode);
+Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode,
+                 const Engine& engine = {});
+
+/// Those of a pass of the engine: outside a graph, launches have gaps; in one, the host issues all
+/// of them at once.
+Rates in_pass(Rates rates, bool decodes);
 
 }  // namespace kvcast::roofline

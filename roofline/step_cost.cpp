@@ -136,7 +136,7 @@ KVCAST_INLINE void op_roofs(const StepEntry& e, const Polynomials::Term* terms,
   roof_times(e, terms, monomials, rates.on_chip_bytes, roofs.computing, roofs.memory);
   double* computing = numbers(roofs.computing);
   const double* memory = numbers(roofs.memory);
-  for (std::size_t i = 0; i < width<Value>; ++i) computing[i] += rates.exposed * memory[i];
+  for (std::size_t i = 0; i < width<Value>; ++i) computing[i] += e.exposed * memory[i];
 }
 
 /// The mean of each roof over `steps` from `a` to `b`, into `a`. If the roofs of some lane cross in
@@ -231,7 +231,9 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
     e.times = polynomials.add(cost.broadcast.times);
   }
   e.seconds_per_byte = 1 / bandwidth;
-  e.latency_s = rates.latency(cost.rate_class, cost.bandwidth_class).value;
+  const auto moves_at = static_cast<std::size_t>(cost.bandwidth_class);
+  e.latency_s = rates.latency[moves_at].value;
+  e.exposed = rates.exposed[moves_at];
   if (!cost.sharing.operand_bytes.is_zero()) {
     const auto layers = static_cast<double>(cost.sharing.layers);
     e.on_chip_hits.push_back({polynomials.add(cost.sharing.operand_bytes), rates.on_chip_bytes,
@@ -316,6 +318,13 @@ void StepTotals::pace(double host_s) {
   }
 }
 
+void StepTotals::wait(const Lanes& host) {
+  for (std::size_t i = 0; i < lanes; ++i) {
+    seconds.v[i] += host.v[i];
+    by_bound[static_cast<std::size_t>(Bound::Latency)].v[i] += host.v[i];
+  }
+}
+
 void StepTotals::add(const StepTotals& other, const Lanes& times) {
   const auto add_to = [&times](Lanes& sum, const Lanes& more) {
     for (std::size_t i = 0; i < lanes; ++i) {
@@ -348,7 +357,7 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
     t.bytes_hit_on_chip = {checked_multiply(operand, layers - 1) / layers};
   }
   if (found.intermediates) t.bytes_on_chip = {group.intermediate_bytes.at(values)};
-  const Seconds busy{busy_seconds(t.compute.value, t.memory.value, rates.exposed)};
+  const Seconds busy{busy_seconds(t.compute.value, t.memory.value, e.exposed)};
   t.total = busy + Seconds{e.latency_s};
   t.bound = busy > t.memory ? Bound::Compute : Bound::Memory;
   if (e.latency_s > busy.value) t.bound = Bound::Latency;

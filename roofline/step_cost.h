@@ -64,6 +64,8 @@ struct StepTotals {
 
   /// The host needs `host_s` for the step: where it is slower, all of the time is latency.
   void pace(double host_s);
+  /// The device waits as long for the host.
+  void wait(const Lanes& seconds);
   /// Adds `times` another step, lane by lane; 0 times adds nothing, even of infinities.
   void add(const StepTotals& other, const Lanes& times);
 };
@@ -112,6 +114,7 @@ struct StepEntry {
   Polynomial times;
   double seconds_per_byte = 0;
   double latency_s = 0;
+  double exposed = 0;  ///< of Rates
   std::vector<OnChipHit> on_chip_hits;
   LengthCurves curves;  ///< where they are not flat, `length` is set
   Polynomial length;

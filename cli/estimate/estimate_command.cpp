@@ -54,6 +54,8 @@ ordered_json count_json(double value) {
 ordered_json input_json(const Configuration& c, const DesignPoint& p) {
   return {{"model", c.architecture.name},
           {"hardware", c.hardware.name},
+          {"engine", c.engine.name},
+          {"engine_version", c.engine.version},
           {"method", to_string(c.methods)},
           {"attention", kernels_name(c.lowering.attention)},
           {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},

@@ -30,9 +30,11 @@ void RequestOptions::add_choice_flags_to(Command c) {
 }
 
 void RequestOptions::add_to(Command c) {
+  attention.clear();
   add_choice_flags_to(c);
   c.add("--method", method);
   c.add("--elementwise", elementwise);
+  c.add("--engine", engine);
   c.add("--weight-dtype", weight_dtype);
   c.add("--activation-dtype", activation_dtype);
   c.add("--cache-dtype", cache_dtype);
@@ -92,7 +94,7 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
 
 Lowering parse_lowering(const RequestOptions& o) {
   Lowering l;
-  l.attention = parse_flag("--attention", o.attention, parse_kernels);
+  if (!o.attention.empty()) l.attention = parse_flag("--attention", o.attention, parse_kernels);
   l.elementwise = o.elementwise.empty() ? l.attention
                                         : parse_flag("--elementwise", o.elementwise, parse_kernels);
   l.skip_unread_rows = o.skip_unread_rows;
@@ -113,6 +115,10 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   c.methods = parse_methods(o.method);
   apply_semantics(o.semantics, c.architecture, c.methods);
   c.lowering = parse_lowering(o);
+  c.engine = parse_flag("--engine", o.engine, [&](const std::string& text) {
+    return roofline::load_engine(catalog, text);
+  });
+  roofline::apply(c.engine, o.attention.empty(), o.elementwise.empty(), c.lowering);
   c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
   c.logits = parse_flag("--logits", o.logits, parse_logits);
   return c;

@@ -18,8 +18,9 @@ struct RequestOptions {
   std::string hardware;
   bool needs_hardware = true;  ///< false: an empty `hardware` is none
   std::string method = "plain";
-  std::string attention = "tiled";
-  std::string elementwise;  ///< empty: as attention
+  std::string attention = "tiled";  ///< empty: the engine's, or tiled
+  std::string elementwise;          ///< empty: the engine's, or as attention
+  std::string engine = "ideal";
   std::string dtype = "fp16";
   std::string weight_dtype;  ///< empty: dtype
   std::string activation_dtype;

@@ -100,6 +100,7 @@ void write_hardware(const CheckedFit& f, const ValidateOptions& o, const Catalog
 /// The devices of --hardware and --rank-hardware.
 measure::DeviceChoice device_choice(const ValidateOptions& o) {
   measure::DeviceChoice choice = measure::parse_device_choice(o.hardware);
+  choice.engine = o.engine;
   choice.placed_hardware = o.rank_hardware;
   return choice;
 }
@@ -126,6 +127,9 @@ void ValidateOptions::add_to(Command c) {
   c.add("--rank-hardware HW", rank_hardware,
         "device for kvr and tsp, written by mpirun -n 2 kvcast calibrate; with --measure, also "
         "runs them");
+  c.add("--engine NAME[:VERSION]", engine,
+        "engine of all rows (kvcast engine list); default: each row's own if it is there, else "
+        "ideal");
   c.add("--model", model, "model for rows without one; --measure: a list");
   c.add("--method", method, "method for rows without one [plain]; --measure: a list");
   c.add("--attention", attention,

@@ -19,6 +19,7 @@ struct ValidateOptions {
   std::vector<std::string> measurements;
   std::string hardware;
   std::string rank_hardware;
+  std::string engine;  ///< empty: each row's own
   std::string model;
   std::string method;     ///< empty: plain, or those of the matrix
   std::string attention;  ///< empty: tiled, or both

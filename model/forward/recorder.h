@@ -27,7 +27,15 @@ enum class Kernels { Eager, Fused };
 /// nearest word.
 Kernels parse_kernels(std::string_view word);
 
-/// How a recording chooses operators and element types.
+/// Operators that run as one kernel: their labels, in the order in which they are recorded.
+struct Launch {
+  enum class In { AnyPass, Prefill, Decode };
+  std::vector<std::string> labels;
+  In in = In::AnyPass;
+  bool operator==(const Launch&) const = default;
+};
+
+/// How a recording chooses operators and element types, and how its operators become kernels.
 struct Lowering {
   Kernels attention = Kernels::Fused;
   Kernels elementwise = Kernels::Fused;
@@ -37,6 +45,10 @@ struct Lowering {
   /// After its attention the last layer computes only the rows whose logits are needed, as
   /// llama.cpp does; transformers computes all.
   bool skip_unread_rows = false;
+  // What is recorded does not depend on these; what it costs does (roofline/op_cost.h).
+  std::vector<Launch> launches = {};
+  /// In decode steps each query head reads its group's keys and values, instead of each group once.
+  bool reads_groups_again = false;
   bool operator==(const Lowering&) const = default;
 };
 

@@ -119,6 +119,7 @@ struct MethodEffects {
   std::vector<HelperModel> helper_models = {};  ///< whose weights helper passes read
   std::optional<TokenSelection> selection = {};
   bool given_positions = false;  ///< passes take "positions" [batch, tokens]; so with a selection
+  bool whole_prompt = false;     ///< a method needs the prompt in one piece
   std::vector<RevivedTokens> revived = {};  ///< where decode steps take dropped tokens back
 };
 
@@ -127,7 +128,6 @@ struct Plan : MethodEffects {
   Symbols& symbols;
   Logits logits = Logits::Last;  ///< the prompt's positions whose logits are needed
   bool chunked = false;          ///< the prompt comes in chunks
-  bool whole_prompt = false;     ///< a method needs the prompt in one piece
   /// What is cached, and how attention reads it; none: plain_attention.
   std::optional<AttentionMethod> attention = {};
   CrossMethod cross = plain_cross_attention();

@@ -88,7 +88,7 @@ TEST_CASE(
 TEST_CASE(
     "op_cost: arithmetic waits for the exposed part of the loads, and hides behind the rest") {
   Rates r = rates(4, 2);
-  r.exposed = 0.5;
+  r.exposed.fill(0.5);
   const auto time = [&](std::uint64_t flops) { return time_of(group(flops, 10), r, values); };
   CHECK(time(8).total == Seconds{5});  // 2 s, and half of 5 s of loads, are within the loads
   CHECK(time(8).bound == Bound::Memory);

@@ -37,8 +37,8 @@ Rates rates(double on_chip) {
                         FlopsPerSecond{97}, FlopsPerSecond{17}};
   r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{80}, BytesPerSecond{70},
                         BytesPerSecond{50}, BytesPerSecond{40}, BytesPerSecond{30}};
-  r.exposed = 0.25;
-  r.operator_latency = {3};
+  r.exposed.fill(0.25);
+  r.latency.fill({3});
   r.elementwise_latency = {Seconds{2}};
   r.product_latency = {Seconds{5}};
   r.on_chip_bytes = on_chip;
@@ -131,7 +131,7 @@ TEST_CASE("step_cost: the mean over a range is the mean of its steps, when a roo
   g.work.read[0] = kv + 100;
   g.count = 2;
   Rates rate = flat_rates(1, 1, 0.25);
-  rate.exposed = 0.125;
+  rate.exposed.fill(0.125);
   const StepCost step({g}, rate);
   const std::uint64_t stretch = 3;  // up to 3 · 64 = 192 steps
   StepPoint first;

@@ -60,7 +60,7 @@ TEST_CASE("partition bound: at most what the best of all partitions takes, whate
     roofline::Rates rates = arithmetic(1e9, power_of_ten(random, 6, 9));
     rates.bytes_per_second.fill({power_of_ten(random, 7, 12)});
     rates.on_chip_bytes = random() % 2 == 0 ? 1e15 : 1e5;
-    rates.operator_latency = {random() % 2 == 0 ? 0 : power_of_ten(random, -6, -2)};
+    rates.latency.fill({random() % 2 == 0 ? 0 : power_of_ten(random, -6, -2)});
     rates.host_operator_latency = {random() % 4 == 0 ? power_of_ten(random, -5, -3) : 0};
     Architecture a = load_model(catalog(), random() % 2 == 0 ? "pythia-70m" : "openelm-270m");
     if (random() % 2 == 0) std::reverse(a.decoder.layers.begin(), a.decoder.layers.end());

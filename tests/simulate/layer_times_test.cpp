@@ -41,7 +41,7 @@ TEST_CASE("simulate: one rank that reads the whole prompt takes the forecaster's
       roofline::Rates rates = a100_rates(lowering);
       rates.elementwise_latency = {Seconds{1e-6}};  // where they were measured apart
       rates.product_latency = {Seconds{7e-6}};
-      rates.exposed = 0.25;  // as on processors, which hide only a part of the shorter time
+      rates.exposed.fill(0.25);  // as on processors, which hide only a part of the shorter time
       rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
       rates.bytes_by_length[static_cast<std::size_t>(roofline::BandwidthClass::Product)] =
           roofline::RateCurve({{1, 0.8}, {2, 0.1}}, 0.1);

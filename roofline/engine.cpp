@@ -1,0 +1,210 @@
+#include "roofline/engine.h"
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/json_file.h"
+#include "model/base/quantity.h"
+#include "model/base/words.h"
+
+namespace kvcast::roofline {
+namespace {
+
+constexpr Words<Graphs, 3> graph_words = {
+    {{Graphs::None, "none"}, {Graphs::Decode, "decode"}, {Graphs::All, "all"}}};
+const std::vector<std::string> sources{"code", "documentation", "measured", "fitted", "assumed"};
+const std::vector<std::string> scheduler_keys{
+    "max_running_sequences", "max_batched_tokens",  "chunked_prefill", "kv_block_tokens",
+    "memory_share",          "memory_share_of",     "policy",          "preemption",
+    "prefix_caching",        "prefill_with_decode", "captured_batches"};
+
+/// The value of an entry, whose place errors name.
+struct Entry {
+  const JsonObject& object;
+
+  Seconds seconds() const {
+    return {parse_quantity(object.text("value"), Dimension::Seconds, object.place_of("value"))};
+  }
+  bool flag() const {
+    object.at("value");
+    return object.flag_or("value", false);
+  }
+  template <typename Parse>
+  auto word(Parse parse) const {
+    try {
+      return parse(object.text("value"));
+    } catch (const Error& e) {
+      throw Error(object.place() + ": " + e.what());
+    }
+  }
+};
+
+/// [["query", "key", "value"], ...]
+void add_launches(const JsonObject& o, Launch::In in, Engine& engine) {
+  const nlohmann::json& lists = o.at("value");
+  const auto is_launch = [](const nlohmann::json& list) {
+    return list.is_array() && list.size() > 1 &&
+           std::all_of(list.begin(), list.end(), [](const auto& l) { return l.is_string(); });
+  };
+  if (!lists.is_array() || !std::all_of(lists.begin(), lists.end(), is_launch)) {
+    o.fail("value", "lists of two or more operator labels");
+  }
+  for (const nlohmann::json& labels : lists) {
+    engine.launches.push_back({labels.get<std::vector<std::string>>(), in});
+  }
+}
+
+struct EngineKey {
+  const char* name;
+  void (*read)(const Entry&, Engine&);
+};
+const EngineKey engine_keys[] = {
+    {"attention", [](const Entry& e, Engine& g) { g.attention = e.word(parse_kernels); }},
+    {"elementwise", [](const Entry& e, Engine& g) { g.elementwise = e.word(parse_kernels); }},
+    {"skip_unread_rows", [](const Entry& e, Engine& g) { g.skip_unread_rows = e.flag(); }},
+    {"launches", [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::AnyPass, g); }},
+    {"prefill_launches",
+     [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Prefill, g); }},
+    {"decode_launches",
+     [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Decode, g); }},
+    {"reads_groups_again", [](const Entry& e, Engine& g) { g.reads_groups_again = e.flag(); }},
+    {"prefill_tokens",
+     [](const Entry& e, Engine& g) { g.prefill_tokens = e.object.whole("value"); }},
+    {"cuts_prompts", [](const Entry& e, Engine& g) { g.cuts_prompts = e.flag(); }},
+    {"graphs",
+     [](const Entry& e, Engine& g) {
+       g.graphs = e.word([](const std::string& w) { return parse_word("value", w, graph_words); });
+     }},
+    {"host_launch", [](const Entry& e, Engine& g) { g.host_launch = e.seconds(); }},
+    {"launch_gap", [](const Entry& e, Engine& g) { g.launch_gap = e.seconds(); }},
+    {"host_request", [](const Entry& e, Engine& g) { g.host.request = e.seconds(); }},
+    {"host_token", [](const Entry& e, Engine& g) { g.host.token = e.seconds(); }},
+    {"host_step", [](const Entry& e, Engine& g) { g.host.step = e.seconds(); }},
+    {"host_sequence", [](const Entry& e, Engine& g) { g.host.sequence = e.seconds(); }},
+};
+
+EngineValue provenance(const JsonObject& o, const std::string& key) {
+  EngineValue v{key, o.at("value").dump(), o.text("source"), o.text("reference"),
+                o.text_or("note", "")};
+  if (std::find(sources.begin(), sources.end(), v.source) == sources.end()) {
+    o.fail("source", fmt::format("{}", fmt::join(sources, ", ")));
+  }
+  if (v.reference.empty()) o.fail("reference", "a repository and path, a document, a measurement");
+  return v;
+}
+
+void read_values(const JsonObject& o, Engine& engine) {
+  for (const EngineKey& key : engine_keys) {
+    if (!o.has(key.name)) continue;
+    const JsonObject entry = o.object(key.name);
+    engine.values.push_back(provenance(entry, key.name));
+    key.read({entry}, engine);
+    entry.reject_unknown_keys();
+  }
+  if (!o.has("scheduler")) return;
+  const JsonObject scheduler = o.object("scheduler");
+  for (const std::string& key : scheduler_keys) {
+    if (!scheduler.has(key)) continue;
+    const JsonObject entry = scheduler.object(key);
+    engine.values.push_back(provenance(entry, "scheduler." + key));
+    entry.reject_unknown_keys();
+  }
+  scheduler.reject_unknown_keys();
+}
+
+/// The file's entries with those of its versions up to `version`, newest last.
+nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const std::string& version,
+                          Engine& engine) {
+  const nlohmann::json versions = o.has("versions") ? o.at("versions") : nlohmann::json::array();
+  if (!versions.is_array()) o.fail("versions", "a list of objects");
+  const std::vector<std::uint64_t> asked = version_numbers(version);
+  if (!version.empty() && asked.empty()) {
+    throw Error("engine " + engine.name + ": version", "'" + version + "'", "one with numbers");
+  }
+  document.erase("versions");
+  std::vector<std::uint64_t> before;
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    const JsonObject entries(versions[i], fmt::format("{}/{}", o.place_of("versions"), i));
+    const std::string from = entries.text("from");
+    const std::vector<std::uint64_t> numbers = version_numbers(from);
+    if (numbers.empty() || (i > 0 && numbers <= before)) {
+      entries.fail("from", "a version above the one before");
+    }
+    before = numbers;
+    if (!asked.empty() && numbers > asked) continue;
+    nlohmann::json changes = versions[i];
+    changes.erase("from");
+    for (const auto& [key, value] : changes.items()) {
+      if (key != "scheduler") document[key] = value;
+    }
+    if (changes.contains("scheduler")) {
+      for (const auto& [key, value] : changes["scheduler"].items()) {
+        document["scheduler"][key] = value;
+      }
+    }
+    if (version.empty()) engine.version = from;
+  }
+  if (!version.empty()) engine.version = version;
+  return document;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> version_numbers(std::string_view text) {
+  std::vector<std::uint64_t> numbers;
+  std::size_t i = 0;
+  if (!text.empty() && (text[0] == 'v' || text[0] == 'b')) ++i;
+  for (; i < text.size(); ++i) {
+    std::uint64_t number = 0;
+    const std::size_t begin = i;
+    for (; i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0; ++i) {
+      number = std::min<std::uint64_t>(number * 10 + static_cast<std::uint64_t>(text[i] - '0'),
+                                       std::uint64_t{1} << 40);
+    }
+    if (i == begin) break;  // ".post1"
+    numbers.push_back(number);
+    if (i < text.size() && text[i] != '.') break;
+  }
+  return numbers;
+}
+
+Engine read_engine(const std::filesystem::path& path, const std::string& version) {
+  const nlohmann::json file = read_json_file(path);
+  const JsonObject whole(file, path.string());
+  Engine engine;
+  engine.name = whole.text("name");
+  engine.description = whole.text("description");
+  const nlohmann::json document = at_version(file, whole, version, engine);
+  const JsonObject o(document, path.string());
+  o.text("name");
+  o.text("description");
+  read_values(o, engine);
+  o.reject_unknown_keys();
+  return engine;
+}
+
+Engine load_engine(const Catalog& catalog, const std::string& text) {
+  if (text == Engine{}.name) return {};
+  const std::size_t colon = text.rfind(':');
+  const std::string name = text.substr(0, colon);
+  const std::string version = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (colon != std::string::npos && version.empty()) {
+    throw Error("engine", "'" + text + "'", "NAME or NAME:VERSION");
+  }
+  return read_engine(catalog.find("engines", "engine", name), version);
+}
+
+void apply(const Engine& engine, bool attention, bool elementwise, Lowering& lowering) {
+  if (attention && engine.attention) lowering.attention = *engine.attention;
+  if (elementwise && engine.elementwise) lowering.elementwise = *engine.elementwise;
+  lowering.skip_unread_rows |= engine.skip_unread_rows;
+  lowering.launches = engine.launches;
+  lowering.reads_groups_again = engine.reads_groups_again;
+}
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,73 @@
+/// Engines: software that runs a model. Which operators are one kernel, which attention runs, what
+/// the host adds. Data: data/engines/NAME.json (format: data/engines/README.md).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/base/units.h"
+#include "model/forward/recorder.h"
+#include "model/io/weights/catalog.h"
+
+namespace kvcast::roofline {
+
+/// One value of an engine file with its provenance.
+struct EngineValue {
+  std::string key;
+  std::string value;   ///< JSON
+  std::string source;  ///< "code", "documentation", "measured", "fitted" or "assumed"
+  std::string reference;
+  std::string note;
+};
+
+/// Of the host, on top of what the device computes, which waits meanwhile.
+struct HostTimes {
+  Seconds request;   ///< once, before the first token: server, queue, tokeniser
+  Seconds token;     ///< for each token of the prompts
+  Seconds step;      ///< of each prefill or decode step
+  Seconds sequence;  ///< for each sequence of a step
+};
+
+/// Passes that are replayed as CUDA graphs: the host issues them at once, without gaps.
+enum class Graphs { None, Decode, All };
+
+struct Engine {
+  std::string name = "ideal";
+  std::string version = {};
+  std::string description = {};
+  // Of Lowering; absent: as the user says.
+  std::optional<Kernels> attention = {};
+  std::optional<Kernels> elementwise = {};
+  bool skip_unread_rows = false;
+  std::vector<Launch> launches = {};
+  /// A kernel for each query head reads the keys and values of its group in decode steps.
+  bool reads_groups_again = false;
+  /// Prompt tokens in one step, and whether longer prompts are cut; 0: all in one.
+  std::uint64_t prefill_tokens = 0;
+  bool cuts_prompts = false;
+  Graphs graphs = Graphs::None;
+  /// Outside graphs: the host's time for a launch (absent: the hardware's, where element-wise
+  /// kernels are eager), and what a launch costs the device beyond one inside a graph.
+  std::optional<Seconds> host_launch = {};
+  Seconds launch_gap = {};
+  HostTimes host = {};
+  std::vector<EngineValue> values = {};  ///< all of the file, for this version
+
+  bool is_ideal() const { return name == "ideal"; }
+};
+
+/// `text`: "NAME" or "NAME:VERSION"; NAME is in the catalog, or a file. A version takes the entries
+/// of the newest one that is not above it; without one, of the newest. Throws Error.
+Engine load_engine(const Catalog& catalog, const std::string& text);
+Engine read_engine(const std::filesystem::path& path, const std::string& version = "");
+
+/// Versions as numbers: "0.6.3.post1" -> 0 6 3, "b4748" -> 4748; empty if it starts with none.
+std::vector<std::uint64_t> version_numbers(std::string_view text);
+
+/// Sets what the engine says of kernels. `attention`, `elementwise`: not those the user chose.
+void apply(const Engine& engine, bool attention, bool elementwise, Lowering& lowering);
+
+}  // namespace kvcast::roofline
