@@ -345,7 +345,7 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
       {"attention_decode", Kind::DecodeAttention, Metric::DecodeAttention}};
   MeasuredRow row = row_of(f, defaults);
   row.id = f.text_or("id", "");
-  row.hardware = f.text("hardware");
+  row.hardware = f.text_or("hardware", "");
   const std::string& name = f.text("kernel");
   const auto* const found = std::find_if(std::begin(known), std::end(known),
                                          [&](const Known& k) { return name == k.name; });
@@ -354,11 +354,19 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
     row.unusable = "a kernel that kvcast does not forecast";
     return row;
   }
+  const bool is_product = found->kind == Kind::Product;
+  for (const char* size : is_product ? std::initializer_list<const char*>{"m", "n", "k"}
+                                     : std::initializer_list<const char*>{
+                                           "batch", "heads", "kv_heads", "head_dim", "length"}) {
+    if (f.has(size)) continue;
+    row.unusable = fmt::format("its file does not say {}", size);
+    return row;
+  }
   roofline::Kernel& k = row.kernel.emplace();
   k.kind = found->kind;
   set(f, "dtype", parse_dtype, k.dtype);
   row.lowering.weights = row.lowering.activations = row.lowering.cache = k.dtype;
-  if (k.kind == Kind::Product) {
+  if (is_product) {
     k.rows = f.whole("m", 1);
     k.outputs = f.whole("n", 1);
     k.inner = f.whole("k", 1);

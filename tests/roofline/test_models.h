@@ -18,7 +18,7 @@ inline roofline::Rates flat_rates(double flops, double bytes, double latency = 0
   roofline::Rates r;
   r.flops_per_second.fill({flops});
   r.bytes_per_second.fill({bytes});
-  r.operator_latency = {latency};
+  r.latency.fill({latency});
   r.on_chip_bytes = r.memory_capacity_bytes = 1e30;
   return r;
 }
