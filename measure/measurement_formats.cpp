@@ -355,9 +355,10 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
     return row;
   }
   const bool is_product = found->kind == Kind::Product;
-  for (const char* size : is_product ? std::initializer_list<const char*>{"m", "n", "k"}
-                                     : std::initializer_list<const char*>{
-                                           "batch", "heads", "kv_heads", "head_dim", "length"}) {
+  const std::vector<const char*> sizes =
+      is_product ? std::vector<const char*>{"m", "n", "k"}
+                 : std::vector<const char*>{"batch", "heads", "kv_heads", "head_dim", "length"};
+  for (const char* size : sizes) {
     if (f.has(size)) continue;
     row.unusable = fmt::format("its file does not say {}", size);
     return row;

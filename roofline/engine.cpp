@@ -72,7 +72,16 @@ const EngineKey engine_keys[] = {
      [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Prefill, g); }},
     {"decode_launches",
      [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Decode, g); }},
-    {"reads_groups_again", [](const Entry& e, Engine& g) { g.reads_groups_again = e.flag(); }},
+    {"reads_groups_again",
+     [](const Entry& e, Engine& g) { g.reads_groups_again = e.flag(); }},
+    {"groups_read_once",
+     [](const Entry& e, Engine& g) { g.groups_read_once = e.object.wholes("value"); }},
+    {"wide_activations", [](const Entry& e, Engine& g) { g.wide_activations = e.flag(); }},
+    {"dequantizes_weights", [](const Entry& e, Engine& g) { g.dequantizes_weights = e.flag(); }},
+    {"fuses_quantization", [](const Entry& e, Engine& g) { g.fuses_quantization = e.flag(); }},
+    {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
+    {"prefill_at_least_context",
+     [](const Entry& e, Engine& g) { g.prefill_at_least_context = e.flag(); }},
     {"prefill_tokens",
      [](const Entry& e, Engine& g) { g.prefill_tokens = e.object.whole("value"); }},
     {"cuts_prompts", [](const Entry& e, Engine& g) { g.cuts_prompts = e.flag(); }},
@@ -205,6 +214,13 @@ void apply(const Engine& engine, bool attention, bool elementwise, Lowering& low
   lowering.skip_unread_rows |= engine.skip_unread_rows;
   lowering.launches = engine.launches;
   lowering.reads_groups_again = engine.reads_groups_again;
+  lowering.groups_read_once = engine.groups_read_once;
+  lowering.dequantizes_weights = engine.dequantizes_weights;
+  const bool narrow = lowering.activations == DType::FP16 || lowering.activations == DType::BF16;
+  if (engine.wide_activations && narrow) {
+    lowering.activations = DType::FP32;
+    lowering.converts_operands = true;
+  }
 }
 
 }  // namespace kvcast::roofline

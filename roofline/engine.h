@@ -43,10 +43,17 @@ struct Engine {
   std::optional<Kernels> elementwise = {};
   bool skip_unread_rows = false;
   std::vector<Launch> launches = {};
-  /// A kernel for each query head reads the keys and values of its group in decode steps.
   bool reads_groups_again = false;
-  /// Prompt tokens in one step, and whether longer prompts are cut; 0: all in one.
+  std::vector<std::uint64_t> groups_read_once = {};
+  bool wide_activations = false;  ///< fp32 between kernels, and Lowering::converts_operands
+  bool dequantizes_weights = false;
+  bool accumulates_in_fp16 = false;
+  /// Activations are quantised in the kernels that make them.
+  bool fuses_quantization = false;
+  /// Prompt tokens in one step, or as many as the model has positions if these are more; and whether
+  /// longer prompts are cut. 0: all in one.
   std::uint64_t prefill_tokens = 0;
+  bool prefill_at_least_context = false;
   bool cuts_prompts = false;
   Graphs graphs = Graphs::None;
   /// Outside graphs: the host's time for a launch (absent: the hardware's, where element-wise

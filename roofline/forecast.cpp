@@ -34,6 +34,7 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
                        const Recording* chunk)
     : symbols_(recording.symbols),
       cuts_vary_(symbols_.kv_len_breakpoints_vary()),
+      context_(recording.model.max_position_embeddings),
       prompt_slots_(recording.prompt_slots),
       decode_(compile(recording.pass(decode_name), lowering, rates)),
       exact_kv_cache_bytes_(recording.kv_cache_bytes),
@@ -244,8 +245,9 @@ Lanes Forecaster::host_step(std::span<const DesignPoint> points) const {
 }
 
 std::array<Forecaster::PrefillSteps, 2> Forecaster::prefill_steps(const DesignPoint& p) const {
-  const std::uint64_t most = rates().cuts_prompts ? rates().prefill_tokens
-                                                  : std::max(rates().prefill_tokens, p.prompt_len);
+  std::uint64_t most = rates().prefill_tokens;
+  if (rates().prefill_at_least_context) most = std::max(most, context_);
+  if (!rates().cuts_prompts) most = std::max(most, p.prompt_len);
   const std::uint64_t length = p.prompt_len;
   if (length <= most) {
     const std::uint64_t batch = std::min(p.batch, most / length);

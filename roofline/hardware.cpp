@@ -108,7 +108,7 @@ DType read_dtype(const JsonObject& o, const std::string& key) {
 
 void read_field(const JsonObject& section, const Field& field, Hardware& hw) {
   const bool required = std::holds_alternative<Sourced Hardware::*>(field.member) ||
-                        field.unit == Unit::FlopsPerSecond;
+                        (field.per_dtype() && field.unit == Unit::FlopsPerSecond);
   if (!required && !section.has(field.key)) return;
   if (!field.per_dtype()) {
     return field.set(hw, DType::FP32, read_number(section, field.key, field));

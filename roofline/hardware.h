@@ -55,6 +55,10 @@ struct Hardware {
   Sourced on_chip_memory_capacity;                 ///< bytes; the last level
   /// Bytes per second of what fits there; estimates do without if it was not measured.
   std::optional<Sourced> on_chip_memory_bandwidth;
+  /// Bytes per second of what another unit of the device has just read.
+  std::optional<Sourced> on_chip_read_bandwidth;
+  /// Of fp16 products that add up in fp16, where these are faster.
+  std::optional<Sourced> fp16_accumulation_flops_per_second;
   std::map<std::string, Link> links;
   Sourced operator_latency;       ///< seconds the device needs for the smallest kernel
   Sourced host_operator_latency;  ///< seconds the host needs to issue one, in an eager framework

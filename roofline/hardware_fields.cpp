@@ -26,7 +26,7 @@ const Field fields[] = {
     {"factors", "tiled_attention_rate", Unit::Share, &H::tiled_attention_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
     {"factors", "decode_attention_rate", Unit::Share, &H::decode_attention_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},
     {"factors", "memory_bandwidth", Unit::Share, &H::memory_bandwidth_factor, Moves::Steps, Peak::Memory, !by_length, fitted},
-    {"factors", "product_bandwidth", Unit::Share, &H::product_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
+    {"factors", "product_bandwidth", Unit::Share, &H::product_bandwidth, Moves::Steps, Peak::Memory, by_length, fitted},
     {"factors", "elementwise_bandwidth", Unit::Share, &H::elementwise_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "softmax_bandwidth", Unit::Share, &H::softmax_bandwidth, Moves::Steps, Peak::Memory, by_length, fitted},
     {"factors", "decode_attention_bandwidth", Unit::Share, &H::decode_attention_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
@@ -39,6 +39,8 @@ const Field fields[] = {
     {"latency", "quantized_product", Unit::Seconds, &H::quantized_product_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "tiled_attention", Unit::Seconds, &H::tiled_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "decode_attention", Unit::Seconds, &H::decode_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
+    {"", "on_chip_read_bandwidth", Unit::BytesPerSecond, &H::on_chip_read_bandwidth},
+    {"", "fp16_accumulation_flops_per_second", Unit::FlopsPerSecond, &H::fp16_accumulation_flops_per_second},
     {"factors", "product_overlap", Unit::Share, &H::product_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
     {"factors", "tiled_attention_overlap", Unit::Share, &H::tiled_attention_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
 };

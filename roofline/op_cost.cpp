@@ -150,6 +150,52 @@ std::uint64_t heads_in_group(const Node& node) {
   return attention->heads.num_attention_heads / attention->heads.num_key_value_heads;
 }
 
+/// Fewer than 16 bits for a weight.
+bool is_quantized(DType dtype) { return bytes_of(32, dtype) < bytes_of(32, DType::FP16); }
+
+/// A product with weights of a prompt, which are converted to 16 bits first.
+bool dequantizes(const Graph& graph, const Node& node, const Lowering& lowering) {
+  return lowering.dequantizes_weights && std::holds_alternative<Linear>(node.op) &&
+         is_quantized(graph.tensor(node.inputs[1]).dtype) && !is_decode_step(graph);
+}
+
+/// The kernels that convert what a node reads and writes (Lowering::converts_operands).
+std::vector<OpGroup> conversions_of(const Graph& graph, const Node& node,
+                                    const Lowering& lowering) {
+  std::vector<OpGroup> groups;
+  const auto add = [&](const char* what, const Count& read, const Count& written) {
+    OpGroup g;
+    g.phase = node.phase;
+    g.label = node.label + "_" + what;
+    g.op = "convert";
+    g.count = 1;
+    g.work.read[static_cast<std::size_t>(Storage::Activations)] = read;
+    g.work.written[static_cast<std::size_t>(Storage::Activations)] = written;
+    groups.push_back(std::move(g));
+  };
+  if (dequantizes(graph, node, lowering)) {
+    const TensorInfo& weight = graph.tensor(node.inputs[1]);
+    add("dequantize", weight.bytes(), bytes_of(weight.elements(), DType::FP16));
+  }
+  if (!lowering.converts_operands || !is_any<Linear, AttentionValues>(node.op)) return groups;
+  const TensorInfo& x = graph.tensor(node.inputs[0]);
+  const TensorInfo& y = graph.tensor(node.output());
+  const bool decodes = is_decode_step(graph);
+  if (std::holds_alternative<Linear>(node.op)) {
+    const bool quantized = is_quantized(graph.tensor(node.inputs[1]).dtype);
+    if (quantized && (decodes || !lowering.dequantizes_weights)) {
+      add("quantize", x.bytes(), bytes_of(x.elements(), DType::Q8_0));
+    } else if (!decodes) {
+      add("convert_input", x.bytes(), bytes_of(x.elements(), DType::FP16));
+      add("convert_output", bytes_of(y.elements(), DType::FP16), y.bytes());
+    }
+  }
+  if (std::holds_alternative<AttentionValues>(node.op) && !decodes) {
+    add("convert_input", x.bytes(), bytes_of(x.elements(), DType::FP16));
+  }
+  return groups;
+}
+
 /// One launch of these nodes.
 OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
                  const Lowering& lowering, const std::vector<std::size_t>& uses,
@@ -165,9 +211,17 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   g.bandwidth_class = bandwidth_class(g.rate_class, node, lowering);
   const Work of_main = work(graph, node);
   g.work = nodes.size() == 1 ? of_main : launch_work(graph, nodes, uses);
-  if (lowering.reads_groups_again && g.rate_class == RateClass::DecodeAttention) {
-    Count& cache = g.work.read[static_cast<std::size_t>(Storage::KvCache)];
-    cache = cache * heads_in_group(node);
+  const std::uint64_t heads = heads_in_group(node);
+  const bool read_once = std::find(lowering.groups_read_once.begin(),
+                                   lowering.groups_read_once.end(),
+                                   heads) != lowering.groups_read_once.end();
+  if (lowering.reads_groups_again && !read_once && g.rate_class == RateClass::DecodeAttention) {
+    g.reread_bytes = g.work.read[static_cast<std::size_t>(Storage::KvCache)] * (heads - 1);
+  }
+  if (dequantizes(graph, node, lowering)) {
+    Count& weights = g.work.read[static_cast<std::size_t>(Storage::Weights)];
+    const TensorInfo& weight = graph.tensor(node.inputs[1]);
+    weights += bytes_of(weight.elements(), DType::FP16) - weight.bytes();
   }
   g.broadcast = broadcast_of(graph, node);
   g.sharing = sharing_of(node, of_main, readers);
@@ -197,6 +251,7 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
   struct Known {
     const std::vector<std::size_t>* nodes;
     std::size_t group;
+    std::size_t conversions;  ///< groups behind it
   };
   std::map<std::pair<std::string_view, std::string_view>, std::vector<Known>> by_label;
   const std::map<TensorId, std::set<int>> readers = cache_readers(graph);
@@ -213,11 +268,13 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
     const bool is_new = alike == known.end();
     folded.group_of_node[nodes.front()] = is_new ? groups.size() : alike->group;
     if (!is_new) {
-      ++groups[alike->group].count;
+      for (std::size_t i = 0; i <= alike->conversions; ++i) ++groups[alike->group + i].count;
       continue;
     }
-    known.push_back({&nodes, groups.size()});
+    std::vector<OpGroup> conversions = conversions_of(graph, first, lowering);
+    known.push_back({&nodes, groups.size(), conversions.size()});
     groups.push_back(std::move(group));
+    std::move(conversions.begin(), conversions.end(), std::back_inserter(groups));
   }
   return folded;
 }

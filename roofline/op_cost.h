@@ -41,6 +41,8 @@ struct OpCost {
   Count bytes;  ///< algorithmic
   RateClass rate_class = RateClass::Vector;
   BandwidthClass bandwidth_class = BandwidthClass::Memory;
+  /// Read again from the on-chip memory, where another unit of the device has just read them.
+  Count reread_bytes;
   Broadcast broadcast;
   Sharing sharing;
   /// Of an eager operator that mostly moves numbers: what it reads from operators before it and
@@ -64,7 +66,8 @@ struct OpGroup {
   std::string op;
   RateClass rate_class = RateClass::Vector;
   BandwidthClass bandwidth_class = BandwidthClass::Memory;
-  Work work;  ///< of one of them
+  Work work;           ///< of one of them
+  Count reread_bytes;  ///< OpCost
   Broadcast broadcast;
   Sharing sharing;
   Count intermediate_bytes;
@@ -72,7 +75,7 @@ struct OpGroup {
   std::uint64_t count = 0;
 
   OpCost cost() const {
-    return {work.flops, work.bytes(), rate_class,         bandwidth_class,
+    return {work.flops, work.bytes(), rate_class,         bandwidth_class, reread_bytes,
             broadcast,  sharing,      intermediate_bytes, length};
   }
 };

@@ -46,9 +46,10 @@ class RateBuilder {
 
   /// Attention products never run faster than large ones, so where only `matrix_rate` was measured
   /// it stands in for theirs.
-  double matrix(const std::string& name, DType operands, const std::map<DType, Sourced>& factors) {
+  double matrix(const std::string& name, DType operands, const std::map<DType, Sourced>& factors,
+                const Sourced* other_peak = nullptr) {
     const DType dtype = hw_.supported(operands);
-    const Sourced& peak = hw_.peak_flops_per_second.at(dtype);
+    const Sourced& peak = other_peak != nullptr ? *other_peak : hw_.peak_flops_per_second.at(dtype);
     const std::string full = fmt::format("{} {}", name, kvcast::name(dtype));
     const Sourced* factor = factor_for(factors, dtype);
     const Sourced* stand_in = factor_for(hw_.matrix_rate, dtype);
@@ -140,9 +141,13 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   const bool eager = eager_attention || eager_elementwise;
 
   const auto flops = [&](RateClass c) -> FlopsPerSecond& { return at(r.flops_per_second, c); };
-  flops(RateClass::Matrix) = {b.matrix(
-      "matrix_rate", product_dtype(lowering.activations, lowering.weights), hw.matrix_rate)};
-  const DType dtype = product_dtype(lowering.activations, lowering.cache);
+  const DType activations = lowering.converts_operands ? DType::FP16 : lowering.activations;
+  const DType products = hw.supported(product_dtype(activations, lowering.weights));
+  const bool fp16_sums = engine.accumulates_in_fp16 && products == DType::FP16;
+  flops(RateClass::Matrix) = {
+      b.matrix("matrix_rate", products, hw.matrix_rate,
+               fp16_sums ? pointer(hw.fp16_accumulation_flops_per_second) : nullptr)};
+  const DType dtype = product_dtype(activations, lowering.cache);
   const bool tiled_attention = !eager_attention || fuses_attention(lowering);
   if (eager_attention) {
     flops(RateClass::BatchedMatrix) = {
@@ -180,7 +185,9 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   }
   if (hw.product_bandwidth) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
-    at(r.bytes_by_length, BandwidthClass::Product) = b.by_rows(memory, *hw.product_bandwidth);
+    at(r.bytes_by_length, BandwidthClass::Product) =
+        hw.product_bandwidth->by_length.empty() ? b.by_rows(memory, *hw.product_bandwidth)
+                                                : b.curve(&*hw.product_bandwidth);
   }
   if (tiled_attention && hw.decode_attention_bandwidth) {
     stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
@@ -208,8 +215,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     starts(BandwidthClass::Attention, "tiled_attention_latency", hw.tiled_attention_latency);
     starts(BandwidthClass::Decode, "decode_attention_latency", hw.decode_attention_latency);
   }
-  const DType products = hw.supported(product_dtype(lowering.activations, lowering.weights));
-  const bool quantized = hw.quantized_product_latency && is_narrow(products);
+  const bool quantized =
+      hw.quantized_product_latency && is_narrow(products) && !engine.fuses_quantization;
   starts(BandwidthClass::Product, quantized ? "quantized_product_latency" : "product_latency",
          quantized ? hw.quantized_product_latency : hw.product_latency);
   if (engine.host_launch && mode == Mode::Calibrated) {
@@ -222,7 +229,12 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     r.graphs = engine.graphs;
     r.host = engine.host;
   }
+  if (lowering.reads_groups_again && hw.on_chip_read_bandwidth) {
+    r.on_chip_read_bytes_per_second =
+        b.as_given("on_chip_read_bandwidth", *hw.on_chip_read_bandwidth);
+  }
   r.prefill_tokens = engine.prefill_tokens;
+  r.prefill_at_least_context = engine.prefill_at_least_context;
   r.cuts_prompts = engine.cuts_prompts;
   r.on_chip_bytes = hw.on_chip_memory_capacity.value;
   if (eager && hw.on_chip_memory_bandwidth) {

@@ -58,10 +58,13 @@ struct Rates {
   Graphs graphs = Graphs::None;
   HostTimes host;
   std::uint64_t prefill_tokens = 0;
+  bool prefill_at_least_context = false;
   bool cuts_prompts = false;
   double on_chip_bytes = 0;  ///< below it a repeated operand is read from memory once
   /// For intermediate results that fit there; without it they move at their class's rate.
   std::optional<BytesPerSecond> on_chip_bytes_per_second;
+  /// For what is read again there; 0: it costs nothing.
+  double on_chip_read_bytes_per_second = 0;
   double memory_capacity_bytes = 0;
   std::vector<UsedFactor> factors;
   /// One line for each factor that was not measured for this device and dtype.

@@ -223,6 +223,10 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
   StepEntry e;
   e.compute_s = polynomials.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
   e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
+  if (!cost.reread_bytes.is_zero() && rates.on_chip_read_bytes_per_second > 0) {
+    e.memory_s.end =
+        polynomials.add(cost.reread_bytes, 1 / rates.on_chip_read_bytes_per_second).end;
+  }
   e.count = count;
   e.broadcasts = !cost.broadcast.operand_bytes.is_zero();
   if (e.broadcasts) {

@@ -47,8 +47,15 @@ struct Lowering {
   bool skip_unread_rows = false;
   // What is recorded does not depend on these; what it costs does (roofline/op_cost.h).
   std::vector<Launch> launches = {};
-  /// In decode steps each query head reads its group's keys and values, instead of each group once.
+  /// In decode steps each query head reads its group's keys and values, instead of each group once;
+  /// but for groups of these sizes.
   bool reads_groups_again = false;
+  std::vector<std::uint64_t> groups_read_once = {};
+  /// With activations in fp32: products convert operands to 16 bits, or to 8 for quantised weights,
+  /// and results back.
+  bool converts_operands = false;
+  /// Quantised weights are converted to 16 bits before a prompt's products.
+  bool dequantizes_weights = false;
   bool operator==(const Lowering&) const = default;
 };
 
