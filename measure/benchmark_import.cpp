@@ -19,7 +19,9 @@
 #include "model/base/quantity.h"
 #include "model/base/utf8_text.h"
 #include "model/io/files/csv_table.h"
+#include "measure/factor_fit.h"
 #include "model/io/files/number_text.h"
+#include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::measure {
@@ -37,7 +39,8 @@ const std::vector<std::string> columns{"device",    "kind",  "driver", "software
 /// The columns with one value in the whole file.
 constexpr std::array columns_of_run{"device", "kind", "driver", "software", "date"};
 /// Benchmarks with FLOPs, with bytes only, and those that give a size instead of a time.
-const std::vector<std::string> of_flops{"matmul", "batched_matmul", "attention"};
+const std::vector<std::string> of_flops{"matmul", "batched_matmul", "attention",
+                                        "decode_attention"};
 const std::vector<std::string> of_bytes{"copy", "elementwise", "softmax", "small_kernel",
                                         "host_operator"};
 const std::vector<std::string> of_sizes{"memory_capacity", "on_chip_memory"};
@@ -342,6 +345,115 @@ class Importer {
       roofline::Sourced& rate = hw.tiled_attention_rate.at(parse_dtype(dtype));
       rate.note = "the longest prompt, " + longest(rows)->shape;
       set_by_length(rows, 2, peak_of(dtype, "attention in " + dtype), rate);
+    }
+    fit_kernels();
+  }
+
+  /// Where the file has kernels of all sizes, constants, bandwidths and rates are fitted together:
+  /// a large product says nothing of a small one.
+  void fit_kernels() {
+    roofline::Hardware& hw = result.hardware;
+    using Kind = roofline::Kernel::Kind;
+    const std::string dtype = has(dtypes_of("matmul"), "bf16") ? "bf16" : "fp16";
+    const auto cases_of = [&](Kind kind) {
+      return kernel_cases(kind, dtype, hw);
+    };
+    if (const auto cases = cases_of(Kind::Product); spans(cases, 64, 1024)) {
+      fit_kernel(cases, {"matrix_rate", "product_bandwidth", "product_overlap", "product_latency"});
+    }
+    if (const auto cases = cases_of(Kind::PrefillAttention); spans(cases, 256, 2048)) {
+      hw.tiled_attention_rate.at(parse_dtype(dtype)).by_length.clear();
+      hw.tiled_attention_overlap = measured(0, "loads and arithmetic follow one another");
+      fit_kernel(cases, {"tiled_attention_rate", "tiled_attention_bandwidth",
+                         "tiled_attention_latency"});
+    }
+    if (const auto cases = cases_of(Kind::DecodeAttention); spans(cases, 512, 8192)) {
+      fit_kernel(cases, {"decode_attention_bandwidth", "decode_attention_latency"});
+    }
+  }
+
+  /// "MxNxK" of products, "BATCHxHEADSxTOKENSxHEAD_DIM" of prompts, "BATCHxHEADSxKV_HEADSxTOKENSx
+  /// HEAD_DIM" of decode steps; none for other shapes.
+  static std::optional<roofline::Kernel> kernel_of(roofline::Kernel::Kind kind,
+                                                   const Benchmark& b) {
+    using Kind = roofline::Kernel::Kind;
+    const bool decodes = kind == Kind::DecodeAttention;
+    std::vector<std::uint64_t> sizes;
+    const std::size_t words = kind == Kind::Product ? 3 : decodes ? 5 : 4;
+    for (std::size_t from_end = words; from_end > 0; --from_end) {
+      const auto size = dimension(b.shape, from_end);
+      if (!size) return {};
+      sizes.push_back(*size);
+    }
+    if (dimension(b.shape, words + 1)) return {};
+    roofline::Kernel k;
+    k.kind = kind;
+    k.dtype = parse_dtype(b.dtype);
+    if (kind == Kind::Product) {
+      k.rows = sizes[0];
+      k.outputs = sizes[1];
+      k.inner = sizes[2];
+      return k;
+    }
+    k.batch = sizes[0];
+    k.num_attention_heads = sizes[1];
+    k.num_key_value_heads = decodes ? sizes[2] : sizes[1];
+    k.length = sizes[words - 2];
+    k.head_dim = sizes[words - 1];
+    if (k.num_attention_heads % k.num_key_value_heads != 0) return {};
+    return k;
+  }
+
+  std::vector<ValidationCase> kernel_cases(roofline::Kernel::Kind kind, const std::string& dtype,
+                                           const roofline::Hardware& hw) const {
+    using Kind = roofline::Kernel::Kind;
+    const char* benchmark = kind == Kind::Product            ? "matmul"
+                            : kind == Kind::PrefillAttention ? "attention"
+                                                             : "decode_attention";
+    std::vector<ValidationCase> cases;
+    for (const Benchmark* b : rows_of(benchmark, dtype)) {
+      const auto kernel = kernel_of(kind, *b);
+      if (!kernel) continue;
+      ValidationCase c;
+      c.row.hardware = hw.name;
+      c.row.kernel = kernel;
+      c.row.lowering.weights = c.row.lowering.activations = c.row.lowering.cache = kernel->dtype;
+      c.metric = kind == Kind::Product            ? Metric::Product
+                 : kind == Kind::PrefillAttention ? Metric::PrefillAttention
+                                                  : Metric::DecodeAttention;
+      c.measured = b->median_s;
+      c.forecast = std::make_shared<const ForecastOn>(kernel_forecast(*kernel));
+      cases.push_back(std::move(c));
+    }
+    return cases;
+  }
+
+  /// Rows or tokens up to `small` and from `large` on, and enough of them to fit.
+  static bool spans(const std::vector<ValidationCase>& cases, std::uint64_t small,
+                    std::uint64_t large) {
+    std::uint64_t least = ~std::uint64_t{0};
+    std::uint64_t most = 0;
+    for (const ValidationCase& c : cases) {
+      const roofline::Kernel& k = *c.row.kernel;
+      const std::uint64_t size = k.kind == roofline::Kernel::Kind::Product ? k.rows : k.length;
+      least = std::min(least, size);
+      most = std::max(most, size);
+    }
+    constexpr std::size_t fewest = 8;
+    return cases.size() >= fewest && least <= small && most >= large;
+  }
+
+  void fit_kernel(const std::vector<ValidationCase>& cases, const std::vector<std::string>& names) {
+    roofline::Hardware& hw = result.hardware;
+    const FactorFit fit = fit_factors(cases, {{hw.name, hw}}, names);
+    hw = fit.hardware;
+    const std::string note =
+        fmt::format("fitted together with {} to {} rows, mean error {:.1f} %",
+                    fmt::join(names, ", "), cases.size(), 100 * fit.after.mape);
+    const DType dtype = cases.front().row.kernel->dtype;
+    for (const roofline::Field& field : roofline::hardware_fields()) {
+      if (!has(names, field.name())) continue;
+      field.set(hw, dtype, measured(field.find(hw, dtype)->value, note));
     }
   }
 

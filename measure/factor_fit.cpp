@@ -54,7 +54,9 @@ struct Parameter {
 double first_value(const Parameter& p, const Hardware& hw) {
   const roofline::Field& field = *p.field;
   const Sourced* own = field.find(hw, p.dtype);
-  if (field.unit == roofline::Unit::Seconds) return std::max(own->value, first_latency_s);
+  if (field.unit == roofline::Unit::Seconds) {
+    return own == nullptr ? first_latency_s : std::max(own->value, first_latency_s);
+  }
   if (own != nullptr) return own->value;
   // The same fallbacks as in estimates: the rate of large products, or of streaming.
   if (field.peak == roofline::Peak::Matrix) {

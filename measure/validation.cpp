@@ -45,15 +45,6 @@ ForecastOn forecast_on(roofline::Configuration c, bool placed) {
   };
 }
 
-/// Of a kernel alone: its seconds are the forecast's ttft_s.
-ForecastOn forecast_on(const roofline::Kernel& kernel) {
-  return [kernel](const Hardware& hardware) -> ForecastAt {
-    roofline::Forecast forecast;
-    forecast.ttft_s = roofline::seconds_of(kernel, hardware).value;
-    return [forecast](const roofline::DesignPoint&) { return forecast; };
-  };
-}
-
 /// "opt-6.7b{vocab_size=51200}": the model, and the entries of its configuration that differ.
 std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::string& model) {
   const std::size_t brace = model.find('{');
@@ -102,7 +93,7 @@ class Matcher {
     } else {
       row.hardware = catalog_device(row.hardware);
     }
-    if (row.kernel) return std::make_shared<const ForecastOn>(forecast_on(*row.kernel));
+    if (row.kernel) return std::make_shared<const ForecastOn>(kernel_forecast(*row.kernel));
     const auto [name_of_model, overrides] = split_overrides(row.model);
     const std::string found = models_.find(name_of_model, row.parameters);
     row.model = found + row.model.substr(name_of_model.size());
@@ -212,6 +203,14 @@ class Predictor {
 };
 
 }  // namespace
+
+ForecastOn kernel_forecast(const roofline::Kernel& kernel) {
+  return [kernel](const Hardware& hardware) -> ForecastAt {
+    roofline::Forecast forecast;
+    forecast.ttft_s = roofline::seconds_of(kernel, hardware).value;
+    return [forecast](const roofline::DesignPoint&) { return forecast; };
+  };
+}
 
 DeviceChoice parse_device_choice(std::string_view text) {
   const std::size_t equals = text.find('=');

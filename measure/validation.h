@@ -33,6 +33,9 @@ DeviceChoice parse_device_choice(std::string_view text);
 using ForecastAt = std::function<roofline::Forecast(const roofline::DesignPoint&)>;
 using ForecastOn = std::function<ForecastAt(const roofline::Hardware&)>;
 
+/// Of a kernel alone: its seconds are the forecast's ttft_s.
+ForecastOn kernel_forecast(const roofline::Kernel& kernel);
+
 /// One measured time and all that its forecast needs.
 struct ValidationCase {
   MeasuredRow row;  ///< model, hardware, engine and kernels as kvcast forecasts them

@@ -28,11 +28,15 @@ COLUMNS = ["device", "kind", "driver", "software", "date", "benchmark", "dtype",
            "bytes", "median_s", "q1_s", "q3_s", "repeats"]
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
           "bf16": torch.bfloat16}
-# Rows of a prompt, and the inner and outer dimensions of models from 1 to 30 billion parameters.
-ROWS = [1024, 2048, 4096, 8192]
+# Rows of a decode step and of a prompt, and the inner and outer dimensions of models from 1 to 30
+# billion parameters.
+ROWS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]
 WEIGHTS = [(4096, 4096), (11008, 4096), (4096, 11008), (8192, 8192)]  # out, in
 HEADS, HEAD_DIM = 32, 128
 PROMPTS = [1024, 2048, 4096, 8192]
+SHORT_PROMPTS = [16, 64, 128, 256, 512]
+# Sequences, key-value heads and keys of each in a decode step.
+CACHES = [(b, g, n) for b in (1, 4, 16, 64) for g in (8, 32) for n in (128, 1024, 2048, 8192, 32768)]
 QUEUE = 500  # kernels in a full stream: below the limit of launches that wait (1024 on CUDA)
 
 
@@ -55,21 +59,33 @@ class Device:
         elif self.name == "mps":
             torch.mps.synchronize()
 
-    def seconds(self, work, loops):
+    def repeated(self, work, loops):
+        """`loops` calls: on CUDA a graph, so that small kernels do not wait for the host."""
+        if not self.cuda:
+            return lambda: [work() for _ in range(loops)]
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(loops):
+                work()
+        return graph.replay
+
+    def seconds(self, repeated, loops):
         """Of one call, the mean of `loops` that follow one another."""
         if self.cuda:
             begin = torch.cuda.Event(enable_timing=True)
             end = torch.cuda.Event(enable_timing=True)
             begin.record()
-            for _ in range(loops):
-                work()
+            repeated()
             end.record()
             end.synchronize()
             return begin.elapsed_time(end) / 1e3 / loops
         self.synchronize()
         begin = time.perf_counter()
-        for _ in range(loops):
-            work()
+        repeated()
         self.synchronize()
         return (time.perf_counter() - begin) / loops
 
@@ -118,13 +134,16 @@ class Bench:
 
     def time(self, benchmark, dtype, shape, flops, moved, work):
         work()
-        first = self.device.seconds(work, 1)
+        once = self.device.repeated(work, 1)
+        once()
+        first = self.device.seconds(once, 1)
         loops = max(1, min(1000, int(2e-3 / max(first, 1e-7))))
+        repeated = self.device.repeated(work, loops)
         samples = []
         begin = time.perf_counter()
         while len(samples) < 5 or (time.perf_counter() - begin < self.budget_s
                                    and len(samples) < 200):
-            samples.append(self.device.seconds(work, loops))
+            samples.append(self.device.seconds(repeated, loops))
         self.add(benchmark, dtype, shape, flops, moved, samples)
 
     def random(self, *shape, dtype):
@@ -136,7 +155,8 @@ class Bench:
         size = DTYPES[dtype].itemsize
         for rows in ROWS:
             for out, inner in WEIGHTS:
-                m, n, k = (max(64, int(d * self.scale)) for d in (rows, out, inner))
+                m = min(rows, max(64, int(rows * self.scale)))
+                n, k = (max(64, int(d * self.scale)) for d in (out, inner))
                 x, w = self.random(m, k, dtype=dtype), self.random(n, k, dtype=dtype)
                 self.time("matmul", dtype, (m, n, k), 2 * m * n * k,
                           size * (m * k + n * k + m * n), lambda: F.linear(x, w))
@@ -144,13 +164,23 @@ class Bench:
     def attention(self, dtype):
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         size = DTYPES[dtype].itemsize
-        for full in PROMPTS:
-            prompt = max(64, int(full * self.scale))
+        for full in SHORT_PROMPTS + PROMPTS:
+            prompt = min(full, max(64, int(full * self.scale)))
             q, k, v = (self.random(1, HEADS, prompt, HEAD_DIM, dtype=dtype) for _ in range(3))
             # The causal half of two products.
             self.time("attention", dtype, (1, HEADS, prompt, HEAD_DIM),
                       2 * HEADS * prompt * prompt * HEAD_DIM, size * 4 * HEADS * prompt * HEAD_DIM,
                       lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        for batch, kv_heads, keys in CACHES:
+            keys = min(keys, max(128, int(keys * self.scale)))
+            moved = size * 2 * batch * kv_heads * keys * HEAD_DIM
+            if moved > 2e9:
+                continue
+            q = self.random(batch, HEADS, 1, HEAD_DIM, dtype=dtype)
+            k, v = (self.random(batch, kv_heads, keys, HEAD_DIM, dtype=dtype) for _ in range(2))
+            self.time("decode_attention", dtype, (batch, HEADS, kv_heads, keys, HEAD_DIM),
+                      4 * batch * HEADS * keys * HEAD_DIM, moved,
+                      lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=kv_heads < HEADS))
         for full in PROMPTS[:2]:
             prompt = max(64, int(full * self.scale))
             q, k = (self.random(HEADS, prompt, HEAD_DIM, dtype=dtype) for _ in range(2))
