@@ -12,12 +12,15 @@ namespace {
 using namespace kvcast;
 using namespace kvcast::roofline;
 
-Configuration configuration(const std::string& model, Kernels kernels) {
+Configuration configuration(const std::string& model, Kernels kernels,
+                            const std::string& engine = "ideal") {
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   Configuration c;
   c.architecture = load_model(catalog, model);
   c.hardware = load_hardware(catalog, "a100-80gb");
   c.lowering.attention = c.lowering.elementwise = kernels;
+  c.engine = load_engine(catalog, engine);
+  apply(c.engine, false, false, c.lowering);
   return c;
 }
 
@@ -34,8 +37,9 @@ std::vector<DesignPoint> grid() {
   return points;
 }
 
-void sweep_points(benchmark::State& state, const std::string& model, Kernels kernels) {
-  const Estimator estimator(configuration(model, kernels));
+void sweep_points(benchmark::State& state, const std::string& model, Kernels kernels,
+                  const std::string& engine = "ideal") {
+  const Estimator estimator(configuration(model, kernels, engine));
   const std::vector<DesignPoint> points = grid();
   std::vector<Estimate> rows(points.size());
   for (auto _ : state) {
@@ -71,6 +75,7 @@ BENCHMARK_CAPTURE(sweep_points, llama_405b_tiled, "llama-3.1-405b", Kernels::Fus
 BENCHMARK_CAPTURE(sweep_points, gemma2_9b_tiled, "gemma2-9b", Kernels::Fused);
 BENCHMARK_CAPTURE(sweep_points, openelm_3b_tiled, "openelm-3b", Kernels::Fused);
 BENCHMARK_CAPTURE(sweep_points, whisper_large_v3_tiled, "whisper-large-v3", Kernels::Fused);
+BENCHMARK_CAPTURE(sweep_points, llama_7b_vllm, "llama-7b", Kernels::Fused, "vllm");
 BENCHMARK_CAPTURE(record_and_compile, llama_7b_tiled, "llama-7b", Kernels::Fused)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(record_and_compile, llama_405b_eager, "llama-3.1-405b", Kernels::Eager)

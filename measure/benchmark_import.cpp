@@ -13,13 +13,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "measure/factor_fit.h"
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/base/utf8_text.h"
 #include "model/io/files/csv_table.h"
-#include "measure/factor_fit.h"
 #include "model/io/files/number_text.h"
 #include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
@@ -355,17 +355,15 @@ class Importer {
     roofline::Hardware& hw = result.hardware;
     using Kind = roofline::Kernel::Kind;
     const std::string dtype = has(dtypes_of("matmul"), "bf16") ? "bf16" : "fp16";
-    const auto cases_of = [&](Kind kind) {
-      return kernel_cases(kind, dtype, hw);
-    };
+    const auto cases_of = [&](Kind kind) { return kernel_cases(kind, dtype, hw); };
     if (const auto cases = cases_of(Kind::Product); spans(cases, 64, 1024)) {
       fit_kernel(cases, {"matrix_rate", "product_bandwidth", "product_overlap", "product_latency"});
     }
     if (const auto cases = cases_of(Kind::PrefillAttention); spans(cases, 256, 2048)) {
       hw.tiled_attention_rate.at(parse_dtype(dtype)).by_length.clear();
       hw.tiled_attention_overlap = measured(0, "loads and arithmetic follow one another");
-      fit_kernel(cases, {"tiled_attention_rate", "tiled_attention_bandwidth",
-                         "tiled_attention_latency"});
+      fit_kernel(cases,
+                 {"tiled_attention_rate", "tiled_attention_bandwidth", "tiled_attention_latency"});
     }
     if (const auto cases = cases_of(Kind::DecodeAttention); spans(cases, 512, 8192)) {
       fit_kernel(cases, {"decode_attention_bandwidth", "decode_attention_latency"});

@@ -111,6 +111,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
   Lowering& l = row.lowering;
   row.engine = f.text_or("engine", "");
   row.engine_version = f.text_or("engine_version", "");
+  row.date = f.text_or("date", "").substr(0, 7);
   set(f, "attention", parse_kernels, l.attention, l.elementwise);
   set(f, "elementwise", parse_kernels, l.elementwise);
   row.says_attention = f.has("attention");

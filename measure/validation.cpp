@@ -132,9 +132,9 @@ class Matcher {
       const bool known =
           std::find(engine_names_.begin(), engine_names_.end(), row.engine) != engine_names_.end();
       name = known ? row.engine : roofline::Engine{}.name;
-      if (known && !roofline::version_numbers(row.engine_version).empty()) {
-        name += ":" + row.engine_version;
-      }
+      const bool has_version = !roofline::version_numbers(row.engine_version).empty();
+      const std::string& version = has_version ? row.engine_version : row.date;
+      if (known && !roofline::version_numbers(version).empty()) name += ":" + version;
     }
     const auto found = engines_.find(name);
     if (found != engines_.end()) return found->second;

@@ -72,8 +72,7 @@ const EngineKey engine_keys[] = {
      [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Prefill, g); }},
     {"decode_launches",
      [](const Entry& e, Engine& g) { add_launches(e.object, Launch::In::Decode, g); }},
-    {"reads_groups_again",
-     [](const Entry& e, Engine& g) { g.reads_groups_again = e.flag(); }},
+    {"reads_groups_again", [](const Entry& e, Engine& g) { g.reads_groups_again = e.flag(); }},
     {"groups_read_once",
      [](const Entry& e, Engine& g) { g.groups_read_once = e.object.wholes("value"); }},
     {"wide_activations", [](const Entry& e, Engine& g) { g.wide_activations = e.flag(); }},
@@ -126,28 +125,43 @@ void read_values(const JsonObject& o, Engine& engine) {
   scheduler.reject_unknown_keys();
 }
 
-/// The file's entries with those of its versions up to `version`, newest last.
+/// "2024-06"; not a version, whose first number is below 1000 or stands alone.
+bool is_date(std::string_view text) {
+  const auto digits = [&](std::size_t from, std::size_t n) {
+    return std::all_of(text.begin() + static_cast<std::ptrdiff_t>(from),
+                       text.begin() + static_cast<std::ptrdiff_t>(from + n),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  return text.size() == 7 && text[4] == '-' && digits(0, 4) && digits(5, 2);
+}
+
+/// The file's entries with those of its versions up to `version`, a version or a date; newest last.
 nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const std::string& version,
                           Engine& engine) {
   const nlohmann::json versions = o.has("versions") ? o.at("versions") : nlohmann::json::array();
   if (!versions.is_array()) o.fail("versions", "a list of objects");
+  const bool by_date = is_date(version);
   const std::vector<std::uint64_t> asked = version_numbers(version);
   if (!version.empty() && asked.empty()) {
-    throw Error("engine " + engine.name + ": version", "'" + version + "'", "one with numbers");
+    throw Error("engine " + engine.name + ": version", "'" + version + "'",
+                "a number such as 0.6, or a month such as 2024-06");
   }
   document.erase("versions");
   std::vector<std::uint64_t> before;
   for (std::size_t i = 0; i < versions.size(); ++i) {
     const JsonObject entries(versions[i], fmt::format("{}/{}", o.place_of("versions"), i));
     const std::string from = entries.text("from");
+    const std::string date = entries.text("date");
     const std::vector<std::uint64_t> numbers = version_numbers(from);
     if (numbers.empty() || (i > 0 && numbers <= before)) {
       entries.fail("from", "a version above the one before");
     }
+    if (!is_date(date)) entries.fail("date", "the month of its release, such as 2024-06");
     before = numbers;
-    if (!asked.empty() && numbers > asked) continue;
+    if (by_date ? date > version : !asked.empty() && numbers > asked) continue;
     nlohmann::json changes = versions[i];
     changes.erase("from");
+    changes.erase("date");
     for (const auto& [key, value] : changes.items()) {
       if (key != "scheduler") document[key] = value;
     }
@@ -156,9 +170,9 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
         document["scheduler"][key] = value;
       }
     }
-    if (version.empty()) engine.version = from;
+    engine.version = from;
   }
-  if (!version.empty()) engine.version = version;
+  if (!version.empty() && !by_date) engine.version = version;
   return document;
 }
 

@@ -50,8 +50,8 @@ struct Engine {
   bool accumulates_in_fp16 = false;
   /// Activations are quantised in the kernels that make them.
   bool fuses_quantization = false;
-  /// Prompt tokens in one step, or as many as the model has positions if these are more; and whether
-  /// longer prompts are cut. 0: all in one.
+  /// Prompt tokens in one step, or as many as the model has positions if these are more; and
+  /// whether longer prompts are cut. 0: all in one.
   std::uint64_t prefill_tokens = 0;
   bool prefill_at_least_context = false;
   bool cuts_prompts = false;
@@ -67,7 +67,8 @@ struct Engine {
 };
 
 /// `text`: "NAME" or "NAME:VERSION"; NAME is in the catalog, or a file. A version takes the entries
-/// of the newest one that is not above it; without one, of the newest. Throws Error.
+/// of the newest one that is not above it, a month ("2024-06") of the newest that was out; without
+/// either, of the newest. Throws Error.
 Engine load_engine(const Catalog& catalog, const std::string& text);
 Engine read_engine(const std::filesystem::path& path, const std::string& version = "");
 

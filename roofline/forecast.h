@@ -114,10 +114,10 @@ class Forecaster {
                 std::span<std::uint64_t> values) const;
 
   Symbols symbols_;
-  bool cuts_vary_ = false;   ///< with the prompt: kv_len_breakpoints_vary
+  bool cuts_vary_ = false;     ///< with the prompt: kv_len_breakpoints_vary
   std::uint64_t context_ = 0;  ///< positions that the model was built for
   Count prompt_slots_;         ///< cache slots that prefill fills
-  Polynomials polynomials_;  ///< of memory, over the symbols at the last step of a pass
+  Polynomials polynomials_;    ///< of memory, over the symbols at the last step of a pass
   Memory memory_;  ///< at the end of the request: the cache, and peaks of the base's passes
   std::vector<Pass> prompt_;  ///< the passes up to the first token, in order
   Pass decode_;

@@ -212,9 +212,9 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   const Work of_main = work(graph, node);
   g.work = nodes.size() == 1 ? of_main : launch_work(graph, nodes, uses);
   const std::uint64_t heads = heads_in_group(node);
-  const bool read_once = std::find(lowering.groups_read_once.begin(),
-                                   lowering.groups_read_once.end(),
-                                   heads) != lowering.groups_read_once.end();
+  const bool read_once =
+      std::find(lowering.groups_read_once.begin(), lowering.groups_read_once.end(), heads) !=
+      lowering.groups_read_once.end();
   if (lowering.reads_groups_again && !read_once && g.rate_class == RateClass::DecodeAttention) {
     g.reread_bytes = g.work.read[static_cast<std::size_t>(Storage::KvCache)] * (heads - 1);
   }

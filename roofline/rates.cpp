@@ -185,9 +185,9 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   }
   if (hw.product_bandwidth) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
-    at(r.bytes_by_length, BandwidthClass::Product) =
-        hw.product_bandwidth->by_length.empty() ? b.by_rows(memory, *hw.product_bandwidth)
-                                                : b.curve(&*hw.product_bandwidth);
+    at(r.bytes_by_length, BandwidthClass::Product) = hw.product_bandwidth->by_length.empty()
+                                                         ? b.by_rows(memory, *hw.product_bandwidth)
+                                                         : b.curve(&*hw.product_bandwidth);
   }
   if (tiled_attention && hw.decode_attention_bandwidth) {
     stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
