@@ -81,6 +81,8 @@ struct Hardware {
   /// Reads and writes of products of several rows with weights, which a library reorders first.
   /// Products of one row stream the weights.
   std::optional<Sourced> product_bandwidth;
+  /// The same where weights have fewer bits than the activations that they are multiplied with.
+  std::optional<Sourced> quantized_product_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query

@@ -41,6 +41,7 @@ const Field fields[] = {
     {"latency", "decode_attention", Unit::Seconds, &H::decode_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"", "on_chip_read_bandwidth", Unit::BytesPerSecond, &H::on_chip_read_bandwidth},
     {"", "fp16_accumulation_flops_per_second", Unit::FlopsPerSecond, &H::fp16_accumulation_flops_per_second},
+    {"factors", "quantized_product_bandwidth", Unit::Share, &H::quantized_product_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "product_overlap", Unit::Share, &H::product_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
     {"factors", "tiled_attention_overlap", Unit::Share, &H::tiled_attention_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
 };

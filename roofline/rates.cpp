@@ -183,7 +183,12 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     stream(BandwidthClass::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
     at(r.bytes_by_length, BandwidthClass::Softmax) = b.curve(softmax);
   }
-  if (hw.product_bandwidth) {
+  const bool weights_alone =
+      bytes_of(32, lowering.weights) < bytes_of(32, product_dtype(activations, activations));
+  if (weights_alone && hw.quantized_product_bandwidth) {
+    stream(BandwidthClass::Product, "quantized_product_bandwidth",
+           &*hw.quantized_product_bandwidth);
+  } else if (hw.product_bandwidth) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
     at(r.bytes_by_length, BandwidthClass::Product) = hw.product_bandwidth->by_length.empty()
                                                          ? b.by_rows(memory, *hw.product_bandwidth)
