@@ -217,6 +217,7 @@ int run(int argc, char** argv) {
   app.add_flag("--quiet,-q", globals.quiet, "no messages and no progress on stderr");
   add_model(Command(&app), globals);
   add_hardware(Command(&app), globals);
+  add_engine(Command(&app), globals);
   add_estimate(Command(&app), globals);
   add_calibrate(Command(&app), globals);
   add_sweep(Command(&app), globals);

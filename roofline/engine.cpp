@@ -158,6 +158,7 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
     }
     if (!is_date(date)) entries.fail("date", "the month of its release, such as 2024-06");
     before = numbers;
+    engine.versions.push_back(from);
     if (by_date ? date > version : !asked.empty() && numbers > asked) continue;
     nlohmann::json changes = versions[i];
     changes.erase("from");

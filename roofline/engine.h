@@ -38,6 +38,7 @@ struct Engine {
   std::string name = "ideal";
   std::string version = {};
   std::string description = {};
+  std::vector<std::string> versions = {};  ///< from which its values differ, oldest first
   // Of Lowering; absent: as the user says.
   std::optional<Kernels> attention = {};
   std::optional<Kernels> elementwise = {};

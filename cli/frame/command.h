@@ -26,6 +26,7 @@ struct Globals {
 /// Registers one subcommand; its callback does the work and throws kvcast::Error.
 void add_model(Command app, const Globals& globals);
 void add_hardware(Command app, const Globals& globals);
+void add_engine(Command app, const Globals& globals);
 void add_calibrate(Command app, const Globals& globals);
 void add_estimate(Command app, const Globals& globals);
 void add_run(Command app, const Globals& globals);

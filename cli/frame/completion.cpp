@@ -26,15 +26,18 @@ const CLI::Option* flag_with_value(const std::string& word, const CLI::App& comm
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+/// The folder of the catalog whose names may stand for a value; null: no names.
+const char* catalog_part(const std::string& kind) {
+  if (kind == "MODEL") return "models";
+  if (kind == "HW" || kind == "HARDWARE") return "hardware";
+  return kind.starts_with("ENGINE") ? "engines" : nullptr;
+}
+
 /// What may stand for a value that --help calls MODEL, HW, FILE, ...
 std::string values(const std::string& kind, const std::function<Catalog()>& catalog) {
-  const bool model = kind == "MODEL";
-  const bool hardware = kind == "HW" || kind == "HARDWARE";
   std::string lines;
-  if (model || hardware) {
-    for (const std::string& name : catalog().names(model ? "models" : "hardware")) {
-      lines += name + "\n";
-    }
+  if (const char* part = catalog_part(kind)) {
+    for (const std::string& name : catalog().names(part)) lines += name + "\n";
     return lines + files + "\n";
   }
   for (const char* prefix : {"FILE", "DIR", "FOLDER", "PATH", "IN", "OUT"}) {

@@ -105,7 +105,8 @@ void check_is_not_in_catalog(const File& file, const fs::path& data) {
   std::error_code ec;
   if (!fs::exists(file.path, ec)) return;
   const fs::path folder = fs::weakly_canonical(fs::absolute(file.path, ec), ec).parent_path();
-  for (const char* part : {"models", "hardware", "platforms", "published", "measurements"}) {
+  for (const char* part :
+       {"models", "hardware", "engines", "platforms", "published", "measurements"}) {
     if (!fs::exists(data / part, ec) || !same_file(folder, data / part)) continue;
     throw Error(file.flag, file.path.string() + ", a file of the catalog", "another file");
   }

@@ -23,14 +23,11 @@ constexpr Row table[] = {
     {"--hardware", "", "HW", "catalog name (kvcast hardware list) or a JSON file", request},
     {"--method", "", "METHOD", "NAME[:KEY=VALUE,...][+NAME...], see Methods", request},
     {"--attention", "", "KIND",
-     "attention kernel: eager (stores the scores, as plain PyTorch) or tiled (FlashAttention); "
-     "default: the engine's, or tiled",
+     "attention kernel: eager (stores the scores, as plain PyTorch) or tiled (FlashAttention)",
      kernels},
     {"--elementwise", "", "KIND",
-     "norms, rotary embedding and activations: eager or fused; default: the engine's, or as "
-     "--attention",
-     kernels},
-    {"--engine", "", "NAME[:VERSION]", "software that runs the model (kvcast engine list)",
+     "norms, rotary embedding and activations: eager or fused; default: as --attention", kernels},
+    {"--engine", "", "ENGINE[:VERSION]", "software that runs the model (kvcast engine list)",
      kernels},
     {"--dtype", "", "DTYPE", "dtype of weights, activations and KV cache", kernels},
     {"--weight-dtype", "", "DTYPE", "dtype of weights; default: as --dtype", kernels},

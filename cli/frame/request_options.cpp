@@ -8,6 +8,9 @@ namespace kvcast::cli {
 namespace {
 
 constexpr std::uint64_t default_prompt_len = 1024;
+constexpr const char* attention_of_engine =
+    "attention kernel: eager (stores the scores, as plain PyTorch) or tiled (FlashAttention); "
+    "default: the engine's, or tiled";
 
 DType dtype_or(const std::string& text, DType fallback, const char* flag) {
   return text.empty() ? fallback : parse_flag(flag, text, parse_dtype);
@@ -18,7 +21,8 @@ DType dtype_or(const std::string& text, DType fallback, const char* flag) {
 void RequestOptions::add_device_flags_to(Command c, bool required) {
   c.add("--model", model).required(required);
   c.add("--hardware", hardware).required(required);
-  c.add("--attention", attention);
+  const bool of_engine = attention.empty();
+  c.add("--attention", attention, of_engine ? attention_of_engine : "");
   c.add("--dtype", dtype);
   c.add("--mode", mode);
 }
@@ -33,7 +37,9 @@ void RequestOptions::add_to(Command c) {
   attention.clear();
   add_choice_flags_to(c);
   c.add("--method", method);
-  c.add("--elementwise", elementwise);
+  c.add("--elementwise", elementwise,
+        "norms, rotary embedding and activations: eager or fused; default: the engine's, or as "
+        "--attention");
   c.add("--engine", engine);
   c.add("--weight-dtype", weight_dtype);
   c.add("--activation-dtype", activation_dtype);

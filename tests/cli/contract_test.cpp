@@ -44,6 +44,29 @@ TEST_CASE("contract: model show and hardware show have every key") {
   CHECK(hardware["sources"]["memory_bandwidth_bytes_per_s"]["source"] == "datasheet");
 }
 
+TEST_CASE("contract: engine show has every value with its source, engine list every name") {
+  const json j = run_json("engine show vllm:0.6.3 --json");
+  check_keys(j, {"name", "version", "description", "attention", "launches", "host_sequence",
+                 "scheduler.max_running_sequences", "sources"});
+  CHECK(j["name"] == "vllm");
+  CHECK(j["version"] == "0.6.3");
+  CHECK(j["attention"] == "tiled");
+  CHECK(j["launches"].is_array());
+  for (const auto& [key, source] : j["sources"].items()) {
+    CAPTURE(key);
+    CHECK(j.contains(key));
+    check_keys(source, {"source", "reference"});
+  }
+  CHECK(j.size() == j["sources"].size() + 4);
+  const std::string text = run_well("engine show vllm:0.6.3").output;
+  check_contains(text, {"vllm 0.6.3: vLLM\n", "query+key+value ", "host_sequence"});
+  CHECK(run_well("engine show ideal").output.starts_with("ideal: No engine"));
+  const json list = run_json("engine list --json");
+  REQUIRE(list.size() > 5);
+  for (const json& row : list) check_keys(row, {"name", "versions", "description", "attention"});
+  check_contains(run_well("engine list").output, {"tensorrt-llm", "0.6, 0.8"});
+}
+
 TEST_CASE("contract: reproduce --json has rows and a summary") {
   const json j = run_json("reproduce --json slim-table1");
   REQUIRE(j["rows"].size() == 24);

@@ -30,7 +30,8 @@ TEST_CASE("documents: the program's name alone shows the first steps") {
 }
 
 TEST_CASE("documents: help names its command, and lists the methods where --method is") {
-  for (const std::string command : {"model show", "sweep", "hardware show", "choose slim"}) {
+  for (const std::string command :
+       {"model show", "sweep", "hardware show", "engine show", "choose slim"}) {
     const std::string help = run_well(command + " --help").output;
     CHECK(contains(help, "\n\nUsage: kvcast " + command + " [OPTIONS]"));
     CHECK(contains(help, "\n\nMethods, NAME") == contains(help, "  --method "));
@@ -63,6 +64,8 @@ TEST_CASE("documents: bash completes commands, flags, models and hardware") {
   CHECK(contains(completions("kvcast estimate --model llama-7"), " llama-7b "));
   CHECK(contains(completions("kvcast estimate --hardware h2"), " h200 "));
   CHECK(contains(completions("kvcast model show llama-7"), " llama-7b "));
+  CHECK(contains(completions("kvcast engine show vl"), " vllm "));
+  CHECK(contains(completions("kvcast estimate --engine vl"), " vllm "));
   CHECK(completions("kvcast estimate --prompt-len 4") == "  \n");
   CHECK(contains(completions("kvcast estimate --model = llama-7"), " llama-7b "));
 }
