@@ -25,7 +25,8 @@ MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& d
   row.model = defaults.model;
   row.method = defaults.method;
   Lowering& l = row.lowering;
-  l.attention = l.elementwise = parse_kernels(defaults.attention);
+  row.says_attention = !defaults.attention.empty();
+  if (row.says_attention) l.attention = l.elementwise = parse_kernels(defaults.attention);
   if (!defaults.dtype.empty()) l.weights = l.activations = l.cache = parse_dtype(defaults.dtype);
   return row;
 }
@@ -34,7 +35,7 @@ MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& d
 
 constexpr const char* own_columns =
     "id model hardware engine engine_version method attention elementwise dtype weight_dtype "
-    "activation_dtype cache_dtype logits batch prompt_len output_len num_devices ttft_s tpot_s "
+    "activation_dtype cache_dtype logits batch prompt_len output_len num_devices tp ttft_s tpot_s "
     "request_s metric value unit includes distrusted derived source date note error "
     "predicted_ttft_s predicted_tpot_s "
     "ttft_relative_error tpot_relative_error ttft_spread tpot_spread rounds compute_rate "
@@ -102,24 +103,57 @@ void set(const MeasurementFields& f, const char* field, Parse parse, Values&... 
   }
 }
 
+/// "a/b/c" -> a, b, c
+std::vector<std::string> parts_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(in, part, '/');) parts.push_back(part);
+  return parts;
+}
+
+/// One word, or as public tables have it: "eager/fused" of attention and element-wise kernels,
+/// "q4_k/fp16/fp16" of weights, activations and cache.
+void set_own_lowering(const MeasurementFields& f, MeasuredRow& row) {
+  Lowering& l = row.lowering;
+  row.says_attention |= f.has("attention");
+  row.says_elementwise = f.has("elementwise");
+  const auto attention = parts_of(f.text_or("attention", ""));
+  if (attention.size() == 2) {
+    row.says_elementwise = true;
+    set(
+        f, "attention", [&](const auto&) { return parse_kernels(attention[0]); }, l.attention);
+    set(
+        f, "attention", [&](const auto&) { return parse_kernels(attention[1]); }, l.elementwise);
+  } else {
+    set(f, "attention", parse_kernels, l.attention, l.elementwise);
+  }
+  set(f, "elementwise", parse_kernels, l.elementwise);
+  const auto dtypes = parts_of(f.text_or("dtype", ""));
+  if (dtypes.size() == 3) {
+    set(
+        f, "dtype", [&](const auto&) { return parse_dtype(dtypes[0]); }, l.weights);
+    set(
+        f, "dtype", [&](const auto&) { return parse_dtype(dtypes[1]); }, l.activations);
+    set(
+        f, "dtype", [&](const auto&) { return parse_dtype(dtypes[2]); }, l.cache);
+  } else {
+    set(f, "dtype", parse_dtype, l.weights, l.activations, l.cache);
+  }
+  set(f, "weight_dtype", parse_dtype, l.weights);
+  set(f, "activation_dtype", parse_dtype, l.activations);
+  set(f, "cache_dtype", parse_dtype, l.cache);
+}
+
 MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   MeasuredRow row = row_of(f, defaults);
   row.id = f.text_or("id", "");
   row.model = f.text_or("model", row.model);
   row.hardware = f.text_or("hardware", row.hardware);
   row.method = f.text_or("method", row.method);
-  Lowering& l = row.lowering;
   row.engine = f.text_or("engine", "");
   row.engine_version = f.text_or("engine_version", "");
   row.date = f.text_or("date", "").substr(0, 7);
-  set(f, "attention", parse_kernels, l.attention, l.elementwise);
-  set(f, "elementwise", parse_kernels, l.elementwise);
-  row.says_attention = f.has("attention");
-  row.says_elementwise = f.has("elementwise");
-  set(f, "dtype", parse_dtype, l.weights, l.activations, l.cache);
-  set(f, "weight_dtype", parse_dtype, l.weights);
-  set(f, "activation_dtype", parse_dtype, l.activations);
-  set(f, "cache_dtype", parse_dtype, l.cache);
+  set_own_lowering(f, row);
   set(f, "logits", parse_logits, row.logits);
   row.size.batch = f.has("batch") ? f.whole("batch", 1) : defaults.batch.value_or(1);
   row.size.prompt_len = length(f, "prompt_len", defaults.prompt_len);
@@ -135,7 +169,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
     }
     if (row.times.empty()) throw Error(f.place(), "no time", "ttft_s, tpot_s or request_s");
   }
-  row.num_devices = f.whole_or("num_devices", 0, 1);
+  row.num_devices = f.whole_or(f.has("tp") ? "tp" : "num_devices", 0, 1);
   row.turn = f.whole_or("turn", 0, 1);
   return row;
 }
@@ -144,13 +178,18 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
 
 /// Norms, rotations and activations are one kernel each, and of the last layer only the rows that
 /// give logits are computed after attention (inp_out_ids of llama.cpp's graphs). Attention is
-/// flash_attn: "0", "1", "false" or "on"; where it is "-1", "auto" or missing, it is the user's.
+/// flash_attn: "0", "1", "false" or "on"; where it is "-1", "auto" or missing, it is the user's or
+/// the engine's.
 void set_kernels(const MeasurementFields& f, MeasuredRow& row) {
   row.lowering.elementwise = Kernels::Fused;
   row.lowering.skip_unread_rows = true;
+  row.says_elementwise = true;
   const std::string flash = f.text_or("flash_attn", "");
-  if (flash == "0" || flash == "false" || flash == "off") row.lowering.attention = Kernels::Eager;
-  if (flash == "1" || flash == "true" || flash == "on") row.lowering.attention = Kernels::Fused;
+  const bool eager = flash == "0" || flash == "false" || flash == "off";
+  const bool tiled = flash == "1" || flash == "true" || flash == "on";
+  if (!eager && !tiled) return;
+  row.says_attention = true;
+  row.lowering.attention = eager ? Kernels::Eager : Kernels::Fused;
 }
 
 /// llama.cpp on a GPU; kvcast has no engine for its processor kernels.
@@ -160,8 +199,6 @@ void set_engine(const MeasurementFields& f, MeasuredRow& row) {
     return;
   row.engine = "llama.cpp";
   row.engine_version = f.text_or("build_number", "");
-  row.says_attention = f.has("flash_attn");
-  row.says_elementwise = true;
 }
 
 /// The dtype of a GGUF name: "F16", "all F32", "Q4_K - Medium".
@@ -278,9 +315,12 @@ MeasuredRow batched_bench_row(const MeasurementFields& f, const MeasurementDefau
 
 // vLLM
 
+constexpr const char* vllm = "vllm";
+
 /// The latency benchmark: a whole batch's time from end to end, whose sizes the user says.
 MeasuredRow vllm_latency_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   MeasuredRow row = row_of(f, defaults);
+  row.engine = vllm;
   const auto asked = [&row](const std::optional<std::uint64_t>& value, const char* flag) {
     if (!value && row.unusable.empty()) {
       row.unusable = fmt::format("a size is not in its file; expected {}", flag);
@@ -296,6 +336,9 @@ MeasuredRow vllm_latency_row(const MeasurementFields& f, const MeasurementDefaul
 
 MeasuredRow vllm_serve_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   MeasuredRow row = row_of(f, defaults);
+  // The client names what it sent requests to, or the kind of interface ("openai-chat").
+  const std::string backend = f.text_or("backend", vllm);
+  row.engine = backend.starts_with("openai") ? vllm : backend;
   if (row.model.empty()) row.model = f.text_or("model_id", "");
   const std::uint64_t completed = f.whole("completed", 1);
   // Tokens of one request, where the file has those of all.

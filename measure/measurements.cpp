@@ -101,6 +101,12 @@ std::string run_of(const MeasuredRow& r) {
       r.model, r.hardware, r.method, attention_name(l.attention), elementwise_name(l.elementwise),
       kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
       r.size.prompt_len, r.size.output_len);
+  if (!r.engine.empty()) run += fmt::format(", engine {} {}", r.engine, r.engine_version);
+  if (r.kernel) {
+    const roofline::Kernel& k = *r.kernel;
+    run += fmt::format(", sizes {}x{}x{}, {} over {} heads of {}", k.rows, k.outputs, k.inner,
+                       k.num_attention_heads, k.num_key_value_heads, k.head_dim);
+  }
   if (r.logits == Logits::All) run += ", logits of all";
   if (r.num_devices > 0) run += fmt::format(", {} devices", r.num_devices);
   return run;

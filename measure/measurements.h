@@ -69,8 +69,8 @@ struct MeasuredRow {
 struct MeasurementDefaults {
   std::string model = {};
   std::string method = "plain";
-  std::string attention = "tiled";
-  std::string dtype = {};  ///< empty: the file's, or fp16
+  std::string attention = {};  ///< empty: the engine's, or tiled
+  std::string dtype = {};      ///< empty: the file's, or fp16
   std::optional<std::uint64_t> batch = {};
   std::optional<std::uint64_t> prompt_len = {};
   std::optional<std::uint64_t> output_len = {};

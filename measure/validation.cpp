@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "measure/engine_match.h"
 #include "measure/model_match.h"
 #include "model/base/error.h"
 #include "model/record/recording.h"
@@ -66,7 +67,11 @@ std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::s
 class Matcher {
  public:
   Matcher(const Catalog& catalog, const DeviceChoice& choice)
-      : catalog_(catalog), choice_(choice), hardware_(catalog.names("hardware")), models_(catalog) {
+      : catalog_(catalog),
+        choice_(choice),
+        hardware_(catalog.names("hardware")),
+        models_(catalog),
+        engine_match_(catalog) {
     if (!choice.placed_hardware.empty()) {
       chosen_placed_ = roofline::load_hardware(catalog, choice.placed_hardware);
     }
@@ -126,16 +131,9 @@ class Matcher {
  private:
   /// The one that was chosen for all rows, or the row's own; ideal if the catalog does not have it.
   const roofline::Engine& engine_of(const MeasuredRow& row) {
-    std::string name = choice_.engine;
-    if (name.empty()) {
-      if (engine_names_.empty() && !row.engine.empty()) engine_names_ = catalog_.names("engines");
-      const bool known =
-          std::find(engine_names_.begin(), engine_names_.end(), row.engine) != engine_names_.end();
-      name = known ? row.engine : roofline::Engine{}.name;
-      const bool has_version = !roofline::version_numbers(row.engine_version).empty();
-      const std::string& version = has_version ? row.engine_version : row.date;
-      if (known && !roofline::version_numbers(version).empty()) name += ":" + version;
-    }
+    const std::string name = choice_.engine.empty()
+                                 ? engine_match_.find(row.engine, row.engine_version, row.date)
+                                 : choice_.engine;
     const auto found = engines_.find(name);
     if (found != engines_.end()) return found->second;
     return engines_.emplace(name, roofline::load_engine(catalog_, name)).first->second;
@@ -167,7 +165,7 @@ class Matcher {
   std::optional<roofline::Hardware> chosen_;
   std::optional<roofline::Hardware> chosen_placed_;
   ModelMatch models_;
-  std::vector<std::string> engine_names_;  ///< the catalog's, once a row names an engine
+  EngineMatch engine_match_;
   std::map<std::string, roofline::Engine> engines_;
   std::map<std::string, std::shared_ptr<const ForecastOn>> forecasts_;
 };

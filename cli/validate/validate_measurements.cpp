@@ -28,13 +28,13 @@ measure::MeasurementDefaults parse_defaults(const ValidateOptions& o) {
   measure::MeasurementDefaults d;
   d.model = o.model;
   if (!o.method.empty()) d.method = o.method;
-  if (!o.attention.empty()) d.attention = o.attention;
+  d.attention = o.attention;
   d.dtype = o.dtype;
   d.batch = parse_optional(o.batch, "--batch");
   d.prompt_len = parse_optional(o.prompt_len, "--prompt-len");
   d.output_len = parse_optional(o.output_len, "--output-len");
   parse_flag("--method", d.method, parse_methods);
-  parse_flag("--attention", d.attention, parse_kernels);
+  if (!o.attention.empty()) parse_flag("--attention", o.attention, parse_kernels);
   if (!o.dtype.empty()) parse_flag("--dtype", o.dtype, parse_dtype);
   return d;
 }
@@ -127,13 +127,15 @@ void ValidateOptions::add_to(Command c) {
   c.add("--rank-hardware HW", rank_hardware,
         "device for kvr and tsp, written by mpirun -n 2 kvcast calibrate; with --measure, also "
         "runs them");
-  c.add("--engine NAME[:VERSION]", engine,
+  c.add("--engine ENGINE[:VERSION]", engine,
         "engine of all rows (kvcast engine list); default: each row's own if it is there, else "
         "ideal");
   c.add("--model", model, "model for rows without one; --measure: a list");
   c.add("--method", method, "method for rows without one [plain]; --measure: a list");
-  c.add("--attention", attention,
-        "attention for rows without one: eager or tiled [tiled]; --measure: a list");
+  c.add(
+      "--attention", attention,
+      "attention for rows without one: eager or tiled; default: the engine's, or tiled; --measure: "
+      "a list");
   c.add("--dtype", dtype, "dtype for rows without one (overrides llama-bench's)");
   c.add("--batch", batch, "batch for rows without one (overrides vLLM's); --measure: a list");
   c.add("--prompt-len", prompt_len,

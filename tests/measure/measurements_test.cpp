@@ -135,6 +135,109 @@ TEST_CASE("own CSV: kernels and dtypes are the row's") {
   CHECK(m.rows[1].lowering.weights == DType::FP16);
 }
 
+TEST_CASE("own CSV: engines, and kernels and dtypes as public tables write them") {
+  const Measurements m = parse_measurements(
+      "model,engine,engine_version,tp,attention,dtype,batch,prompt_len,output_len,ttft_s\n"
+      "llama-7b,vLLM 0.7.3,,1,eager/fused,q4_k/fp16/bf16,1,8,1,1\n"
+      "llama-7b,vllm,0.6,2,tiled,bf16,1,8,1,1\n"
+      "llama-7b,,,,,,1,8,1,1\n",
+      "m");
+  const MeasuredRow& public_row = m.rows[0];
+  CHECK(public_row.engine == "vLLM 0.7.3");
+  CHECK(public_row.num_devices == 1);
+  CHECK(public_row.says_attention);
+  CHECK(public_row.says_elementwise);
+  CHECK(public_row.lowering.attention == Kernels::Eager);
+  CHECK(public_row.lowering.elementwise == Kernels::Fused);
+  CHECK(public_row.lowering.weights == DType::Q4_K);
+  CHECK(public_row.lowering.activations == DType::FP16);
+  CHECK(public_row.lowering.cache == DType::BF16);
+  CHECK(m.rows[1].engine_version == "0.6");
+  CHECK(m.rows[1].num_devices == 2);
+  CHECK(m.rows[1].says_attention);
+  CHECK_FALSE(m.rows[1].says_elementwise);
+  CHECK(m.rows[1].lowering.cache == DType::BF16);
+  CHECK(m.rows[2].engine.empty());
+  CHECK_FALSE(m.rows[2].says_attention);
+  CHECK(m.rows[2].num_devices == 0);
+  const std::string start = "model,attention,dtype,batch,prompt_len,output_len,ttft_s\n";
+  check_error(start + "m,eager/some,,1,8,1,1\n", "m:2: 'attention': unknown kind 'some'");
+  check_error(start + "m,eager/fused/eager,,1,8,1,1\n", "'attention'");
+  check_error(start + "m,,fp16/fp8,1,8,1,1\n", "'dtype': unknown dtype 'fp16/fp8'");
+  check_error(start + "m,,fp16/fp8/fp17,1,8,1,1\n", "'dtype': unknown dtype 'fp17'");
+}
+
+TEST_CASE("own CSV: the user's attention is the row's where it has none") {
+  const std::string text = own_header + "llama-7b,x,1,8,1,1,\n";
+  const Measurements m = parse_measurements(text, "m", {.attention = "eager"});
+  CHECK(m.rows[0].says_attention);
+  CHECK(m.rows[0].lowering.attention == Kernels::Eager);
+  CHECK_FALSE(parse_measurements(text, "m").rows[0].says_attention);
+}
+
+TEST_CASE("own CSV: a row that is not trusted is kept, and says why") {
+  const Measurements m = parse_measurements(
+      "model,batch,prompt_len,output_len,metric,value,unit,includes,distrusted\n"
+      "llama-7b,1,100,1,ttft_s,16,ms,HTTP,the device was shared\n"
+      "llama-7b,2,100,1,ttft_s,16,ms,,\n",
+      "m");
+  CHECK(m.rows[0].unusable == "distrusted: the device was shared");
+  CHECK(m.rows[0].times.size() == 1);
+  CHECK(m.rows[1].unusable.empty());
+}
+
+TEST_CASE("rows without ids are of different runs where an engine or a kernel's size differs") {
+  const std::string engines = "model,engine,engine_version,batch,prompt_len,output_len,ttft_s\n";
+  const std::string kernels = "hardware,kernel,dtype,m,n,k,value,unit\n";
+  CHECK(parse_measurements(engines + "m,vllm,0.6,1,8,1,1\nm,vllm,0.7,1,8,1,1\nm,,,1,8,1,1\n", "m")
+            .rows.size() == 3);
+  CHECK(parse_measurements(kernels + "h,gemm,fp16,5,7,11,1,s\nh,gemm,fp16,5,8,11,1,s\n", "m")
+            .rows.size() == 2);
+  check_error(engines + "m,vllm,0.6,1,8,1,1\nm,vllm,0.6,1,8,1,1\n", "m:3: the same run as m:2");
+  check_error(kernels + "h,gemm,fp16,5,7,11,1,s\nh,gemm,fp16,5,7,11,1,s\n",
+              "m:3: the same run as m:2");
+}
+
+TEST_CASE("kernel CSV: products and attention with their sizes") {
+  const std::string columns =
+      "id,hardware,kernel,dtype,m,n,k,batch,heads,kv_heads,head_dim,length,value,unit\n";
+  const Measurements m =
+      parse_measurements(columns +
+                             "a,a100-80gb,gemm,bf16,5,7,11,,,,,,0.25,s\n"
+                             "b,a100-80gb,gemm,fp16,500,700,1100,,,,,,77,TFLOP/s\n"
+                             "c,a100-80gb,attention_prefill,fp16,,,,2,6,3,4,5,0.5,s\n"
+                             "d,a100-80gb,attention_decode,fp16,,,,2,6,3,4,5,0.75,s\n"
+                             "e,a100-80gb,allreduce,fp16,,,,,,,,5,0.75,s\n"
+                             "f,a100-80gb,attention_decode,fp16,,,,2,6,3,,5,0.75,s\n",
+                         "m");
+  CHECK(m.format == "CSV of kernel times");
+  using Kind = roofline::Kernel::Kind;
+  CHECK(m.rows[0].kernel ==
+        roofline::Kernel{
+            .kind = Kind::Product, .dtype = DType::BF16, .rows = 5, .outputs = 7, .inner = 11});
+  CHECK(m.rows[0].hardware == "a100-80gb");
+  CHECK(m.rows[0].lowering.weights == DType::BF16);
+  CHECK(m.rows[2].kernel == roofline::Kernel{.kind = Kind::PrefillAttention,
+                                             .batch = 2,
+                                             .num_attention_heads = 6,
+                                             .num_key_value_heads = 3,
+                                             .head_dim = 4,
+                                             .length = 5});
+  CHECK(m.rows[3].kernel->kind == Kind::DecodeAttention);
+  // 2 x 500 x 700 x 1100 = 7.7e8 FLOPs at 7.7e13 a second.
+  CHECK(said(m) == Rows{"plain of gemm on a100-80gb b1 p5 n1 product_s 0.25",
+                        "plain of gemm on a100-80gb b1 p500 n1 product_s 1e-05",
+                        "plain of attention_prefill on a100-80gb b2 p5 n1 prefill_attention_s 0.5",
+                        "plain of attention_decode on a100-80gb b2 p5 n1 decode_attention_s 0.75",
+                        "plain of allreduce on a100-80gb b1 p1 n1",
+                        "plain of attention_decode on a100-80gb b1 p1 n1"});
+  CHECK(m.rows[4].unusable.find("does not forecast") != std::string::npos);
+  CHECK(m.rows[5].unusable == "its file does not say head_dim");
+  check_error(columns + "a,h,gemm,fp16,5,7,11,,,,,,3,ms\n", "s or TFLOP/s");
+  check_error(columns + "a,h,attention_decode,fp16,,,,2,6,4,4,5,1,s\n", "a divisor");
+  check_error(columns + "a,h,gemm,fp17,5,7,11,,,,,,3,s\n", "'dtype': unknown dtype");
+}
+
 TEST_CASE("own CSV with a metric column: rates become the times that they stand for") {
   const Measurements m = parse_measurements(
       "id,model,batch,prompt_len,output_len,metric,value,unit\n"
@@ -222,6 +325,23 @@ TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a req
   CHECK(m.rows[4].unusable.find("n_depth") != std::string::npos);
 }
 
+TEST_CASE("llama-bench: rows of a GPU's backend name their engine and its build") {
+  const auto row = [](const std::string& fields) {
+    return parse_measurements(bench_json(fields + R"("n_prompt":8,"n_gen":0,"avg_ns":5000)"), "m")
+        .rows.at(0);
+  };
+  const MeasuredRow cuda = row(R"("build_number":4748,"backends":"CUDA","flash_attn":false,)");
+  CHECK(cuda.engine == "llama.cpp");
+  CHECK(cuda.engine_version == "4748");
+  CHECK(cuda.says_attention);
+  CHECK(cuda.says_elementwise);
+  CHECK(row(R"("backends":"ROCm,BLAS",)").engine == "llama.cpp");
+  CHECK(row(R"("backends":"CPU",)").engine.empty());
+  // What the file leaves open is the engine's.
+  CHECK_FALSE(row(R"("backends":"CUDA",)").says_attention);
+  CHECK_FALSE(row(R"("backends":"CUDA","flash_attn":-1,)").says_attention);
+}
+
 TEST_CASE("llama-bench: CSV with every value quoted and JSONL say the same as JSON") {
   const Measurements csv = parse_measurements(
       "\"model_filename\",\"model_type\",\"model_n_params\",\"type_k\",\"type_v\",\"flash_attn\","
@@ -292,6 +412,8 @@ TEST_CASE("vLLM latency JSON: what it does not say is asked for") {
   const Measurements m =
       parse_measurements(text, "m", {.batch = 8, .prompt_len = 32, .output_len = 128});
   CHECK(m.rows[0].unusable.empty());
+  CHECK(m.rows[0].engine == "vllm");
+  CHECK_FALSE(m.rows[0].says_attention);
   CHECK(said(m) == Rows{"plain of  on  b8 p32 n128 request_s 1.5"});
 }
 
@@ -308,6 +430,12 @@ TEST_CASE("vLLM serve JSON: lengths are means, and queued first tokens are left 
   CHECK(said(parse_measurements(text("4"), "m")) == Rows{run + "b4 p1024 n128 tpot_s 0.02"});
   CHECK(parse_measurements(text("null"), "m").rows[0].unusable.find("--batch") !=
         std::string::npos);
+  CHECK(one.rows[0].engine == "vllm");
+  for (const auto& [backend, engine] : {std::pair("openai-chat", "vllm"), std::pair("vllm", "vllm"),
+                                        std::pair("sglang", "sglang")}) {
+    const std::string named = text(("1,\"backend\":\"" + std::string(backend) + "\"").c_str());
+    CHECK(parse_measurements(named, "m").rows[0].engine == engine);
+  }
 }
 
 TEST_CASE("JSON that no tool wrote is refused in one line") {

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include "measure/engine_match.h"
 #include "measure/model_match.h"
 #include "measure/row_filter.h"
 #include "model/base/error.h"
@@ -129,6 +130,86 @@ TEST_CASE("validation: rows that nothing can be said about are listed with the r
   CHECK(v.unmatched[1].reason.find("no hardware 'no-such-device'") != std::string::npos);
   CHECK(v.unmatched[2].reason.find("--hardware") != std::string::npos);
   CHECK(v.unmatched[3].reason.find("--model") != std::string::npos);
+}
+
+TEST_CASE("validation: a row is forecast as its engine runs it, or as --engine says") {
+  const std::string text =
+      "model,hardware,engine,engine_version,attention,batch,prompt_len,output_len,ttft_s\n"
+      "pythia-160m,a100-80gb,vLLM 0.6.3,,,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,vllm,0.6.3,eager,2,384,9,0.5\n"
+      "pythia-160m,a100-80gb,Some engine,,,2,384,9,0.5\n";
+  const auto ttft = [](const char* engine, Kernels attention) {
+    roofline::Configuration c = configuration();
+    c.engine = roofline::load_engine(catalog(), engine);
+    c.lowering.attention = c.lowering.elementwise = attention;
+    apply(c.engine, false, true, c.lowering);
+    return roofline::Estimator(c).at({2, 384, 9}).ttft_s;
+  };
+  const Validation own = validated(text);
+  REQUIRE(own.cases.size() == 3);
+  CHECK(own.cases[0].row.engine == "vllm");
+  CHECK(own.cases[0].row.engine_version == "0.6.3");
+  CHECK(own.cases[0].predicted == ttft("vllm:0.6.3", Kernels::Fused));
+  CHECK(own.cases[1].predicted == ttft("vllm:0.6.3", Kernels::Eager));
+  CHECK(own.cases[2].row.engine == "ideal");
+  CHECK(own.cases[2].predicted == ttft("ideal", Kernels::Fused));
+  CHECK(own.cases[0].predicted != own.cases[2].predicted);
+  DeviceChoice choice;
+  choice.engine = "ideal";
+  const Validation ideal = validate(parse_measurements(text, "m"), catalog(), choice);
+  CHECK(ideal.cases[0].predicted == own.cases[2].predicted);
+}
+
+TEST_CASE("validation: engines are found by the names of public tables") {
+  const EngineMatch match(catalog());
+  for (const auto& [engine, version, found] :
+       {std::tuple("vLLM 0.7.3", "", "vllm:0.7.3"),
+        std::tuple("vllm", "v0.6.3.post1", "vllm:v0.6.3.post1"),
+        std::tuple("vLLM 0.7.3", "0.8", "vllm:0.8"), std::tuple("TensorRT-LLM", "", "tensorrt-llm"),
+        std::tuple("llama.cpp", "4748", "llama.cpp:4748"),
+        std::tuple("llama.cpp", "4426e298 (2824)", "llama.cpp:2824"),
+        std::tuple("llama.cpp b4748", "", "llama.cpp:b4748"),
+        std::tuple("llama.cpp Q8_0", "", "llama.cpp"),
+        std::tuple("gpt-fast (torch.compile)", "2024-08", "gpt-fast"),
+        std::tuple("vllm", "main of 2023-12", "vllm"), std::tuple("vllm", "4 bit", "vllm"),
+        std::tuple("ExLlama 4 bit", "", "exllama"), std::tuple("Some engine", "1.2", "ideal"),
+        std::tuple("", "", "ideal")}) {
+    CAPTURE(engine);
+    CAPTURE(version);
+    CHECK(match.find(engine, version) == found);
+  }
+  CHECK(match.find("vLLM", "", "2024-06") == "vllm:2024-06");
+  CHECK(match.find("vLLM 0.7.3", "", "2024-06") == "vllm:0.7.3");
+  CHECK(match.find("vLLM", "main", "2024") == "vllm");
+}
+
+TEST_CASE("validation: a model's name may say which of its entries differ") {
+  const Validation v =
+      validated(header +
+                "\"pythia-160m{num_hidden_layers=6,vocab_size=512}\",a100-80gb,2,384,9,0.5,,\n"
+                "pythia-160m{num_hidden_layers},a100-80gb,2,384,9,0.5,,\n"
+                "pythia-160m{no_such=1},a100-80gb,2,384,9,0.5,,\n");
+  roofline::Configuration c = configuration();
+  c.architecture =
+      load_model(catalog(), "pythia-160m", {{"num_hidden_layers", "6"}, {"vocab_size", "512"}});
+  REQUIRE(v.cases.size() == 1);
+  CHECK(v.cases[0].predicted == roofline::Estimator(c).at({2, 384, 9}).ttft_s);
+  CHECK(v.cases[0].row.model == "pythia-160m{num_hidden_layers=6,vocab_size=512}");
+  REQUIRE(v.unmatched.size() == 2);
+  CHECK(v.unmatched[0].reason.find("KEY=VALUE") != std::string::npos);
+  CHECK(v.unmatched[1].reason.find("no_such") != std::string::npos);
+}
+
+TEST_CASE("validation: a kernel's time is that of its function") {
+  const Validation v = validated(
+      "id,hardware,kernel,dtype,m,n,k,batch,heads,kv_heads,head_dim,length,value,unit\n"
+      "a,a100-80gb,gemm,fp16,64,4096,4096,,,,,,0.00002,s\n"
+      "b,a100-80gb,attention_decode,fp16,,,,8,32,8,128,1024,0.00002,s\n");
+  REQUIRE(v.cases.size() == 2);
+  const roofline::Hardware hw = roofline::load_hardware(catalog(), "a100-80gb");
+  for (const ValidationCase& c : v.cases) {
+    CHECK(c.predicted == roofline::seconds_of(*c.row.kernel, hw).value);
+  }
 }
 
 TEST_CASE("validation: --hardware is for rows without a device and for those that name it") {
