@@ -51,6 +51,11 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
     throw Error("method " + placement_->method, std::to_string(placement_->ranks) + " devices",
                 "at most " + std::to_string(simulate::max_devices));
   }
+  const std::string& engine = c.engine.name;
+  if (placement_->ranks > 1 && !c.engine.is_ideal() && engine != "pytorch") {
+    throw Error("method " + placement_->method + " on several devices", "the engine " + engine,
+                "ideal or pytorch, because " + engine + " has no such prefill");
+  }
   const std::vector<std::uint64_t> a_token_each(placement_->ranks, 1);
   const RecordOptions options{.logits = c.logits, .find_model = c.find_model};
   const Recording& whole = one_device_.recording();

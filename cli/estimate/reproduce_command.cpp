@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "model/base/error.h"
 #include "reports/plot/validation_plots.h"
@@ -20,6 +21,7 @@ using reports::ReproducedTable;
 
 struct Options {
   std::vector<std::string> tables;
+  std::string engine;
   RowsOutput output;
   std::string plot;
   bool summary = false;
@@ -187,11 +189,15 @@ void run(const Options& o, const Globals& globals) {
   }
   o.output.check({{"--summary", o.summary}, {"--errata", o.errata}});
   const Catalog catalog = globals.catalog();
+  if (!o.engine.empty()) {
+    parse_flag("--engine", o.engine,
+               [&](const std::string& text) { return roofline::load_engine(catalog, text); });
+  }
   std::vector<ReproducedTable> results;
   const std::vector<PublishedTable> all = reports::published_tables(catalog);
   const std::vector<PublishedGap> gaps = reports::Published(catalog).gaps();
   for (const PublishedTable* table : reports::select_tables(all, o.tables)) {
-    results.push_back(reports::reproduced(*table, catalog));
+    results.push_back(reports::reproduced(*table, catalog, o.engine));
   }
   if (!o.plot.empty()) write_plots(o.plot, results);
   if (!o.output.csv.empty()) {
@@ -249,6 +255,9 @@ void add_reproduce(Command app, const Globals& globals) {
               "tables or papers; default, or all: one line for every table");
   command.add("--summary", options->summary, "one line per table");
   command.add("--errata", options->errata, "list the errors in print, one line per kind");
+  command.add("--engine ENGINE[:VERSION]", options->engine,
+              "engine of all forecasts on one device (kvcast engine list); default: the one that "
+              "a table's row names, else ideal");
   options->output.add_to(command);
   command
       .add("--plot", options->plot,

@@ -52,9 +52,10 @@ struct Options {
 constexpr const char* axis_flags[][2] = {
     {"--model LIST", "catalog names, config.json files or folders with one"},
     {"--hardware LIST", "catalog names or JSON files"},
+    {"--engine LIST", "software that runs the model (kvcast engine list)"},
     {"--method LIST", "methods separated by ';', or by ',' unless KEY=VALUE follows it"},
-    {"--attention LIST", "eager, tiled"},
-    {"--elementwise LIST", "eager, fused; default: as --attention"},
+    {"--attention LIST", "eager, tiled; default: the engine's, or tiled"},
+    {"--elementwise LIST", "eager, fused; default: the engine's, or as --attention"},
     {"--dtype LIST", ""},
     {"--weight-dtype LIST", ""},
     {"--activation-dtype LIST", ""},

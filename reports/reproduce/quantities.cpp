@@ -5,6 +5,7 @@
 #include <memory>
 #include <sstream>
 
+#include "measure/engine_match.h"
 #include "model/base/error.h"
 #include "model/config/layer_pruning.h"
 #include "model/graph/work.h"
@@ -16,13 +17,15 @@ namespace {
 
 using roofline::DesignPoint;
 
-/// "DEVICE eager dtype=fp32": how something runs. `eager` is of all kernels, `attention=` of one;
-/// `dtype=` is the type of weights, activations and cache, or one of them: `cache=fp8`;
-/// `logits=all`.
+/// "DEVICE eager dtype=fp32": how something runs. `eager` is of all kernels, `attention=` and
+/// `elementwise=` of one kind; `dtype=` is the type of weights, activations and cache, or one of
+/// them: `cache=fp8`; `logits=all`.
 struct Setting {
   std::string device;  ///< empty: none is needed
   Lowering lowering;
   Logits logits = Logits::Last;
+  bool says_attention = false;
+  bool says_elementwise = false;
   bool chunked = false;  ///< the prompt's first part is in the cache already
 
   explicit Setting(const std::string& text) {
@@ -39,6 +42,9 @@ struct Setting {
       }
       if (key == "eager") l.attention = l.elementwise = Kernels::Eager;
       if (key == "attention") l.attention = parse_kernels(value);
+      if (key == "elementwise") l.elementwise = parse_kernels(value);
+      says_attention |= key == "eager" || key == "attention";
+      says_elementwise |= key == "eager" || key == "elementwise";
       if (key == "logits") logits = parse_logits(value);
       if (all || key == "weights") l.weights = parse_dtype(value);
       if (all || key == "activations") l.activations = parse_dtype(value);
@@ -54,7 +60,9 @@ std::vector<MethodSpec> methods_of(const std::string& text) {
 /// Architectures and recordings by what they were asked for.
 class Models {
  public:
-  explicit Models(const Catalog& catalog) : catalog_(catalog) {}
+  /// `engine`: of all estimates; empty: each one's own.
+  Models(const Catalog& catalog, std::string engine)
+      : catalog_(catalog), engine_(std::move(engine)), engine_match_(catalog) {}
 
   const Architecture& load(const std::string& description) {
     return remembered(architectures_, description,
@@ -71,14 +79,19 @@ class Models {
   }
 
   const roofline::Estimate& estimate(const std::string& setting, const std::string& model,
-                                     const std::string& method, const DesignPoint& p) {
-    const Estimates::key_type key{setting, model, method, p.batch, p.prompt_len, p.output_len};
+                                     const std::string& method, const DesignPoint& p,
+                                     const std::string& engine) {
+    const std::string& name = engine_.empty() ? engine : engine_;
+    const Estimates::key_type key{setting,      model,        method, p.batch,
+                                  p.prompt_len, p.output_len, name};
     return remembered(estimates_, key, [&] {
       const Setting s(setting);
       roofline::Configuration c;
       c.architecture = load(model);
       c.methods = methods_of(method);
       c.lowering = s.lowering;
+      c.engine = roofline::load_engine(catalog_, name);
+      apply(c.engine, !s.says_attention, !s.says_elementwise, c.lowering);
       c.logits = s.logits;
       c.hardware = roofline::load_hardware(catalog_, s.device);
       c.find_model = finder();
@@ -86,11 +99,15 @@ class Models {
     });
   }
 
+  std::string engine(const std::string& name, const std::string& version,
+                     const std::string& month) const {
+    return engine_match_.find(name, version, month);
+  }
   const Catalog& catalog() const { return catalog_; }
 
  private:
   using Estimates = std::map<std::tuple<std::string, std::string, std::string, std::uint64_t,
-                                        std::uint64_t, std::uint64_t>,
+                                        std::uint64_t, std::uint64_t, std::string>,
                              roofline::Estimate>;
 
   FindModel finder() {
@@ -98,6 +115,8 @@ class Models {
   }
 
   const Catalog& catalog_;
+  std::string engine_;
+  measure::EngineMatch engine_match_;
   std::map<std::string, Architecture> architectures_;
   std::map<std::tuple<std::string, std::string, std::string>, Recording> recordings_;
   Estimates estimates_;
@@ -179,9 +198,11 @@ void add_recorded(const std::shared_ptr<Models>& models, Quantities& all) {
 }
 
 void add_estimated(const std::shared_ptr<Models>& models, Quantities& all) {
-  // (setting, model, method, batch, prompt, output)
+  // (setting, model, method, batch, prompt, output[, engine, version, month])
   const auto estimate = [models](const QuantityArguments& a) -> const roofline::Estimate& {
-    return models->estimate(a.word(0), a.word(1), a.word(2), {a.whole(3), a.whole(4), a.whole(5)});
+    return models->estimate(
+        a.word(0), a.word(1), a.word(2), {a.whole(3), a.whole(4), a.whole(5)},
+        models->engine(a.word_or_none(6), a.word_or_none(7), a.word_or_none(8)));
   };
   all["ttft_s"] = [estimate](const QuantityArguments& a) { return estimate(a).ttft_s; };
   all["tpot_s"] = [estimate](const QuantityArguments& a) { return estimate(a).tpot_s; };
@@ -260,8 +281,8 @@ Architecture load_described(const Catalog& catalog, const std::string& descripti
   return prune_layers(whole, retained_layers(whole.num_hidden_layers(), std::stod(kept)));
 }
 
-void add_model_quantities(const Catalog& catalog, Quantities& all) {
-  const auto models = std::make_shared<Models>(catalog);
+void add_model_quantities(const Catalog& catalog, const std::string& engine, Quantities& all) {
+  const auto models = std::make_shared<Models>(catalog, engine);
   for (const auto& [name, property] : properties()) {
     all[name] = [models, of = property](const QuantityArguments& a) {
       return Count(of(models->load(a.word(0))));
@@ -282,9 +303,9 @@ void add_model_quantities(const Catalog& catalog, Quantities& all) {
   };
 }
 
-Quantities make_quantities(const Catalog& catalog) {
+Quantities make_quantities(const Catalog& catalog, const std::string& engine) {
   Quantities all;
-  add_model_quantities(catalog, all);
+  add_model_quantities(catalog, engine, all);
   add_kvp_quantities(catalog, all);
   add_kvr_quantities(catalog, all);
   add_slim_quantities(catalog, all);

@@ -48,7 +48,8 @@ auto& remembered(Map& map, const typename Map::key_type& key, Make make) {
 }
 
 /// All quantities; they keep what they have loaded and recorded. `catalog` must outlive them.
-Quantities make_quantities(const Catalog& catalog);
+/// `engine`: as PublishedTable::rows takes it.
+Quantities make_quantities(const Catalog& catalog, const std::string& engine = {});
 
 /// "openelm-3b", "llama-7b num_key_value_heads=1" (with overrides) or "openelm-3b lp-0.75" (with
 /// that share of its layers). Throws Error as load_model does.
@@ -58,7 +59,7 @@ Architecture load_described(const Catalog& catalog, const std::string& descripti
 std::vector<std::string> words_of(const std::string& text);
 
 // ---- By file: quantities_PAPER.cpp
-void add_model_quantities(const Catalog& catalog, Quantities& all);
+void add_model_quantities(const Catalog& catalog, const std::string& engine, Quantities& all);
 void add_kvp_quantities(const Catalog& catalog, Quantities& all);
 void add_kvr_quantities(const Catalog& catalog, Quantities& all);
 void add_slim_quantities(const Catalog& catalog, Quantities& all);

@@ -125,8 +125,9 @@ ReproductionSummary summarize(const PublishedTable& table, std::span<const Repro
   return s;
 }
 
-ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog) {
-  ReproducedTable t{&table, table.rows(catalog)};
+ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog,
+                           const std::string& engine) {
+  ReproducedTable t{&table, table.rows(catalog, engine)};
   t.summary = summarize(table, t.rows);
   return t;
 }

@@ -53,7 +53,8 @@ struct PublishedTable {
       group;  ///< the paper: "kvp", "slim", "specprefill", "mlkv", "kvr"; "models", "measurements"
   std::string title;
   TableKind kind = TableKind::Exact;
-  std::function<std::vector<ReproducedRow>(const Catalog&)> rows;
+  /// `engine`: of all TTFTs and TPOTs of one device; empty: of each row's own engine, or ideal.
+  std::function<std::vector<ReproducedRow>(const Catalog&, const std::string& engine)> rows;
   std::string paper = {};  ///< "KV Prediction"; a group that is no paper: its name
 };
 
@@ -88,7 +89,8 @@ struct ReproducedTable {
   std::vector<ReproducedRow> rows;
   ReproductionSummary summary = {};
 };
-ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog);
+ReproducedTable reproduced(const PublishedTable& table, const Catalog& catalog,
+                           const std::string& engine = {});
 
 /// What of a file of `data/published/` is compared nowhere, and why: a row of left_out.csv.
 struct PublishedGap {

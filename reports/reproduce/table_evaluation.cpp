@@ -34,12 +34,12 @@ struct Scope {
 /// One computation of a table.
 class Evaluation {
  public:
-  Evaluation(const Catalog& catalog, const Paper& paper)
+  Evaluation(const Catalog& catalog, const Paper& paper, const std::string& engine)
       : catalog_(catalog),
         published_(catalog),
         paper_(paper),
         file_(paper.file),
-        quantities_(make_quantities(catalog)) {}
+        quantities_(make_quantities(catalog, engine)) {}
 
   std::vector<ReproducedRow> rows(const Rule& table) {
     apply(table, Scope{.words = &paper_.words});
@@ -470,8 +470,8 @@ class Evaluation {
 }  // namespace
 
 std::vector<ReproducedRow> evaluate_table(const Rule& table, const Paper& paper,
-                                          const Catalog& catalog) {
-  return Evaluation(catalog, paper).rows(table);
+                                          const Catalog& catalog, const std::string& engine) {
+  return Evaluation(catalog, paper, engine).rows(table);
 }
 
 }  // namespace kvcast::reports

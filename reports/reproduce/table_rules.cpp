@@ -132,11 +132,12 @@ std::vector<PublishedTable> tables_of(const json& paper, const std::string& grou
     Rule around;
     around.cell["verdict"] = table.value("verdict", "exact");
     const std::shared_ptr<const Rule> rule = reader.rule(table, around);
-    tables.push_back(
-        {required(table, "name", name), group, required(table, "title", name),
-         around.cell["verdict"] == "measured" ? TableKind::Measured : TableKind::Exact,
-         [rule, shared](const Catalog& catalog) { return evaluate_table(*rule, shared, catalog); },
-         required(paper, "title", name)});
+    tables.push_back({required(table, "name", name), group, required(table, "title", name),
+                      around.cell["verdict"] == "measured" ? TableKind::Measured : TableKind::Exact,
+                      [rule, shared](const Catalog& catalog, const std::string& engine) {
+                        return evaluate_table(*rule, shared, catalog, engine);
+                      },
+                      required(paper, "title", name)});
   }
   return tables;
 }

@@ -40,6 +40,6 @@ struct Paper {
 /// One computation of a table (table_evaluation.cpp). Throws Error, with file and row, for names,
 /// files and columns that are not there.
 std::vector<ReproducedRow> evaluate_table(const Rule& table, const Paper& paper,
-                                          const Catalog& catalog);
+                                          const Catalog& catalog, const std::string& engine);
 
 }  // namespace kvcast::reports

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "measure/measurements.h"
 #include "model/base/error.h"
 #include "model/io/files/fnv_hash.h"
 
@@ -19,6 +20,7 @@ namespace {
 enum Axis : std::size_t {
   model_axis,
   hardware_axis,
+  engine_axis,
   method_axis,
   attention_axis,
   elementwise_axis,
@@ -34,10 +36,11 @@ enum Axis : std::size_t {
 std::string one_spelling(std::size_t axis, const std::string& word) {
   switch (axis) {
     case model_axis:
-    case hardware_axis: return word;
+    case hardware_axis:
+    case engine_axis: return word;
     case method_axis: return to_string(parse_methods(word));
-    case attention_axis: return parse_kernels(word) == Kernels::Eager ? "eager" : "tiled";
-    case elementwise_axis: return parse_kernels(word) == Kernels::Eager ? "eager" : "fused";
+    case attention_axis: return std::string(measure::attention_name(parse_kernels(word)));
+    case elementwise_axis: return std::string(measure::elementwise_name(parse_kernels(word)));
     case mode_axis: return std::string(roofline::name(roofline::parse_mode(word)));
     default: return std::string(name(parse_dtype(word)));
   }
@@ -126,6 +129,13 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   for (const std::string& name : words_[hardware_axis]) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
   }
+  for (const std::string& name : words_[engine_axis]) {
+    try {
+      engines_.push_back(roofline::load_engine(catalog_, name));
+    } catch (const Error& e) {
+      throw Error(std::string("--engine: ") + e.what());
+    }
+  }
   check_set();
   count_points();
   look_up_error_bars();
@@ -195,6 +205,13 @@ std::string SweepGrid::make_fingerprint() const {
   for (const std::string& name : spec_.hardware) {
     add_file(hash, catalog_.find("hardware", "hardware", name));
   }
+  for (const roofline::Engine& engine : engines_) {
+    for (const roofline::EngineValue& value : engine.values) {
+      hash.add(value.key);
+      hash.add(value.value);
+    }
+    hash.add(engine.values.size());
+  }
   for (const auto& [key, bars] : error_bars_) {
     for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
       hash.add(bound ? fmt::format("{}", *bound) : "none");
@@ -217,11 +234,14 @@ Lowering SweepGrid::lowering(const Digits& d) const {
     return word(d, axis).empty() ? word(d, other) : word(d, axis);
   };
   Lowering l;
-  l.attention = parse_kernels(word(d, attention_axis));
-  l.elementwise = parse_kernels(or_else(elementwise_axis, attention_axis));
+  const std::string& attention = word(d, attention_axis);
+  const std::string& elementwise = word(d, elementwise_axis);
+  if (!attention.empty()) l.attention = parse_kernels(attention);
+  l.elementwise = elementwise.empty() ? l.attention : parse_kernels(elementwise);
   l.weights = parse_dtype(or_else(weight_axis, dtype_axis));
   l.activations = parse_dtype(or_else(activation_axis, dtype_axis));
   l.cache = parse_dtype(or_else(cache_axis, dtype_axis));
+  roofline::apply(engines_[d[engine_axis]], attention.empty(), elementwise.empty(), l);
   return l;
 }
 
@@ -241,6 +261,7 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
     return load_model(catalog, name);
   };
   c.hardware = hardware_[d[hardware_axis]];
+  c.engine = engines_[d[engine_axis]];
   c.methods = parse_methods(word(d, method_axis));
   c.lowering = lowering(d);
   c.mode = roofline::parse_mode(word(d, mode_axis));
@@ -248,8 +269,9 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
 }
 
 std::string SweepGrid::bars_key(const Digits& d) const {
+  const Lowering l = lowering(d);
   return fmt::format("{} {} {} {}", word(d, hardware_axis), word(d, method_axis),
-                     word(d, attention_axis), measure::dtypes_text(lowering(d)));
+                     measure::attention_name(l.attention), measure::dtypes_text(l));
 }
 
 void SweepGrid::look_up_error_bars() {
@@ -302,9 +324,10 @@ std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
   }
   return {word(d, model_axis),
           word(d, hardware_axis),
+          word(d, engine_axis),
           word(d, method_axis),
-          word(d, attention_axis),
-          l.elementwise == Kernels::Eager ? "eager" : "fused",
+          std::string(measure::attention_name(l.attention)),
+          std::string(measure::elementwise_name(l.elementwise)),
           std::string(name(l.weights)),
           std::string(name(l.activations)),
           std::string(name(l.cache)),

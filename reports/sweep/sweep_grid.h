@@ -1,8 +1,8 @@
 /// The grid that a sweep's axes span: every combination, numbered in a fixed order.
 ///
-/// The order is that of the columns, the last one fastest: model, hardware, method, attention,
-/// elementwise, dtypes, mode, set, batch, prompt_len, output_len. All sizes of a configuration thus
-/// lie together, and each configuration is recorded once.
+/// The order is that of the columns, the last one fastest: model, hardware, engine, method,
+/// attention, elementwise, dtypes, mode, set, batch, prompt_len, output_len. All sizes of a
+/// configuration thus lie together, and each configuration is recorded once.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,8 @@ inline constexpr std::uint64_t max_sweep_points = 1'000'000'000;
 
 /// The columns that name a row's configuration and size.
 inline constexpr std::string_view sweep_input_columns =
-    "model,hardware,method,attention,elementwise,weight_dtype,activation_dtype,cache_dtype,mode,"
-    "set,"
-    "batch,prompt_len,output_len";
+    "model,hardware,engine,method,attention,elementwise,weight_dtype,activation_dtype,cache_dtype,"
+    "mode,set,batch,prompt_len,output_len";
 
 /// A CSV cell, in quotes where it holds a comma, a quote or a line end.
 std::string csv_cell(std::string_view text);
@@ -41,7 +40,7 @@ class SweepGrid {
   std::uint64_t num_configurations() const { return num_configurations_; }
   /// Points of each configuration.
   std::uint64_t num_sizes() const { return num_sizes_; }
-  /// Changes with the axes and with the contents of the model and hardware files.
+  /// Changes with the axes and with the contents of the model, hardware and engine files.
   const std::string& fingerprint() const { return fingerprint_; }
 
   /// Reads the model. Throws Error when it cannot have the `set` entries of this configuration.
@@ -78,6 +77,7 @@ class SweepGrid {
   Catalog catalog_;
   SweepSpec spec_;  ///< with its defaults filled in
   std::vector<roofline::Hardware> hardware_;
+  std::vector<roofline::Engine> engines_;
   /// By axis of `word_axes`, each value in one spelling.
   std::vector<std::vector<std::string>> words_;
   std::map<std::string, measure::ErrorBars> error_bars_;  ///< by bars_key

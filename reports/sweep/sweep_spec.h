@@ -22,6 +22,7 @@ struct SetAxis {
 struct SweepSpec {
   std::vector<std::string> model;
   std::vector<std::string> hardware;
+  std::vector<std::string> engine;
   std::vector<std::string> method;
   std::vector<std::string> attention;
   std::vector<std::string> elementwise;
@@ -40,13 +41,14 @@ struct SweepSpec {
 struct WordAxis {
   const char* key;
   std::vector<std::string> SweepSpec::*values;
-  const char* fallback = "";  ///< empty: none, or as another axis
+  const char* fallback = "";  ///< empty: none, as another axis, or as the engine
 };
 inline constexpr std::array word_axes{
     WordAxis{"model", &SweepSpec::model},
     WordAxis{"hardware", &SweepSpec::hardware},
+    WordAxis{"engine", &SweepSpec::engine, "ideal"},
     WordAxis{"method", &SweepSpec::method, "plain"},
-    WordAxis{"attention", &SweepSpec::attention, "tiled"},
+    WordAxis{"attention", &SweepSpec::attention},
     WordAxis{"elementwise", &SweepSpec::elementwise},
     WordAxis{"dtype", &SweepSpec::dtype, "fp16"},
     WordAxis{"weight_dtype", &SweepSpec::weight_dtype},

@@ -349,7 +349,7 @@ TEST_CASE("reproduce: a printed digit that differs is a disagreement, an erratum
   ChangedData data;
   data.replace("kvp_table5_triviaqa_openelm_1p1b.csv", "OE450M,2.36,", "OE450M,2.37,");
   data.replace("kvp_table5_triviaqa_openelm_1p1b.csv", "L0.75-0.10,1.89,", "L0.75-0.10,1.88,");
-  const auto rows = table("kvp-table5").rows(data.open());
+  const auto rows = table("kvp-table5").rows(data.open(), "");
   CHECK_FALSE(find(rows, "OE450M").agrees);
   CHECK_FALSE(find(rows, "L0.75-0.10").agrees);
   CHECK_FALSE(find(rows, "L0.75-0.10").corrected);
@@ -361,7 +361,7 @@ TEST_CASE("reproduce: a printed digit that differs is a disagreement, an erratum
 TEST_CASE("reproduce: a printed formula that differs is a disagreement") {
   ChangedData data;
   data.replace("specprefill_table5_flops_formulas.csv", "mlp_per_layer,3*B", "mlp_per_layer,2*B");
-  const auto rows = table("specprefill-table5").rows(data.open());
+  const auto rows = table("specprefill-table5").rows(data.open(), "");
   const ReproducedRow mlp = find(rows, "llama-3.1-70b: mlp_per_layer");
   CHECK_FALSE(mlp.agrees);
   CHECK(mlp.relative_error == near(0.5));
@@ -372,7 +372,7 @@ TEST_CASE("reproduce: sums of KV-Runahead's equations run over all processes, an
     ChangedData data;
     data.replace("kvr_equations.csv", from, to);
     std::size_t count = 0;
-    for (const ReproducedRow& row : table("kvr-equations").rows(data.open())) {
+    for (const ReproducedRow& row : table("kvr-equations").rows(data.open(), "")) {
       if (!row.agrees) ++count;
     }
     return count;

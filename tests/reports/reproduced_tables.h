@@ -36,7 +36,7 @@ inline const PublishedTable& table(const std::string& name) {
 }
 
 inline std::vector<ReproducedRow> rows_of(const std::string& name) {
-  return table(name).rows(catalog());
+  return table(name).rows(catalog(), "");
 }
 
 /// The row whose cell begins with `cell`.
@@ -80,7 +80,7 @@ inline std::string refusal(const std::string& name, const std::string& file,
   ChangedData data;
   data.replace(file, from, to);
   const Catalog changed = data.open();
-  return message_of([&] { table(name).rows(changed); });
+  return message_of([&] { table(name).rows(changed, ""); });
 }
 
 }  // namespace kvcast::reports

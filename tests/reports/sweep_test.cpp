@@ -211,6 +211,47 @@ TEST_CASE("sweep: every axis of the configuration has its cell") {
   CHECK(row.whole("kv_cache_bytes") == 2 * 3 * 8 * 2 * (1024 + 128));
 }
 
+TEST_CASE("sweep: engines are an axis, and bring their kernels unless these are given") {
+  const Workplace w;
+  SweepSpec spec = w.spec();
+  spec.engine = {"ideal", "pytorch", "vllm:0.6.3"};
+  spec.method = {"plain", "kvr:p=2"};
+  const SweepGrid grid = grid_of(spec);
+  write(grid, w / "a.csv");
+  const CsvTable table = CsvTable::read(w / "a.csv");
+  REQUIRE(table.size() == 6);
+  CHECK(table.columns()[2] == "engine");
+  for (std::size_t i = 0; i < 6; ++i) {
+    const CsvRow row = table[i];
+    CHECK(row.text("engine") == spec.engine[i / 2]);
+    const bool eager = row.text("engine") == "pytorch";
+    CHECK(row.text("attention") ==
+          measure::attention_name(grid.configuration(i).lowering.attention));
+    CHECK(row.text("elementwise") == (eager ? "eager" : "fused"));
+    if (i == 5) {
+      CHECK(row.text("error") ==
+            "method kvr:p=2 on several devices: got the engine vllm, expected ideal or pytorch, "
+            "because "
+            "vllm has no such prefill");
+      continue;
+    }
+    CHECK(row.text("error").empty());
+    const search::PlacedEstimator estimator(grid.configuration(i));
+    CHECK(row.number("ttft_s") == estimator.at({1, 1024, 128}).ttft_s);
+  }
+  CHECK(table[4].number("tpot_s") > table[0].number("tpot_s"));
+
+  // Given kernels are all engines'.
+  spec.method = {};
+  spec.attention = {"tiled", "eager"};
+  const SweepGrid chosen = grid_of(spec);
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    CHECK(chosen.configuration(i).lowering.attention ==
+          (i % 2 == 0 ? Kernels::Fused : Kernels::Eager));
+  }
+  CHECK(chosen.fingerprint() != grid.fingerprint());
+}
+
 TEST_CASE("sweep: impossible combinations and overflows are rows with a reason") {
   const Workplace w;
   SweepSpec spec = w.spec();
