@@ -354,3 +354,120 @@ TEST_CASE("forecast: sizes whose counts do not fit 64 bits throw instead of roun
                      rates(1, 1));
   CHECK(g.at({1, 1'000'000, 128}).prefill_flops == near(4.97e18).epsilon(0.002));
 }
+
+namespace {
+
+/// Operators that take no time, so that what an engine adds stands alone.
+Rates engine_rates() { return flat_rates(1e30, 1e30); }
+
+double num_launches(const Graph& graph) {
+  double sum = 0;
+  for (const OpGroup& g : fold(graph, fused)) sum += static_cast<double>(g.count);
+  return sum;
+}
+
+struct Chunked {
+  Recording whole;
+  Recording chunk;
+  explicit Chunked(const Architecture& a)
+      : whole(record(a, {}, fused)), chunk(record(a, {}, fused, {.chunked = true})) {}
+  Forecast at(const Rates& r, const DesignPoint& p) const {
+    return Forecaster(whole, fused, r, &chunk).at(p);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("forecast: the host's times of a request, its tokens, steps and sequences are added") {
+  Rates r = engine_rates();
+  r.host = {.request = {1000}, .token = {0.5}, .step = {7}, .sequence = {2}};
+  const Recording recording = record(tiny(), {}, fused);
+  const Forecast f = Forecaster(recording, fused, r).at({3, 10, 5});
+  // 1000 s, 3 x 10 tokens, one step of three sequences.
+  CHECK(f.ttft_s == near(1000 + 15 + 7 + 6));
+  CHECK(f.tpot_s == near(7 + 6));
+  CHECK(f.ttft_bound == Bound::Latency);
+  CHECK(f.tpot_bound == Bound::Latency);
+  CHECK(f.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] == near(f.ttft_s));
+}
+
+TEST_CASE("forecast: passes outside graphs have gaps between launches, or wait for the host") {
+  const Recording recording = record(tiny(), {}, fused);
+  const double prompt = num_launches(recording.prefill());
+  const double step = num_launches(recording.decode());
+  struct Case {
+    Graphs graphs;
+    double host_launch;
+    double of_prompt;  ///< seconds of a launch
+    double of_step;
+  };
+  // A launch takes the device 1 s, and 0.5 s more outside a graph.
+  for (const Case& c : {Case{Graphs::None, 0.25, 1.5, 1.5}, Case{Graphs::Decode, 0.25, 1.5, 1},
+                        Case{Graphs::All, 0.25, 1, 1}, Case{Graphs::None, 4, 4, 4},
+                        Case{Graphs::Decode, 4, 4, 1}, Case{Graphs::All, 4, 1, 1}}) {
+    Rates r = flat_rates(1e30, 1e30, 1);
+    r.launch_gap = {0.5};
+    r.graphs = c.graphs;
+    r.host_operator_latency = {c.host_launch};
+    const Forecast f = Forecaster(recording, fused, r).at({2, 10, 5});
+    CHECK(f.ttft_s == near(c.of_prompt * prompt));
+    CHECK(f.tpot_s == near(c.of_step * step));
+  }
+}
+
+TEST_CASE("forecast: a batch of prompts runs in steps of as many tokens as the engine takes") {
+  const Chunked model(tiny());
+  Rates r = engine_rates();
+  r.host = {.request = {}, .token = {}, .step = {100}, .sequence = {1}};
+  r.prefill_tokens = 32;
+  struct Case {
+    bool cuts;
+    DesignPoint point;
+    double steps;
+    double sequences;  ///< summed over the steps
+  };
+  for (const Case& c :
+       {Case{false, {8, 10, 2}, 3, 8},                               // 3, 3 and 2 prompts
+        Case{false, {6, 10, 2}, 2, 6},                               // 3 and 3
+        Case{false, {2, 70, 2}, 2, 2},                               // longer than a step: one each
+        Case{true, {8, 10, 2}, 3, 8}, Case{true, {2, 70, 2}, 6, 6},  // 32, 32 and 6 tokens of each
+        Case{true, {2, 64, 2}, 4, 4}, Case{true, {3, 32, 2}, 3, 3}}) {
+    CAPTURE(c.point.prompt_len);
+    CAPTURE(c.cuts);
+    r.cuts_prompts = c.cuts;
+    CHECK(model.at(r, c.point).ttft_s == near(100 * c.steps + c.sequences));
+  }
+}
+
+TEST_CASE(
+    "forecast: chunks of a prompt have the attention of the whole, and read the cache again") {
+  const Chunked model(tiny());
+  const auto attention = [](const Recording& r, U batch, U tokens, U keys) {
+    U flops = 0;
+    for (const Node& node : r.prefill().nodes()) {
+      if (!std::holds_alternative<TiledAttention>(node.op)) continue;
+      flops += work(r.prefill(), node).flops.at(r.symbols.resolve({batch, tokens, keys}));
+    }
+    return flops;
+  };
+  CHECK(attention(model.chunk, 2, 32, 32) + attention(model.chunk, 2, 32, 64) +
+            attention(model.chunk, 2, 6, 70) ==
+        attention(model.whole, 2, 70, 1));
+
+  Rates r = engine_rates();
+  r.prefill_tokens = 32;
+  r.cuts_prompts = true;
+  const Forecast f = model.at(r, {2, 70, 2});
+  double flops = 0;
+  double bytes = 0;
+  for (const auto& [tokens, keys] : {std::pair<U, U>{32, 32}, {32, 64}, {6, 70}}) {
+    const Work of_chunk = total_work(fold(model.chunk.prefill(), fused));
+    const SymbolValues values = model.chunk.symbols.resolve({1, tokens, keys});
+    flops += 2 * static_cast<double>(of_chunk.flops.at(values));
+    bytes += 2 * static_cast<double>(of_chunk.bytes().at(values));
+  }
+  CHECK(f.prefill_flops == near(flops));
+  CHECK(f.prefill_bytes == near(bytes));
+  r.prefill_tokens = 0;
+  CHECK(f.prefill_bytes > Forecaster(model.whole, fused, r).at({2, 70, 2}).prefill_bytes);
+}

@@ -124,6 +124,55 @@ TEST_CASE("hardware: a file that extends another says only what is different") {
   CHECK_THROWS_AS(read_hardware(folder / "missing.json"), Error);
 }
 
+TEST_CASE("hardware: a relative gives factors and latencies alone, and each says so") {
+  const TestFolder folder;
+  const auto write = [&](const char* name, const json& document) {
+    std::ofstream(folder / name) << document.dump();
+  };
+  const auto read_with = [&](const json& patch) {
+    json document = valid;
+    for (const char* key : {"latency", "factors", "links"}) document.erase(key);
+    document["name"] = "near";
+    document["relative"] = "toy";
+    document.merge_patch(patch);
+    write("near.json", document);
+    return read_hardware(folder / "near.json");
+  };
+  write("toy.json", valid);
+  const Hardware near_toy = read_with({{"memory_bandwidth", {{"value", "1 TB/s"}}}});
+  CHECK(near_toy.name == "near");
+  CHECK(near_toy.memory_bandwidth.value == 1e12);
+  CHECK(near_toy.memory_bandwidth.source == Source::Datasheet);
+  CHECK(near_toy.memory_bandwidth.reference == "toy.pdf");
+  CHECK(near_toy.links.empty());
+  CHECK(near_toy.operator_latency.value == near(2e-6));
+  CHECK(near_toy.operator_latency.source == Source::Fitted);
+  CHECK(near_toy.operator_latency.reference == "taken from toy: us, today");
+  const Sourced& rate = near_toy.matrix_rate.at(DType::FP16);
+  CHECK(rate.value == 0.8);
+  CHECK(rate.source == Source::Fitted);
+  CHECK(rate.reference == "taken from toy: us, today");
+  CHECK(near_toy.softmax_bandwidth->by_length.size() == 2);
+
+  // Its own numbers keep their source, and lose the lengths of the relative's.
+  const json own{{"value", 0.25}, {"source", "measured"}, {"reference", "us"}};
+  const Hardware other = read_with({{"factors", {{"softmax_bandwidth", own}}}});
+  CHECK(other.softmax_bandwidth->value == 0.25);
+  CHECK(other.softmax_bandwidth->source == Source::Measured);
+  CHECK(other.softmax_bandwidth->reference == "us");
+  CHECK(other.softmax_bandwidth->by_length.empty());
+  CHECK(other.matrix_rate.at(DType::FP16).value == 0.8);
+
+  for (const auto& [patch, part] :
+       {std::pair<json, const char*>{{{"extends", "toy"}}, "only one of"},
+        {{{"relative", "../toy"}}, "near.json: /relative"},
+        {{{"relative", "nothing"}}, "/nothing.json"},
+        {{{"relative", "near"}}, "builds on no other one"},
+        {{{"memory_capacity", nullptr}}, "/memory_capacity"}}) {
+    check_line(message_of([&] { read_with(patch); }), {part});
+  }
+}
+
 TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
   REQUIRE(cases().at("refused").size() == 52);
   for (const json& row : cases().at("refused")) {

@@ -62,26 +62,19 @@ TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exc
   CHECK(time_of(group(10, 10), rates(2, 2), values).bound == Bound::Memory);       // a tie
 }
 
-TEST_CASE(
-    "op_cost: element-wise operators and products have their own latency where there is one") {
-  Rates own = rates(4, 2, 0.5);  // 5 s of memory
-  own.elementwise_latency = {Seconds{6}};
-  own.product_latency = {Seconds{7}};
-  struct Case {
-    RateClass rate_class;
-    BandwidthClass bandwidth_class;
-    double latency_s;
-  };
-  for (const Case& c : {Case{RateClass::Matrix, BandwidthClass::Memory, 7},
-                        Case{RateClass::Vector, BandwidthClass::Elementwise, 6},
-                        Case{RateClass::Vector, BandwidthClass::Memory, 0.5},
-                        Case{RateClass::BatchedMatrix, BandwidthClass::Memory, 0.5},
-                        Case{RateClass::DecodeAttention, BandwidthClass::Memory, 0.5}}) {
-    const OpGroup g = group(12, 10, c.rate_class, c.bandwidth_class);
-    CHECK(time_of(g, rates(4, 2, 0.5), values).total == Seconds{5.5});
-    const OpTime t = time_of(g, own, values);
-    CHECK(t.total == Seconds{5 + c.latency_s});
-    CHECK((t.bound == Bound::Latency) == (c.latency_s > 5));
+TEST_CASE("op_cost: a latency and an exposed share are those of what the bytes move at") {
+  Rates own = rates(4, 2);  // 3 s of arithmetic, 5 s of memory
+  for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
+    own.latency[i] = Seconds{static_cast<double>(i)};
+  }
+  own.latency[static_cast<std::size_t>(BandwidthClass::Softmax)] = Seconds{6};
+  own.exposed[static_cast<std::size_t>(BandwidthClass::Product)] = 0.75;
+  for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
+    const auto moves_at = static_cast<BandwidthClass>(i);
+    const OpTime t = time_of(group(12, 10, RateClass::Matrix, moves_at), own, values);
+    const double busy = moves_at == BandwidthClass::Product ? 3 + 5 * 0.75 : 5;
+    CHECK(t.total == Seconds{busy} + own.latency[i]);
+    CHECK((t.bound == Bound::Latency) == (moves_at == BandwidthClass::Softmax));
   }
 }
 
@@ -430,4 +423,67 @@ TEST_CASE("op_cost: bounds have names") {
   CHECK(name(Bound::Memory) == "memory");
   CHECK(name(Bound::Link) == "link");
   CHECK(name(Bound::Latency) == "latency");
+}
+
+namespace {
+
+/// Labels of the groups of a product [5, 32] x [7, 32] with the bytes that each reads and writes.
+std::string product_groups(const Lowering& lowering) {
+  Symbols symbols;
+  Recorder r(symbols, lowering);
+  const Value x = r.input("x", {5, 32}, lowering.activations);
+  r.output(r.linear("up", x, r.weight("weight", {7, 32})));
+  std::string text;
+  for (const OpGroup& g : fold(r.take(), lowering)) {
+    std::uint64_t read = 0;
+    std::uint64_t written = 0;
+    for (const Count& c : g.work.read) read += c.constant();
+    for (const Count& c : g.work.written) written += c.constant();
+    text += g.label + " " + std::to_string(read) + " " + std::to_string(written) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("op_cost: engines with wide activations convert what products read and write") {
+  Lowering l;
+  // x is 5 x 32 x 2 bytes, the weight 7 x 32 x 2, the result 5 x 7 x 2.
+  CHECK(product_groups(l) == "up 768 70\n");
+  l.activations = DType::FP32;
+  CHECK(product_groups(l) == "up 1088 140\n");
+  l.converts_operands = true;
+  CHECK(product_groups(l) == "up 1088 140\nup_convert_input 640 320\nup_convert_output 70 140\n");
+  // Blocks of 32 are 34 bytes: the weight is 7 of them, the input that is quantised 5.
+  l.weights = DType::Q8_0;
+  CHECK(product_groups(l) == "up 878 140\nup_quantize 640 170\n");
+  l.dequantizes_weights = true;
+  CHECK(product_groups(l) ==
+        "up 1088 140\nup_dequantize 238 448\nup_convert_input 640 320\nup_convert_output 70 140\n");
+}
+
+TEST_CASE("op_cost: caches that each query head reads come again from the chip") {
+  OpGroup g = group(12, 10);
+  g.reread_bytes = 20;
+  Rates r = rates(4, 2);
+  CHECK(time_of(g, r, values).total == Seconds{5});
+  r.on_chip_read_bytes_per_second = 4;  // 20 bytes at 4 a second: 5 s more
+  CHECK(time_of(g, r, values).total == Seconds{10});
+
+  const Recording recording = record(tiny(), {}, fused);  // 6 heads over 3
+  const auto reread = [&](const Lowering& l, std::uint64_t times) {
+    for (const OpGroup& op : fold(recording.decode(), l)) {
+      const Count& cache = op.work.read[static_cast<std::size_t>(Storage::KvCache)];
+      const bool attends = op.rate_class == RateClass::DecodeAttention;
+      CHECK(op.reread_bytes == (attends ? cache * times : Count()));
+    }
+  };
+  Lowering l = fused;
+  reread(l, 0);
+  l.reads_groups_again = true;
+  reread(l, 1);
+  l.groups_read_once = {4};
+  reread(l, 1);
+  l.groups_read_once = {4, 2};
+  reread(l, 0);
 }

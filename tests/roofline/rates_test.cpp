@@ -119,39 +119,79 @@ TEST_CASE("rates: softmax and tiled attention have rates by length where those w
   }
 }
 
-TEST_CASE("rates: operators have a latency of their own where it was measured") {
+TEST_CASE("rates: kernels have a latency of their own where it was measured") {
   struct Case {
     const char* name;
     std::optional<Sourced> Hardware::*field;
-    RateClass rate_class;
-    BandwidthClass bandwidth_class;
-    bool fused;  ///< in fused kernels too
+    BandwidthClass own;
+    bool eager;
+    bool fused;
   };
-  for (const Case& c : {Case{"elementwise_latency", &Hardware::elementwise_latency,
-                             RateClass::Vector, BandwidthClass::Elementwise, false},
-                        Case{"product_latency", &Hardware::product_latency, RateClass::Matrix,
-                             BandwidthClass::Memory, true}}) {
+  for (const Case& c :
+       {Case{"elementwise_latency", &Hardware::elementwise_latency, BandwidthClass::Elementwise,
+             true, false},
+        Case{"product_latency", &Hardware::product_latency, BandwidthClass::Product, true, true},
+        Case{"tiled_attention_latency", &Hardware::tiled_attention_latency,
+             BandwidthClass::Attention, false, true},
+        Case{"decode_attention_latency", &Hardware::decode_attention_latency,
+             BandwidthClass::Decode, false, true}}) {
     CAPTURE(c.name);
     Hardware hw = toy();
-    CHECK(calibrated(hw, Kernels::Eager).latency(c.rate_class, c.bandwidth_class) == Seconds{3});
     hw.*c.field = measured(2);
     for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
       const Rates r = calibrated(hw, kernels);
-      const bool has_own = c.fused || kernels == Kernels::Eager;
-      CHECK(r.latency(c.rate_class, c.bandwidth_class) == Seconds{has_own ? 2.0 : 3.0});
-      for (const auto& [others, at] :
-           {std::pair(RateClass::Vector, BandwidthClass::Memory),
-            std::pair(RateClass::Vector, BandwidthClass::Softmax),
-            std::pair(RateClass::BatchedMatrix, BandwidthClass::Memory)}) {
-        CHECK(r.latency(others, at) == Seconds{3});
+      const bool has_own = kernels == Kernels::Eager ? c.eager : c.fused;
+      for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
+        const bool own = has_own && i == static_cast<std::size_t>(c.own);
+        CHECK(r.latency[i] == Seconds{own ? 2.0 : 3.0});
       }
       CHECK(std::any_of(r.factors.begin(), r.factors.end(), [&](const UsedFactor& f) {
               return f.name == c.name && f.peak == 2 && f.source == "measured";
             }) == has_own);
-      CHECK(make_rates(hw, lowering(kernels), Mode::SpeedOfLight)
-                .latency(c.rate_class, c.bandwidth_class) == Seconds{0});
+      for (const Seconds latency : make_rates(hw, lowering(kernels), Mode::SpeedOfLight).latency) {
+        CHECK(latency == Seconds{0});
+      }
     }
   }
+}
+
+TEST_CASE("rates: products of less than 16 bits have a latency with what quantises their inputs") {
+  Hardware hw = toy();
+  hw.peak_flops_per_second[DType::FP8] = datasheet(2000);
+  hw.product_latency = measured(2);
+  hw.quantized_product_latency = measured(5);
+  const auto product = [&](const Lowering& l) {
+    return make_rates(hw, l, Mode::Calibrated)
+        .latency[static_cast<std::size_t>(BandwidthClass::Product)];
+  };
+  Lowering l = lowering(Kernels::Fused);
+  CHECK(product(l) == Seconds{2});
+  l.weights = DType::FP8;  // multiplied in 16 bits
+  CHECK(product(l) == Seconds{2});
+  l.activations = DType::FP8;
+  CHECK(product(l) == Seconds{5});
+  Engine fuses;
+  fuses.fuses_quantization = true;
+  CHECK(make_rates(hw, l, Mode::Calibrated, fuses)
+            .latency[static_cast<std::size_t>(BandwidthClass::Product)] == Seconds{2});
+  hw.peak_flops_per_second.erase(DType::FP8);  // the device converts them
+  CHECK(product(l) == Seconds{2});
+}
+
+TEST_CASE("rates: kernels wait for a share of their loads, some for their own") {
+  Hardware hw = toy();
+  const auto exposed = [&](Kernels kernels, Mode mode = Mode::Calibrated) {
+    return make_rates(hw, lowering(kernels), mode).exposed;
+  };
+  using Shares = std::array<double, num_bandwidth_classes>;
+  CHECK(exposed(Kernels::Fused) == Shares{});
+  hw.overlap = measured(0.5);
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
+  hw.product_overlap = measured(0.75);
+  hw.tiled_attention_overlap = measured(0);
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1});
+  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5});
+  CHECK(exposed(Kernels::Fused, Mode::SpeedOfLight) == Shares{});
 }
 
 TEST_CASE("rates: the on-chip memory's bandwidth serves eager kernels where it was measured") {
@@ -309,4 +349,52 @@ TEST_CASE("rates: a device that cannot multiply a dtype is an error that names b
 TEST_CASE("rates: modes have names") {
   CHECK(name(Mode::SpeedOfLight) == "speed-of-light");
   CHECK(name(Mode::Calibrated) == "calibrated");
+}
+
+TEST_CASE("rates: an engine brings the host's times, its graphs and how it reads prompts") {
+  Engine e;
+  e.name = "toy";
+  e.host_launch = Seconds{11};
+  e.launch_gap = Seconds{0.5};
+  e.graphs = Graphs::Decode;
+  e.host.step = Seconds{13};
+  e.prefill_tokens = 32;
+  e.cuts_prompts = true;
+  for (const Kernels kernels : {Kernels::Eager, Kernels::Fused}) {
+    const Rates r = make_rates(toy(), lowering(kernels), Mode::Calibrated, e);
+    CHECK(r.host_operator_latency == Seconds{11});
+    CHECK(r.launch_gap == Seconds{0.5});
+    CHECK(r.host.step == Seconds{13});
+    CHECK(r.prefill_tokens == 32);
+    CHECK(r.cuts_prompts);
+    // Prompts run outside graphs, decode steps inside.
+    CHECK(in_pass(r, false).latency[0] == Seconds{3.5});
+    CHECK(in_pass(r, false).host_operator_latency == Seconds{11});
+    CHECK(in_pass(r, true).latency[0] == Seconds{3});
+    CHECK(in_pass(r, true).host_operator_latency == Seconds{0});
+    const Rates light = make_rates(toy(), lowering(kernels), Mode::SpeedOfLight, e);
+    CHECK(light.host_operator_latency == Seconds{0});
+    CHECK(light.launch_gap == Seconds{0});
+    CHECK(light.host.step == Seconds{0});
+    CHECK(light.prefill_tokens == 32);  // what is read is not a matter of speed
+  }
+  e.host_launch = {};
+  CHECK(make_rates(toy(), lowering(Kernels::Eager), Mode::Calibrated, e).host_operator_latency ==
+        Seconds{7});
+}
+
+TEST_CASE("rates: fp16 products that add up in fp16 have a peak of their own where it is known") {
+  Engine e;
+  e.accumulates_in_fp16 = true;
+  Hardware hw = toy();
+  const auto rate = [&](DType dtype) {
+    return flops(make_rates(hw, lowering(Kernels::Fused, dtype), Mode::Calibrated, e),
+                 RateClass::Matrix);
+  };
+  CHECK(rate(DType::FP16) == 500);
+  hw.fp16_accumulation_flops_per_second = datasheet(2000);
+  CHECK(rate(DType::FP16) == 1000);
+  CHECK(rate(DType::BF16) == 500);
+  e.accumulates_in_fp16 = false;
+  CHECK(rate(DType::FP16) == 500);
 }

@@ -39,8 +39,8 @@ Rates rates(double on_chip) {
                         BytesPerSecond{50}, BytesPerSecond{40}, BytesPerSecond{30}};
   r.exposed.fill(0.25);
   r.latency.fill({3});
-  r.elementwise_latency = {Seconds{2}};
-  r.product_latency = {Seconds{5}};
+  r.latency[static_cast<std::size_t>(BandwidthClass::Elementwise)] = {2};
+  r.latency[static_cast<std::size_t>(BandwidthClass::Product)] = {5};
   r.on_chip_bytes = on_chip;
   return r;
 }

@@ -39,8 +39,9 @@ TEST_CASE("simulate: one rank that reads the whole prompt takes the forecaster's
     for (const Lowering& lowering : {fused, eager}) {
       const Architecture a = load_model(catalog(), model);
       roofline::Rates rates = a100_rates(lowering);
-      rates.elementwise_latency = {Seconds{1e-6}};  // where they were measured apart
-      rates.product_latency = {Seconds{7e-6}};
+      // Where they were measured apart.
+      rates.latency[static_cast<std::size_t>(roofline::BandwidthClass::Elementwise)] = {1e-6};
+      rates.latency[static_cast<std::size_t>(roofline::BandwidthClass::Product)] = {7e-6};
       rates.exposed.fill(0.25);  // as on processors, which hide only a part of the shorter time
       rates.on_chip_bytes_per_second = {BytesPerSecond{4e12}};
       rates.bytes_by_length[static_cast<std::size_t>(roofline::BandwidthClass::Product)] =
