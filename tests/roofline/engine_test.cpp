@@ -184,7 +184,7 @@ TEST_CASE("engine: a file that is wrong anywhere is refused with the place") {
       {changed("host_step", "1"), {"/host_step/value", "us"}},
       {changed("host_step", "-1 ms"), {"/host_step/value"}},
       {changed("attention", "tild"), {"/attention", "tild", "did you mean 'tiled'?"}},
-      {changed("graphs", "some"), {"/graphs", "some", "none, decode, all"}},
+      {changed("graphs", "some"), {"/graphs", "some", "did you mean 'none'?"}},
       {changed("skip_unread_rows", 1), {"/skip_unread_rows/value"}},
       {changed("prefill_tokens", "many"), {"/prefill_tokens/value"}},
       {changed("launches", json::array({json::array({"query"})})),
