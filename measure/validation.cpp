@@ -268,7 +268,7 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
           {"attention", attention_name(l.attention)},
           {"elementwise", elementwise_name(l.elementwise)},
           {"weight_dtype", kvcast::name(l.weights)},
-          {"activation_dtype", kvcast::name(l.activations)},
+          {"activation_dtype", kvcast::name(l.operand_dtype())},
           {"cache_dtype", kvcast::name(l.cache)},
           {"logits", name(r.logits)},
           {"batch", r.size.batch},

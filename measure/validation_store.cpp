@@ -64,7 +64,7 @@ std::string_view dtype_text(DType dtype) {
 
 std::string dtypes_text(const Lowering& l) {
   const std::string_view weights = dtype_text(l.weights);
-  const std::string_view activations = dtype_text(l.activations);
+  const std::string_view activations = dtype_text(l.operand_dtype());
   const std::string_view cache = dtype_text(l.cache);
   if (weights == activations && weights == cache) return std::string(weights);
   return fmt::format("{} weights, {} activations, {} cache", weights, activations, cache);

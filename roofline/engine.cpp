@@ -233,8 +233,8 @@ void apply(const Engine& engine, bool attention, bool elementwise, Lowering& low
   lowering.dequantizes_weights = engine.dequantizes_weights;
   const bool narrow = lowering.activations == DType::FP16 || lowering.activations == DType::BF16;
   if (engine.wide_activations && narrow) {
+    lowering.operands = lowering.activations;
     lowering.activations = DType::FP32;
-    lowering.converts_operands = true;
   }
 }
 

@@ -46,7 +46,7 @@ struct Engine {
   std::vector<Launch> launches = {};
   bool reads_groups_again = false;
   std::vector<std::uint64_t> groups_read_once = {};
-  bool wide_activations = false;  ///< fp32 between kernels, and Lowering::converts_operands
+  bool wide_activations = false;  ///< fp32 between kernels: Lowering::operands
   bool dequantizes_weights = false;
   bool accumulates_in_fp16 = false;
   /// Activations are quantised in the kernels that make them.

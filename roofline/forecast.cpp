@@ -42,13 +42,16 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
   for (const RecordedPass& pass : recording.helpers()) {
     if (pass.steps > 0) prompt_.push_back(compile(pass, lowering, rates));
   }
+  Memory of_decode = memory_;
   prompt_.push_back(compile(recording.pass(prefill_name), lowering, rates));
+  if (chunk != nullptr) {
+    KVCAST_ASSERT(chunk->symbols.size() == symbols_.size());
+    memory_ = {};
+    chunk_ = compile(chunk->pass(prefill_name), lowering, rates);
+    chunk_->memory = std::move(memory_);
+    memory_ = std::move(of_decode);  // no pass reads the whole prompt
+  }
   memory_.cache_bytes = polynomials_.add(recording.kv_cache_bytes);
-  if (chunk == nullptr) return;
-  KVCAST_ASSERT(chunk->symbols.size() == symbols_.size());
-  Memory whole = std::move(memory_);
-  chunk_ = compile(chunk->pass(prefill_name), lowering, rates);
-  memory_ = std::move(whole);
 }
 
 Forecaster::Pass Forecaster::compile(const RecordedPass& recorded, const Lowering& lowering,
@@ -282,6 +285,7 @@ void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s) con
     const std::span<const DesignPoint> of_step(sizes.data(), points.size());
     s.set(s.first, of_step, first);
     s.set(s.last, of_step, last);
+    add_memory(chunk_->memory, of_step, last, steps, s);
     StepTotals step = chunk_->step.mean(s.first, s.last, chunks);
     step.pace(chunk_->step.host_seconds());
     step.wait(host_step(of_step));

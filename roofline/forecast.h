@@ -81,7 +81,7 @@ class Forecaster {
     std::vector<OpGroup> groups;
     StepCost step;
     std::optional<StepCost> predictor;  ///< the groups that are TtftPart::Predictor
-    Memory memory;                      ///< of helper passes
+    Memory memory;                      ///< of helper passes and of chunks
   };
   /// Like steps of a prefill: sequences and tokens of each, the cache lengths at which the first
   /// and the last of a prompt's chunks end, how many chunks, and of how many prompts.

@@ -159,11 +159,13 @@ bool dequantizes(const Graph& graph, const Node& node, const Lowering& lowering)
          is_quantized(graph.tensor(node.inputs[1]).dtype) && !is_decode_step(graph);
 }
 
-/// The kernels that convert what a node reads and writes (Lowering::converts_operands).
-std::vector<OpGroup> conversions_of(const Graph& graph, const Node& node,
+/// The kernels that convert what a launch reads and writes (Lowering::operands). What several of
+/// its products read is converted once.
+std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::size_t>& nodes,
                                     const Lowering& lowering) {
   std::vector<OpGroup> groups;
-  const auto add = [&](const char* what, const Count& read, const Count& written) {
+  const auto add = [&](const Node& node, const char* what, const Count& read,
+                       const Count& written) {
     OpGroup g;
     g.phase = node.phase;
     g.label = node.label + "_" + what;
@@ -173,25 +175,28 @@ std::vector<OpGroup> conversions_of(const Graph& graph, const Node& node,
     g.work.written[static_cast<std::size_t>(Storage::Activations)] = written;
     groups.push_back(std::move(g));
   };
-  if (dequantizes(graph, node, lowering)) {
-    const TensorInfo& weight = graph.tensor(node.inputs[1]);
-    add("dequantize", weight.bytes(), bytes_of(weight.elements(), DType::FP16));
-  }
-  if (!lowering.converts_operands || !is_any<Linear, AttentionValues>(node.op)) return groups;
-  const TensorInfo& x = graph.tensor(node.inputs[0]);
-  const TensorInfo& y = graph.tensor(node.output());
   const bool decodes = is_decode_step(graph);
-  if (std::holds_alternative<Linear>(node.op)) {
-    const bool quantized = is_quantized(graph.tensor(node.inputs[1]).dtype);
-    if (quantized && (decodes || !lowering.dequantizes_weights)) {
-      add("quantize", x.bytes(), bytes_of(x.elements(), DType::Q8_0));
-    } else if (!decodes) {
-      add("convert_input", x.bytes(), bytes_of(x.elements(), DType::FP16));
-      add("convert_output", bytes_of(y.elements(), DType::FP16), y.bytes());
+  std::set<TensorId> converted;
+  for (const std::size_t i : nodes) {
+    const Node& node = graph.nodes()[i];
+    const bool is_product = std::holds_alternative<Linear>(node.op);
+    if (dequantizes(graph, node, lowering)) {
+      const TensorInfo& weight = graph.tensor(node.inputs[1]);
+      add(node, "dequantize", weight.bytes(), bytes_of(weight.elements(), DType::FP16));
     }
-  }
-  if (std::holds_alternative<AttentionValues>(node.op) && !decodes) {
-    add("convert_input", x.bytes(), bytes_of(x.elements(), DType::FP16));
+    if (!lowering.operands || (!is_product && !is_any<AttentionValues>(node.op))) continue;
+    const TensorInfo& x = graph.tensor(node.inputs[0]);
+    const TensorInfo& y = graph.tensor(node.output());
+    const bool quantized = is_product && is_quantized(graph.tensor(node.inputs[1]).dtype) &&
+                           (decodes || !lowering.dequantizes_weights);
+    if (decodes && !quantized) continue;
+    if (converted.insert(node.inputs[0]).second) {
+      add(node, quantized ? "quantize" : "convert_input", x.bytes(),
+          bytes_of(x.elements(), quantized ? DType::Q8_0 : *lowering.operands));
+    }
+    if (is_product && !quantized) {
+      add(node, "convert_output", bytes_of(y.elements(), *lowering.operands), y.bytes());
+    }
   }
   return groups;
 }
@@ -218,10 +223,11 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   if (lowering.reads_groups_again && !read_once && g.rate_class == RateClass::DecodeAttention) {
     g.reread_bytes = g.work.read[static_cast<std::size_t>(Storage::KvCache)] * (heads - 1);
   }
-  if (dequantizes(graph, node, lowering)) {
-    Count& weights = g.work.read[static_cast<std::size_t>(Storage::Weights)];
-    const TensorInfo& weight = graph.tensor(node.inputs[1]);
-    weights += bytes_of(weight.elements(), DType::FP16) - weight.bytes();
+  for (const std::size_t i : nodes) {
+    if (!dequantizes(graph, graph.nodes()[i], lowering)) continue;
+    const TensorInfo& weight = graph.tensor(graph.nodes()[i].inputs[1]);
+    g.work.read[static_cast<std::size_t>(Storage::Weights)] +=
+        bytes_of(weight.elements(), DType::FP16) - weight.bytes();
   }
   g.broadcast = broadcast_of(graph, node);
   g.sharing = sharing_of(node, of_main, readers);
@@ -271,7 +277,7 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
       for (std::size_t i = 0; i <= alike->conversions; ++i) ++groups[alike->group + i].count;
       continue;
     }
-    std::vector<OpGroup> conversions = conversions_of(graph, first, lowering);
+    std::vector<OpGroup> conversions = conversions_of(graph, nodes, lowering);
     known.push_back({&nodes, groups.size(), conversions.size()});
     groups.push_back(std::move(group));
     std::move(conversions.begin(), conversions.end(), std::back_inserter(groups));

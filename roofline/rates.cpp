@@ -141,7 +141,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   const bool eager = eager_attention || eager_elementwise;
 
   const auto flops = [&](RateClass c) -> FlopsPerSecond& { return at(r.flops_per_second, c); };
-  const DType activations = lowering.converts_operands ? DType::FP16 : lowering.activations;
+  const DType activations = lowering.operand_dtype();
   const DType products = hw.supported(product_dtype(activations, lowering.weights));
   const bool fp16_sums = engine.accumulates_in_fp16 && products == DType::FP16;
   flops(RateClass::Matrix) = {

@@ -60,7 +60,7 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"attention", kernels_name(c.lowering.attention)},
           {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
           {"weight_dtype", name(c.lowering.weights)},
-          {"activation_dtype", name(c.lowering.activations)},
+          {"activation_dtype", name(c.lowering.operand_dtype())},
           {"cache_dtype", name(c.lowering.cache)},
           {"mode", roofline::name(c.mode)},
           {"logits", name(c.logits)},

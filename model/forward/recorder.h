@@ -51,11 +51,13 @@ struct Lowering {
   /// but for groups of these sizes.
   bool reads_groups_again = false;
   std::vector<std::uint64_t> groups_read_once = {};
-  /// With activations in fp32: products convert operands to 16 bits, or to 8 for quantised weights,
-  /// and results back.
-  bool converts_operands = false;
+  /// Activations are in fp32 between kernels: products convert them to this dtype (for quantised
+  /// weights to 8 bits) and their results back.
+  std::optional<DType> operands = {};
   /// Quantised weights are converted to 16 bits before a prompt's products.
   bool dequantizes_weights = false;
+  /// Of activations as products read them.
+  DType operand_dtype() const { return operands.value_or(activations); }
   bool operator==(const Lowering&) const = default;
 };
 

@@ -329,7 +329,7 @@ std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
           std::string(measure::attention_name(l.attention)),
           std::string(measure::elementwise_name(l.elementwise)),
           std::string(name(l.weights)),
-          std::string(name(l.activations)),
+          std::string(name(l.operand_dtype())),
           std::string(name(l.cache)),
           word(d, mode_axis),
           set};

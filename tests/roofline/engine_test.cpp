@@ -247,7 +247,7 @@ TEST_CASE("engine: the kernels that the user chose stay") {
   CHECK(l.groups_read_once == e.groups_read_once);
   CHECK(l.dequantizes_weights);
   CHECK(l.activations == DType::FP32);
-  CHECK(l.converts_operands);
+  CHECK(l.operands == DType::FP16);
   Lowering chosen;
   chosen.elementwise = Kernels::Eager;
   apply(e, false, false, chosen);
@@ -257,5 +257,5 @@ TEST_CASE("engine: the kernels that the user chose stay") {
   Lowering wide;
   wide.activations = DType::FP32;
   apply(e, true, true, wide);
-  CHECK_FALSE(wide.converts_operands);  // there is nothing to convert
+  CHECK_FALSE(wide.operands);  // there is nothing to convert
 }

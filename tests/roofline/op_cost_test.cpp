@@ -452,7 +452,7 @@ TEST_CASE("op_cost: engines with wide activations convert what products read and
   CHECK(product_groups(l) == "up 768 70\n");
   l.activations = DType::FP32;
   CHECK(product_groups(l) == "up 1088 140\n");
-  l.converts_operands = true;
+  l.operands = DType::FP16;
   CHECK(product_groups(l) == "up 1088 140\nup_convert_input 640 320\nup_convert_output 70 140\n");
   // Blocks of 32 are 34 bytes: the weight is 7 of them, the input that is quantised 5.
   l.weights = DType::Q8_0;
