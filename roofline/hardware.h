@@ -48,6 +48,7 @@ struct Hardware {
   std::string name;
   std::string description;
   std::string kind;                                ///< "gpu", "cpu" or "tpu"
+  std::string architecture;                        ///< "ampere"; devices of one err alike
   std::map<DType, Sourced> peak_flops_per_second;  ///< of the matrix unit, dense
   Sourced vector_flops_per_second;                 ///< element-wise fp32
   Sourced memory_bandwidth;                        ///< bytes per second

@@ -65,6 +65,7 @@ ordered_json by_length_json(const std::vector<FactorAt>& points) {
 
 ordered_json hardware_entries(const Hardware& hw) {
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
+  if (!hw.architecture.empty()) j["architecture"] = hw.architecture;
   j["links"] = ordered_json::object();
   for (const auto& [key, link] : hw.links) {
     j["links"][key] = {{"bandwidth", quantity(link.bandwidth, 1e9, "GB/s")},

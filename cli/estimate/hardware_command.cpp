@@ -49,6 +49,7 @@ ordered_json hardware_json(const Hardware& hw) {
     add("link_" + link + "_latency_s", l.latency);
   }
   ordered_json j{{"name", hw.name}, {"description", hw.description}, {"kind", hw.kind}};
+  if (!hw.architecture.empty()) j["architecture"] = hw.architecture;
   j.update(values);
   j["sources"] = sources;
   return j;
