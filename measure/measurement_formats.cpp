@@ -154,6 +154,7 @@ MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defau
   row.engine_version = f.text_or("engine_version", "");
   row.date = f.text_or("date", "").substr(0, 7);
   set_own_lowering(f, row);
+  row.source = f.text_or("source", "");
   set(f, "logits", parse_logits, row.logits);
   row.size.batch = f.has("batch") ? f.whole("batch", 1) : defaults.batch.value_or(1);
   row.size.prompt_len = length(f, "prompt_len", defaults.prompt_len);

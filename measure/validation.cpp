@@ -86,8 +86,9 @@ class Matcher {
 
   Devices devices;
 
-  /// Names the row's model and device as kvcast does. Throws Error.
-  std::shared_ptr<const ForecastOn> match(MeasuredRow& row) {
+  /// Names the row's model and device as kvcast does. `engine` instead of the row's and the chosen
+  /// one, unless it is empty. Throws Error.
+  std::shared_ptr<const ForecastOn> match(MeasuredRow& row, const std::string& engine_name = {}) {
     if (!row.unusable.empty()) throw Error(row.unusable);
     const std::vector<MethodSpec> methods = parse_methods(row.method);
     const std::uint64_t ranks = num_devices(row.method);
@@ -103,7 +104,7 @@ class Matcher {
     const std::string found = models_.find(name_of_model, row.parameters);
     row.model = found + row.model.substr(name_of_model.size());
     row.method = to_string(methods);
-    const roofline::Engine& engine = engine_of(row);
+    const roofline::Engine& engine = engine_of(row, engine_name);
     roofline::apply(engine, !row.says_attention, !row.says_elementwise, row.lowering);
     row.engine = engine.name;
     row.engine_version = engine.version;
@@ -130,10 +131,9 @@ class Matcher {
 
  private:
   /// The one that was chosen for all rows, or the row's own; ideal if the catalog does not have it.
-  const roofline::Engine& engine_of(const MeasuredRow& row) {
-    const std::string name = choice_.engine.empty()
-                                 ? engine_match_.find(row.engine, row.engine_version, row.date)
-                                 : choice_.engine;
+  const roofline::Engine& engine_of(const MeasuredRow& row, const std::string& engine_name) {
+    std::string name = engine_name.empty() ? choice_.engine : engine_name;
+    if (name.empty()) name = engine_match_.find(row.engine, row.engine_version, row.date);
     const auto found = engines_.find(name);
     if (found != engines_.end()) return found->second;
     return engines_.emplace(name, roofline::load_engine(catalog_, name)).first->second;
@@ -170,17 +170,25 @@ class Matcher {
   std::map<std::string, std::shared_ptr<const ForecastOn>> forecasts_;
 };
 
-double time_of(Metric metric, const roofline::DesignPoint& size, const roofline::Forecast& f) {
+/// Seconds of a forecast, and how many of them are its TTFT's.
+struct ForecastTime {
+  double seconds = 0;
+  double ttft_s = 0;
+};
+
+ForecastTime forecast_time(Metric metric, const roofline::DesignPoint& size,
+                           const roofline::Forecast& f) {
   switch (metric) {
     case Metric::Ttft:
     case Metric::Product:
     case Metric::PrefillAttention:
-    case Metric::DecodeAttention: return f.ttft_s;
-    case Metric::Tpot: return f.tpot_s;
-    case Metric::Request: return f.ttft_s + static_cast<double>(size.output_len - 1) * f.tpot_s;
+    case Metric::DecodeAttention: return {f.ttft_s, f.ttft_s};
+    case Metric::Tpot: return {f.tpot_s, 0};
+    case Metric::Request:
+      return {f.ttft_s + static_cast<double>(size.output_len - 1) * f.tpot_s, f.ttft_s};
   }
   KVCAST_ASSERT(false);
-  return 0;
+  return {};
 }
 
 /// Keeps one forecaster for all cases that differ in sizes alone.
@@ -189,13 +197,20 @@ class Predictor {
   /// `devices` must outlive it, and may grow.
   explicit Predictor(const Devices& devices) : devices_(devices) {}
 
-  double seconds(const ValidationCase& c) {
-    ForecastAt& at = forecasts_[{c.forecast.get(), c.row.hardware}];
-    if (!at) at = (*c.forecast)(devices_.at(c.row.hardware));
-    return time_of(c.metric, c.row.size, at(c.row.size));
+  void predict(ValidationCase& c) {
+    const ForecastTime time = time_of(c, c.forecast);
+    c.predicted = time.seconds;
+    c.ttft_share = time.ttft_s / time.seconds;
+    c.ideal = c.ideal_forecast ? time_of(c, c.ideal_forecast).seconds : time.seconds;
   }
 
  private:
+  ForecastTime time_of(const ValidationCase& c, const std::shared_ptr<const ForecastOn>& forecast) {
+    ForecastAt& at = forecasts_[{forecast.get(), c.row.hardware}];
+    if (!at) at = (*forecast)(devices_.at(c.row.hardware));
+    return forecast_time(c.metric, c.row.size, at(c.row.size));
+  }
+
   const Devices& devices_;
   std::map<std::pair<const ForecastOn*, std::string>, ForecastAt> forecasts_;
 };
@@ -219,17 +234,25 @@ DeviceChoice parse_device_choice(std::string_view text) {
 Validation validate(const Measurements& measurements, const Catalog& catalog,
                     const DeviceChoice& choice) {
   Validation v;
+  const std::string ideal_engine = roofline::Engine{}.name;
   Matcher matcher(catalog, choice);
   Predictor predictor(matcher.devices);
   for (MeasuredRow row : measurements.rows) {
     try {
       std::vector<ValidationCase> cases;
+      MeasuredRow ideal = row;
       const auto forecast = matcher.match(row);
+      const bool has_engine = !row.kernel && row.engine != ideal_engine;
+      const auto ideal_forecast = has_engine ? matcher.match(ideal, ideal_engine) : nullptr;
       for (const MeasuredTime& time : row.times) {
-        cases.push_back({row, time.metric, time.seconds, 0, forecast});
+        cases.push_back({.row = row,
+                         .metric = time.metric,
+                         .measured = time.seconds,
+                         .forecast = forecast,
+                         .ideal_forecast = ideal_forecast});
       }
       // Throws for dtypes that the device does not have.
-      for (ValidationCase& c : cases) c.predicted = predictor.seconds(c);
+      for (ValidationCase& c : cases) predictor.predict(c);
       std::move(cases.begin(), cases.end(), std::back_inserter(v.cases));
     } catch (const Error& e) {
       if (e.fault() == Fault::Run) throw;
@@ -242,7 +265,7 @@ Validation validate(const Measurements& measurements, const Catalog& catalog,
 
 void predict(std::span<ValidationCase> cases, const Devices& devices) {
   Predictor predictor(devices);
-  for (ValidationCase& c : cases) c.predicted = predictor.seconds(c);
+  for (ValidationCase& c : cases) predictor.predict(c);
 }
 
 std::string method_names(std::string_view methods) {
@@ -254,6 +277,14 @@ std::string method_names(std::string_view methods) {
 std::uint64_t num_devices(std::string_view methods) {
   const std::optional<Placement> placement = find_placement(parse_methods(methods));
   return placement ? placement->ranks : 1;
+}
+
+std::string source_key(std::string_view source) {
+  source = source.substr(0, source.find(' '));
+  while (source.ends_with(',') || source.ends_with(':') || source.ends_with(';')) {
+    source.remove_suffix(1);
+  }
+  return std::string(source);
 }
 
 nlohmann::ordered_json case_json(const ValidationCase& c) {
@@ -278,10 +309,11 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
           {"predicted", c.predicted},
           {"measured", c.measured},
           {"relative_error", c.relative_error()},
+          {"source", source_key(r.source)},
           {"place", r.place}};
 }
 
-double error_bound(std::span<const double> relative_errors) {
+double percentile_90(std::span<const double> relative_errors) {
   std::vector<double> sizes;
   for (const double e : relative_errors) sizes.push_back(std::abs(e));
   if (sizes.empty()) return 0;
@@ -302,7 +334,7 @@ ErrorSummary summarize(std::span<const double> relative_errors) {
   }
   s.mape /= static_cast<double>(s.rows);
   s.bias /= static_cast<double>(s.rows);
-  s.bound = error_bound(relative_errors);
+  s.bound = percentile_90(relative_errors);
   return s;
 }
 

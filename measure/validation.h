@@ -42,7 +42,10 @@ struct ValidationCase {
   Metric metric = Metric::Ttft;
   double measured = 0;                         ///< seconds
   double predicted = 0;                        ///< seconds
+  double ideal = 0;                            ///< seconds, predicted without an engine
+  double ttft_share = 0;                       ///< of the predicted time
   std::shared_ptr<const ForecastOn> forecast;  ///< shared by the cases that differ in sizes alone
+  std::shared_ptr<const ForecastOn> ideal_forecast;  ///< null: `forecast` has no engine
 
   /// predicted / measured - 1
   double relative_error() const { return predicted / measured - 1; }
@@ -76,6 +79,10 @@ std::string method_names(std::string_view methods);
 /// On how many devices a method reads the prompt.
 std::uint64_t num_devices(std::string_view methods);
 
+/// The repository, paper or page of a row: the first word of its source, so that all tables of one
+/// repository are one source.
+std::string source_key(std::string_view source);
+
 /// What was run, metric, predicted and measured seconds, relative_error, place.
 nlohmann::ordered_json case_json(const ValidationCase& c);
 
@@ -84,13 +91,13 @@ struct ErrorSummary {
   double mape = 0;   ///< mean of |relative error|
   double worst = 0;  ///< largest |relative error|
   double bias = 0;   ///< mean relative error: above 0, forecasts are too slow
-  double bound = 0;  ///< error_bound
+  double bound = 0;  ///< percentile_90
 };
 ErrorSummary summarize(std::span<const double> relative_errors);
 ErrorSummary summarize(std::span<const ValidationCase> cases);
 
-/// The 90th percentile (nearest rank) of |relative error|. With fewer than ten rows that is the
-/// worst.
-double error_bound(std::span<const double> relative_errors);
+/// The 90th percentile (nearest rank) of |relative error| of these rows. With fewer than ten that
+/// is the worst. What it says of other rows: error_bounds.h.
+double percentile_90(std::span<const double> relative_errors);
 
 }  // namespace kvcast::measure

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -22,7 +20,8 @@ using roofline::Hardware;
 using roofline::Sourced;
 
 constexpr const char* what = "kvcast validation";
-constexpr std::uint64_t version = 3;  // 1 did not tell dtypes apart, 2 not numbers of devices
+constexpr std::uint64_t version =
+    4;  // 1 did not tell dtypes apart, 2 not numbers of devices, 3 not sources
 
 /// Adds the number with the digits of a hardware file, so that a file and its copy agree.
 void add(FnvHash& hash, std::string_view name, double value) {
@@ -45,13 +44,7 @@ void add(FnvHash& hash, const Hardware& hw, roofline::Moves moves) {
   }
 }
 
-/// The metrics without a bound.
-std::string missing_text(const ErrorBars& bars) {
-  if (bars.ttft) return "TPOT";
-  return bars.tpot ? "TTFT" : "TTFT and TPOT";
-}
-
-/// The method of a Group: "kvr on 2 devices".
+/// "kvr on 2 devices"
 std::string on_devices(std::string_view names, std::uint64_t devices) {
   return fmt::format("{} on {} devices", names, devices);
 }
@@ -68,6 +61,24 @@ std::string dtypes_text(const Lowering& l) {
   const std::string_view cache = dtype_text(l.cache);
   if (weights == activations && weights == cache) return std::string(weights);
   return fmt::format("{} weights, {} activations, {} cache", weights, activations, cache);
+}
+
+Estimated estimated(const ValidationCase& c, const Devices& devices) {
+  return {devices.at(c.row.hardware), c.row.engine, c.row.method, c.row.lowering};
+}
+
+std::optional<Regime> regime_of(Metric metric, const roofline::DesignPoint& size,
+                                double ttft_share) {
+  switch (metric) {
+    case Metric::Ttft: return prefill_regime(size);
+    case Metric::Tpot: return decode_regime(size);
+    case Metric::Request: return ttft_share > 0.5 ? prefill_regime(size) : decode_regime(size);
+    case Metric::Product:
+    case Metric::PrefillAttention:
+    case Metric::DecodeAttention: return {};
+  }
+  KVCAST_ASSERT(false);
+  return {};
 }
 
 std::filesystem::path validation_beside(const std::filesystem::path& hardware_file) {
@@ -112,23 +123,42 @@ std::string validation_document(const Validation& v, std::string_view source) {
     for (const auto& [key, value] : all.items()) {
       if (key == "elementwise" || key == "place") continue;
       if (key == "predicted" && placed) row["num_devices"] = num_devices(method);
+      if (key == "source" && value == "") continue;
       row[key] = value;
       if (value.is_number_float()) row[key] = std::stod(fmt::format("{:.6g}", value.get<double>()));
     }
     row["method"] = method_names(method);
+    const auto add = [&row](const char* key, double value) {
+      row[key] = std::stod(fmt::format("{:.6g}", value));
+    };
+    add("ideal", v.cases[i].ideal);
+    if (v.cases[i].metric == Metric::Request) add("ttft_share", v.cases[i].ttft_share);
     text += (i == 0 ? "\n    " : ",\n    ") + json_text(row);
   }
   return text + "\n  ]\n}\n";
 }
 
-ValidationStore::ValidationStore(const Catalog& catalog, const std::string& hardware) {
+ValidationStore::ValidationStore(const Catalog& catalog, const std::vector<std::string>& hardware)
+    : catalog_(catalog), names_(catalog.names("hardware")) {
   std::error_code ec;
   const std::filesystem::path folder = catalog.root() / validation_folder;
   if (std::filesystem::is_directory(folder, ec)) add(folder);
-  const std::vector<std::string> names = catalog.names("hardware");
-  if (std::find(names.begin(), names.end(), hardware) != names.end()) return;
-  const std::filesystem::path beside = validation_beside(hardware);
-  if (std::filesystem::is_regular_file(beside, ec)) add(beside);
+  for (const std::string& device : hardware) {
+    if (std::find(names_.begin(), names_.end(), device) != names_.end()) continue;
+    const std::filesystem::path beside = validation_beside(device);
+    if (std::filesystem::is_regular_file(beside, ec)) add(beside);
+  }
+}
+
+ValidationStore::ValidationStore(const Catalog& catalog, const Validation& v)
+    : catalog_(catalog), names_(catalog.names("hardware")) {
+  for (const ValidationCase& c : v.cases) {
+    const MeasuredRow& r = c.row;
+    const std::optional<Regime> regime = regime_of(c.metric, r.size, c.ttft_share);
+    if (!regime) continue;
+    rows_.push_back({setup_of(estimated(c, v.devices)), *regime, source_key(r.source),
+                     std::log(c.predicted / c.measured), std::log(c.ideal / c.measured)});
+  }
 }
 
 void ValidationStore::add(const std::filesystem::path& path) {
@@ -154,74 +184,93 @@ void ValidationStore::add(const std::filesystem::path& path) {
   const nlohmann::json& rows = o.at("rows");
   if (!rows.is_array()) o.fail("rows", "a list");
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const JsonObject row(rows[i], fmt::format("{}: /rows/{}", path.string(), i));
-    const std::string device = row.text("hardware");
-    std::string factors = devices.text(device);
-    const double error = row.positive("predicted") / row.positive("measured") - 1;
-    if (!std::isfinite(error)) row.fail("measured", "a time");
-    const auto dtype = [&row](const char* key) {
-      const std::string word = row.text(key);
-      const std::vector<std::string> names = dtype_names();
-      if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
-      return parse_dtype(word);
-    };
-    const Lowering dtypes{.weights = dtype("weight_dtype"),
-                          .activations = dtype("activation_dtype"),
-                          .cache = dtype("cache_dtype")};
-    std::string method = row.text("method");
-    if (row.has("num_devices")) {
-      if (exchanges) factors += exchanges->text(device);
-      method = on_devices(method, row.whole("num_devices"));
-    }
-    errors_[{device, factors, method, row.text("attention"), dtypes_text(dtypes),
-             row.text("metric")}]
-        .push_back(error);
+    add_row(JsonObject(rows[i], fmt::format("{}: /rows/{}", path.string(), i)), devices, exchanges);
   }
 }
 
-ErrorBars ValidationStore::bars(const roofline::Hardware& hardware, std::string_view methods,
-                                const Lowering& lowering, Links links) const {
-  Group group{hardware.name,         fingerprint(hardware),
-              method_names(methods), std::string(attention_name(lowering.attention)),
-              dtypes_text(lowering), ""};
-  const std::optional<Placement> placed = find_placement(parse_methods(methods));
-  if (placed) {
-    group.fingerprint += links == Links::OfHardware ? exchange_fingerprint(hardware) : "others";
-    group.method = on_devices(group.method, placed->ranks);
+void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
+                              const std::optional<JsonObject>& exchanges) {
+  const std::string device = row.text("hardware");
+  Setup setup{.device = device, .fingerprint = devices.text(device)};
+  const Hardware* hardware = find_hardware(device);
+  if (hardware != nullptr && fingerprint(*hardware) == setup.fingerprint) {
+    setup.architecture = hardware->architecture;
+    setup.kind = hardware->kind;
   }
-  const auto bound = [&](Metric metric, std::size_t& rows) -> std::optional<double> {
-    group.metric = name(metric);
-    const auto found = errors_.find(group);
-    if (found == errors_.end()) return {};
-    rows = found->second.size();
-    return error_bound(found->second);
+  const double measured = row.positive("measured");
+  ErrorRow error;
+  error.error = std::log(row.positive("predicted") / measured);
+  if (!std::isfinite(error.error)) row.fail("measured", "a time");
+  const auto dtype = [&row](const char* key) {
+    const std::string word = row.text(key);
+    const std::vector<std::string> names = dtype_names();
+    if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
+    return parse_dtype(word);
   };
-  ErrorBars bars;
-  bars.ttft = bound(Metric::Ttft, bars.ttft_rows);
-  bars.tpot = bound(Metric::Tpot, bars.tpot_rows);
-  if (bars.ttft && bars.tpot) return bars;
-  bool changed = false;
-  std::set<std::string> other_dtypes;
-  for (const auto& [g, errors] : errors_) {
-    const bool missing = (g.metric == name(Metric::Ttft) && !bars.ttft) ||
-                         (g.metric == name(Metric::Tpot) && !bars.tpot);
-    if (!missing) continue;
-    if (g.device != group.device || g.method != group.method || g.attention != group.attention) {
-      continue;
-    }
-    const bool same_dtypes = g.dtypes == group.dtypes;
-    const bool same_factors = g.fingerprint == group.fingerprint;
-    changed |= same_dtypes && !same_factors;
-    if (same_factors && !same_dtypes) other_dtypes.insert(g.dtypes);
+  setup.dtypes = dtypes_text({.weights = dtype("weight_dtype"),
+                              .activations = dtype("activation_dtype"),
+                              .cache = dtype("cache_dtype")});
+  setup.engine = row.text("engine");
+  setup.attention = row.text("attention");
+  setup.method = row.text("method");
+  setup.placed = row.has("num_devices");
+  if (setup.placed) {
+    if (exchanges) setup.fingerprint += exchanges->text(device);
+    setup.method = on_devices(setup.method, row.whole("num_devices"));
   }
-  bars.note = fmt::format(
-      "no stored validation of {} with {}, {} attention, {} on {}{}{}: no error bound",
-      missing_text(bars), group.method, group.attention, group.dtypes, group.device,
-      !changed ? ""
-      : placed ? " with these factors and links"
-               : " with these factors",
-      other_dtypes.empty() ? "" : fmt::format(", only of {}", fmt::join(other_dtypes, "; ")));
-  return bars;
+  error.ideal_error = std::log(row.positive("ideal") / measured);
+  error.source = row.text_or("source", "");
+  const std::string metric = row.text("metric");
+  const roofline::DesignPoint size{row.whole("batch"), row.whole("prompt_len"),
+                                   row.whole("output_len")};
+  for (const Metric m : {Metric::Ttft, Metric::Tpot, Metric::Request}) {
+    if (metric != name(m)) continue;
+    error.regime = *regime_of(m, size, m == Metric::Request ? row.positive("ttft_share") : 0);
+    error.setup = std::move(setup);
+    rows_.push_back(std::move(error));
+    return;
+  }
+}
+
+const Hardware* ValidationStore::find_hardware(const std::string& name) {
+  const auto known = hardware_.find(name);
+  if (known != hardware_.end()) return &known->second;
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) return nullptr;
+  return &hardware_.emplace(name, roofline::load_hardware(catalog_, name)).first->second;
+}
+
+Setup ValidationStore::setup_of(const Estimated& e) {
+  const Hardware& hw = e.hardware;
+  Setup s{.device = hw.name,
+          .fingerprint = fingerprint(hw),
+          .architecture = hw.architecture,
+          .kind = hw.kind,
+          .engine = e.engine,
+          .method = method_names(e.methods),
+          .attention = std::string(attention_name(e.lowering.attention)),
+          .dtypes = dtypes_text(e.lowering)};
+  if (s.architecture.empty()) {
+    const Hardware* of_catalog = find_hardware(hw.name);
+    if (of_catalog != nullptr) s.architecture = of_catalog->architecture;
+  }
+  if (const std::optional<Placement> placement = find_placement(parse_methods(e.methods))) {
+    s.placed = true;
+    s.fingerprint += e.links == Links::OfHardware ? exchange_fingerprint(hw) : "others";
+    s.method = on_devices(s.method, placement->ranks);
+  }
+  return s;
+}
+
+BoundOrReason ValidationStore::bound(const Estimated& estimate, Regime regime,
+                                     const std::optional<std::string>& without) {
+  return error_bound(rows_, setup_of(estimate), regime, without);
+}
+
+ErrorBars ValidationStore::bars(const Estimated& estimate, const roofline::DesignPoint& size) {
+  const BoundOrReason ttft = bound(estimate, prefill_regime(size));
+  const BoundOrReason tpot = bound(estimate, decode_regime(size));
+  const bool neither = !ttft.bound && !tpot.bound;
+  return {ttft.bound, tpot.bound, ttft.reason + (neither ? "; " : "") + tpot.reason};
 }
 
 }  // namespace kvcast::measure

@@ -2,7 +2,6 @@
 /// estimates.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -10,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "measure/error_bounds.h"
 #include "measure/validation.h"
+#include "model/base/json_file.h"
 
 namespace kvcast::measure {
 
@@ -18,9 +19,9 @@ namespace kvcast::measure {
 inline constexpr std::string_view validation_folder = "validation";
 std::filesystem::path validation_beside(const std::filesystem::path& hardware_file);
 
-/// The JSON of a stored validation: each case's inputs, predicted, measured and relative_error, and
-/// a fingerprint of each device's factors. `source` names the files that the measurements are
-/// from.
+/// The JSON of a stored validation: each case's inputs, predicted, measured and relative_error, its
+/// time when forecast without an engine, its source_key, and a fingerprint of each device's
+/// factors. `source` names the files that the measurements are from.
 std::string validation_document(const Validation& validation, std::string_view source);
 
 /// Changes with every number that forecasts on one such device depend on.
@@ -32,14 +33,10 @@ std::string exchange_fingerprint(const roofline::Hardware& hardware);
 /// stored error is of. fp16 and bf16 are one: equally wide, and each other's rates in hardware.h.
 std::string dtypes_text(const Lowering& lowering);
 
-/// Bounds on |predicted / measured - 1|, as error_bound has them, from the stored rows of the same
-/// device, method (its parts, whatever their options but the number of devices), attention and
-/// dtypes_text, whatever the positions that had logits.
+/// What stored errors say of one estimate.
 struct ErrorBars {
-  std::optional<double> ttft = {};
-  std::optional<double> tpot = {};
-  std::size_t ttft_rows = 0;
-  std::size_t tpot_rows = 0;
+  std::optional<ErrorBound> ttft = {};
+  std::optional<ErrorBound> tpot = {};
   std::string note = {};  ///< empty when both are there; else why not, in one line
 };
 
@@ -50,30 +47,52 @@ enum class Links { OfHardware, Others };
 inline constexpr std::string_view speed_of_light_note =
     "error bounds are of calibrated estimates, not of the speed of light";
 
+/// What an estimate is of, as far as stored errors depend on it.
+struct Estimated {
+  const roofline::Hardware& hardware;
+  std::string engine = roofline::Engine{}.name;
+  std::string methods = "plain";  ///< as parse_methods takes them
+  Lowering lowering = {};         ///< the attention and the dtypes count
+  /// Of methods on several devices errors over other links than the estimate's say nothing.
+  Links links = Links::OfHardware;
+};
+
+Estimated estimated(const ValidationCase& c, const Devices& devices);
+
+/// Errors count for other devices too, of the same architecture or kind, if the catalog's device
+/// still has the factors that they were measured with; those of a device that a file describes are
+/// of that device alone. A time of a whole request counts as TTFT or as TPOT, whichever takes most
+/// of it.
 class ValidationStore {
  public:
-  /// Of all devices of the catalog, and of the device that is named by a file.
-  ValidationStore(const Catalog& catalog, const std::string& hardware);
+  /// Of all devices of the catalog, and of those in `hardware` that are named by a file.
+  ValidationStore(const Catalog& catalog, const std::vector<std::string>& hardware);
+  /// Of these rows alone.
+  ValidationStore(const Catalog& catalog, const Validation& validation);
 
   /// A stored file, or all .json of a folder. Throws Error when one is no stored validation.
   void add(const std::filesystem::path& path);
 
-  /// `methods` as parse_methods takes them; of `lowering` the attention and the dtypes. Of methods
-  /// on several devices errors over other links than the estimate's say nothing.
-  ErrorBars bars(const roofline::Hardware& hardware, std::string_view methods,
-                 const Lowering& lowering, Links links = Links::OfHardware) const;
+  /// Rows of the source `without`, by its source_key, do not count.
+  BoundOrReason bound(const Estimated& estimate, Regime regime,
+                      const std::optional<std::string>& without = {});
+  ErrorBars bars(const Estimated& estimate, const roofline::DesignPoint& size);
 
  private:
-  struct Group {
-    std::string device;
-    std::string fingerprint;
-    std::string method;
-    std::string attention;
-    std::string dtypes;
-    std::string metric;
-    auto operator<=>(const Group&) const = default;
-  };
-  std::map<Group, std::vector<double>> errors_;
+  Setup setup_of(const Estimated& estimate);
+  void add_row(const JsonObject& row, const JsonObject& devices,
+               const std::optional<JsonObject>& exchanges);
+  /// The catalog's device; null if it has none of that name.
+  const roofline::Hardware* find_hardware(const std::string& name);
+
+  Catalog catalog_;
+  std::vector<std::string> names_;  ///< the catalog's devices
+  std::map<std::string, roofline::Hardware> hardware_;
+  std::vector<ErrorRow> rows_;
 };
+
+/// The regime that a case counts for; nothing for times of single kernels.
+std::optional<Regime> regime_of(Metric metric, const roofline::DesignPoint& size,
+                                double ttft_share);
 
 }  // namespace kvcast::measure

@@ -141,16 +141,20 @@ bool has_own_links(const Configuration& c, const search::ChainLink& link) {
 }
 
 /// What stored validations say of an estimate like this one.
-ErrorBars error_bars(const Options& o, const Configuration& c, const PlacedEstimator& estimator,
-                     const Catalog& catalog) {
+ErrorBars error_bars(const Options& o, const Configuration& c, const DesignPoint& p,
+                     const PlacedEstimator& estimator, const Catalog& catalog) {
   if (c.mode == roofline::Mode::SpeedOfLight) {
     return {.note = std::string(measure::speed_of_light_note)};
   }
-  measure::ValidationStore store(catalog, o.request.hardware);
+  measure::ValidationStore store(catalog, {o.request.hardware});
   if (!o.validation.empty()) store.add(o.validation);
   const bool others = estimator.is_placed() && !has_own_links(c, estimator.link().link);
-  return store.bars(c.hardware, to_string(c.methods), c.lowering,
-                    others ? measure::Links::Others : measure::Links::OfHardware);
+  return store.bars({.hardware = c.hardware,
+                     .engine = c.engine.name,
+                     .methods = to_string(c.methods),
+                     .lowering = c.lowering,
+                     .links = others ? measure::Links::Others : measure::Links::OfHardware},
+                    p);
 }
 
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
@@ -177,10 +181,16 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_speedup"] = e.ttft_speedup;
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
-  j["ttft_error_bound"] = or_null(bars.ttft);
-  j["tpot_error_bound"] = or_null(bars.tpot);
-  j["ttft_error_rows"] = bars.ttft_rows;
-  j["tpot_error_rows"] = bars.tpot_rows;
+  for (const auto& [metric, bound] : {std::pair{"ttft", &bars.ttft}, {"tpot", &bars.tpot}}) {
+    const std::string key = fmt::format("{}_error_", metric);
+    j[key + "bound"] = nullptr;
+    j[key + "rows"] = 0;
+    j[key + "population"] = nullptr;
+    if (!*bound) continue;
+    j[key + "bound"] = (*bound)->error;
+    j[key + "rows"] = (*bound)->rows;
+    j[key + "population"] = (*bound)->population;
+  }
   j["error_bound_note"] = bars.note;
   j["rests_on"] = rests_on(factors);
   j["factors"] = rows_of(factors, factor_json);
@@ -236,18 +246,16 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                                  c.architecture.name, c.hardware.description, to_string(c.methods),
                                  p.batch, p.prompt_len, p.output_len,
                                  kernels_name(c.lowering.attention), roofline::name(c.mode));
-  const auto bar = [](const std::optional<double>& bound, std::size_t rows) {
+  const auto bar = [](const std::optional<measure::ErrorBound>& bound) {
     constexpr double noise = 1e-3;  // per cent; stored times have six digits
-    return bound ? fmt::format("+-{:.0f} %, {} stored row{}", std::ceil(100 * *bound - noise), rows,
-                               rows == 1 ? "" : "s")
-                 : std::string();
+    return bound ? fmt::format("+-{:.0f} %", std::ceil(100 * bound->error - noise)) : std::string();
   };
   Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {
     return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
   };
   table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
-             gain(e.ttft_speedup), bar(bars.ttft, bars.ttft_rows)});
+             gain(e.ttft_speedup), bar(bars.ttft)});
   const auto parts = parts_of(e);
   for (const auto& [part, s] : parts) {
     if (parts.size() < 2) break;  // all of it is the base's
@@ -256,7 +264,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
     table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
   }
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
-             gain(e.tpot_speedup), bar(bars.tpot, bars.tpot_rows)});
+             gain(e.tpot_speedup), bar(bars.tpot)});
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
@@ -269,8 +277,11 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                          bytes(c.hardware.memory_capacity.value)),
              ""});
   const std::string rows = table.text();
-  return text + rows.substr(rows.find('\n') + 1) +
-         fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
+  text += rows.substr(rows.find('\n') + 1) +
+          fmt::format("rests on {} figures\n", fmt::join(rests_on(factors), ", "));
+  if (bars.ttft) text += "TTFT's bound: " + bars.ttft->population + "\n";
+  if (bars.tpot) text += "TPOT's bound: " + bars.tpot->population + "\n";
+  return text;
 }
 
 void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
@@ -328,7 +339,7 @@ void run(const Options& o, const Globals& globals) {
   const Estimator& one_device = estimator.one_device();
   const search::PlacedEstimate e = estimator.at(p);
   const std::optional<PlacedPrefill>& placed = e.prefill;
-  const ErrorBars bars = error_bars(o, c, estimator, globals.catalog());
+  const ErrorBars bars = error_bars(o, c, p, estimator, globals.catalog());
   for (const std::string& line : one_device.warnings(p)) globals.warn(line);
   if (!bars.note.empty()) globals.say("note: " + bars.note);
   if (!o.plot.empty()) {

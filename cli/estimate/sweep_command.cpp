@@ -245,14 +245,17 @@ void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
   }
 }
 
-/// How much of the grid has no error bounds, and why the first of it has none.
+/// How many configurations have estimates without a bound, and why the first has one.
 void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
   std::uint64_t missing = 0;
   std::string note;
   for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
-    const measure::ErrorBars& bars = grid.error_bars(c);
-    if (bars.note.empty()) continue;
-    if (missing++ == 0) note = bars.note;
+    for (const measure::Regime regime : grid.regimes()) {
+      const std::string& why = grid.error_bounds(c)[static_cast<std::size_t>(regime)].reason;
+      if (why.empty()) continue;
+      if (missing++ == 0) note = why;
+      break;
+    }
   }
   if (missing == 0) return;
   const std::string others = missing == 1 ? "" : fmt::format(" (and {} others)", missing - 1);

@@ -153,7 +153,7 @@ void ValidateOptions::add_to(Command c) {
       .has_keys();
   c.add("--output,-o HW.json", output, "write the device with the fitted factors").writes();
   c.add("--store FILE.json", store,
-        "store the errors; estimate and sweep read them for error bounds from "
+        "store the errors; estimate and sweep make error bounds of them, read from "
         "DATA/validation/*.json, or from HW.validation.json next to HW.json")
       .writes();
   c.add("--csv", csv, "write the rows as CSV; - is stdout; with --measure, row by row");

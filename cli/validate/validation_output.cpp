@@ -66,7 +66,6 @@ ordered_json validation_json(const Validation& v) {
   add_summary(summary, measure::summarize(v.cases));
   summary["unmatched"] = v.unmatched.size();
   summary["methods"] = summaries_json(v, {"method"});
-  // The groups of error bounds.
   summary["groups"] = summaries_json(v, {"hardware", "method", "attention", "metric"});
   summary["speedups"] = rows_of(measure::speedups_over_plain(v.cases), speedup_json);
   return j;

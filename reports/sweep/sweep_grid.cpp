@@ -138,7 +138,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   }
   check_set();
   count_points();
-  look_up_error_bars();
+  look_up_error_bounds();
   fingerprint_ = make_fingerprint();
 }
 
@@ -212,9 +212,9 @@ std::string SweepGrid::make_fingerprint() const {
     }
     hash.add(engine.values.size());
   }
-  for (const auto& [key, bars] : error_bars_) {
-    for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
-      hash.add(bound ? fmt::format("{}", *bound) : "none");
+  for (const auto& [key, bounds] : error_bounds_) {
+    for (const measure::BoundOrReason& b : bounds) {
+      hash.add(b.bound ? fmt::format("{}", b.bound->error) : "none");
     }
   }
   return fmt::format("{:016x}", hash.value());
@@ -268,30 +268,48 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   return c;
 }
 
-std::string SweepGrid::bars_key(const Digits& d) const {
+std::string SweepGrid::bounds_key(const Digits& d) const {
   const Lowering l = lowering(d);
-  return fmt::format("{} {} {} {}", word(d, hardware_axis), word(d, method_axis),
-                     measure::attention_name(l.attention), measure::dtypes_text(l));
+  return fmt::format("{} {} {} {} {}", word(d, hardware_axis), word(d, engine_axis),
+                     word(d, method_axis), measure::attention_name(l.attention), measure::dtypes_text(l));
 }
 
-void SweepGrid::look_up_error_bars() {
-  std::vector<measure::ValidationStore> stores;
-  for (const std::string& name : words_[hardware_axis]) stores.emplace_back(catalog_, name);
-  std::uint64_t set_values = 1;  // error bars do not depend on them, nor on models
+void SweepGrid::look_up_error_bounds() {
+  for (measure::BoundOrReason& b : speed_of_light_bounds_) b.reason = measure::speed_of_light_note;
+  measure::ValidationStore store(catalog_, words_[hardware_axis]);
+  std::uint64_t set_values = 1;  // error bounds do not depend on them, nor on models
   for (const SetAxis& axis : spec_.set) set_values *= axis.values.size();
   for (std::uint64_t c = 0; c < num_configurations_ / radix_[model_axis]; c += set_values) {
     const Digits d = digits(c);
-    const std::string key = bars_key(d);
-    if (error_bars_.contains(key)) continue;
-    error_bars_[key] = stores[d[hardware_axis]].bars(hardware_[d[hardware_axis]],
-                                                     word(d, method_axis), lowering(d));
+    const auto [found, is_new] = error_bounds_.try_emplace(bounds_key(d));
+    if (!is_new) continue;
+    const measure::Estimated estimate{.hardware = hardware_[d[hardware_axis]],
+                                      .engine = engines_[d[engine_axis]].name,
+                                      .methods = word(d, method_axis),
+                                      .lowering = lowering(d)};
+    for (const measure::Regime regime : measure::all_regimes) {
+      found->second[static_cast<std::size_t>(regime)] = store.bound(estimate, regime);
+    }
   }
 }
 
-const measure::ErrorBars& SweepGrid::error_bars(std::uint64_t index) const {
+const RegimeBounds& SweepGrid::error_bounds(std::uint64_t index) const {
   const Digits d = digits(index);
   const bool light = roofline::parse_mode(word(d, mode_axis)) == roofline::Mode::SpeedOfLight;
-  return light ? speed_of_light_bars_ : error_bars_.at(bars_key(d));
+  return light ? speed_of_light_bounds_ : error_bounds_.at(bounds_key(d));
+}
+
+std::set<measure::Regime> SweepGrid::regimes() const {
+  std::set<measure::Regime> regimes;
+  // A model's own prompt length is one of the long ones.
+  const std::vector<std::uint64_t> own{1024};
+  for (const std::uint64_t batch : spec_.batch) {
+    for (const std::uint64_t p : spec_.prompt_len.empty() ? own : spec_.prompt_len) {
+      regimes.insert(
+          {measure::prefill_regime({batch, p, 1}), measure::decode_regime({batch, p, 1})});
+    }
+  }
+  return regimes;
 }
 
 std::string SweepGrid::cells(std::uint64_t index) const {

@@ -5,8 +5,10 @@
 /// configuration thus lie together, and each configuration is recorded once.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +31,8 @@ inline constexpr std::string_view sweep_input_columns =
 /// A CSV cell, in quotes where it holds a comma, a quote or a line end.
 std::string csv_cell(std::string_view text);
 
+using RegimeBounds = std::array<measure::BoundOrReason, measure::all_regimes.size()>;
+
 class SweepGrid {
  public:
   /// Throws Error for everything that no row could be about: an unknown model, device, method or
@@ -45,8 +49,10 @@ class SweepGrid {
 
   /// Reads the model. Throws Error when it cannot have the `set` entries of this configuration.
   roofline::Configuration configuration(std::uint64_t index) const;
-  /// What stored validations say of its calibrated estimates.
-  const measure::ErrorBars& error_bars(std::uint64_t index) const;
+  /// What stored validations say of its calibrated estimates, by regime.
+  const RegimeBounds& error_bounds(std::uint64_t index) const;
+  /// Of its sizes.
+  std::set<measure::Regime> regimes() const;
   /// "llama-7b,a100-80gb,plain,...": its cells of the CSV, up to `set`.
   std::string cells(std::uint64_t index) const;
   /// "llama-7b, h100-sxm": the model and what tells it from the grid's other configurations.
@@ -69,9 +75,9 @@ class SweepGrid {
   std::vector<std::string> cell_words(const Digits& d) const;
   void check_set() const;
   void count_points();
-  void look_up_error_bars();
-  /// What stored error bars depend on.
-  std::string bars_key(const Digits& d) const;
+  void look_up_error_bounds();
+  /// What stored error bounds depend on.
+  std::string bounds_key(const Digits& d) const;
   std::string make_fingerprint() const;
 
   Catalog catalog_;
@@ -80,8 +86,8 @@ class SweepGrid {
   std::vector<roofline::Engine> engines_;
   /// By axis of `word_axes`, each value in one spelling.
   std::vector<std::vector<std::string>> words_;
-  std::map<std::string, measure::ErrorBars> error_bars_;  ///< by bars_key
-  measure::ErrorBars speed_of_light_bars_{.note = std::string(measure::speed_of_light_note)};
+  std::map<std::string, RegimeBounds> error_bounds_;  ///< by bounds_key
+  RegimeBounds speed_of_light_bounds_;
   std::vector<std::size_t> radix_;  ///< the lengths of the configuration axes
   std::uint64_t num_configurations_ = 0;
   std::uint64_t num_sizes_ = 0;

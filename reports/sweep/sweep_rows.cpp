@@ -64,9 +64,9 @@ std::string sweep_header() {
 
 void ConfigurationRows::record() {
   cells_ = grid_.cells(index_);
-  const measure::ErrorBars& bars = grid_.error_bars(index_);
-  for (const std::optional<double>& bound : {bars.ttft, bars.tpot}) {
-    error_bounds_ += bound ? fmt::format(",{}", *bound) : ",";
+  const RegimeBounds& bounds = grid_.error_bounds(index_);
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    error_bounds_[i] = bounds[i].bound ? fmt::format(",{}", bounds[i].bound->error) : ",";
   }
   try {
     const roofline::Configuration c = grid_.configuration(index_);
@@ -151,8 +151,14 @@ void ConfigurationRows::append_inputs(const DesignPoint& p, std::string& text) c
 void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
                                    std::string& text) const {
   append_inputs(p, text);
+  const auto bound_cell = [this](measure::Regime r) -> const std::string& {
+    return error_bounds_[static_cast<std::size_t>(r)];
+  };
+  const std::string& ttft_bound = bound_cell(measure::prefill_regime(p));
+  const std::string& tpot_bound = bound_cell(measure::decode_regime(p));
   constexpr std::size_t num_cells = 17 + num_ttft_parts;
-  extend(text, num_cells * (longest_number + 1) + error_bounds_.size(), [&](char* out) {
+  const std::size_t most = num_cells * (longest_number + 1) + ttft_bound.size() + tpot_bound.size();
+  extend(text, most, [&](char* out) {
     for (const double value :
          {e.ttft_s, e.tpot_s, e.prefill_flops, e.prefill_bytes, e.decode_flops_per_token,
           e.decode_bytes_per_token, e.kv_cache_bytes, e.weight_bytes, e.peak_memory_bytes}) {
@@ -164,7 +170,8 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
       *out++ = ',';
       out = write(out, roofline::name(bound));
     }
-    out = write(out, error_bounds_);
+    out = write(out, ttft_bound);
+    out = write(out, tpot_bound);
     for (const double value : {e.ttft_speedup, e.tpot_speedup, e.kv_cache_ratio}) {
       *out++ = ',';
       out = write(out, value);

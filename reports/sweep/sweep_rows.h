@@ -1,6 +1,7 @@
 /// Rows of a sweep's CSV: configurations evaluated at many sizes and written as text.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -65,8 +66,9 @@ class ConfigurationRows {
   std::optional<search::PlacedEstimator> estimator_;
   std::string impossible_;  ///< why there is no estimator
   std::uint64_t own_prompt_len_ = 1024;
-  std::string cells_;         ///< the configuration's part of each row
-  std::string error_bounds_;  ///< ",0.1,0.2": likewise, empty cells where there are none
+  std::string cells_;  ///< the configuration's part of each row
+  /// ",0.1" by regime, or "," where there is none: likewise.
+  std::array<std::string, measure::all_regimes.size()> error_bounds_;
 };
 
 }  // namespace kvcast::reports

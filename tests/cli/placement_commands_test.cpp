@@ -12,8 +12,9 @@ const std::string estimate = "estimate " + base;
 TEST_CASE("estimate: kvr and tsp on one device are plain") {
   // Stored validations are of methods by name, and of plain alone so far.
   const auto without_bounds = [](json j) {
-    for (const char* key : {"ttft_error_bound", "tpot_error_bound", "ttft_error_rows",
-                            "tpot_error_rows", "error_bound_note"}) {
+    for (const char* key :
+         {"ttft_error_bound", "tpot_error_bound", "ttft_error_rows", "tpot_error_rows",
+          "ttft_error_population", "tpot_error_population", "error_bound_note"}) {
       CHECK(j.erase(key) == 1);
     }
     return j;

@@ -234,8 +234,8 @@ TEST_CASE("validation: percentiles, means and signs of errors by hand") {
   CHECK(s.worst == near(0.2));
   CHECK(s.bias == near(0.005));  // ten pairs of +0.01
   CHECK(s.bound == near(0.18));  // the 18th of 20
-  CHECK(error_bound(std::vector<double>{-0.3, 0.1, 0.2}) == near(0.3));
-  CHECK(error_bound(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == near(8));
+  CHECK(percentile_90(std::vector<double>{-0.3, 0.1, 0.2}) == near(0.3));
+  CHECK(percentile_90(std::vector<double>{0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}) == near(8));
 }
 
 TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters") {
