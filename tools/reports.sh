@@ -88,14 +88,16 @@ paper kv-runahead kvr 'data/hardware/*.json' -- \
 study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models/llama-7b.json \
   data/hardware/a100-80gb.json -- reproduce kvr-table3-base --csv reports/studies/llama-7b-a100/cells.csv \
   --plot reports/studies/llama-7b-a100/ttft.svg
-study public-measurements data/measurements/{public_llm_latency,published_ttft,openelm_m2_pro}.csv \
-  'data/models/*.json' 'data/hardware/*.json' -- \
+study public-measurements data/measurements/{public_llm_latency,gpu_latency,published_ttft,openelm_m2_pro}.csv \
+  'data/models/*.json' 'data/hardware/*.json' 'data/engines/*.json' -- \
   validate --measurements data/measurements/public_llm_latency.csv \
   --csv reports/studies/public-measurements/engine-rows.csv --plot reports/studies/public-measurements/engines.svg -- \
   validate --measurements data/measurements/published_ttft.csv \
   --csv reports/studies/public-measurements/paper-rows.csv --plot reports/studies/public-measurements/papers.svg -- \
   validate --measurements data/measurements/openelm_m2_pro.csv \
-  --csv reports/studies/public-measurements/m2-pro-rows.csv --plot reports/studies/public-measurements/m2-pro.svg
+  --csv reports/studies/public-measurements/m2-pro-rows.csv --plot reports/studies/public-measurements/m2-pro.svg -- \
+  validate coverage --measurements data/measurements/{public_llm_latency,gpu_latency,published_ttft}.csv \
+  --csv reports/studies/public-measurements/coverage-rows.csv --plot reports/studies/public-measurements/coverage.svg
 
 # llama_bench MODEL: fits two factors to all but the 128-token row of a run, and forecasts others.
 llama_bench() {

@@ -65,6 +65,7 @@ void add_validate(Command app, const Globals& globals) {
   command.callback([o, command, &globals] {
     if (!command.has_subcommand()) run(*o, globals);
   });
+  add_validate_coverage(command, globals);
   add_validate_kvp(command, globals);
   add_validate_quality(command, globals);
 }

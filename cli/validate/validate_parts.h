@@ -49,6 +49,7 @@ struct ValidateOptions {
 void validate_measurements(const ValidateOptions& o, const Globals& globals);
 void validate_measure(const ValidateOptions& o, const Globals& globals);
 
+void add_validate_coverage(Command validate, const Globals& globals);
 void add_validate_kvp(Command validate, const Globals& globals);
 void add_validate_quality(Command validate, const Globals& globals);
 

@@ -1,4 +1,5 @@
 // `kvcast validate`: measurements from files, fits, stored errors, and a tiny matrix run here.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -36,7 +37,7 @@ TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE a
   REQUIRE(j["unmatched"].size() == 1);
   CHECK(contains(j["unmatched"][0]["reason"], "no-model"));
   const std::string csv = run_well("validate --csv - --measurements " + file).output;
-  CHECK(contains(csv, ",metric,predicted_s,measured_s,relative_error,place\n"));
+  CHECK(contains(csv, ",metric,predicted_s,measured_s,relative_error,source,place\n"));
   CHECK(num_lines(csv) == 3);  // a row for each time
   check_refused("validate --json --csv - --measurements " + file, "--csv -");
   const json estimate = run_json(
@@ -85,6 +86,45 @@ TEST_CASE("validate --fit: the other rows' error is reported, and the device wri
   CHECK(again["summary"]["worst"].get<double>() < 0.02);
 }
 
+// Three rows of each of four repositories: each row has nine of three others, whose worst is a
+// bound for nine in ten.
+TEST_CASE("validate coverage: how often the bounds of other sources hold, by regime") {
+  const TestFolder folder;
+  const std::string file = folder.file("m.csv");
+  std::string rows = "id,model,hardware,source,batch,prompt_len,output_len,tpot_s\n";
+  for (int i = 0; i < 12; ++i) {
+    rows +=
+        fmt::format("{},pythia-160m,a100-80gb,org/{}: {},1,{},8,0.0005\n", i, i % 4, i, 500 + i);
+  }
+  write(file, rows);
+  const std::string command = "validate coverage --measurements " + file;
+  const json j = run_json(command + " --json");
+  REQUIRE(j["regimes"].size() == 2);
+  const json& regime = j["regimes"][0];
+  CHECK(regime["regime"] == "decode of 1 sequence");
+  CHECK(regime["rows"] == 12);
+  CHECK(regime["bounded"] == 12);
+  int inside = 0;
+  for (const json& row : j["rows"]) {
+    CHECK(row["population"] ==
+          "9 rows of 3 sources: any engine on a100-80gb, tiled attention, decode of 1 sequence");
+    const double ratio = row["predicted"].get<double>() / row["measured"].get<double>();
+    const bool is_inside = std::max(ratio, 1 / ratio) - 1 <= row["error_bound"].get<double>();
+    CHECK(row["inside"] == is_inside);
+    inside += is_inside ? 1 : 0;
+  }
+  CHECK(regime["coverage"].get<double>() == near(inside / 12.));
+  CHECK(j["regimes"][1]["regime"] == "all");
+
+  const std::string csv = folder.file("rows.csv");
+  const std::string plot = folder.file("coverage.svg");
+  const ProgramResult text = run_well(command + " --csv " + csv + " --plot " + plot);
+  CHECK(contains(text.output, "decode of 1 sequence    12            12"));
+  CHECK(CsvTable::read(csv).size() == 12);
+  CHECK(contains(contents(folder.file("coverage.csv")), "decode of 1 sequence"));
+  CHECK(contains(contents(folder.file("coverage-forecasts.csv")), "ideal"));
+}
+
 TEST_CASE("validate --store: estimate and sweep print the bounds, or that there are none") {
   const TestFolder folder;
   const std::string file = folder.file("m.csv");
@@ -96,27 +136,36 @@ TEST_CASE("validate --store: estimate and sweep print the bounds, or that there 
   const json none = run_json(estimate);
   CHECK(none["ttft_error_bound"].is_null());
   CHECK(none["tpot_error_bound"].is_null());
-  CHECK(contains(none["error_bound_note"], "no stored validation"));
+  CHECK(contains(none["error_bound_note"], "no stored row is alike"));
   const json v = run_json("validate --json --measurements " + file + " --hardware " + hw +
                           " --store " + folder.file("here.validation.json"));
   const json some = run_json(estimate);
-  CHECK(some["ttft_error_bound"].get<double>() ==
-        near(std::abs(v["rows"][0]["relative_error"].get<double>())).epsilon(1e-4));
-  CHECK(some["tpot_error_bound"].get<double>() ==
-        near(std::abs(v["rows"][1]["relative_error"].get<double>())).epsilon(1e-4));
+  // The factor between the two times, whichever is longer.
+  const auto error = [&](std::size_t row) {
+    const double ratio = 1 + v["rows"][row]["relative_error"].get<double>();
+    return std::max(ratio, 1 / ratio) - 1;
+  };
+  CHECK(some["ttft_error_bound"].get<double>() == near(error(0)).epsilon(1e-4));
+  CHECK(some["tpot_error_bound"].get<double>() == near(error(1)).epsilon(1e-4));
+  CHECK(some["ttft_error_rows"] == 1);
+  CHECK(some["ttft_error_population"] ==
+        "1 own row: any engine on tpu-v4, tiled attention, fp16/bf16, any prefill; the worst of "
+        "them, which holds for 1 in 2");
   CHECK(some["error_bound_note"] == "");
   const std::string text = run_program("estimate --model pythia-160m --hardware " + hw).output;
   const double bound = 100 * some["ttft_error_bound"].get<double>();
   const double per_cent = std::ceil(bound);
   REQUIRE(per_cent - bound > 0.5);  // else rounding to the nearest would do
-  CHECK(contains(text, fmt::format("+-{:.0f} %, 1 stored row\nTPOT", per_cent)));
+  CHECK(contains(text, fmt::format("+-{:.0f} %\nTPOT", per_cent)));
+  CHECK(contains(text, "\nTTFT's bound: 1 own row: any engine on tpu-v4"));
   CHECK(run_json(estimate + " --mode speed-of-light")["ttft_error_bound"].is_null());
   // The measurements were of fp16.
   CHECK(run_json(estimate + " --dtype bf16")["ttft_error_bound"] == some["ttft_error_bound"]);
   const json narrow = run_json(estimate + " --cache-dtype int8");
   CHECK(narrow["ttft_error_bound"].is_null());
   CHECK(narrow["ttft_error_rows"] == 0);
-  CHECK(contains(narrow["error_bound_note"], "only of fp16/bf16"));
+  CHECK(narrow["ttft_error_population"].is_null());
+  CHECK(contains(narrow["error_bound_note"], "1 stored row of 1 source like it"));
   const std::string rows = folder.file("rows.csv");
   run_well("sweep --quiet --model pythia-160m --dtype fp16,bf16 --cache-dtype fp16,int8 --csv " +
            rows + " --hardware " + hw);
@@ -129,7 +178,8 @@ TEST_CASE("validate --store: estimate and sweep print the bounds, or that there 
 
   const ProgramResult sweep =
       run_well("sweep --model pythia-160m --attention tiled,eager --hardware " + hw);
-  CHECK(contains(sweep.errors, "no stored validation of TTFT and TPOT with plain, eager"));
+  CHECK(contains(sweep.errors,
+                 "512 and more tokens with plain, eager attention, on tpu-v4: no stored row"));
   const std::string first = sweep.output.substr(0, sweep.output.find('\n'));
   CHECK(contains(first, ",ttft_error_bound,tpot_error_bound,"));
   CHECK(
