@@ -24,6 +24,7 @@ struct Rung {
   bool own = false;  ///< measured by the user alone
   bool same_engine = true;
   bool same_dtypes = false;
+  bool same_weights = true;
   bool same_regime = true;  ///< else the phase
   std::size_t rows = enough_rows;
   std::size_t sources = enough_sources;
@@ -39,6 +40,7 @@ constexpr Rung ladder[] = {
     {.device = Near::SameKind},
     {.device = Near::SameArchitecture, .same_engine = false},
     {.device = Near::SameKind, .same_engine = false},
+    {.device = Near::SameKind, .same_engine = false, .same_weights = false},
     {.same_dtypes = true, .same_regime = false, .rows = 1, .sources = 1},
 };
 constexpr const Rung& widest = ladder[std::size(ladder) - 2];
@@ -59,6 +61,7 @@ bool is_near(const Setup& row, const Setup& of, Near near) {
 bool has(const Rung& rung, const ErrorRow& row, const Setup& of, Regime regime) {
   const Setup& s = row.setup;
   if (s.method != of.method || s.attention != of.attention) return false;
+  if (rung.same_weights && s.weights != of.weights) return false;
   if (rung.same_regime ? row.regime != regime : is_prefill(row.regime) != is_prefill(regime)) {
     return false;
   }
@@ -88,7 +91,7 @@ std::string population_text(const Rung& rung, const Setup& of, Regime regime) {
   if (of.method != "plain") text += " with " + of.method;
   text += " on " + devices_text(rung.device, of);
   text += fmt::format(", {} attention", of.attention);
-  if (rung.same_dtypes) text += ", " + of.dtypes;
+  if (rung.same_weights) text += ", " + (rung.same_dtypes ? of.dtypes : of.weights);
   return fmt::format("{}, {}", text,
                      rung.same_regime     ? name(regime)
                      : is_prefill(regime) ? "any prefill"

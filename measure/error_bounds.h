@@ -42,7 +42,8 @@ struct Setup {
   std::string method = {};
   std::string attention = {};
   std::string dtypes = {};
-  bool placed = false;  ///< several devices read the prompt; errors are of these devices alone
+  std::string weights = {};  ///< "8-bit weights": kernels of wider ones are others
+  bool placed = false;       ///< several devices read the prompt; errors are of these devices alone
 };
 
 /// A measured time and its forecast. Errors are ln(predicted / measured).

@@ -50,7 +50,7 @@ struct MeasuredRow {
   std::string hardware;          ///< empty: as of `model`
   std::string engine;            ///< empty: the file names none
   std::string engine_version = {};
-  std::string date = {};  ///< "2024-06": chooses the version where the file names none
+  std::string date = {};    ///< "2024-06": chooses the version where the file names none
   std::string source = {};  ///< who published it; empty: the user measured it
   std::string method = "plain";
   Lowering lowering;

@@ -49,6 +49,12 @@ std::string on_devices(std::string_view names, std::uint64_t devices) {
   return fmt::format("{} on {} devices", names, devices);
 }
 
+std::string weights_text(DType weights) {
+  const double bits = bits_per_element(weights);
+  if (bits >= 16) return "weights of 16 bits or more";
+  return bits >= 8 ? "8-bit weights" : "weights below 8 bits";
+}
+
 std::string_view dtype_text(DType dtype) {
   return dtype == DType::FP16 || dtype == DType::BF16 ? "fp16/bf16" : name(dtype);
 }
@@ -207,6 +213,7 @@ void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
     if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
     return parse_dtype(word);
   };
+  setup.weights = weights_text(dtype("weight_dtype"));
   setup.dtypes = dtypes_text({.weights = dtype("weight_dtype"),
                               .activations = dtype("activation_dtype"),
                               .cache = dtype("cache_dtype")});
@@ -248,7 +255,8 @@ Setup ValidationStore::setup_of(const Estimated& e) {
           .engine = e.engine,
           .method = method_names(e.methods),
           .attention = std::string(attention_name(e.lowering.attention)),
-          .dtypes = dtypes_text(e.lowering)};
+          .dtypes = dtypes_text(e.lowering),
+          .weights = weights_text(e.lowering.weights)};
   if (s.architecture.empty()) {
     const Hardware* of_catalog = find_hardware(hw.name);
     if (of_catalog != nullptr) s.architecture = of_catalog->architecture;

@@ -151,7 +151,7 @@ std::uint64_t heads_in_group(const Node& node) {
 }
 
 /// Fewer than 16 bits for a weight.
-bool is_quantized(DType dtype) { return bytes_of(32, dtype) < bytes_of(32, DType::FP16); }
+bool is_quantized(DType dtype) { return bits_per_element(dtype) < bits_per_element(DType::FP16); }
 
 /// A product with weights of a prompt, which are converted to 16 bits first.
 bool dequantizes(const Graph& graph, const Node& node, const Lowering& lowering) {

@@ -183,8 +183,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     stream(BandwidthClass::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
     at(r.bytes_by_length, BandwidthClass::Softmax) = b.curve(softmax);
   }
-  const bool weights_alone =
-      bytes_of(32, lowering.weights) < bytes_of(32, product_dtype(activations, activations));
+  const bool weights_alone = bits_per_element(lowering.weights) < bits_per_element(activations);
   if (weights_alone && hw.quantized_product_bandwidth) {
     stream(BandwidthClass::Product, "quantized_product_bandwidth",
            &*hw.quantized_product_bandwidth);

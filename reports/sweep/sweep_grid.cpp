@@ -271,7 +271,8 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
 std::string SweepGrid::bounds_key(const Digits& d) const {
   const Lowering l = lowering(d);
   return fmt::format("{} {} {} {} {}", word(d, hardware_axis), word(d, engine_axis),
-                     word(d, method_axis), measure::attention_name(l.attention), measure::dtypes_text(l));
+                     word(d, method_axis), measure::attention_name(l.attention),
+                     measure::dtypes_text(l));
 }
 
 void SweepGrid::look_up_error_bounds() {

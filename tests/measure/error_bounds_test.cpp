@@ -20,6 +20,7 @@ Setup setup(const std::string& device, const std::string& engine) {
           .method = "plain",
           .attention = "tiled",
           .dtypes = "fp16/bf16",
+          .weights = "16-bit weights",
           .placed = false};
 }
 
@@ -76,8 +77,9 @@ TEST_CASE("error bounds: the population is the narrowest of nine rows and three 
     return b.bound ? b.bound->population : b.reason;
   };
   const std::vector<ErrorRow> here = rows_of(of, 19, three);
-  CHECK(population(here) ==
-        "19 rows of 3 sources: vllm on ada-1, tiled attention, decode of 1 sequence");
+  CHECK(
+      population(here) ==
+      "19 rows of 3 sources: vllm on ada-1, tiled attention, 16-bit weights, decode of 1 sequence");
   // The 18th of 19 errors.
   CHECK(error_bound(here, of, Regime::DecodeOne).bound->error == near(0.18));
 
@@ -85,16 +87,20 @@ TEST_CASE("error bounds: the population is the narrowest of nine rows and three 
   std::vector<ErrorRow> rows = rows_of(of, 8, three);
   rows = rows + rows_of(setup("ada-2", "vllm"), 1, {"a"});
   CHECK(population(rows) ==
-        "9 rows of 3 sources: vllm on ada GPUs, tiled attention, decode of 1 sequence");
+        "9 rows of 3 sources: vllm on ada GPUs, tiled attention, 16-bit weights, decode of 1 "
+        "sequence");
   rows = rows_of(of, 12, {"a", "b"}) + rows_of(setup("hopper-1", "vllm"), 1, {"c"});
-  CHECK(population(rows) ==
-        "13 rows of 3 sources: vllm on GPUs, tiled attention, decode of 1 sequence");
+  CHECK(
+      population(rows) ==
+      "13 rows of 3 sources: vllm on GPUs, tiled attention, 16-bit weights, decode of 1 sequence");
   rows = rows_of(of, 12, {"a", "b"}) + rows_of(setup("ada-2", "sglang"), 1, {"c"});
   CHECK(population(rows) ==
-        "13 rows of 3 sources: any engine on ada GPUs, tiled attention, decode of 1 sequence");
+        "13 rows of 3 sources: any engine on ada GPUs, tiled attention, 16-bit weights, decode of "
+        "1 sequence");
   rows = rows_of(of, 8, {"a", "b"}) + rows_of(setup("hopper-1", "sglang"), 1, {"c"});
   CHECK(population(rows) ==
-        "9 rows of 3 sources: any engine on GPUs, tiled attention, decode of 1 sequence");
+        "9 rows of 3 sources: any engine on GPUs, tiled attention, 16-bit weights, decode of 1 "
+        "sequence");
 }
 
 TEST_CASE("error bounds: where nothing is pooled, the worst of few exactly alike rows, as such") {
@@ -114,6 +120,20 @@ TEST_CASE("error bounds: where nothing is pooled, the worst of few exactly alike
   CHECK_FALSE(error_bound(rows_of(of, 5, {"a"}), of, Regime::Prefill).bound);
 }
 
+TEST_CASE("error bounds: rows of narrower weights count where no others are left") {
+  const Setup of = setup("ada-1", "vllm");
+  Setup narrow = of;
+  narrow.weights = "8-bit weights";
+  const std::vector<ErrorRow> others = rows_of(narrow, 9, three);
+  const BoundOrReason alone = error_bound(others, of, Regime::DecodeOne);
+  REQUIRE(alone.bound);
+  CHECK(alone.bound->population ==
+        "9 rows of 3 sources: any engine on GPUs, tiled attention, decode of 1 sequence");
+  const BoundOrReason both = error_bound(others + rows_of(of, 10, three), of, Regime::DecodeOne);
+  REQUIRE(both.bound);
+  CHECK(both.bound->rows == 10);
+}
+
 TEST_CASE("error bounds: nine rows of the user's own need no other source, and come first") {
   const Setup of = setup("ada-1", "vllm");
   const std::vector<ErrorRow> public_rows = rows_of(setup("ada-2", "vllm"), 30, three);
@@ -123,7 +143,8 @@ TEST_CASE("error bounds: nine rows of the user's own need no other source, and c
   CHECK(own.bound->error == near(0.09));
   const BoundOrReason few = error_bound(rows_of(of, 8, {""}) + public_rows, of, Regime::DecodeOne);
   CHECK(few.bound->population ==
-        "38 rows of 4 sources: vllm on ada GPUs, tiled attention, decode of 1 sequence");
+        "38 rows of 4 sources: vllm on ada GPUs, tiled attention, 16-bit weights, decode of 1 "
+        "sequence");
 }
 
 TEST_CASE(
@@ -159,7 +180,8 @@ TEST_CASE("error bounds: an estimate without an engine takes errors of forecasts
   REQUIRE(b.bound);
   CHECK(b.bound->error == near(1));  // all are ln 2
   CHECK(b.bound->population ==
-        "12 rows of 3 sources: any engine on ada-1, tiled attention, decode of 1 sequence");
+        "12 rows of 3 sources: any engine on ada-1, tiled attention, 16-bit weights, decode of 1 "
+        "sequence");
 }
 
 TEST_CASE("error bounds: a reason says what is missing") {

@@ -88,19 +88,19 @@ TEST_CASE("fit: a hardware file with the fitted factors reads back, each with it
 TEST_CASE("fit: factors by length keep their proportions") {
   const roofline::Hardware start = roofline::load_hardware(catalog(), "a100-80gb");
   roofline::Hardware truth = start;
-  roofline::Sourced& rate = truth.tiled_attention_rate.at(DType::FP16);
+  roofline::Sourced& rate = *truth.product_bandwidth;
   REQUIRE(rate.by_length.size() > 1);
   rate.value *= 0.8;
   for (roofline::FactorAt& at : rate.by_length) at.value *= 0.8;
   const Validation v = rows_of(truth);
-  const std::vector<std::string> names{"tiled_attention_rate"};
+  const std::vector<std::string> names{"product_bandwidth"};
   const FactorFit fit = fit_factors(v.cases, v.devices, names);
   CHECK(fit.factors[0].after == near(rate.value).epsilon(1e-3));
   const TestFolder folder;
   std::ofstream(folder / "mine.json")
       << fitted_hardware_json(catalog().root() / "hardware" / "a100-80gb.json", fit, "mine", "m");
   const roofline::Hardware read = roofline::read_hardware(folder / "mine.json");
-  const auto& fitted = read.tiled_attention_rate.at(DType::FP16).by_length;
+  const auto& fitted = read.product_bandwidth->by_length;
   REQUIRE(fitted.size() == rate.by_length.size());
   for (std::size_t i = 0; i < fitted.size(); ++i) {
     CHECK(fitted[i].value == near(rate.by_length[i].value).epsilon(1e-3));

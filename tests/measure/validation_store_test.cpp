@@ -220,7 +220,8 @@ TEST_CASE("store: errors count for the device's relatives while its factors are 
     const ErrorBars b = store.bars({.hardware = hw, .engine = engine}, {1, 512, 9});
     return b.ttft ? b.ttft->population : "none";
   };
-  const std::string regime = ", tiled attention, prefill of 512 and more tokens";
+  const std::string regime =
+      ", tiled attention, weights of 16 bits or more, prefill of 512 and more tokens";
   const roofline::Hardware relative = roofline::load_hardware(catalog(), "a100-40gb");
   CHECK(population(relative, "vllm") == "9 rows of 3 sources: vllm on ampere GPUs" + regime);
   CHECK(population(relative, "sglang") ==
