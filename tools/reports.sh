@@ -90,7 +90,7 @@ study llama-7b-a100 data/published/kvr_table3_ttft_low_bandwidth.csv data/models
   --plot reports/studies/llama-7b-a100/ttft.svg
 study public-measurements data/measurements/{public_llm_latency,gpu_latency,published_ttft,openelm_m2_pro}.csv \
   'data/models/*.json' 'data/hardware/*.json' 'data/engines/*.json' -- \
-  validate --measurements data/measurements/public_llm_latency.csv \
+  validate --measurements data/measurements/{public_llm_latency,gpu_latency}.csv \
   --csv reports/studies/public-measurements/engine-rows.csv --plot reports/studies/public-measurements/engines.svg -- \
   validate --measurements data/measurements/published_ttft.csv \
   --csv reports/studies/public-measurements/paper-rows.csv --plot reports/studies/public-measurements/papers.svg -- \

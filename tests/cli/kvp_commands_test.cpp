@@ -173,7 +173,7 @@ TEST_CASE("estimate: kvp is costed with catalog names and with pruned layers") {
 // Rows that no token of theirs has: 151,936 and 152,064 of one tokenizer.
 TEST_CASE("estimate: kvp and specprefill take a helper of a vocabulary padded otherwise") {
   const std::string command =
-      "estimate --quiet --json --model qwen2.5-7b --hardware h200 --prompt-len 1k --method ";
+      "estimate --quiet --json --model qwen2.5-7b --hardware h200 --prompt-len 4k --method ";
   for (const std::string method :
        {"kvp:auxiliary=qwen2.5-0.5b", "specprefill:speculator=qwen2.5-0.5b,keep=0.3"}) {
     CHECK(run_json(command + method)["ttft_speedup"].get<double>() > 1);

@@ -1,0 +1,28 @@
+# title: Predicted and measured times by engine
+# Draws coverage-forecasts.svg from coverage-forecasts.csv: run `gnuplot coverage-forecasts.gp` in this folder.
+reset
+set encoding utf8
+set terminal svg noenhanced size 960,600 background '#ffffff' font 'sans-serif,14' rounded
+set output 'coverage-forecasts.svg'
+set datafile separator comma
+set datafile commentschars ''
+set datafile missing NaN
+
+set title 'Predicted and measured times by engine' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'measured (s)'."\n".''
+set ylabel 'predicted (s)'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
+set border 3 lc rgb '#888888' lw 1
+set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
+set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
+set logscale x 10
+set logscale y 10
+set offsets 0, 0, 0, 0
+
+plot 'coverage-forecasts.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
+     'coverage-forecasts.csv' skip 1 every ::2::32 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'fastertransformer', \
+     'coverage-forecasts.csv' skip 1 every ::33::89 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'ideal', \
+     'coverage-forecasts.csv' skip 1 every ::90::222 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'llama.cpp', \
+     'coverage-forecasts.csv' skip 1 every ::223::312 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'others', \
+     'coverage-forecasts.csv' skip 1 every ::313::570 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'tensorrt-llm', \
+     'coverage-forecasts.csv' skip 1 every ::571::728 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'vllm'
