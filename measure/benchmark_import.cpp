@@ -357,6 +357,9 @@ class Importer {
     const std::string dtype = has(dtypes_of("matmul"), "bf16") ? "bf16" : "fp16";
     const auto cases_of = [&](Kind kind) { return kernel_cases(kind, dtype, hw); };
     if (const auto cases = cases_of(Kind::Product); spans(cases, 64, 1024)) {
+      // One row as several: files without this take the memory's bandwidth for it.
+      hw.product_bandwidth = measured(0.8, "");
+      hw.product_bandwidth->by_length = {{1, 0.8}, {2, 0.8}};
       fit_kernel(cases, {"matrix_rate", "product_bandwidth", "product_overlap", "product_latency"});
     }
     if (const auto cases = cases_of(Kind::PrefillAttention); spans(cases, 256, 2048)) {
@@ -451,7 +454,9 @@ class Importer {
     const DType dtype = cases.front().row.kernel->dtype;
     for (const roofline::Field& field : roofline::hardware_fields()) {
       if (!has(names, field.name())) continue;
-      field.set(hw, dtype, measured(field.find(hw, dtype)->value, note));
+      roofline::Sourced fitted = measured(field.find(hw, dtype)->value, note);
+      fitted.by_length = field.find(hw, dtype)->by_length;
+      field.set(hw, dtype, std::move(fitted));
     }
   }
 

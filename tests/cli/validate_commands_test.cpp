@@ -107,7 +107,8 @@ TEST_CASE("validate coverage: how often the bounds of other sources hold, by reg
   int inside = 0;
   for (const json& row : j["rows"]) {
     CHECK(row["population"] ==
-          "9 rows of 3 sources: any engine on a100-80gb, tiled attention, weights of 16 bits or more, decode of 1 sequence");
+          "9 rows of 3 sources: any engine on a100-80gb, tiled attention, weights of 16 bits or "
+          "more, decode of 1 sequence");
     const double ratio = row["predicted"].get<double>() / row["measured"].get<double>();
     const bool is_inside = std::max(ratio, 1 / ratio) - 1 <= row["error_bound"].get<double>();
     CHECK(row["inside"] == is_inside);

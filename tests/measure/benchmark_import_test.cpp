@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "tests/model/message_of.h"
@@ -136,6 +137,49 @@ TEST_CASE("import: rows of several lengths give rates by length") {
   CAPTURE(message);
   CHECK(message.find("softmax at 4097") != std::string::npos);
   CHECK(message.find("of the peak") != std::string::npos);
+}
+
+// A made-up device: products take 5 us and the longer of their loads (80 % of 2e12 bytes/s) and of
+// their arithmetic (75 % of 3e14 FLOP/s) with half of the loads; decode attention 12 us and its
+// cache at 90 %.
+TEST_CASE("import: kernels of all sizes are fitted together") {
+  roofline::Hardware base =
+      roofline::load_hardware(Catalog(KVCAST_SOURCE_DIR "/data"), "a100-80gb");
+  base.peak_flops_per_second.at(DType::FP16).value = 3e14;
+  base.memory_bandwidth.value = 2e12;
+  std::string rows = card.substr(0, card.find(run + std::string("matmul")));
+  const auto add = [&](const std::string& benchmark, const std::string& shape, double flops,
+                       double bytes, double s) {
+    rows += fmt::format("{}{},fp16,{},{},{},{},{},{},9\n", run, benchmark, shape, flops, bytes, s,
+                        s, s);
+  };
+  for (const double m : {1., 8., 64., 128., 256., 512., 1024., 4096., 8192.}) {
+    for (const double n : {4096., 16384.}) {
+      const double k = 8192;
+      const double bytes = 2 * (m * k + n * k + m * n);
+      const double loads = bytes / 1.6e12;
+      add("matmul", fmt::format("{}x{}x{}", m, n, k), 2 * m * n * k, bytes,
+          5e-6 + std::max(loads, 2 * m * n * k / 2.25e14 + loads / 2));
+    }
+  }
+  for (const double batch : {1., 8., 64.}) {
+    for (const double keys : {128., 512., 1024., 8192.}) {
+      const double cache = batch * keys * 8 * 128 * 2 * 2;
+      const double own = batch * 32 * 128 * 2 * 2;  // query and result
+      add("decode_attention", fmt::format("{}x32x8x{}x128", batch, keys),
+          4 * batch * 32 * keys * 128, cache, 12e-6 + (cache + own) / 1.8e12);
+    }
+  }
+  rows += run + std::string("small_kernel,fp32,64,0,512,3e-6,2.9e-6,3.1e-6,50\n");
+  const File file(rows);
+  const roofline::Hardware hw = import_benchmarks(file.path(), &base).hardware;
+  CHECK(hw.matrix_rate.at(DType::FP16).value == near(0.75).epsilon(1e-3));
+  CHECK(hw.product_bandwidth->value == near(0.8).epsilon(1e-3));
+  CHECK(hw.product_overlap->value == near(0.5).epsilon(1e-3));
+  CHECK(hw.product_latency->value == near(5e-6).epsilon(1e-2));
+  CHECK(hw.decode_attention_bandwidth->value == near(0.9).epsilon(1e-3));
+  CHECK(hw.decode_attention_latency->value == near(12e-6).epsilon(1e-3));
+  CHECK(hw.product_latency->source == roofline::Source::Measured);
 }
 
 TEST_CASE("import: the catalog's A40 has what its micro-benchmarks give") {

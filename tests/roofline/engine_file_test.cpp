@@ -1,5 +1,3 @@
-#include "roofline/engine.h"
-
 #include <fstream>
 #include <string>
 #include <vector>
@@ -7,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "roofline/engine.h"
 #include "tests/model/message_of.h"
 #include "tests/model/tiny_models.h"
 #include "tests/near.h"
