@@ -242,10 +242,12 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                           const std::vector<roofline::UsedFactor>& factors, const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  std::string text = fmt::format("{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n",
-                                 c.architecture.name, c.hardware.description, to_string(c.methods),
-                                 p.batch, p.prompt_len, p.output_len,
-                                 kernels_name(c.lowering.attention), roofline::name(c.mode));
+  const std::string version = c.engine.version.empty() ? "" : " " + c.engine.version;
+  const std::string engine = c.engine.is_ideal() ? "" : " in " + c.engine.name + version;
+  std::string text = fmt::format(
+      "{}{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n", c.architecture.name,
+      engine, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len, p.output_len,
+      kernels_name(c.lowering.attention), roofline::name(c.mode));
   const auto bar = [](const std::optional<measure::ErrorBound>& bound) {
     constexpr double noise = 1e-3;  // per cent; stored times have six digits
     return bound ? fmt::format("+-{:.0f} %", std::ceil(100 * bound->error - noise)) : std::string();
