@@ -447,6 +447,12 @@ class Importer {
   void fit_kernel(const std::vector<ValidationCase>& cases, const std::vector<std::string>& names) {
     roofline::Hardware& hw = result.hardware;
     const FactorFit fit = fit_factors(cases, {{hw.name, hw}}, names);
+    for (const FittedFactor& f : fit.factors) {
+      if (!f.at_limit || f.name != "decode_attention_bandwidth") continue;
+      throw Error(table_.name() + ": " + f.name,
+                  "caches that are read faster than the memory's peak",
+                  "times of this device, of caches above its on-chip memory");
+    }
     hw = fit.hardware;
     const std::string note =
         fmt::format("fitted together with {} to {} rows, mean error {:.1f} %",

@@ -431,7 +431,14 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
   const double value = f.positive("value");
   const std::string& unit = f.text("unit");
   if (unit != "s" && unit != "TFLOP/s") f.fail("unit", "s or TFLOP/s");
-  const double flops = static_cast<double>(roofline::work(k).flops.constant());
+  double flops = 0;
+  try {
+    const Work work = roofline::work(k);
+    work.bytes().constant();
+    flops = static_cast<double>(work.flops.constant());
+  } catch (const Error&) {
+    throw Error(f.place(), "a kernel whose FLOPs or bytes exceed 64 bits", "a smaller one");
+  }
   row.times.push_back({found->metric, unit == "s" ? value : flops / value / 1e12});
   return row;
 }

@@ -72,6 +72,9 @@ class Matcher {
         hardware_(catalog.names("hardware")),
         models_(catalog),
         engine_match_(catalog) {
+    if (!choice.engine.empty()) {
+      engines_.emplace(choice.engine, roofline::load_engine(catalog, choice.engine));
+    }
     if (!choice.placed_hardware.empty()) {
       chosen_placed_ = roofline::load_hardware(catalog, choice.placed_hardware);
     }

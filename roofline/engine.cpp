@@ -125,14 +125,21 @@ void read_values(const JsonObject& o, Engine& engine) {
   scheduler.reject_unknown_keys();
 }
 
-/// "2024-06"; not a version, whose first number is below 1000 or stands alone.
+/// "2024-06"
 bool is_date(std::string_view text) {
-  const auto digits = [&](std::size_t from, std::size_t n) {
-    return std::all_of(text.begin() + static_cast<std::ptrdiff_t>(from),
-                       text.begin() + static_cast<std::ptrdiff_t>(from + n),
-                       [](unsigned char c) { return std::isdigit(c) != 0; });
-  };
-  return text.size() == 7 && text[4] == '-' && digits(0, 4) && digits(5, 2);
+  constexpr std::string_view digits = "0123456789";
+  return text.size() == 7 && text[4] == '-' &&
+         text.substr(0, 4).find_first_not_of(digits) == std::string_view::npos &&
+         text.substr(5) >= "01" && text.substr(5) <= "12" &&
+         text.substr(6).find_first_not_of(digits) == std::string_view::npos;
+}
+
+/// "0.6.3.post1", "b4748", "0.19.1rc1.dev339+gedc": numbers first, no blanks; not "2024-6".
+bool is_version(std::string_view text) {
+  const bool clean = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '+' || c == '_';
+  });
+  return clean && text.find("..") == std::string_view::npos && !version_numbers(text).empty();
 }
 
 /// The file's entries with those of its versions up to `version`, a version or a date; newest last.
@@ -142,12 +149,14 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
   if (!versions.is_array()) o.fail("versions", "a list of objects");
   const bool by_date = is_date(version);
   const std::vector<std::uint64_t> asked = version_numbers(version);
-  if (!version.empty() && asked.empty()) {
+  if (!version.empty() && !by_date && !is_version(version)) {
     throw Error("engine " + engine.name + ": version", "'" + version + "'",
                 "a number such as 0.6, or a month such as 2024-06");
   }
   document.erase("versions");
+  if (o.has("scheduler")) o.object("scheduler");
   std::vector<std::uint64_t> before;
+  std::string date_before;
   for (std::size_t i = 0; i < versions.size(); ++i) {
     const JsonObject entries(versions[i], fmt::format("{}/{}", o.place_of("versions"), i));
     const std::string from = entries.text("from");
@@ -156,8 +165,15 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
     if (numbers.empty() || (i > 0 && numbers <= before)) {
       entries.fail("from", "a version above the one before");
     }
-    if (!is_date(date)) entries.fail("date", "the month of its release, such as 2024-06");
+    if (!is_date(date) || date < date_before) {
+      entries.fail("date", "the month of its release, such as 2024-06, not before the last one's");
+    }
+    for (const char* key : {"name", "description", "versions"}) {
+      if (entries.has(key)) entries.fail(key, "it at the top of the file");
+    }
+    if (entries.has("scheduler")) entries.object("scheduler");
     before = numbers;
+    date_before = date;
     engine.versions.push_back(from);
     if (by_date ? date > version : !asked.empty() && numbers > asked) continue;
     nlohmann::json changes = versions[i];
@@ -197,18 +213,30 @@ std::vector<std::uint64_t> version_numbers(std::string_view text) {
   return numbers;
 }
 
-Engine read_engine(const std::filesystem::path& path, const std::string& version) {
-  const nlohmann::json file = read_json_file(path);
-  const JsonObject whole(file, path.string());
+namespace {
+
+Engine parse_engine(const nlohmann::json& file, const std::string& path,
+                    const std::string& version) {
+  const JsonObject whole(file, path);
   Engine engine;
   engine.name = whole.text("name");
   engine.description = whole.text("description");
   const nlohmann::json document = at_version(file, whole, version, engine);
-  const JsonObject o(document, path.string());
+  const JsonObject o(document, path);
   o.text("name");
   o.text("description");
   read_values(o, engine);
   o.reject_unknown_keys();
+  return engine;
+}
+
+}  // namespace
+
+Engine read_engine(const std::filesystem::path& path, const std::string& version) {
+  const nlohmann::json file = read_json_file(path);
+  Engine engine = parse_engine(file, path.string(), version);
+  // A file is right in all its versions, or refused.
+  for (const std::string& other : engine.versions) parse_engine(file, path.string(), other);
   return engine;
 }
 
@@ -220,7 +248,14 @@ Engine load_engine(const Catalog& catalog, const std::string& text) {
   if (colon != std::string::npos && version.empty()) {
     throw Error("engine", "'" + text + "'", "NAME or NAME:VERSION");
   }
-  return read_engine(catalog.find("engines", "engine", name), version);
+  if (colon != std::string::npos && name == Engine{}.name) {
+    throw Error("engine", "'" + text + "'", "ideal, which has no versions");
+  }
+  Engine engine = read_engine(catalog.find("engines", "engine", name), version);
+  // What is known of the catalog's engines does not hold for a file of the same name.
+  const std::vector<std::string> known = catalog.names("engines");
+  if (std::find(known.begin(), known.end(), name) == known.end()) engine.name = name;
+  return engine;
 }
 
 void apply(const Engine& engine, bool attention, bool elementwise, Lowering& lowering) {

@@ -64,6 +64,11 @@ struct Engine {
   HostTimes host = {};
   std::vector<EngineValue> values = {};  ///< all of the file, for this version
 
+  /// Steps of its own, which a prefill that several devices share does not have.
+  bool has_own_steps() const {
+    return prefill_tokens > 0 || !launches.empty() || host.request.value > 0 ||
+           host.token.value > 0 || host.step.value > 0 || host.sequence.value > 0;
+  }
   bool is_ideal() const { return name == "ideal"; }
 };
 

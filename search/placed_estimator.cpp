@@ -52,7 +52,7 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                 "at most " + std::to_string(simulate::max_devices));
   }
   const std::string& engine = c.engine.name;
-  if (placement_->ranks > 1 && !c.engine.is_ideal() && engine != "pytorch") {
+  if (placement_->ranks > 1 && c.engine.has_own_steps()) {
     throw Error("method " + placement_->method + " on several devices", "the engine " + engine,
                 "ideal or pytorch, because " + engine + " has no such prefill");
   }

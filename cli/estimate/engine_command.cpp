@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
@@ -40,7 +41,10 @@ std::vector<std::string> value_texts(const ordered_json& value) {
   if (!value.is_array()) return {value.dump()};
   std::vector<std::string> texts;
   for (const ordered_json& part : value) {
-    texts.push_back(part.is_array()
+    const bool is_launch =
+        part.is_array() &&
+        std::all_of(part.begin(), part.end(), [](const auto& l) { return l.is_string(); });
+    texts.push_back(is_launch
                         ? fmt::format("{}", fmt::join(part.get<std::vector<std::string>>(), "+"))
                         : part.dump());
   }

@@ -222,6 +222,33 @@ TEST_CASE("engine: a name may carry a version, and ideal needs no file") {
   CHECK(load_engine(catalog(), file.path.string() + ":0.7").host.step.value == near(2e-3));
 }
 
+TEST_CASE("engine: a version is numbers or a month that there is") {
+  for (const char* text : {"vllm:2024-13", "vllm:2024-6", "vllm:0.6 junk", "vllm:0..6"}) {
+    CAPTURE(text);
+    CHECK(message_of([&] { load_engine(catalog(), text); }).find("2024-06") != std::string::npos);
+  }
+  check_line(message_of([] { load_engine(catalog(), "ideal:1"); }), {"'ideal:1'", "no versions"});
+  CHECK(load_engine(catalog(), "vllm:2024-10").version == "0.6");
+  CHECK(read(versioned(), "2024-08").version.empty());
+  CHECK(read(versioned(), "2024-09").version == "0.6");
+}
+
+TEST_CASE("engine: a file is checked in all its versions, and keeps no catalog name") {
+  json late = versioned();
+  late["versions"][1]["host_step"] = 5;
+  CHECK(message_of([&] { read(late, "0.6"); }).find("/host_step") != std::string::npos);
+  json backwards = versioned();
+  backwards["versions"][1]["date"] = "2024-01";
+  CHECK(message_of([&] { read(backwards); }).find("/versions/1/date") != std::string::npos);
+  json scheduler = versioned();
+  scheduler["scheduler"] = 5;
+  CHECK(message_of([&] { read(scheduler); }).find("/scheduler") != std::string::npos);
+  json vllm = whole();
+  vllm["name"] = "vllm";
+  const File file(vllm);
+  CHECK(load_engine(catalog(), file.path.string()).name == file.path.string());
+}
+
 TEST_CASE("engine: every file of the catalog is read in each of its versions") {
   for (const std::string& name : catalog().names("engines")) {
     CAPTURE(name);
