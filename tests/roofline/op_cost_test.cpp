@@ -462,6 +462,23 @@ TEST_CASE("op_cost: engines with wide activations convert what products read and
         "up 1088 140\nup_dequantize 238 448\nup_convert_input 640 320\nup_convert_output 70 140\n");
 }
 
+TEST_CASE("op_cost: weights become 16 bits before products of a prompt, not of a decode step") {
+  Lowering l = fused;
+  l.weights = DType::INT8;
+  l.operands = DType::FP16;
+  l.dequantizes_weights = true;
+  const Recording recording = record(tiny(), {}, l);
+  const auto count = [&](const Graph& graph, const std::string& end) {
+    const std::vector<OpGroup> groups = fold(graph, l);
+    return std::count_if(groups.begin(), groups.end(),
+                         [&](const OpGroup& g) { return g.label.ends_with(end); });
+  };
+  CHECK(count(recording.prefill(), "_dequantize") > 0);
+  CHECK(count(recording.prefill(), "_quantize") == 0);
+  CHECK(count(recording.decode(), "_dequantize") == 0);
+  CHECK(count(recording.decode(), "_quantize") > 0);
+}
+
 TEST_CASE("op_cost: caches that each query head reads come again from the chip") {
   OpGroup g = group(12, 10);
   g.reread_bytes = 20;
