@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "model/base/units.h"
 #include "model/base/utf8_text.h"
@@ -34,10 +36,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower;
+bool is_letter(unsigned char c) { return std::isalpha(c) != 0; }
+
+std::string digits_of(std::string_view text) {
+  std::string digits;
+  std::copy_if(text.begin(), text.end(), std::back_inserter(digits),
+               [](unsigned char c) { return std::isdigit(c) != 0; });
+  return digits;
 }
 
 /// The text with its middle left out when it is longer than `most`: of a file's path the folder and
@@ -81,6 +86,12 @@ std::string printable_line(std::string_view message) {
 Error::Error(std::string_view line, Fault fault)
     : std::runtime_error(printable_line(line)), fault_(fault) {}
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
@@ -96,6 +107,50 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     }
   }
   return best;
+}
+
+std::vector<std::string> relatives(std::string_view word,
+                                   const std::vector<std::string>& candidates) {
+  const std::string lower = lower_case(word);
+  const auto shared = [&](const std::string& candidate) {
+    const std::string other = lower_case(candidate);
+    const auto end = std::mismatch(lower.begin(), lower.end(), other.begin(), other.end()).first;
+    return static_cast<std::size_t>(end - lower.begin());
+  };
+  const auto letters = static_cast<std::size_t>(
+      std::find_if_not(lower.begin(), lower.end(), is_letter) - lower.begin());
+  std::size_t longest = std::max<std::size_t>(letters, 1);
+  for (const std::string& candidate : candidates) longest = std::max(longest, shared(candidate));
+  std::vector<std::pair<std::size_t, std::string>> family;
+  for (const std::string& candidate : candidates) {
+    if (shared(candidate) < longest) continue;
+    family.emplace_back(edit_distance(lower, lower_case(candidate)), candidate);
+  }
+  std::sort(family.begin(), family.end());
+  std::vector<std::string> found;
+  for (auto& [distance, candidate] : family) found.push_back(std::move(candidate));
+  return found;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr std::size_t most = 5;  // ours: one line of a terminal
+  const std::string guess = nearest(word, candidates);
+  std::vector<std::string> meant = relatives(word, candidates);
+  const bool is_relative = std::find(meant.begin(), meant.end(), guess) != meant.end();
+  const bool has_its_number = !guess.empty() && digits_of(guess) == digits_of(word);
+  if (meant.empty() || (is_relative && has_its_number)) {
+    meant = {guess};
+  } else if (has_its_number) {
+    meant.insert(meant.begin(), guess);  // "b300" for "h300", and what else begins with "h"
+  }
+  if (meant.front().empty()) return "";
+  meant.resize(std::min(meant.size(), most));
+  std::string line = "did you mean ";
+  for (std::size_t i = 0; i < meant.size(); ++i) {
+    const bool is_last = i + 1 == meant.size();
+    line += (i == 0 ? "'" : is_last ? " or '" : ", '") + meant[i] + "'";
+  }
+  return line + "?";
 }
 
 Error unknown_name(std::string_view kind, std::string_view word,

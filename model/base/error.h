@@ -37,9 +37,21 @@ class Error : public std::runtime_error {
 /// than 240 bytes without a blank, or than 4,000 in all, loses its middle.
 std::string printable_line(std::string_view message);
 
+std::string lower_case(std::string_view text);
+
 /// The candidate nearest to `word` by edit distance, whatever their case, or "" when none is near
 /// enough to be meant.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+/// The candidates of the word's family, nearest first: those that share the longest beginning with
+/// it, at least its first letters ("llama" of "llama-4-70b"), whatever their case.
+std::vector<std::string> relatives(std::string_view word,
+                                   const std::vector<std::string>& candidates);
+
+/// "did you mean 'A'?" for a misspelt word, or "did you mean 'A', 'B' or 'C'?" with its nearest
+/// relatives when none of them has its number: another number is no misspelling. "" when nothing
+/// is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 /// "unknown KIND 'WORD'; did you mean 'NEAREST'?", or the list of candidates when none is near.
 Error unknown_name(std::string_view kind, std::string_view word,

@@ -59,6 +59,37 @@ TEST_CASE("error: an unknown name is answered with its neighbour, else with all 
         "unknown hardware 'epyc-genoa'; expected one of: a100-40gb, a100-80gb, h100-sxm, h200");
 }
 
+TEST_CASE("error: the relatives of a word share its longest known beginning, nearest first") {
+  const std::vector<std::string> models = {"gpt2",          "llama-2-70b", "llama-4-maverick",
+                                           "llama-4-scout", "qwen3-14b",   "qwen3-8b"};
+  // "qwen3-" is shared with two; "7b" is one letter from "8b" and two from "14b".
+  CHECK(relatives("qwen3-7b", models) == std::vector<std::string>{"qwen3-8b", "qwen3-14b"});
+  CHECK(relatives("QWEN3-7B", models) == std::vector<std::string>{"qwen3-8b", "qwen3-14b"});
+  // "llama-4-" beats the shorter "llama-", of which llama-2-70b is nearer by spelling.
+  CHECK(relatives("llama-4-70b", models) ==
+        std::vector<std::string>{"llama-4-scout", "llama-4-maverick"});
+  CHECK(relatives("llama", models).size() == 3);
+  // All first letters are shared, or it is another family: "gpu" is not "gpt2".
+  CHECK(relatives("gpu-3", models).empty());
+  CHECK(relatives("", models).empty());
+  CHECK(relatives("7b", models).empty());
+}
+
+TEST_CASE("error: another number is answered with the family, a misspelling with its neighbour") {
+  CHECK(did_you_mean("h100-sxn", hardware) == "did you mean 'h100-sxm'?");
+  // h200 is one digit away, but no misspelling of h300.
+  CHECK(did_you_mean("h300", hardware) == "did you mean 'h200' or 'h100-sxm'?");
+  CHECK(did_you_mean("a100-60gb", hardware) == "did you mean 'a100-40gb' or 'a100-80gb'?");
+  CHECK(did_you_mean("x100-sxm", hardware) == "did you mean 'h100-sxm'?");  // no relatives
+  CHECK(did_you_mean("x200-sxm", hardware) == "did you mean 'h100-sxm'?");
+  CHECK(did_you_mean("epyc-genoa", hardware).empty());
+  // The number of another family: either the letter or the number is wrong.
+  CHECK(did_you_mean("h300", {"b300", "h200", "h100-sxm"}) ==
+        "did you mean 'b300', 'h200' or 'h100-sxm'?");
+  CHECK(did_you_mean("m9", {"m1", "m2", "m3", "m4", "m5", "m6"}) ==
+        "did you mean 'm1', 'm2', 'm3', 'm4' or 'm5'?");
+}
+
 TEST_CASE("error: a message is UTF-8 whatever it quotes") {
   // RFC 3629: 0xFF is in no character, 0xC3 0xA9 is one, and one cut off is none.
   CHECK(printable_line("a\xFF"
