@@ -223,6 +223,7 @@ Hardware read_hardware(const std::filesystem::path& path) {
   hw.kind = o.text("kind");
   if (hw.kind != "gpu" && hw.kind != "cpu" && hw.kind != "tpu") o.fail("kind", "gpu, cpu or tpu");
   hw.architecture = o.text_or("architecture", "");
+  if (o.has("aliases")) o.texts("aliases");  // the catalog's: see Catalog::find
   std::map<std::string_view, JsonObject> sections;
   for (const Field& field : hardware_fields()) {
     if (field.section.empty()) {

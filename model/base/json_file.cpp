@@ -168,6 +168,11 @@ std::string JsonObject::text(std::string_view key) const {
   return value.get<std::string>();
 }
 
+std::vector<std::string> JsonObject::texts(std::string_view key) const {
+  const auto is_text = [](const json& entry) { return entry.is_string(); };
+  return list_at<std::string>(*this, key, "a list of strings", is_text);
+}
+
 std::string JsonObject::text_or(std::string_view key, std::string fallback) const {
   return has(key) ? text(key) : std::move(fallback);
 }

@@ -53,6 +53,7 @@ class JsonObject {
   double positive_or(std::string_view key, double fallback) const;
   std::vector<double> positives(std::string_view key) const;
   std::string text(std::string_view key) const;
+  std::vector<std::string> texts(std::string_view key) const;
   std::string text_or(std::string_view key, std::string fallback) const;
   bool flag_or(std::string_view key, bool fallback) const;
   JsonObject object(std::string_view key) const;

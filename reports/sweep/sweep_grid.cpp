@@ -31,12 +31,12 @@ enum Axis : std::size_t {
   mode_axis,
 };
 
-/// One spelling of each value: "flash" is "tiled". Throws Error for a word that the axis cannot
-/// have.
-std::string one_spelling(std::size_t axis, const std::string& word) {
+/// One spelling of each value: "flash" is "tiled", "h100" is "h100-sxm". Throws Error for a word
+/// that the axis cannot have.
+std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::string& word) {
   switch (axis) {
-    case model_axis:
-    case hardware_axis:
+    case model_axis: return catalog.canonical("models", word);
+    case hardware_axis: return catalog.canonical("hardware", word);
     case engine_axis: return word;
     case method_axis: return to_string(parse_methods(word));
     case attention_axis: return std::string(measure::attention_name(parse_kernels(word)));
@@ -117,7 +117,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     if (values.empty() && *fallback != '\0') values = {fallback};
     for (const std::string& value : values) {
       try {
-        const std::string word = one_spelling(axis, value);
+        const std::string word = one_spelling(catalog_, axis, value);
         if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
       } catch (const Error& e) {
         throw Error(flag_of(key) + ": " + e.what());

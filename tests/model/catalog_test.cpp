@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -81,12 +83,74 @@ TEST_CASE("catalog: an unknown model is answered with its neighbour, a path with
   };
   CHECK(find("llama-7c").find("unknown model 'llama-7c'; did you mean 'llama-7b'?") !=
         std::string::npos);
-  CHECK(find("llama-7B").find("did you mean 'llama-7b'?") != std::string::npos);
+  CHECK(find("llama-7B-x").find("did you mean 'llama-7b'?") != std::string::npos);
   CHECK(find("qwertyuiop") == "unknown model 'qwertyuiop'; see kvcast model list");
   CHECK(find("./llama-7c.json") == "./llama-7c.json: no such file");
-  CHECK(find("models/llama") == "models/llama: no such file");
+  CHECK(find("models/qwertyuiop") == "models/qwertyuiop: no such file");
+  CHECK(find("models/llama-7c") == "models/llama-7c: no such file; did you mean 'llama-7b'?");
+  CHECK(find("data/models/llama-7c") == "data/models/llama-7c: no such file");
   CHECK(find("llama.gguf") == "llama.gguf: no such file");
   CHECK(find("").find("unknown model ''") != std::string::npos);
+}
+
+TEST_CASE("catalog: a hub name or an alias finds its file in any case, with or without its owner") {
+  const auto stem = [](std::string_view folder, const std::string& what) {
+    return catalog().find(folder, "name", what).stem().string();
+  };
+  CHECK(stem("models", "meta-llama/Llama-3.1-8B-Instruct") == "llama-3.1-8b");
+  CHECK(stem("models", "META-LLAMA/llama-3.1-8b") == "llama-3.1-8b");
+  CHECK(stem("models", "Meta-Llama-3.1-8B-Instruct") == "llama-3.1-8b");
+  CHECK(stem("models", "LLaMA-7B") == "llama-7b");
+  CHECK(stem("hardware", "h100") == "h100-sxm");
+  CHECK(stem("hardware", "A100") == "a100-80gb");
+  CHECK(stem("hardware", "4090") == "rtx-4090");
+  CHECK(stem("hardware", "mi300") == "mi300x");
+  CHECK(load_model(catalog(), "Qwen/Qwen2.5-7B-Instruct").name == "qwen2.5-7b");
+  // Another name of a model is none of a device.
+  CHECK_THROWS_AS(stem("hardware", "meta-llama/Llama-3.1-8B"), Error);
+}
+
+TEST_CASE("catalog: no two files share a name") {
+  for (const std::string folder : {"models", "hardware"}) {
+    std::map<std::string, std::string> owner;  // of each name in lower case
+    const auto claim = [&](const std::string& name, const std::string& file) {
+      CAPTURE(name);
+      CAPTURE(file);
+      CHECK(owner.try_emplace(lower_case(name), file).first->second == file);
+    };
+    for (const std::string& file : catalog().names(folder)) claim(file, file);
+    std::size_t others = 0;
+    for (const std::string& file : catalog().names(folder)) {
+      for (const std::string& other : catalog().other_names(folder, file)) {
+        claim(other, file);
+        claim(other.substr(other.find('/') + 1), file);
+        ++others;
+      }
+    }
+    CHECK(others >= 20);
+  }
+}
+
+TEST_CASE("catalog: a number that no model has is answered with the models of its family") {
+  const TestFolder folder;
+  fs::create_directory(folder / "models");
+  for (const char* name :
+       {"llama-2-70b", "llama-4-maverick", "llama-4-scout", "qwen3-14b", "qwen3-4b", "qwen3-8b"}) {
+    std::ofstream(folder / "models" / (std::string(name) + ".json")) << "{}";
+  }
+  const Catalog small(folder.path());
+  const auto find = [&](const std::string& what) {
+    return message_of([&] { small.find("models", "model", what); });
+  };
+  CHECK(find("qwen3-7b") ==
+        "unknown model 'qwen3-7b'; did you mean 'qwen3-4b', 'qwen3-8b' or 'qwen3-14b'?");
+  CHECK(find("llama-4-70b") ==
+        "unknown model 'llama-4-70b'; did you mean 'llama-4-scout' or 'llama-4-maverick'?");
+  CHECK(find("Qwen/Qwen3-9B") ==
+        "Qwen/Qwen3-9B: no such file; did you mean 'qwen3-4b', 'qwen3-8b' or 'qwen3-14b'?");
+  CHECK(find("lama-4-scout") == "unknown model 'lama-4-scout'; did you mean 'llama-4-scout'?");
+  std::ofstream(folder / "models" / "gpt2.json") << R"({"_kvcast": {"hub_names": "gpt"}})";
+  CHECK(find("openai/gpt3").find("/_kvcast/hub_names: got \"gpt\"") != std::string::npos);
 }
 
 TEST_CASE("catalog: a name never leaves its folder") {

@@ -117,6 +117,7 @@ TEST_CASE("json_file: a value of another kind or range is refused with its place
   const auto wholes = [](const JsonObject& o) { o.wholes("k"); };
   const auto positive = [](const JsonObject& o) { o.positive("k"); };
   const auto positives = [](const JsonObject& o) { o.positives("k"); };
+  const auto texts = [](const JsonObject& o) { o.texts("k"); };
   const auto text = [](const JsonObject& o) { o.text("k"); };
   const auto flag = [](const JsonObject& o) { o.flag_or("k", true); };
   const auto object = [](const JsonObject& o) { o.object("k"); };
@@ -144,6 +145,8 @@ TEST_CASE("json_file: a value of another kind or range is refused with its place
       BadValue{"positive of a string", "\"1e-5\"", positive, "a number above 0"},
       BadValue{"positive of the smallest double", "5e-324", positive, "1e-30 to 1e30"},
       BadValue{"positive of a huge number", "1e308", positive, "1e-30 to 1e30"},
+      BadValue{"texts of a string", "\"1\"", texts, "a list of strings"},
+      BadValue{"texts with a number", "[\"1\", 2]", texts, "got 2"},
       BadValue{"positives of a string", "\"1\"", positives, "a list of numbers"},
       BadValue{"positives of an empty list", "[]", positives, "a list of numbers"},
       BadValue{"positives with a negative", "[1, -0.5]", positives, "got -0.5"},

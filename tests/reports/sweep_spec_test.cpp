@@ -139,7 +139,7 @@ TEST_CASE("sweep_spec: a grid refuses what no row could be about") {
   CHECK(grid_error([](SweepSpec& s) { s.model.clear(); }).starts_with("--model: missing"));
   CHECK(grid_error([](SweepSpec& s) { s.model = {"lama-7b"}; }) ==
         "unknown model 'lama-7b'; did you mean 'llama-7b'?");
-  CHECK(grid_error([](SweepSpec& s) { s.hardware = {"a100"}; }).starts_with("unknown hardware"));
+  CHECK(grid_error([](SweepSpec& s) { s.hardware = {"a1000"}; }).starts_with("unknown hardware"));
   CHECK(grid_error([](SweepSpec& s) { s.engine = {"vlm"}; }) ==
         "--engine: unknown engine 'vlm'; did you mean 'vllm'?");
   CHECK(grid_error([](SweepSpec& s) { s.method = {"plane"}; }) ==

@@ -211,6 +211,21 @@ TEST_CASE("sweep: every axis of the configuration has its cell") {
   CHECK(row.whole("kv_cache_bytes") == 2 * 3 * 8 * 2 * (1024 + 128));
 }
 
+TEST_CASE("sweep: other names of a model or device are its catalog name, once") {
+  const Workplace w;
+  SweepSpec spec = w.spec();
+  spec.model = {"EleutherAI/pythia-70m", "pythia-70m", spec.model.front()};
+  spec.hardware = {"h100", "H100-SXM", "a100"};
+  spec.prompt_len = {5};
+  write(grid_of(spec), w / "a.csv");
+  const CsvTable table = CsvTable::read(w / "a.csv");
+  REQUIRE(table.size() == 4);
+  CHECK(table[0].text("model") == "pythia-70m");
+  CHECK(table[0].text("hardware") == "h100-sxm");
+  CHECK(table[1].text("hardware") == "a100-80gb");
+  CHECK(table[2].text("model") == (w / "tiny.json").string());  // a path stays as it is
+}
+
 TEST_CASE("sweep: engines are an axis, and bring their kernels unless these are given") {
   const Workplace w;
   SweepSpec spec = w.spec();

@@ -174,7 +174,7 @@ TEST_CASE("hardware: a relative gives factors and latencies alone, and each says
 }
 
 TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
-  REQUIRE(cases().at("refused").size() == 52);
+  REQUIRE(cases().at("refused").size() == 53);
   for (const json& row : cases().at("refused")) {
     json document = valid;
     document.merge_patch(row[1]);
@@ -219,7 +219,16 @@ TEST_CASE("hardware: the peaks of two well-known parts are those of their datash
   CHECK(h100.memory_bandwidth.value == near(3.35e12).epsilon(0.01));
 }
 
-TEST_CASE("hardware: a misspelt name is answered with its neighbour") {
+TEST_CASE("hardware: an alias loads the device") {
+  CHECK(load_hardware(catalog(), "H100").name == "h100-sxm");
+  CHECK(load_hardware(catalog(), "4090").name == "rtx-4090");
+}
+
+TEST_CASE("hardware: a misspelt name is answered with its neighbour, a new one with its family") {
+  const std::string line = message_of([] { load_hardware(catalog(), "h300"); });
+  CHECK(line.starts_with("unknown hardware 'h300'; did you mean '"));
+  CHECK(line.find("'h200'") != std::string::npos);
+  CHECK(line.find("'h20'") != std::string::npos);
   CHECK(message_of([] { load_hardware(catalog(), "h100-sxn"); }) ==
         "unknown hardware 'h100-sxn'; did you mean 'h100-sxm'?");
 }

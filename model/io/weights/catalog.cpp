@@ -35,12 +35,46 @@ std::vector<std::string> Catalog::names(std::string_view name) const {
   return found;
 }
 
+std::vector<std::string> Catalog::other_names(std::string_view subfolder,
+                                              std::string_view name) const {
+  const fs::path file = folder(subfolder) / (std::string(name) + ".json");
+  const nlohmann::json document = read_json_file(file);
+  const JsonObject o(document, file.string());
+  if (o.has("aliases")) return o.texts("aliases");
+  if (!o.has("_kvcast")) return {};
+  const JsonObject ours = o.object("_kvcast");
+  return ours.has("hub_names") ? ours.texts("hub_names") : std::vector<std::string>();
+}
+
+std::string Catalog::known_as(std::string_view subfolder, const std::vector<std::string>& known,
+                              std::string_view word) const {
+  const std::string lower = lower_case(word);
+  if (std::binary_search(known.begin(), known.end(), lower)) return lower;
+  const auto is_meant = [&](const std::string& other) {
+    const std::string name = lower_case(other);
+    return name == lower || name.substr(name.find('/') + 1) == lower;
+  };
+  for (const std::string& name : known) {
+    const std::vector<std::string> others = other_names(subfolder, name);
+    if (std::any_of(others.begin(), others.end(), is_meant)) return name;
+  }
+  return "";
+}
+
+std::string Catalog::canonical(std::string_view subfolder, const std::string& name_or_path) const {
+  std::error_code ec;
+  if (fs::exists(name_or_path, ec)) return name_or_path;
+  std::string name = known_as(subfolder, names(subfolder), name_or_path);
+  return name.empty() ? name_or_path : name;
+}
+
 fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
                        const std::string& name_or_path) const {
   const std::vector<std::string> known = names(subfolder);
-  if (std::binary_search(known.begin(), known.end(), name_or_path)) {
-    return folder(subfolder) / (name_or_path + ".json");
-  }
+  const auto file_of = [&](const std::string& name) {
+    return folder(subfolder) / (name + ".json");
+  };
+  if (std::binary_search(known.begin(), known.end(), name_or_path)) return file_of(name_or_path);
   const fs::path path(name_or_path);
   std::error_code ec;
   if (fs::is_directory(path, ec)) {
@@ -49,13 +83,28 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
                 "a checkpoint folder with config.json");
   }
   if (fs::exists(path, ec)) return path;
-  const bool looks_like_path = name_or_path.find('/') != std::string::npos ||
-                               path.extension() == ".json" || path.extension() == ".gguf";
-  if (looks_like_path) throw Error(name_or_path + ": no such file");
-  constexpr std::size_t most_in_a_message = 12;
   const bool has_list_command = subfolder == "models" || subfolder == "hardware";
-  if (has_list_command && known.size() > most_in_a_message &&
-      nearest(name_or_path, known).empty()) {
+  const bool is_file_name = path.extension() == ".json" || path.extension() == ".gguf";
+  if (has_list_command && !is_file_name) {
+    if (const std::string name = known_as(subfolder, known, name_or_path); !name.empty()) {
+      return file_of(name);
+    }
+  }
+  // "Qwen/Qwen3-9B" may be a path or a name of the hub: owner and model.
+  const std::size_t slash = name_or_path.find('/');
+  const bool looks_like_path = slash != std::string::npos || is_file_name;
+  const bool may_be_on_hub = slash != std::string::npos && slash == name_or_path.rfind('/') &&
+                             !name_or_path.starts_with('.') && slash > 0 && !is_file_name;
+  const std::string hint =
+      has_list_command && (may_be_on_hub || !looks_like_path)
+          ? did_you_mean(may_be_on_hub ? name_or_path.substr(slash + 1) : name_or_path, known)
+          : "";
+  if (looks_like_path) {
+    throw Error(name_or_path + ": no such file" + (hint.empty() ? "" : "; " + hint));
+  }
+  constexpr std::size_t most_in_a_message = 12;
+  if (!hint.empty()) throw Error(fmt::format("unknown {} '{}'; {}", kind, name_or_path, hint));
+  if (has_list_command && known.size() > most_in_a_message) {
     throw Error(fmt::format("unknown {0} '{1}'; see kvcast {0} list", kind, name_or_path));
   }
   throw unknown_name(kind, name_or_path, known);

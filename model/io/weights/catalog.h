@@ -22,12 +22,23 @@ class Catalog {
   std::filesystem::path folder(std::string_view name) const;
   /// Names of the JSON files in a subfolder, sorted.
   std::vector<std::string> names(std::string_view name) const;
-  /// The file that a user means by `name_or_path`: a catalog name of `subfolder`, a file, or a
-  /// folder that holds `config.json`. Throws Error with the nearest name ("unknown KIND ...").
+  /// The catalog name that `name_or_path` means, or itself when that is a path or unknown.
+  std::string canonical(std::string_view subfolder, const std::string& name_or_path) const;
+  /// Names that a file of the catalog also has: a model's `hub_names` ("Qwen/Qwen3-8B", in
+  /// `_kvcast`), the `aliases` of a device ("h100"). Throws Error when they are no list of names.
+  std::vector<std::string> other_names(std::string_view subfolder, std::string_view name) const;
+  /// The file that a user means by `name_or_path`: a catalog name of `subfolder`, a file, a
+  /// folder that holds `config.json`, or in any case of letters a catalog name or another name of
+  /// one, a hub name also without its owner. Throws Error with the nearest names ("unknown KIND
+  /// ...").
   std::filesystem::path find(std::string_view subfolder, std::string_view kind,
                              const std::string& name_or_path) const;
 
  private:
+  /// The catalog name in `known` that `word` also names, or "".
+  std::string known_as(std::string_view subfolder, const std::vector<std::string>& known,
+                       std::string_view word) const;
+
   std::filesystem::path root_;
 };
 
