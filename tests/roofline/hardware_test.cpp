@@ -219,6 +219,48 @@ TEST_CASE("hardware: the peaks of two well-known parts are those of their datash
   CHECK(h100.memory_bandwidth.value == near(3.35e12).epsilon(0.01));
 }
 
+TEST_CASE("hardware: dense fp16 peaks are units times clock times FLOPs of a unit and cycle") {
+  // Of one tensor core unit and cycle, with fp32 accumulation: A100's SM 2048 (NVIDIA A100
+  // whitepaper), GA102's, AD102's and GB202's 1024, halved on GeForce and on the L20; a compute
+  // unit of CDNA 3 2048, of CDNA 4 4096. Clocks are the boost clocks that vendors print.
+  struct Part {
+    const char* name;
+    double units;
+    double hz;
+    double flops;
+  };
+  for (const Part& p :
+       {Part{"a100-80gb", 108, 1.41e9, 2048}, Part{"a800", 108, 1.41e9, 2048},
+        Part{"a30", 56, 1.44e9, 2048}, Part{"a10", 72, 1.695e9, 1024},
+        Part{"rtx-4090", 128, 2.52e9, 512}, Part{"l20", 92, 2.52e9, 512},
+        Part{"rtx-6000-ada", 142, 2.505e9, 1024}, Part{"rtx-5090", 170, 2.407e9, 512},
+        Part{"rtx-pro-6000", 188, 2.617e9, 1024}, Part{"mi300x", 304, 2.1e9, 2048},
+        Part{"mi325x", 304, 2.1e9, 2048}, Part{"mi355x", 256, 2.4e9, 4096}}) {
+    CAPTURE(std::string(p.name));
+    const Hardware hw = load_hardware(catalog(), p.name);
+    const double peak = p.units * p.hz * p.flops;
+    CHECK(hw.peak_flops_per_second.at(DType::FP16).value == near(peak).epsilon(0.01));
+    CHECK(hw.peak_flops_per_second.at(DType::BF16).value == near(peak).epsilon(0.01));
+  }
+}
+
+TEST_CASE("hardware: the parts for export differ from theirs in NVLink alone") {
+  for (const auto& [part, original] : {std::pair{"h800", "h100-sxm"}, {"a800", "a100-80gb"}}) {
+    const Hardware cut = load_hardware(catalog(), part);
+    const Hardware full = load_hardware(catalog(), original);
+    CHECK(cut.peak_flops_per_second.size() == full.peak_flops_per_second.size());
+    for (const auto& [dtype, peak] : cut.peak_flops_per_second) {
+      CHECK(peak.value == full.peak_flops_per_second.at(dtype).value);
+    }
+    CHECK(cut.memory_bandwidth.value == full.memory_bandwidth.value);
+    CHECK(cut.links.at("nvlink").bandwidth.value == 200e9);
+    CHECK(cut.links.at("pcie").bandwidth.value == full.links.at("pcie").bandwidth.value);
+    // Both inherit the factors that were measured on the original.
+    CHECK(cut.matrix_rate.at(DType::BF16).value == full.matrix_rate.at(DType::BF16).value);
+    CHECK(cut.matrix_rate.at(DType::BF16).source == Source::Fitted);
+  }
+}
+
 TEST_CASE("hardware: an alias loads the device") {
   CHECK(load_hardware(catalog(), "H100").name == "h100-sxm");
   CHECK(load_hardware(catalog(), "4090").name == "rtx-4090");

@@ -22,7 +22,7 @@ set offsets 0, 0, 0, 0
 plot 'coverage-forecasts.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
      'coverage-forecasts.csv' skip 1 every ::2::32 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'fastertransformer', \
      'coverage-forecasts.csv' skip 1 every ::33::89 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'ideal', \
-     'coverage-forecasts.csv' skip 1 every ::90::222 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'llama.cpp', \
-     'coverage-forecasts.csv' skip 1 every ::223::312 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'others', \
-     'coverage-forecasts.csv' skip 1 every ::313::570 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'tensorrt-llm', \
-     'coverage-forecasts.csv' skip 1 every ::571::728 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'vllm'
+     'coverage-forecasts.csv' skip 1 every ::90::241 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'llama.cpp', \
+     'coverage-forecasts.csv' skip 1 every ::242::331 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'others', \
+     'coverage-forecasts.csv' skip 1 every ::332::607 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'tensorrt-llm', \
+     'coverage-forecasts.csv' skip 1 every ::608::783 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'vllm'
