@@ -155,12 +155,12 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 
 Error unknown_name(std::string_view kind, std::string_view word,
                    const std::vector<std::string>& candidates) {
-  std::string line = "unknown " + std::string(kind) + " '" + std::string(word) + "'";
-  const std::string guess = nearest(word, candidates);
-  if (!guess.empty()) {
-    line += "; did you mean '" + guess + "'?";
+  std::string line = "unknown " + std::string(kind) + " '" + std::string(word) + "'; ";
+  const std::string hint = did_you_mean(word, candidates);
+  if (!hint.empty()) {
+    line += hint;
   } else {
-    line += "; expected one of: ";
+    line += "expected one of: ";
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       line += (i == 0 ? "" : ", ") + candidates[i];
     }

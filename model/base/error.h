@@ -53,7 +53,7 @@ std::vector<std::string> relatives(std::string_view word,
 /// is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
-/// "unknown KIND 'WORD'; did you mean 'NEAREST'?", or the list of candidates when none is near.
+/// "unknown KIND 'WORD'; " and did_you_mean(), or the list of candidates when none is near.
 Error unknown_name(std::string_view kind, std::string_view word,
                    const std::vector<std::string>& candidates);
 

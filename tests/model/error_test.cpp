@@ -55,6 +55,8 @@ TEST_CASE("error: nearest does not offer a word that shares no letter") {
 TEST_CASE("error: an unknown name is answered with its neighbour, else with all candidates") {
   CHECK(std::string(unknown_name("hardware", "h100-sxn", hardware).what()) ==
         "unknown hardware 'h100-sxn'; did you mean 'h100-sxm'?");
+  CHECK(std::string(unknown_name("hardware", "h300", hardware).what()) ==
+        "unknown hardware 'h300'; did you mean 'h200' or 'h100-sxm'?");
   CHECK(std::string(unknown_name("hardware", "epyc-genoa", hardware).what()) ==
         "unknown hardware 'epyc-genoa'; expected one of: a100-40gb, a100-80gb, h100-sxm, h200");
 }

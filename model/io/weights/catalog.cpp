@@ -103,8 +103,7 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
     throw Error(name_or_path + ": no such file" + (hint.empty() ? "" : "; " + hint));
   }
   constexpr std::size_t most_in_a_message = 12;
-  if (!hint.empty()) throw Error(fmt::format("unknown {} '{}'; {}", kind, name_or_path, hint));
-  if (has_list_command && known.size() > most_in_a_message) {
+  if (has_list_command && hint.empty() && known.size() > most_in_a_message) {
     throw Error(fmt::format("unknown {0} '{1}'; see kvcast {0} list", kind, name_or_path));
   }
   throw unknown_name(kind, name_or_path, known);
