@@ -1,19 +1,13 @@
 #include "measure/engine_match.h"
 
 #include <algorithm>
-#include <cctype>
 #include <regex>
 
+#include "model/base/error.h"
 #include "roofline/engine.h"
 
 namespace kvcast::measure {
 namespace {
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 /// "0.6.3.post1", "v0.2", "b4748"; of the name's second word ("ExLlamaV2 4 bit") not a bare number.
 std::string version_in(const std::string& text, bool bare_number) {

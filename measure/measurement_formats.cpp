@@ -203,9 +203,8 @@ void set_engine(const MeasurementFields& f, MeasuredRow& row) {
 }
 
 /// The dtype of a GGUF name: "F16", "all F32", "Q4_K - Medium".
-std::optional<DType> ggml_dtype(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+std::optional<DType> ggml_dtype(const std::string& name) {
+  const std::string text = lower_case(name);
   constexpr std::pair<std::string_view, DType> names[] = {
       {"bf16", DType::BF16}, {"f16", DType::FP16},  {"f32", DType::FP32},  {"q8_0", DType::Q8_0},
       {"q4_0", DType::Q4_0}, {"q4_1", DType::Q4_1}, {"q4_k", DType::Q4_K}, {"q6_k", DType::Q6_K}};

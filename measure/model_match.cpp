@@ -1,7 +1,6 @@
 #include "measure/model_match.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <string_view>
 
@@ -56,15 +55,12 @@ void check_parameters(const Architecture& a, std::uint64_t parameters) {
 
 std::string not_in_catalog(std::string_view kind, std::string_view name,
                            const std::vector<std::string>& names) {
-  const std::string near = nearest(name, names);
-  return fmt::format("the catalog has no {} '{}'{}", kind, name,
-                     near.empty() ? "" : fmt::format("; did you mean '{}'?", near));
+  const std::string hint = did_you_mean(name, names);
+  return fmt::format("the catalog has no {} '{}'{}{}", kind, name, hint.empty() ? "" : "; ", hint);
 }
 
 std::string plain_model_name(std::string name) {
-  name.erase(0, name.rfind('/') + 1);
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  name = lower_case(name.substr(name.rfind('/') + 1));
   if (name.starts_with("meta-")) name.erase(0, 5);
   for (bool shorter = true; shorter;) {
     shorter = false;
@@ -87,9 +83,9 @@ std::string ModelMatch::named(const std::string& name) const {
   const auto known = [&](const std::string& n) {
     return std::find(names_.begin(), names_.end(), n) != names_.end();
   };
-  if (known(name)) return name;
   std::error_code ec;
-  if (std::filesystem::exists(name, ec)) return name;
+  std::string listed = catalog_.canonical("models", name);
+  if (known(listed) || std::filesystem::exists(name, ec)) return listed;
   const std::string plain = plain_model_name(name);
   if (known(plain)) return plain;
   throw Error(not_in_catalog("model", plain, names_));

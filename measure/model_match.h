@@ -38,7 +38,7 @@ class ModelMatch {
 /// not change a shape.
 std::string plain_model_name(std::string name);
 
-/// "the catalog has no KIND 'NAME'; did you mean 'NEAREST'?": without a list of all names, since a
+/// "the catalog has no KIND 'NAME'; " and did_you_mean(): without a list of all names, since a
 /// file may have many such rows.
 std::string not_in_catalog(std::string_view kind, std::string_view name,
                            const std::vector<std::string>& names);

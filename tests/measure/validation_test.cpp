@@ -249,6 +249,10 @@ TEST_CASE("models: by name, by Hugging Face's name, by the number of parameters"
       {"meta-llama/Llama-3.1-8B-Instruct", 0, "llama-3.1-8b"},
       {"meta-llama/Llama-2-7b-chat-hf", 0, "llama-2-7b"},
       {"TinyLlama/tinyllama-1.1b", 0, "tinyllama-1.1b"},
+      // No rule turns these into their catalog names: the catalog lists them.
+      {"mistralai/Mistral-7B-v0.1", 0, "mistral-7b"},
+      {"google/flan-t5-base", 0, "flan-t5-base"},
+      {"google/gemma-2-9b-it", 0, "gemma2-9b"},
       {"", 1100048384, "tinyllama-1.1b"},  // as its model card and llama-bench print
       {"", 8030261312, "llama-3.1-8b"},    // with its 64 rotary frequencies, as llama-bench counts
       // A name is held against the number. 135M: 134,515,008, and its head's table 49152·576 again;
