@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/families/config_reader.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -90,7 +91,9 @@ std::vector<std::string> context_warnings(const Architecture& a, const DesignPoi
 }
 
 std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
-  std::vector<std::string> lines = context_warnings(architecture_, p);
+  std::vector<std::string> lines = config_warnings(architecture_);
+  const std::vector<std::string> contexts = context_warnings(architecture_, p);
+  lines.insert(lines.end(), contexts.begin(), contexts.end());
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;

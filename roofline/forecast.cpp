@@ -45,7 +45,7 @@ Forecaster::Forecaster(const Recording& recording, const Lowering& lowering, con
   Memory of_decode = memory_;
   prompt_.push_back(compile(recording.pass(prefill_name), lowering, rates));
   if (chunk != nullptr) {
-    KVCAST_ASSERT(chunk->symbols.size() == symbols_.size());
+    chunk_symbols_ = chunk->symbols;
     memory_ = {};
     chunk_ = compile(chunk->pass(prefill_name), lowering, rates);
     chunk_->memory = std::move(memory_);
@@ -95,9 +95,9 @@ void Forecaster::evaluate(const Count& count, std::span<const DesignPoint> point
   }
 }
 
-std::vector<std::uint64_t> Forecaster::range_ends(const DesignPoint& p) const {
+std::vector<std::uint64_t> Forecaster::range_ends(const DesignPoint& p, std::uint64_t last) const {
   std::vector<std::uint64_t> ends;
-  if (symbols_.has_derived()) ends = symbols_.kv_len_breakpoints(values_at(p, 1));
+  if (symbols_.has_derived()) ends = symbols_.kv_len_breakpoints(values_at(p, 1), last);
   ends.push_back(~std::uint64_t{0});
   return ends;
 }
@@ -105,8 +105,9 @@ std::vector<std::uint64_t> Forecaster::range_ends(const DesignPoint& p) const {
 struct Forecaster::Scratch {
   using KvLens = std::array<std::uint64_t, lanes>;
 
-  explicit Scratch(const Symbols& s) : symbols(s), values(s.size()) {
-    for (StepPoint* p : {&first, &last, &end}) p->symbols.resize(s.size());
+  /// With room for the values of `room` symbols.
+  Scratch(const Symbols& s, std::size_t room) : symbols(s), values(s.size()) {
+    for (StepPoint* p : {&first, &last, &end}) p->symbols.resize(room);
   }
 
   /// Symbol values of the block's points at the given cache lengths.
@@ -153,11 +154,12 @@ StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoi
     s.set(s.first, points, s.first_kv_len);
     return step.at(s.first);  // one step each
   }
+  const std::uint64_t longest = *std::max_element(s.last_kv_len.begin(), s.last_kv_len.begin() + n);
   std::vector<std::vector<std::uint64_t>> ends;  // most points share them
   std::array<std::size_t, lanes> ends_of{};
   for (std::size_t i = 0; i < points.size(); ++i) {
     const bool differs = cuts_vary_ && i > 0 && points[i].prompt_len != points[i - 1].prompt_len;
-    if (ends.empty() || differs) ends.push_back(range_ends(points[i]));
+    if (ends.empty() || differs) ends.push_back(range_ends(points[i], longest));
     ends_of[i] = ends.size() - 1;
   }
   StepTotals mean{};
@@ -189,7 +191,8 @@ StepTotals Forecaster::mean_step(const StepCost& step, std::span<const DesignPoi
 }
 
 /// Sums over the passes up to the first token, and the memory that helper passes need.
-void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) const {
+void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s,
+                            Scratch& of_chunks) const {
   s.prompt = {};
   s.parts = {};
   s.helper_caches = s.activations = {};
@@ -206,7 +209,7 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s) con
   for (const Pass& pass : prompt_) {
     const bool is_helper = pass.recorded.part != TtftPart::Base;
     if (!is_helper && chunk_) {
-      add_chunks(points, s);
+      add_chunks(points, of_chunks, s);
       continue;
     }
     Scratch::KvLens tokens;
@@ -266,7 +269,8 @@ std::array<Forecaster::PrefillSteps, 2> Forecaster::prefill_steps(const DesignPo
 }
 
 /// The prompt's steps. Their costs are taken to be affine in what is in the cache before them.
-void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s) const {
+void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scratch& sums) const {
+  s.activations = sums.activations;
   for (std::size_t part = 0; part < 2; ++part) {
     std::array<DesignPoint, lanes> sizes;
     Scratch::KvLens first{};
@@ -289,11 +293,12 @@ void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s) con
     StepTotals step = chunk_->step.mean(s.first, s.last, chunks);
     step.pace(chunk_->step.host_seconds());
     step.wait(host_step(of_step));
-    s.prompt.add(step, steps);
+    sums.prompt.add(step, steps);
     for (std::size_t i = 0; i < points.size(); ++i) {
-      s.parts[index(TtftPart::Base)].v[i] += steps.v[i] * step.seconds.v[i];
+      sums.parts[index(TtftPart::Base)].v[i] += steps.v[i] * step.seconds.v[i];
     }
   }
+  sums.activations = s.activations;
 }
 
 /// Raises the peak of activations to that of a pass at these cache lengths, and returns its cache.
@@ -315,8 +320,8 @@ Lanes Forecaster::add_memory(const Memory& memory, std::span<const DesignPoint> 
 }
 
 void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
-                                Scratch& s) const {
-  add_prompt(points, s);
+                                Scratch& s, Scratch& of_chunks) const {
+  add_prompt(points, s, of_chunks);
   evaluate(prompt_slots_, points, s.first_kv_len);
   Scratch::KvLens end{};  // of the output, when the last token is in the cache too
   Lanes steps;
@@ -364,10 +369,12 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
 
 void Forecaster::sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const {
   KVCAST_ASSERT(points.size() == rows.size());
-  Scratch scratch(symbols_);
+  const std::size_t room = std::max(symbols_.size(), chunk_symbols_.size());
+  Scratch scratch(symbols_, room);
+  Scratch of_chunks(chunk_symbols_, room);
   for (std::size_t i = 0; i < points.size(); i += lanes) {
     const std::size_t n = std::min(lanes, points.size() - i);
-    evaluate_block(points.subspan(i, n), rows.subspan(i, n), scratch);
+    evaluate_block(points.subspan(i, n), rows.subspan(i, n), scratch, of_chunks);
   }
 }
 
@@ -449,7 +456,9 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
       for (const PrefillSteps& p : prefill_steps(point)) {
         if (p.times == 0) continue;
         const std::uint64_t middle = p.first_kv_len + (p.last_kv_len - p.first_kv_len) / 2;
-        add(*chunk_, p.size, values_at(p.size, middle), p.chunks * p.times);
+        const SymbolValues at =
+            chunk_symbols_.resolve({p.size.batch, p.size.prompt_len, middle});
+        add(*chunk_, p.size, at, p.chunks * p.times);
       }
       continue;
     }

@@ -95,25 +95,27 @@ class Forecaster {
   Pass compile(const RecordedPass& pass, const Lowering& lowering, const Rates& rates);
   /// Full steps, and those of what is left over.
   std::array<PrefillSteps, 2> prefill_steps(const DesignPoint& point) const;
-  void add_prompt(std::span<const DesignPoint> points, Scratch& scratch) const;
-  void add_chunks(std::span<const DesignPoint> points, Scratch& scratch) const;
+  void add_prompt(std::span<const DesignPoint> points, Scratch& scratch, Scratch& of_chunks) const;
+  /// `sizes` has the sizes of chunks, `sums` gets the results.
+  void add_chunks(std::span<const DesignPoint> points, Scratch& sizes, Scratch& sums) const;
   /// What the host takes for a step of each point.
   Lanes host_step(std::span<const DesignPoint> points) const;
   void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
-                      Scratch& scratch) const;
+                      Scratch& scratch, Scratch& of_chunks) const;
   StepTotals mean_step(const StepCost& step, std::span<const DesignPoint> points,
                        Scratch& scratch) const;
   Lanes add_memory(const Memory& memory, std::span<const DesignPoint> points,
                    std::span<const std::uint64_t, lanes> kv_len, const Lanes& steps,
                    Scratch& scratch) const;
   SymbolValues values_at(const DesignPoint& point, std::uint64_t kv_len) const;
-  /// The last cache length of each range in which costs are affine in it; ascending.
-  std::vector<std::uint64_t> range_ends(const DesignPoint& point) const;
+  /// The last cache length of each range, up to `last`, in which costs are affine in it; ascending.
+  std::vector<std::uint64_t> range_ends(const DesignPoint& point, std::uint64_t last) const;
   /// Values of a count that does not depend on kv_len.
   void evaluate(const Count& count, std::span<const DesignPoint> points,
                 std::span<std::uint64_t> values) const;
 
   Symbols symbols_;
+  Symbols chunk_symbols_;      ///< of chunk_
   bool cuts_vary_ = false;     ///< with the prompt: kv_len_breakpoints_vary
   std::uint64_t context_ = 0;  ///< positions that the model was built for
   Count prompt_slots_;         ///< cache slots that prefill fills

@@ -62,7 +62,7 @@ Sharing sharing_of(const Node& node, const Work& work,
 /// Functions whose time is that of their exponential, wherever their operands are.
 bool has_exponential(Function f) {
   return f == Function::SoftCap || f == Function::Silu || f == Function::Gelu ||
-         f == Function::GeluTanh;
+         f == Function::GeluTanh || f == Function::QuickGelu || f == Function::Sigmoid;
 }
 
 /// The operators that have OpCost::intermediate_bytes, whose time is that of moving numbers.

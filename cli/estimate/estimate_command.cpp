@@ -163,6 +163,7 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   const std::vector<roofline::UsedFactor> factors = used_factors(placed);
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
+  j["active_parameters"] = estimator.recording().active_parameters;
   j["ttft_s"] = e.ttft_s;
   for (const auto& [part, s] : parts_of(e)) j["ttft_parts_s"][part] = s;
   j["tpot_s"] = e.tpot_s;

@@ -6,6 +6,7 @@
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "model/base/error.h"
+#include "model/families/config_reader.h"
 #include "model/io/files/atomic_file.h"
 #include "model/record/recording.h"
 
@@ -33,7 +34,7 @@ ordered_json over_layers(const Stack& stack, Get get) {
 }
 
 ordered_json stack_json(const Stack& s) {
-  return {{"num_hidden_layers", s.layers.size()},
+  ordered_json j{{"num_hidden_layers", s.layers.size()},
           {"num_attention_heads",
            over_layers(s, [](const LayerShape& l) { return l.heads.num_attention_heads; })},
           {"num_key_value_heads",
@@ -41,12 +42,32 @@ ordered_json stack_json(const Stack& s) {
           {"head_dim", over_layers(s, [](const LayerShape& l) { return l.heads.head_dim; })},
           {"intermediate_size",
            over_layers(s, [](const LayerShape& l) { return l.intermediate_size; })}};
+  const auto over = [&](const char* key, auto get) {
+    const ordered_json values = over_layers(s, get);
+    if (values != 0) j[key] = values;
+  };
+  over("sliding_window", [](const LayerShape& l) { return l.sliding_window; });
+  over("attention_chunk", [](const LayerShape& l) { return l.attention_chunk; });
+  over("num_experts",
+       [](const LayerShape& l) { return l.experts ? l.experts->routing.num_experts : 0; });
+  over("num_experts_per_tok",
+       [](const LayerShape& l) { return l.experts ? l.experts->routing.num_experts_per_tok : 0; });
+  over("expert_intermediate_size",
+       [](const LayerShape& l) { return l.experts ? l.experts->intermediate_size : 0; });
+  over("shared_intermediate_size",
+       [](const LayerShape& l) { return l.experts ? l.experts->shared_intermediate_size : 0; });
+  over("kv_lora_rank", [](const LayerShape& l) { return l.latent ? l.latent->rank : 0; });
+  over("qk_rope_head_dim", [](const LayerShape& l) { return l.latent ? l.latent->rope_dim : 0; });
+  return j;
 }
 
 ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) {
   ordered_json j{{"name", a.name},
                  {"model_type", a.model_type},
                  {"parameters", r.parameters},
+                 {"active_parameters", r.active_parameters},
+                 {"active_parameters_without_lookup",
+                  r.active_parameters - (a.tied_embeddings ? 0 : a.vocab_size * a.hidden_size)},
                  {"hidden_size", a.hidden_size},
                  {"vocab_size", a.vocab_size},
                  {"max_position_embeddings", a.max_position_embeddings}};
@@ -56,6 +77,7 @@ ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) 
   j["dtype"] = name(dtype);
   j["weight_bytes"] = r.weight_bytes.at({});
   j["kv_cache_bytes_per_token"] = r.kv_cache_bytes_per_token.at({});
+  j["kv_cache_bytes_per_token_beyond_window"] = r.kv_cache_bytes_per_token_beyond_window.at({});
   if (a.encoder_decoder) {
     j["cross_cache_bytes_per_encoder_token"] = r.cross_cache_bytes_per_token.at({});
   }
@@ -88,6 +110,7 @@ void list(const Globals& globals, bool json) {
 
 void show(const Options& o, const Globals& globals) {
   const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
+  for (const std::string& line : config_warnings(a)) globals.warn(line);
   const DType dtype = parse_dtype(o.dtype);
   Lowering lowering;
   lowering.attention = lowering.elementwise = parse_kernels(o.attention);

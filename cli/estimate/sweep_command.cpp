@@ -21,6 +21,7 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/execute/mpi_messenger.h"
+#include "model/families/config_reader.h"
 #include "reports/plot/plot.h"
 #include "reports/sweep/sweep.h"
 #include "reports/sweep/sweep_plot.h"
@@ -238,6 +239,7 @@ void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
   for (std::uint64_t c = 0; c < grid.num_configurations(); c += stride) {
     try {
       const Architecture a = grid.configuration(c).architecture;
+      for (const std::string& line : config_warnings(a)) globals.warn(line);
       for (const std::string& line : roofline::context_warnings(a, point)) globals.warn(line);
     } catch (const Error&) {
       // A model that its `set` entries make impossible has its reason in the column error.

@@ -11,6 +11,7 @@
 #include "model/base/quantity.h"
 #include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
+#include "model/families/config_reader.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -71,9 +72,12 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
 }
 
 Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
-  if (o.random_weights.empty()) return Checkpoint(o.model);
-  return Checkpoint(load_model(globals.catalog(), o.model),
-                    parse_token_count(o.random_weights, "--random-weights"));
+  Checkpoint checkpoint = o.random_weights.empty()
+                              ? Checkpoint(o.model)
+                              : Checkpoint(load_model(globals.catalog(), o.model),
+                                           parse_token_count(o.random_weights, "--random-weights"));
+  for (const std::string& line : config_warnings(checkpoint.architecture())) globals.warn(line);
+  return checkpoint;
 }
 
 /// The fastest partition on the devices and links of --hardware.

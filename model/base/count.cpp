@@ -202,6 +202,18 @@ Count Symbols::ceil_divide(const Count& a, std::uint64_t divisor) {
   return derive({Function::CeilDivide, a, Count(), divisor}, std::move(name));
 }
 
+Count Symbols::whole_chunks(const Count& a, std::uint64_t chunk) {
+  return (ceil_divide(a + 1, chunk) - 1) * chunk;
+}
+
+Count Symbols::expected_distinct(const Count& tokens, std::uint64_t experts,
+                                 std::uint64_t per_token, std::uint64_t times) {
+  KVCAST_ASSERT(per_token > 0 && per_token <= experts && experts >> 32 == 0);
+  std::string name = "distinct(" + to_string(tokens) + ")";
+  return derive({Function::ExpectedDistinct, tokens, times, experts << 32 | per_token},
+                std::move(name));
+}
+
 Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<Count> expected) {
   Count usual = expected ? *expected : most;
   return add({Function::FoundByRun, most, std::move(usual), 0}, std::move(name));
@@ -220,6 +232,13 @@ std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b)
       return static_cast<std::uint64_t>(std::max<Wide>(rounded, a > 0 ? 1 : 0));
     }
     case Function::CeilDivide: return a / d.parameter + (a % d.parameter != 0 ? 1 : 0);
+    case Function::ExpectedDistinct: {
+      const auto experts = static_cast<double>(d.parameter >> 32);
+      const auto per_token = static_cast<double>(d.parameter & 0xFFFFFFFF);
+      const double unread = std::pow(1 - per_token / experts, static_cast<double>(a));
+      return static_cast<std::uint64_t>(
+          std::llround(static_cast<double>(b) * experts * (1 - unread)));
+    }
     case Function::FoundByRun: return b;
   }
   KVCAST_ASSERT(false);
@@ -269,8 +288,8 @@ void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCoun
   }
 }
 
-std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
-    std::span<const std::uint64_t> values) const {
+std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint64_t> values,
+                                                       std::uint64_t last_kv_len) const {
   std::vector<std::uint64_t> points;
   std::vector<Symbol> varying{symbol::kv_len};
   const auto varies = [&](const Count& c) {
@@ -283,6 +302,13 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(
     // A share of the tokens is affine to within one token, and what a run finds changes slope with
     // what it is expected to be.
     if (d.function == Function::CeilFraction || d.function == Function::FoundByRun) continue;
+    if (d.function == Function::CeilDivide) {  // chunks of a cache
+      KVCAST_ASSERT(d.a == Count(symbol::kv_len));
+      for (std::uint64_t at = d.parameter; at < last_kv_len; at += d.parameter) {
+        points.push_back(at);
+      }
+      continue;
+    }
     // Else decode steps derive minima: sliding windows, caches of limited length.
     KVCAST_ASSERT(d.function == Function::Minimum);
     if (d.a == Count(symbol::kv_len) && !varies(d.b)) {

@@ -115,6 +115,12 @@ class Symbols {
   Count ceil_fraction(const Count& a, double fraction);
   /// ceil(a / divisor)
   Count ceil_divide(const Count& a, std::uint64_t divisor);
+  /// The largest multiple of `chunk` that is not above a.
+  Count whole_chunks(const Count& a, std::uint64_t chunk);
+  /// `times`·E·(1 - (1 - K/E)^tokens), rounded: the distinct experts that tokens are expected to
+  /// read where each chooses K of E, independently. E and K below 2^32.
+  Count expected_distinct(const Count& tokens, std::uint64_t experts, std::uint64_t per_token,
+                          std::uint64_t times);
   /// A count that depends on the data, `most` at most: estimates take what is expected, or `most`,
   /// and a run says what it is.
   Symbol found_by_run(const Count& most, std::string name, std::optional<Count> expected = {});
@@ -133,15 +139,17 @@ class Symbols {
   SymbolValues resolve_most(std::array<std::uint64_t, symbol::num_free> free,
                             std::span<const FoundCount> found = {}) const;
   bool has_derived() const { return !derived_.empty(); }
-  /// Values of kv_len at which a derived symbol of kv_len may change slope, below `limit`.
-  std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values) const;
+  /// Values of kv_len at which a derived symbol of kv_len may change slope: all minima's, and those
+  /// of chunks up to `last`.
+  std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values,
+                                                std::uint64_t last = 0) const;
   /// True if those differ between prompts of different lengths.
   bool kv_len_breakpoints_vary() const;
   /// "2·batch·prompt_len + 5"
   std::string to_string(const Count& c) const;
 
  private:
-  enum class Function { Minimum, CeilFraction, CeilDivide, FoundByRun };
+  enum class Function { Minimum, CeilFraction, CeilDivide, ExpectedDistinct, FoundByRun };
   struct Derived {
     Function function = Function::Minimum;
     Count a;  ///< of FoundByRun: at most

@@ -155,6 +155,15 @@ double JsonObject::positive_or(std::string_view key, double fallback) const {
   return has(key) ? positive(key) : fallback;
 }
 
+double JsonObject::number_or(std::string_view key, double fallback) const {
+  if (!has(key)) return fallback;
+  const json& value = at(key);
+  if (!value.is_number()) fail(key, "a number");
+  const double number = value.get<double>();
+  if (number != 0 && !is_computable(std::abs(number))) fail(key, computable_range);
+  return number;
+}
+
 std::vector<double> JsonObject::positives(std::string_view key) const {
   const auto in_range = [](const json& entry) {
     return entry.is_number() && is_computable(entry.get<double>());

@@ -52,6 +52,8 @@ class JsonObject {
   double positive(std::string_view key) const;
   double positive_or(std::string_view key, double fallback) const;
   std::vector<double> positives(std::string_view key) const;
+  /// Any number, see is_computable.
+  double number_or(std::string_view key, double fallback) const;
   std::string text(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
   std::string text_or(std::string_view key, std::string fallback) const;

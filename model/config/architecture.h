@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "model/base/units.h"
@@ -23,7 +24,19 @@ enum class NormKind {
   Rms,            ///< RMSNorm with a weight
   RmsUnitOffset,  ///< RMSNorm whose weight is 1 + w (Gemma)
   Layer,          ///< LayerNorm with weight and bias
+  LayerScale,     ///< LayerNorm with a weight alone (Cohere)
   LayerPlain,     ///< LayerNorm without parameters (OLMo)
+};
+
+/// What is done to queries and keys before their scores.
+enum class QueryKeyNorm {
+  None,
+  Heads,            ///< RMSNorm of each head, one weight [head_dim] for all (OpenELM, Qwen3)
+  HeadsUnitOffset,  ///< the same with 1 + w (Gemma 3)
+  Whole,            ///< RMSNorm of all heads together (OLMo 2)
+  LayerHeads,       ///< LayerNorm of each head, a weight of its own, no bias (Cohere, StableLM)
+  LayerHeadsShared,  ///< LayerNorm of each head, one weight and one bias [head_dim] for all (Phi)
+  RotatedHeads,     ///< RMSNorm of each head without weight, after the rotation (Llama 4)
 };
 
 enum class Residual {
@@ -71,15 +84,53 @@ struct LayerCaches {
   bool operator==(const LayerCaches&) const = default;
 };
 
-/// One transformer layer's sizes; they differ between layers in OpenELM and Gemma 2.
+/// A mixture of experts in the place of an MLP.
+struct Experts {
+  Routing routing;
+  std::uint64_t intermediate_size = 0;         ///< of each expert
+  std::uint64_t shared_intermediate_size = 0;  ///< of an MLP that all tokens read too; 0: none
+  bool router_bias = false;
+  bool router_correction = false;  ///< Route's second input
+  bool mlp_bias = false;           ///< of the experts' products
+  bool weighs_input = false;       ///< a weight scales its expert's input (Llama 4)
+  double gate_limit = 0;           ///< GatedActivation::limit
+  double gate_alpha = 1;
+  bool operator==(const Experts&) const = default;
+};
+
+/// Multi-head latent attention: what is cached of a token is one latent for all heads.
+/// Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.
+struct Latent {
+  std::uint64_t query_rank = 0;  ///< q_lora_rank; 0: queries are projected at once
+  std::uint64_t rank = 0;        ///< kv_lora_rank, c
+  std::uint64_t nope_dim = 0;    ///< of each query and key head, not rotated
+  std::uint64_t rope_dim = 0;    ///< of each query head, and of the one key that all heads share
+  std::uint64_t value_dim = 0;   ///< of each value head
+  std::uint64_t cached() const { return rank + rope_dim; }
+  bool operator==(const Latent&) const = default;
+};
+
+/// One transformer layer's form; layers differ in OpenELM, in models with windows, with experts ...
 struct LayerShape {
-  Heads heads;
+  Heads heads;  ///< with a latent: of queries and expanded keys
   std::uint64_t intermediate_size = 0;
   std::uint64_t sliding_window = 0;  ///< 0: full attention
   /// The earlier layer whose keys and values it reads (MLKV); none: its own.
   std::optional<std::size_t> kv_layer = {};
   LayerCaches caches = {};
-  bool operator==(const LayerShape&) const = default;
+  std::shared_ptr<const RopeTable> rope = {};  ///< null: no rotation
+  std::uint64_t attention_chunk = 0;           ///< Mask::chunk (Llama 4); 0: none
+  std::optional<Experts> experts = {};
+  std::optional<Latent> latent = {};
+  /// Rotations of the same frequencies are equal.
+  friend bool operator==(const LayerShape& a, const LayerShape& b) {
+    const auto parts = [](const LayerShape& l) {
+      return std::tie(l.heads, l.intermediate_size, l.sliding_window, l.kv_layer, l.caches,
+                      l.attention_chunk, l.experts, l.latent);
+    };
+    const bool same_rope = a.rope && b.rope ? *a.rope == *b.rope : a.rope == b.rope;
+    return same_rope && parts(a) == parts(b);
+  }
 };
 
 /// A stack of layers: the decoder of a decoder-only model, or one side of an encoder-decoder.
@@ -88,11 +139,11 @@ struct Stack {
   NormKind norm = NormKind::Rms;
   double norm_eps = 1e-5;
   Residual residual = Residual::Sequential;
-  bool post_norms = false;      ///< a norm on each branch's output too (Gemma 2)
-  bool query_key_norm = false;  ///< RMSNorm on each query and key head (OpenELM)
+  bool pre_norms = true;    ///< a norm on each branch's input; not in OLMo 2
+  bool post_norms = false;  ///< a norm on each branch's output (Gemma 2)
+  QueryKeyNorm query_key_norm = QueryKeyNorm::None;
   bool final_norm = true;
   Position position = Position::Rope;
-  std::shared_ptr<const RopeTable> rope;  ///< set iff position is Rope
   std::uint64_t position_rows = 0;        ///< rows of a Learned or Sinusoid table
   std::uint64_t position_offset = 0;      ///< OPT's table starts at row 2
   std::uint64_t relative_buckets = 0;
@@ -107,7 +158,12 @@ struct Stack {
   bool mlp_bias = false;
   bool gated_mlp = false;
   Function activation = Function::Silu;
-  double attention_softcap = 0;  ///< 0: none
+  double attention_softcap = 0;   ///< 0: none
+  bool attention_sinks = false;   ///< a learned logit a head in the softmax (gpt-oss)
+  double branch_scale = 1;        ///< on each branch's output (Granite)
+  double projection_clip = 0;     ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
+  double position_scale = 0;      ///< ScaleByPosition of queries in layers without rotation; 0: none
+  double position_floor = 1;
   bool causal = true;
   bool cross_attention = false;
   /// MLKV: the number of layers with keys and values; the others read those of the nearest such
@@ -137,6 +193,7 @@ struct Architecture {
   double embedding_scale = 1;  ///< sqrt(hidden_size) in Gemma
   double logit_scale = 1;      ///< hidden_size^-0.5 in T5 v1.0
   double logit_softcap = 0;    ///< 0: none
+  bool head_bias = false;      ///< of the logits (Phi)
   Stack decoder;
 
   /// Encoder-decoder models only.
@@ -150,6 +207,10 @@ struct Architecture {
   std::string converted_for;
   /// The decoder layers that prune_layers() kept.
   KeptLayers pruning;
+  /// How its weights are quantised, "fp8", "mxfp4" ...; empty: they are not.
+  std::string quantization;
+  /// Keys of its configuration that its reader does not know.
+  std::vector<std::string> unknown_keys;
 
   std::uint64_t num_hidden_layers() const { return decoder.layers.size(); }
 };
@@ -172,6 +233,29 @@ inline constexpr std::uint64_t vocabulary_padding = 256;
 inline bool may_share_tokens(const Architecture& a, const Architecture& b) {
   const auto [fewer, more] = std::minmax(a.vocab_size, b.vocab_size);
   return more - fewer <= vocabulary_padding;
+}
+
+/// Its keys have a norm of their own.
+inline bool normalizes_keys(const Stack& stack) {
+  return stack.query_key_norm != QueryKeyNorm::None;
+}
+
+/// Positions that all the stack's rotations hold for; 0: any.
+inline std::uint64_t most_rotated_positions(const Stack& stack) {
+  std::uint64_t most = 0;
+  for (const LayerShape& layer : stack.layers) {
+    if (!layer.rope || layer.rope->max_positions == 0) continue;
+    const std::uint64_t own = layer.rope->max_positions;
+    most = most == 0 ? own : std::min(most, own);
+  }
+  return most;
+}
+
+/// Layers of the stack with experts.
+inline std::size_t layers_with_experts(const Stack& stack) {
+  return static_cast<std::size_t>(
+      std::count_if(stack.layers.begin(), stack.layers.end(),
+                    [](const LayerShape& layer) { return layer.experts.has_value(); }));
 }
 
 /// Leaves keys and values to `owners` of the stack's layers: 0, n, 2n, ... with n layers in a

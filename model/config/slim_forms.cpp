@@ -51,12 +51,14 @@ bool keeps_some_values(const Architecture& a, std::size_t layer) {
 std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind) {
   if (kind == CacheForm::KeysAndValues) return {};
   if (a.decoder.num_key_value_layers > 0) return "its layers share keys and values (MLKV)";
+  if (a.decoder.layers[layer].latent) return "its latents are smaller than keys or values";
+  if (site == SlimSite::Self && a.decoder.projection_clip > 0) return "its projections are clipped";
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
   const bool rope = site == SlimSite::Self && has_rope(a);
   if (kind == CacheForm::Inputs) {
     if (rope) return "rotary positions rotate its keys before the scores";
-    if (site == SlimSite::Self && a.decoder.query_key_norm) return "its keys are normalised";
+    if (site == SlimSite::Self && normalizes_keys(a.decoder)) return "its keys are normalised";
     if (2 * keys <= a.hidden_size) {
       return fmt::format("keys and values have {} features together, the input {}", 2 * keys,
                          a.hidden_size);

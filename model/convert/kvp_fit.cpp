@@ -216,8 +216,8 @@ std::vector<std::span<const TokenId>> text_windows(std::span<const TokenId> text
 std::size_t longest_prompt(const Architecture& a) {
   std::uint64_t longest = std::numeric_limits<std::uint64_t>::max();
   if (a.decoder.position_rows > 0) longest = std::min(longest, a.decoder.position_rows);
-  if (a.decoder.rope && a.decoder.rope->max_positions > 0) {
-    longest = std::min(longest, a.decoder.rope->max_positions);
+  if (const std::uint64_t most = most_rotated_positions(a.decoder); most > 0) {
+    longest = std::min(longest, most);
   }
   if (a.max_position_embeddings > 0) longest = std::min(longest, a.max_position_embeddings);
   return longest;

@@ -79,7 +79,7 @@ KvpObjective kvp_objective(const Checkpoint& base, const Checkpoint& auxiliary,
 
   const Architecture& a = base.architecture();
   const std::size_t layers = a.num_hidden_layers();
-  const bool norm = a.decoder.query_key_norm;
+  const bool norm = normalizes_keys(a.decoder);
   ForKeysAndValues<std::vector<MeanDifference>> differences;
   for (auto& by_layer : differences) by_layer.resize(layers);
   KvpObjective o;

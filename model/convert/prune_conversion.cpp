@@ -71,6 +71,10 @@ std::vector<StoredPlan> plan_tensors(const Architecture& a, const Recording& rec
   std::map<std::string, StoredPlan> plans;
   for (const auto& [name, info] : weights_of(recording)) {
     const WeightSource source = huggingface_weight(a, name);
+    if (source.pieces > 0 || source.blocks > 0 || source.offset != 0) {
+      throw Error("the layers of " + a.name, "weights of a " + a.model_type + " model, such as " +
+                  source.names.front(), "a model without experts or norms stored with an offset");
+    }
     StoredPlan& plan = plans[source.names.front()];
     const TensorToWrite tensor = tensor_to_write(source.names.front(), info, dtype);
     if (plan.parts.empty()) {

@@ -171,7 +171,7 @@ std::string limit_text(const SlimLayerReport& r, CacheForm kind, DType storage, 
 /// scores no query can be turned to read values as they lie (appendix C has neither).
 std::string price(const Architecture& a, SlimSite site, CacheForm kind) {
   const bool between =
-      site == SlimSite::Self && (a.decoder.position == Position::Rope || a.decoder.query_key_norm);
+      site == SlimSite::Self && (a.decoder.position == Position::Rope || normalizes_keys(a.decoder));
   if (kind != CacheForm::Values || !between) return {};
   return "vcache: every step computes the keys of all tokens anew";
 }
@@ -270,7 +270,7 @@ class Writer {
     Eigen::VectorXd bias = weights_.bias(i, site, part, a_.decoder.attention_output_bias, size);
     if (kind == CacheForm::KeysAndValues) return bias;
     Eigen::VectorXd same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
-    if (self && kind == CacheForm::Keys && a_.decoder.rope && a_.decoder.key_bias) {
+    if (self && kind == CacheForm::Keys && a_.decoder.layers[i].rope && a_.decoder.key_bias) {
       const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
       same -= map.leftCols(features) * weights_.bias(i, site, "key", true, features);
     }

@@ -32,23 +32,25 @@ void finish_scores(const Attention& a, std::size_t head, std::size_t query, std:
 void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
                  float* out) {
   const Heads& h = op.heads;
-  const std::size_t half = op.key_rope->inverse_frequencies.size();
   const std::size_t stride = h.num_key_value_heads * h.head_dim;
   const RopeAngleTable<float>& angles = rope_angles<float>(op.key_rope, first + n);
   std::copy_n(keys, n * stride, out);
   for (std::size_t j = 0; j < n; ++j) {
     rotate_heads(out + j * stride, h.num_key_value_heads, h.head_dim, angles.cosines(first + j),
-                 angles.sines(first + j), half);
+                 angles.sines(first + j), *op.key_rope);
   }
 }
 
 void tiled_attention(const Call& call, const TiledAttention& op) {
   const HeadLayout layout(op.heads);
-  const HeadLayout values(op.value_heads());
+  HeadLayout values(op.value_heads());
+  values.kv_stride = call.inputs[2].shape[2];  // that of the keys, where they are values too
+  const Operand* const last = call.inputs.size() > 3 ? &call.inputs.back() : nullptr;
   const Attention a{.op = op,
                     .layout = layout,
                     .values = values,
-                    .bias = call.inputs.size() > 3 ? &call.inputs[3] : nullptr,
+                    .bias = op.has_sinks ? nullptr : last,
+                    .sinks = op.has_sinks ? last->data : nullptr,
                     .past = op.mask.causal ? call.value(op.mask.past) : 0,
                     .keys = call.inputs[1].shape[1]};
   if (op.key_rope && call.inputs[0].shape[1] > 1) {

@@ -54,6 +54,7 @@ struct Attention {
   const HeadLayout& layout;
   const HeadLayout& values;  ///< heads of the values and of the output
   const Operand* bias;
+  const float* sinks;  ///< null: none
   std::size_t past;  ///< position of query 0
   std::size_t keys;  ///< in the cache
 };

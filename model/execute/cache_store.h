@@ -16,10 +16,17 @@ class CacheStore {
  public:
   /// Of FP32 or FP64 numbers.
   explicit CacheStore(DType dtype = DType::FP32) : dtype_(dtype) {}
-  /// Asks for room; of several requests for one tensor the largest counts.
-  void reserve(const std::string& name, std::size_t batch, std::size_t rows, std::size_t features);
+  /// Asks for room; of several requests for one tensor the largest counts. One that `slides` lets
+  /// go of its first rows and gets room to do so without moving the others each time.
+  void reserve(const std::string& name, std::size_t batch, std::size_t rows, std::size_t features,
+               bool slides = false);
   /// Makes the room, once, before the first pass, and touches it, so that no pass waits for pages.
   void allocate();
+  /// Before a pass that reads `rows` rows of a tensor that slides and leaves `after`: keeps its last
+  /// rows.
+  void slide(const std::string& name, std::size_t rows, std::size_t after);
+  /// After a pass that left so many rows.
+  void hold(const std::string& name, std::size_t rows);
   /// Sets data and batch_stride. The room must be there and large enough.
   void bind(const std::string& name, Operand& operand) const;
   std::uint64_t bytes() const;
@@ -30,6 +37,9 @@ class CacheStore {
     std::size_t batch = 0;
     std::size_t rows = 0;
     std::size_t features = 0;
+    bool slides = false;
+    std::size_t first = 0;  ///< row where the held ones begin
+    std::size_t held = 0;
   };
   DType dtype_;
   Floats block_;  ///< all slabs, side by side

@@ -11,6 +11,9 @@
 
 namespace kvcast::execute {
 
+/// Of QuickGelu. Source: transformers, activations.py, QuickGELUActivation.
+inline constexpr double quick_gelu_slope = 1.702;
+
 /// Operations on this thread since somebody set it to zero.
 inline thread_local std::uint64_t counted_flops = 0;
 
@@ -34,6 +37,7 @@ struct Real {
   Real& operator+=(Real b) { return *this = *this + b; }
   friend bool at_least(Real a, Real b) { return counted(a.value).value >= b.value; }
   friend Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
+  friend Real minimum(Real a, Real b) { return counted(std::min(a.value, b.value)); }
   friend Real exponential(Real a) { return counted(std::exp(a.value)); }
   friend Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
   friend Real error_function(Real a) { return counted(std::erf(a.value)); }

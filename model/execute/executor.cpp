@@ -24,6 +24,17 @@ void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
   operand.batch_stride = operand.shape.sequence_elements();
 }
 
+/// Of the experts that a Route has chosen.
+std::size_t num_distinct(const Operand& chosen, std::size_t num_experts, DType dtype) {
+  std::vector<bool> read(num_experts, false);
+  with_numbers(dtype, chosen.data, [&](const auto* experts) {
+    for (std::size_t i = 0; i < chosen.shape.elements(); ++i) {
+      read[static_cast<std::size_t>(experts[i])] = true;
+    }
+  });
+  return static_cast<std::size_t>(std::count(read.begin(), read.end(), true));
+}
+
 }  // namespace
 
 Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
@@ -78,7 +89,22 @@ void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     if (cache_names_[i].empty()) continue;
     const Shape shape = shape_of(graph_.tensors()[i], symbols);
-    cache.reserve(cache_names_[i], shape[0], shape[1], shape[2]);
+    cache.reserve(cache_names_[i], shape[0], shape[1], shape[2], graph_.tensors()[i].most_rows > 0);
+  }
+}
+
+void Executor::slide_caches(std::span<const std::uint64_t> symbols, CacheStore& cache) const {
+  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+    const TensorInfo& info = graph_.tensors()[i];
+    if (cache_names_[i].empty() || info.producer) continue;
+    const std::size_t rows = info.shape[1].at(symbols);
+    if (info.most_rows == 0 && rows > 0) continue;
+    std::size_t after = 0;
+    for (std::size_t j = i; j < graph_.tensors().size(); ++j) {
+      if (cache_names_[j] != cache_names_[i]) continue;
+      after = std::max<std::size_t>(after, graph_.tensors()[j].shape[1].at(symbols));
+    }
+    cache.slide(cache_names_[i], rows, after);
   }
 }
 
@@ -130,6 +156,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
                      Messenger* messenger, LateSizes* late) const {
   std::vector<Operand> operands = operands_;
   std::vector<std::vector<double>> widened;  // inputs
+  slide_caches(symbols, cache);
   for (const std::size_t i : bound_by_runs_) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
@@ -163,6 +190,8 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   SymbolValues values(symbols.begin(), symbols.end());
   std::map<std::size_t, Floats> late_data;  // by tensor
   std::vector<Operand> node_inputs;
+  std::optional<Symbol> experts;  // Route::distinct
+  std::size_t num_read = 0;
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     node_inputs.clear();
@@ -199,6 +228,10 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     } else {
       counted = run_plain(call, dtype_);
     }
+    if (const auto* route = std::get_if<Route>(&node.op)) {
+      experts = route->distinct;
+      num_read += num_distinct(call.output, route->routing.num_experts, dtype_);
+    }
     if (observer) {
       observer(
           {n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped, &call});
@@ -206,6 +239,13 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     for (const TensorId id : node.inputs) {
       if (last_use_[id.index] == n) late_data.erase(id.index);
     }
+  }
+  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+    if (!cache_names_[i].empty()) cache.hold(cache_names_[i], operands[i].shape[1]);
+  }
+  if (late != nullptr && experts) {
+    late->found.push_back({*experts, num_read});
+    late->symbols->resolve_newest(values, late->found);
   }
   if (late != nullptr) late->values = std::move(values);
   if (messenger != nullptr) messenger->finish();

@@ -41,7 +41,7 @@ struct Output {
   Floats data;
 };
 
-/// Sizes that a pass finds while it runs (MissingTokens).
+/// Sizes that a pass finds while it runs (MissingTokens, Route).
 struct LateSizes {
   const Symbols* symbols = nullptr;
   std::vector<FoundCount> found = {};  ///< the pass adds those that it finds
@@ -58,12 +58,14 @@ class Executor {
   void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// Runs one pass. Inputs must match the graph's shapes at these sizes. A graph with Send and
   /// Receive needs a messenger; all is sent when run() returns. A graph with MissingTokens needs
-  /// `late`.
+  /// `late`; one with Route adds the experts that it read.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
              Arena& arena, const Observer& observer = nullptr, Messenger* messenger = nullptr,
              LateSizes* late = nullptr) const;
 
  private:
+  /// Lets go of the rows that this pass no longer reads.
+  void slide_caches(std::span<const std::uint64_t> symbols, CacheStore& cache) const;
   struct Layout;
   Layout lay_out(const std::vector<Operand>& operands) const;
 

@@ -153,11 +153,11 @@ void check_share(const Recording& recording, const RankShare& share, std::uint64
 }
 
 void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
-  const std::uint64_t limit = stack.rope ? stack.rope->max_positions : 0;
+  const std::uint64_t limit = most_rotated_positions(stack);
   if (limit > 0 && tokens > limit) {
     throw Error(what, fmt::format("{} positions", tokens),
-                fmt::format("at most {}, the original context: kvcast cannot run longrope's long "
-                            "factors",
+                fmt::format("at most {}: beyond, its rotations scale by the length (longrope, "
+                            "dynamic), which kvcast cannot run",
                             limit));
   }
   if (stack.position_rows == 0 || tokens <= stack.position_rows) return;

@@ -1,6 +1,7 @@
 #include "model/execute/kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -35,6 +36,9 @@ struct FastKernels {
     return in(input).sequence(b)[i];
   }
   void put(std::size_t b, std::size_t i, float x) const { out.sequence(b)[i] = x; }
+  void put_second(std::size_t b, std::size_t i, float x) const {
+    call.more_outputs[0].sequence(b)[i] = x;
+  }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to,
             std::size_t n) const {
     const float* source = in(input).sequence(b) + from;
@@ -108,14 +112,13 @@ struct FastKernels {
     }
     const Floats turned = allocate_floats(op.unrotate ? in(1).shape.elements() : 0);
     if (op.unrotate) {
-      const std::size_t half = op.unrotate->inverse_frequencies.size();
       const RopeAngleTable<float>& angles = rope_angles<float>(op.unrotate, keys, true);
       for_rows(wanted.size(), wanted.size() * row, [&](std::size_t j) {
         if (!wanted[j]) return;
         float* to = turned.get() + j * row;
         std::copy_n(in(1).sequence(j / keys) + j % keys * row, row, to);
         rotate_heads(to, op.rope_heads, row / op.rope_heads, angles.cosines(j % keys),
-                     angles.sines(j % keys), half);
+                     angles.sines(j % keys), *op.unrotate);
       });
     }
     const std::size_t heads_per_value = h.num_attention_heads / h.num_key_value_heads;
@@ -141,7 +144,14 @@ struct FastKernels {
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
       float* row = out.data + r * n;
       if (row != in(0).data + r * n) std::copy_n(in(0).data + r * n, n, row);
-      scale_row(1 / exp_row(largest_of_row(row, n), row, n), row, n);
+      float peak = largest_of_row(row, n);
+      float sum = 0;
+      if (call.inputs.size() > 1) {
+        const float sink = in(1).data[r / out.shape[2] % out.shape[1]];
+        peak = std::max(peak, sink);
+        sum = std::exp(sink - peak);
+      }
+      scale_row(1 / (sum + exp_row(peak, row, n)), row, n);
     });
   }
 
@@ -155,7 +165,14 @@ struct FastKernels {
 
   void operator()(const GatedActivation& op) const {
     for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {
-      gated_row(op.function, in(0).data + first, in(1).data + first, out.data + first, n);
+      const float* gate = in(0).data + first;
+      const float* up = in(1).data + first;
+      if (op.limit > 0) {
+        clamped_gate_row(static_cast<float>(op.limit), static_cast<float>(op.alpha), gate, up,
+                         out.data + first, n);
+      } else {
+        gated_row(op.function, gate, up, out.data + first, n);
+      }
     });
   }
 
@@ -168,29 +185,32 @@ struct FastKernels {
   void operator()(const RmsNorm& op) const {
     const std::size_t n = features() / op.groups;
     for_rows(out.rows() * op.groups, out.shape.elements(), [&](std::size_t r) {
-      rms_norm_row(in(0).data + r * n, in(1).data, op.unit_offset ? 1.0F : 0.0F,
+      const float* w = call.inputs.size() > 1 ? in(1).data : nullptr;
+      rms_norm_row(in(0).data + r * n, w, op.unit_offset ? 1.0F : 0.0F,
                    static_cast<float>(op.eps), out.data + r * n, n);
     });
   }
 
   void operator()(const LayerNorm& op) const {
-    const std::size_t n = features();
-    const float* w = call.inputs.size() > 1 ? in(1).data : nullptr;
-    const float* b = call.inputs.size() > 2 ? in(2).data : nullptr;
-    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      layer_norm_row(in(0).data + r * n, w, b, static_cast<float>(op.eps), out.data + r * n, n);
+    const std::size_t n = features() / op.groups;
+    for_rows(out.rows() * op.groups, out.shape.elements(), [&](std::size_t r) {
+      const auto part = [&](std::size_t input) -> const float* {
+        if (call.inputs.size() <= input) return nullptr;
+        return in(input).data + r * n % in(input).shape.elements();
+      };
+      layer_norm_row(in(0).data + r * n, part(1), part(2), static_cast<float>(op.eps),
+                     out.data + r * n, n);
     });
   }
 
   void operator()(const Rope& op) const {
     const std::size_t tokens = out.shape[1];
-    const std::size_t half = op.table->inverse_frequencies.size();
     const TokenAngles<float> angles = token_angles<float>(*this, op, 1, tokens);
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
       const float* x = in(0).sequence(r / tokens) + r % tokens * features();
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
-      rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(r), angles.sines(r), half);
+      rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(r), angles.sines(r), *op.table);
     });
   }
 
@@ -200,8 +220,10 @@ struct FastKernels {
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t t) {
       float* row = out.data + t * features();
       const float* values = op.sine ? angles.sines(t) : angles.cosines(t);
-      std::copy_n(values, half, row);
-      std::copy_n(values, half, row + half);
+      for (std::size_t j = 0; j < half; ++j) {
+        const RopeTable::Pair pair = op.table->pair(j);
+        row[pair.first] = row[pair.second] = values[j];
+      }
       std::fill(row + 2 * half, row + features(), op.sine ? 0.0F : 1.0F);
     });
   }
@@ -212,9 +234,58 @@ struct FastKernels {
     for_rows(out.rows() * op.num_heads, out.shape.elements(), [&](std::size_t r) {
       const float* x = in(0).data + r * head_dim;
       float* y = out.data + r * head_dim;
-      map_row(Function::Scale, -1, x + half, y, half);
-      std::copy_n(x, half, y + half);
+      if (op.interleaved) {
+        for (std::size_t j = 0; j < 2 * half; j += 2) {
+          y[j] = -x[j + 1];
+          y[j + 1] = x[j];
+        }
+      } else {
+        map_row(Function::Scale, -1, x + half, y, half);
+        std::copy_n(x, half, y + half);
+      }
       std::fill(y + 2 * half, y + head_dim, 0.0F);
+    });
+  }
+
+  void operator()(const ExpertLinear& op) const {
+    const std::size_t in_features = in(2).shape[1];
+    const std::size_t chosen = op.num_experts_per_tok;
+    const std::size_t out_features = features() / chosen;
+    const bool own_rows = in(0).shape.back() != in_features;
+    std::vector<std::vector<std::size_t>> rows(op.num_experts);  // of the output, by expert
+    std::size_t most = 0;
+    for (std::size_t r = 0; r < out.rows() * chosen; ++r) {
+      auto& of_expert = rows[static_cast<std::size_t>(in(1).data[r])];
+      of_expert.push_back(r);
+      most = std::max(most, of_expert.size());
+    }
+    const Floats x = allocate_floats(most * in_features);
+    const Floats y = allocate_floats(most * out_features);
+    for (std::size_t e = 0; e < rows.size(); ++e) {
+      const std::size_t n = rows[e].size();
+      if (n == 0) continue;
+      for_rows(n, n * in_features, [&](std::size_t i) {
+        const std::size_t row = own_rows ? rows[e][i] : rows[e][i] / chosen;
+        std::copy_n(in(0).data + row * in_features, in_features, x.get() + i * in_features);
+      });
+      const float* bias = call.inputs.size() > 3 ? in(3).data + e * out_features : nullptr;
+      in(2).matrix[e].multiply(x.get(), n, y.get(), bias);
+      for_rows(n, n * out_features, [&](std::size_t i) {
+        std::copy_n(y.get() + i * out_features, out_features,
+                    out.data + rows[e][i] * out_features);
+      });
+    }
+  }
+
+  void operator()(const CombineExperts& op) const {
+    const std::size_t n = features();
+    const std::size_t chosen = op.num_experts_per_tok;
+    for_rows(out.rows(), in(0).shape.elements(), [&](std::size_t r) {
+      std::fill_n(out.data + r * n, n, 0.0F);
+      for (std::size_t k = r * chosen; k < (r + 1) * chosen; ++k) {
+        const float weight = call.inputs.size() > 1 ? in(1).data[k] : 1.0F;
+        add_scaled_row(weight, in(0).data + k * n, out.data + r * n, n);
+      }
     });
   }
 
@@ -301,7 +372,9 @@ void run_fast(const Call& call) {
     x.data = copy.get();
     x.batch_stride = n;
   }
-  std::visit(FastKernels{{call.node, inputs, call.output, call.symbols}}, call.node.op);
+  Call gathered = call;
+  gathered.inputs = inputs;
+  std::visit(FastKernels{gathered}, call.node.op);
 }
 
 bool works_in_place(const Op& op) {

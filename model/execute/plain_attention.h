@@ -18,6 +18,7 @@ class PlainOperands {
 
   explicit PlainOperands(const Call& c) : call(c), out_(c.output) {
     for (const Operand& operand : c.inputs) in_.emplace_back(operand);
+    for (const Operand& operand : c.more_outputs) more_.emplace_back(operand);
   }
 
   const Call& call;
@@ -33,6 +34,9 @@ class PlainOperands {
   void put(std::size_t b, std::size_t i, Real x) {
     out_(b * out_shape().sequence_elements() + i, x);
   }
+  void put_second(std::size_t b, std::size_t i, Real x) {
+    more_[0](b * call.more_outputs[0].shape.sequence_elements() + i, x);
+  }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) put(b, to + i, value(input, b, from + i));
   }
@@ -46,6 +50,7 @@ class PlainOperands {
     w.flops = counted_flops;
     for (const Reader<N>& r : in_) w.read[slot(r)] += r.bytes();
     w.written[slot(out_)] += out_.bytes();
+    for (const Writer<N>& m : more_) w.written[slot(m)] += m.bytes();
     return w;
   }
 
@@ -57,6 +62,8 @@ class PlainOperands {
   Writer<N> out_;
 
  private:
+  std::vector<Writer<N>> more_;  ///< the outputs after the first
+
   static std::size_t slot(const Touched& t) {
     return static_cast<std::size_t>(t.operand().info->storage);
   }
@@ -168,8 +175,11 @@ class PlainAttention : public PlainOperands<N> {
   }
   static std::size_t kv_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head,
                            std::size_t keys) {
-    const std::size_t group = head / (h.num_attention_heads / h.num_key_value_heads);
-    return ((b * keys + j) * h.num_key_value_heads + group) * h.head_dim;
+    return kv_in_row(h, head) + (b * keys + j) * h.num_key_value_heads * h.head_dim;
+  }
+  /// Of the head's first feature in a row of keys or values.
+  static std::size_t kv_in_row(const Heads& h, std::size_t head) {
+    return head / (h.num_attention_heads / h.num_key_value_heads) * h.head_dim;
   }
   std::size_t query_at(const Heads& h, std::size_t b, std::size_t i, std::size_t head) const {
     return query_index(h, b, i, head, in_shape(0)[1]);
@@ -193,8 +203,9 @@ class PlainAttention : public PlainOperands<N> {
     const RopeAngleTable<N>& angles = rope_angles<N>(op.unrotate, position + 1, true);
     for (std::size_t head = 0; head < op.rope_heads; ++head) {
       for (std::size_t j = 0; j < half; ++j) {
-        Real& x = rows[first + head * size / op.rope_heads + j];
-        Real& y = rows[first + head * size / op.rope_heads + half + j];
+        const RopeTable::Pair pair = op.unrotate->pair(j);
+        Real& x = rows[first + head * size / op.rope_heads + pair.first];
+        Real& y = rows[first + head * size / op.rope_heads + pair.second];
         const Real c{angles.cosines(position)[j]};
         const Real s{angles.sines(position)[j]};
         const Real turned = x * c - y * s;
@@ -219,7 +230,8 @@ class PlainAttention : public PlainOperands<N> {
         for (std::size_t head = 0; head < h.num_key_value_heads; ++head) {
           const std::size_t at = ((b * keys + t) * h.num_key_value_heads + head) * h.head_dim;
           for (std::size_t j = 0; j < half; ++j) {
-            rotate(at + j, at + half + j, angles.cosines(t)[j], angles.sines(t)[j]);
+            const RopeTable::Pair pair = op.key_rope->pair(j);
+            rotate(at + pair.first, at + pair.second, angles.cosines(t)[j], angles.sines(t)[j]);
           }
           for (std::size_t d = 2 * half; d < h.head_dim; ++d)
             rotated_keys_[at + d] = in_[1](at + d);
@@ -240,7 +252,9 @@ class PlainAttention : public PlainOperands<N> {
     const Heads v = op.value_heads();
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
+    const bool has_bias = in_.size() > 3 && !op.has_sinks;
     Reader<N>& values = in_[op.values_are_keys ? 1 : 2];
+    const std::size_t row = in_shape(op.values_are_keys ? 1 : 2)[2];
     std::vector<Real> p(keys);
     Real peak{lowest};
     for (std::size_t j = visible.first; j < visible.end; ++j) {
@@ -248,11 +262,16 @@ class PlainAttention : public PlainOperands<N> {
       if (op.scale != 1) s = s * Real::constant(op.scale);
       if (op.softcap > 0)
         s = Real::constant(op.softcap) * hyperbolic_tangent(s / Real::constant(op.softcap));
-      if (in_.size() > 3) s = s + in_[3](bias_index(in_shape(3), head, i, j));
+      if (has_bias) s = s + in_[3](bias_index(in_shape(3), head, i, j));
       p[j] = s;
       peak = maximum(peak, s);
     }
     Real sum;
+    if (op.has_sinks) {
+      const Real sink = in_.back()(head);
+      peak = maximum(peak, sink);
+      sum += exponential(sink - peak);
+    }
     for (std::size_t j = visible.first; j < visible.end; ++j) {
       p[j] = exponential(p[j] - peak);
       sum += p[j];
@@ -260,7 +279,7 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t d = 0; d < v.head_dim; ++d) {
       Real o;
       for (std::size_t j = visible.first; j < visible.end; ++j) {
-        o += p[j] * values(kv_at(v, b, j, head, keys) + d);
+        o += p[j] * values((b * keys + j) * row + kv_in_row(v, head) + d);
       }
       out_(query_index(v, b, i, head, queries) + d, o / sum);
     }

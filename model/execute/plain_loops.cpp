@@ -16,6 +16,13 @@ template <typename Real>
 Real activation(Function function, Real x) {
   switch (function) {
     case Function::Relu: return maximum(x, {0});
+    case Function::QuickGelu:
+      return x / (Real{1} + exponential(-(Real::constant(quick_gelu_slope) * x)));
+    case Function::SquaredRelu: {
+      const Real positive = maximum(x, {0});
+      return positive * positive;
+    }
+    case Function::Sigmoid: return Real{1} / (Real{1} + exponential(-x));
     case Function::Silu: return x / (Real{1} + exponential(-x));
     case Function::Gelu:
       return Real{0.5F} * x * (Real{1} + error_function(x * Real::constant(std::sqrt(0.5))));
@@ -86,6 +93,38 @@ class PlainLoops : public PlainAttention<N> {
     }
   }
 
+  /// Row r of x [rows, K·in or in] for the k-th expert.
+  void operator()(const ExpertLinear& op) {
+    const std::size_t in = in_shape(2)[1];
+    const std::size_t chosen = op.num_experts_per_tok;
+    const std::size_t out = out_shape().back() / chosen;
+    const bool own_rows = in_shape(0).back() != in;
+    for (std::size_t r = 0; r < call.output.rows() * chosen; ++r) {
+      const auto block = static_cast<std::size_t>(in_[1](r).value) * out;
+      const std::size_t x = (own_rows ? r : r / chosen) * in;
+      for (std::size_t o = 0; o < out; ++o) {
+        Real sum;
+        for (std::size_t i = 0; i < in; ++i) sum += in_[0](x + i) * in_[2]((block + o) * in + i);
+        if (in_.size() > 3) sum += in_[3](block + o);
+        out_(r * out + o, sum);
+      }
+    }
+  }
+
+  void operator()(const CombineExperts& op) {
+    const std::size_t n = out_shape().back();
+    const std::size_t chosen = op.num_experts_per_tok;
+    for (std::size_t i = 0; i < out_shape().elements(); ++i) {
+      Real sum;
+      for (std::size_t k = 0; k < chosen; ++k) {
+        const std::size_t row = i / n * chosen + k;
+        const Real y = in_[0](row * n + i % n);
+        sum += in_.size() > 1 ? in_[1](row) * y : y;
+      }
+      out_(i, sum);
+    }
+  }
+
   void operator()(const Softmax&) {
     const std::size_t n = out_shape().back();
     std::vector<Real> row(n);
@@ -93,6 +132,11 @@ class PlainLoops : public PlainAttention<N> {
       Real peak{lowest};
       for (std::size_t i = 0; i < n; ++i) peak = maximum(peak, in_[0](r * n + i));
       Real sum;
+      if (in_.size() > 1) {
+        const Real sink = in_[1](r / out_shape()[2] % out_shape()[1]);
+        peak = maximum(peak, sink);
+        sum += exponential(sink - peak);
+      }
       for (std::size_t i = 0; i < n; ++i) {
         row[i] = exponential(in_[0](r * n + i) - peak);
         sum += row[i];
@@ -119,7 +163,11 @@ class PlainLoops : public PlainAttention<N> {
         case Function::InverseRoot: out_(i, Real{1} / square_root(x + parameter)); break;
         case Function::SoftCap: out_(i, parameter * hyperbolic_tangent(x / parameter)); break;
         case Function::OnePlus: out_(i, Real{1} + x); break;
+        case Function::Clamp: out_(i, minimum(maximum(x, Real::constant(-op.parameter)), parameter)); break;
         case Function::Relu:
+        case Function::QuickGelu:
+        case Function::SquaredRelu:
+        case Function::Sigmoid:
         case Function::Silu:
         case Function::Gelu:
         case Function::GeluTanh: out_(i, activation(op.function, x)); break;
@@ -129,7 +177,15 @@ class PlainLoops : public PlainAttention<N> {
 
   void operator()(const GatedActivation& op) {
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
-      out_(i, activation(op.function, in_[0](i)) * in_[1](i));
+      if (op.limit == 0) {
+        out_(i, activation(op.function, in_[0](i)) * in_[1](i));
+        continue;
+      }
+      const Real limit = Real::constant(op.limit);
+      const Real g = minimum(in_[0](i), limit);
+      const Real u = minimum(maximum(in_[1](i), Real::constant(-op.limit)), limit);
+      const Real sigmoid = activation(Function::Sigmoid, Real::constant(op.alpha) * g);
+      out_(i, g * sigmoid * (u + Real{1}));
     }
   }
 
@@ -146,21 +202,24 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t n = out_shape().back() / op.groups;
     std::vector<Real> weight(n);
     for (std::size_t i = 0; i < n; ++i) {
-      weight[i] = op.unit_offset ? Real{1} + in_[1](i) : in_[1](i);
+      if (in_.size() > 1) weight[i] = op.unit_offset ? Real{1} + in_[1](i) : in_[1](i);
     }
     for (std::size_t r = 0; r < call.output.rows() * op.groups; ++r) {
       Real squares;
       for (std::size_t i = 0; i < n; ++i) squares += in_[0](r * n + i) * in_[0](r * n + i);
       const Real mean = squares / Real::constant(static_cast<double>(n));
       const Real root = inverse_square_root(mean + Real::constant(op.eps));
-      for (std::size_t i = 0; i < n; ++i) out_(r * n + i, in_[0](r * n + i) * root * weight[i]);
+      for (std::size_t i = 0; i < n; ++i) {
+        const Real y = in_[0](r * n + i) * root;
+        out_(r * n + i, in_.size() > 1 ? y * weight[i] : y);
+      }
     }
   }
 
   void operator()(const LayerNorm& op) {
-    const std::size_t n = out_shape().back();
+    const std::size_t n = out_shape().back() / op.groups;
     std::vector<Real> centered(n);
-    for (std::size_t r = 0; r < call.output.rows(); ++r) {
+    for (std::size_t r = 0; r < call.output.rows() * op.groups; ++r) {
       Real sum;
       for (std::size_t i = 0; i < n; ++i) sum += in_[0](r * n + i);
       const Real mean = sum / Real::constant(static_cast<double>(n));
@@ -173,8 +232,11 @@ class PlainLoops : public PlainAttention<N> {
       const Real root = inverse_square_root(variance + Real::constant(op.eps));
       for (std::size_t i = 0; i < n; ++i) {
         Real y = centered[i] * root;
-        if (in_.size() > 1) y = y * in_[1](i);
-        if (in_.size() > 2) y = y + in_[2](i);
+        const auto of = [&](std::size_t input) {
+          return in_[input]((r * n + i) % in_shape(input).elements());
+        };
+        if (in_.size() > 1) y = y * of(1);
+        if (in_.size() > 2) y = y + of(2);
         out_(r * n + i, y);
       }
     }
@@ -189,10 +251,11 @@ class PlainLoops : public PlainAttention<N> {
         for (std::size_t j = 0; j < half; ++j) {
           const Real c{angles.cosines(t)[j]};
           const Real s{angles.sines(t)[j]};
-          const Real x = in_[0](head + j);
-          const Real y = in_[0](head + half + j);
-          out_(head + j, x * c - y * s);
-          out_(head + half + j, y * c + x * s);
+          const RopeTable::Pair pair = op.table->pair(j);
+          const Real x = in_[0](head + pair.first);
+          const Real y = in_[0](head + pair.second);
+          out_(head + pair.first, x * c - y * s);
+          out_(head + pair.second, y * c + x * s);
         }
         for (std::size_t d = 2 * half; d < op.head_dim; ++d) out_(head + d, in_[0](head + d));
       }
@@ -210,7 +273,9 @@ class PlainLoops : public PlainAttention<N> {
         // Dims that do not rotate have the frequency 0.
         const bool rotates = d < 2 * half;
         const Real frequency =
-            Real::constant(rotates ? op.table->inverse_frequencies[d % half] : 0);
+            Real::constant(rotates ? op.table->inverse_frequencies[
+                                         op.table->interleaved ? d / 2 : d % half]
+                                   : 0);
         const Real angle = position * frequency;
         const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
         const N factor = rotates ? static_cast<N>(gain) : 1;
@@ -225,8 +290,10 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t half = op.rotary_dims / 2;
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
       const std::size_t d = i % head_dim;
-      const std::size_t partner = d < half ? i + half : (d < 2 * half ? i - half : i);
-      const Real sign{d < half ? -1.0F : (d < 2 * half ? 1.0F : 0.0F)};
+      const bool first = op.interleaved ? d % 2 == 0 : d < half;
+      const std::size_t apart = op.interleaved ? 1 : half;
+      const std::size_t partner = d >= 2 * half ? i : (first ? i + apart : i - apart);
+      const Real sign{d >= 2 * half ? 0.0F : (first ? -1.0F : 1.0F)};
       out_(i, sign * in_[0](partner));
     }
   }

@@ -28,8 +28,9 @@ const float masked_score = std::numeric_limits<float>::lowest();
 KeyRange visible_range(const Mask& mask, std::size_t position, std::size_t keys) {
   if (!mask.causal) return {0, keys};
   const std::size_t end = std::min(keys, position + 1);
-  const std::size_t first =
+  std::size_t first =
       mask.window > 0 && position + 1 > mask.window ? position + 1 - mask.window : 0;
+  if (mask.chunk > 0) first = std::max(first, position / mask.chunk * mask.chunk);
   return {first, end};
 }
 
@@ -152,6 +153,46 @@ std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) 
 
 template std::vector<std::size_t> kept_tokens(std::span<const float>, std::size_t);
 template std::vector<std::size_t> kept_tokens(std::span<const double>, std::size_t);
+
+template <typename N>
+std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing) {
+  const auto best = [](std::vector<std::size_t> items, std::size_t n, const auto& score_of) {
+    std::stable_sort(items.begin(), items.end(),
+                     [&](std::size_t a, std::size_t b) { return score_of(a) > score_of(b); });
+    items.resize(n);
+    return items;
+  };
+  const auto all = [](std::size_t first, std::size_t n) {
+    std::vector<std::size_t> items(n);
+    std::iota(items.begin(), items.end(), first);
+    return items;
+  };
+  const auto score = [&](std::size_t expert) { return scores[expert]; };
+  if (routing.groups == 1) {
+    return best(all(0, scores.size()), routing.num_experts_per_tok, score);
+  }
+  const std::size_t size = scores.size() / routing.groups;
+  const auto of_group = [&](std::size_t group) {
+    const bool two = routing.group_score == Routing::GroupScore::TwoLargest;
+    const auto first = best(all(group * size, size), two ? 2 : 1, score);
+    return two ? scores[first[0]] + scores[first[1]] : scores[first[0]];
+  };
+  auto groups = best(all(0, routing.groups), routing.groups_kept, of_group);
+  std::sort(groups.begin(), groups.end());
+  std::vector<std::size_t> experts;
+  for (const std::size_t group : groups) {
+    const auto members = all(group * size, size);
+    experts.insert(experts.end(), members.begin(), members.end());
+  }
+  return best(std::move(experts), routing.num_experts_per_tok, score);
+}
+template std::vector<std::size_t> chosen_experts(std::span<const float>, const Routing&);
+template std::vector<std::size_t> chosen_experts(std::span<const double>, const Routing&);
+
+double position_factor(const ScaleByPosition& op, std::size_t position) {
+  const double stretches = std::floor((static_cast<double>(position) + 1) / op.floor_scale);
+  return 1 + op.scale * std::log1p(stretches);
+}
 
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key) {
   const std::size_t h = bias[0] > 1 ? head : 0;

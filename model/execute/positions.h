@@ -70,6 +70,14 @@ void note_skipped(const Call& call, const SparseValues& op, const std::vector<bo
 template <typename N>
 std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept);
 
+/// The K experts of the best scores, the best first; of equal ones the earlier. With groups only
+/// those of the best groups are in the choice.
+template <typename N>
+std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing);
+
+/// What ScaleByPosition multiplies by.
+double position_factor(const ScaleByPosition& op, std::size_t position);
+
 /// Element of a bias [H or 1, queries or 1, keys] for a pair.
 std::size_t bias_index(const Shape& bias, std::size_t head, std::size_t query, std::size_t key);
 

@@ -43,6 +43,14 @@ KVCAST_VECTOR_CLONES void map_row(Function function, float parameter, const floa
     case Function::Gelu: return each(x, y, n, [](float v) { return vector_gelu(v); });
     case Function::GeluTanh: return each(x, y, n, [](float v) { return vector_gelu_tanh(v); });
     case Function::OnePlus: return each(x, y, n, [](float v) { return 1.0F + v; });
+    case Function::QuickGelu: return each(x, y, n, [](float v) { return vector_quick_gelu(v); });
+    case Function::SquaredRelu: return each(x, y, n, [](float v) { return v > 0 ? v * v : 0.0F; });
+    case Function::Sigmoid: return each(x, y, n, [](float v) { return vector_sigmoid(v); });
+    case Function::Clamp:
+      return each(x, y, n, [=](float v) {
+        const float above = v > -parameter ? v : -parameter;
+        return above < parameter ? above : parameter;
+      });
     case Function::Add:
     case Function::Multiply:
     case Function::Center: break;
@@ -75,10 +83,24 @@ KVCAST_VECTOR_CLONES void gated_row(Function function, const float* gate, const 
       return each_pair(gate, up, y, n, [](float g, float u) { return vector_gelu(g) * u; });
     case Function::GeluTanh:
       return each_pair(gate, up, y, n, [](float g, float u) { return vector_gelu_tanh(g) * u; });
+    case Function::QuickGelu:
+      return each_pair(gate, up, y, n, [](float g, float u) { return vector_quick_gelu(g) * u; });
+    case Function::SquaredRelu:
+      return each_pair(gate, up, y, n, [](float g, float u) { return (g > 0 ? g * g : 0.0F) * u; });
     default:
       KVCAST_ASSERT(function == Function::Relu);
       each_pair(gate, up, y, n, [](float g, float u) { return (g > 0 ? g : 0.0F) * u; });
   }
+}
+
+KVCAST_VECTOR_CLONES void clamped_gate_row(float limit, float alpha, const float* gate,
+                                           const float* up, float* y, std::size_t n) {
+  each_pair(gate, up, y, n, [=](float g, float u) {
+    const float low = g < limit ? g : limit;
+    const float above = u > -limit ? u : -limit;
+    const float inside = above < limit ? above : limit;
+    return low * vector_sigmoid(alpha * low) * (inside + 1.0F);
+  });
 }
 
 KVCAST_VECTOR_CLONES void rms_norm_row(const float* x, const float* w, float unit, float eps,
@@ -87,6 +109,7 @@ KVCAST_VECTOR_CLONES void rms_norm_row(const float* x, const float* w, float uni
 #pragma omp simd reduction(+ : squares)
   for (std::size_t i = 0; i < n; ++i) squares += x[i] * x[i];
   const float root = 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
+  if (w == nullptr) return each(x, y, n, [=](float v) { return v * root; });
 #pragma omp simd
   for (std::size_t i = 0; i < n; ++i) y[i] = x[i] * root * (unit + w[i]);
 }
@@ -161,7 +184,22 @@ KVCAST_VECTOR_CLONES void scale_row(float factor, float* x, std::size_t n) {
 }
 
 KVCAST_VECTOR_CLONES void rotate_heads(float* x, std::size_t num_heads, std::size_t head_dim,
-                                       const float* cosines, const float* sines, std::size_t half) {
+                                       const float* cosines, const float* sines,
+                                       const RopeTable& table) {
+  const std::size_t half = table.inverse_frequencies.size();
+  if (table.interleaved) {
+    for (std::size_t h = 0; h < num_heads; ++h) {
+      float* a = x + h * head_dim;
+#pragma GCC ivdep
+      for (std::size_t j = 0; j < half; ++j) {
+        const float first = a[2 * j];
+        const float second = a[2 * j + 1];
+        a[2 * j] = first * cosines[j] - second * sines[j];
+        a[2 * j + 1] = second * cosines[j] + first * sines[j];
+      }
+    }
+    return;
+  }
   for (std::size_t h = 0; h < num_heads; ++h) {
     float* a = x + h * head_dim;
     float* b = a + half;

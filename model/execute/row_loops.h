@@ -15,7 +15,10 @@ void combine_rows(Function function, const float* x, const float* z, float* y, s
 void combine_scalar(Function function, const float* x, float z, float* y, std::size_t n);
 /// y[i] = f(gate[i])·up[i]
 void gated_row(Function function, const float* gate, const float* up, float* y, std::size_t n);
-/// y = x·rsqrt(mean(x²) + eps)·(unit + w)
+/// y[i] = g·sigmoid(alpha·g)·(u + 1), g = min(gate[i], limit), u = up[i] clamped to ±limit
+void clamped_gate_row(float limit, float alpha, const float* gate, const float* up, float* y,
+                      std::size_t n);
+/// y = x·rsqrt(mean(x²) + eps)·(unit + w); a null w is 1.
 void rms_norm_row(const float* x, const float* w, float unit, float eps, float* y, std::size_t n);
 /// y = (x - mean)·rsqrt(variance + eps)·w + b; w and b may be null.
 void layer_norm_row(const float* x, const float* w, const float* b, float eps, float* y,
@@ -29,9 +32,9 @@ std::size_t largest_index(const float* x, std::size_t n);
 /// x[i] = e^(x[i] - shift); returns the sum.
 float exp_row(float shift, float* x, std::size_t n);
 void scale_row(float factor, float* x, std::size_t n);
-/// Rotates pairs (x[j], x[half + j]) of each head of head_dim numbers, in place.
+/// Rotates the table's pairs of each head of head_dim numbers, in place.
 void rotate_heads(float* x, std::size_t num_heads, std::size_t head_dim, const float* cosines,
-                  const float* sines, std::size_t half);
+                  const float* sines, const RopeTable& table);
 float dot_row(const float* x, const float* y, std::size_t n);
 /// y += factor·x
 void add_scaled_row(float factor, const float* x, float* y, std::size_t n);

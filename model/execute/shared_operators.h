@@ -6,6 +6,7 @@
 ///   x.call, x.in_shape(i), x.out_shape()
 ///   x.value(input, b, i)           element i of sequence b of an input
 ///   x.put(b, i, number)            writes element i of sequence b of the output
+///   x.put_second(b, i, number)     the same of the node's second output
 ///   x.constant(c)                  a double as a Number
 ///   x.move(input, b, from, to, n)  moves n elements of sequence b from an input to the output
 ///   x.each(rows, elements, f)      f(row) for all rows, in any order; they hold `elements` numbers
@@ -13,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,7 @@ namespace kvcast::execute {
 
 inline float number_of(float x) { return x; }
 inline float maximum(float a, float b) { return std::max(a, b); }
+inline float exponential(float x) { return std::exp(x); }
 
 /// Which element of y goes with element i of x, see Elementwise.
 class Aligned {
@@ -249,6 +252,103 @@ void run_shared(X& x, const RelativePositionBias& op) {
       const std::size_t bucket = relative_bucket(op, first + i, j);
       for (std::size_t h = 0; h < heads; ++h) x.put(h, i * keys + j, table[bucket * heads + h]);
     }
+  });
+}
+
+template <typename Number>
+void replace_by_softmax(std::vector<Number>& scores) {
+  Number peak = scores[0];
+  for (const Number& s : scores) peak = maximum(peak, s);
+  Number sum{0};
+  for (Number& s : scores) {
+    s = exponential(s - peak);
+    sum += s;
+  }
+  for (Number& s : scores) s = s / sum;
+}
+
+template <typename X>
+void run_shared(X& x, const Route& op) {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+  const Routing& g = op.routing;
+  const std::size_t tokens = x.in_shape(0)[1];
+  std::vector<Number> scores(g.num_experts);
+  std::vector<N> choice(g.num_experts);
+  std::vector<Number> weights(g.num_experts_per_tok);
+  for (std::size_t r = 0; r < x.in_shape(0)[0] * tokens; ++r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t e = 0; e < scores.size(); ++e) {
+      scores[e] = x.value(0, b, t * scores.size() + e);
+      if (g.score != Routing::Score::Sigmoid) continue;
+      scores[e] = Number{1} / (Number{1} + exponential(-scores[e]));
+    }
+    if (g.score == Routing::Score::Softmax) replace_by_softmax(scores);
+    for (std::size_t e = 0; e < scores.size(); ++e) {
+      const bool corrected = x.call.inputs.size() > 1;
+      choice[e] = number_of(corrected ? scores[e] + x.value(1, e, 0) : scores[e]);
+    }
+    const std::vector<std::size_t> experts = chosen_experts<N>(choice, g);
+    for (std::size_t k = 0; k < experts.size(); ++k) weights[k] = scores[experts[k]];
+    if (g.score == Routing::Score::SoftmaxOfBest) replace_by_softmax(weights);
+    if (g.normalizes) {
+      Number sum{0};
+      for (const Number& w : weights) sum += w;
+      for (Number& w : weights) w = w / sum;
+    }
+    for (std::size_t k = 0; k < experts.size(); ++k) {
+      const bool scaled = g.weight_scale != 1;
+      const std::size_t at = t * experts.size() + k;
+      x.put(b, at, x.constant(static_cast<double>(experts[k])));
+      x.put_second(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k]);
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const ScaleByPosition& op) {
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  const bool given = x.call.inputs.size() > 1;
+  const std::size_t first = given ? 0 : x.call.value(op.first_position);
+  std::vector<double> factors(given ? x.in_shape(1).elements() : tokens);
+  for (std::size_t t = 0; t < factors.size(); ++t) {
+    const std::size_t position =
+        given ? static_cast<std::size_t>(number_of(x.value(1, t / tokens, t % tokens))) : first + t;
+    factors[t] = position_factor(op, position);
+  }
+  x.each(x.out_shape()[0] * tokens, x.out_shape().elements(), [&](std::size_t r) {
+    const auto factor = x.constant(factors[r % factors.size()]);
+    const std::size_t row = r % tokens * features;
+    for (std::size_t i = 0; i < features; ++i) {
+      x.put(r / tokens, row + i, x.value(0, r / tokens, row + i) * factor);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const JoinHeads& op) {
+  const std::size_t rows = x.out_shape()[1];
+  const std::size_t a = x.in_shape(0)[2] / op.num_heads;
+  const std::size_t b = x.in_shape(1)[2] / (op.shared ? 1 : op.num_heads);
+  x.each(x.out_shape()[0] * rows, x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t row = r % rows;
+    for (std::size_t h = 0; h < op.num_heads; ++h) {
+      const std::size_t to = (row * op.num_heads + h) * (a + b);
+      x.move(0, r / rows, (row * op.num_heads + h) * a, to, a);
+      x.move(1, r / rows, (op.shared ? row : row * op.num_heads + h) * b, to + a, b);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const SliceFeatures& op) {
+  const std::size_t rows = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  x.each(x.out_shape()[0] * rows, x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t row = r % rows;
+    x.move(0, r / rows, row * x.in_shape(0)[2] + op.first, row * features, features);
   });
 }
 

@@ -184,12 +184,13 @@ class Stretch {
   float scores_[block_rows * max_piece];
 };
 
-/// Joins the stretches of one head. Source: Dao et al. 2023, Flash-Decoding.
+/// Joins the stretches of one head, and its sink unless null. Source: Dao et al. 2023,
+/// Flash-Decoding.
 void join(const Part* parts, const float* outs, std::size_t count, std::size_t num_heads,
-          std::size_t head_dim, float* out) {
-  float peak = masked_score;
+          std::size_t head_dim, const float* sink, float* out) {
+  float peak = sink != nullptr ? *sink : masked_score;
   for (std::size_t p = 0; p < count; ++p) peak = std::max(peak, parts[p * num_heads].peak);
-  float sum = 0;
+  float sum = sink != nullptr ? std::exp(*sink - peak) : 0;
   std::fill_n(out, head_dim, 0.0F);
   for (std::size_t p = 0; p < count; ++p) {
     const float share = std::exp(parts[p * num_heads].peak - peak);
@@ -239,7 +240,8 @@ void attend_one(const Call& call, const Attention& a) {
                                               parallel_elements)
   for (std::size_t row = 0; row < batch * l.num_heads; ++row) {
     const std::size_t at = row / l.num_heads * count * l.num_heads + row % l.num_heads;
-    join(&parts[at], outs.get() + at * width, count, l.num_heads, width,
+    const float* const sink = a.sinks != nullptr ? a.sinks + row % l.num_heads : nullptr;
+    join(&parts[at], outs.get() + at * width, count, l.num_heads, width, sink,
          call.output.data + row * width);
   }
 }

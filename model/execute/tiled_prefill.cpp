@@ -96,7 +96,13 @@ class QueryBlock {
       absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
     }
     for (std::size_t i = 0; i < n; ++i) {
-      map_row(Function::Scale, 1 / sum_[i], &out_[i * width_], out + i * a.values.query_stride,
+      float share = 1 / sum_[i];
+      if (a.sinks != nullptr) {
+        const float peak = std::max(peak_[i], a.sinks[head]);
+        const float correction = std::exp(peak_[i] - peak);
+        share = correction / (sum_[i] * correction + std::exp(a.sinks[head] - peak));
+      }
+      map_row(Function::Scale, share, &out_[i * width_], out + i * a.values.query_stride,
               value_dim_);
     }
   }

@@ -51,6 +51,8 @@ KVCAST_INLINE float vector_erf(float x) {
 }
 
 KVCAST_INLINE float vector_silu(float x) { return x / (1.0F + vector_exp(-x)); }
+KVCAST_INLINE float vector_sigmoid(float x) { return 1.0F / (1.0F + vector_exp(-x)); }
+KVCAST_INLINE float vector_quick_gelu(float x) { return x / (1.0F + vector_exp(-1.702F * x)); }
 KVCAST_INLINE float vector_gelu(float x) {
   return 0.5F * x * (1.0F + vector_erf(x * 0.70710678118654752F));
 }

@@ -10,7 +10,7 @@ namespace kvcast::execute {
 /// How the nodes of some graphs use a weight; it may need several use.
 struct WeightUse {
   const TensorInfo* info = nullptr;
-  bool matrix = false;  ///< the second operand of a product
+  std::uint64_t matrices = 0;  ///< of the weight that a product reads: 1, or one for each expert
   bool table = false;   ///< rows are looked up
   bool rows = false;    ///< read as plain rows of numbers
 };
@@ -26,12 +26,12 @@ std::map<std::string, WeightUse> uses_of(const std::vector<const Graph*>& graphs
         if (info.storage != Storage::Weights || info.producer) continue;
         WeightUse& use = uses[info.name];
         use.info = &info;
-        const bool product =
-            std::holds_alternative<Linear>(node.op) || std::holds_alternative<Conv1d>(node.op);
+        const auto* const experts = std::get_if<ExpertLinear>(&node.op);
+        const bool product = is_any<Linear, Conv1d>(node.op) ? i == 1 : experts != nullptr && i == 2;
         const bool lookup = std::holds_alternative<Embedding>(node.op) && i == 0;
-        use.matrix |= product && i == 1;
+        if (product) use.matrices = experts != nullptr ? experts->num_experts : 1;
         use.table |= lookup;
-        use.rows |= !lookup && !(product && i == 1);
+        use.rows |= !lookup && !product;
       }
     }
   }
@@ -125,21 +125,23 @@ void WeightStore::load(Weight& weight, const Checkpoint& checkpoint, const Tenso
                  [&](auto* numbers) { source.read_rows(0, std::span(numbers, elements)); });
     bytes_ += floats * sizeof(float);
   }
-  if (form == WeightForm::Packed && use.matrix) {
+  if (form == WeightForm::Packed && use.matrices > 0) {
     // A convolution's [in, kernel] becomes [kernel, in], so that its input is copied frame by
     // frame.
     const std::size_t kernel = info.shape.size() > 2 ? info.shape[2].constant() : 1;
-    const auto fill = [&](std::size_t first, std::span<float> out) {
-      source.read_rows(first, out);
-      if (kernel > 1) swap_last_dims(out, row / kernel, kernel);
-    };
-    weight.matrix = std::make_unique<Matrix>(rows, row, fill, store_);
-    bytes_ += weight.matrix->bytes();
+    const std::size_t of_each = rows / use.matrices;
+    for (std::size_t first_row = 0; first_row < rows; first_row += of_each) {
+      const auto fill = [&](std::size_t first, std::span<float> out) {
+        source.read_rows(first_row + first, out);
+        if (kernel > 1) swap_last_dims(out, row / kernel, kernel);
+      };
+      bytes_ += weight.matrices.emplace_back(of_each, row, fill, store_).bytes();
+    }
   }
   if (form == WeightForm::Packed && use.table) {
     // Packing a tied matrix has read all of it; a table alone is read once to know that it is
     // sound.
-    if (!use.matrix) check_rows(source, rows, row);
+    if (use.matrices == 0) check_rows(source, rows, row);
     weight.table = source;
   }
   // Rows of a table that are needed come back from the file.
@@ -150,7 +152,7 @@ void WeightStore::bind(const TensorInfo& weight, Operand& operand) const {
   const auto found = weights_.find(weight.name);
   KVCAST_ASSERT(found != weights_.end());
   operand.data = found->second.data;
-  operand.matrix = found->second.matrix.get();
+  operand.matrix = found->second.matrices.empty() ? nullptr : found->second.matrices.data();
   operand.table = found->second.table ? &*found->second.table : nullptr;
 }
 

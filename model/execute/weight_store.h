@@ -47,7 +47,7 @@ class WeightStore {
  private:
   struct Weight {
     float* data = nullptr;  ///< vectors, what is read row by row, everything in the plain form
-    std::unique_ptr<Matrix> matrix;
+    std::vector<Matrix> matrices;  ///< one, or one for each expert
     std::optional<WeightReader> table;
   };
   void load(Weight& weight, const Checkpoint& checkpoint, const TensorInfo& info,

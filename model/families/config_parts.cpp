@@ -1,5 +1,6 @@
 #include "model/families/config_parts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -18,12 +19,12 @@ void scale_llama3(RopeTable& table, const JsonObject& scaling, double original) 
   const double factor = scaling.positive("factor");
   const double low = scaling.positive("low_freq_factor");
   const double high = scaling.positive("high_freq_factor");
-  if (high <= low) scaling.fail("high_freq_factor", "a number above low_freq_factor");
+  if (high < low) scaling.fail("high_freq_factor", "a number not below low_freq_factor");
   for (double& frequency : table.inverse_frequencies) {
     const double wavelength = 2 * std::numbers::pi / frequency;
     if (wavelength > original / low) {
       frequency /= factor;
-    } else if (wavelength >= original / high) {
+    } else if (wavelength >= original / high && low < high) {
       const double smooth = (original / wavelength - low) / (high - low);
       frequency = (1 - smooth) * frequency / factor + smooth * frequency;
     }
@@ -52,20 +53,39 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
   table.max_positions = static_cast<std::uint64_t>(original);
 }
 
-/// What a config says of its rotations besides the family's keys. As in transformers, rope_scaling
-/// replaces all of rope_parameters, and an empty object counts as absent.
-std::optional<JsonObject> rope_parameters(const JsonObject& c) {
-  std::optional<JsonObject> found;
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (c.has(key) && !c.object(key).keys().empty()) found = c.object(key);
+/// YaRN: wavelengths that the original context holds often are kept, long ones stretched.
+/// Source: transformers, modeling_rope_utils.py, _compute_yarn_parameters; Peng et al. 2023
+/// (arXiv:2309.00071).
+void scale_yarn(RopeTable& table, const JsonObject& c, const JsonObject& scaling, double theta,
+                double original, bool by_layer_type) {
+  const double factor = scaling.has("factor") ? scaling.positive("factor")
+                                              : c.positive("max_position_embeddings") / original;
+  const auto gain = [&](double scale) {
+    return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1;
+  };
+  const double mscale = scaling.number_or("mscale", 0);
+  const double mscale_all_dim = scaling.number_or("mscale_all_dim", 0);
+  const bool ratio = mscale != 0 && mscale_all_dim != 0;
+  table.gain = scaling.positive_or("attention_factor",
+                                   ratio ? gain(mscale) / gain(mscale_all_dim) : gain(1));
+  const auto pairs = static_cast<double>(table.inverse_frequencies.size());
+  const auto pair_of = [&](double rotations) {
+    return pairs * std::log(original / (rotations * 2 * std::numbers::pi)) / std::log(theta);
+  };
+  double low = pair_of(scaling.positive_or("beta_fast", 32));
+  double high = pair_of(scaling.positive_or("beta_slow", 1));
+  // transformers 5.23 does not find the key in the entry of a layer type.
+  if (scaling.flag_or("truncate", true) || by_layer_type) {
+    low = std::floor(low);
+    high = std::ceil(high);
   }
-  if (!found) return found;
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (found->has(layer_type)) {
-      found->fail(layer_type, "one rope_type for all layers: others are not modelled");
-    }
+  low = std::max(low, 0.0);
+  high = std::min(high, 2 * pairs - 1);
+  if (low == high) high += 0.001;
+  for (std::size_t j = 0; j < table.inverse_frequencies.size(); ++j) {
+    const double stretched = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
+    table.inverse_frequencies[j] *= 1 - stretched + stretched / factor;
   }
-  return found;
 }
 
 /// The context of the model before its rotations were stretched. A key of the config takes
@@ -96,6 +116,34 @@ std::uint64_t rotary_dims(const JsonObject& c, const std::optional<JsonObject>& 
 
 }  // namespace
 
+std::optional<JsonObject> rope_parameters(const JsonObject& c, const char* layer_type) {
+  std::optional<JsonObject> found;
+  if (c.has("rope_parameters") && !c.object("rope_parameters").keys().empty()) {
+    found = c.object("rope_parameters");
+  }
+  const bool scales = c.has("rope_scaling") && !c.object("rope_scaling").keys().empty();
+  if (layer_type == nullptr) {
+    if (scales) found = c.object("rope_scaling");
+    if (!found) return found;
+    for (const char* type : {"full_attention", "sliding_attention"}) {
+      if (found->has(type)) {
+        found->fail(type, "one rope_type for all layers: others are not modelled");
+      }
+    }
+    return found;
+  }
+  // The older layout stretches full attention only.
+  const bool full = std::string_view(layer_type) == "full_attention";
+  if (found) {
+    for (const std::string& key : found->keys()) {
+      if (key == "full_attention" || key == "sliding_attention") continue;
+      found->fail(key, "an entry for each layer type, full_attention and sliding_attention");
+    }
+    found = found->has(layer_type) ? std::optional(found->object(layer_type)) : std::nullopt;
+  }
+  return full && scales ? c.object("rope_scaling") : found;
+}
+
 double inverse_root(std::uint64_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 
 std::uint64_t read_num_layers(const JsonObject& c, std::string_view key) {
@@ -117,8 +165,8 @@ Heads read_heads(const JsonObject& c, const ConfigKeys& keys) {
     c.fail(keys.num_key_value_heads,
            "a divisor of the " + std::to_string(heads.num_attention_heads) + " attention heads");
   }
-  if (c.has("head_dim")) {
-    heads.head_dim = c.whole("head_dim");
+  if (keys.head_dim != nullptr && c.has(keys.head_dim)) {
+    heads.head_dim = c.whole(keys.head_dim);
   } else if (keys.default_head_dim > 0) {
     heads.head_dim = keys.default_head_dim;
   } else {
@@ -156,20 +204,23 @@ Function read_activation(const JsonObject& c, std::string_view key, Function fal
     return Function::GeluTanh;
   }
   if (text == "relu") return Function::Relu;
-  c.fail(key, "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast or relu");
+  if (text == "quick_gelu") return Function::QuickGelu;
+  if (text == "relu2") return Function::SquaredRelu;
+  c.fail(key, "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or relu2");
 }
 
 std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys& keys,
                                            std::uint64_t head_dim) {
-  const std::optional<JsonObject> parameters = rope_parameters(c);
+  const std::optional<JsonObject> parameters = rope_parameters(c, keys.rope_layer_type);
   const std::uint64_t dims = rotary_dims(c, parameters, keys, head_dim);
   if (dims < 2 || dims % 2 != 0 || dims > 65536) {
     throw Error(c.place(), "rotary embeddings over " + std::to_string(dims) + " dims",
                 "an even number of dims up to 65536");
   }
-  double theta = c.positive_or(keys.rope_theta, 10000);
+  double theta = c.positive_or(keys.rope_theta, keys.default_rope_theta);
   if (parameters) theta = parameters->positive_or("rope_theta", theta);
   auto table = std::make_shared<RopeTable>();
+  table->interleaved = keys.interleaved_rope;
   for (std::uint64_t j = 0; j < dims / 2; ++j) {
     const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(dims);
     table->inverse_frequencies.push_back(std::pow(theta, exponent));
@@ -187,14 +238,48 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
     table->position_scale = scaling.positive("factor");
   } else if (type == "longrope" || type == "su") {
     scale_longrope(*table, c, scaling, original_context(c, scaling, keys));
+  } else if (type == "yarn") {
+    scale_yarn(*table, c, scaling, theta, original_context(c, scaling, keys),
+               keys.rope_layer_type != nullptr);
+  } else if (type == "dynamic") {
+    // Beyond the context its base grows with the length, which kvcast has no tables for.
+    scaling.positive("factor");
+    table->max_positions = c.whole("max_position_embeddings");
   } else if (type == "frequency_factors") {
     // No config.json says this: GGUF files hold Llama 3.1's scaling as the divisors it comes to.
     divide_frequencies(*table, scaling, "factors");
   } else if (type != "default") {
     scaling.fail(scaling.has("rope_type") ? "rope_type" : "type",
-                 "default, linear, llama3 or longrope");
+                 "default, linear, llama3, longrope, yarn or dynamic");
   }
   return table;
+}
+
+void refine_granite(const JsonObject& c, Architecture& a) {
+  a.embedding_scale = c.positive_or("embedding_multiplier", 1);
+  a.logit_scale = 1 / c.positive_or("logits_scaling", 1);
+  a.decoder.branch_scale = c.positive_or("residual_multiplier", 1);
+  a.decoder.attention_scale = c.positive_or("attention_multiplier", 1);
+}
+
+Family llama_like(std::string_view model_type) {
+  Family f{.model_types = {model_type}};
+  f.stack.norm_eps = 1e-6;
+  f.stack.gated_mlp = true;
+  f.keys.norm_eps = "rms_norm_eps";
+  f.refine = [](const JsonObject& c, Architecture&) { refuse_experts(c); };
+  f.names.in_layer = {{"query", "self_attn.q_proj"},
+                      {"key", "self_attn.k_proj"},
+                      {"value", "self_attn.v_proj"},
+                      {"attention_output", "self_attn.o_proj"},
+                      {"attention_norm", "input_layernorm"},
+                      {"mlp_norm", "post_attention_layernorm"},
+                      {"gate", "mlp.gate_proj"},
+                      {"up", "mlp.up_proj"},
+                      {"down", "mlp.down_proj"}};
+  f.names.outside = {{"embedding", "embed_tokens"}, {"final_norm", "norm"}};
+  f.gguf = {.architecture = "llama", .interleaved_heads = true};
+  return f;
 }
 
 TensorNames bart_layer() {
@@ -228,16 +313,68 @@ std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback) {
   return c.is_null("sliding_window") ? 0 : c.whole_or("sliding_window", fallback);
 }
 
+std::uint64_t used_sliding_window(const JsonObject& c, std::uint64_t fallback) {
+  const std::uint64_t window = sliding_window(c, fallback);
+  return c.flag_or("use_sliding_window", false) ? window : 0;
+}
+
+std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const char* type,
+                                 const std::function<bool(std::size_t)>& usual) {
+  std::vector<bool> found(layers);
+  if (!c.has("layer_types")) {
+    for (std::size_t i = 0; i < layers; ++i) found[i] = usual(i);
+    return found;
+  }
+  const nlohmann::json& types = c.at("layer_types");
+  const std::string expected =
+      fmt::format("{} entries \"full_attention\" or \"{}\", one a layer", layers, type);
+  if (!types.is_array() || types.size() != layers) c.fail("layer_types", expected);
+  for (std::size_t i = 0; i < layers; ++i) {
+    found[i] = types[i] == type;
+    if (!found[i] && types[i] != "full_attention") c.fail("layer_types", expected);
+  }
+  return found;
+}
+
+std::vector<bool> layer_flags(const JsonObject& c, std::string_view key, std::size_t layers,
+                              const std::function<bool(std::size_t)>& usual) {
+  std::vector<bool> found(layers);
+  if (!c.has(key)) {
+    for (std::size_t i = 0; i < layers; ++i) found[i] = usual(i);
+    return found;
+  }
+  const nlohmann::json& flags = c.at(key);
+  const std::string expected = fmt::format("{} entries 0 or 1, one a layer", layers);
+  if (!flags.is_array() || flags.size() != layers) c.fail(key, expected);
+  for (std::size_t i = 0; i < layers; ++i) {
+    found[i] = flags[i] == true || flags[i] == 1;
+    if (!found[i] && flags[i] != false && flags[i] != 0) c.fail(key, expected);
+  }
+  return found;
+}
+
+std::vector<bool> listed_layers(const JsonObject& c, std::string_view key, std::size_t layers,
+                                const std::function<bool(std::size_t)>& usual) {
+  std::vector<bool> found(layers);
+  if (!c.has(key)) {
+    for (std::size_t i = 0; i < layers; ++i) found[i] = usual(i);
+    return found;
+  }
+  const nlohmann::json& list = c.at(key);
+  const std::string expected = fmt::format("a list of layers below {}", layers);
+  if (!list.is_array()) c.fail(key, expected);
+  for (const nlohmann::json& layer : list) {
+    if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= layers) c.fail(key, expected);
+    found[layer.get<std::size_t>()] = true;
+  }
+  return found;
+}
+
 void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window) {
   if (!c.has("layer_types")) return;
-  const nlohmann::json& types = c.at("layer_types");
-  const std::string expected = std::to_string(s.layers.size()) +
-                               " entries \"full_attention\" or \"sliding_attention\", one a layer";
-  if (!types.is_array() || types.size() != s.layers.size()) c.fail("layer_types", expected);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", {});
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    const bool sliding = types[i] == "sliding_attention";
-    if (!sliding && types[i] != "full_attention") c.fail("layer_types", expected);
-    s.layers[i].sliding_window = sliding ? window : 0;
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
   }
 }
 
@@ -269,7 +406,14 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   }
   if (k.mlp_bias != nullptr) s.mlp_bias = c.flag_or(k.mlp_bias, s.mlp_bias);
   if (k.alibi != nullptr && c.flag_or(k.alibi, false)) s.position = Position::Alibi;
-  if (s.position == Position::Rope) s.rope = read_rope(c, k, layer.heads.head_dim);
+  if (s.position == Position::Rope) {
+    const std::uint64_t dims = k.rope_dims == nullptr
+                                   ? layer.heads.head_dim
+                                   : c.whole_or(k.rope_dims, k.default_rope_dims);
+    const auto rope = read_rope(c, k, dims);
+    for (LayerShape& l : s.layers) l.rope = rope;
+  }
+  read_shared_key_values(s, c);
   if (family.refine != nullptr) family.refine(c, a);
   return a;
 }

@@ -11,6 +11,7 @@
 #include "model/base/json_file.h"
 #include "model/config/slim_forms.h"
 #include "model/families/config_parts.h"
+#include "model/families/inert_keys.h"
 
 namespace kvcast {
 namespace {
@@ -50,11 +51,6 @@ json with_first_names(json config, const JsonObject& given, const ConfigKeys& ke
 void refuse_what_is_not_modelled(const JsonObject& c) {
   require_flag(c, "is_causal", true, "decoders that see later tokens");
   require_flag(c, "use_bidirectional_attention", false, "decoders that see later tokens");
-  if (c.has("quantization_config")) {
-    c.fail("quantization_config",
-           "null: quantised weights are read from GGUF files only; for a forecast in --dtype add "
-           "--set quantization_config=null");
-  }
 }
 
 /// "kvcast_slim": {"self": [FORM, ...], "cross": [FORM, ...]}, a form for each decoder layer, as
@@ -129,14 +125,26 @@ Architecture read_config(const json& config, const std::string& name, const std:
     throw Error(given.place_of("model_type") + ": " +
                 unknown_name("model type", model_type, supported_model_types()).what());
   }
-  const json named = with_first_names(changed, given, family->keys);
+  json named = with_first_names(changed, given, family->keys);
+  if (family->keys.default_rope != nullptr && !rope_parameters(given)) {
+    named["rope_parameters"] = json::parse(family->keys.default_rope);
+  }
   const JsonObject object(named, place);
   refuse_what_is_not_modelled(object);
   Architecture a = family->read != nullptr ? family->read(object) : read_decoder(object, *family);
+  if (object.has("quantization_config")) {
+    a.quantization = object.object("quantization_config").text_or("quant_method", "unnamed");
+  }
   read_slim(object, a);
   read_pruning(object, a);
   std::set<std::string, std::less<>> known = object.asked();
   known.insert(given.asked().begin(), given.asked().end());
+  for (const std::string& key : given.keys()) {
+    const auto& unread = family->keys.unread;
+    const bool expected = known.contains(key) || is_inert_key(key) ||
+                          std::find(unread.begin(), unread.end(), key) != unread.end();
+    if (!expected) a.unknown_keys.push_back(key);
+  }
   for (const ConfigOverride& o : overrides) {
     if (known.contains(o.key)) continue;
     const std::vector<std::string> names(known.begin(), known.end());
@@ -145,6 +153,20 @@ Architecture read_config(const json& config, const std::string& name, const std:
   a.name = name;
   if (a.model_type.empty()) a.model_type = model_type;
   return a;
+}
+
+std::vector<std::string> config_warnings(const Architecture& a) {
+  std::vector<std::string> warnings;
+  for (const std::string& key : a.unknown_keys) {
+    warnings.push_back(fmt::format(
+        "{}: the configuration key {} is not known: if it changes the forward pass, results are wrong",
+        a.name, key));
+  }
+  if (!a.quantization.empty()) {
+    warnings.push_back(fmt::format("{}: its weights are stored as {}, forecasts take --weight-dtype",
+                                   a.name, a.quantization));
+  }
+  return warnings;
 }
 
 }  // namespace kvcast

@@ -23,6 +23,10 @@ Architecture read_config(const nlohmann::json& config, const std::string& name,
                          const std::string& place,
                          const std::vector<ConfigOverride>& overrides = {});
 
+/// What a user of the configuration should know: keys that its reader does not know, and weights
+/// stored in another form than forecasts take.
+std::vector<std::string> config_warnings(const Architecture& a);
+
 /// "llama", "phi3", ...: the values of `model_type` that can be read.
 std::vector<std::string> supported_model_types();
 

@@ -30,16 +30,21 @@ Architecture read_t5(const JsonObject& c) {
   s.attention_scale = 1;
   s.score_scale = ScoreScale::None;
   const std::string projection = c.text_or("feed_forward_proj", "relu");
-  if (projection == "relu") {
+  const bool gated = projection.starts_with("gated-");
+  const std::string function = gated ? projection.substr(6) : projection;
+  if (function == "relu") {
     s.activation = Function::Relu;
-  } else if (projection == "gated-gelu") {
-    s.activation = Function::GeluTanh;  // transformers reads gated-gelu as gelu_new
+  } else if (function == "gelu") {
+    // transformers reads gated-gelu as gelu_new
+    s.activation = gated ? Function::GeluTanh : Function::Gelu;
+  } else if (function == "silu") {
+    s.activation = Function::Silu;
   } else {
-    c.fail("feed_forward_proj", "relu or gated-gelu");
+    c.fail("feed_forward_proj", "relu, gelu or silu, or one of them after \"gated-\"");
   }
   // transformers derives both from feed_forward_proj, and takes them from files that say otherwise.
   s.activation = read_activation(c, "dense_act_fn", s.activation);
-  s.gated_mlp = c.flag_or("is_gated_act", projection == "gated-gelu");
+  s.gated_mlp = c.flag_or("is_gated_act", gated);
 
   a.encoder = s;
   a.encoder.causal = false;
@@ -138,6 +143,7 @@ Family whisper() {
                         {"encoder_layers", "num_hidden_layers"},
                         {"encoder_attention_heads", "num_attention_heads"},
                         {"encoder_attention_heads", "num_key_value_heads"}};
+  f.keys.unread = {"scale_embedding"};  // transformers computes it and does not use it
   f.names = {.prefixes = {"model.{stack}", "{stack}"},
              .in_layer = bart_layer(),
              .outside = {{"positions", "embed_positions"},

@@ -11,6 +11,28 @@
   FAMILY(phi3)                  \
   FAMILY(gemma)                 \
   FAMILY(gemma2)                \
+  FAMILY(gemma3_text)           \
+  FAMILY(qwen3)                 \
+  FAMILY(olmo2)                 \
+  FAMILY(exaone4)               \
+  FAMILY(smollm3)               \
+  FAMILY(granite)               \
+  FAMILY(cohere)                \
+  FAMILY(cohere2)               \
+  FAMILY(starcoder2)            \
+  FAMILY(nemotron)              \
+  FAMILY(stablelm)              \
+  FAMILY(phi)                   \
+  FAMILY(mixtral)               \
+  FAMILY(qwen3_moe)             \
+  FAMILY(olmoe)                 \
+  FAMILY(granitemoe)            \
+  FAMILY(gpt_oss)               \
+  FAMILY(llama4_text)           \
+  FAMILY(glm4_moe)              \
+  FAMILY(deepseek_v2)           \
+  FAMILY(deepseek_v3)           \
+  FAMILY(minicpm3)              \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \
   FAMILY(falcon)                \

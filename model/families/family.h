@@ -39,6 +39,7 @@ struct ConfigKeys {
   const char* num_hidden_layers = "num_hidden_layers";
   const char* num_attention_heads = "num_attention_heads";
   const char* num_key_value_heads = "num_key_value_heads";  ///< null: as many as heads
+  const char* head_dim = "head_dim";
   const char* max_position_embeddings = "max_position_embeddings";
   const char* norm_eps = nullptr;
   const char* activation = "hidden_act";
@@ -55,18 +56,33 @@ struct ConfigKeys {
   std::uint64_t default_max_positions = 0;    ///< 0: unlimited; of learned positions: required
   bool default_tied = false;
   double default_rotary_share = 1;
+  double default_rope_theta = 10000;
+  /// Where rope_parameters has an entry for each layer type: that of all layers, unless `refine`
+  /// says otherwise. Null: rope_parameters are for all layers.
+  const char* rope_layer_type = nullptr;
+  bool interleaved_rope = false;
+  /// The key of how many dims of a head rotate, and its default; null: the share of head_dim.
+  const char* rope_dims = nullptr;
+  std::uint64_t default_rope_dims = 0;
+  const char* default_rope = nullptr;  ///< JSON: rope_parameters of a config without any
   /// Of `original_max_position_embeddings`; 0: what rope_parameters says
   std::uint64_t default_original_context = 0;
   std::vector<OtherName> other_names = {};
+  /// Keys of the family's files that change nothing in it, beside those of inert_keys.h.
+  std::vector<std::string_view> unread = {};
 };
 
-/// Part of the forward pass -> stored name, relative to the layer or to the model.
+/// Part of the forward pass -> stored name, relative to the layer or to the model. A part with its
+/// kind ("experts.down.weight") has the whole name. "{i}" is the number of an expert or a head, each
+/// with a tensor of its own.
 using TensorNames = std::map<std::string, std::string, std::less<>>;
 /// `names` with these entries in the place of their own.
 TensorNames with(TensorNames names, const TensorNames& changes);
 
 /// Where a Hugging Face checkpoint keeps the weights. A fused tensor holds all rows of its first
-/// part, then of the next: "qkv" query, key and value, "gate_up" gate and up.
+/// part, then of the next: "qkv" query, key and value, "gate_up" gate and up, "experts.gate_up" the
+/// same for each expert, "kv_latents" kv_latent and key_rope; or, for each head, "query_heads"
+/// query_nope and query_rope, "kv_up" key_up and value_up.
 struct CheckpointNames {
   /// Of all tensors: files with and without it exist. "{stack}" is "encoder." or "decoder.".
   std::vector<std::string> prefixes{"model.", ""};
@@ -80,6 +96,10 @@ struct CheckpointNames {
   /// head.
   bool groups_heads = false;
   bool transposed = false;  ///< matrices stored [in, out], as by transformers' Conv1D
+  bool experts_transposed = false;   ///< the same of all experts' matrices [E, in, out]
+  bool experts_interleaved = false;  ///< "experts.gate_up" has a row of gate, one of up, ...
+  double norm_offset = 0;            ///< added to the weights of norms
+  bool later_layers = false;         ///< files may hold layers after the model's
 };
 
 /// How llama.cpp's files of one family differ from another's.
@@ -108,6 +128,13 @@ struct Family {
   void (*rename)(const Architecture&, std::string_view stack, CheckpointNames&) = nullptr;
   GgufForm gguf = {};
 };
+
+/// Those that others are made of.
+namespace families {
+Family gemma2();
+Family granite();
+Family qwen3();
+}  // namespace families
 
 /// All families, in the order of families.cpp.
 const std::vector<Family>& all_families();

@@ -13,7 +13,6 @@ void refine_gpt_neox(const JsonObject& c, Architecture& a) {
   a.decoder.residual =
       c.flag_or("use_parallel_residual", true) ? Residual::ParallelTwoNorms : Residual::Sequential;
   if (c.text("model_type") == "gpt_neox_mlkv") c.whole("num_key_value_layers");  // must be there
-  read_shared_key_values(a.decoder, c);
 }
 
 /// MLKV: zaydzuhri/pythia-mlkv, convert_to_mlkv.py
@@ -34,7 +33,9 @@ void refine_falcon(const JsonObject& c, Architecture& a) {
     if (grouped) layer.heads = read_heads(c, {.num_key_value_heads = "num_kv_heads"});
   }
   const bool parallel = grouped || c.flag_or("parallel_attn", true);
-  const bool two_norms = grouped && c.whole_or("num_ln_in_parallel_attn", 2) == 2;
+  const std::uint64_t norms =
+      c.is_null("num_ln_in_parallel_attn") ? 2 : c.whole_or("num_ln_in_parallel_attn", 2);
+  const bool two_norms = grouped && norms == 2;
   s.residual = two_norms ? Residual::ParallelTwoNorms
                          : (parallel ? Residual::ParallelOneNorm : Residual::Sequential);
 }
@@ -99,6 +100,7 @@ Family falcon() {
   f.keys.default_mlp_ratio = 4;
   f.keys.default_max_positions = 2048;
   f.keys.default_tied = true;
+  f.keys.unread = {"num_kv_heads"};  // but with new_decoder_architecture
   f.keys.other_names = {{"hidden_size", "n_embed"},
                         {"num_hidden_layers", "n_layer"},
                         {"num_attention_heads", "n_head"}};

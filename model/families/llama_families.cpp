@@ -11,10 +11,7 @@ namespace {
 /// Of Mistral, of Qwen2 with use_sliding_window, and of Gemma 2.
 constexpr std::uint64_t default_window = 4096;
 
-void refine_llama(const JsonObject& c, Architecture& a) {
-  refuse_experts(c);
-  read_shared_key_values(a.decoder, c);
-}
+void refine_llama(const JsonObject& c, Architecture&) { refuse_experts(c); }
 
 void refine_mistral(const JsonObject& c, Architecture& a) {
   const std::uint64_t window = sliding_window(c, default_window);
@@ -26,18 +23,16 @@ void refine_mistral(const JsonObject& c, Architecture& a) {
 
 void refine_qwen2(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
-  if (c.flag_or("use_sliding_window", false)) {
-    const std::uint64_t window = sliding_window(c, default_window);
-    // The first max_window_layers layers have no window.
-    const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
-    for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
-    read_layer_types(s, c, window);
-  }
+  const std::uint64_t window = used_sliding_window(c, default_window);
+  // The first max_window_layers layers have no window.
+  const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
+  for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
+  read_layer_types(s, c, window);
   refine_llama(c, a);
 }
 
 void refine_olmo(const JsonObject& c, Architecture& a) {
-  if (c.has("clip_qkv")) c.fail("clip_qkv", "null: clipped projections are not modelled");
+  if (c.has("clip_qkv")) a.decoder.projection_clip = c.positive("clip_qkv");
   refine_llama(c, a);
 }
 
@@ -87,27 +82,6 @@ void complete_phi3(const GgufReader& r, nlohmann::json& c) {
   if (window > 0) c["sliding_window"] = window;
 }
 
-/// Llama's shape: RMSNorm, RoPE, gated MLP, sequential residual.
-Family llama_like(std::string_view model_type) {
-  Family f{.model_types = {model_type}};
-  f.stack.norm_eps = 1e-6;
-  f.stack.gated_mlp = true;
-  f.keys.norm_eps = "rms_norm_eps";
-  f.refine = refine_llama;
-  f.names.in_layer = {{"query", "self_attn.q_proj"},
-                      {"key", "self_attn.k_proj"},
-                      {"value", "self_attn.v_proj"},
-                      {"attention_output", "self_attn.o_proj"},
-                      {"attention_norm", "input_layernorm"},
-                      {"mlp_norm", "post_attention_layernorm"},
-                      {"gate", "mlp.gate_proj"},
-                      {"up", "mlp.up_proj"},
-                      {"down", "mlp.down_proj"}};
-  f.names.outside = {{"embedding", "embed_tokens"}, {"final_norm", "norm"}};
-  f.gguf = {.architecture = "llama", .interleaved_heads = true};
-  return f;
-}
-
 }  // namespace
 
 Family llama() {
@@ -155,6 +129,7 @@ Family phi3() {
   f.stack.norm_eps = 1e-5;
   f.keys.rotary_share = "partial_rotary_factor";
   f.keys.default_original_context = 4096;
+  f.keys.unread = {"attention_bias", "original_max_position_embeddings"};
   f.refine = [](const JsonObject& c, Architecture& a) {
     refuse_experts(c);
     for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c, 0);

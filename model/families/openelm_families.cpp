@@ -40,11 +40,12 @@ Architecture read(const JsonObject& c) {
     s.layers.push_back({{query_heads[i], kv_heads[i], head_dim}, width, 0});
   }
   s.norm_eps = 1e-6;  // corenet's rms_norm.py
-  s.query_key_norm = c.flag_or("normalize_qk_projections", true);
+  if (c.flag_or("normalize_qk_projections", true)) s.query_key_norm = QueryKeyNorm::Heads;
   s.attention_scale = inverse_root(head_dim);
   s.gated_mlp = c.flag_or("ffn_with_glu", true);
   s.activation = read_activation(c, "activation_fn_name", Function::Silu);
-  s.rope = read_rope(c, {.rope_theta = "rope_freq_constant"}, head_dim);
+  const auto rope = read_rope(c, {.rope_theta = "rope_freq_constant"}, head_dim);
+  for (LayerShape& layer : s.layers) layer.rope = rope;
   return a;
 }
 

@@ -1,5 +1,6 @@
 #include "model/forward/forward.h"
 
+#include <algorithm>
 #include <string>
 
 #include "model/base/error.h"
@@ -17,6 +18,7 @@ struct StackPass {
   std::optional<Value> positions = {};          ///< see Pass::given_positions
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
+  std::optional<Symbol> distinct_experts = {};  ///< of Route; set where a layer has experts
   /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
 };
@@ -52,20 +54,123 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
                  pass.architecture.hidden_size, stack.attention_output_bias);
 }
 
-Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
-          Value x) {
+/// Two or three products, `width` wide.
+Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const std::string& name,
+                Value x) {
   const Stack& stack = pass.stack;
-  const std::uint64_t width = layer.intermediate_size;
   Value h = x;
   if (stack.gated_mlp) {
     const Value gate = project(r, "gate", name + ".gate", x, width, stack.mlp_bias);
     const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
-    h = r.gated("activation", stack.activation, gate, up);
+    h = r.gated("activation", {stack.activation}, gate, up);
   } else {
     h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
     h = r.unary("activation", stack.activation, h);
   }
   return project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
+}
+
+/// Each token's chosen experts, and the expert that all tokens read.
+Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::string& name,
+              Value x) {
+  const std::uint64_t hidden = pass.architecture.hidden_size;
+  const std::uint64_t num_experts = e.routing.num_experts;
+  const std::uint64_t chosen = e.routing.num_experts_per_tok;
+  const Value logits = project(r, "router", name + ".router", x, num_experts, e.router_bias);
+  std::optional<Value> correction;
+  if (e.router_correction) correction = r.weight(name + ".router.correction", {num_experts});
+  const auto [experts, weights] =
+      r.route({e.routing, *pass.distinct_experts}, logits, correction);
+  const ExpertLinear op{num_experts, chosen, *pass.distinct_experts,
+                        layers_with_experts(pass.stack)};
+  const auto product = [&](const std::string& part, Value in, std::uint64_t features,
+                           std::uint64_t out) {
+    const std::string weight = name + ".experts." + part;
+    const Value w = r.weight(weight + ".weight", {num_experts * out, features});
+    std::optional<Value> b;
+    if (e.mlp_bias) b = r.weight(weight + ".bias", {num_experts * out});
+    return r.expert_linear("expert_" + part, op, in, experts, w, b);
+  };
+  Value in = x;
+  if (e.weighs_input) {
+    in = r.binary("weigh_input", Function::Multiply, r.repeat_rows("repeat", x, chosen), weights);
+  }
+  const Value gate = product("gate", in, hidden, e.intermediate_size);
+  const Value up = product("up", in, hidden, e.intermediate_size);
+  const Value h = r.gated("activation", {pass.stack.activation, e.gate_limit, e.gate_alpha}, gate, up);
+  const Value y = product("down", h, e.intermediate_size, hidden);
+  const Value mixed =
+      r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
+  if (e.shared_intermediate_size == 0) return mixed;
+  const Value shared =
+      dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  return r.binary("add_shared", Function::Add, mixed, shared);
+}
+
+Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
+          Value x) {
+  if (layer.experts) return mixture(r, pass, *layer.experts, name, x);
+  return dense_mlp(r, pass, layer.intermediate_size, name, x);
+}
+
+Value clipped(Recorder& r, const Stack& stack, Value x) {
+  if (stack.projection_clip == 0) return x;
+  return r.unary("clip", Function::Clamp, x, stack.projection_clip);
+}
+
+/// Multi-head latent attention. A decode step of a serving engine multiplies queries and outputs by
+/// what would expand the latents to keys and values ("absorbed"); all else expands them.
+Value latent_attention(const AttentionSite& s, const Latent& l) {
+  Recorder& r = s.r;
+  const std::uint64_t heads = s.layer.heads.num_attention_heads;
+  constexpr double latent_eps = 1e-6;  // modeling_deepseek_v3.py, whatever rms_norm_eps says
+  const auto projected = [&](const std::string& part, Value x, std::uint64_t features,
+                             bool bias = false) {
+    return project(r, part, s.name + "." + part, x, features, bias);
+  };
+  const auto normed = [&](const std::string& part, Value x) {
+    return r.norm(part + "_norm", NormKind::Rms, latent_eps, s.name + "." + part + "_norm", x);
+  };
+  const auto rotated = [&](const std::string& label, Value x, std::uint64_t num_heads) {
+    return r.rope(label, x, num_heads, l.rope_dim, s.layer.rope, s.past, false, s.positions);
+  };
+  Value q_in = s.x;
+  if (l.query_rank > 0) {
+    q_in = normed("query_latent",
+                  projected("query_latent", s.x, l.query_rank, s.stack.query_bias));
+  }
+  Value q = projected("query_nope", q_in, heads * l.nope_dim);
+  const Value q_rope =
+      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads);
+  const Value latent =
+      normed("kv_latent", projected("kv_latent", s.x, l.rank, s.stack.key_bias));
+  const Value key_rope =
+      rotated("key_rope", projected("key_rope", s.x, l.rope_dim, s.stack.key_bias), 1);
+  const Value past = s.cache("latents", s.held(), l.cached());
+  const Value all =
+      r.append(past, r.join_heads("join_latent", {1}, latent, key_rope), "cache_latents");
+  r.output(all);
+
+  const Value key_up = r.weight(s.name + ".key_up.weight", {heads * l.nope_dim, l.rank});
+  const Value value_up = r.weight(s.name + ".value_up.weight", {heads * l.value_dim, l.rank});
+  Recorder::Attention a = s.attention(s.tokens(), r.info(all).shape[1], s.held());
+  const bool absorbs = r.lowering().attention == Kernels::Fused && s.tokens() == Count(1);
+  if (absorbs) {
+    q = r.head_linear("absorb_query", {heads, heads, true}, q, key_up);
+    q = r.join_heads("join_query", {heads}, q, q_rope);
+    a.heads = {heads, 1, l.cached()};
+    a.num_value_heads = 1;
+    a.value_dim = l.rank;
+    return r.head_linear("expand_output", {heads, heads}, r.attention(a, q, all, all), value_up);
+  }
+  const bool is_first = s.past.is_zero();
+  const Value latents = is_first ? latent : r.slice_features("latents", all, 0, l.rank);
+  const Value keys = is_first ? key_rope : r.slice_features("key_ropes", all, l.rank, l.rope_dim);
+  const Value k = r.join_heads("join_keys", {heads, true}, r.linear("key_up", latents, key_up), keys);
+  q = r.join_heads("join_query", {heads}, q, q_rope);
+  a.num_value_heads = heads;
+  a.value_dim = l.value_dim;
+  return r.attention(a, q, k, r.linear("value_up", latents, value_up));
 }
 
 /// A layer without keys and values of its own.
@@ -91,12 +196,18 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   const auto add = [&](Value residual, Value branch) {
     return r.binary("residual", Function::Add, residual, branch);
   };
+  const auto pre = [&](std::string_view label, Value v) {
+    return stack.pre_norms ? norm(label, v) : v;
+  };
   const auto post = [&](std::string_view label, Value v) {
-    return stack.post_norms ? norm(label, v) : v;
+    if (stack.post_norms) v = norm(label, v);
+    return stack.branch_scale == 1
+               ? v
+               : r.unary("branch_scale", Function::Scale, v, stack.branch_scale);
   };
 
   r.enter(pass.phase, static_cast<int>(index));
-  Value normed = norm("attention_norm", x);
+  Value normed = pre("attention_norm", x);
   const Value attended = post("post_attention_norm", self_attention(r, pass, index, name, normed));
   if (leaves_here(pass, index)) {
     x = r.last_token(x);
@@ -115,7 +226,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     h = add(h,
             site.project("output", o, pass.architecture.hidden_size, stack.attention_output_bias));
   }
-  return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, norm("mlp_norm", h))));
+  return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", h))));
 }
 
 Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
@@ -153,8 +264,30 @@ void add_bias(Recorder& r, StackPass& pass) {
   pass.bias = bias;
 }
 
+/// What the mixtures of the stack read in this pass.
+void count_experts(Recorder& r, StackPass& pass) {
+  const std::uint64_t layers = layers_with_experts(pass.stack);
+  if (layers == 0) return;
+  const LayerShape& last = pass.stack.layers.back();
+  const auto with_experts = std::find_if(pass.stack.layers.begin(), pass.stack.layers.end(),
+                                         [](const LayerShape& l) { return l.experts.has_value(); });
+  const Routing& routing = with_experts->experts->routing;
+  const std::uint64_t all = routing.num_experts;
+  const std::uint64_t chosen = routing.num_experts_per_tok;
+  const Count tokens = pass.settings.batch * pass.settings.tokens;
+  const auto expected = [&](const Count& of_tokens, std::uint64_t times) {
+    return r.symbols().expected_distinct(of_tokens, all, chosen, times);
+  };
+  const bool fewer = pass.last_token_leaves && last.experts.has_value();
+  Count usual = expected(tokens, fewer ? layers - 1 : layers);
+  if (fewer) usual += expected(pass.settings.batch, 1);
+  const Count most = r.symbols().minimum(tokens * chosen, all) * layers;
+  pass.distinct_experts = r.symbols().found_by_run(most, "experts", usual);
+}
+
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
   pass.key_values.resize(pass.stack.layers.size());
+  count_experts(r, pass);
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
     x = record_layer(r, pass, i, x, cross);
     if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
@@ -183,7 +316,9 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
   if (a.logit_scale != 1) x = r.unary("logit_scale", Function::Scale, x, a.logit_scale);
   const std::string name = a.tied_embeddings ? "embedding" : "head";
   const Value w = r.weight(name + ".weight", {a.vocab_size, a.hidden_size});
-  Value logits = r.linear("head", x, w);
+  std::optional<Value> bias;
+  if (a.head_bias) bias = r.weight("head.bias", {a.vocab_size});
+  Value logits = r.linear("head", x, w, bias);
   if (a.logit_softcap > 0) {
     logits = r.unary("logit_soft_cap", Function::SoftCap, logits, a.logit_softcap);
   }
@@ -232,12 +367,39 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   return a;
 }
 
+Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_name,
+                   const std::string& part, Value x, std::uint64_t num_heads) {
+  const QueryKeyNorm kind = stack.query_key_norm;
+  const std::string norm = part + "_norm";
+  if (kind != QueryKeyNorm::RotatedHeads) {
+    x = r.head_norm(norm, kind, stack.norm_eps, layer_name + "." + norm, x, num_heads);
+  }
+  return clipped(r, stack, x);
+}
+
+Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
+                    const std::string& part, Value x, std::uint64_t num_heads,
+                    const Count& first_position, const std::optional<Value>& positions) {
+  if (!layer.rope) return x;
+  x = r.rope(part + "_rope", x, num_heads, layer.heads.head_dim, layer.rope, first_position, false,
+             positions);
+  if (stack.query_key_norm != QueryKeyNorm::RotatedHeads) return x;
+  return r.head_norm(part + "_norm", stack.query_key_norm, stack.norm_eps, {}, x, num_heads);
+}
+
+Count AttentionSite::before_cache() const {
+  // Methods that choose tokens or share layers keep all rows.
+  const bool bounded = r.bounds_caches() && !positions && stack.num_key_value_layers == 0;
+  if (!bounded) return 0;
+  if (layer.attention_chunk > 0) return r.symbols().whole_chunks(past, layer.attention_chunk);
+  if (layer.sliding_window == 0) return 0;
+  return past - r.symbols().minimum(past, layer.sliding_window - 1);
+}
+
 Value AttentionSite::query() const {
   const Heads& heads = layer.heads;
   const Value q = project(r, "query", name + ".query", x, query_features(heads), stack.query_bias);
-  if (!stack.query_key_norm) return q;
-  return r.head_norm("query_norm", stack.norm_eps, name + ".query_norm", q,
-                     heads.num_attention_heads);
+  return normed_heads(r, stack, name, "query", q, heads.num_attention_heads);
 }
 
 Value AttentionSite::key() const { return normed_key(projected_key()); }
@@ -247,36 +409,51 @@ Value AttentionSite::projected_key() const {
 }
 
 Value AttentionSite::normed_key(Value k) const {
-  if (!stack.query_key_norm) return k;
-  return r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k,
-                     layer.heads.num_key_value_heads);
+  return normed_heads(r, stack, name, "key", k, layer.heads.num_key_value_heads);
 }
 
 Value AttentionSite::value() const {
-  return project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias);
+  return clipped(
+      r, stack,
+      project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias));
 }
 
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
-  if (stack.position != Position::Rope) return q;
-  return r.rope("query_rope", q, layer.heads.num_attention_heads, layer.heads.head_dim, stack.rope,
-                first_position, false, positions);
+  q = rotated_heads(r, stack, layer, "query", q, layer.heads.num_attention_heads, first_position,
+                    positions);
+  if (layer.rope || stack.position_scale == 0) return q;
+  return r.scale_by_position(
+      q, {stack.position_scale, stack.position_floor, positions ? Count() : first_position},
+      positions);
 }
 
 Value AttentionSite::rotate_key(Value k, const Count& first_position) const {
-  if (stack.position != Position::Rope) return k;
-  return r.rope("key_rope", k, layer.heads.num_key_value_heads, layer.heads.head_dim, stack.rope,
-                first_position, false, positions);
+  return rotated_heads(r, stack, layer, "key", k, layer.heads.num_key_value_heads, first_position,
+                       positions);
 }
 
-Value AttentionSite::cache(const std::string& part, const Count& rows) const {
-  return r.cache(name + "." + part, {batch(), rows, kv_features(layer.heads)});
+Value AttentionSite::cache(const std::string& part, const Count& rows,
+                           std::uint64_t features) const {
+  const bool bounded = !(before_cache() == Count(0));
+  const std::uint64_t most =
+      layer.attention_chunk > 0 ? layer.attention_chunk : layer.sliding_window;
+  return r.cache(name + "." + part,
+                 {batch(), rows, features > 0 ? features : kv_features(layer.heads)},
+                 bounded ? most : 0);
 }
 
 Recorder::Attention AttentionSite::attention(const Count& queries, const Count& keys,
                                              const Count& first_position) const {
   Recorder::Attention a = attention_of(stack, layer.heads);
-  a.mask = {stack.causal, layer.sliding_window, first_position};
+  // One query sees all that a bounded cache holds.
+  const bool sees_all = queries == Count(1) && !(before_cache() == Count(0)) &&
+                        first_position == held();
+  a.mask = {stack.causal, sees_all ? 0 : layer.sliding_window, first_position,
+            sees_all ? 0 : layer.attention_chunk};
   a.bias = bias;
+  if (stack.attention_sinks) {
+    a.sinks = r.weight(name + ".sinks.weight", {layer.heads.num_attention_heads});
+  }
   // T5 adds its mask to the shared position bias once, see add_bias().
   const bool in_bias = stack.position == Position::Relative;
   if (r.lowering().attention == Kernels::Eager && stack.causal && !in_bias) {
@@ -330,18 +507,19 @@ CrossMethod plain_cross_attention() {
 }
 
 Value plain_attention(const AttentionSite& s) {
+  if (s.layer.latent) return latent_attention(s, *s.layer.latent);
   if (s.layer.kv_layer) return attend_to_owner(s);
   const Value q = s.query();
   const Value new_keys = s.key();
   Value v = s.value();
   const Value rotated = s.rotate_query(q, s.past);
-  const Value past_keys = s.cache("keys", s.past);
+  const Value past_keys = s.cache("keys", s.held());
   const Value k = s.r.append(past_keys, s.rotate_key(new_keys, s.past), "cache_keys");
-  v = s.r.append(s.cache("values", s.past), v, "cache_values");
+  v = s.r.append(s.cache("values", s.held()), v, "cache_values");
   s.r.output(k);
   s.r.output(v);
   s.shared = {past_keys, new_keys, k, v, rotated};
-  return s.attend(rotated, k, v, s.past);
+  return s.attend(rotated, k, v, s.held());
 }
 
 Value keys_cached_attention(const AttentionSite& s) {

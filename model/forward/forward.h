@@ -39,6 +39,10 @@ struct AttentionSite {
 
   Count batch() const { return r.info(x).shape[0]; }
   Count tokens() const { return r.info(x).shape[1]; }
+  /// Positions that the layer's cache begins after: those before the pass that no query of it sees.
+  Count before_cache() const;
+  /// Rows of the layer's cache before the pass: the earlier tokens that some query of it may see.
+  Count held() const { return past - before_cache(); }
   /// Projections of x, query and key with the family's norms, not rotated.
   Value query() const;
   Value key() const;
@@ -46,11 +50,11 @@ struct AttentionSite {
   Value projected_key() const;
   Value normed_key(Value k) const;
   Value value() const;
-  /// Rotated if the model has rotary embeddings, from `first_position` on or at given positions.
+  /// Rotated if the layer has rotary embeddings, from `first_position` on or at given positions.
   Value rotate_query(Value q, const Count& first_position) const;
   Value rotate_key(Value k, const Count& first_position) const;
-  /// The layer's cache "NAME.PART" with `rows` rows before the pass.
-  Value cache(const std::string& part, const Count& rows) const;
+  /// The layer's cache "NAME.PART" with `rows` rows before the pass, of `features` (0: of keys).
+  Value cache(const std::string& part, const Count& rows, std::uint64_t features = 0) const;
   /// How queries see keys; the first query is at `first_position` among the keys.
   Recorder::Attention attention(const Count& queries, const Count& keys,
                                 const Count& first_position) const;
@@ -62,7 +66,8 @@ struct AttentionSite {
 using AttentionMethod = std::function<Value(const AttentionSite&)>;
 
 /// Keys rotated as they enter the cache "keys", values in "values", everything before visible. A
-/// layer with a kv_layer has neither keys nor values and reads those of that layer.
+/// layer with a kv_layer has neither keys nor values and reads those of that layer. One with a
+/// latent keeps that, in "latents".
 Value plain_attention(const AttentionSite& site);
 
 /// The same for a prompt that no later pass continues: values are not cached.
@@ -127,6 +132,15 @@ using GapMethod = std::function<Value(const LayerGap&, Value x)>;
 /// The settings of a layer's attention, without mask and bias.
 Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
 
+/// Projected queries ("query") or keys ("key") of a layer with the family's norm and clip.
+Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_name,
+                   const std::string& part, Value x, std::uint64_t num_heads);
+/// The same, rotated, if the layer rotates: `num_heads` queries or keys from `first_position` on or
+/// at given positions.
+Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
+                    const std::string& part, Value x, std::uint64_t num_heads,
+                    const Count& first_position, const std::optional<Value>& positions);
+
 /// The shape of one pass over a decoder.
 struct Pass {
   Count batch = 1;
@@ -144,7 +158,8 @@ struct Pass {
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads
-/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd].
+/// and appends to the cache tensors "layers.I.keys" and "layers.I.values" [batch, past, G·hd], or
+/// "layers.I.latents" [batch, past, c + r]; with a window or chunk they hold what is still seen.
 /// Encoder-decoder models also have "layers.I.cross_keys" and "layers.I.cross_values" [batch,
 /// encoder_len, G·hd]: filled from the encoder's states where these are given, else read. Methods
 /// keep other tensors.

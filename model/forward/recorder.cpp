@@ -45,13 +45,15 @@ Value Recorder::input(const std::string& name, std::vector<Count> shape, DType d
       {prefixes_.tensors + name, std::move(shape), dtype, Storage::Activations, {}});
 }
 
-Value Recorder::cache(const std::string& name, std::vector<Count> shape) {
+Value Recorder::cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows) {
   if (exchange_ != nullptr) return exchange_->open(*this, name, shape);
-  return own_cache(name, std::move(shape));
+  return own_cache(name, std::move(shape), most_rows);
 }
 
-Value Recorder::own_cache(const std::string& name, std::vector<Count> shape) {
-  return state(name, std::move(shape), lowering_.cache);
+Value Recorder::own_cache(const std::string& name, std::vector<Count> shape,
+                          std::uint64_t most_rows) {
+  return graph_.add_tensor({prefixes_.tensors + name, std::move(shape), lowering_.cache,
+                            Storage::KvCache, {}, most_rows});
 }
 
 Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype) {
@@ -117,25 +119,41 @@ Value Recorder::norm(std::string_view label, NormKind kind, double eps, const st
   if (kind == NormKind::Rms || kind == NormKind::RmsUnitOffset) {
     return rms_norm(label, {eps, kind == NormKind::RmsUnitOffset, 1}, prefix, x);
   }
-  const Count features = info(x).shape.back();
+  return layer_norm(label, {eps}, kind, prefix, x, 1);
+}
+
+Value Recorder::layer_norm(std::string_view label, const LayerNorm& op, NormKind kind,
+                           const std::string& prefix, Value x, std::uint64_t shared_by) {
+  const Count features = info(x).shape.back().constant() / shared_by;
   std::optional<Value> w;
   std::optional<Value> b;
-  if (kind == NormKind::Layer) {
-    w = weight(prefix + ".weight", {features});
-    b = weight(prefix + ".bias", {features});
+  if (kind != NormKind::LayerPlain) w = weight(prefix + ".weight", {features});
+  if (kind == NormKind::Layer) b = weight(prefix + ".bias", {features});
+  return node(op, label, {x, w, b}, info(x).shape, info(x).dtype);
+}
+
+Value Recorder::head_norm(std::string_view label, QueryKeyNorm kind, double eps,
+                          const std::string& prefix, Value x, std::uint64_t num_heads) {
+  switch (kind) {
+    case QueryKeyNorm::None: return x;
+    case QueryKeyNorm::Heads: return rms_norm(label, {eps, false, num_heads}, prefix, x);
+    case QueryKeyNorm::HeadsUnitOffset: return rms_norm(label, {eps, true, num_heads}, prefix, x);
+    case QueryKeyNorm::Whole: return rms_norm(label, {eps, false, 1}, prefix, x);
+    case QueryKeyNorm::RotatedHeads: return rms_norm(label, {eps, false, num_heads}, {}, x);
+    case QueryKeyNorm::LayerHeads:
+      return layer_norm(label, {eps, num_heads}, NormKind::LayerScale, prefix, x, 1);
+    case QueryKeyNorm::LayerHeadsShared:
+      return layer_norm(label, {eps, num_heads}, NormKind::Layer, prefix, x, num_heads);
   }
-  return node(LayerNorm{eps}, label, {x, w, b}, info(x).shape, info(x).dtype);
+  KVCAST_ASSERT(false);
+  return x;
 }
 
-Value Recorder::head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
-                          std::uint64_t num_heads) {
-  return rms_norm(label, {eps, false, num_heads}, prefix, x);
-}
-
-Value Recorder::rms_norm(std::string_view label, const RmsNorm& op, const std::string& prefix,
-                         Value x) {
+Value Recorder::rms_norm(std::string_view label, const RmsNorm& op,
+                         const std::optional<std::string>& prefix, Value x) {
   const std::uint64_t group = info(x).shape.back().constant() / op.groups;
-  const Value w = weight(prefix + ".weight", {group});
+  std::optional<Value> w;
+  if (prefix) w = weight(*prefix + ".weight", {group});
   const DType dtype = info(x).dtype;
   if (lowering_.elementwise != Kernels::Eager) {
     return node(op, label, {x, w}, info(x).shape, dtype);
@@ -148,7 +166,8 @@ Value Recorder::rms_norm(std::string_view label, const RmsNorm& op, const std::s
   const Value squares = node(Elementwise{Function::Square}, label, {x32}, std::move(runs), wide);
   const Value root = unary(label, Function::InverseRoot, row_mean(label, squares), op.eps);
   const Value normalized = cast(binary(label, Function::Multiply, x32, root), dtype, label);
-  const Value factor = op.unit_offset ? unary(label, Function::OnePlus, w) : w;
+  if (!w) return normalized;
+  const Value factor = op.unit_offset ? unary(label, Function::OnePlus, *w) : *w;
   return binary(label, Function::Multiply, normalized, factor);
 }
 
@@ -173,7 +192,8 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
   const Value sine = angles(true);
   const std::uint64_t rotary_dims = 2 * op.table->inverse_frequencies.size();
   const Value rotated =
-      node(RotateHalf{op.num_heads, rotary_dims}, label, {x}, info(x).shape, info(x).dtype);
+      node(RotateHalf{op.num_heads, rotary_dims, op.table->interleaved}, label, {x},
+           info(x).shape, info(x).dtype);
   return binary(label, Function::Add, binary(label, Function::Multiply, x, cosine),
                 binary(label, Function::Multiply, rotated, sine));
 }
@@ -220,11 +240,62 @@ Value Recorder::binary(std::string_view label, Function function, Value x, Value
   return node(Elementwise{function}, label, {x, y}, info(x).shape, info(x).dtype);
 }
 
-Value Recorder::gated(std::string_view label, Function activation, Value gate, Value up) {
-  if (lowering_.elementwise == Kernels::Eager) {
-    return binary(label, Function::Multiply, unary(label, activation, gate), up);
+Value Recorder::gated(std::string_view label, const GatedActivation& op, Value gate, Value up) {
+  if (lowering_.elementwise == Kernels::Eager && op.limit == 0) {
+    return binary(label, Function::Multiply, unary(label, op.function, gate), up);
   }
-  return node(GatedActivation{activation}, label, {gate, up}, info(gate).shape, info(gate).dtype);
+  return node(op, label, {gate, up}, info(gate).shape, info(gate).dtype);
+}
+
+Value Recorder::scale_by_position(Value x, const ScaleByPosition& op,
+                                  std::optional<Value> positions) {
+  return node(op, "query_scale", {x, positions}, info(x).shape, info(x).dtype);
+}
+
+Recorder::Routed Recorder::route(const Route& op, Value logits, std::optional<Value> correction) {
+  std::vector<Count> experts = with_features(logits, op.routing.num_experts_per_tok);
+  std::vector<Count> weights = experts;
+  weights.emplace_back(1);
+  Node n{op, present({logits, correction}), {}, "route", phase_, layer_};
+  const auto outputs =
+      graph_.add_node(std::move(n), {{"", std::move(experts), DType::FP32, Storage::Activations, {}},
+                                     {"", std::move(weights), lowering_.activations,
+                                      Storage::Activations, {}}});
+  return {outputs[0], outputs[1]};
+}
+
+Value Recorder::expert_linear(std::string_view label, const ExpertLinear& op, Value x,
+                              Value experts, Value weight, std::optional<Value> bias) {
+  const Count out =
+      info(weight).shape[0].scaled(static_cast<std::int64_t>(op.num_experts_per_tok),
+                                   static_cast<std::int64_t>(op.num_experts));
+  return node(op, label, {x, experts, weight, bias}, with_features(x, out), lowering_.activations);
+}
+
+Value Recorder::combine_experts(std::uint64_t experts_per_token, Value y,
+                                std::optional<Value> weights) {
+  const Count features =
+      info(y).shape.back().scaled(1, static_cast<std::int64_t>(experts_per_token));
+  return node(CombineExperts{experts_per_token}, "combine", {y, weights},
+              with_features(y, features), info(y).dtype);
+}
+
+Value Recorder::repeat_rows(std::string_view label, Value x, std::uint64_t times) {
+  if (times == 1) return x;
+  const std::uint64_t features = info(x).shape.back().constant();
+  return node(RepeatHeads{times, features}, label, {x}, with_features(x, features * times),
+              info(x).dtype);
+}
+
+Value Recorder::join_heads(std::string_view label, const JoinHeads& op, Value a, Value b) {
+  const Count of_b = info(b).shape.back() * (op.shared ? op.num_heads : 1);
+  return node(op, label, {a, b}, with_features(a, info(a).shape.back() + of_b),
+              lowering_.activations);
+}
+
+Value Recorder::slice_features(std::string_view label, Value x, std::uint64_t first,
+                               std::uint64_t features) {
+  return node(SliceFeatures{first}, label, {x}, with_features(x, features), lowering_.activations);
 }
 
 Value Recorder::last_token(Value x) {

@@ -107,10 +107,13 @@ class Recorder {
   Value weight(const std::string& name, std::vector<Count> shape);
   /// An input of the pass: token ids [batch, tokens] (int32), or features.
   Value input(const std::string& name, std::vector<Count> shape, DType dtype);
-  /// A cache tensor as it stands before the pass: [batch, rows, features].
-  Value cache(const std::string& name, std::vector<Count> shape);
+  /// A cache tensor as it stands before the pass: [batch, rows, features]. It holds `most_rows` rows
+  /// at most, 0: all.
+  Value cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
+  /// Caches of windows let go of rows that no later query sees; those that ranks share do not.
+  bool bounds_caches() const { return exchange_ == nullptr; }
   /// The same, without what a CacheExchange adds.
-  Value own_cache(const std::string& name, std::vector<Count> shape);
+  Value own_cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
   /// A tensor of any element type that stays between passes beside the cache.
   Value state(const std::string& name, std::vector<Count> shape, DType dtype);
   void output(Value v) { graph_.mark_output(v); }
@@ -121,9 +124,9 @@ class Recorder {
   Value head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight);
   /// `prefix` names the weights: PREFIX.weight, PREFIX.bias.
   Value norm(std::string_view label, NormKind kind, double eps, const std::string& prefix, Value x);
-  /// RMSNorm of each head with one shared weight [head_dim].
-  Value head_norm(std::string_view label, double eps, const std::string& prefix, Value x,
-                  std::uint64_t num_heads);
+  /// The norm of query or key heads.
+  Value head_norm(std::string_view label, QueryKeyNorm kind, double eps, const std::string& prefix,
+                  Value x, std::uint64_t num_heads);
   Value rope(std::string_view label, Value x, std::uint64_t num_heads, std::uint64_t head_dim,
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
              bool inverse = false, std::optional<Value> positions = {});
@@ -141,7 +144,21 @@ class Recorder {
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
   Value binary(std::string_view label, Function function, Value x, Value y);
   /// activation(gate)·up
-  Value gated(std::string_view label, Function activation, Value gate, Value up);
+  Value gated(std::string_view label, const GatedActivation& op, Value gate, Value up);
+  Value scale_by_position(Value x, const ScaleByPosition& op, std::optional<Value> positions);
+  /// The experts of each token [batch, tokens, K] and their weights [batch, tokens, K, 1].
+  struct Routed {
+    Value experts;
+    Value weights;
+  };
+  Routed route(const Route& op, Value logits, std::optional<Value> correction);
+  Value expert_linear(std::string_view label, const ExpertLinear& op, Value x, Value experts,
+                      Value weight, std::optional<Value> bias);
+  Value combine_experts(std::uint64_t experts_per_token, Value y, std::optional<Value> weights);
+  /// Each row `times` times side by side.
+  Value repeat_rows(std::string_view label, Value x, std::uint64_t times);
+  Value join_heads(std::string_view label, const JoinHeads& op, Value a, Value b);
+  Value slice_features(std::string_view label, Value x, std::uint64_t first, std::uint64_t features);
   Value last_token(Value x);
   Value conv1d(std::string_view label, Value x, Value weight, Value bias, std::uint64_t kernel,
                std::uint64_t stride);
@@ -156,6 +173,7 @@ class Recorder {
   struct Attention : TiledAttention {
     ScoreScale score_scale = ScoreScale::OnScores;
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
+    std::optional<Value> sinks;          ///< [H], see TiledAttention::has_sinks
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
     /// Eager only: heads that several query heads share are not repeated in memory.
@@ -198,7 +216,12 @@ class Recorder {
   std::vector<Count> with_rows(Value x, const Count& rows) const;
   std::vector<Count> with_features(Value x, const Count& features) const;
   Value cast(Value x, DType dtype, std::string_view label);
-  Value rms_norm(std::string_view label, const RmsNorm& op, const std::string& prefix, Value x);
+  /// Without a prefix it has no weight.
+  Value rms_norm(std::string_view label, const RmsNorm& op,
+                 const std::optional<std::string>& prefix, Value x);
+  /// Its weights serve `shared_by` parts of each row.
+  Value layer_norm(std::string_view label, const LayerNorm& op, NormKind kind,
+                   const std::string& prefix, Value x, std::uint64_t shared_by);
   Value eager_rope(std::string_view label, const Rope& op, Value x, std::optional<Value> positions);
   Value probabilities(const Attention& a, const Heads& heads, Value q, Value k);
   Value eager_attention(const Attention& a, Value q, Value k, Value v);

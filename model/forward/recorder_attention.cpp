@@ -30,7 +30,8 @@ Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
   op.visible_pairs = visible_pairs(a.mask, queries, keys, symbols_);
   op.visible_keys = visible_keys(a.mask, queries, keys, symbols_);
   op.values_are_keys = k == v;
-  return node(std::move(op), "attention", {q, k, v, a.bias},
+  op.has_sinks = a.sinks.has_value();
+  return node(std::move(op), "attention", {q, k, v, a.bias, a.sinks},
               with_features(q, a.heads.num_attention_heads * a.value_heads().head_dim),
               lowering_.activations);
 }
@@ -77,7 +78,7 @@ Value Recorder::probabilities(const Attention& a, const Heads& heads, Value q, V
     if (a.clamp_masked) s = unary("clamp", Function::ClampBelow, s, -65504);  // fp16's lowest
   }
   const DType wide = wide_dtype(lowering_.activations);
-  return cast(node(Softmax{}, "softmax", {s}, shape, wide), lowering_.activations, "cast");
+  return cast(node(Softmax{}, "softmax", {s, a.sinks}, shape, wide), lowering_.activations, "cast");
 }
 
 Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,

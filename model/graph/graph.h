@@ -38,6 +38,8 @@ struct TensorInfo {
   DType dtype = DType::FP32;
   Storage storage = Storage::Activations;
   std::optional<NodeId> producer;  ///< none: an input of the graph
+  /// Of a cache before the pass: rows that it ever holds at most, the last ones; 0: all.
+  std::uint64_t most_rows = 0;
 
   Count elements() const;
   /// The product of all dimensions but the last.

@@ -26,6 +26,10 @@ constexpr FunctionTraits functions[] = {
     {Function::Gelu, "gelu", 5},
     {Function::GeluTanh, "gelu_tanh", 9},
     {Function::OnePlus, "one_plus", 1},
+    {Function::QuickGelu, "quick_gelu", 5},
+    {Function::SquaredRelu, "squared_relu", 2},
+    {Function::Sigmoid, "sigmoid", 4},
+    {Function::Clamp, "clamp", 2},
 };
 
 const FunctionTraits& traits_of(Function function) {

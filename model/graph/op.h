@@ -56,6 +56,17 @@ struct RopeTable {
   double gain = 1;                          ///< on cos and sin (longrope)
   double position_scale = 1;                ///< positions are divided by it (linear scaling)
   std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
+  bool interleaved = false;  ///< pairs lie side by side, not half the rotated dims apart
+
+  /// The dims of a head that pair `j` turns.
+  struct Pair {
+    std::size_t first;
+    std::size_t second;
+  };
+  Pair pair(std::size_t j) const {
+    if (interleaved) return {2 * j, 2 * j + 1};
+    return {j, inverse_frequencies.size() + j};
+  }
   bool operator==(const RopeTable&) const = default;
 };
 
@@ -64,6 +75,7 @@ struct Mask {
   bool causal = true;
   std::uint64_t window = 0;  ///< keys visible to a query, itself included; 0: all before it
   Count past;                ///< tokens in the cache before the first query
+  std::uint64_t chunk = 0;   ///< only keys of the query's own stretch of so many positions; 0: all
   bool operator==(const Mask&) const = default;
 };
 
@@ -120,11 +132,13 @@ struct SparseValues {
 };
 
 /// The whole attention in tiles with an online softmax: no scores in memory, invisible pairs
-/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys]. Values may
-/// have heads of another width vd: [batch, keys, Gv·vd] -> [batch, queries, H·vd].
+/// skipped.  Inputs: q, k, v as above, optionally a bias [H or 1, queries or 1, keys] or, with
+/// `has_sinks`, a logit [H] for each head that joins the softmax's denominator alone. Values may
+/// have heads of another width vd: [batch, keys, Gv·vd] -> [batch, queries, H·vd]. Values that are
+/// keys are the first vd features of each key head.
 /// Work per visible pair and head: 2·hd and 2·vd FLOPs for the two products, 1 for the scale unless
-/// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; and 1
-/// division per output element. Keys and values that some query sees are read once, and so is the
+/// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; 4 a
+/// query and head for a sink; and 1 division per output element. Keys and values that some query sees are read once, and so is the
 /// bias of visible pairs; a tensor that is both keys and values is read once in all.
 /// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
@@ -138,6 +152,7 @@ struct TiledAttention {
   std::uint64_t num_value_heads = 0;  ///< Gv; 0: as keys
   std::uint64_t value_dim = 0;        ///< vd; 0: as keys
   bool values_are_keys = false;       ///< v is the same tensor as k
+  bool has_sinks = false;             ///< the last input
   /// Rotates keys as they are read, from position 0 on; null: they are used as stored.
   /// Work: 6 FLOPs a rotated pair of each visible key.
   std::shared_ptr<const RopeTable> key_rope = nullptr;
@@ -220,8 +235,9 @@ struct TokenMask {
   static constexpr OpTraits traits{"token_mask", RateClass::Vector};
 };
 
-/// Row-wise softmax over the last dimension. Work: 5 FLOPs an element (maximum, subtract, exp, sum,
-/// divide).
+/// Row-wise softmax over the last dimension.  Inputs: scores, optionally sinks [H] as in
+/// TiledAttention. Work: 5 FLOPs an element (maximum, subtract, exp, sum, divide), and 4 a row with
+/// a sink.
 struct Softmax {
   static constexpr OpTraits traits{"softmax", RateClass::Vector};
 };
@@ -242,6 +258,10 @@ enum class Function {
   Gelu,         ///< x/2·(1 + erf(x/√2)) [5]
   GeluTanh,     ///< x/2·(1 + tanh(√(2/π)(x + 0.044715·x³))) [9]
   OnePlus,      ///< 1 + x [1]
+  QuickGelu,    ///< x/(1 + exp(-1.702·x)) [5]
+  SquaredRelu,  ///< max(x, 0)² [2]
+  Sigmoid,      ///< 1/(1 + exp(-x)) [4]
+  Clamp,        ///< min(max(x, -parameter), parameter) [2]
 };
 
 std::string_view name(Function function);
@@ -257,11 +277,14 @@ struct Elementwise {
   bool operator==(const Elementwise&) const = default;
 };
 
-/// f(gate)·up in one kernel, f an activation.  Inputs: gate, up.
-/// Work: the activation's FLOPs and 1 more an element.
+/// f(gate)·up in one kernel, f an activation.  Inputs: gate, up. With a `limit` (gpt-oss):
+/// g·sigmoid(alpha·g)·(u + 1), g = min(gate, limit), u = up clamped to ±limit.
+/// Work: the activation's FLOPs and 1 more an element; 11 an element with a limit.
 struct GatedActivation {
   static constexpr OpTraits traits{"gated_activation", RateClass::Vector};
   Function function = Function::Silu;
+  double limit = 0;  ///< 0: none
+  double alpha = 1;
   bool operator==(const GatedActivation&) const = default;
 };
 
@@ -272,7 +295,8 @@ struct RowMean {
 
 /// y = w·x·rsqrt(mean(x²) + eps), over the last dimension or, with `groups` > 1, over each of that
 /// many equal parts of it with one shared w (query and key norms). `unit_offset`: the weight is
-/// 1 + w (Gemma).  Work: 4 FLOPs an element and 3 a row.
+/// 1 + w (Gemma). Without w, an optional input, it is 1.  Work: 4 FLOPs an element, 3 without w,
+/// and 3 a row.
 /// Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4.
 struct RmsNorm {
   static constexpr OpTraits traits{"rms_norm", RateClass::Vector};
@@ -283,10 +307,13 @@ struct RmsNorm {
 };
 
 /// y = (x - mean)·rsqrt(variance + eps)·w + b, the biased variance; w and b are optional inputs.
+/// With `groups` > 1 each of that many equal parts of the row by itself; w and b have all elements,
+/// or those of one part.
 /// Work: 5 FLOPs an element, 1 more for each of w and b, and 4 a row.
 struct LayerNorm {
   static constexpr OpTraits traits{"layer_norm", RateClass::Vector};
   double eps = 0;
+  std::uint64_t groups = 1;
   bool operator==(const LayerNorm&) const = default;
 };
 
@@ -317,13 +344,95 @@ struct RopeAngles {
   bool operator==(const RopeAngles&) const = default;
 };
 
-/// [a | b | rest] -> [-b | a | 0] in each head, a and b the two halves of the rotated dims. Eager
-/// kernels only.  Work: 1 FLOP an element.
+/// [a | b | rest] -> [-b | a | 0] in each head, a and b the two halves of the rotated dims, or its
+/// even and odd dims if `interleaved`. Eager kernels only.  Work: 1 FLOP an element.
 struct RotateHalf {
   static constexpr OpTraits traits{"rotate_half", RateClass::Vector};
   std::uint64_t num_heads = 0;
   std::uint64_t rotary_dims = 0;
+  bool interleaved = false;
   bool operator==(const RotateHalf&) const = default;
+};
+
+/// y = x·(1 + scale·ln(1 + floor((position + 1)/floor_scale))): queries that see far.
+/// Inputs: x [batch, tokens, features], optionally positions [batch, tokens]. Work: 1 FLOP an
+/// element.  Source: transformers, models/llama4/modeling_llama4.py (attn_temperature_tuning).
+struct ScaleByPosition {
+  static constexpr OpTraits traits{"scale_by_position", RateClass::Vector};
+  double scale = 0;
+  double floor_scale = 1;
+  Count first_position;
+  bool operator==(const ScaleByPosition&) const = default;
+};
+
+/// Which experts read a token, and with what weights.  Inputs: logits [batch, tokens, E],
+/// optionally a correction [E] that counts for the choice alone; outputs: the chosen experts
+/// [batch, tokens, K] and their weights [batch, tokens, K, 1]. Ties go to the earlier expert.
+/// Work: 5 FLOPs for each number of a softmax, 4 for each sigmoid, 1 a logit for the correction, 2 a
+/// weight to normalise, 1 to scale; choosing is not counted.
+/// Sources: transformers, models/{mixtral,deepseek_v3,gpt_oss,llama4}/modeling_*.
+struct Routing {
+  enum class Score {
+    Softmax,        ///< of all logits
+    Sigmoid,        ///< of each logit
+    SoftmaxOfBest,  ///< of the chosen logits
+  };
+  /// How a group of experts is ranked.
+  enum class GroupScore { Largest, TwoLargest };
+  std::uint64_t num_experts = 0;          ///< E
+  std::uint64_t num_experts_per_tok = 0;  ///< K
+  Score score = Score::Softmax;
+  bool normalizes = false;    ///< weights are divided by their sum
+  double weight_scale = 1;    ///< and multiplied by this
+  std::uint64_t groups = 1;   ///< experts in order, equally many in each
+  std::uint64_t groups_kept = 1;
+  GroupScore group_score = GroupScore::Largest;
+  bool operator==(const Routing&) const = default;
+};
+struct Route {
+  static constexpr OpTraits traits{"route", RateClass::Vector};
+  Routing routing;
+  /// Distinct experts that the pass reads, summed over the layers with experts.
+  Symbol distinct;
+  bool operator==(const Route&) const = default;
+};
+
+/// Each token's product with its experts' blocks of one weight [E·out, in].  Inputs: x [batch,
+/// tokens, in] or, of each expert's own rows, [batch, tokens, K·in]; experts [batch, tokens, K]; W;
+/// optionally bias [E·out]. Output [batch, tokens, K·out].
+/// Work: 2·rows·K·out·in FLOPs, and rows·K·out for the bias. Of W and bias, what is read is the
+/// mean over the layers: `distinct`/`layers` of the E blocks.
+struct ExpertLinear {
+  static constexpr OpTraits traits{"expert_linear", RateClass::Matrix};
+  std::uint64_t num_experts = 0;          ///< E
+  std::uint64_t num_experts_per_tok = 0;  ///< K
+  Symbol distinct;
+  std::uint64_t layers = 1;
+  bool operator==(const ExpertLinear&) const = default;
+};
+
+/// Σ_k weight_k·y_k.  Inputs: y [batch, tokens, K·features], optionally weights [batch, tokens, K,
+/// 1]; output [batch, tokens, features].  Work: 2 FLOPs an element of y, 1 without weights.
+struct CombineExperts {
+  static constexpr OpTraits traits{"combine_experts", RateClass::Vector};
+  std::uint64_t num_experts_per_tok = 0;
+  bool operator==(const CombineExperts&) const = default;
+};
+
+/// [a_h | b_h] for each head h.  Inputs: a [batch, rows, H·n], b [batch, rows, H·r] or, where all
+/// heads share it, [batch, rows, r]; output [batch, rows, H·(n + r)].
+struct JoinHeads {
+  static constexpr OpTraits traits{"join_heads", RateClass::Vector};
+  std::uint64_t num_heads = 0;
+  bool shared = false;
+  bool operator==(const JoinHeads&) const = default;
+};
+
+/// Features first ... of each row: [batch, rows, all] -> [batch, rows, features].
+struct SliceFeatures {
+  static constexpr OpTraits traits{"slice_features", RateClass::Vector};
+  std::uint64_t first = 0;
+  bool operator==(const SliceFeatures&) const = default;
 };
 
 /// Appends new rows to a cache.  Inputs: past [batch, past, features], rows [batch, n, features];
@@ -422,7 +531,8 @@ struct CausalMask {
 using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
                  TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
-                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, CacheAppend, CacheEvict,
+                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route,
+                 ExpertLinear, CombineExperts, JoinHeads, SliceFeatures, CacheAppend, CacheEvict,
                  JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
                  DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
                  RelativePositionBias, AlibiBias, CausalMask>;

@@ -32,13 +32,17 @@ class OpWork {
   Work operator()(const TiledAttention& op) const {
     const Count& batch = input(0).shape[0];
     const Count keys = batch * op.visible_keys;
-    const bool has_bias = num_inputs() > 3;
+    const bool has_bias = num_inputs() > 3 && !op.has_sinks;
     const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
                                    (op.scale != 1 ? 1 : 0) + (has_bias ? 1 : 0) +
                                    (op.softcap > 0 ? 3 : 0);
     Work w;
     w.flops = batch * op.visible_pairs * op.heads.num_attention_heads * per_pair +
               output().elements() + rotation(op.key_rope, op.heads.num_key_value_heads, keys);
+    if (op.has_sinks) {
+      w.flops += 4 * op.heads.num_attention_heads * output().rows();
+      read(w, num_inputs() - 1, op.heads.num_attention_heads);
+    }
     read(w, 0, input(0).elements());
     read(w, 1, keys * input(1).shape.back());
     if (!op.values_are_keys) read(w, 2, keys * input(2).shape.back());
@@ -78,28 +82,67 @@ class OpWork {
     return w;
   }
   Work operator()(const TokenMask&) const { return traffic(); }
-  Work operator()(const Softmax&) const { return traffic(5 * output().elements()); }
+  Work operator()(const Softmax&) const {
+    Work w = traffic(5 * output().elements());
+    if (num_inputs() > 1) w.flops += 4 * output().rows();
+    return w;
+  }
   Work operator()(const Elementwise& op) const {
     return traffic(flops_per_element(op.function) * output().elements());
   }
   Work operator()(const GatedActivation& op) const {
-    return traffic((flops_per_element(op.function) + 1) * output().elements());
+    const std::uint64_t per_element = op.limit > 0 ? 11 : flops_per_element(op.function) + 1;
+    return traffic(per_element * output().elements());
   }
   Work operator()(const RowMean&) const { return traffic(input(0).elements()); }
   Work operator()(const RmsNorm& op) const {
-    Work w = traffic(4 * output().elements() + 3 * op.groups * output().rows());
+    const std::uint64_t per_element = num_inputs() > 1 ? 4 : 3;
+    Work w = traffic(per_element * output().elements() + 3 * op.groups * output().rows());
     if (op.unit_offset) w.flops += input(1).elements();
     return w;
   }
-  Work operator()(const LayerNorm&) const {
+  Work operator()(const LayerNorm& op) const {
     const std::uint64_t per_element = 5 + (num_inputs() - 1);
-    return traffic(per_element * output().elements() + 4 * output().rows());
+    return traffic(per_element * output().elements() + 4 * op.groups * output().rows());
   }
   Work operator()(const Rope& op) const {
     return traffic(rotation(op.table, op.num_heads, output().rows()));
   }
   Work operator()(const RopeAngles&) const { return traffic(2 * output().elements()); }
   Work operator()(const RotateHalf&) const { return traffic(output().elements()); }
+  Work operator()(const ScaleByPosition&) const { return traffic(output().elements()); }
+  Work operator()(const Route& op) const {
+    const TensorInfo& weights = graph_.tensor(node_.outputs[1]);
+    const Routing& g = op.routing;
+    const Count logits = input(0).elements();
+    Work w = traffic();
+    if (g.score == Routing::Score::Softmax) w.flops += 5 * logits;
+    if (g.score == Routing::Score::Sigmoid) w.flops += 4 * logits;
+    if (g.score == Routing::Score::SoftmaxOfBest) w.flops += 5 * weights.elements();
+    if (num_inputs() > 1) w.flops += logits;
+    if (g.normalizes) w.flops += 2 * weights.elements();
+    if (g.weight_scale != 1) w.flops += weights.elements();
+    w.written[slot(weights.storage)] += weights.bytes();
+    return w;
+  }
+  Work operator()(const ExpertLinear& op) const {
+    Work w;
+    w.flops = 2 * output().elements() * input(2).shape[1];
+    read(w, 0, input(0).elements());
+    read(w, 1, input(1).elements());
+    const auto per_block = static_cast<std::int64_t>(op.num_experts * op.layers);
+    for (std::size_t i = 2; i < num_inputs(); ++i) {
+      read(w, i, (Count(op.distinct) * input(i).elements()).scaled(1, per_block));
+    }
+    if (num_inputs() > 3) w.flops += output().elements();
+    write(w, output().elements());
+    return w;
+  }
+  Work operator()(const CombineExperts&) const {
+    return traffic((num_inputs() > 1 ? 2 : 1) * input(0).elements());
+  }
+  Work operator()(const JoinHeads&) const { return traffic(); }
+  Work operator()(const SliceFeatures&) const { return moved(0, output().elements()); }
   Work operator()(const CacheAppend&) const { return moved(1, input(1).elements()); }
   Work operator()(const CacheEvict& op) const {
     const std::vector<Count>& shape = output().shape;
@@ -165,11 +208,19 @@ class OpWork {
   const Node& node_;
 };
 
+Count triangle(const Count& n) { return (n * n + n).scaled(1, 2); }
+
 /// Σ_{i=1..n} min(i, window); window 0: no limit.
 Count clipped_triangle(const Count& n, std::uint64_t window, Symbols& symbols) {
-  if (window == 0) return (n * n + n).scaled(1, 2);
+  if (window == 0) return triangle(n);
   const Count m = symbols.minimum(n, window);
-  return (m * m + m).scaled(1, 2) + (n - m) * window;
+  return triangle(m) + (n - m) * window;
+}
+
+/// Σ_{i=0..n-1} (i mod chunk + 1)
+Count chunked_triangles(const Count& n, std::uint64_t chunk, Symbols& symbols) {
+  const Count whole = symbols.whole_chunks(n, chunk);
+  return whole.scaled(static_cast<std::int64_t>(chunk + 1), 2) + triangle(n - whole);
 }
 
 }  // namespace
@@ -213,6 +264,10 @@ Work total_work(const Graph& graph) {
 Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
   if (!mask.causal) return queries * keys;
   if (queries == Count(1)) return visible_keys(mask, queries, keys, symbols);
+  if (mask.chunk > 0) {
+    return chunked_triangles(mask.past + queries, mask.chunk, symbols) -
+           chunked_triangles(mask.past, mask.chunk, symbols);
+  }
   return clipped_triangle(mask.past + queries, mask.window, symbols) -
          clipped_triangle(mask.past, mask.window, symbols);
 }
@@ -220,6 +275,7 @@ Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, S
 Count visible_keys(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
   if (!mask.causal) return keys;
   const Count before = mask.past + queries;  // no query sees the keys after the last one
+  if (mask.chunk > 0) return before - symbols.whole_chunks(mask.past, mask.chunk);
   if (mask.window == 0) return before;
   return symbols.minimum(before, queries + mask.window - 1);
 }

@@ -29,6 +29,9 @@ bool Plan::has(Trait trait) const {
     case Trait::ChosenTokens: return selection.has_value();
     case Trait::ReusedCache: return selection && selection->reused;
     case Trait::TokensPerLayer: return token_flow.has_value();
+    case Trait::Latents:
+      return std::any_of(model.decoder.layers.begin(), model.decoder.layers.end(),
+                         [](const LayerShape& layer) { return layer.latent.has_value(); });
   }
   KVCAST_ASSERT(false);
   return {};
@@ -75,10 +78,17 @@ Architecture Plan::named_model(const std::string& name) const {
   return find_model(name);
 }
 
-Exclusion needs_own_keys() {
-  return {Trait::SharedKeys,
-          "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-          "keys and values of their own"};
+std::vector<Exclusion> needs_own_keys() {
+  return {{Trait::SharedKeys,
+           "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
+           "keys and values of their own"},
+          needs_keys_and_values()};
+}
+
+Exclusion needs_keys_and_values() {
+  return {Trait::Latents,
+          "methods {methods}: got the model {model}, which caches latents, expected one that caches "
+          "keys and values"};
 }
 
 Exclusion reads_with_own_weights() {

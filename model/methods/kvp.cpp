@@ -81,13 +81,9 @@ void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Val
   Value k = map("key", keys);
   const Value v = map("value", values);
   r.use({});
-  if (stack.query_key_norm) {
-    k = r.head_norm("key_norm", stack.norm_eps, name + ".key_norm", k, heads.num_key_value_heads);
-  }
-  if (stack.position == Position::Rope) {
-    k = r.rope("key_rope", k, heads.num_key_value_heads, heads.head_dim, stack.rope, 0, false,
-               positions);
-  }
+  k = normed_heads(r, stack, name, "key", k, heads.num_key_value_heads);
+  k = rotated_heads(r, stack, stack.layers[index], "key", k, heads.num_key_value_heads, 0,
+                    positions);
   const auto store = [&](const std::string& part, Value rows) {
     const Value empty = r.cache(name + "." + part, {r.info(rows).shape[0], 0, features});
     r.output(r.append(empty, rows, "cache_" + part));
@@ -208,7 +204,8 @@ Method kvp() {
       {"auxiliary", "predictor", "map", "mode"},
       apply,
       "kvp:auxiliary=lp-0.50",
-      {{Trait::OwnAttention, other_cache},
+      {needs_keys_and_values(),
+       {Trait::OwnAttention, other_cache},
        {Trait::SharedKeys, other_cache},
        {Trait::LacksWeights, other_cache},
        {Trait::ReusedCache,

@@ -65,6 +65,7 @@ enum class Trait {
   ChosenTokens,    ///< a method keeps some of the prompt's tokens
   ReusedCache,     ///< the kept tokens' keys and values come from the method that chose them
   TokensPerLayer,  ///< each layer sees tokens of its own
+  Latents,         ///< the model caches latents in the place of keys and values
 };
 
 /// A combination that the mathematics forbids, declared by the method that does not allow it.
@@ -75,7 +76,9 @@ struct Exclusion {
 };
 
 /// For methods that need keys and values in each layer.
-Exclusion needs_own_keys();
+std::vector<Exclusion> needs_own_keys();
+/// For methods that keep or read keys and values in a way of their own.
+Exclusion needs_keys_and_values();
 /// For methods whose helper is the base itself.
 Exclusion reads_with_own_weights();
 

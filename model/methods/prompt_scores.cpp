@@ -56,7 +56,7 @@ void check_prunable(std::string_view method, const Architecture& a) {
 void check_windows(std::string_view method, const Architecture& a, double keep) {
   if (keep == 1) return;
   for (const LayerShape& layer : a.decoder.layers) {
-    if (layer.sliding_window == 0) continue;
+    if (layer.sliding_window == 0 && layer.attention_chunk == 0) continue;
     throw Error("method " + std::string(method), "the model " + a.name + " with sliding windows",
                 "a model whose layers attend to all tokens: windows over pruned ones are not "
                 "defined");

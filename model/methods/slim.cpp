@@ -56,27 +56,29 @@ class SelfAttention {
         r_(site.r),
         heads_(site.layer.heads),
         features_(kv_features(site.layer.heads)),
-        rope_(site.stack.position == Position::Rope),
+        // Keys that the cache holds rotated stand at their own positions: it then begins at the first.
+        past_(reading.unrotates ? site.past : site.held()),
+        rope_(site.layer.rope != nullptr),
         decodes_(site.tokens() == Count(1)),
         reading_(reading) {}
 
   Value key_cache() const {
     const Kept kept = keep_keys();
-    const Value q = s_.rotate_query(s_.query(), s_.past);
+    const Value q = s_.rotate_query(s_.query(), past_);
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value w = weight("key_value", features_);
     const bool sparse = reading_.threshold > 0;
     const bool sums_rows = decodes_ && reading_.optimized && !kept.rest;
     if (sums_rows && (!reading_.unrotates || sparse)) {
       Recorder::Attention a = settings(q, kept.keys);
-      if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.stack.rope;
+      if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.layer.rope;
       return attend_to_rows(r_, a, "", q, normed(kept.keys), kept.keys, {}, w);
     }
     Value unrotated = kept.keys;
     Value keys = kept.keys;
     if (reading_.unrotates && rope_) {
       unrotated = r_.rope("unrotate", keys, heads_.num_key_value_heads, heads_.head_dim,
-                          s_.stack.rope, 0, true);
+                          s_.layer.rope, 0, true);
     } else {
       keys = s_.rotate_key(normed(keys), 0);
     }
@@ -86,19 +88,19 @@ class SelfAttention {
       const Value part = r_.linear("value", *kept.rest, weight("rest_value", hidden - features_));
       values = r_.binary("value", Function::Add, values, part);
     }
-    return s_.attend(q, keys, values, s_.past);
+    return s_.attend(q, keys, values, past_);
   }
 
   Value value_cache() const {
     const Value rows = r_.linear("value", s_.x, weight("value", s_.architecture.hidden_size));
     const Value values = keep("values", rows, features_);
-    const Value q = s_.rotate_query(s_.query(), s_.past);
+    const Value q = s_.rotate_query(s_.query(), past_);
     const Value w = weight("value_key", features_);
-    if (decodes_ && reading_.optimized && !rope_ && !s_.stack.query_key_norm) {
+    if (decodes_ && reading_.optimized && !rope_ && !normalizes_keys(s_.stack)) {
       return attend_to_rows(r_, settings(q, values), "", q, values, values, w, {});
     }
     const Value keys = r_.linear("key", values, w, key_bias());
-    return s_.attend(q, s_.rotate_key(normed(keys), 0), values, s_.past);
+    return s_.attend(q, s_.rotate_key(normed(keys), 0), values, past_);
   }
 
   Value input_cache() const {
@@ -110,14 +112,14 @@ class SelfAttention {
     if (decodes_ && reading_.optimized) {
       return attend_to_rows(r_, settings(q, inputs), "", q, inputs, inputs, key, value);
     }
-    return s_.attend(q, r_.linear("key", inputs, key), r_.linear("value", inputs, value), s_.past);
+    return s_.attend(q, r_.linear("key", inputs, key), r_.linear("value", inputs, value), past_);
   }
 
  private:
   Recorder::Attention settings(Value q, Value rows) const {
     const Count queries = r_.info(q).shape[1];
     const Count keys = r_.info(rows).shape[1];
-    Recorder::Attention a = s_.attention(queries, keys, s_.past);
+    Recorder::Attention a = s_.attention(queries, keys, past_);
     a.threshold = reading_.threshold;
     if (a.threshold > 0 && a.mask.window > 0)
       a.additive_mask = r_.causal_mask(a.mask, queries, keys);
@@ -133,7 +135,7 @@ class SelfAttention {
     return r_.weight(s_.name + ".key.bias", {features_});
   }
   Value keep(const std::string& part, Value rows, const Count& features) const {
-    const Value before = r_.cache(s_.name + "." + part, {s_.batch(), s_.past, features});
+    const Value before = s_.cache(part, past_, features.constant());
     const Value all = r_.append(before, rows, "cache_" + part);
     r_.output(all);
     return all;
@@ -141,7 +143,7 @@ class SelfAttention {
   Kept keep_keys() const {
     const std::uint64_t hidden = s_.architecture.hidden_size;
     Value rows = r_.linear("key", s_.x, weight("key", hidden), key_bias());
-    if (reading_.unrotates) rows = s_.rotate_key(rows, s_.past);
+    if (reading_.unrotates) rows = s_.rotate_key(rows, past_);
     Kept kept{keep("keys", rows, features_), {}};
     if (features_ < hidden) {
       const Count width = hidden - features_;
@@ -152,15 +154,14 @@ class SelfAttention {
   }
   /// The keys' own norm, applied after the cache: a normalised key has lost its length.
   Value normed(Value keys) const {
-    if (!s_.stack.query_key_norm) return keys;
-    return r_.head_norm("key_norm", s_.stack.norm_eps, s_.name + ".key_norm", keys,
-                        heads_.num_key_value_heads);
+    return normed_heads(r_, s_.stack, s_.name, "key", keys, heads_.num_key_value_heads);
   }
 
   const AttentionSite& s_;
   Recorder& r_;
   const Heads& heads_;
   std::uint64_t features_;
+  Count past_;  ///< rows in the cache before the pass
   bool rope_;
   bool decodes_;
   Reading reading_;
@@ -232,7 +233,7 @@ CrossMethod cross_attention(const std::vector<LayerCaches>& layers, const Readin
 
 /// Some attention's decode step reads one cache row by row.
 bool uses_threshold(const Architecture& a, const std::vector<LayerCaches>& layers) {
-  const bool keys_as_they_are = a.decoder.position != Position::Rope && !a.decoder.query_key_norm;
+  const bool keys_as_they_are = a.decoder.position != Position::Rope && !normalizes_keys(a.decoder);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].cross != CacheForm::KeysAndValues || layers[i].self == CacheForm::Inputs)
       return true;
@@ -259,7 +260,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const Reading reading{word_option(spec, "order", {"optimized", "unoptimized"}) == "optimized",
                         word_option(spec, "rope", {"read", "unrotate"}) == "unrotate",
                         threshold.empty() ? 0 : fraction_option(spec, "threshold")};
-  if (reading.unrotates && plan.model.decoder.query_key_norm) {
+  if (reading.unrotates && normalizes_keys(plan.model.decoder)) {
     throw Error("method slim: option rope=unrotate", plan.model.name + ", which normalises keys",
                 "rope=read: a normalised key has lost its length");
   }
@@ -291,7 +292,7 @@ Method slim() {
       {"option", "order", "rope", "threshold"},
       apply,
       "slim",
-      {needs_own_keys()}};
+      needs_own_keys()};
 }
 
 }  // namespace kvcast

@@ -55,7 +55,7 @@ Method static_prune() {
       {"keep", "probe"},
       apply,
       "static-prune:keep=0.5,probe=0.5",
-      {reads_with_own_weights()}};
+      {reads_with_own_weights(), needs_keys_and_values()}};
 }
 
 }  // namespace kvcast

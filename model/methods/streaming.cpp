@@ -40,6 +40,10 @@ Method streaming() {
             const std::uint64_t sinks = whole_option(spec, "sinks", 0);
             const std::uint64_t window = whole_option(spec, "window", 2);
             for (const LayerShape& layer : plan.model.decoder.layers) {
+              if (layer.attention_chunk > 0) {
+                throw Error("method streaming", "model " + plan.model.name,
+                            "a model whose layers see earlier tokens at all positions");
+              }
               if (layer.sliding_window > 0 && layer.sliding_window < sinks + window) {
                 throw Error(
                     "method streaming: sinks + window", std::to_string(sinks + window) + " tokens",
@@ -50,7 +54,7 @@ Method streaming() {
             plan.attention = [=](const AttentionSite& s) { return attend(s, sinks, window); };
           },
           "streaming:sinks=2,window=6",
-          {needs_own_keys()}};
+          needs_own_keys()};
 }
 
 }  // namespace kvcast

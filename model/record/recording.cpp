@@ -90,6 +90,22 @@ void count_helper_caches(Recording& recording) {
   for (const auto& [name, at] : last) at.first->cache_bytes += at.second;
 }
 
+/// Elements of the experts that one token does not choose.
+Count unread_by_a_token(const Graph& decode) {
+  Count unread;
+  for (const Node& node : decode.nodes()) {
+    const auto* const op = std::get_if<ExpertLinear>(&node.op);
+    if (op == nullptr) continue;
+    for (std::size_t i = 2; i < node.inputs.size(); ++i) {
+      unread += decode.tensor(node.inputs[i])
+                    .elements()
+                    .scaled(static_cast<std::int64_t>(op->num_experts - op->num_experts_per_tok),
+                            static_cast<std::int64_t>(op->num_experts));
+    }
+  }
+  return unread;
+}
+
 bool is_helper_weight(const Recording& recording, const std::string& name) {
   return std::any_of(recording.helper_models.begin(), recording.helper_models.end(),
                      [&](const HelperModel& m) { return name.starts_with(m.prefix); });
@@ -140,6 +156,7 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
     recording.weight_bytes += tensor->bytes();
   }
   recording.parameters = parameters.constant();
+  recording.active_parameters = (parameters - unread_by_a_token(recording.decode())).constant();
   recording.helper_parameters = helper_parameters.constant();
   count_helper_caches(recording);
 
@@ -151,8 +168,11 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
     if (!is_aux_cache(t)) {
       (cross ? recording.cross_cache_bytes_per_token : recording.kv_cache_bytes_per_token) +=
           per_token;
+      if (!cross && t.most_rows == 0) recording.kv_cache_bytes_per_token_beyond_window += per_token;
     }
-    recording.kv_cache_bytes += per_token * rows.at(t.name) * symbol::batch;
+    Count held = rows.at(t.name);
+    if (t.most_rows > 0) held = recording.symbols.minimum(symbol::kv_len, t.most_rows);
+    recording.kv_cache_bytes += per_token * held * symbol::batch;
   }
   return recording;
 }

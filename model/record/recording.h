@@ -22,6 +22,8 @@ struct Recording : MethodEffects {
   /// Unique parameters, each tied tensor once, of the base and of all others.
   std::uint64_t parameters = 0;
   std::uint64_t helper_parameters = 0;
+  /// Of the base's parameters those that serve one token: of E experts, the K that it chooses.
+  std::uint64_t active_parameters = 0;
   Count weight_bytes;  ///< of all of them
   /// Cache slots filled in each sequence after prefill (encoder-decoder models: in the decoder).
   Count prompt_slots;
@@ -30,6 +32,8 @@ struct Recording : MethodEffects {
   /// One token of one sequence in all layers: of the decoder's own cache, and of the
   /// cross-attention cache for each encoder position.
   Count kv_cache_bytes_per_token;
+  /// The same when the caches of all windows are full.
+  Count kv_cache_bytes_per_token_beyond_window;
   Count cross_cache_bytes_per_token;
 
   /// The pass of that name, which must be there.

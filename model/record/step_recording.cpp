@@ -14,7 +14,8 @@ namespace {
 /// Operators whose work depends on rows and elements only, not on the sequences that they are of.
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
-                CacheAppend, LastToken>(op);
+                CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
+                RepeatHeads>(op);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.
@@ -22,9 +23,9 @@ struct OfSequence {
   Count pairs;
   Count keys;
 };
-OfSequence visible(std::uint64_t window, const Count& tokens, const Count& cached,
+OfSequence visible(const VisibleRange& range, const Count& tokens, const Count& cached,
                    Symbols& symbols) {
-  const Mask mask{true, window, cached};
+  const Mask mask{true, range.window, cached, range.chunk};
   return {visible_pairs(mask, tokens, cached + tokens, symbols),
           visible_keys(mask, tokens, cached + tokens, symbols)};
 }
@@ -33,14 +34,20 @@ class StepGraph {
  public:
   explicit StepGraph(Recording& recording)
       : symbols_(recording.symbols),
-        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}} {}
+        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}},
+        layers_(layers_with_experts(recording.model.decoder)) {}
 
   Graph of(const Graph& prefill) {
     Graph step;
     std::vector<TensorInfo> made;  // by a node, whose results follow each other
     for (const TensorInfo& t : prefill.tensors()) {
       TensorInfo info = t;
-      if (t.storage != Storage::Weights) side_by_side(info.shape);
+      if (t.storage == Storage::KvCache) {
+        info.shape[0] = 1;  // windows may hold less, which no operator's work depends on
+        info.shape[1] = t.producer ? Count(sums_.cached) + sums_.tokens : Count(sums_.cached);
+      } else if (t.storage != Storage::Weights) {
+        side_by_side(info.shape);
+      }
       if (!t.producer) {
         step.add_tensor(std::move(info));
         continue;
@@ -82,25 +89,44 @@ class StepGraph {
 
   void put_sums(Op& op) {
     if (auto* const attention = std::get_if<TiledAttention>(&op)) {
-      const std::uint64_t window = attention->mask.window;
-      if (!sums_.visible.contains(window)) {
-        const OfSequence one = visible(window, length_, cached_, symbols_);
-        const std::string suffix = window > 0 ? "_" + std::to_string(window) : "";
-        sums_.visible[window] = {sum(("step_pairs" + suffix).c_str(), one.pairs),
-                                 sum(("step_keys" + suffix).c_str(), one.keys)};
+      const VisibleRange range{attention->mask.window, attention->mask.chunk};
+      if (!sums_.visible.contains(range)) {
+        const OfSequence one = visible(range, length_, cached_, symbols_);
+        const std::uint64_t limit = std::max(range.window, range.chunk);
+        const std::string suffix = limit > 0 ? "_" + std::to_string(limit) : "";
+        sums_.visible[range] = {sum(("step_pairs" + suffix).c_str(), one.pairs),
+                                sum(("step_keys" + suffix).c_str(), one.keys)};
       }
-      attention->visible_pairs = sums_.visible[window].pairs;
-      attention->visible_keys = sums_.visible[window].keys;
+      attention->visible_pairs = sums_.visible[range].pairs;
+      attention->visible_keys = sums_.visible[range].keys;
+    } else if (auto* const route = std::get_if<Route>(&op)) {
+      route->distinct = distinct(route->routing);
+    } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
+      experts->distinct = *distinct_;
     } else if (!works_by_rows(op)) {
       throw Error("a step of several sequences", "the operator " + std::string(name(op)),
                   "tiled attention over a cache of all keys and values");
     }
   }
 
+  /// The experts that the tokens of all sequences read.
+  Symbol distinct(const Routing& routing) {
+    if (distinct_) return *distinct_;
+    const std::uint64_t all = routing.num_experts;
+    const Count tokens = sums_.tokens;
+    const Count most = symbols_.minimum(tokens * routing.num_experts_per_tok, all) * layers_;
+    const Count usual =
+        symbols_.expected_distinct(tokens, all, routing.num_experts_per_tok, layers_);
+    distinct_ = symbols_.found_by_run(most, "step_experts", usual);
+    return *distinct_;
+  }
+
   const Count length_ = symbol::prompt_len;
   const Count cached_ = Count(symbol::kv_len) - symbol::prompt_len;
   Symbols& symbols_;
   StepSums sums_;
+  std::uint64_t layers_;  ///< with experts
+  std::optional<Symbol> distinct_ = {};
 };
 
 }  // namespace
@@ -127,10 +153,10 @@ SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
     most = {std::max(most.tokens, s.tokens), std::max(most.cached, s.cached)};
   }
   std::vector<FoundCount> found{{sums.tokens, tokens.constant()}, {sums.cached, cached.constant()}};
-  for (const auto& [window, symbols] : sums.visible) {
+  for (const auto& [range, symbols] : sums.visible) {
     OfSequence all;
     for (const StepSequence& s : sequences) {
-      const OfSequence one = visible(window, s.tokens, s.cached, constants);
+      const OfSequence one = visible(range, s.tokens, s.cached, constants);
       all.pairs += one.pairs;
       all.keys += one.keys;
     }

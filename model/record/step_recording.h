@@ -18,17 +18,24 @@ struct StepSequence {
   std::uint64_t cached = 0;  ///< before them
 };
 
+/// What a causal attention sees: Mask::window and Mask::chunk.
+struct VisibleRange {
+  std::uint64_t window = 0;
+  std::uint64_t chunk = 0;
+  auto operator<=>(const VisibleRange&) const = default;
+};
+
 /// Sums over a step's sequences. In estimates, where all have one length, they are `batch` times
 /// what one sequence has.
 struct StepSums {
   Symbol tokens;
   Symbol cached;
-  /// By the layers' window (0: none): visible (query, key) pairs, and keys that some query sees.
+  /// By what the layers see: visible (query, key) pairs, and keys that some query sees.
   struct Visible {
     Symbol pairs;
     Symbol keys;
   };
-  std::map<std::uint64_t, Visible> visible;
+  std::map<VisibleRange, Visible> visible;
 };
 
 /// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends

@@ -129,7 +129,7 @@ TEST_CASE("slim: normalised keys are kept as they were before, and never turned 
   // Without rotary positions the norm alone stands between inputs and scores.
   Architecture a = oracle_case("opt").checkpoint.architecture();
   CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Inputs).empty());
-  a.decoder.query_key_norm = true;
+  a.decoder.query_key_norm = QueryKeyNorm::Heads;
   CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Inputs) == "its keys are normalised");
   CHECK(why_not(a, 0, SlimSite::Self, CacheForm::Keys).empty());
 

@@ -72,7 +72,10 @@ TEST_CASE("catalog: every model file is read and recorded, eager and fused") {
     const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
     const Recording slow = record(a, {}, eager);
     CHECK(fused.parameters == slow.parameters);
-    CHECK(fused.kv_cache_bytes == slow.kv_cache_bytes);
+    const auto cache_bytes = [](const Recording& r) {
+      return r.kv_cache_bytes.at(r.symbols.resolve({3, 700, 20000}));
+    };
+    CHECK(cache_bytes(fused) == cache_bytes(slow));
     CHECK(slow.prefill().nodes().size() > fused.prefill().nodes().size());
   }
 }

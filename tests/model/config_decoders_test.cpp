@@ -64,7 +64,7 @@ TEST_CASE("config_decoders: rope_parameters of transformers 5 are read like rope
   const Architecture a =
       model_of(llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
   // The second frequency of a head of 8 is theta^(-2/8).
-  CHECK(a.decoder.rope->inverse_frequencies[1] == near(std::pow(500000, -0.25)));
+  CHECK(a.decoder.layers[0].rope->inverse_frequencies[1] == near(std::pow(500000, -0.25)));
   CHECK_THROWS(model_of(llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
 }
 
@@ -80,19 +80,19 @@ TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biase
   CHECK(a.max_position_embeddings == 0);
   CHECK_FALSE(a.tied_embeddings);
   CHECK_FALSE(a.encoder_decoder);
-  CHECK(s.layers == std::vector<LayerShape>(5, {{6, 3, 8}, 20, 0}));
+  CHECK(unrotated(s.layers) == std::vector<LayerShape>(5, {{6, 3, 8}, 20, 0}));
   CHECK(s.norm == NormKind::Rms);
   CHECK(s.norm_eps == 1e-6);  // LlamaConfig's default
   CHECK(s.residual == Residual::Sequential);
   CHECK(s.position == Position::Rope);
-  CHECK(s.rope->inverse_frequencies.size() == 4);
+  CHECK(s.layers[0].rope->inverse_frequencies.size() == 4);
   CHECK(s.attention_scale == 1 / std::sqrt(8.0));
   CHECK(s.score_scale == ScoreScale::OnScores);
   CHECK(s.gated_mlp);
   CHECK(s.activation == Function::Silu);
   CHECK(s.final_norm);
   CHECK_FALSE((s.query_bias || s.key_bias || s.value_bias || s.attention_output_bias));
-  CHECK_FALSE((s.mlp_bias || s.query_key_norm || s.post_norms));
+  CHECK_FALSE((s.mlp_bias || normalizes_keys(s) || s.post_norms));
   CHECK(a.embedding_scale == 1);
   CHECK(a.logit_scale == 1);
 }
@@ -177,10 +177,10 @@ TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a qu
 TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both branches at once") {
   const Architecture a = model_of(neox);
   const Stack& s = a.decoder;
-  CHECK(s.layers == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
+  CHECK(unrotated(s.layers) == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
   CHECK(s.norm == NormKind::Layer);
   CHECK(s.residual == Residual::ParallelTwoNorms);
-  CHECK(s.rope->inverse_frequencies == std::vector<double>{1.0});  // 2 of 8 dims: one pair
+  CHECK(s.layers[0].rope->inverse_frequencies == std::vector<double>{1.0});  // 2 of 8 dims: one pair
   CHECK((s.query_bias && s.key_bias && s.value_bias && s.attention_output_bias && s.mlp_bias));
   CHECK_FALSE(s.gated_mlp);
   CHECK(s.activation == Function::Gelu);
@@ -189,7 +189,7 @@ TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both b
     "attention_bias": false, "rotary_emb_base": 16})")
                       .decoder;
   CHECK(t.residual == Residual::Sequential);
-  CHECK(t.rope->inverse_frequencies == std::vector<double>{1, 0.5, 0.25, 0.125});
+  CHECK(t.layers[0].rope->inverse_frequencies == std::vector<double>{1, 0.5, 0.25, 0.125});
   CHECK_FALSE((t.query_bias || t.attention_output_bias));
   CHECK(t.mlp_bias);
 }
@@ -203,13 +203,13 @@ TEST_CASE("config_decoders: OpenELM's layers differ, their widths rounded as cor
   const Architecture a = model_of(openelm);
   const std::vector<LayerShape> expected{
       {{4, 2, 8}, 16, 0}, {{6, 3, 8}, 32, 0}, {{6, 2, 8}, 64, 0}, {{8, 4, 8}, 160, 0}};
-  CHECK(a.decoder.layers == expected);
+  CHECK(unrotated(a.decoder.layers) == expected);
   CHECK(a.hidden_size == 40);
   CHECK(a.tied_embeddings);
   CHECK(a.max_position_embeddings == 2048);
   CHECK(a.decoder.norm == NormKind::Rms);
   CHECK(a.decoder.norm_eps == 1e-6);
-  CHECK(a.decoder.query_key_norm);
+  CHECK(a.decoder.query_key_norm == QueryKeyNorm::Heads);
   CHECK(a.decoder.gated_mlp);
   CHECK(a.decoder.activation == Function::Silu);
   CHECK_FALSE(model_of(openelm, R"({"share_input_output_layers": false})").tied_embeddings);
@@ -218,7 +218,7 @@ TEST_CASE("config_decoders: OpenELM's layers differ, their widths rounded as cor
 TEST_CASE("config_decoders: Falcon-7B has one KV head, one norm and both branches at once") {
   // The hub file says num_kv_heads 71 too; without new_decoder_architecture it is ignored.
   const Architecture a = model_of(falcon, R"({"num_kv_heads": 6})");
-  CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 1, 8}, 192, 0}));  // 4 · 48
+  CHECK(unrotated(a.decoder.layers) == std::vector<LayerShape>(3, {{6, 1, 8}, 192, 0}));  // 4 · 48
   CHECK(a.decoder.residual == Residual::ParallelOneNorm);
   CHECK(a.decoder.position == Position::Rope);
   CHECK(a.tied_embeddings);
@@ -229,10 +229,10 @@ TEST_CASE("config_decoders: Falcon-7B has one KV head, one norm and both branche
 TEST_CASE("config_decoders: Falcon-RW has ALiBi, biases, all KV heads and a sequential residual") {
   const Architecture a = model_of(falcon, R"({"multi_query": false, "alibi": true, "bias": true,
     "parallel_attn": false, "ffn_hidden_size": 20})");
-  CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
+  CHECK(unrotated(a.decoder.layers) == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
   CHECK(a.decoder.residual == Residual::Sequential);
   CHECK(a.decoder.position == Position::Alibi);
-  CHECK(a.decoder.rope == nullptr);
+  CHECK(a.decoder.layers[0].rope == nullptr);
   CHECK((a.decoder.query_bias && a.decoder.attention_output_bias && a.decoder.mlp_bias));
 }
 
@@ -241,14 +241,14 @@ TEST_CASE("config_decoders: Falcon-40B groups its KV heads and has two norms; ol
       model_of(falcon, R"({"model_type": "RefinedWeb", "new_decoder_architecture": true,
         "num_kv_heads": 2, "num_attention_heads": null, "n_head": 6, "num_hidden_layers": null,
         "n_layer": 4})");
-  CHECK(a.decoder.layers == std::vector<LayerShape>(4, {{6, 2, 8}, 192, 0}));
+  CHECK(unrotated(a.decoder.layers) == std::vector<LayerShape>(4, {{6, 2, 8}, 192, 0}));
   CHECK(a.decoder.residual == Residual::ParallelTwoNorms);
   CHECK(a.model_type == "RefinedWeb");
 }
 
 TEST_CASE("config_decoders: GPT-2 learns its positions and its width defaults to 4 n_embd") {
   const Architecture a = model_of(gpt2);
-  CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 7}, 168, 0}));
+  CHECK(unrotated(a.decoder.layers) == std::vector<LayerShape>(3, {{6, 6, 7}, 168, 0}));
   CHECK(a.decoder.position == Position::Learned);
   CHECK(a.decoder.position_rows == 64);
   CHECK(a.decoder.position_offset == 0);
@@ -265,7 +265,7 @@ TEST_CASE("config_decoders: GPT-2 learns its positions and its width defaults to
 
 TEST_CASE("config_decoders: OPT's position table has two more rows, and it scales the queries") {
   const Architecture a = model_of(opt);
-  CHECK(a.decoder.layers == std::vector<LayerShape>(3, {{6, 6, 7}, 20, 0}));
+  CHECK(unrotated(a.decoder.layers) == std::vector<LayerShape>(3, {{6, 6, 7}, 20, 0}));
   CHECK(a.decoder.position_rows == 64);
   CHECK(a.decoder.position_offset == 2);
   CHECK(a.decoder.score_scale == ScoreScale::OnQuery);

@@ -18,7 +18,7 @@ RopeTable table_of(const std::string& patch) {
     "num_hidden_layers": 3, "num_attention_heads": 6, "head_dim": 8, "intermediate_size": 20,
     "max_position_embeddings": 131072, "original_max_position_embeddings": 4096})");
   config.merge_patch(json::parse(patch));
-  return *read_config(config, "tiny", "tiny.json").decoder.rope;
+  return *read_config(config, "tiny", "tiny.json").decoder.layers[0].rope;
 }
 
 }  // namespace

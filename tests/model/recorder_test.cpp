@@ -184,7 +184,7 @@ TEST_CASE("recorder: a gated activation is two kernels in eager code, one when f
     Recorder r(symbols, lowering(kernels, DType::FP16));
     const Value gate = r.input("gate", {batch, queries, 20}, DType::FP16);
     const Value up = r.input("up", {batch, queries, 20}, DType::FP16);
-    r.gated("activation", Function::Silu, gate, up);
+    r.gated("activation", {Function::Silu}, gate, up);
     const Graph g = r.take();
     CHECK(operators(g) ==
           (kernels == Kernels::Eager ? Names{"silu", "multiply"} : Names{"gated_activation"}));

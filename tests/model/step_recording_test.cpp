@@ -79,8 +79,8 @@ TEST_CASE("step: unequal sequences cost the sum of each alone, but read the weig
 TEST_CASE("step: attention's pairs by hand") {
   const Step step("mistral-7b");
   REQUIRE(step.sums.visible.size() == 1);
-  const auto& [window, visible] = *step.sums.visible.begin();
-  CHECK(window == 4096);
+  const auto& [range, visible] = *step.sums.visible.begin();
+  CHECK(range == VisibleRange{4096, 0});
   // 2 tokens after 3 see 4 and 5 keys, of 5; 1 after 9999 sees the last 4096.
   const auto sizes =
       step_sizes(step.recording, step.sums, std::vector<StepSequence>{{2, 3}, {1, 9999}});

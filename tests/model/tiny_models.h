@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -28,6 +29,12 @@ inline Architecture tiny(const std::string& patch = "{}") {
     "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3,
     "intermediate_size": 20})",
                   patch);
+}
+
+/// The layers without their rotations, which tests compare on their own.
+inline std::vector<LayerShape> unrotated(std::vector<LayerShape> layers) {
+  for (LayerShape& layer : layers) layer.rope = nullptr;
+  return layers;
 }
 
 }  // namespace kvcast

@@ -5,6 +5,7 @@ computes from them, fp32. README.md says what the files hold.
 Usage: make_checkpoints.py [NAME ...]      (none: all cases)
 """
 
+import contextlib
 import json
 import pathlib
 import platform
@@ -16,6 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import cases
+import cases_today
 import openelm
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,12 +28,36 @@ GREEDY = 64
 MARGIN = 2e-3
 # A path of fewer different tokens would compare little.
 MIN_DISTINCT = 6
+# A router's last chosen expert and the next one differ by more than this share of the scores' range.
+ROUTER_GAP = 1e-4
+
+
+@contextlib.contextmanager
+def router_gaps():
+    """Collects the gaps of all top-k choices between experts or groups of them."""
+    gaps = []
+    kept = torch.topk, torch.Tensor.topk
+
+    def watched(scores, k, dim=-1, **more):
+        if scores.ndim == 2 and k < scores.shape[-1]:
+            best = kept[0](scores, k + 1, dim=-1).values
+            seen = scores.masked_fill(scores == float("-inf"), 0)
+            gap = (best[:, k - 1] - best[:, k]) / (seen.amax(-1) - seen.amin(-1))
+            gaps.append(gap.min().item())
+        return kept[0](scores, k, dim=dim, **more)
+
+    torch.topk = torch.Tensor.topk = watched
+    try:
+        yield gaps
+    finally:
+        torch.topk, torch.Tensor.topk = kept
 
 
 def randomise(model, case, generator):
     """Norm weights about their neutral value, biases and matrices large enough to matter."""
     neutral = 0.0 if case.norm_offset else 1.0
-    for name, tensor in model.named_parameters():
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    for name, tensor in [*model.named_parameters(), *buffers]:
         if "encoder.embed_positions" in name:
             continue  # Whisper's sinusoids
         noise = torch.randn(tensor.shape, generator=generator)
@@ -49,7 +75,11 @@ def to_hub_form(config):
     """The config as checkpoints on the hub have it: `rope_theta`, `rope_scaling` and, in GPT-NeoX,
     `rotary_pct` in place of transformers 5's `rope_parameters`."""
     rope = config.pop("rope_parameters", None)
-    if rope is not None:
+    if config["model_type"] == "gemma3_text":
+        full, sliding = rope["full_attention"], rope["sliding_attention"]
+        config["rope_theta"], config["rope_local_base_freq"] = full.pop("rope_theta"), sliding["rope_theta"]
+        config["rope_scaling"] = None if full["rope_type"] == "default" else full
+    elif rope is not None:
         share = rope.pop("partial_rotary_factor", None)
         theta = rope.pop("rope_theta", 10000.0)
         if config["model_type"] == "gpt_neox":
@@ -57,15 +87,19 @@ def to_hub_form(config):
             config["rotary_emb_base"] = theta
         else:
             config["rope_theta"] = theta
-            if share not in (None, 1.0):
+            if share is not None and (share != 1.0 or config["model_type"] != "phi3"):
                 config["partial_rotary_factor"] = share
         config["rope_scaling"] = None
         if rope.get("rope_type", "default") != "default":
-            if rope["rope_type"] == "longrope":
+            if rope["rope_type"] == "longrope" and config["model_type"] == "phi3":
                 key = "original_max_position_embeddings"
                 config[key] = rope.pop(key)
                 rope["type"] = rope.pop("rope_type")  # as Phi-3's config spells it
+            elif config["model_type"].startswith("deepseek"):
+                rope["type"] = rope.pop("rope_type")
             config["rope_scaling"] = rope
+    if config["model_type"] == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
     if "dtype" in config:
         config["torch_dtype"] = config.pop("dtype")
     return config
@@ -102,7 +136,10 @@ def load(case, folder):
         config = json.loads((folder / "config.json").read_text())
         return openelm.load(config, folder / "model.safetensors")
     model = case.family.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation=case.attention
+        folder,
+        dtype=torch.float32,
+        attn_implementation=case.attention,
+        experts_implementation="eager",  # the default, grouped_mm, refuses rows of odd length
     ).eval()
     assert model.config._attn_implementation == case.attention
     return model
@@ -111,12 +148,18 @@ def load(case, folder):
 def step(model, inputs, tokens, cache):
     """Logits [batch, tokens, vocab] of the tokens after those in `cache`, and the new cache."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
-    out = model(**{name: tokens}, **inputs, past_key_values=cache, use_cache=True)
+    with router_gaps() as gaps:
+        out = model(**{name: tokens}, **inputs, past_key_values=cache, use_cache=True)
+    ROUTERS.extend(gaps)
     return out.logits, out.past_key_values
+
+
+ROUTERS = []  # gaps of the run in progress
 
 
 def run(case, model, seed):
     """The expected values, or None if a greedy path is not well posed with these weights."""
+    ROUTERS.clear()
     generator = torch.Generator().manual_seed(seed + 1000)
     vocab = model.config.vocab_size
     draw = lambda length: torch.randint(3, vocab, (BATCH, length), generator=generator)
@@ -151,7 +194,7 @@ def run(case, model, seed):
             stepped.append(last)
     greedy = torch.stack(path, 1)
     distinct = min(len(set(row)) for row in greedy.tolist())
-    if margin < MARGIN or distinct < MIN_DISTINCT:
+    if margin < MARGIN or distinct < MIN_DISTINCT or min(ROUTERS, default=1) < ROUTER_GAP:
         return None
 
     # The same positions in one pass without a cache: two ways through transformers.
@@ -164,6 +207,7 @@ def run(case, model, seed):
         greedy_prompt=start.tolist(),
         greedy=greedy.tolist(),
         smallest_margin=margin,
+        **({"smallest_router_gap": min(ROUTERS)} if ROUTERS else {}),
         largest_logit=logits.abs().max().item(),
         cache_difference=difference,
         seed=seed,
@@ -208,7 +252,7 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    known = cases.all_cases()
+    known = {**cases.all_cases(), **cases_today.all_cases()}
     names = sys.argv[1:] or list(known)
     for name in names:
         if name not in known:

@@ -41,7 +41,25 @@ bool is_rope_table(std::string_view name) {
 struct Part {
   std::uint64_t rows = 0;
   bool transposed = false;
+  std::uint64_t all = 0;  ///< that the tensor has
 };
+
+/// "experts.{i}.up_proj" with the number in the place of "{i}".
+std::string piece_name(std::string name, std::uint64_t number) {
+  constexpr std::string_view place = "{i}";
+  const std::size_t at = name.find(place);
+  KVCAST_ASSERT(at != std::string::npos);
+  return name.replace(at, place.size(), std::to_string(number));
+}
+
+/// Throws Error unless all pieces of a weight have one shape.
+void check_pieces(const std::vector<StoredTensor>& pieces) {
+  for (const StoredTensor& piece : pieces) {
+    if (piece.shape == pieces.front().shape) continue;
+    throw Error(piece.place(), "shape " + shape_text(piece.shape),
+                shape_text(pieces.front().shape) + ", as " + pieces.front().name);
+  }
+}
 
 /// A well-mixed number from a counter. Source: Steele et al. 2014, SplitMix.
 std::uint64_t mix(std::uint64_t x) {
@@ -74,16 +92,23 @@ std::string model_name(const fs::path& path) {
 
 }  // namespace
 
-WeightReader::WeightReader(StoredTensor tensor, WeightSource source)
-    : tensor_(std::move(tensor)), source_(std::move(source)) {}
+WeightReader::WeightReader(std::vector<StoredTensor> tensors, WeightSource source)
+    : tensors_(std::move(tensors)), source_(std::move(source)) {}
 
 WeightReader::WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed) : seed_(seed) {
-  tensor_.shape = std::move(shape);
+  tensors_.emplace_back().shape = std::move(shape);
 }
 
 std::vector<std::uint64_t> WeightReader::shape() const {
-  std::vector<std::uint64_t> shape = tensor_.shape;
-  if (source_.transposed && shape.size() == 2) std::swap(shape[0], shape[1]);
+  std::vector<std::uint64_t> shape = tensor().shape;
+  if (source_.blocks > 0 && shape.size() > 1 && shape[0] == source_.blocks) {
+    shape.erase(shape.begin());
+    if (source_.transposed && shape.size() == 2) std::swap(shape[0], shape[1]);
+    shape[0] *= source_.blocks;
+  } else if (source_.transposed && shape.size() == 2) {
+    std::swap(shape[0], shape[1]);
+  }
+  if (source_.pieces > 0 && !shape.empty()) shape[0] *= source_.pieces;
   if (!source_.rows.empty() && !shape.empty()) shape[0] = source_.rows.size();
   return shape;
 }
@@ -97,25 +122,51 @@ void WeightReader::read_rows(std::size_t first, std::span<double> out) const {
 }
 
 template <typename N>
-void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
-  if (!tensor_.file) return random_rows(tensor_.shape, seed_, first, out);
-  if (source_.transposed) {
-    const std::uint64_t columns = tensor_.shape[1];
-    const std::uint64_t in = tensor_.shape[0];
-    const std::size_t rows = out.size() / in;
-    const std::uint64_t column = source_.rows.empty() ? first : source_.rows[first];
-    // Callers take a few columns at a time: only those are read of each stored row.
-    std::vector<N> stored(rows);
+void WeightReader::read_row(std::uint64_t row, std::span<N> out) const {
+  const std::uint64_t of_piece = source_.pieces > 0 ? tensor().shape[0] : 0;
+  const StoredTensor& tensor = tensors_[of_piece > 0 ? row / of_piece : 0];
+  read_elements(tensor, (of_piece > 0 ? row % of_piece : row) * out.size(), out);
+}
+
+template <typename N>
+void WeightReader::read_columns(std::size_t first, std::span<N> out) const {
+  const std::vector<std::uint64_t>& stored = tensor().shape;
+  const std::uint64_t columns = stored.back();
+  const std::uint64_t in = stored[stored.size() - 2];
+  const std::size_t rows = out.size() / in;
+  const auto wanted = [&](std::size_t r) {
+    return source_.rows.empty() ? first + r : source_.rows[first + r];
+  };
+  // Callers take a few at a time, which lie near each other: between the first and the last of a
+  // matrix everything is read.
+  std::vector<N> between;
+  for (std::size_t r = 0; r < rows;) {
+    const std::uint64_t block = wanted(r) / columns;
+    std::size_t end = r + 1;
+    while (end < rows && wanted(end) / columns == block && wanted(end) > wanted(end - 1)) ++end;
+    between.resize(wanted(end - 1) - wanted(r) + 1);
     for (std::uint64_t i = 0; i < in; ++i) {
-      read_elements(tensor_, i * columns + column, std::span<N>(stored));
-      for (std::size_t r = 0; r < rows; ++r) out[r * in + i] = stored[r];
+      const std::uint64_t at = (block * in + i) * columns + wanted(r) % columns;
+      read_elements(tensor(), at, std::span<N>(between));
+      for (std::size_t c = r; c < end; ++c) out[c * in + i] = between[wanted(c) - wanted(r)];
     }
-  } else if (source_.rows.empty()) {
-    read_elements(tensor_, first * product_from(tensor_.shape, 1), out);
+    r = end;
+  }
+}
+
+template <typename N>
+void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
+  const StoredTensor& stored = tensor();
+  if (!stored.file) return random_rows(stored.shape, seed_, first, out);
+  const std::uint64_t row = product_from(stored.shape, source_.blocks > 0 ? 2 : 1);
+  if (source_.transposed) {
+    read_columns(first, out);
+  } else if (source_.rows.empty() && source_.pieces == 0) {
+    read_elements(stored, first * row, out);
   } else {
-    const std::uint64_t row = product_from(tensor_.shape, 1);
     for (std::size_t r = 0; r < out.size() / row; ++r) {
-      read_elements(tensor_, source_.rows[first + r] * row, out.subspan(r * row, row));
+      read_row(source_.rows.empty() ? first + r : source_.rows[first + r],
+               out.subspan(r * row, row));
     }
   }
   if (source_.offset != 0) {
@@ -124,7 +175,9 @@ void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
 }
 
 void WeightReader::forget() const {
-  if (tensor_.file) tensor_.file->forget(tensor_.bytes);
+  for (const StoredTensor& t : tensors_) {
+    if (t.file) t.file->forget(t.bytes);
+  }
 }
 
 Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
@@ -132,6 +185,10 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
   if (fs::is_directory(path, ec)) {
     const fs::path config = path / "config.json";
     architecture_ = read_config(read_json_file(config), model_name(path), config.string());
+    if (!architecture_.quantization.empty()) {
+      throw Error(config.string() + ": /quantization_config", architecture_.quantization + " weights",
+                  "null: quantised weights are read from GGUF files only");
+    }
     take(read_safetensors_folder(path));
     untie_own_head();
   } else {
@@ -151,12 +208,13 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
 /// says. transformers 5 does the same.
 void Checkpoint::untie_own_head() {
   if (!architecture_.tied_embeddings) return;
-  const StoredTensor* const head = find(huggingface_weight(architecture_, "head.weight"));
-  const StoredTensor* const embedding = find(huggingface_weight(architecture_, "embedding.weight"));
-  if (head == nullptr || embedding == nullptr) return;
-  architecture_.tied_embeddings = head->dtype == embedding->dtype &&
-                                  head->shape == embedding->shape &&
-                                  std::ranges::equal(head->bytes, embedding->bytes);
+  const auto heads = find(huggingface_weight(architecture_, "head.weight"));
+  const auto embeddings = find(huggingface_weight(architecture_, "embedding.weight"));
+  if (heads.empty() || embeddings.empty()) return;
+  const StoredTensor& head = *heads.front();
+  const StoredTensor& embedding = *embeddings.front();
+  architecture_.tied_embeddings = head.dtype == embedding.dtype && head.shape == embedding.shape &&
+                                  std::ranges::equal(head.bytes, embedding.bytes);
 }
 
 void Checkpoint::take(std::vector<StoredTensor> stored) {
@@ -210,18 +268,28 @@ WeightReader Checkpoint::reader(const TensorInfo& weight) const {
   return {std::move(shape), seed};
 }
 
-const StoredTensor* Checkpoint::find(const WeightSource& source) const {
+std::vector<const StoredTensor*> Checkpoint::find(const WeightSource& source) const {
   for (const std::string& name : source.names) {
-    if (const auto found = tensors_.find(name); found != tensors_.end()) return &found->second;
+    std::vector<const StoredTensor*> pieces;
+    for (std::uint64_t i = 0; i < std::max<std::uint64_t>(source.pieces, 1); ++i) {
+      const auto found = tensors_.find(source.pieces > 0 ? piece_name(name, i) : name);
+      if (found != tensors_.end()) pieces.push_back(&found->second);
+    }
+    if (!pieces.empty()) return pieces;
   }
-  return nullptr;
+  return {};
 }
 
 WeightReader Checkpoint::reader(const std::string& weight) const {
   WeightSource source = source_of(weight);
-  if (const StoredTensor* const tensor = find(source)) {
+  std::vector<StoredTensor> tensors;
+  for (const StoredTensor* const tensor : find(source)) {
     static_cast<void>(tensor->readable_dtype());
-    return {*tensor, std::move(source)};
+    tensors.push_back(*tensor);
+  }
+  if (tensors.size() == std::max<std::uint64_t>(source.pieces, 1)) {
+    check_pieces(tensors);
+    return {std::move(tensors), std::move(source)};
   }
   throw Error(fmt::format("{}: tensor {} is missing; expected it for the weight {}", path_.string(),
                           fmt::join(source.names, " or "), weight));
@@ -234,10 +302,12 @@ void Checkpoint::check(const TensorInfo& weight) const {
   for (const Count& dim : weight.shape) expected.push_back(dim.constant());
   const WeightSource source = source_of(weight.name);
   const std::vector<std::uint64_t>& stored = r.tensor().shape;
-  const std::size_t dim = source.transposed ? 1 : 0;
+  WeightSource whole = source;
+  whole.rows.clear();
+  const std::vector<std::uint64_t> all = WeightReader({r.tensor()}, std::move(whole)).shape();
   const bool rows_inside =
       std::all_of(source.rows.begin(), source.rows.end(),
-                  [&](std::uint64_t row) { return stored.size() > dim && row < stored[dim]; });
+                  [&](std::uint64_t row) { return !all.empty() && row < all[0]; });
   if (r.shape() != expected || !rows_inside) {
     const std::string use = source.rows.empty() ? "" : " in its part for " + weight.name;
     throw Error(r.tensor().place(), "shape " + shape_text(stored),
@@ -252,17 +322,20 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
   for (const std::string& weight : weights) {
     const WeightSource source = source_of(weight);
     // A tensor under one of the other names is a copy that nobody reads.
-    const StoredTensor* const tensor = find(source);
-    if (tensor == nullptr) continue;
-    used.insert(tensor->name);
-    if (!source.rows.empty()) {
-      parts[tensor->name].rows += source.rows.size();
-      parts[tensor->name].transposed = source.transposed;
+    for (const StoredTensor* const tensor : find(source)) {
+      used.insert(tensor->name);
+      if (source.rows.empty()) continue;
+      Part& part = parts[tensor->name];
+      part.rows += source.rows.size();
+      part.transposed = source.transposed;
+      WeightSource whole = source;
+      whole.rows.clear();
+      part.all = WeightReader({*tensor}, std::move(whole)).shape().front();
     }
   }
   for (const auto& [name, part] : parts) {
     const StoredTensor& tensor = tensors_.find(name)->second;
-    if (tensor.shape[part.transposed ? 1 : 0] == part.rows) continue;
+    if (part.all == part.rows) continue;
     throw Error(tensor.place(), "shape " + shape_text(tensor.shape),
                 fmt::format("{} {}, as the configuration says", part.rows,
                             part.transposed ? "columns" : "rows"));

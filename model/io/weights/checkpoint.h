@@ -23,7 +23,8 @@ struct GgufFile;
 /// Reads a weight of the forward pass row by row, however the file stores it.
 class WeightReader {
  public:
-  WeightReader(StoredTensor tensor, WeightSource source);
+  /// `tensors` is one, or as many as the source has pieces.
+  WeightReader(std::vector<StoredTensor> tensors, WeightSource source);
   /// Random numbers instead of a stored tensor, the same for the same seed.
   WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
   /// The rows of the weight that begin at row `first`, as fp32; a row is everything after the
@@ -35,7 +36,7 @@ class WeightReader {
   /// Lets go of the file's pages in memory; nothing to do for random numbers.
   void forget() const;
 
-  const StoredTensor& tensor() const { return tensor_; }
+  const StoredTensor& tensor() const { return tensors_.front(); }
   /// The weight's own shape.
   std::vector<std::uint64_t> shape() const;
 
@@ -43,7 +44,14 @@ class WeightReader {
   template <typename N>
   void read_numbers(std::size_t first, std::span<N> out) const;
 
-  StoredTensor tensor_;
+  /// Row `row` of what the source's rows are taken from.
+  template <typename N>
+  void read_row(std::uint64_t row, std::span<N> out) const;
+  /// Rows from `first` on that are columns of a stored matrix.
+  template <typename N>
+  void read_columns(std::size_t first, std::span<N> out) const;
+
+  std::vector<StoredTensor> tensors_;
   WeightSource source_;
   std::uint64_t seed_ = 0;
 };
@@ -85,7 +93,8 @@ class Checkpoint {
   void take(std::vector<StoredTensor> stored);
   void untie_own_head();
   WeightSource source_of(const std::string& weight) const;
-  const StoredTensor* find(const WeightSource& source) const;  ///< null when absent
+  /// The tensors of the first name that the file has; empty when absent.
+  std::vector<const StoredTensor*> find(const WeightSource& source) const;
 
   std::filesystem::path path_;
   std::shared_ptr<const GgufFile> gguf_;

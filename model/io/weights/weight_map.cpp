@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "model/base/error.h"
 #include "model/families/family.h"
@@ -25,8 +26,18 @@ const LayerShape& layer_of(const Architecture& a, const WeightName& name) {
   const Stack& stack = name.stack == "encoder." ? a.encoder : a.decoder;
   KVCAST_ASSERT(*name.layer < stack.layers.size());
   const LayerShape& layer = stack.layers[*name.layer];
-  const std::uint64_t most =
+  std::uint64_t most =
       std::max({query_features(layer.heads), kv_features(layer.heads), layer.intermediate_size});
+  if (layer.experts) {
+    const Experts& e = *layer.experts;
+    most = std::max({most, checked_multiply(e.routing.num_experts, e.intermediate_size),
+                     e.shared_intermediate_size});
+  }
+  if (layer.latent) {
+    const std::uint64_t widest = std::max(layer.heads.head_dim, layer.latent->value_dim);
+    most = std::max({most, layer.latent->rank,
+                     checked_multiply(layer.heads.num_attention_heads, 2 * widest)});
+  }
   if (most <= max_listed_rows) return layer;
   throw Error(a.name + ": the shape of layer " + std::to_string(*name.layer),
               std::to_string(most) + " rows of a projection",
@@ -55,16 +66,92 @@ std::vector<std::uint64_t> grouped(const Heads& heads, const std::string& part) 
   return rows;
 }
 
+/// Rows [first, first + count) of each of `groups` groups of `size` rows.
+std::vector<std::uint64_t> of_groups(std::uint64_t groups, std::uint64_t size, std::uint64_t first,
+                                     std::uint64_t count) {
+  std::vector<std::uint64_t> rows;
+  rows.reserve(groups * count);
+  for (std::uint64_t g = 0; g < groups; ++g) {
+    for (std::uint64_t i = 0; i < count; ++i) rows.push_back(g * size + first + i);
+  }
+  return rows;
+}
+
+/// Every second row, from the first or from the second on.
+std::vector<std::uint64_t> alternating(std::uint64_t count, bool second) {
+  std::vector<std::uint64_t> rows(count);
+  for (std::uint64_t i = 0; i < count; ++i) rows[i] = 2 * i + (second ? 1 : 0);
+  return rows;
+}
+
+/// The tensors that hold several parts.
+constexpr std::pair<std::string_view, std::string_view> fused_parts[] = {
+    {"query", "qkv"},
+    {"key", "qkv"},
+    {"value", "qkv"},
+    {"gate", "gate_up"},
+    {"up", "gate_up"},
+    {"experts.gate", "experts.gate_up"},
+    {"experts.up", "experts.gate_up"},
+    {"shared_expert.gate", "shared_expert.gate_up"},
+    {"shared_expert.up", "shared_expert.gate_up"},
+    {"query_nope", "query_heads"},
+    {"query_rope", "query_heads"},
+    {"kv_latent", "kv_latents"},
+    {"key_rope", "kv_latents"},
+    {"key_up", "kv_up"},
+    {"value_up", "kv_up"},
+};
+
 /// The rows of a part in a fused tensor.
 std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& name,
-                                      bool groups_heads) {
+                                      const CheckpointNames& names) {
   const LayerShape& layer = layer_of(a, name);
-  if (name.part == "gate") return row_range(0, layer.intermediate_size);
-  if (name.part == "up") {
+  const std::string& part = name.part;
+  if (layer.experts && part.starts_with("experts.")) {
+    const std::uint64_t width = layer.experts->intermediate_size;
+    const std::uint64_t experts = layer.experts->routing.num_experts;
+    const bool up = part.ends_with("up");
+    if (names.experts_interleaved) return alternating(experts * width, up);
+    return of_groups(experts, 2 * width, up ? width : 0, width);
+  }
+  if (layer.experts && part.starts_with("shared_expert.")) {
+    const std::uint64_t width = layer.experts->shared_intermediate_size;
+    return row_range(part.ends_with("up") ? width : 0, width);
+  }
+  if (part == "gate") return row_range(0, layer.intermediate_size);
+  if (part == "up") {
     const Stack& stack = name.stack == "encoder." ? a.encoder : a.decoder;
     return row_range(stack.gated_mlp ? layer.intermediate_size : 0, layer.intermediate_size);
   }
-  return groups_heads ? grouped(layer.heads, name.part) : side_by_side(layer.heads, name.part);
+  if (layer.latent) {
+    const Latent& l = *layer.latent;
+    const std::uint64_t heads = layer.heads.num_attention_heads;
+    if (part == "query_nope") return of_groups(heads, l.nope_dim + l.rope_dim, 0, l.nope_dim);
+    if (part == "query_rope") {
+      return of_groups(heads, l.nope_dim + l.rope_dim, l.nope_dim, l.rope_dim);
+    }
+    if (part == "kv_latent") return row_range(0, l.rank);
+    if (part == "key_rope") return row_range(l.rank, l.rope_dim);
+    if (part == "key_up") return of_groups(heads, l.nope_dim + l.value_dim, 0, l.nope_dim);
+    return of_groups(heads, l.nope_dim + l.value_dim, l.nope_dim, l.value_dim);
+  }
+  return names.groups_heads ? grouped(layer.heads, part) : side_by_side(layer.heads, part);
+}
+
+/// How many tensors a name with "{i}" stands for.
+std::uint64_t pieces_of(const Architecture& a, const WeightName& name) {
+  const LayerShape& layer = layer_of(a, name);
+  if (layer.experts && name.part.starts_with("experts.")) return layer.experts->routing.num_experts;
+  return name.part == "query_norm" ? layer.heads.num_attention_heads
+                                   : layer.heads.num_key_value_heads;
+}
+
+/// One tensor holds the weight of all experts, or the norms of all heads.
+bool is_stacked(const Architecture& a, const WeightName& name) {
+  if (name.part.starts_with("experts.")) return true;
+  const bool of_heads = name.part == "query_norm" || name.part == "key_norm";
+  return of_heads && a.decoder.query_key_norm == QueryKeyNorm::LayerHeads;
 }
 
 /// Where files with these names keep the weight.
@@ -72,9 +159,23 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
                        const WeightName& weight) {
   WeightSource source;
   const TensorNames& parts = weight.layer ? names.in_layer : names.outside;
-  auto found = parts.find(weight.part);
+  // Names of a part and kind stand as they are; those of a part go before its kind.
+  std::string kind;
+  const auto find = [&](std::string_view part) {
+    kind.clear();
+    const auto exact = parts.find(std::string(part) + weight.kind);
+    if (exact != parts.end()) return exact;
+    kind = weight.kind;
+    return parts.find(part);
+  };
+  auto found = find(weight.part);
   const bool fused = found == parts.end();
-  if (fused) found = parts.find(weight.part == "gate" || weight.part == "up" ? "gate_up" : "qkv");
+  if (fused) {
+    const auto* const whole = std::find_if(std::begin(fused_parts), std::end(fused_parts),
+                                           [&](const auto& p) { return p.first == weight.part; });
+    KVCAST_ASSERT(whole != std::end(fused_parts));
+    found = find(whole->second);
+  }
   KVCAST_ASSERT(found != parts.end());
   const std::string layer =
       weight.layer ? names.layer + std::to_string(*weight.layer) + "." : std::string();
@@ -82,11 +183,19 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
     constexpr std::string_view stack = "{stack}";
     const std::size_t at = prefix.find(stack);
     if (at != std::string::npos) prefix.replace(at, stack.size(), weight.stack);
-    source.names.push_back(prefix + layer + found->second + weight.kind);
+    source.names.push_back(prefix + layer + found->second + kind);
   }
-  if (fused) source.rows = fused_rows(a, weight, names.groups_heads);
-  source.transposed = weight.layer && names.transposed && weight.kind == ".weight" &&
-                      !weight.part.ends_with("_norm");
+  if (fused) source.rows = fused_rows(a, weight, names);
+  const bool norm = weight.part.ends_with("_norm");
+  const bool matrix = weight.kind == ".weight" && !norm;
+  source.transposed = weight.layer && names.transposed && matrix;
+  if (norm && weight.kind == ".weight") source.offset = names.norm_offset;
+  if (found->second.find("{i}") != std::string::npos) {
+    source.pieces = pieces_of(a, weight);
+  } else if (weight.layer && is_stacked(a, weight)) {
+    source.blocks = pieces_of(a, weight);
+    source.transposed = names.experts_transposed && matrix;
+  }
   return source;
 }
 
@@ -131,6 +240,19 @@ std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t 
   return rows;
 }
 
+/// Layers that predict further tokens (multi-token prediction) stand after those of the model.
+bool is_of_later_layer(const Architecture& a, std::string_view stored_name) {
+  const Family* const family = find_family(a.model_type);
+  if (family == nullptr || !family->names.later_layers) return false;
+  constexpr std::string_view prefix = "model.layers.";
+  if (!stored_name.starts_with(prefix)) return false;
+  stored_name.remove_prefix(prefix.size());
+  std::uint64_t layer = 0;
+  const auto [end, error] =
+      std::from_chars(stored_name.data(), stored_name.data() + stored_name.size(), layer);
+  return error == std::errc() && layer >= a.num_hidden_layers();
+}
+
 }  // namespace
 
 WeightName parse_weight_name(const std::string& name) {
@@ -165,7 +287,10 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   const Family* const family = find_family(a.model_type);
   CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
   if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
-  if (parsed.part == "head") return {{names.head}, {}};
+  if (parsed.part == "head") {
+    constexpr std::string_view weight = ".weight";
+    return {{names.head.substr(0, names.head.size() - weight.size()) + parsed.kind}, {}};
+  }
   if (parsed.stack.empty() && parsed.part == "embedding" && !names.embedding.empty()) {
     return {names.embedding, {}};
   }
@@ -206,7 +331,8 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
   if (std::any_of(std::begin(suffixes), std::end(suffixes), ends)) return true;
   const bool head = ends("lm_head.weight") || ends("proj_out.weight") || ends("embed_out.weight");
   if (head && a.tied_embeddings) return true;
-  return a.encoder_decoder && ends("embed_tokens.weight");
+  if (a.encoder_decoder && ends("embed_tokens.weight")) return true;
+  return is_of_later_layer(a, stored_name);
 }
 
 }  // namespace kvcast

@@ -21,6 +21,11 @@ struct WeightSource {
   std::vector<std::uint64_t> rows;  ///< stored rows that make up the weight; empty: all, in order
   bool transposed = false;          ///< stored [in, out] (GPT-2): `rows` are columns, in order
   double offset = 0;                ///< added to every element
+  /// Above 0: each name holds "{i}" and stands for so many tensors, whose rows follow each other.
+  std::uint64_t pieces = 0;
+  /// Above 0: stored [blocks, rows, in] (transposed: [blocks, in, rows]; vectors: [blocks, rows]),
+  /// whose rows follow each other.
+  std::uint64_t blocks = 0;
 };
 
 /// A weight's name in parts: "decoder.layers.3.query.weight" is {decoder., 3, query, .weight}.
@@ -33,7 +38,7 @@ struct WeightName {
 WeightName parse_weight_name(const std::string& name);
 
 /// Where the weight that the recorder calls `name` ("layers.3.query.weight") lies in a Hugging Face
-/// checkpoint of this architecture: fused query-key-value and gate-up tensors are taken apart by
+/// checkpoint of this architecture: fused tensors (query-key-value, gate-up, ...) are taken apart by
 /// rows. Throws Error for more rows than any model has.
 WeightSource huggingface_weight(const Architecture& a, const std::string& name);
 

@@ -1,0 +1,319 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+
+namespace kvcast::families {
+namespace {
+
+constexpr std::uint64_t default_window = 4096;
+
+/// Every `pattern`-th layer, the last of each group; 0: none.
+auto every(std::uint64_t pattern) {
+  return [pattern](std::size_t i) { return pattern > 0 && (i + 1) % pattern == 0; };
+}
+
+/// The layers of type "sliding_attention" get the window, the others none.
+void set_windows(Stack& s, const std::vector<bool>& sliding, std::uint64_t window) {
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
+}
+
+/// Qwen2's rule: with use_sliding_window the layers from max_window_layers on have one.
+void refine_qwen3(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const std::uint64_t window = used_sliding_window(c, default_window);
+  const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
+  set_windows(s,
+              layers_of_type(c, s.layers.size(), "sliding_attention",
+                             [&](std::size_t i) { return window > 0 && i >= first; }),
+              window);
+}
+
+void refine_exaone4(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const std::uint64_t window = sliding_window(c, default_window);
+  // "LLLG": the letters of a group of layers, L for a window.
+  std::uint64_t pattern = 4;
+  if (c.has("sliding_window_pattern")) {
+    pattern = c.at("sliding_window_pattern").is_string()
+                  ? c.text("sliding_window_pattern").size()
+                  : c.whole("sliding_window_pattern", 0);
+  }
+  const auto full = every(window > 0 ? pattern : 1);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return !full(i); });
+  set_windows(s, sliding, window);
+  // With windows the other layers do not rotate.
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (window > 0 && !sliding[i]) s.layers[i].rope = nullptr;
+  }
+}
+
+void refine_smollm3(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const auto plain = every(c.whole_or("no_rope_layer_interval", 4, 0));
+  const auto rotates = layer_flags(c, "no_rope_layers", s.layers.size(),
+                                   [&](std::size_t i) { return !plain(i); });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (!rotates[i]) s.layers[i].rope = nullptr;
+  }
+  const std::uint64_t window = used_sliding_window(c, 0);
+  set_windows(s,
+              layers_of_type(c, s.layers.size(), "sliding_attention",
+                             [&](std::size_t i) { return window > 0 && !rotates[i]; }),
+              window);
+}
+
+void refine_cohere(const JsonObject& c, Architecture& a) {
+  a.logit_scale = c.positive_or("logit_scale", 0.0625);
+}
+
+void refine_cohere2(const JsonObject& c, Architecture& a) {
+  refine_cohere(c, a);
+  Stack& s = a.decoder;
+  const std::uint64_t window = sliding_window(c, default_window);
+  const auto full = every(c.whole_or("sliding_window_pattern", 4));
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return !full(i); });
+  set_windows(s, sliding, window);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (!sliding[i]) s.layers[i].rope = nullptr;
+  }
+}
+
+void refine_stablelm(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  s.query_bias = s.key_bias = s.value_bias = c.flag_or("use_qkv_bias", false);
+  if (c.flag_or("qk_layernorm", false)) s.query_key_norm = QueryKeyNorm::LayerHeads;
+  if (c.flag_or("use_parallel_residual", false)) s.residual = Residual::ParallelOneNorm;
+}
+
+void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  if (c.has("final_logit_softcapping")) a.logit_softcap = c.positive("final_logit_softcapping");
+  // transformers reads the key and does not use it.
+  c.number_or("attn_logit_softcapping", 0);
+  Stack& s = a.decoder;
+  s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
+  const auto full = every(c.whole_or("sliding_window_pattern", 6));
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return !full(i); });
+  set_windows(s, sliding, sliding_window(c, default_window));
+  ConfigKeys local = keys;
+  local.rope_layer_type = "sliding_attention";
+  local.rope_theta = "rope_local_base_freq";
+  local.default_rope_theta = 10000;
+  const auto rope = read_rope(c, local, s.layers.front().heads.head_dim);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (sliding[i]) s.layers[i].rope = rope;
+  }
+}
+
+/// Norms after the branches alone.
+void use_post_norms(Family& f) {
+  f.stack.pre_norms = false;
+  f.stack.post_norms = true;
+  f.names.in_layer.erase("attention_norm");
+  f.names.in_layer.erase("mlp_norm");
+  f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_attention_layernorm"},
+                                             {"post_mlp_norm", "post_feedforward_layernorm"}});
+}
+
+void use_query_key_norm(Family& f, QueryKeyNorm kind) {
+  f.stack.query_key_norm = kind;
+  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
+                                             {"key_norm", "self_attn.k_norm"}});
+}
+
+}  // namespace
+
+Family qwen3() {
+  Family f = llama_like("qwen3");
+  use_query_key_norm(f, QueryKeyNorm::Heads);
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 32;
+  f.keys.default_head_dim = 128;
+  f.refine = refine_qwen3;
+  f.gguf = {.architecture = "qwen3"};
+  return f;
+}
+
+Family olmo2() {
+  Family f = llama_like("olmo2");
+  use_post_norms(f);
+  use_query_key_norm(f, QueryKeyNorm::Whole);
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = "attention_bias";
+  f.refine = nullptr;
+  f.gguf = {};
+  return f;
+}
+
+Family exaone4() {
+  Family f = llama_like("exaone4");
+  use_post_norms(f);
+  use_query_key_norm(f, QueryKeyNorm::Heads);
+  f.stack.norm_eps = 1e-5;
+  f.keys.default_key_value_heads = 32;
+  f.refine = refine_exaone4;
+  f.gguf = {};
+  return f;
+}
+
+Family smollm3() {
+  Family f = llama_like("smollm3");
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 4;
+  f.keys.default_tied = true;
+  f.keys.default_rope_theta = 2000000;
+  f.keys.unread = {"max_window_layers"};
+  f.refine = refine_smollm3;
+  f.gguf = {};
+  return f;
+}
+
+Family granite() {
+  Family f = llama_like("granite");
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.refine = refine_granite;
+  f.gguf = {};
+  return f;
+}
+
+Family cohere() {
+  Family f = llama_like("cohere");
+  f.stack.norm = NormKind::LayerScale;
+  f.stack.norm_eps = 1e-5;
+  f.stack.residual = Residual::ParallelOneNorm;
+  use_query_key_norm(f, QueryKeyNorm::None);
+  f.keys.norm_eps = "layer_norm_eps";
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_tied = true;
+  f.keys.default_rope_theta = 500000;
+  f.keys.interleaved_rope = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_cohere(c, a);
+    if (c.flag_or("use_qk_norm", false)) a.decoder.query_key_norm = QueryKeyNorm::LayerHeads;
+  };
+  f.gguf = {};
+  return f;
+}
+
+/// Windows with rotations, every fourth layer neither.
+Family cohere2() {
+  Family f = cohere();
+  f.model_types = {"cohere2"};
+  f.keys.default_rope_theta = 10000;
+  f.keys.head_dim = nullptr;
+  f.keys.unread = {"head_dim", "order_of_interleaved_layers", "rotary_pct", "position_embedding_type",
+                   "layer_switch", "use_embedding_sharing", "use_gated_activation",
+                   "use_parallel_block", "use_parallel_embedding", "use_qk_norm"};
+  f.refine = refine_cohere2;
+  return f;
+}
+
+Family starcoder2() {
+  Family f = llama_like("starcoder2");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::GeluTanh;
+  f.stack.query_bias = f.stack.mlp_bias = true;
+  f.keys.norm_eps = "norm_epsilon";
+  f.keys.unread = {"activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon",
+                   "mlp_type", "norm_type", "scale_attention_softmax_in_fp32",
+                   "scale_attn_weights"};
+  f.keys.attention_bias = f.keys.mlp_bias = "use_bias";
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_tied = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c, 0);
+  };
+  f.names.in_layer.erase("gate");
+  f.names.in_layer = with(f.names.in_layer, {{"up", "mlp.c_fc"}, {"down", "mlp.c_proj"}});
+  f.gguf = {};
+  return f;
+}
+
+Family nemotron() {
+  Family f = llama_like("nemotron");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::SquaredRelu;
+  f.keys.norm_eps = "norm_eps";
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.5;
+  f.refine = nullptr;
+  f.names.in_layer.erase("gate");
+  f.names.norm_offset = 1;  // NemotronLayerNorm1P
+  f.gguf = {};
+  return f;
+}
+
+Family stablelm() {
+  Family f = llama_like("stablelm");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.keys.norm_eps = "layer_norm_eps";
+  f.keys.default_key_value_heads = 32;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.25;
+  f.keys.unread = {"norm_eps", "rotary_scaling_factor", "use_norm_bias"};
+  f.refine = refine_stablelm;
+  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_layernorm.norms.{i}"},
+                                             {"key_norm", "self_attn.k_layernorm.norms.{i}"}});
+  f.gguf = {};
+  return f;
+}
+
+Family phi() {
+  Family f = llama_like("phi");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.stack.residual = Residual::ParallelOneNorm;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::GeluTanh;
+  f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
+  f.stack.attention_output_bias = f.stack.mlp_bias = true;
+  f.keys.norm_eps = "layer_norm_eps";
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.5;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    a.head_bias = true;
+    if (c.flag_or("qk_layernorm", false)) {
+      a.decoder.query_key_norm = QueryKeyNorm::LayerHeadsShared;
+    }
+  };
+  f.names.in_layer.erase("gate");
+  f.names.in_layer = with(f.names.in_layer, {{"attention_output", "self_attn.dense"},
+                                             {"query_norm", "self_attn.q_layernorm"},
+                                             {"key_norm", "self_attn.k_layernorm"},
+                                             {"up", "mlp.fc1"},
+                                             {"down", "mlp.fc2"}});
+  f.names.outside["final_norm"] = "final_layernorm";
+  f.gguf = {};
+  return f;
+}
+
+/// Windows with rotations of their own base; every sixth layer sees all.
+Family gemma3_text() {
+  Family f = gemma2();
+  f.model_types = {"gemma3_text"};
+  use_query_key_norm(f, QueryKeyNorm::HeadsUnitOffset);
+  f.keys.default_rope_theta = 1000000;
+  f.keys.rope_layer_type = "full_attention";
+  f.refine = [](const JsonObject& c, Architecture& a) { refine_gemma3(c, a, gemma3_text().keys); };
+  f.gguf = {};
+  return f;
+}
+
+}  // namespace kvcast::families

@@ -1,0 +1,473 @@
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+
+namespace kvcast::families {
+namespace {
+
+/// The number of experts and how many of them read a token, 0: required.
+Routing read_routing(const JsonObject& c, const char* experts, std::uint64_t default_experts,
+                     std::uint64_t default_per_token) {
+  Routing r;
+  r.num_experts = c.whole_or(experts, default_experts);
+  r.num_experts_per_tok = default_per_token > 0
+                              ? c.whole_or("num_experts_per_tok", default_per_token)
+                              : c.whole("num_experts_per_tok");
+  if (r.num_experts > 65536) c.fail(experts, "at most 65536 experts");
+  if (r.num_experts_per_tok > r.num_experts) {
+    c.fail("num_experts_per_tok", "at most the " + std::to_string(r.num_experts) + " experts");
+  }
+  return r;
+}
+
+/// The experts' groups of DeepSeek and GLM.
+void read_groups(const JsonObject& c, Routing& r, std::uint64_t default_groups,
+                 std::uint64_t default_kept) {
+  r.groups = c.whole_or("n_group", default_groups);
+  r.groups_kept = c.whole_or("topk_group", default_kept);
+  if (r.num_experts % r.groups != 0) {
+    c.fail("n_group", "a divisor of the " + std::to_string(r.num_experts) + " experts");
+  }
+  const std::uint64_t size = r.num_experts / r.groups;
+  if (r.groups_kept > r.groups || r.groups_kept * size < r.num_experts_per_tok) {
+    c.fail("topk_group", "groups enough for num_experts_per_tok, at most n_group");
+  }
+  if (r.group_score == Routing::GroupScore::TwoLargest && size < 2 && r.groups > 1) {
+    c.fail("n_group", "groups of at least 2 experts");
+  }
+}
+
+/// Hub files of DeepSeek say how their code chooses experts, which transformers takes for granted.
+void require_text(const JsonObject& c, std::string_view key, const std::string& value) {
+  if (c.text_or(key, value) != value) c.fail(key, value);
+}
+
+void set_experts(Stack& s, const Experts& e, const std::vector<bool>& with_experts) {
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (with_experts[i]) s.layers[i].experts = e;
+  }
+}
+
+void set_experts(Stack& s, const Experts& e) {
+  set_experts(s, e, std::vector<bool>(s.layers.size(), true));
+}
+
+void set_window(Stack& s, std::uint64_t window) {
+  for (LayerShape& layer : s.layers) layer.sliding_window = window;
+}
+
+void refine_mixtral(const JsonObject& c, Architecture& a) {
+  Experts e{.routing = read_routing(c, "num_local_experts", 8, 2)};
+  e.routing.normalizes = true;
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(a.decoder, e);
+  set_window(a.decoder, sliding_window(c, 0));
+}
+
+void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_experts", 128, 8)};
+  e.routing.normalizes = c.flag_or("norm_topk_prob", false);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 768);
+  const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
+  const auto dense = listed_layers(c, "mlp_only_layers", s.layers.size(),
+                                   [](std::size_t) { return false; });
+  std::vector<bool> sparse(s.layers.size());
+  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = !dense[i] && (i + 1) % step == 0;
+  set_experts(s, e, sparse);
+  set_window(s, used_sliding_window(c, 4096));
+}
+
+void refine_olmoe(const JsonObject& c, Architecture& a) {
+  Experts e{.routing = read_routing(c, "num_experts", 64, 8)};
+  e.routing.normalizes = c.flag_or("norm_topk_prob", false);
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(a.decoder, e);
+  if (c.has("clip_qkv")) a.decoder.projection_clip = c.positive("clip_qkv");
+}
+
+void refine_granitemoe(const JsonObject& c, Architecture& a) {
+  refine_granite(c, a);
+  Experts e{.routing = read_routing(c, "num_local_experts", 8, 2)};
+  e.routing.score = Routing::Score::SoftmaxOfBest;
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(a.decoder, e);
+}
+
+void refine_gpt_oss(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_local_experts", 128, 4)};
+  e.routing.score = Routing::Score::SoftmaxOfBest;
+  e.intermediate_size = c.whole("intermediate_size");
+  e.router_bias = e.mlp_bias = true;
+  e.gate_limit = c.positive_or("swiglu_limit", 7);
+  e.gate_alpha = c.positive_or("swiglu_alpha", 1.702);
+  set_experts(s, e);
+  const std::uint64_t window = sliding_window(c, 128);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [](std::size_t i) { return i % 2 == 0; });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
+}
+
+void refine_llama4(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const std::size_t layers = s.layers.size();
+  Experts e{.routing = read_routing(c, "num_local_experts", 16, 1)};
+  e.routing.score = Routing::Score::Sigmoid;
+  e.intermediate_size = e.shared_intermediate_size = c.whole("intermediate_size");
+  e.weighs_input = true;
+  const std::uint64_t step = c.whole_or("interleave_moe_layer_step", 1);
+  const auto sparse =
+      listed_layers(c, "moe_layers", layers, [&](std::size_t i) { return (i + 1) % step == 0; });
+  const std::uint64_t dense_width = c.whole_or("intermediate_size_mlp", 16384);
+  for (LayerShape& layer : s.layers) layer.intermediate_size = dense_width;
+  set_experts(s, e, sparse);
+
+  const std::uint64_t interval = c.whole_or("no_rope_layer_interval", 4);
+  const auto rotates = [&](std::size_t i) { return (i + 1) % interval != 0; };
+  // An empty list is the default's.
+  const bool listed = c.has("no_rope_layers") && !c.at("no_rope_layers").empty();
+  std::vector<bool> rotated(layers);
+  for (std::size_t i = 0; i < layers; ++i) rotated[i] = rotates(i);
+  if (listed) rotated = layer_flags(c, "no_rope_layers", layers, rotates);
+  const std::uint64_t chunk =
+      c.is_null("attention_chunk_size") ? 0 : c.whole_or("attention_chunk_size", 8192);
+  const auto chunked = layers_of_type(c, layers, "chunked_attention",
+                                      [&](std::size_t i) { return rotated[i]; });
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (!rotated[i]) s.layers[i].rope = nullptr;
+    if (chunked[i]) s.layers[i].attention_chunk = chunk;
+  }
+  if (c.flag_or("use_qk_norm", true)) s.query_key_norm = QueryKeyNorm::RotatedHeads;
+  if (c.flag_or("attn_temperature_tuning", true)) {
+    s.position_scale = c.positive_or("attn_scale", 0.1);
+    s.position_floor = c.positive_or("floor_scale", 8192);
+  }
+}
+
+/// What DeepSeek V3 and GLM-4.5 share.
+void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t experts,
+                            std::uint64_t width, double scale, std::uint64_t groups,
+                            std::uint64_t kept, std::uint64_t dense) {
+  Experts e{.routing = read_routing(c, "n_routed_experts", experts, 8)};
+  e.routing.score = Routing::Score::Sigmoid;
+  e.routing.group_score = Routing::GroupScore::TwoLargest;
+  e.routing.normalizes = c.flag_or("norm_topk_prob", true);
+  e.routing.weight_scale = c.positive_or("routed_scaling_factor", scale);
+  read_groups(c, e.routing, groups, kept);
+  e.router_correction = true;
+  e.intermediate_size = c.whole_or("moe_intermediate_size", width);
+  e.shared_intermediate_size = c.whole_or("n_shared_experts", 1) * e.intermediate_size;
+  const std::uint64_t first = c.whole_or("first_k_dense_replace", dense, 0);
+  std::vector<bool> sparse(a.decoder.layers.size());
+  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
+  set_experts(a.decoder, e, sparse);
+  c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
+  require_text(c, "scoring_func", "sigmoid");
+  require_text(c, "topk_method", "noaux_tc");
+  if (c.whole_or("moe_layer_freq", 1) != 1) c.fail("moe_layer_freq", "1");
+}
+
+void refine_glm4_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", false);
+  if (c.flag_or("use_qk_norm", false)) s.query_key_norm = QueryKeyNorm::Heads;
+  read_corrected_experts(c, a, 128, 1408, 1, 1, 1, 1);
+}
+
+/// YaRN's mscale_all_dim on the scores. Source: transformers, models/deepseek_v3,
+/// yarn_apply_mscale.
+void scale_scores(const JsonObject& c, Stack& s) {
+  const std::optional<JsonObject> scaling = rope_parameters(c);
+  if (!scaling || scaling->text_or("rope_type", scaling->text_or("type", "default")) == "default") {
+    return;
+  }
+  const double all_dim = scaling->number_or("mscale_all_dim", 0);
+  if (all_dim == 0) return;
+  const double factor = scaling->positive("factor");
+  const double m = factor <= 1 ? 1 : 0.1 * all_dim * std::log(factor) + 1;
+  s.attention_scale *= m * m;
+}
+
+/// The sizes that latent attention takes.
+struct LatentDefaults {
+  std::uint64_t query_rank;
+  std::uint64_t rank;
+  std::uint64_t nope_dim;
+  std::uint64_t value_dim;
+};
+
+/// Reads latents, their rotations and biases; `keys` are the family's.
+void read_latents(const JsonObject& c, Architecture& a, const ConfigKeys& keys,
+                  const LatentDefaults& d) {
+  Stack& s = a.decoder;
+  Latent l;
+  l.query_rank = c.is_null("q_lora_rank") ? 0 : c.whole_or("q_lora_rank", d.query_rank);
+  l.rank = c.whole_or("kv_lora_rank", d.rank);
+  l.nope_dim = c.whole_or("qk_nope_head_dim", d.nope_dim);
+  l.rope_dim = c.whole_or(keys.rope_dims, keys.default_rope_dims);
+  l.value_dim = c.whole_or("v_head_dim", d.value_dim);
+  const bool bias = c.flag_or("attention_bias", false);
+  s.query_bias = s.key_bias = s.attention_output_bias = bias;
+  const auto rope = read_rope(c, keys, l.rope_dim);
+  const std::uint64_t heads = s.layers.front().heads.num_attention_heads;
+  for (LayerShape& layer : s.layers) {
+    layer.latent = l;
+    layer.rope = rope;
+    layer.heads = {heads, heads, l.nope_dim + l.rope_dim};
+  }
+  s.attention_scale = inverse_root(l.nope_dim + l.rope_dim);
+  scale_scores(c, s);
+}
+
+void refine_deepseek_v2(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  read_latents(c, a, keys, {1536, 512, 128, 128});
+  Experts e{.routing = read_routing(c, "n_routed_experts", 64, 0)};
+  const std::string method = c.text_or("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    read_groups(c, e.routing, 1, 1);
+  } else if (method != "greedy") {
+    c.fail("topk_method", "greedy or group_limited_greedy");
+  }
+  c.flag_or("norm_topk_prob", false);  // transformers reads it and does not use it
+  require_text(c, "scoring_func", "softmax");
+  e.routing.weight_scale = c.positive_or("routed_scaling_factor", 1);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1407);
+  e.shared_intermediate_size = c.whole_or("n_shared_experts", 2) * e.intermediate_size;
+  const std::uint64_t first = c.whole_or("first_k_dense_replace", 0, 0);
+  std::vector<bool> sparse(a.decoder.layers.size());
+  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
+  set_experts(a.decoder, e, sparse);
+}
+
+void refine_deepseek_v3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  ConfigKeys own = keys;
+  own.interleaved_rope = c.flag_or("rope_interleave", true);
+  read_latents(c, a, own, {1536, 512, 128, 128});
+  read_corrected_experts(c, a, 256, 2048, 2.5, 8, 4, 3);
+}
+
+void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  const std::uint64_t heads = a.decoder.layers.front().heads.num_attention_heads;
+  read_latents(c, a, keys, {768, 256, 64, a.hidden_size / heads});
+  a.embedding_scale = c.positive_or("scale_emb", 12);
+  const auto layers = static_cast<double>(a.num_hidden_layers());
+  const double depth = c.is_null("scale_depth") ? std::sqrt(layers) : c.positive_or("scale_depth", 1.4);
+  a.decoder.branch_scale = depth / std::sqrt(layers);
+  const auto hidden = static_cast<double>(a.hidden_size);
+  const double base = c.is_null("dim_model_base") ? hidden : c.positive_or("dim_model_base", 256);
+  a.logit_scale = base / hidden;
+}
+
+/// Names of a mixture whose experts have a tensor each, beside the dense layers' "mlp.*".
+void name_experts(Family& f, const std::string& module, const char* gate, const char* up,
+                  const char* down) {
+  const std::string expert = module + ".experts.{i}.";
+  f.names.in_layer = with(f.names.in_layer, {{"router", module + ".gate"},
+                                             {"experts.gate", expert + gate},
+                                             {"experts.up", expert + up},
+                                             {"experts.down", expert + down}});
+}
+
+void name_shared_expert(Family& f, const std::string& module) {
+  f.names.in_layer = with(f.names.in_layer, {{"shared_expert.gate", module + ".gate_proj"},
+                                             {"shared_expert.up", module + ".up_proj"},
+                                             {"shared_expert.down", module + ".down_proj"}});
+}
+
+void name_latents(Family& f) {
+  for (const char* part : {"query", "key", "value"}) f.names.in_layer.erase(part);
+  f.names.in_layer = with(f.names.in_layer, {{"query_heads", "self_attn.q_proj"},
+                                             {"query_latent", "self_attn.q_a_proj"},
+                                             {"query_latent_norm", "self_attn.q_a_layernorm"},
+                                             {"kv_latents", "self_attn.kv_a_proj_with_mqa"},
+                                             {"kv_latent_norm", "self_attn.kv_a_layernorm"},
+                                             {"kv_up", "self_attn.kv_b_proj"}});
+  f.rename = [](const Architecture& a, std::string_view, CheckpointNames& names) {
+    if (a.decoder.layers.front().latent->query_rank == 0) return;
+    names.in_layer["query_heads"] = "self_attn.q_b_proj";
+  };
+}
+
+}  // namespace
+
+Family mixtral() {
+  Family f = llama_like("mixtral");
+  f.stack.norm_eps = 1e-5;
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_rope_theta = 1000000;
+  f.keys.other_names = {{"num_local_experts", "num_experts"}};
+  f.refine = refine_mixtral;
+  name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
+  f.gguf = {};
+  return f;
+}
+
+Family qwen3_moe() {
+  Family f = qwen3();
+  f.model_types = {"qwen3_moe"};
+  f.keys.default_key_value_heads = 4;
+  f.keys.default_head_dim = 0;
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.keys.unread = {"layer_types", "max_window_layers", "qkv_bias", "shared_expert_intermediate_size",
+                   "use_qk_norm"};
+  f.refine = refine_qwen3_moe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  f.gguf = {};
+  return f;
+}
+
+Family olmoe() {
+  Family f = llama_like("olmoe");
+  f.stack.norm_eps = 1e-5;
+  f.stack.query_key_norm = QueryKeyNorm::Whole;
+  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
+                                             {"key_norm", "self_attn.k_norm"}});
+  f.keys.attention_bias = "attention_bias";
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.refine = refine_olmoe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  f.gguf = {};
+  return f;
+}
+
+Family granitemoe() {
+  Family f = granite();
+  f.model_types = {"granitemoe"};
+  f.keys.mlp_bias = nullptr;
+  f.refine = refine_granitemoe;
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"router", "block_sparse_moe.router.layer"},
+                           {"experts.gate_up", "block_sparse_moe.input_linear"},
+                           {"experts.down", "block_sparse_moe.output_linear"}});
+  return f;
+}
+
+Family gpt_oss() {
+  Family f = llama_like("gpt_oss");
+  f.stack.norm_eps = 1e-5;
+  f.stack.attention_sinks = true;
+  f.stack.query_bias = true;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 64;
+  f.keys.default_rope_theta = 150000;
+  f.keys.default_rope = R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                            "beta_slow": 1.0, "truncate": false,
+                            "original_max_position_embeddings": 4096})";
+  f.keys.other_names = {{"num_local_experts", "num_experts"}};
+  f.refine = refine_gpt_oss;
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"sinks.weight", "self_attn.sinks"},
+                           {"router", "mlp.router"},
+                           {"experts.gate_up.weight", "mlp.experts.gate_up_proj"},
+                           {"experts.gate_up.bias", "mlp.experts.gate_up_proj_bias"},
+                           {"experts.down.weight", "mlp.experts.down_proj"},
+                           {"experts.down.bias", "mlp.experts.down_proj_bias"}});
+  f.names.experts_transposed = f.names.experts_interleaved = true;
+  f.gguf = {};
+  return f;
+}
+
+Family llama4_text() {
+  Family f = llama_like("llama4_text");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 500000;
+  f.keys.interleaved_rope = true;
+  f.refine = refine_llama4;
+  f.names.prefixes = {"model.", "language_model.model.", ""};
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"gate", "feed_forward.gate_proj"},
+                           {"up", "feed_forward.up_proj"},
+                           {"down", "feed_forward.down_proj"},
+                           {"router", "feed_forward.router"},
+                           {"experts.gate_up.weight", "feed_forward.experts.gate_up_proj"},
+                           {"experts.down.weight", "feed_forward.experts.down_proj"}});
+  name_shared_expert(f, "feed_forward.shared_expert");
+  f.names.experts_transposed = true;
+  f.gguf = {};
+  return f;
+}
+
+Family glm4_moe() {
+  Family f = llama_like("glm4_moe");
+  f.stack.norm_eps = 1e-5;
+  f.keys.default_key_value_heads = 8;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.5;
+  f.keys.other_names = {{"n_routed_experts", "num_local_experts"},
+                        {"num_nextn_predict_layers", "num_mtp_layers"}};
+  f.refine = refine_glm4_moe;
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"query_norm", "self_attn.q_norm"},
+                           {"key_norm", "self_attn.k_norm"},
+                           {"router.correction", "mlp.gate.e_score_correction_bias"}});
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_experts");
+  f.names.later_layers = true;
+  f.gguf = {};
+  return f;
+}
+
+Family deepseek_v2() {
+  Family f = llama_like("deepseek_v2");
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.head_dim = nullptr;
+  f.keys.default_head_dim = 1;  // heads have the sizes of Latent
+  f.keys.rope_dims = "qk_rope_head_dim";
+  f.keys.default_rope_dims = 64;
+  f.keys.unread = {"head_dim", "moe_layer_freq", "n_group", "topk_group", "aux_loss_alpha"};
+  f.keys.interleaved_rope = true;
+  f.keys.other_names = {{"n_routed_experts", "num_experts"}};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_deepseek_v2(c, a, deepseek_v2().keys);
+  };
+  name_latents(f);
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_experts");
+  f.gguf = {};
+  return f;
+}
+
+/// Kimi K2 has its form.
+Family deepseek_v3() {
+  Family f = deepseek_v2();
+  f.model_types = {"deepseek_v3", "kimi_k2"};
+  f.keys.mlp_bias = nullptr;
+  f.keys.other_names = {{"n_routed_experts", "num_local_experts"},
+                        {"num_nextn_predict_layers", "num_mtp_layers"}};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_deepseek_v3(c, a, deepseek_v3().keys);
+  };
+  f.names.in_layer["router.correction"] = "mlp.gate.e_score_correction_bias";
+  f.names.later_layers = true;
+  return f;
+}
+
+Family minicpm3() {
+  Family f = llama_like("minicpm3");
+  f.stack.norm_eps = 1e-5;
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.head_dim = nullptr;
+  f.keys.default_head_dim = 1;  // as deepseek_v2
+  f.keys.rope_dims = "qk_rope_head_dim";
+  f.keys.default_rope_dims = 32;
+  f.keys.unread = {"head_dim"};
+  f.keys.default_tied = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_minicpm3(c, a, minicpm3().keys);
+  };
+  name_latents(f);
+  f.gguf = {};
+  return f;
+}
+
+}  // namespace kvcast::families

@@ -1,0 +1,677 @@
+"""The cases of the families of 2024-26: windows and chunks, layers without positions, qk-norms, mixtures of experts, MLA."""
+
+import torch
+import transformers as hf
+
+from cases import Case, rope
+
+LAYERS = 3
+
+
+def sizes(hidden, heads, kv_heads, mlp, vocab, **more):
+    """What every config here has; `more` overrides."""
+    return {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        **more,
+    }
+
+
+def kinds(text):
+    names = {"L": "sliding_attention", "G": "full_attention", "C": "chunked_attention"}
+    return [names[letter] for letter in text]
+
+
+def yarn(theta=10000.0, **more):
+    return rope("yarn", theta, **{"factor": 4.0, "original_max_position_embeddings": 32, **more})
+
+
+def qwen3_cases():
+    model = hf.Qwen3ForCausalLM
+    return {
+        "qwen3": Case(
+            model,
+            hf.Qwen3Config(
+                **sizes(28, 5, 1, 41, 61),
+                head_dim=8,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=1000000.0),
+                rms_norm_eps=1e-4,
+            ),
+            prompt_len=23,
+            stored=torch.bfloat16,
+        ),
+        "qwen3_windowed": Case(
+            model,
+            hf.Qwen3Config(
+                **sizes(26, 3, 3, 37, 59),
+                hidden_act="gelu",
+                head_dim=10,
+                attention_bias=True,
+                use_sliding_window=True,
+                sliding_window=9,
+                max_window_layers=1,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=23,
+        ),
+    }
+
+
+def post_norm_cases():
+    return {
+        "olmo2": Case(
+            hf.Olmo2ForCausalLM,
+            hf.Olmo2Config(
+                **sizes(36, 6, 2, 45, 57),
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=500000.0),
+            ),
+            prompt_len=21,
+        ),
+        "olmo2_biases": Case(
+            hf.Olmo2ForCausalLM,
+            hf.Olmo2Config(
+                **sizes(24, 3, 3, 33, 53),
+                attention_bias=True,
+                tie_word_embeddings=True,
+                hidden_act="gelu",
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        # Without RoPE in the full layers, because there are sliding ones.
+        "exaone4": Case(
+            hf.Exaone4ForCausalLM,
+            hf.Exaone4Config(
+                **sizes(30, 3, 1, 43, 62, num_hidden_layers=4),
+                rms_norm_eps=1e-3,
+                head_dim=8,
+                sliding_window=7,
+                layer_types=kinds("LLGL"),
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=25,
+        ),
+        "exaone4_full": Case(
+            hf.Exaone4ForCausalLM,
+            hf.Exaone4Config(
+                **sizes(24, 4, 2, 39, 55),
+                hidden_act="relu",
+                sliding_window=None,
+                layer_types=kinds("GGG"),
+                tie_word_embeddings=True,
+                rope_parameters=rope(
+                    "llama3",
+                    1000.0,
+                    factor=4.0,
+                    low_freq_factor=1.0,
+                    high_freq_factor=4.0,
+                    original_max_position_embeddings=32,
+                ),
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+    }
+
+
+def llama_like_cases():
+    return {
+        "llama_yarn": Case(
+            hf.LlamaForCausalLM,
+            hf.LlamaConfig(
+                **sizes(30, 5, 1, 41, 61),
+                head_dim=12,
+                rope_parameters=yarn(500.0, beta_fast=8.0, beta_slow=0.5),
+            ),
+            prompt_len=41,
+        ),
+        "smollm3": Case(
+            hf.SmolLM3ForCausalLM,
+            hf.SmolLM3Config(
+                **sizes(24, 3, 1, 37, 63, num_hidden_layers=4),
+                head_dim=10,
+                no_rope_layers=[1, 0, 1, 1],
+                attention_bias=True,
+                mlp_bias=True,
+                rope_parameters=rope(theta=5000000.0),
+            ),
+            prompt_len=22,
+        ),
+        "smollm3_windowed": Case(
+            hf.SmolLM3ForCausalLM,
+            hf.SmolLM3Config(
+                **sizes(28, 7, 7, 31, 58),
+                rms_norm_eps=1e-3,
+                hidden_act="gelu_pytorch_tanh",
+                no_rope_layer_interval=2,
+                use_sliding_window=True,
+                sliding_window=8,
+                tie_word_embeddings=False,
+            ),
+            prompt_len=24,
+            new_form=True,
+        ),
+        "granite": Case(
+            hf.GraniteForCausalLM,
+            hf.GraniteConfig(
+                **sizes(30, 5, 1, 43, 59),
+                rms_norm_eps=1e-3,
+                embedding_multiplier=3.0,
+                residual_multiplier=0.43,
+                attention_multiplier=0.21,
+                logits_scaling=1.7,
+                attention_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=300.0),
+            ),
+            prompt_len=21,
+            # Else the tied head finds the token just read, whatever the layers add.
+            stds={"embed_tokens": 0.15},
+        ),
+    }
+
+
+def cohere_cases():
+    small = {"embed_tokens": 0.1}
+    return {
+        "cohere": Case(
+            hf.CohereForCausalLM,
+            hf.CohereConfig(**sizes(30, 5, 1, 47, 61), logit_scale=0.4, layer_norm_eps=1e-3),
+            prompt_len=21,
+            stds=small,
+        ),
+        "cohere_qk_norm": Case(
+            hf.CohereForCausalLM,
+            hf.CohereConfig(
+                **sizes(36, 6, 3, 41, 53, tie_word_embeddings=False),
+                hidden_act="relu",
+                logit_scale=0.7,
+                use_qk_norm=True,
+                attention_bias=True,
+                rope_parameters=rope(theta=4000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "cohere2": Case(
+            hf.Cohere2ForCausalLM,
+            hf.Cohere2Config(
+                **sizes(32, 4, 2, 37, 57, num_hidden_layers=4),
+                logit_scale=0.25,
+                layer_types=kinds("LLGL"),
+                sliding_window=8,
+                attention_bias=True,
+                rope_parameters=rope(theta=50000.0),
+            ),
+            prompt_len=26,
+            stds=small,
+        ),
+    }
+
+
+def layer_norm_cases():
+    model = hf.Starcoder2ForCausalLM
+    return {
+        "starcoder2": Case(
+            model,
+            hf.Starcoder2Config(
+                **sizes(28, 7, 1, 51, 60),
+                sliding_window=9,
+                norm_epsilon=1e-3,
+                rope_parameters=rope(theta=999999.4420358813),
+            ),
+            prompt_len=24,
+            stds={"embed_tokens": 0.1},
+        ),
+        "starcoder2_no_biases": Case(
+            model,
+            hf.Starcoder2Config(
+                **sizes(24, 3, 3, 35, 54),
+                use_bias=False,
+                tie_word_embeddings=False,
+                hidden_act="gelu",
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        # LayerNorm multiplies by 1 + weight.
+        "nemotron": Case(
+            hf.NemotronForCausalLM,
+            hf.NemotronConfig(
+                **sizes(30, 3, 1, 41, 61),
+                head_dim=12,
+                norm_eps=1e-3,
+                rope_parameters=rope(partial_rotary_factor=0.5),
+            ),
+            prompt_len=21,
+            norm_offset=True,
+        ),
+        "nemotron_biases": Case(
+            hf.NemotronForCausalLM,
+            hf.NemotronConfig(
+                **sizes(24, 4, 2, 37, 55),
+                attention_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+                hidden_act="silu",
+                rope_parameters=rope(theta=700.0, partial_rotary_factor=1.0),
+            ),
+            prompt_len=20,
+            norm_offset=True,
+            stds={"embed_tokens": 0.1},
+        ),
+        "stablelm": Case(
+            hf.StableLmForCausalLM,
+            hf.StableLmConfig(
+                **sizes(32, 2, 1, 43, 59),
+                use_qkv_bias=True,
+                layer_norm_eps=1e-3,
+                rope_parameters=rope(partial_rotary_factor=0.25),
+            ),
+            prompt_len=21,
+        ),
+        "stablelm_parallel": Case(
+            hf.StableLmForCausalLM,
+            hf.StableLmConfig(
+                **sizes(36, 6, 3, 39, 57),
+                hidden_act="gelu",
+                qk_layernorm=True,
+                use_parallel_residual=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=900.0, partial_rotary_factor=0.67),
+            ),
+            prompt_len=22,
+            stds={"embed_tokens": 0.1},
+        ),
+        "phi": Case(
+            hf.PhiForCausalLM,
+            hf.PhiConfig(
+                **sizes(36, 3, 3, 41, 61),
+                layer_norm_eps=1e-3,
+                rope_parameters=rope(partial_rotary_factor=0.5),
+            ),
+            prompt_len=21,
+        ),
+        "phi_qk_layernorm": Case(
+            hf.PhiForCausalLM,
+            hf.PhiConfig(
+                **sizes(36, 6, 2, 45, 56),
+                qk_layernorm=True,
+                hidden_act="gelu",
+                rope_parameters=rope(theta=800.0, partial_rotary_factor=0.7),
+            ),
+            prompt_len=23,
+            new_form=True,
+        ),
+    }
+
+
+def gemma3_cases():
+    model = hf.Gemma3ForCausalLM
+    small = {"embed_tokens": 0.1}
+    return {
+        "gemma3_text": Case(
+            model,
+            hf.Gemma3TextConfig(
+                **sizes(27, 3, 1, 47, 61, num_hidden_layers=4),
+                head_dim=10,
+                query_pre_attn_scalar=7,
+                sliding_window=8,
+                layer_types=kinds("LLGL"),
+                rope_parameters={
+                    "full_attention": rope("linear", 1000.0, factor=8.0),
+                    "sliding_attention": rope(theta=200.0),
+                },
+            ),
+            prompt_len=26,
+            norm_offset=True,
+            stds=small,
+        ),
+        "gemma3_text_softcaps": Case(
+            model,
+            hf.Gemma3TextConfig(
+                **sizes(32, 4, 2, 41, 57),
+                rms_norm_eps=1e-2,
+                head_dim=6,
+                query_pre_attn_scalar=11,
+                sliding_window=7,
+                layer_types=kinds("GLL"),
+                attention_bias=True,
+                attn_logit_softcapping=3.0,
+                final_logit_softcapping=1.5,
+                hidden_activation="gelu",
+            ),
+            prompt_len=24,
+            norm_offset=True,
+            stds=small,
+            new_form=True,
+        ),
+    }
+
+
+def mixture_cases():
+    return {
+        "mixtral": Case(
+            hf.MixtralForCausalLM,
+            hf.MixtralConfig(
+                **sizes(26, 3, 1, 15, 61),
+                head_dim=10,
+                num_local_experts=5,
+                num_experts_per_tok=2,
+                sliding_window=9,
+                rms_norm_eps=1e-4,
+            ),
+            prompt_len=24,
+        ),
+        # Only layer 1 has experts.
+        "qwen3_moe": Case(
+            hf.Qwen3MoeForCausalLM,
+            hf.Qwen3MoeConfig(
+                **sizes(24, 6, 2, 19, 59, num_hidden_layers=5),
+                head_dim=6,
+                num_experts=7,
+                num_experts_per_tok=3,
+                moe_intermediate_size=7,
+                norm_topk_prob=True,
+                decoder_sparse_step=2,
+                mlp_only_layers=[3],
+                attention_bias=True,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "qwen3_moe_windowed": Case(
+            hf.Qwen3MoeForCausalLM,
+            hf.Qwen3MoeConfig(
+                **sizes(24, 3, 3, 21, 54),
+                rms_norm_eps=1e-3,
+                hidden_act="relu",
+                head_dim=10,
+                num_experts=6,
+                num_experts_per_tok=2,
+                moe_intermediate_size=13,
+                norm_topk_prob=False,
+                use_sliding_window=True,
+                sliding_window=7,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=21,
+            new_form=True,
+        ),
+        "olmoe": Case(
+            hf.OlmoeForCausalLM,
+            hf.OlmoeConfig(
+                **sizes(30, 5, 1, 7, 58),
+                num_experts=9,
+                num_experts_per_tok=4,
+            ),
+            prompt_len=21,
+        ),
+        "olmoe_clipped": Case(
+            hf.OlmoeForCausalLM,
+            hf.OlmoeConfig(
+                **sizes(24, 3, 3, 13, 52),
+                hidden_act="gelu",
+                num_experts=6,
+                num_experts_per_tok=2,
+                norm_topk_prob=True,
+                clip_qkv=0.9,
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=500.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        "granitemoe": Case(
+            hf.GraniteMoeForCausalLM,
+            hf.GraniteMoeConfig(
+                **sizes(30, 5, 1, 13, 59),
+                rms_norm_eps=1e-3,
+                num_local_experts=6,
+                num_experts_per_tok=3,
+                embedding_multiplier=3.0,
+                residual_multiplier=0.43,
+                attention_multiplier=0.21,
+                logits_scaling=1.7,
+                attention_bias=True,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=21,
+            stds={"embed_tokens": 0.15},
+        ),
+        "gpt_oss": Case(
+            hf.GptOssForCausalLM,
+            hf.GptOssConfig(
+                **sizes(24, 6, 2, 9, 61, num_hidden_layers=4),
+                swiglu_alpha=1.3,
+                head_dim=6,
+                num_local_experts=5,
+                num_experts_per_tok=3,
+                sliding_window=8,
+                layer_types=kinds("LGLL"),
+                swiglu_limit=0.9,
+                rms_norm_eps=1e-4,
+                rope_parameters=yarn(700.0, beta_fast=8.0, beta_slow=0.5, truncate=False),
+            ),
+            prompt_len=41,
+            stds={"experts.gate_up_proj": 0.5},
+        ),
+        "llama4_text": Case(
+            hf.Llama4ForCausalLM,
+            hf.Llama4TextConfig(
+                **sizes(26, 5, 1, 11, 61, num_hidden_layers=4),
+                head_dim=8,
+                intermediate_size_mlp=29,
+                num_local_experts=5,
+                num_experts_per_tok=1,
+                interleave_moe_layer_step=2,
+                attention_chunk_size=8,
+                no_rope_layers=[1, 0, 1, 0],
+                floor_scale=4,
+                attn_scale=0.6,
+                attention_bias=True,
+                rms_norm_eps=1e-4,
+                rope_parameters=rope(
+                    "llama3",
+                    500.0,
+                    factor=4.0,
+                    low_freq_factor=1.0,
+                    high_freq_factor=1.0,
+                    original_max_position_embeddings=32,
+                ),
+            ),
+            prompt_len=27,
+        ),
+        "llama4_text_dense_first": Case(
+            hf.Llama4ForCausalLM,
+            hf.Llama4TextConfig(
+                **sizes(24, 3, 3, 17, 55),
+                rms_norm_eps=1e-3,
+                hidden_act="gelu",
+                head_dim=10,
+                intermediate_size_mlp=29,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+                moe_layers=[1, 2],
+                no_rope_layer_interval=3,
+                attention_chunk_size=7,
+                use_qk_norm=False,
+                attn_temperature_tuning=False,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+        "glm4_moe": Case(
+            hf.Glm4MoeForCausalLM,
+            hf.Glm4MoeConfig(
+                **sizes(26, 6, 2, 23, 61),
+                head_dim=12,
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                n_shared_experts=2,
+                moe_intermediate_size=7,
+                n_group=1,
+                topk_group=1,
+                first_k_dense_replace=1,
+                routed_scaling_factor=1.8,
+                norm_topk_prob=True,
+                use_qk_norm=True,
+                attention_bias=True,
+                rope_parameters=rope(theta=1000000.0, partial_rotary_factor=0.5),
+            ),
+            prompt_len=23,
+        ),
+        "glm4_moe_groups": Case(
+            hf.Glm4MoeForCausalLM,
+            hf.Glm4MoeConfig(
+                **sizes(24, 3, 1, 17, 53),
+                rms_norm_eps=1e-3,
+                hidden_act="gelu",
+                head_dim=10,
+                n_routed_experts=9,
+                num_experts_per_tok=3,
+                n_shared_experts=1,
+                moe_intermediate_size=9,
+                n_group=3,
+                topk_group=2,
+                first_k_dense_replace=0,
+                norm_topk_prob=False,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=600.0, partial_rotary_factor=0.8),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+    }
+
+
+def latent_cases():
+    heads = {"qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 9, "kv_lora_rank": 13}
+    # torch reads DeepSeek-V2's pairs as complex numbers, at even strides only.
+    even = {**heads, "qk_nope_head_dim": 8, "kv_lora_rank": 14}
+    scaled = yarn(mscale=0.7, mscale_all_dim=0.9)
+    return {
+        "deepseek_v2": Case(
+            hf.DeepseekV2ForCausalLM,
+            hf.DeepseekV2Config(
+                **sizes(24, 3, 3, 23, 61),
+                **even,
+                q_lora_rank=17,
+                n_routed_experts=8,
+                num_experts_per_tok=3,
+                n_shared_experts=2,
+                moe_intermediate_size=7,
+                first_k_dense_replace=1,
+                topk_method="group_limited_greedy",
+                n_group=4,
+                topk_group=2,
+                routed_scaling_factor=2.3,
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=scaled,
+            ),
+            prompt_len=41,
+        ),
+        "deepseek_v2_lite": Case(
+            hf.DeepseekV2ForCausalLM,
+            hf.DeepseekV2Config(
+                **sizes(28, 4, 4, 27, 57),
+                hidden_act="gelu",
+                **even,
+                q_lora_rank=None,
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                n_shared_experts=1,
+                moe_intermediate_size=9,
+                first_k_dense_replace=0,
+                topk_method="greedy",
+                tie_word_embeddings=True,
+                mlp_bias=True,
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+        "deepseek_v3": Case(
+            hf.DeepseekV3ForCausalLM,
+            hf.DeepseekV3Config(
+                **sizes(25, 5, 5, 23, 61),
+                **heads,
+                q_lora_rank=11,
+                n_routed_experts=9,
+                num_experts_per_tok=3,
+                n_shared_experts=1,
+                moe_intermediate_size=7,
+                first_k_dense_replace=1,
+                n_group=3,
+                topk_group=2,
+                routed_scaling_factor=1.6,
+                norm_topk_prob=True,
+                rope_parameters=yarn(mscale=1.0, mscale_all_dim=1.0),
+            ),
+            prompt_len=41,
+        ),
+        "deepseek_v3_half_split": Case(
+            hf.DeepseekV3ForCausalLM,
+            hf.DeepseekV3Config(
+                **sizes(24, 3, 3, 25, 54),
+                hidden_act="relu",
+                **heads,
+                q_lora_rank=None,
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                n_shared_experts=2,
+                moe_intermediate_size=9,
+                first_k_dense_replace=2,
+                n_group=1,
+                topk_group=1,
+                routed_scaling_factor=0.8,
+                norm_topk_prob=False,
+                rope_interleave=False,
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=21,
+            new_form=True,
+        ),
+        "minicpm3": Case(
+            hf.MiniCPM3ForCausalLM,
+            hf.MiniCPM3Config(
+                **sizes(30, 5, 5, 37, 59, max_position_embeddings=512),
+                rms_norm_eps=1e-3,
+                **heads,
+                q_lora_rank=11,
+                scale_emb=3,
+                scale_depth=1.1,
+                dim_model_base=17,
+                attention_bias=True,
+                mlp_bias=True,
+                rope_parameters=rope(
+                    "longrope",
+                    short_factor=[1.0, 1.3, 1.9],
+                    long_factor=[1.1, 2.7, 6.3],
+                    original_max_position_embeddings=128,
+                ),
+            ),
+            prompt_len=23,
+            stds={"embed_tokens": 0.15},
+        ),
+    }
+
+
+def all_cases():
+    groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
+    groups += [gemma3_cases, mixture_cases, latent_cases]
+    return {name: case for group in groups for name, case in group().items()}
