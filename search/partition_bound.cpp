@@ -30,11 +30,22 @@ std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t rank, std::uint
   return end > begin ? end - begin : 1;
 }
 
+/// Messages of chunks do not grow with the tokens before them: at a chunk's end nothing is sent.
+Chain with_least_messages(Chain chain) {
+  for (simulate::SeenTokens& seen : chain.seen) {
+    if (seen.chunk > 0) seen = {.most = 0};
+  }
+  return chain;
+}
+
 }  // namespace
 
 PartitionBound::PartitionBound(const Runahead& runahead, std::uint64_t prompt_len,
                                std::size_t ranks)
-    : runahead_(runahead), prompt_len_(prompt_len), ranks_(ranks), chain_(runahead.chain()) {
+    : runahead_(runahead),
+      prompt_len_(prompt_len),
+      ranks_(ranks),
+      chain_(with_least_messages(runahead.chain())) {
   even_partition(prompt_len, ranks);  // throws
   arrivals_.resize(ranks * chain_.kinds.size());
   deadlines_.resize(ranks * chain_.kinds.size());

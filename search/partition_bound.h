@@ -67,7 +67,7 @@ class PartitionBound {
   const Runahead& runahead_;
   std::uint64_t prompt_len_;
   std::size_t ranks_;
-  const Chain& chain_;
+  const Chain chain_;
   simulate::RankTimes times_;
   // By rank and layer.
   std::vector<double> arrivals_;   ///< earliest, of what a rank receives

@@ -53,10 +53,13 @@ struct Chain {
   std::vector<std::size_t> kinds;              ///< of each layer
   std::vector<std::uint64_t> bytes_per_token;  ///< that a layer of each kind sends
   ChainLink link;
+  std::vector<simulate::SeenTokens> seen = {};  ///< by kind; empty: all tokens
 
   bool exchanges(std::size_t layer) const { return bytes_per_token[kinds[layer]] > 0; }
   double message_bytes(std::size_t layer, std::uint64_t tokens) const {
-    return static_cast<double>(tokens) * static_cast<double>(bytes_per_token[kinds[layer]]);
+    const std::size_t kind = kinds[layer];
+    const std::uint64_t sent = seen.empty() ? tokens : seen[kind].of(tokens);
+    return static_cast<double>(sent) * static_cast<double>(bytes_per_token[kind]);
   }
 };
 

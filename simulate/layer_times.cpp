@@ -83,6 +83,25 @@ std::vector<roofline::OpGroup> joins(const LayerSegments& layer, const Lowering&
   return groups;
 }
 
+/// Found in the rows that a rank sends: as many as there are up to some length, then a window of
+/// them or those of a new chunk.
+SeenTokens seen_tokens(const std::vector<const TensorInfo*>& sent, const Symbols& symbols) {
+  constexpr std::uint64_t no_prompt = std::uint64_t{1} << 40;
+  if (sent.empty()) return {};
+  const auto rows = [&](std::uint64_t kv_len) {
+    return sent.front()->shape[1].at(symbols.resolve({1, 1, kv_len}));
+  };
+  if (rows(no_prompt) == no_prompt) return {};
+  std::uint64_t low = 1;  // all are sent
+  std::uint64_t high = no_prompt;
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (rows(middle) == middle ? low : high) = middle;
+  }
+  if (rows(high) == 0) return {.chunk = high};
+  return {.most = low};
+}
+
 Recording record_whole(const Architecture& architecture, const std::vector<MethodSpec>& methods,
                        const Lowering& lowering, Logits logits) {
   if (architecture.encoder_decoder) {
@@ -126,20 +145,23 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   std::vector<std::vector<roofline::OpGroup>> parts{segments.embedding, last.head};
 
   using Costs = std::map<roofline::OpCost, std::uint64_t>;
-  using Layer = std::tuple<Costs, Costs, std::uint64_t>;
+  using Layer = std::tuple<Costs, Costs, std::uint64_t, SeenTokens>;
   std::map<Layer, std::size_t> known;
   const SymbolValues one_token = symbols_.resolve({1, 1, 1});
   for (const LayerSegments& layer : segments.layers) {
     std::uint64_t bytes = 0;
     for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
+    const SeenTokens seen = seen_tokens(layer.sent, symbols_);
     const auto [kind, is_new] = known.emplace(
-        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes}, layers_.size());
+        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes, seen},
+        layers_.size());
     if (is_new) {
       parts.push_back(layer.before);
       parts.push_back(layer.after);
       parts.push_back(scores_in_memory_ ? joins(layer, lowering)
                                         : std::vector<roofline::OpGroup>());
       bytes_per_token_.push_back(bytes);
+      seen_.push_back(seen);
       layers_.push_back(0);
     }
     layers_[kind->second] += 1;
@@ -259,6 +281,7 @@ PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
   work.partition_tokens = partition_tokens;
   work.layers = times.kinds();
   work.bytes_per_token = times.bytes_per_token();
+  work.seen = times.seen();
   std::uint64_t boundary = 0;
   for (std::size_t i = 0; i < ranks; ++i) {
     boundary += partition_tokens[i];

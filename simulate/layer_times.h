@@ -64,6 +64,8 @@ class LayerTimes {
   const std::vector<std::size_t>& kinds() const { return kind_of_layer_; }
   /// By kind: keys and values of one token of each sequence that such a layer caches and sends.
   const std::vector<std::uint64_t>& bytes_per_token() const { return bytes_per_token_; }
+  /// By kind: the tokens that it sends in a chain.
+  const std::vector<SeenTokens>& seen() const { return seen_; }
   /// Operators of one rank that makes the first token.
   double num_operators() const;
 
@@ -103,6 +105,7 @@ class LayerTimes {
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
   std::vector<std::uint64_t> bytes_per_token_;  ///< by kind
+  std::vector<SeenTokens> seen_;                ///< by kind
   std::vector<double> layers_;                  ///< how many there are, by kind
   std::vector<std::size_t> kind_of_layer_;
 };

@@ -51,13 +51,15 @@ void append_computes(const PrefillWork& work, std::size_t kind, double LayerTime
   }
 }
 
-/// Each rank passes on what it has received, with its own chunk.
-void append_chain(const std::vector<std::uint64_t>& bytes, Programs& programs) {
-  std::uint64_t held = 0;
-  for (std::uint32_t i = 0; i < bytes.size(); ++i) {
-    held = checked_add(held, bytes[i]);
+/// Each rank passes on what it has received, with its own part, as far as later ranks see it.
+void append_chain(const std::vector<std::uint64_t>& partition, std::uint64_t bytes_per_token,
+                  const SeenTokens& seen, Programs& programs) {
+  std::uint64_t boundary = 0;
+  for (std::uint32_t i = 0; i < partition.size(); ++i) {
+    boundary = checked_add(boundary, partition[i]);
     if (i > 0) programs.ranks[i].push_back(Receive{i - 1});
-    if (i + 1 < bytes.size()) programs.ranks[i].push_back(Send{i + 1, held});
+    if (i + 1 == partition.size()) continue;
+    programs.ranks[i].push_back(Send{i + 1, checked_multiply(seen.of(boundary), bytes_per_token)});
   }
 }
 
@@ -104,11 +106,14 @@ void append_direct(const std::vector<std::uint64_t>& bytes, Programs& programs) 
 void append_exchange(const PrefillWork& work, std::size_t kind, Programs& programs) {
   const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
   if (bytes_per_token == 0) return;
+  if (work.schedule == Schedule::Kvr) {
+    const SeenTokens seen = work.seen.empty() ? SeenTokens() : work.seen[kind];
+    return append_chain(work.partition_tokens, bytes_per_token, seen, programs);
+  }
   std::vector<std::uint64_t> chunk_bytes;
   for (const std::uint64_t tokens : work.partition_tokens) {
     chunk_bytes.push_back(checked_multiply(tokens, bytes_per_token));
   }
-  if (work.schedule == Schedule::Kvr) return append_chain(chunk_bytes, programs);
   append_all_gather(work.all_gather, chunk_bytes, programs);
 }
 

@@ -1,7 +1,9 @@
 /// Programs of parallel prefill: who computes what, and which messages carry keys and values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +45,17 @@ struct RankTimes {
   std::vector<LayerTime> kinds;
 };
 
+/// The tokens before a rank's end that later ranks see in a layer, and so are sent.
+struct SeenTokens {
+  std::uint64_t most = std::numeric_limits<std::uint64_t>::max();  ///< of a window, or all
+  std::uint64_t chunk = 0;  ///< only those since the last whole chunk; 0: no chunks
+
+  std::uint64_t of(std::uint64_t tokens) const {
+    return chunk > 0 ? tokens % chunk : std::min(tokens, most);
+  }
+  auto operator<=>(const SeenTokens&) const = default;
+};
+
 struct PrefillWork {
   Schedule schedule = Schedule::Kvr;
   AllGather all_gather = AllGather::Ring;       ///< of Tsp
@@ -51,6 +64,8 @@ struct PrefillWork {
   /// Keys and values of one token, by kind; 0: such a layer caches nothing and exchanges nothing.
   std::vector<std::uint64_t> bytes_per_token;
   std::vector<std::size_t> layers;  ///< the kind of each layer
+  /// What a chain sends, by kind; empty: all tokens in all layers.
+  std::vector<SeenTokens> seen = {};
 };
 
 /// Throws Error unless there are parts, each with a token.

@@ -302,10 +302,15 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint
     // A share of the tokens is affine to within one token, and what a run finds changes slope with
     // what it is expected to be.
     if (d.function == Function::CeilFraction || d.function == Function::FoundByRun) continue;
-    if (d.function == Function::CeilDivide) {  // chunks of a cache
-      KVCAST_ASSERT(d.a == Count(symbol::kv_len));
-      for (std::uint64_t at = d.parameter; at < last_kv_len; at += d.parameter) {
-        points.push_back(at);
+    if (d.function == Function::CeilDivide) {  // chunks of a cache, of kv_len and so many tokens
+      if (last_kv_len == 0) continue;
+      SymbolValues at(values.begin(), values.end());
+      at[symbol::kv_len.id] = last_kv_len;
+      const Count more = d.a - Count(symbol::kv_len);
+      KVCAST_ASSERT(!varies(more));
+      const std::uint64_t last = d.a.at(at);
+      for (std::uint64_t a = d.parameter; a < last; a += d.parameter) {
+        if (last - a < last_kv_len) points.push_back(last_kv_len - (last - a));
       }
       continue;
     }

@@ -46,8 +46,18 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
-  const AttentionSite site{r, pass.architecture,  stack,     layer,          index, name,
-                           x, pass.settings.past, pass.bias, pass.positions, shared};
+  const AttentionSite site{r,
+                           pass.architecture,
+                           stack,
+                           layer,
+                           index,
+                           name,
+                           x,
+                           pass.settings.past,
+                           pass.bias,
+                           pass.positions,
+                           shared,
+                           pass.settings.keeps_all_rows};
   Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
   if (leaves_here(pass, index)) o = r.last_token(o);
   return project(r, "attention_output", name + ".attention_output", o,
@@ -118,10 +128,25 @@ Value clipped(Recorder& r, const Stack& stack, Value x) {
   return r.unary("clip", Function::Clamp, x, stack.projection_clip);
 }
 
-/// Multi-head latent attention. A decode step of a serving engine multiplies queries and outputs by
-/// what would expand the latents to keys and values ("absorbed"); all else expands them.
-Value latent_attention(const AttentionSite& s, const Latent& l) {
+/// A layer without keys and values of its own.
+Value attend_to_owner(const AttentionSite& s) {
+  const OwnedKeyValues& owner = s.shared;
+  const Value q = s.rotate_query(s.query(), s.past);
+  s.shared.queries = q;
+  Value k = owner.keys;
+  if (s.stack.shared_keys == SharedKeys::Released) {
+    k = s.past.is_zero() ? owner.new_keys : s.r.join(owner.past_keys, owner.new_keys, "join_keys");
+  }
+  return s.attend(q, k, owner.values, s.held());
+}
+
+}  // namespace
+
+/// A decode step of a serving engine multiplies queries and outputs by what would expand the latents
+/// to keys and values ("absorbed"); all else expands them.
+Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder& r = s.r;
+  const Latent& l = *s.layer.latent;
   const std::uint64_t heads = s.layer.heads.num_attention_heads;
   constexpr double latent_eps = 1e-6;  // modeling_deepseek_v3.py, whatever rms_norm_eps says
   const auto projected = [&](const std::string& part, Value x, std::uint64_t features,
@@ -146,24 +171,30 @@ Value latent_attention(const AttentionSite& s, const Latent& l) {
       normed("kv_latent", projected("kv_latent", s.x, l.rank, s.stack.key_bias));
   const Value key_rope =
       rotated("key_rope", projected("key_rope", s.x, l.rope_dim, s.stack.key_bias), 1);
-  const Value past = s.cache("latents", s.held(), l.cached());
-  const Value all =
-      r.append(past, r.join_heads("join_latent", {1}, latent, key_rope), "cache_latents");
-  r.output(all);
+  const Value own = r.join_heads("join_latent", {1}, latent, key_rope);
+  const Value past = cached.past ? *cached.past : s.cache("latents", s.held(), l.cached());
+  const Value appended = r.append(past, own, "cache_latents");
+  r.output(appended);
+  const Value all = cached.read ? cached.read(appended) : appended;
 
   const Value key_up = r.weight(s.name + ".key_up.weight", {heads * l.nope_dim, l.rank});
   const Value value_up = r.weight(s.name + ".value_up.weight", {heads * l.value_dim, l.rank});
-  Recorder::Attention a = s.attention(s.tokens(), r.info(all).shape[1], s.held());
+  Recorder::Attention a = cached.settings
+                              ? *cached.settings
+                              : s.attention(s.tokens(), r.info(all).shape[1], s.held());
+  s.shared = {all, all, all, all, q, q_rope};
   const bool absorbs = r.lowering().attention == Kernels::Fused && s.tokens() == Count(1);
   if (absorbs) {
     q = r.head_linear("absorb_query", {heads, heads, true}, q, key_up);
     q = r.join_heads("join_query", {heads}, q, q_rope);
-    a.heads = {heads, 1, l.cached()};
+    s.shared.queries = q;
+    s.shared.query_ropes.reset();
+    a.heads = scored_heads(s.layer);
     a.num_value_heads = 1;
     a.value_dim = l.rank;
     return r.head_linear("expand_output", {heads, heads}, r.attention(a, q, all, all), value_up);
   }
-  const bool is_first = s.past.is_zero();
+  const bool is_first = !cached.read && r.info(all).shape[1] == s.tokens();
   const Value latents = is_first ? latent : r.slice_features("latents", all, 0, l.rank);
   const Value keys = is_first ? key_rope : r.slice_features("key_ropes", all, l.rank, l.rope_dim);
   const Value k = r.join_heads("join_keys", {heads, true}, r.linear("key_up", latents, key_up), keys);
@@ -173,17 +204,7 @@ Value latent_attention(const AttentionSite& s, const Latent& l) {
   return r.attention(a, q, k, r.linear("value_up", latents, value_up));
 }
 
-/// A layer without keys and values of its own.
-Value attend_to_owner(const AttentionSite& s) {
-  const OwnedKeyValues& owner = s.shared;
-  const Value q = s.rotate_query(s.query(), s.past);
-  s.shared.queries = q;
-  Value k = owner.keys;
-  if (s.stack.shared_keys == SharedKeys::Released) {
-    k = s.past.is_zero() ? owner.new_keys : s.r.join(owner.past_keys, owner.new_keys, "join_keys");
-  }
-  return s.attend(q, k, owner.values, s.past);
-}
+namespace {
 
 Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
                    const std::vector<CrossCache>& cross) {
@@ -266,22 +287,35 @@ void add_bias(Recorder& r, StackPass& pass) {
 
 /// What the mixtures of the stack read in this pass.
 void count_experts(Recorder& r, StackPass& pass) {
-  const std::uint64_t layers = layers_with_experts(pass.stack);
-  if (layers == 0) return;
-  const LayerShape& last = pass.stack.layers.back();
-  const auto with_experts = std::find_if(pass.stack.layers.begin(), pass.stack.layers.end(),
+  const std::vector<LayerShape>& layers = pass.stack.layers;
+  const auto with_experts = std::find_if(layers.begin(), layers.end(),
                                          [](const LayerShape& l) { return l.experts.has_value(); });
+  if (with_experts == layers.end()) return;
   const Routing& routing = with_experts->experts->routing;
   const std::uint64_t all = routing.num_experts;
   const std::uint64_t chosen = routing.num_experts_per_tok;
-  const Count tokens = pass.settings.batch * pass.settings.tokens;
-  const auto expected = [&](const Count& of_tokens, std::uint64_t times) {
-    return r.symbols().expected_distinct(of_tokens, all, chosen, times);
+  const Pass& settings = pass.settings;
+  Count usual;
+  Count most;
+  // Layers with as many tokens are counted together.
+  std::uint64_t times = 0;
+  Count tokens;
+  const auto add = [&] {
+    if (times == 0) return;
+    usual += r.symbols().expected_distinct(tokens, all, chosen, times);
+    most += r.symbols().minimum(tokens * chosen, all) * times;
+    times = 0;
   };
-  const bool fewer = pass.last_token_leaves && last.experts.has_value();
-  Count usual = expected(tokens, fewer ? layers - 1 : layers);
-  if (fewer) usual += expected(pass.settings.batch, 1);
-  const Count most = r.symbols().minimum(tokens * chosen, all) * layers;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!layers[i].experts) continue;
+    Count own = settings.tokens_in ? settings.tokens_in(i) : settings.tokens;
+    if (leaves_here(pass, i)) own = 1;
+    own = own * settings.batch;
+    if (!(own == tokens)) add();
+    tokens = own;
+    ++times;
+  }
+  add();
   pass.distinct_experts = r.symbols().found_by_run(most, "experts", usual);
 }
 
@@ -367,6 +401,23 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
   return a;
 }
 
+Heads scored_heads(const LayerShape& layer) {
+  if (!layer.latent) return layer.heads;
+  return {layer.heads.num_attention_heads, 1, layer.latent->cached()};
+}
+
+Value scored_query(Recorder& r, const LayerShape& layer, const std::string& name,
+                   const OwnedKeyValues& attended) {
+  const Value last = r.last_token(attended.queries);
+  if (!attended.query_ropes) return last;
+  const Latent& l = *layer.latent;
+  const std::uint64_t heads = layer.heads.num_attention_heads;
+  const Value key_up = r.weight(name + ".key_up.weight", {heads * l.nope_dim, l.rank});
+  return r.join_heads("join_query", {heads},
+                      r.head_linear("absorb_query", {heads, heads, true}, last, key_up),
+                      r.last_token(*attended.query_ropes));
+}
+
 Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_name,
                    const std::string& part, Value x, std::uint64_t num_heads) {
   const QueryKeyNorm kind = stack.query_key_norm;
@@ -387,13 +438,30 @@ Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
   return r.head_norm(part + "_norm", stack.query_key_norm, stack.norm_eps, {}, x, num_heads);
 }
 
-Count AttentionSite::before_cache() const {
-  // Methods that choose tokens or share layers keep all rows.
-  const bool bounded = r.bounds_caches() && !positions && stack.num_key_value_layers == 0;
-  if (!bounded) return 0;
-  if (layer.attention_chunk > 0) return r.symbols().whole_chunks(past, layer.attention_chunk);
+namespace {
+
+/// All layers that read the cache of this one (MLKV) see the same tokens.
+bool is_read_alike(const Stack& stack, std::size_t index) {
+  if (stack.num_key_value_layers == 0) return true;
+  const LayerShape& own = stack.layers[index];
+  const std::size_t owner = own.kv_layer.value_or(index);
+  for (std::size_t i = owner; i < stack.layers.size(); ++i) {
+    const LayerShape& other = stack.layers[i];
+    if (other.kv_layer.value_or(i) != owner) continue;
+    if (other.sliding_window != own.sliding_window) return false;
+    if (other.attention_chunk != own.attention_chunk) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Count AttentionSite::unseen_before(const Count& position) const {
+  // Methods that choose tokens keep all rows.
+  if (!r.bounds_caches() || keeps_all_rows || positions || !is_read_alike(stack, index)) return 0;
+  if (layer.attention_chunk > 0) return r.symbols().whole_chunks(position, layer.attention_chunk);
   if (layer.sliding_window == 0) return 0;
-  return past - r.symbols().minimum(past, layer.sliding_window - 1);
+  return position - r.symbols().minimum(position, layer.sliding_window - 1);
 }
 
 Value AttentionSite::query() const {
@@ -437,9 +505,14 @@ Value AttentionSite::cache(const std::string& part, const Count& rows,
   const bool bounded = !(before_cache() == Count(0));
   const std::uint64_t most =
       layer.attention_chunk > 0 ? layer.attention_chunk : layer.sliding_window;
+  std::optional<Count> seen;  // by later tokens
+  if (r.shares_caches()) {
+    const Count end = past + tokens();
+    seen = end - unseen_before(end);
+  }
   return r.cache(name + "." + part,
                  {batch(), rows, features > 0 ? features : kv_features(layer.heads)},
-                 bounded ? most : 0);
+                 bounded ? most : 0, seen);
 }
 
 Recorder::Attention AttentionSite::attention(const Count& queries, const Count& keys,
@@ -507,7 +580,7 @@ CrossMethod plain_cross_attention() {
 }
 
 Value plain_attention(const AttentionSite& s) {
-  if (s.layer.latent) return latent_attention(s, *s.layer.latent);
+  if (s.layer.latent) return latent_attention(s);
   if (s.layer.kv_layer) return attend_to_owner(s);
   const Value q = s.query();
   const Value new_keys = s.key();
@@ -524,6 +597,7 @@ Value plain_attention(const AttentionSite& s) {
 
 Value keys_cached_attention(const AttentionSite& s) {
   KVCAST_ASSERT(s.past.is_zero());
+  if (s.layer.latent) return latent_attention(s);
   if (s.layer.kv_layer) return attend_to_owner(s);
   const Value q = s.query();
   const Value new_keys = s.key();

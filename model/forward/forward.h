@@ -13,13 +13,16 @@
 
 namespace kvcast {
 
-/// A layer's keys and values, for the layers that share them (MLKV).
+/// A layer's keys and values, for the layers that share them (MLKV). With a latent, keys and values
+/// are the rows of latents that attention reads.
 struct OwnedKeyValues {
   Value past_keys;     ///< the cache before the pass, rotated
   Value new_keys;      ///< of this pass, not rotated
   Value keys;          ///< the cache with this pass's rows, rotated
   Value values;        ///< the cache with this pass's rows
   Value queries = {};  ///< of this pass, rotated, of the layer that attended last
+  /// With a latent, unless the queries are absorbed: their rotated part, `queries` are the other.
+  std::optional<Value> query_ropes = {};
 };
 
 /// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
@@ -36,11 +39,14 @@ struct AttentionSite {
   const std::optional<Value>& positions;  ///< [batch, tokens], see Pass::given_positions
   /// Of layer.kv_layer; of this layer, which fills it, if there is none.
   OwnedKeyValues& shared;
+  bool keeps_all_rows = false;  ///< Pass::keeps_all_rows
 
   Count batch() const { return r.info(x).shape[0]; }
   Count tokens() const { return r.info(x).shape[1]; }
   /// Positions that the layer's cache begins after: those before the pass that no query of it sees.
-  Count before_cache() const;
+  Count before_cache() const { return unseen_before(past); }
+  /// Positions that no query from `position` on sees.
+  Count unseen_before(const Count& position) const;
   /// Rows of the layer's cache before the pass: the earlier tokens that some query of it may see.
   Count held() const { return past - before_cache(); }
   /// Projections of x, query and key with the family's norms, not rotated.
@@ -53,7 +59,8 @@ struct AttentionSite {
   /// Rotated if the layer has rotary embeddings, from `first_position` on or at given positions.
   Value rotate_query(Value q, const Count& first_position) const;
   Value rotate_key(Value k, const Count& first_position) const;
-  /// The layer's cache "NAME.PART" with `rows` rows before the pass, of `features` (0: of keys).
+  /// The layer's cache "NAME.PART" with `rows` rows before the pass, of `features` (0: of keys). It
+  /// slides with a window where the cache holds held() rows.
   Value cache(const std::string& part, const Count& rows, std::uint64_t features = 0) const;
   /// How queries see keys; the first query is at `first_position` among the keys.
   Recorder::Attention attention(const Count& queries, const Count& keys,
@@ -72,6 +79,15 @@ Value plain_attention(const AttentionSite& site);
 
 /// The same for a prompt that no later pass continues: values are not cached.
 Value keys_cached_attention(const AttentionSite& site);
+
+/// Which latents attention reads, where they are not those that the layer's cache holds.
+struct LatentRows {
+  std::optional<Value> past = {};                  ///< before the pass, [batch, rows, c + r]
+  std::function<Value(Value all)> read = nullptr;  ///< what attention reads of all; null: all
+  std::optional<Recorder::Attention> settings = {};  ///< how; absent: as the layer's mask says
+};
+/// Multi-head latent attention.
+Value latent_attention(const AttentionSite& site, const LatentRows& rows = {});
 
 /// A layer's cross-attention cache; layers may share one.
 struct CrossCache {
@@ -132,6 +148,12 @@ using GapMethod = std::function<Value(const LayerGap&, Value x)>;
 /// The settings of a layer's attention, without mask and bias.
 Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
 
+/// The heads of scores of cached rows: the layer's, or with a latent one head of latents.
+Heads scored_heads(const LayerShape& layer);
+/// The query of the pass's last token for such scores, of the layer called `name`.
+Value scored_query(Recorder& r, const LayerShape& layer, const std::string& name,
+                   const OwnedKeyValues& attended);
+
 /// Projected queries ("query") or keys ("key") of a layer with the family's norm and clip.
 Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_name,
                    const std::string& part, Value x, std::uint64_t num_heads);
@@ -155,6 +177,9 @@ struct Pass {
   bool given_positions = false;
   GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
   Count later = 0;                     ///< keys after the pass's tokens, see CacheExchange
+  bool keeps_all_rows = false;         ///< also of caches with windows: something else reads them
+  /// Tokens of each sequence in a layer, where `between_layers` changes them; null: `tokens`.
+  std::function<Count(std::size_t layer)> tokens_in = nullptr;
 };
 
 /// Token ids [batch, tokens] -> logits [batch, 1 or tokens, vocab_size], or hidden states. Reads

@@ -45,9 +45,12 @@ Value Recorder::input(const std::string& name, std::vector<Count> shape, DType d
       {prefixes_.tensors + name, std::move(shape), dtype, Storage::Activations, {}});
 }
 
-Value Recorder::cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows) {
-  if (exchange_ != nullptr) return exchange_->open(*this, name, shape);
-  return own_cache(name, std::move(shape), most_rows);
+Value Recorder::cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows,
+                      std::optional<Count> seen) {
+  if (exchange_ == nullptr) return own_cache(name, std::move(shape), most_rows);
+  const Value opened = exchange_->open(*this, name, shape);
+  if (seen) seen_.emplace(opened.index, *seen);
+  return opened;
 }
 
 Value Recorder::own_cache(const std::string& name, std::vector<Count> shape,
@@ -202,7 +205,9 @@ Value Recorder::append(Value cache, Value rows, std::string_view label) {
   const Value all = node(CacheAppend{}, label, {cache, rows},
                          with_rows(cache, info(cache).shape[1] + info(rows).shape[1]),
                          info(cache).dtype, Storage::KvCache);
-  return exchange_ != nullptr ? exchange_->share(*this, all, label) : all;
+  if (exchange_ == nullptr) return all;
+  const auto seen = seen_.find(cache.index);
+  return exchange_->share(*this, all, label, seen == seen_.end() ? info(all).shape[1] : seen->second);
 }
 
 void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,

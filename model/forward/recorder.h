@@ -71,8 +71,10 @@ struct CacheExchange {
   /// The cache [batch, rows before the pass, features] to which the rank's own rows are appended.
   std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape)> open;
   /// From the cache with the rank's own rows, appended by a node with this label, to the state that
-  /// attention reads.
-  std::function<Value(Recorder&, Value own, std::string_view label)> share;
+  /// attention reads. Tokens after the rank's own see at most the last `seen` of its rows.
+  std::function<Value(Recorder&, Value own, std::string_view label, const Count& seen)> share;
+  /// Ranks have only those rows of others that a window or chunk lets them see.
+  bool bounds_caches = false;
   /// Rows after the rank's own that attention reads and masks.
   Count later = 0;
 };
@@ -108,10 +110,13 @@ class Recorder {
   /// An input of the pass: token ids [batch, tokens] (int32), or features.
   Value input(const std::string& name, std::vector<Count> shape, DType dtype);
   /// A cache tensor as it stands before the pass: [batch, rows, features]. It holds `most_rows` rows
-  /// at most, 0: all.
-  Value cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
-  /// Caches of windows let go of rows that no later query sees; those that ranks share do not.
-  bool bounds_caches() const { return exchange_ == nullptr; }
+  /// at most, 0: all. Later passes see at most `seen` of its last rows; all, if absent.
+  Value cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0,
+              std::optional<Count> seen = {});
+  /// Ranks share the caches.
+  bool shares_caches() const { return exchange_ != nullptr; }
+  /// Caches of windows let go of rows that no later query sees; those that ranks gather do not.
+  bool bounds_caches() const { return exchange_ == nullptr || exchange_->bounds_caches; }
   /// The same, without what a CacheExchange adds.
   Value own_cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
   /// A tensor of any element type that stays between passes beside the cache.
@@ -234,6 +239,7 @@ class Recorder {
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   std::vector<Value> shared_;  ///< results of once()
+  std::map<std::size_t, Count> seen_;  ///< by cache tensor, see cache(); for an exchange
   std::string phase_;
   int layer_ = no_layer;
 };

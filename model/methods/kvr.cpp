@@ -4,7 +4,8 @@
 namespace kvcast {
 
 /// Rank i waits for the rows of all tokens before its own, puts its own after them and sends all
-/// of them on at once, before the attention.
+/// of them on at once, before the attention. Where a layer has a window or chunk, only those rows
+/// move that later tokens see.
 CacheExchange chain_exchange(const RankShare& share) {
   CacheExchange e;
   e.open = [=](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
@@ -14,12 +15,13 @@ CacheExchange chain_exchange(const RankShare& share) {
     return r.receive(empty, share.rank - 1, 0, before, before,
                      "receive_" + std::string(cache_part(name)));
   };
-  e.share = [=](Recorder& r, Value own, std::string_view label) {
+  e.share = [=](Recorder& r, Value own, std::string_view label, const Count& seen) {
     if (share.is_last()) return own;
-    const Count rows = r.info(own).shape[1];
-    r.send(own, share.rank + 1, 0, rows, "send_" + std::string(cache_part(label)));
+    const Count first = r.info(own).shape[1] - seen;
+    r.send(own, share.rank + 1, first, seen, "send_" + std::string(cache_part(label)));
     return own;
   };
+  e.bounds_caches = true;
   return e;
 }
 

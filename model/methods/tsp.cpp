@@ -17,7 +17,7 @@ CacheExchange exchange(const RankShare& share) {
   e.open = [](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
     return r.own_cache(name, shape);  // with room for the rows before the rank's own
   };
-  e.share = [=](Recorder& r, Value state, std::string_view label) {
+  e.share = [=](Recorder& r, Value state, std::string_view label, const Count&) {
     const std::string part(cache_part(label));
     const std::size_t ranks = share.ranks();
     const std::size_t next = (share.rank + 1) % ranks;

@@ -2,6 +2,7 @@
 // processes do the same is shown in tests/cli.
 #include "model/execute/rank_run.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <span>
@@ -44,14 +45,22 @@ void keep(Caches& caches, const Graph& graph, const NodeRun& run) {
   }
 }
 
-/// The first `rows` rows of each sequence.
-std::vector<double> first_rows(const Cached& c, std::size_t rows) {
+/// The last `rows` of the first `end` rows of each sequence.
+std::vector<double> rows_until(const Cached& c, std::size_t end, std::size_t rows) {
   std::vector<double> numbers;
   for (std::size_t b = 0; b < c.shape[0]; ++b) {
-    const auto first = c.numbers.begin() + static_cast<std::ptrdiff_t>(b * c.shape[1] * c.shape[2]);
+    const auto first = c.numbers.begin() + static_cast<std::ptrdiff_t>(
+                                               (b * c.shape[1] + end - rows) * c.shape[2]);
     numbers.insert(numbers.end(), first, first + static_cast<std::ptrdiff_t>(rows * c.shape[2]));
   }
   return numbers;
+}
+
+/// Of the tokens before position `first`, those that it sees in the layer of the cache "layers.3.keys".
+std::size_t seen_before(const Architecture& a, const std::string& cache, std::size_t first) {
+  const LayerShape& layer = a.decoder.layers[std::stoul(cache.substr(cache.find('.') + 1))];
+  if (layer.attention_chunk > 0) return first % layer.attention_chunk;
+  return layer.sliding_window > 0 ? std::min<std::size_t>(first, layer.sliding_window - 1) : first;
 }
 
 std::vector<double> logits_of(const Generation& g) {
@@ -135,13 +144,18 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   std::uint64_t message_bytes = 0;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     end += parts[rank];
-    const std::uint64_t rows = placement == "tsp" ? single.request.tokens[0].size() : end;
+    const std::size_t until = placement == "tsp" ? single.request.tokens[0].size() : end;
     CHECK(caches[rank].size() == single.caches.size());
     for (const auto& [name, cached] : caches[rank]) {
       CAPTURE(rank);
       CAPTURE(name);
+      const std::size_t first = end - parts[rank];
+      const std::size_t rows =
+          placement == "tsp"
+              ? until
+              : parts[rank] + seen_before(checkpoint.architecture(), name, first);
       REQUIRE(cached.shape[1] == rows);
-      const std::vector<double> expected = first_rows(single.caches.at(name), rows);
+      const std::vector<double> expected = rows_until(single.caches.at(name), until, rows);
       CHECK(relative_difference(std::span<const double>(cached.numbers),
                                 std::span<const double>(expected)) < tolerance);
     }

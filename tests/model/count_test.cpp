@@ -187,6 +187,16 @@ TEST_CASE("symbols: breakpoints are the cache lengths at which a window ends") {
   CHECK(t.kv_len_breakpoints_vary());
 }
 
+TEST_CASE("symbols: breakpoints of chunks are where one ends, for the token and for those before it") {
+  Symbols s;
+  s.whole_chunks(kv - 1, 4);  // whole chunks of the tokens before a step
+  CHECK(s.kv_len_breakpoints(s.resolve({2, 3, 5}), 13) == std::vector<std::uint64_t>{4, 8, 12});
+  Symbols t;
+  t.whole_chunks(kv - prompt, 4);  // before the last three tokens: kv_len - 2 are 4 and 8
+  CHECK(t.kv_len_breakpoints(t.resolve({2, 3, 5}), 13) == std::vector<std::uint64_t>{6, 10});
+  CHECK(t.kv_len_breakpoints(t.resolve({2, 3, 5})).empty());
+}
+
 TEST_CASE("symbols: what a run finds is what is expected until then, and never above its most") {
   Symbols s;
   const Symbol most_only = s.found_by_run(prompt, "a");

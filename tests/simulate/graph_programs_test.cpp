@@ -107,6 +107,33 @@ TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that 
   }
 }
 
+TEST_CASE("graph_programs: a chain sends what later tokens see through windows and chunks") {
+  const roofline::Rates rates = a100_rates(fused);
+  // Boundaries 3000, 8200 and 16500, beyond windows of 128 and 4096 and across chunks of 8192.
+  const std::vector<std::uint64_t> partition{3000, 5200, 8300, 1000};
+  const auto bytes = [&](const char* model) {
+    const Architecture a = load_model(catalog(), model);
+    const LayerTimes times(a, {}, fused, rates);
+    const Programs programs = recorded_programs(a, {}, Schedule::Kvr, partition, fused, rates, {});
+    const Platform ring = links(4, 10e9, 0);
+    const RunResult by_operator = Simulation(ring, programs).run();
+    const RunResult by_layer =
+        Simulation(ring, prefill_programs(prefill_work(times, Schedule::Kvr, partition, {}))).run();
+    CHECK(by_operator.message_bytes == by_layer.message_bytes);
+    CHECK(by_operator.ttft_s == near(by_layer.ttft_s).epsilon(0.02));
+    return by_layer.message_bytes;
+  };
+  // Keys and values of 2 bytes: 32 layers of 8 heads of 128, W = 4096.
+  CHECK(bytes("mistral-7b") == 32 * 4096 * (3000 + 4095 + 4095));
+  // 12 of 24 layers of 8 heads of 64 have W = 128.
+  CHECK(bytes("gpt-oss-20b") == 12 * 2048 * (3000 + 8200 + 16500 + 3 * 127));
+  // 36 of 48 layers of 8 heads of 128 have chunks, of which 3000, 8 and 116 tokens are begun.
+  CHECK(bytes("llama-4-scout-17b-16e") ==
+        4096 * (12 * (3000 + 8200 + 16500) + 36 * (3000 + 8 + 116)));
+  // One latent of 512 and its rotated part of 64 in each of 27 layers.
+  CHECK(bytes("deepseek-v2-lite") == 27 * 2 * 576 * (3000 + 8200 + 16500));
+}
+
 TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {
   const Architecture a = load_model(catalog(), "openelm-270m");
   const roofline::Rates rates = a100_rates(fused);
