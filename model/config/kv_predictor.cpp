@@ -62,6 +62,9 @@ void check_model(const Architecture& a, std::string_view role) {
   if (a.decoder.num_key_value_layers > 0) {
     throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
   }
+  if (a.decoder.layers.front().latent) {
+    throw Error(where, "a model that caches latents", "one that caches keys and values");
+  }
   check_unconverted(a, where);
 }
 

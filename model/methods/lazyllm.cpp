@@ -29,7 +29,6 @@ struct Retention {
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
-  check_windows(spec.name, plan.model);
   const Retention retention{fraction_option(spec, "begin"), fraction_option(spec, "end"),
                             fraction_option(spec, "from", default_from),
                             fraction_option(spec, "to", default_to)};
@@ -43,6 +42,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                 std::to_string(retention.from) + " and " + std::to_string(retention.to),
                 "from below to");
   }
+  check_windows(spec.name, plan.model, retention.end);
   plan.whole_prompt = true;
   plan.given_positions = true;
   const std::size_t layers = plan.model.decoder.layers.size();

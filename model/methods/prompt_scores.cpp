@@ -1,17 +1,27 @@
 #include "model/methods/prompt_scores.h"
 
+#include <algorithm>
 #include <string>
 
 #include "model/base/error.h"
 
 namespace kvcast {
+namespace {
+
+/// Layers with windows have not seen most tokens: they say nothing of those where other layers do.
+bool is_scored(const Stack& stack, const LayerShape& layer) {
+  return sees_all(layer) || std::none_of(stack.layers.begin(), stack.layers.end(), sees_all);
+}
+
+}  // namespace
 
 Value attend_and_keep_query(const AttentionSite& s, const AttentionMethod& attend,
                             const Count& earlier) {
   const Value o = attend(s);
-  const Value query = s.r.last_token(s.shared.queries);
+  if (!is_scored(s.stack, s.layer)) return o;
+  const Value query = scored_query(s.r, s.layer, s.name, s.shared);
   const Value kept =
-      s.r.cache(s.name + ".queries", {s.batch(), earlier, query_features(s.layer.heads)});
+      s.r.cache(s.name + ".queries", {s.batch(), earlier, s.r.info(query).shape.back()});
   s.r.output(s.r.append(kept, query, "cache_query"));
   return o;
 }
@@ -25,11 +35,14 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
     r.enter("score", static_cast<int>(i));
     const LayerShape& layer = stack.layers[i];
+    if (!is_scored(stack, layer)) continue;
+    const Heads heads = scored_heads(layer);
     const Value q = r.cache("layers." + std::to_string(i) + ".queries",
-                            {batch, queries, query_features(layer.heads)});
-    const Value k = r.cache("layers." + std::to_string(layer.kv_layer.value_or(i)) + ".keys",
-                            {batch, prompt, kv_features(layer.heads)});
-    largest = r.largest_probability(attention_of(stack, layer.heads), q, k, pool, largest);
+                            {batch, queries, query_features(heads)});
+    const std::string owner = "layers." + std::to_string(layer.kv_layer.value_or(i));
+    const Value k = r.cache(owner + (layer.latent ? ".latents" : ".keys"),
+                            {batch, prompt, kv_features(heads)});
+    largest = r.largest_probability(attention_of(stack, heads), q, k, pool, largest);
   }
   r.enter("score");
   r.output(r.row_mean("importance", *largest));
@@ -55,12 +68,19 @@ void check_prunable(std::string_view method, const Architecture& a) {
 
 void check_windows(std::string_view method, const Architecture& a, double keep) {
   if (keep == 1) return;
-  for (const LayerShape& layer : a.decoder.layers) {
-    if (layer.sliding_window == 0 && layer.attention_chunk == 0) continue;
-    throw Error("method " + std::string(method), "the model " + a.name + " with sliding windows",
-                "a model whose layers attend to all tokens: windows over pruned ones are not "
-                "defined");
-  }
+  const auto& layers = a.decoder.layers;
+  if (std::all_of(layers.begin(), layers.end(), sees_all)) return;
+  throw Error("method " + std::string(method), "the model " + a.name + " with sliding windows",
+              "a model whose layers attend to all tokens: a window counts places in the cache, where "
+              "kept tokens lie closer than in the text");
+}
+
+void check_scores(std::string_view method, const Architecture& a, double keep) {
+  if (keep == 1) return;
+  const auto& layers = a.decoder.layers;
+  if (std::any_of(layers.begin(), layers.end(), sees_all)) return;
+  throw Error("method " + std::string(method), "the speculator " + a.name + ", whose layers all "
+              "have windows", "one with a layer that attends to all tokens and can compare them");
 }
 
 }  // namespace kvcast

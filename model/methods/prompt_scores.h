@@ -20,6 +20,7 @@ Value attend_and_keep_query(const AttentionSite& site, const AttentionMethod& at
 /// The importance of each of prompt_len tokens, [batch, prompt_len, 1], the graph's output. It
 /// comes from the probabilities that `queries` kept queries give the prompt's keys, averaged over
 /// `pool` neighbours (0: not): the largest over layers and heads, then the mean over the queries.
+/// Layers with windows are left out, if others have none. Latents are scored as they are cached.
 void record_importance(Recorder& r, const Architecture& a, const Count& queries,
                        std::uint64_t pool);
 
@@ -27,11 +28,14 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
 void plan_importance(Plan& plan, const NamePrefixes& prefixes, const Count& queries,
                      std::uint64_t pool, std::function<Architecture(const Plan&)> model);
 
+/// Throws Error when no layer of a speculator sees all tokens, unless all are kept.
+void check_scores(std::string_view method, const Architecture& a, double keep);
+
 /// Throws Error unless kept tokens can keep their positions in the model.
 void check_prunable(std::string_view method, const Architecture& a);
 
 /// Throws Error when tokens are dropped before layers with sliding windows: those reach over so
 /// many cache slots, which are no longer so many positions. Keeping all of them (keep 1) is fine.
-void check_windows(std::string_view method, const Architecture& a, double keep = 0);
+void check_windows(std::string_view method, const Architecture& a, double keep);
 
 }  // namespace kvcast

@@ -42,6 +42,7 @@ std::uint64_t pool_option(const MethodSpec& spec) {
 void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, const Count& past,
                        const AttentionMethod& attend) {
   Pass pass{symbol::batch, tokens, past};
+  pass.keeps_all_rows = true;  // the scores and the base read them
   const Count earlier = past.is_zero() ? Count() : Count(symbol::kv_len) - symbol::prompt_len;
   pass.attention = [=](const AttentionSite& s) {
     return attend_and_keep_query(s, attend, earlier);
@@ -88,11 +89,15 @@ Value attend_to_reused(const AttentionSite& s, const Count& kept_before,
                        std::optional<Value>& kept) {
   Recorder& r = s.r;
   if (!kept) kept = r.input("kept", {s.batch(), kept_before}, DType::FP32);
-  const auto filled = [&](const std::string& part, Value own) {
+  const auto reused = [&](const std::string& part, std::uint64_t features) {
     const Value theirs = r.cache(base_weights.tensors + s.name + "." + part,
-                                 {s.batch(), symbol::prompt_len, kv_features(s.layer.heads)});
+                                 {s.batch(), symbol::prompt_len, features});
     const Value rows = r.gather_rows("reuse_" + part, theirs, *kept);
-    const Value before = r.append(s.cache(part, 0), rows, "cache_reused_" + part);
+    return r.append(s.cache(part, 0, features), rows, "cache_reused_" + part);
+  };
+  if (s.layer.latent) return latent_attention(s, {reused("latents", s.layer.latent->cached())});
+  const auto filled = [&](const std::string& part, Value own) {
+    const Value before = reused(part, kv_features(s.layer.heads));
     const Value all = r.append(before, own, "cache_" + part);
     r.output(all);
     return all;
@@ -121,6 +126,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const std::shared_ptr<const Architecture> own = find_speculator(spec, plan);
   if (own) {
     check_prunable(spec.name, *own);
+    check_scores(spec.name, *own, fraction_option(spec, "keep"));
     check_speculator(*own, plan.model);
     plan.helper_models.push_back({own_weights.weights, text_option(spec, "speculator", ""), *own});
   }

@@ -31,6 +31,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
                           [=](Recorder& r, const Plan& p) {
                             Pass pass{symbol::batch, symbol::prompt_len};
                             pass.logits = Logits::None;
+                            pass.keeps_all_rows = true;  // the scores read them
                             pass.attention = [](const AttentionSite& s) {
                               return attend_and_keep_query(s, keys_cached_attention, 0);
                             };
@@ -55,7 +56,7 @@ Method static_prune() {
       {"keep", "probe"},
       apply,
       "static-prune:keep=0.5,probe=0.5",
-      {reads_with_own_weights(), needs_keys_and_values()}};
+      {reads_with_own_weights()}};
 }
 
 }  // namespace kvcast

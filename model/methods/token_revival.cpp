@@ -37,9 +37,11 @@ struct FlowState {
 };
 
 Value keep(const LayerGap& gap, const Count& kept) {
-  const Heads& heads = gap.stack.layers[gap.index].heads;
-  return gap.r.keep_tokens(attention_of(gap.stack, heads), gap.r.last_token(gap.below.queries),
-                           gap.below.keys, kept);
+  const LayerShape& layer = gap.stack.layers[gap.index];
+  const Value query =
+      scored_query(gap.r, layer, "layers." + std::to_string(gap.index), gap.below);
+  return gap.r.keep_tokens(attention_of(gap.stack, scored_heads(layer)), query, gap.below.keys,
+                           kept);
 }
 
 /// The group that begins after the gap; null: there is none.
@@ -110,6 +112,18 @@ Value revive(const LayerGroups& groups, const LayerGap& gap, FlowState& state, V
 
 Value attend_to_wanted(const AttentionSite& s, const FlowState& state) {
   if (state.group == nullptr) return plain_attention(s);
+  const auto settings = [&] {
+    Recorder::Attention a = attention_of(s.stack, s.layer.heads);
+    a.additive_mask = state.mask;
+    a.stores_scores = true;
+    return a;
+  };
+  if (s.layer.latent) {
+    return latent_attention(
+        s, {s.cache("latents", state.group->held(), s.layer.latent->cached()),
+            [&](Value all) { return s.r.token_rows("take_latents", all, state.held, state.wanted); },
+            settings()});
+  }
   const Value q = s.rotate_query(s.query(), 0);
   const Value new_keys = s.key();
   const Value past_keys = s.cache("keys", state.group->held());
@@ -119,10 +133,7 @@ Value attend_to_wanted(const AttentionSite& s, const FlowState& state) {
   const Value k = s.r.token_rows("take_keys", all_keys, state.held, state.wanted);
   const Value v = s.r.token_rows("take_values", all_values, state.held, state.wanted);
   s.shared = {past_keys, new_keys, k, v, q};
-  Recorder::Attention a = attention_of(s.stack, s.layer.heads);
-  a.additive_mask = state.mask;
-  a.stores_scores = true;
-  return s.r.attention(a, q, k, v);
+  return s.r.attention(settings(), q, k, v);
 }
 
 LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revived,
@@ -160,6 +171,15 @@ LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revive
   return groups;
 }
 
+/// The group of a layer; null: its layers see all tokens.
+const LayerGroup* group_of(const LayerGroups& groups, std::size_t layer) {
+  const LayerGroup* found = nullptr;
+  for (const LayerGroup& g : groups) {
+    if (g.first_layer <= layer) found = &g;
+  }
+  return found;
+}
+
 }  // namespace
 
 void prune_progressively(Plan& plan, const std::vector<double>& shares, RevivedShares revived) {
@@ -168,12 +188,20 @@ void prune_progressively(Plan& plan, const std::vector<double>& shares, RevivedS
   TokenFlow flow;
   flow.prefill = [groups](Pass& pass) {
     const auto state = std::make_shared<FlowState>();
+    pass.tokens_in = [groups, all = pass.tokens](std::size_t layer) {
+      const LayerGroup* group = group_of(*groups, layer);
+      return group == nullptr ? all : group->kept;
+    };
     pass.between_layers = [=](const LayerGap& gap, Value x) {
       return drop(*groups, gap, *state, x);
     };
   };
   flow.decode = [groups](Pass& pass) {
     const auto state = std::make_shared<FlowState>();
+    pass.tokens_in = [groups](std::size_t layer) {
+      const LayerGroup* group = group_of(*groups, layer);
+      return group == nullptr ? Count(1) : Count(group->now) + 1;
+    };
     pass.attention = [=](const AttentionSite& s) { return attend_to_wanted(s, *state); };
     pass.between_layers = [=](const LayerGap& gap, Value x) {
       return revive(*groups, gap, *state, x);
