@@ -16,12 +16,11 @@ constexpr Words<CacheForm, 5> forms = {{{CacheForm::KeysAndValues, "plain"},
                                         {CacheForm::Inputs, "xcache"},
                                         {CacheForm::FirstKeys, "hybrid"}}};
 
-bool has_rope(const Architecture& a) { return a.decoder.position == Position::Rope; }
-
-/// The form with the smallest cache.
+/// The form with the smallest cache, of those that need no keys of all tokens in each step.
 CacheForm smallest(const Architecture& a, std::size_t layer, SlimSite site) {
   const std::uint64_t keys = kv_features(a.decoder.layers[layer].heads);
-  const CacheForm first = keys > a.hidden_size ? CacheForm::Inputs : CacheForm::Keys;
+  const bool inputs = keys > a.hidden_size && !computes_keys(a, layer, site, CacheForm::Inputs);
+  const CacheForm first = inputs ? CacheForm::Inputs : CacheForm::Keys;
   return why_not(a, layer, site, first).empty() ? first : CacheForm::Keys;
 }
 
@@ -55,10 +54,7 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
   if (site == SlimSite::Self && a.decoder.projection_clip > 0) return "its projections are clipped";
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
-  const bool rope = site == SlimSite::Self && has_rope(a);
   if (kind == CacheForm::Inputs) {
-    if (rope) return "rotary positions rotate its keys before the scores";
-    if (site == SlimSite::Self && normalizes_keys(a.decoder)) return "its keys are normalised";
     if (2 * keys <= a.hidden_size) {
       return fmt::format("keys and values have {} features together, the input {}", 2 * keys,
                          a.hidden_size);
@@ -79,6 +75,11 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
         keys, a.hidden_size);
   }
   return {};
+}
+
+bool computes_keys(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind) {
+  if (kind != CacheForm::Values && kind != CacheForm::Inputs) return false;
+  return site == SlimSite::Self && (a.decoder.layers[layer].rope || normalizes_keys(a.decoder));
 }
 
 std::vector<LayerCaches> layer_caches(const Architecture& a) {
@@ -126,8 +127,15 @@ std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view opt
   return layers;
 }
 
+bool keeps_key_bias(const Stack& stack, const LayerShape& layer) {
+  return stack.key_bias && (layer.rope || normalizes_keys(stack));
+}
+
 bool folds_biases(const Architecture& a) {
-  return a.decoder.value_bias || (a.decoder.key_bias && has_rope(a));
+  const auto& layers = a.decoder.layers;
+  return a.decoder.value_bias ||
+         std::any_of(layers.begin(), layers.end(),
+                     [&](const LayerShape& l) { return keeps_key_bias(a.decoder, l); });
 }
 
 }  // namespace kvcast

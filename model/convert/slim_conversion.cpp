@@ -152,6 +152,7 @@ std::vector<CacheForm> wanted_forms(const Architecture& a, std::size_t layer, Sl
     return {site == SlimSite::Self ? forms.self : forms.cross};
   }
   std::vector<CacheForm> forms{CacheForm::Keys, CacheForm::Values};
+  if (computes_keys(a, layer, site, CacheForm::Inputs)) return forms;  // only if asked for
   const bool wide = kv_features(a.decoder.layers[layer].heads) > a.hidden_size;
   forms.insert(wide ? forms.begin() : forms.end(), CacheForm::Inputs);
   return forms;
@@ -167,13 +168,10 @@ std::string limit_text(const SlimLayerReport& r, CacheForm kind, DType storage, 
                      condition, max_error);
 }
 
-/// What a form costs that keys alone would not: with rotary positions or norms between values and
-/// scores no query can be turned to read values as they lie (appendix C has neither).
-std::string price(const Architecture& a, SlimSite site, CacheForm kind) {
-  const bool between =
-      site == SlimSite::Self && (a.decoder.position == Position::Rope || normalizes_keys(a.decoder));
-  if (kind != CacheForm::Values || !between) return {};
-  return "vcache: every step computes the keys of all tokens anew";
+/// What a form costs that keys alone would not.
+std::string price(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind) {
+  if (!computes_keys(a, layer, site, kind)) return {};
+  return fmt::format("{}: every step computes the keys of all tokens anew", name(kind));
 }
 
 void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerReport& r) {
@@ -205,7 +203,7 @@ void choose(const Architecture& a, const SlimConversion& conversion, SlimLayerRe
     const double error = r.errors.at(kind).at(storage);
     if (error <= conversion.max_error) {
       r.chosen = kind;
-      const std::string cost = price(a, r.site, kind);
+      const std::string cost = price(a, r.layer, r.site, kind);
       if (!cost.empty()) reasons.push_back(cost);
       r.reason = join();
       return;
@@ -270,7 +268,7 @@ class Writer {
     Eigen::VectorXd bias = weights_.bias(i, site, part, a_.decoder.attention_output_bias, size);
     if (kind == CacheForm::KeysAndValues) return bias;
     Eigen::VectorXd same = weights_.bias(i, site, "value", a_.decoder.value_bias, features);
-    if (self && kind == CacheForm::Keys && a_.decoder.layers[i].rope && a_.decoder.key_bias) {
+    if (self && kind == CacheForm::Keys && keeps_key_bias(a_.decoder, a_.decoder.layers[i])) {
       const DenseMatrix map = inverse(i, site, kind).map_to(weights_.projection(i, site, "value"));
       same -= map.leftCols(features) * weights_.bias(i, site, "key", true, features);
     }
@@ -388,9 +386,9 @@ SlimReport convert_to_slim(const Checkpoint& checkpoint, const std::filesystem::
       layer.site = site;
       const ActivationRows& rows = (site == SlimSite::Self ? inputs.self : inputs.cross)[i];
       Measurement measurement(a, weights, rows, layer);
-      for (const CacheForm kind : {CacheForm::Keys, CacheForm::Values, CacheForm::Inputs}) {
-        measurement.measure(kind);
-      }
+      for (const CacheForm kind : {CacheForm::Keys, CacheForm::Values}) measurement.measure(kind);
+      const bool costly = computes_keys(a, i, site, CacheForm::Inputs);
+      if (!costly || conversion.option == "xcache") measurement.measure(CacheForm::Inputs);
       if (conversion.option == "hybrid" && site == SlimSite::Cross) {
         measurement.measure(CacheForm::FirstKeys);
       }

@@ -56,19 +56,19 @@ class SelfAttention {
         r_(site.r),
         heads_(site.layer.heads),
         features_(kv_features(site.layer.heads)),
-        // Keys that the cache holds rotated stand at their own positions: it then begins at the first.
-        past_(reading.unrotates ? site.past : site.held()),
         rope_(site.layer.rope != nullptr),
         decodes_(site.tokens() == Count(1)),
-        reading_(reading) {}
+        reading_(reading),
+        held_(reading.unrotates && rope_ ? site.past : site.held()) {}
 
   Value key_cache() const {
     const Kept kept = keep_keys();
-    const Value q = s_.rotate_query(s_.query(), past_);
+    const Value q = query();
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value w = weight("key_value", features_);
     const bool sparse = reading_.threshold > 0;
-    const bool sums_rows = decodes_ && reading_.optimized && !kept.rest;
+    const bool norms_rotated = rope_ && s_.stack.query_key_norm == QueryKeyNorm::RotatedHeads;
+    const bool sums_rows = decodes_ && reading_.optimized && !kept.rest && !norms_rotated;
     if (sums_rows && (!reading_.unrotates || sparse)) {
       Recorder::Attention a = settings(q, kept.keys);
       if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.layer.rope;
@@ -88,38 +88,42 @@ class SelfAttention {
       const Value part = r_.linear("value", *kept.rest, weight("rest_value", hidden - features_));
       values = r_.binary("value", Function::Add, values, part);
     }
-    return s_.attend(q, keys, values, past_);
+    return s_.attend(q, keys, values, held_);
   }
 
   Value value_cache() const {
     const Value rows = r_.linear("value", s_.x, weight("value", s_.architecture.hidden_size));
     const Value values = keep("values", rows, features_);
-    const Value q = s_.rotate_query(s_.query(), past_);
+    const Value q = query();
     const Value w = weight("value_key", features_);
     if (decodes_ && reading_.optimized && !rope_ && !normalizes_keys(s_.stack)) {
       return attend_to_rows(r_, settings(q, values), "", q, values, values, w, {});
     }
     const Value keys = r_.linear("key", values, w, key_bias());
-    return s_.attend(q, s_.rotate_key(normed(keys), 0), values, past_);
+    return s_.attend(q, s_.rotate_key(normed(keys), 0), values, held_);
   }
 
   Value input_cache() const {
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value inputs = keep("inputs", s_.x, hidden);
-    const Value q = s_.query();
+    const Value q = query();
     const Value key = weight("key", hidden);
     const Value value = weight("value", hidden);
-    if (decodes_ && reading_.optimized) {
+    const bool sums_rows = decodes_ && reading_.optimized;
+    const bool as_they_are = !rope_ && !normalizes_keys(s_.stack);
+    if (sums_rows && as_they_are) {
       return attend_to_rows(r_, settings(q, inputs), "", q, inputs, inputs, key, value);
     }
-    return s_.attend(q, r_.linear("key", inputs, key), r_.linear("value", inputs, value), past_);
+    const Value keys = s_.rotate_key(normed(r_.linear("key", inputs, key, key_bias())), 0);
+    if (sums_rows) return attend_to_rows(r_, settings(q, keys), "", q, keys, inputs, {}, value);
+    return s_.attend(q, keys, r_.linear("value", inputs, value), held_);
   }
 
  private:
   Recorder::Attention settings(Value q, Value rows) const {
     const Count queries = r_.info(q).shape[1];
     const Count keys = r_.info(rows).shape[1];
-    Recorder::Attention a = s_.attention(queries, keys, past_);
+    Recorder::Attention a = s_.attention(queries, keys, held_);
     a.threshold = reading_.threshold;
     if (a.threshold > 0 && a.mask.window > 0)
       a.additive_mask = r_.causal_mask(a.mask, queries, keys);
@@ -129,13 +133,16 @@ class SelfAttention {
   Value weight(const std::string& part, const Count& in) const {
     return r_.weight(s_.name + "." + part + ".weight", {features_, in});
   }
-  /// Without rotary embeddings a key's bias adds the same to all scores of a query.
+  /// Rotated by its place among the cached rows: scores know distances only.
+  Value query() const { return s_.rotate_query(s_.query(), rope_ ? held_ : s_.past); }
   std::optional<Value> key_bias() const {
-    if (!rope_ || !s_.stack.key_bias) return {};
+    if (!keeps_key_bias(s_.stack, s_.layer)) return {};
     return r_.weight(s_.name + ".key.bias", {features_});
   }
-  Value keep(const std::string& part, Value rows, const Count& features) const {
-    const Value before = s_.cache(part, past_, features.constant());
+  Value keep(const std::string& part, Value rows, std::uint64_t features) const {
+    const Value before = held_ == s_.held() ? s_.cache(part, held_, features)
+                                            : r_.cache(s_.name + "." + part,
+                                                       {s_.batch(), held_, features});
     const Value all = r_.append(before, rows, "cache_" + part);
     r_.output(all);
     return all;
@@ -143,10 +150,10 @@ class SelfAttention {
   Kept keep_keys() const {
     const std::uint64_t hidden = s_.architecture.hidden_size;
     Value rows = r_.linear("key", s_.x, weight("key", hidden), key_bias());
-    if (reading_.unrotates) rows = s_.rotate_key(rows, past_);
+    if (reading_.unrotates) rows = s_.rotate_key(rows, s_.past);
     Kept kept{keep("keys", rows, features_), {}};
     if (features_ < hidden) {
-      const Count width = hidden - features_;
+      const std::uint64_t width = hidden - features_;
       const Value w = r_.weight(s_.name + ".rest.weight", {width, hidden});
       kept.rest = keep("rest", r_.linear("rest", s_.x, w), width);
     }
@@ -161,10 +168,10 @@ class SelfAttention {
   Recorder& r_;
   const Heads& heads_;
   std::uint64_t features_;
-  Count past_;  ///< rows in the cache before the pass
   bool rope_;
   bool decodes_;
   Reading reading_;
+  Count held_;  ///< rows in the cache before the pass; those that are turned back must be all
 };
 
 Value self_attention(const AttentionSite& s, CacheForm kind, const Reading& reading) {

@@ -170,7 +170,7 @@ TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reas
   const json j = run_json(
       "choose slim --json --model codellama-7b --hardware a100-80gb --batch 4 --prompt-len 16000");
   const json& rows = j["rows"];
-  REQUIRE(rows.size() == 3);
+  REQUIRE(rows.size() == 4);
   CHECK(rows[0]["method"] == "slim:option=kcache");
   CHECK(std::is_sorted(rows.begin(), rows.end(), [](const json& a, const json& b) {
     return a["tpot_s"].get<double>() < b["tpot_s"].get<double>();
@@ -182,8 +182,11 @@ TEST_CASE("choose slim: forms ranked by decode time, rejected ones with the reas
     CHECK(row.contains("break_even_batch") == !plain);
   }
   CHECK(rows[0]["break_even_context"]["from"] == 1);
-  REQUIRE(j["rejected"].size() == 1);
-  CHECK(contains(j["rejected"][0]["reason"], "rotary"));
+  CHECK(j["rejected"].empty());
+  const json grouped = run_json(
+      "choose slim --json --model gemma2-9b --hardware a100-80gb --batch 4 --prompt-len 16000");
+  REQUIRE(grouped["rejected"].size() == 1);
+  CHECK(contains(grouped["rejected"][0]["reason"], "2048 features cannot hold the 3584"));
 }
 
 // 64 tokens of 16 sequences, 768 fp32 numbers each, are the 3 MiB that an RTX 3060 has on chip:
