@@ -104,6 +104,7 @@ std::vector<MlkvCandidate> choose_mlkv(const MlkvRequest& given) {
   }
   // Throws for families without an MLKV form; with all heads kept nothing is widened.
   to_mlkv(a, {a.decoder.layers.size(), heads});
+  if (layers_with_experts(a.decoder) > 0) request.widening = MlpWidening::None;
   const double budget =
       request.memory_budget.value_or(request.configuration.hardware.memory_capacity.value);
   roofline::Configuration plain = request.configuration;

@@ -1,5 +1,6 @@
 #include "model/convert/mlkv_conversion.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 
 #include "model/base/error.h"
 #include "model/convert/dense_matrix.h"
+#include "model/convert/stored_form.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
@@ -17,7 +19,9 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   const LayerShape& layer = after.decoder.layers.front();
   config["num_key_value_heads"] = layer.heads.num_key_value_heads;
   config["num_key_value_layers"] = after.decoder.num_key_value_layers;
-  config["intermediate_size"] = layer.intermediate_size;
+  if (layer.intermediate_size != checkpoint.architecture().decoder.layers.front().intermediate_size) {
+    config["intermediate_size"] = layer.intermediate_size;
+  }
   return config;
 }
 
@@ -27,9 +31,25 @@ class Conversion {
   Conversion(const Checkpoint& source, const Architecture& after, const MlkvConversion& conversion)
       : source_(source), after_(after), conversion_(conversion) {}
 
+  void write(const StoredForm& form, CheckpointWriter& writer) const {
+    if (form.is_plain()) return write(form.parts.front().weight, writer);
+    write_stored(
+        form,
+        [&](const std::string& name, std::size_t first, std::size_t count) -> DenseMatrix {
+          const WeightName parsed = parse_weight_name(name);
+          if (parsed.part != "key_norm") return read_rows(source_.reader(name), first, count);
+          return merged_norm(parsed).middleRows(index(first), index(count));
+        },
+        writer);
+  }
+
+ private:
   void write(const std::string& name, CheckpointWriter& writer) const {
     const WeightName parsed = parse_weight_name(name);
-    if (parsed.part == "key" || parsed.part == "value") return merge(parsed, writer);
+    if (parsed.part == "key" || parsed.part == "value") {
+      return merge(parsed, [&](const DenseMatrix& head) { writer.write(numbers_of(head)); });
+    }
+    if (parsed.part == "key_norm") return writer.write(numbers_of(merged_norm(parsed)));
     const WeightReader reader = source_.reader(name);
     const std::size_t rows = reader.shape().front();
     const bool widens_columns = parsed.part == "down" && parsed.kind == ".weight";
@@ -41,7 +61,6 @@ class Conversion {
     reader.forget();
   }
 
- private:
   std::size_t added() const {
     return after_.decoder.layers.front().intermediate_size -
            source_.architecture().decoder.layers.front().intermediate_size;
@@ -59,8 +78,20 @@ class Conversion {
     return wide;
   }
 
-  /// A matrix or bias of keys or values: the mean of heads within each layer, then the layers'.
-  void merge(const WeightName& name, CheckpointWriter& writer) const {
+  /// Of each head, or one for all heads, or one for all heads together.
+  DenseMatrix merged_norm(const WeightName& name) const {
+    DenseMatrix all(0, 1);
+    merge(name, [&](const DenseMatrix& head) {
+      const Eigen::Index before = all.rows();
+      all.conservativeResize(before + head.rows(), 1);
+      all.bottomRows(head.rows()) = head;
+    });
+    return all;
+  }
+
+  /// A matrix, bias or norm of keys or values: the mean of heads within each layer, then the
+  /// layers', head by head.
+  void merge(const WeightName& name, const std::function<void(const DenseMatrix&)>& use) const {
     const Stack& after = after_.decoder;
     const Heads& before = source_.architecture().decoder.layers.front().heads;
     const std::size_t heads_in_one =
@@ -72,10 +103,13 @@ class Conversion {
                                        name.part + name.kind));
     }
     const bool mean = conversion_.merge == LayerMerge::Mean;
-    for (std::size_t head = 0; head < before.num_key_value_heads; head += heads_in_one) {
+    const bool one_for_all = readers.front().shape().front() == before.head_dim;  // heads' norm
+    const std::size_t heads = one_for_all ? 1 : before.num_key_value_heads;
+    for (std::size_t head = 0; head < heads; head += heads_in_one) {
       DenseMatrix merged;
       for (const WeightReader& reader : readers) {
-        DenseMatrix layer = mean_head(reader, head, heads_in_one, before.head_dim);
+        DenseMatrix layer =
+            mean_head(reader, head, one_for_all ? 1 : heads_in_one, before.head_dim);
         if (mean) layer /= static_cast<double>(layers);
         if (merged.size() == 0) {
           merged = layer;
@@ -84,7 +118,7 @@ class Conversion {
           if (!mean) merged /= 2;
         }
       }
-      writer.write(numbers_of(merged));
+      use(merged);
     }
     for (const WeightReader& reader : readers) reader.forget();
   }
@@ -128,17 +162,13 @@ MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::
     report.groups.back().push_back(i);
   }
 
-  std::vector<std::string> names;
+  const std::vector<StoredForm> forms = stored_forms(report.after, after, conversion.dtype);
   std::vector<TensorToWrite> tensors;
-  for (const auto& [name, info] : weights_of(after)) {
-    names.push_back(name);
-    tensors.push_back(tensor_to_write(huggingface_weight(report.after, name).names.front(), info,
-                                      conversion.dtype));
-  }
+  for (const StoredForm& form : forms) tensors.push_back(form.tensor);
   const Conversion run(checkpoint, report.after, conversion);
   write_converted(
       checkpoint, output, config_of(checkpoint, report.after, conversion.dtype), tensors,
-      [&](std::size_t i, CheckpointWriter& writer) { run.write(names[i], writer); }, on_tensor,
+      [&](std::size_t i, CheckpointWriter& writer) { run.write(forms[i], writer); }, on_tensor,
       report);
   return report;
 }

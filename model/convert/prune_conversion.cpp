@@ -1,7 +1,7 @@
 #include "model/convert/prune_conversion.h"
 
+#include <algorithm>
 #include <charconv>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "model/config/layer_pruning.h"
 #include "model/convert/dense_matrix.h"
+#include "model/convert/stored_form.h"
 #include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
@@ -33,16 +34,39 @@ void prune_list(nlohmann::json& config, const char* key, const KeptLayers& pruni
   for (const std::size_t i : pruning.kept) config[key].push_back(all[i]);
 }
 
+/// A list of layers keeps those of them that are kept, by their new indices.
+void prune_indices(nlohmann::json& config, const char* key, const KeptLayers& pruning) {
+  if (!config.contains(key) || !config[key].is_array()) return;
+  const nlohmann::json all = config[key];
+  config[key] = nlohmann::json::array();
+  for (std::size_t i = 0; i < pruning.kept.size(); ++i) {
+    if (std::find(all.begin(), all.end(), pruning.kept[i]) != all.end()) config[key].push_back(i);
+  }
+}
+
 nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after, DType dtype) {
   nlohmann::json config = source_config(checkpoint, dtype);
   for (const char* key : {"num_hidden_layers", "num_transformer_layers", "n_layer", "num_layers"}) {
     if (config.contains(key)) config[key] = after.num_hidden_layers();
   }
-  for (const char* key : {"num_query_heads", "num_kv_heads", "ffn_multipliers", "layer_types"}) {
+  for (const char* key :
+       {"num_query_heads", "num_kv_heads", "ffn_multipliers", "layer_types", "no_rope_layers"}) {
     prune_list(config, key, after.pruning);
   }
-  // Which layers have a window follows from their index in these families, unless it is written.
-  if (after.model_type == "gemma2" || after.model_type == "qwen2") {
+  for (const char* key : {"mlp_only_layers", "moe_layers"}) prune_indices(config, key, after.pruning);
+  if (config.contains("first_k_dense_replace")) {
+    const auto& layers = after.decoder.layers;
+    config["first_k_dense_replace"] =
+        std::find_if(layers.begin(), layers.end(),
+                     [](const LayerShape& layer) { return layer.experts.has_value(); }) -
+        layers.begin();
+  }
+  // Which layers have a window follows from their index in some families, unless it is written.
+  const auto& whole = checkpoint.architecture().decoder.layers;
+  const bool mixed = std::any_of(whole.begin(), whole.end(), [&](const LayerShape& layer) {
+    return layer.sliding_window != whole.front().sliding_window;
+  });
+  if (mixed) {
     config["layer_types"] = nlohmann::json::array();
     for (const LayerShape& layer : after.decoder.layers) {
       config["layer_types"].push_back(layer.sliding_window > 0 ? "sliding_attention"
@@ -51,46 +75,6 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   }
   config["kvcast_prune"] = {{"kept", after.pruning.kept}, {"of", after.pruning.of}};
   return config;
-}
-
-/// Where rows of a stored tensor come from.
-struct Part {
-  std::string weight;               ///< of the pruned model, "layers.3.query.weight"
-  std::vector<std::uint64_t> rows;  ///< of the stored tensor; empty: all of it
-};
-
-/// A tensor of the file and what it is made of.
-struct StoredPlan {
-  TensorToWrite tensor;
-  std::vector<Part> parts;
-  bool transposed = false;
-};
-
-std::vector<StoredPlan> plan_tensors(const Architecture& a, const Recording& recording,
-                                     DType dtype) {
-  std::map<std::string, StoredPlan> plans;
-  for (const auto& [name, info] : weights_of(recording)) {
-    const WeightSource source = huggingface_weight(a, name);
-    if (source.pieces > 0 || source.blocks > 0 || source.offset != 0) {
-      throw Error("the layers of " + a.name, "weights of a " + a.model_type + " model, such as " +
-                  source.names.front(), "a model without experts or norms stored with an offset");
-    }
-    StoredPlan& plan = plans[source.names.front()];
-    const TensorToWrite tensor = tensor_to_write(source.names.front(), info, dtype);
-    if (plan.parts.empty()) {
-      plan.tensor = tensor;
-    } else {
-      plan.tensor.shape[0] += tensor.shape[0];  // a part beside the others
-    }
-    plan.transposed = source.transposed;
-    plan.parts.push_back({name, source.rows});
-  }
-  std::vector<StoredPlan> list;
-  for (auto& [name, plan] : plans) {
-    if (plan.transposed) std::swap(plan.tensor.shape[0], plan.tensor.shape[1]);
-    list.push_back(std::move(plan));
-  }
-  return list;
 }
 
 /// The same weight of the layer that it was before.
@@ -102,27 +86,21 @@ WeightReader reader_of(const Checkpoint& source, const KeptLayers& pruning,
       fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind));
 }
 
-void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredPlan& plan,
+void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredForm& form,
                   CheckpointWriter& writer) {
-  if (plan.parts.size() == 1 && !plan.transposed) {
-    const WeightReader reader = reader_of(source, pruning, plan.parts.front().weight);
-    for_pieces(reader, reader.shape().front(),
+  const auto reader = [&](const std::string& weight) { return reader_of(source, pruning, weight); };
+  if (form.is_plain()) {
+    const WeightReader plain = reader(form.parts.front().weight);
+    for_pieces(plain, plain.shape().front(),
                [&](const DenseMatrix& rows) { writer.write(numbers_of(rows)); });
-    return reader.forget();
+    return plain.forget();
   }
-  DenseMatrix whole;
-  for (const Part& part : plan.parts) {
-    const DenseMatrix rows = read_weight(reader_of(source, pruning, part.weight));
-    if (whole.size() == 0) {
-      whole.setZero(index(plan.tensor.shape[plan.transposed ? 1 : 0]), rows.cols());
-    }
-    for (Eigen::Index i = 0; i < rows.rows(); ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      whole.row(part.rows.empty() ? i : index(part.rows[at])) = rows.row(i);
-    }
-  }
-  if (plan.transposed) whole.transposeInPlace();
-  writer.write(numbers_of(whole));
+  write_stored(
+      form,
+      [&](const std::string& weight, std::size_t first, std::size_t count) {
+        return read_rows(reader(weight), first, count);
+      },
+      writer);
 }
 
 }  // namespace
@@ -158,14 +136,18 @@ ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
 
   const nlohmann::json config = config_of(checkpoint, report.after, conversion.dtype);
   const Architecture written = read_config(config, report.after.name, output.string());
-  KVCAST_ASSERT(written.decoder.layers == report.after.decoder.layers);
-  const std::vector<StoredPlan> plans = plan_tensors(report.after, after, conversion.dtype);
+  if (written.decoder.layers != report.after.decoder.layers) {
+    throw Error("the layers of " + report.before.name,
+                "a configuration where a layer's form follows from its index",
+                "one that lists the layers' forms");
+  }
+  const std::vector<StoredForm> forms = stored_forms(report.after, after, conversion.dtype);
   std::vector<TensorToWrite> tensors;
-  for (const StoredPlan& plan : plans) tensors.push_back(plan.tensor);
+  for (const StoredForm& form : forms) tensors.push_back(form.tensor);
   write_converted(
       checkpoint, output, config, tensors,
       [&](std::size_t i, CheckpointWriter& writer) {
-        write_tensor(checkpoint, report.after.pruning, plans[i], writer);
+        write_tensor(checkpoint, report.after.pruning, forms[i], writer);
       },
       on_tensor, report);
   return report;

@@ -19,9 +19,12 @@ constexpr Words<MlpWidening, 3> widenings = {{{MlpWidening::None, "none"},
 constexpr Words<SharedKeys, 2> semantics_words = {
     {{SharedKeys::Rotated, "paper"}, {SharedKeys::Released, "released"}}};
 
-/// GPT-NeoX and models of Llama's form.
-constexpr std::array<std::string_view, 5> model_types{"gpt_neox", "llama", "mistral", "qwen2",
-                                                      "olmo"};
+/// Those whose checkpoints can keep projections of queries, keys and values as tensors of their own.
+constexpr std::array<std::string_view, 26> model_types{
+    "gpt_neox",  "llama",     "mistral",    "qwen2",    "qwen3",       "olmo",     "olmo2",
+    "gemma",     "gemma2",    "gemma3_text", "granite",  "smollm3",     "exaone4",  "cohere",
+    "cohere2",   "starcoder2", "nemotron",   "stablelm", "phi",         "mixtral",  "qwen3_moe",
+    "olmoe",     "granitemoe", "glm4_moe",   "gpt_oss",  "llama4_text"};
 
 std::uint64_t rounded_half_to_even(std::uint64_t dividend, std::uint64_t divisor) {
   const std::uint64_t quotient = dividend / divisor;
@@ -40,9 +43,35 @@ std::string divisors(std::uint64_t number) {
   return fmt::format(": {}", fmt::join(all, ", "));
 }
 
+/// The keys of a layer can serve the layers of its group.
+void check_groups(const std::string& where, const Stack& s, std::uint64_t owners) {
+  const std::size_t group = s.layers.size() / owners;
+  const auto differ = [&](std::size_t owner, std::size_t reader, std::string_view what) {
+    return Error(where,
+                 fmt::format("a group of layers {} to {}, where layers {} and {} differ in their {}",
+                             owner, owner + group - 1, owner, reader, what),
+                 "groups of layers that can read the same keys");
+  };
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const std::size_t owner = i / group * group;
+    const LayerShape& a = s.layers[owner];
+    const LayerShape& b = s.layers[i];
+    // One cache holds keys rotated in one way.
+    const bool same_rope = a.rope && b.rope ? *a.rope == *b.rope : a.rope == b.rope;
+    if (!same_rope) throw differ(owner, i, "rotations");
+    if (a.sliding_window != b.sliding_window || a.attention_chunk != b.attention_chunk) {
+      throw differ(owner, i, "windows");
+    }
+  }
+}
+
 void check(const Architecture& a, const MlkvShape& shape) {
   const std::string where = "MLKV form of " + a.name;
   const Stack& s = a.decoder;
+  if (s.layers.front().latent) {
+    throw Error(where, "a model that caches latents, which all its heads share already",
+                "a model with keys and values in its cache");
+  }
   if (std::find(model_types.begin(), model_types.end(), a.model_type) == model_types.end()) {
     throw Error(where, "a model of the type " + a.model_type,
                 fmt::format("one of {}", fmt::join(model_types, ", ")));
@@ -63,12 +92,15 @@ void check(const Architecture& a, const MlkvShape& shape) {
     throw Error(where, fmt::format("{} key-value heads", shape.heads),
                 fmt::format("a divisor of its {} in each layer{}", heads, divisors(heads)));
   }
+  check_groups(where, s, shape.layers);
 }
 
 void apply(const MethodSpec& spec, Plan& plan) {
   Architecture& a = plan.model;
-  const MlkvShape shape{whole_option(spec, "layers", 1), whole_option(spec, "heads", 1),
-                        parse_mlp_widening(text_option(spec, "widen", "preserve"))};
+  const bool experts = layers_with_experts(a.decoder) > 0;
+  const MlkvShape shape{
+      whole_option(spec, "layers", 1), whole_option(spec, "heads", 1),
+      parse_mlp_widening(text_option(spec, "widen", experts ? "none" : "preserve"))};
   const std::string semantics = text_option(spec, "semantics", "");
   // A model without shared keys has as many layers that own them as layers.
   const Stack& s = a.decoder;
@@ -78,8 +110,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
       owners == shape.layers && s.layers.front().heads.num_key_value_heads == shape.heads;
   if (!same) {
     a = to_mlkv(a, shape);
-    plan.conversion = fmt::format("kvcast convert mlkv IN OUT --kv-layers {} --kv-heads {}",
-                                  shape.layers, shape.heads);
+    plan.conversion = fmt::format("kvcast convert mlkv IN OUT --kv-layers {} --kv-heads {}{}",
+                                  shape.layers, shape.heads, experts ? " --widen none" : "");
   }
   if (!semantics.empty()) a.decoder.shared_keys = parse_shared_keys(semantics);
 }
@@ -112,6 +144,9 @@ Architecture to_mlkv(const Architecture& a, const MlkvShape& shape) {
   Architecture m = a;
   m.origin.clear();
   const std::uint64_t added = added_neurons(a, shape);
+  if (added > 0 && layers_with_experts(a.decoder) > 0) {
+    throw Error("MLKV form of " + a.name, "experts to widen", "no widening");
+  }
   for (LayerShape& layer : m.decoder.layers) {
     if (added > layer.intermediate_size) {
       throw Error("MLKV form of " + a.name,

@@ -130,14 +130,20 @@ struct Converted {
 };
 
 TEST_CASE("mlkv run: all layers and heads kept, the converted model has the original logits") {
-  for (const char* name : {"gpt_neox", "gpt_neox_sequential", "llama_mha", "llama_biases"}) {
+  for (const std::string name :
+       {"gpt_neox", "gpt_neox_sequential", "llama_mha", "llama_biases", "qwen3", "qwen3_windowed",
+        "olmo2", "olmo2_biases", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "exaone4",
+        "cohere_qk_norm", "cohere2", "starcoder2", "nemotron_biases", "stablelm",
+        "stablelm_parallel", "phi", "phi_qk_layernorm", "mixtral", "qwen3_moe", "olmoe_clipped",
+        "granitemoe", "glm4_moe_groups", "gpt_oss", "llama4_text", "llama4_text_dense_first"}) {
     const OracleCase c(name);
-    const std::uint64_t heads =
-        c.checkpoint.architecture().decoder.layers[0].heads.num_key_value_heads;
+    const Stack& stack = c.checkpoint.architecture().decoder;
+    const std::uint64_t heads = stack.layers[0].heads.num_key_value_heads;
+    const std::size_t layers = stack.layers.size();
     for (const LayerMerge merge : {LayerMerge::Mean, LayerMerge::Sequential}) {
       CAPTURE(name);
-      const Converted m(c, {{2, heads}, merge});
-      CHECK(m.checkpoint.architecture().decoder.num_key_value_layers == 2);
+      const Converted m(c, {{layers, heads}, merge});
+      CHECK(m.checkpoint.architecture().decoder.num_key_value_layers == layers);
       CHECK(m.report.parameters_after == m.report.parameters_before);
       CHECK(difference(m.checkpoint, c, {}, c.tensors.at("logits")) < 1e-4);
     }
@@ -152,7 +158,8 @@ Checkpoint with_equal_heads(const nlohmann::json& config, const std::filesystem:
   change_tensors(folder, [&](const std::string& name, std::vector<float>& w) {
     const bool fused = name.find("query_key_value") != std::string::npos;  // [head, part, row]
     const bool alone = name.find("k_proj") != std::string::npos ||
-                       name.find("v_proj") != std::string::npos;  // [head, row]
+                       name.find("v_proj") != std::string::npos ||
+                       name.find("k_norm") != std::string::npos;  // [head, row]
     if (!fused && !alone) return;
     const std::size_t head = w.size() / 4;
     const std::size_t query = fused ? head / 3 : 0;
@@ -191,7 +198,13 @@ TEST_CASE("mlkv run: merging equal heads changes no logit, merging different one
                              {"num_hidden_layers", 2},  {"num_attention_heads", 4},
                              {"intermediate_size", 40}, {"vocab_size", 61},
                              {"attention_bias", true},  {"max_position_embeddings", 64}};
-  for (const nlohmann::json& config : {neox, llama}) {
+  nlohmann::json qwen3 = llama;
+  qwen3["model_type"] = "qwen3";
+  qwen3["head_dim"] = 8;
+  qwen3["num_key_value_heads"] = 4;
+  nlohmann::json olmo2 = llama;
+  olmo2["model_type"] = "olmo2";  // a norm of all keys together
+  for (const nlohmann::json& config : {neox, llama, qwen3, olmo2}) {
     CAPTURE(config.dump());
     for (const std::size_t equal : {2U, 4U}) {
       const TestFolder folder;
@@ -205,6 +218,26 @@ TEST_CASE("mlkv run: merging equal heads changes no logit, merging different one
       CHECK(relative_difference_of<double>(merged("merged", 4 / equal), expected) < 1e-12);
       if (equal == 2) CHECK(relative_difference_of<double>(merged("more", 1), expected) > 1e-2);
     }
+  }
+}
+
+TEST_CASE("mlkv run: converted models with norms of keys, sinks and experts do counted work") {
+  for (const char* name : {"qwen3", "olmo2", "granite", "gpt_oss", "granitemoe", "mixtral"}) {
+    CAPTURE(name);
+    const OracleCase c(name);
+    const bool mixed = std::string(name) == "gpt_oss";  // a window in some layers
+    const std::uint64_t layers =
+        mixed ? c.checkpoint.architecture().num_hidden_layers() : 1;
+    const MlpWidening widening = layers_with_experts(c.checkpoint.architecture().decoder) > 0
+                                     ? MlpWidening::None
+                                     : MlpWidening::Preserve;
+    const Converted m(c, {{layers, 1, widening}});
+    const Session counting(m.checkpoint, {.loops = Loops::Counting});
+    const Generation g = counting.run(c.request(c.prompt, 8));
+    CHECK(g.counted.flops == g.analytic_flops);
+    CHECK(g.counted.bytes() == g.analytic_bytes);
+    CHECK(g.tokens == Session(m.checkpoint, {}).run(c.request(c.prompt, 8)).tokens);
+    CHECK(m.report.kv_cache_ratio < 1);
   }
 }
 

@@ -231,6 +231,19 @@ TEST_CASE("mlkv: what does not divide, or has no such form, is refused") {
             "a model of the type falcon, expected one of gpt_neox, llama"));
   CHECK(has(refusal(load_model(catalog(), "whisper-large-v3"), "mlkv:layers=1,heads=1"),
             "a model of the type whisper"));
+  CHECK(has(refusal(load_model(catalog(), "deepseek-v3"), "mlkv:layers=1,heads=1"),
+            "caches latents, which all its heads share already"));
+  // A group's layers read one cache of rotated keys, all or a window of it.
+  CHECK(has(refusal(load_model(catalog(), "smollm3-3b"), "mlkv:layers=9,heads=1"),
+            "layers 0 and 3 differ in their rotations"));
+  CHECK(has(refusal(load_model(catalog(), "gemma-3-1b"), "mlkv:layers=13,heads=1"),
+            "layers 4 and 5 differ in their"));
+  CHECK(has(refusal(load_model(catalog(), "gpt-oss-20b"), "mlkv:layers=12,heads=1"),
+            "layers 0 and 1 differ in their windows"));
+  CHECK(record(load_model(catalog(), "gpt-oss-20b"), parse_methods("mlkv:layers=24,heads=1"), {})
+            .conversion == "kvcast convert mlkv IN OUT --kv-layers 24 --kv-heads 1 --widen none");
+  CHECK(has(refusal(load_model(catalog(), "qwen3-30b-a3b"), "mlkv:layers=1,heads=1,widen=copy"),
+            "experts to widen"));
   json narrow = llama_config();
   narrow["intermediate_size"] = 9;
   CHECK(has(refusal(read(narrow), "mlkv:layers=2,heads=1"), "MLPs of 9 neurons"));

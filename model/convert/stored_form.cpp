@@ -1,0 +1,111 @@
+#include "model/convert/stored_form.h"
+
+#include <algorithm>
+#include <map>
+
+#include "model/convert/conversion_source.h"
+#include "model/io/weights/weight_map.h"
+
+namespace kvcast {
+namespace {
+
+std::uint64_t elements_of(const std::vector<std::uint64_t>& shape) {
+  std::uint64_t product = 1;
+  for (const std::uint64_t extent : shape) product *= extent;
+  return product;
+}
+
+/// "{i}" stands for the piece's number.
+std::string piece_name(std::string name, std::uint64_t piece) {
+  return name.replace(name.find("{i}"), 3, std::to_string(piece));
+}
+
+/// A weight of which each piece is a tensor.
+void add_pieces(const std::string& weight, const WeightSource& source, const TensorToWrite& whole,
+                std::map<std::string, StoredForm>& forms) {
+  for (std::uint64_t i = 0; i < source.pieces; ++i) {
+    StoredForm form;
+    form.tensor = whole;
+    form.tensor.name = piece_name(source.names.front(), i);
+    form.tensor.shape[0] /= source.pieces;
+    form.parts.push_back({weight, {}});
+    form.first_row = i * form.tensor.shape[0];
+    form.offset = source.offset;
+    forms.emplace(form.tensor.name, std::move(form));
+  }
+}
+
+/// [rows, in] becomes the shape in the file.
+void finish_shape(StoredForm& form) {
+  std::vector<std::uint64_t>& shape = form.tensor.shape;
+  const bool matrix = shape.size() > 1;
+  if (form.blocks > 0) {
+    shape[0] /= form.blocks;
+    shape.insert(shape.begin(), form.blocks);
+  }
+  if (form.transposed && matrix) std::swap(shape.end()[-1], shape.end()[-2]);
+}
+
+}  // namespace
+
+bool StoredForm::is_plain() const {
+  return parts.size() == 1 && parts.front().rows.empty() && !first_row && blocks == 0 &&
+         !transposed && offset == 0;
+}
+
+std::vector<StoredForm> stored_forms(const Architecture& a, const Recording& recording,
+                                     DType dtype) {
+  std::map<std::string, StoredForm> forms;
+  for (const auto& [name, info] : weights_of(recording)) {
+    const WeightSource source = huggingface_weight(a, name);
+    const TensorToWrite tensor = tensor_to_write(source.names.front(), info, dtype);
+    if (source.pieces > 0) {
+      add_pieces(name, source, tensor, forms);
+      continue;
+    }
+    StoredForm& form = forms[tensor.name];
+    if (form.parts.empty()) {
+      form.tensor = tensor;
+    } else {
+      form.tensor.shape[0] += tensor.shape[0];  // a part beside the others
+    }
+    form.parts.push_back({name, source.rows});
+    form.blocks = source.blocks;
+    form.transposed = source.transposed;
+    form.offset = source.offset;
+  }
+  std::vector<StoredForm> list;
+  for (auto& [name, form] : forms) {
+    finish_shape(form);
+    list.push_back(std::move(form));
+  }
+  return list;
+}
+
+void write_stored(const StoredForm& form, const WeightRows& rows_of, CheckpointWriter& writer) {
+  const std::vector<std::uint64_t>& shape = form.tensor.shape;
+  const std::size_t first_extent = form.blocks > 0 ? 1 : 0;
+  const std::uint64_t blocks = std::max<std::uint64_t>(form.blocks, 1);
+  const bool matrix = shape.size() > first_extent + 1;
+  const std::uint64_t elements = elements_of(shape) / blocks;
+  const std::uint64_t rows = !matrix           ? elements
+                             : form.transposed ? shape.back()
+                                               : shape[first_extent];
+  for (std::uint64_t b = 0; b < blocks; ++b) {
+    DenseMatrix block(index(rows), index(elements / rows));
+    for (const StoredForm::Part& part : form.parts) {
+      const std::uint64_t count = part.rows.empty() ? rows : part.rows.size() / blocks;
+      const std::uint64_t first = form.first_row.value_or(0) + b * count;
+      const DenseMatrix own = rows_of(part.weight, first, count);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t at = part.rows.empty() ? i : part.rows[b * count + i] - b * rows;
+        block.row(index(at)) = own.row(index(i));
+      }
+    }
+    block.array() -= form.offset;
+    if (form.transposed) block.transposeInPlace();
+    writer.write(numbers_of(block));
+  }
+}
+
+}  // namespace kvcast

@@ -1,0 +1,45 @@
+/// The tensors of a Hugging Face checkpoint that is written in its family's own form: weights of the
+/// forward pass fused, transposed, or taken apart, as transformers stores them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/convert/checkpoint_writer.h"
+#include "model/convert/dense_matrix.h"
+#include "model/record/recording.h"
+
+namespace kvcast {
+
+/// A tensor of the file and what it is made of.
+struct StoredForm {
+  struct Part {
+    std::string weight;               ///< of the forward pass, "layers.3.query.weight"
+    std::vector<std::uint64_t> rows;  ///< of the tensor's; empty: all, in order
+  };
+  TensorToWrite tensor;
+  std::vector<Part> parts;
+  std::optional<std::uint64_t> first_row = {};  ///< of the weight, where this is one of its pieces
+  std::uint64_t blocks = 0;     ///< [blocks, rows, in]; 0: [rows, in]
+  bool transposed = false;      ///< each block
+  double offset = 0;            ///< is not stored
+
+  /// One weight, as the forward pass reads it.
+  bool is_plain() const;
+};
+
+/// Rows [first, first + count) of a weight of the forward pass.
+using WeightRows = std::function<DenseMatrix(const std::string& weight, std::size_t first,
+                                             std::size_t count)>;
+
+/// The tensors that hold all weights of a recorded model.
+std::vector<StoredForm> stored_forms(const Architecture& a, const Recording& recording,
+                                     DType dtype);
+
+/// Writes a tensor's numbers, a block at a time.
+void write_stored(const StoredForm& form, const WeightRows& rows_of, CheckpointWriter& writer);
+
+}  // namespace kvcast
