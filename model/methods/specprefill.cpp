@@ -72,18 +72,6 @@ bool reuse_option(const MethodSpec& spec, const Plan& plan, bool base_speculates
   return true;
 }
 
-/// plain_attention with a cache of all rows, windows or not: the scores are of all tokens.
-Value all_rows_attention(const AttentionSite& s) {
-  if (s.layer.sliding_window == 0) return plain_attention(s);
-  const Value q = s.rotate_query(s.query(), s.past);
-  const Value k =
-      s.r.append(s.cache("keys", s.past), s.rotate_key(s.key(), s.past), "cache_keys");
-  const Value v = s.r.append(s.cache("values", s.past), s.value(), "cache_values");
-  s.r.output(k);
-  s.r.output(v);
-  return s.attend(q, k, v, s.past);
-}
-
 /// The kept tokens' keys and values from the speculator's cache, and the pass's own.
 Value attend_to_reused(const AttentionSite& s, const Count& kept_before,
                        std::optional<Value>& kept) {
@@ -152,7 +140,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   }
   // Scores take keys; values are for the look-ahead and for the base.
   const bool values_are_read = lookahead > 1 || plan.selection->reused;
-  const AttentionMethod attend = values_are_read ? all_rows_attention : keys_cached_attention;
+  const AttentionMethod attend = values_are_read ? plain_attention : keys_cached_attention;
   plan.helpers.push_back({{.name = "speculator prefill",
                            .part = TtftPart::Speculator,
                            .prefixes = prefixes,

@@ -55,8 +55,7 @@ Method tsp() {
             plan.placement->exchange = exchange;
             plan.placement->first_decodes = true;
           },
-          "tsp:p=2",
-          {needs_keys_and_values()}};
+          "tsp:p=2"};
 }
 
 }  // namespace kvcast

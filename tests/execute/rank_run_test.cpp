@@ -179,8 +179,6 @@ void check_placements(const Checkpoint& checkpoint, const SessionOptions& option
                       std::span<const Parts> partitions, const Single& single, double tolerance) {
   for (const Parts& parts : partitions) {
     for (const char* placement : {"kvr", "tsp"}) {
-      const bool latent = checkpoint.architecture().decoder.layers[0].latent.has_value();
-      if (latent && placement == std::string("tsp")) continue;  // refused
       check_ranks(checkpoint, options, placement, parts, single, tolerance);
     }
   }
