@@ -4,6 +4,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_forms.h"
 
 namespace kvcast::families {
 namespace {
@@ -149,7 +150,7 @@ Family olmo2() {
   f.stack.norm_eps = 1e-5;
   f.keys.attention_bias = "attention_bias";
   f.refine = nullptr;
-  f.gguf = {};
+  f.gguf = olmo2_form();
   return f;
 }
 
@@ -160,7 +161,7 @@ Family exaone4() {
   f.stack.norm_eps = 1e-5;
   f.keys.default_key_value_heads = 32;
   f.refine = refine_exaone4;
-  f.gguf = {};
+  f.gguf = exaone4_form();
   return f;
 }
 
@@ -173,7 +174,7 @@ Family smollm3() {
   f.keys.default_rope_theta = 2000000;
   f.keys.unread = {"max_window_layers"};
   f.refine = refine_smollm3;
-  f.gguf = {};
+  f.gguf = smollm3_form();
   return f;
 }
 
@@ -182,7 +183,7 @@ Family granite() {
   f.keys.attention_bias = "attention_bias";
   f.keys.mlp_bias = "mlp_bias";
   f.refine = refine_granite;
-  f.gguf = {};
+  f.gguf = granite_form();
   return f;
 }
 
@@ -201,7 +202,7 @@ Family cohere() {
     refine_cohere(c, a);
     if (c.flag_or("use_qk_norm", false)) a.decoder.query_key_norm = QueryKeyNorm::LayerHeads;
   };
-  f.gguf = {};
+  f.gguf = cohere_form();
   return f;
 }
 
@@ -215,6 +216,7 @@ Family cohere2() {
                    "layer_switch", "use_embedding_sharing", "use_gated_activation",
                    "use_parallel_block", "use_parallel_embedding", "use_qk_norm"};
   f.refine = refine_cohere2;
+  f.gguf = cohere2_form();
   return f;
 }
 
@@ -237,7 +239,7 @@ Family starcoder2() {
   };
   f.names.in_layer.erase("gate");
   f.names.in_layer = with(f.names.in_layer, {{"up", "mlp.c_fc"}, {"down", "mlp.c_proj"}});
-  f.gguf = {};
+  f.gguf = starcoder2_form();
   return f;
 }
 
@@ -255,7 +257,7 @@ Family nemotron() {
   f.refine = nullptr;
   f.names.in_layer.erase("gate");
   f.names.norm_offset = 1;  // NemotronLayerNorm1P
-  f.gguf = {};
+  f.gguf = {.architecture = "nemotron"};
   return f;
 }
 
@@ -271,7 +273,7 @@ Family stablelm() {
   f.refine = refine_stablelm;
   f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_layernorm.norms.{i}"},
                                              {"key_norm", "self_attn.k_layernorm.norms.{i}"}});
-  f.gguf = {};
+  f.gguf = stablelm_form();
   return f;
 }
 
@@ -300,7 +302,7 @@ Family phi() {
                                              {"up", "mlp.fc1"},
                                              {"down", "mlp.fc2"}});
   f.names.outside["final_norm"] = "final_layernorm";
-  f.gguf = {};
+  f.gguf = phi_form();
   return f;
 }
 
@@ -312,7 +314,7 @@ Family gemma3_text() {
   f.keys.default_rope_theta = 1000000;
   f.keys.rope_layer_type = "full_attention";
   f.refine = [](const JsonObject& c, Architecture& a) { refine_gemma3(c, a, gemma3_text().keys); };
-  f.gguf = {};
+  f.gguf = gemma3_form();
   return f;
 }
 

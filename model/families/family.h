@@ -73,8 +73,8 @@ struct ConfigKeys {
 };
 
 /// Part of the forward pass -> stored name, relative to the layer or to the model. A part with its
-/// kind ("experts.down.weight") has the whole name. "{i}" is the number of an expert or a head, each
-/// with a tensor of its own.
+/// kind ("experts.down.weight") has the whole name. "{i}" is the number of an expert or a head,
+/// each with a tensor of its own.
 using TensorNames = std::map<std::string, std::string, std::less<>>;
 /// `names` with these entries in the place of their own.
 TensorNames with(TensorNames names, const TensorNames& changes);
@@ -95,7 +95,7 @@ struct CheckpointNames {
   /// In qkv each key-value head's group holds its query heads, its key and its value
   /// head.
   bool groups_heads = false;
-  bool transposed = false;  ///< matrices stored [in, out], as by transformers' Conv1D
+  bool transposed = false;           ///< matrices stored [in, out], as by transformers' Conv1D
   bool experts_transposed = false;   ///< the same of all experts' matrices [E, in, out]
   bool experts_interleaved = false;  ///< "experts.gate_up" has a row of gate, one of up, ...
   double norm_offset = 0;            ///< added to the weights of norms
@@ -105,11 +105,16 @@ struct CheckpointNames {
 /// How llama.cpp's files of one family differ from another's.
 struct GgufForm {
   const char* architecture = nullptr;  ///< null: llama.cpp writes no such files
-  bool fused_qkv = false;              ///< attn_qkv: queries, keys, values
+  bool fused_qkv = false;              ///< attn_qkv: queries, keys, values; else by the file
   bool fused_gate_up = false;          ///< ffn_up: gate, up
   bool interleaved_heads = false;      ///< attn_q, attn_k: rows of LlamaModel.permute
   /// Falcon's second norm came later, so the first name went to the MLP's.
   bool mlp_norm_first = false;
+  /// Names in the place of the usual ones.
+  TensorNames names = {};
+  /// Whether a file of the architecture is of this family rather than of one that does not ask;
+  /// null: does not ask.
+  bool (*is_of)(const GgufReader&) = nullptr;
   /// Completes the config that the family's keys make; null: nothing to add.
   void (*complete)(const GgufReader&, nlohmann::json& config) = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -22,9 +23,26 @@ double share_of(std::uint64_t dims, std::uint64_t head_dim) {
   return product < static_cast<double>(dims) ? std::nextafter(share, 2.0) : share;
 }
 
+/// What YaRN's form of `rope_scaling` has besides its factor.
+void add_yarn(const GgufReader& r, double factor, json& scaling) {
+  constexpr std::pair<const char*, const char*> same[] = {
+      {"rope.scaling.yarn_beta_fast", "beta_fast"},
+      {"rope.scaling.yarn_beta_slow", "beta_slow"},
+      {"rope.scaling.yarn_attn_factor", "attention_factor"}};
+  for (const auto& [stored, key] : same) {
+    if (r.has(stored)) scaling[key] = r.number(stored);
+  }
+  if (r.has("rope.scaling.original_context_length")) {
+    scaling["original_max_position_embeddings"] = r.whole("rope.scaling.original_context_length");
+  }
+  // llama.cpp multiplies the usual gain by it.
+  const double more = r.number_or("rope.scaling.attn_factor", 1);
+  if (more != 1) scaling["attention_factor"] = more * (1 + 0.1 * std::log(std::max(factor, 1.0)));
+}
+
 /// Hugging Face's `rope_scaling`, or null.
 json rope_scaling(const GgufReader& r) {
-  std::string type(r.metadata().text_or(r.key("rope.scaling.type"), "none"));
+  std::string type(r.metadata().text_or(r.key("rope.scaling.type"), "linear"));
   double factor = r.number_or("rope.scaling.factor", 1);
   if (r.has("rope.scale_linear")) {  // as files spelled it before there were other types
     type = "linear";
@@ -41,15 +59,25 @@ json rope_scaling(const GgufReader& r) {
     return {{"rope_type", "longrope"}, {"short_factor", r.values("rope_factors_short.weight")}};
   }
   if (is_linear) return {{"rope_type", "linear"}, {"factor", factor}};
-  // "none" and a factor of 1 scale nothing; read_config refuses "yarn".
+  // "none" and a factor of 1 scale nothing.
   if (type == "none" || type == "linear") return nullptr;
-  return {{"rope_type", type}, {"factor", factor}};
+  json scaling{{"rope_type", type}, {"factor", factor}};
+  if (type == "yarn") add_yarn(r, factor, scaling);
+  return scaling;
 }
 
 void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, json& c) {
   c[k.rope_theta] = r.number_or("rope.freq_base", 10000);
-  if (const json scaling = rope_scaling(r); !scaling.is_null()) c["rope_scaling"] = scaling;
+  if (const json scaling = rope_scaling(r); !scaling.is_null()) {
+    c["rope_scaling"] = scaling;
+  } else if (k.default_rope != nullptr) {
+    c["rope_scaling"] = {{"rope_type", "default"}};
+  }
   const char* const dims = "rope.dimension_count";
+  if (k.rope_dims != nullptr) {
+    c[k.rope_dims] = r.whole(dims);
+    return;
+  }
   if (k.rotary_share == nullptr) {
     const std::uint64_t rotated = r.whole_or(dims, head_dim);
     if (rotated == head_dim) return;
@@ -64,28 +92,38 @@ void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, 
 json decoder_config(const GgufReader& r, const Family& family) {
   const ConfigKeys& k = family.keys;
   const std::uint64_t heads = r.whole("attention.head_count");
-  const std::uint64_t head_dim = r.head_dim();
-  json c{{k.hidden_size, r.whole("embedding_length")},
+  const std::uint64_t hidden = r.whole("embedding_length");
+  const bool has_latents = k.rope_dims != nullptr;  // whose heads have several sizes
+  const std::uint64_t head_dim = has_latents ? 0 : r.head_dim();
+  json c{{k.hidden_size, hidden},
          {k.intermediate_size, r.whole("feed_forward_length")},
-         {k.num_hidden_layers, r.num_layers()},
+         {k.num_hidden_layers, r.num_hidden_layers()},
          {k.num_attention_heads, heads},
-         {"head_dim", head_dim},
          {k.max_position_embeddings, r.whole("context_length")}};
+  if (k.head_dim != nullptr) {
+    c[k.head_dim] = head_dim;
+  } else if (!has_latents && head_dim * heads != hidden) {
+    r.metadata().fail(r.key("attention.key_length"), std::to_string(head_dim),
+                      "the embedding's length divided by the heads");
+  }
   if (k.num_key_value_heads != nullptr) {
     c[k.num_key_value_heads] = r.whole_or("attention.head_count_kv", heads);
   }
   if (k.norm_eps != nullptr) {
-    const bool layer_norm = family.stack.norm == NormKind::Layer;
+    const NormKind norm = family.stack.norm;
+    const bool layer_norm = norm == NormKind::Layer || norm == NormKind::LayerScale;
     c[k.norm_eps] =
         r.number(layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon");
   }
-  if (k.mlp_bias != nullptr) c[k.mlp_bias] = r.has_tensor("blk.0.ffn_up.bias");
-  if (k.attention_bias != nullptr) {
-    c[k.attention_bias] =
-        r.has_tensor(family.gguf.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+  if (k.mlp_bias != nullptr) {
+    c[k.mlp_bias] = r.has_tensor("blk.0.ffn_up.bias") || r.has_tensor("blk.0.ffn_up_shexp.bias");
   }
+  if (k.attention_bias != nullptr) c[k.attention_bias] = r.has_projection_bias();
   if (family.stack.position == Position::Rope) add_rope(r, k, head_dim, c);
-  if (r.whole_or("expert_count", 0) > 0) c["num_local_experts"] = r.whole("expert_count");
+  if (r.whole_or("expert_count", 0) > 0) {
+    c["num_local_experts"] = r.whole("expert_count");
+    c["num_experts_per_tok"] = r.whole_or("expert_used_count", 0);
+  }
   return c;
 }
 
@@ -103,8 +141,10 @@ json gguf_config(const GgufFile& file) {
   const Family* family = nullptr;
   for (const Family& f : all_families()) {
     if (f.gguf.architecture == nullptr) continue;
-    if (family == nullptr && architecture == f.gguf.architecture) family = &f;
     known.emplace_back(f.gguf.architecture);
+    if (architecture != f.gguf.architecture) continue;
+    const bool asks = f.gguf.is_of != nullptr;
+    if (asks ? f.gguf.is_of(reader) : family == nullptr) family = &f;
   }
   if (family == nullptr) {
     throw Error(file.file->path() + ": metadata general.architecture: " +

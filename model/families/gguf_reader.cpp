@@ -47,6 +47,34 @@ std::vector<std::uint64_t> GgufReader::by_layer(std::string_view k) const {
   return numbers;
 }
 
+std::uint64_t GgufReader::num_hidden_layers() const {
+  const std::uint64_t layers = num_layers();
+  const std::uint64_t later = whole_or("nextn_predict_layers", 0);
+  if (later >= layers) {
+    metadata().fail(key("nextn_predict_layers"), std::to_string(later),
+                    "fewer than the " + std::to_string(layers) + " layers");
+  }
+  return layers - later;
+}
+
+std::vector<bool> GgufReader::windowed_layers(std::uint64_t usual) const {
+  constexpr const char* k = "attention.sliding_window_pattern";
+  const std::uint64_t layers = num_hidden_layers();
+  if (has(k) && metadata().is_array(key(k))) {
+    std::vector<bool> windows = metadata().flags(key(k));
+    if (windows.size() < layers) {
+      metadata().fail(key(k), std::to_string(windows.size()) + " flags",
+                      std::to_string(layers) + ", one a layer");
+    }
+    windows.resize(layers);
+    return windows;
+  }
+  const std::uint64_t pattern = whole_or(k, usual);  // 0: all of them
+  std::vector<bool> windows(layers);
+  for (std::uint64_t i = 0; i < layers; ++i) windows[i] = pattern == 0 || (i + 1) % pattern != 0;
+  return windows;
+}
+
 std::uint64_t GgufReader::head_dim() const {
   if (has("attention.key_length")) {
     const std::uint64_t length = whole("attention.key_length");

@@ -38,6 +38,15 @@ class GgufReader {
   std::vector<std::uint64_t> by_layer(std::string_view k) const;
 
   std::uint64_t num_layers() const;
+  /// The same without layers that predict further tokens, which stand last.
+  std::uint64_t num_hidden_layers() const;
+  /// Which layers have a sliding window. `usual`: every how many layers one has none, where the
+  /// file does not say.
+  std::vector<bool> windowed_layers(std::uint64_t usual) const;
+  /// Of the first layer's queries, keys and values.
+  bool has_projection_bias() const {
+    return has_tensor("blk.0.attn_q.bias") || has_tensor("blk.0.attn_qkv.bias");
+  }
   /// Of keys and of values alike.
   std::uint64_t head_dim() const;
   /// The rows of token_embd.weight: files say the vocabulary's size in various ways or not at all.

@@ -4,6 +4,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_forms.h"
 
 namespace kvcast::families {
 namespace {
@@ -304,7 +305,7 @@ Family mixtral() {
   f.keys.other_names = {{"num_local_experts", "num_experts"}};
   f.refine = refine_mixtral;
   name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
-  f.gguf = {};
+  f.gguf = mixtral_form();
   return f;
 }
 
@@ -318,7 +319,7 @@ Family qwen3_moe() {
                    "use_qk_norm"};
   f.refine = refine_qwen3_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
-  f.gguf = {};
+  f.gguf = qwen3_moe_form();
   return f;
 }
 
@@ -332,7 +333,7 @@ Family olmoe() {
   f.keys.other_names = {{"num_experts", "num_local_experts"}};
   f.refine = refine_olmoe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
-  f.gguf = {};
+  f.gguf = olmoe_form();
   return f;
 }
 
@@ -345,6 +346,7 @@ Family granitemoe() {
                           {{"router", "block_sparse_moe.router.layer"},
                            {"experts.gate_up", "block_sparse_moe.input_linear"},
                            {"experts.down", "block_sparse_moe.output_linear"}});
+  f.gguf = granitemoe_form();
   return f;
 }
 
@@ -370,7 +372,7 @@ Family gpt_oss() {
                            {"experts.down.weight", "mlp.experts.down_proj"},
                            {"experts.down.bias", "mlp.experts.down_proj_bias"}});
   f.names.experts_transposed = f.names.experts_interleaved = true;
-  f.gguf = {};
+  f.gguf = gpt_oss_form();
   return f;
 }
 
@@ -393,7 +395,7 @@ Family llama4_text() {
                            {"experts.down.weight", "feed_forward.experts.down_proj"}});
   name_shared_expert(f, "feed_forward.shared_expert");
   f.names.experts_transposed = true;
-  f.gguf = {};
+  f.gguf = llama4_form();
   return f;
 }
 
@@ -413,7 +415,7 @@ Family glm4_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_experts");
   f.names.later_layers = true;
-  f.gguf = {};
+  f.gguf = glm4_moe_form();
   return f;
 }
 
@@ -433,7 +435,7 @@ Family deepseek_v2() {
   name_latents(f);
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_experts");
-  f.gguf = {};
+  f.gguf = deepseek_v2_form();
   return f;
 }
 
@@ -449,6 +451,7 @@ Family deepseek_v3() {
   };
   f.names.in_layer["router.correction"] = "mlp.gate.e_score_correction_bias";
   f.names.later_layers = true;
+  f.gguf = deepseek_v3_form();
   return f;
 }
 
@@ -466,7 +469,7 @@ Family minicpm3() {
     refine_minicpm3(c, a, minicpm3().keys);
   };
   name_latents(f);
-  f.gguf = {};
+  f.gguf = minicpm3_form();
   return f;
 }
 

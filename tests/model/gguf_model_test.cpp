@@ -91,7 +91,7 @@ TEST_CASE("gguf_model: rope_freqs divides the frequencies") {
   CHECK(has(refusal(zero), "a list of numbers above 0"));
 }
 
-TEST_CASE("gguf_model: linear scaling is read and other kinds are refused") {
+TEST_CASE("gguf_model: linear scaling is read, with its type or without") {
   GgufWriter linear = llama_file();
   linear.text("llama.rope.scaling.type", "linear");
   linear.number("llama.rope.scaling.factor", 4);
@@ -102,9 +102,35 @@ TEST_CASE("gguf_model: linear scaling is read and other kinds are refused") {
   GgufWriter none = llama_file();
   none.text("llama.rope.scaling.type", "none");
   CHECK(architecture_of(none).decoder.layers[0].rope->position_scale == 1);
-  GgufWriter yarn = llama_file();
-  yarn.text("llama.rope.scaling.type", "warped");
-  CHECK(has(refusal(yarn), "rope_type: got \"warped\""));
+  GgufWriter untyped = llama_file();
+  untyped.number("llama.rope.scaling.factor", 3);
+  CHECK(architecture_of(untyped).decoder.layers[0].rope->position_scale == 3);
+  GgufWriter unknown = llama_file();
+  unknown.text("llama.rope.scaling.type", "wild");
+  CHECK(has(refusal(unknown), "rope_type: got \"wild\""));
+}
+
+TEST_CASE("gguf_model: YaRN stretches long wavelengths") {
+  const auto file = [] {
+    GgufWriter w = llama_file();
+    w.text("llama.rope.scaling.type", "yarn");
+    w.number("llama.rope.scaling.factor", 4);
+    w.whole("llama.rope.scaling.original_context_length", 25);
+    return w;
+  };
+  const RopeTable plain = *architecture_of(file()).decoder.layers[0].rope;
+  CHECK(plain.gain == near(1 + 0.1 * std::log(4)));
+  REQUIRE(plain.inverse_frequencies.size() == 2);
+  CHECK(plain.inverse_frequencies[0] == 1);
+  // A turn of the second takes 2 pi · 500000^(1/2) tokens, more than 25.
+  CHECK(plain.inverse_frequencies[1] == near(std::pow(500000, -0.5) / 4));
+
+  GgufWriter more = file();
+  more.number("llama.rope.scaling.attn_factor", 2);
+  CHECK(architecture_of(more).decoder.layers[0].rope->gain == near(2 + 0.2 * std::log(4)));
+  GgufWriter given = file();
+  given.number("llama.rope.scaling.yarn_attn_factor", 1.5f);
+  CHECK(architecture_of(given).decoder.layers[0].rope->gain == 1.5);
 }
 
 TEST_CASE("gguf_model: a head may be rotated in part, whatever its size") {
@@ -273,8 +299,8 @@ TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
   uneven.number("qwen2.attention.layer_norm_rms_epsilon", 1e-5f);
   uneven.list<std::uint32_t>("qwen2.attention.head_count_kv", gguf_id::uint32, {3, 3, 2});
   CHECK(has(refusal(uneven), "numbers that differ between layers"));
-  GgufWriter experts = llama_file();
-  experts.whole("llama.expert_count", 8);
+  GgufWriter experts = llama_file("qwen2");
+  experts.whole("qwen2.expert_count", 8);
   CHECK(has(refusal(experts), "num_local_experts: got 8"));
   GgufWriter no_table;
   no_table.text("general.architecture", "gpt2");

@@ -220,6 +220,10 @@ std::vector<std::int64_t> GgufMetadata::integers(std::string_view key) const {
   return list<std::int64_t>(key, "an array of whole numbers");
 }
 
+std::vector<bool> GgufMetadata::flags(std::string_view key) const {
+  return list<bool>(key, "an array of true and false");
+}
+
 std::vector<float> GgufMetadata::numbers(std::string_view key) const {
   return list<float>(key, "an array of numbers");
 }

@@ -62,6 +62,7 @@ class GgufMetadata {
   /// Whole arrays.
   std::vector<std::string_view> texts(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
+  std::vector<bool> flags(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;
 
   /// "FILE: metadata KEY: got FOUND, expected EXPECTED"

@@ -31,12 +31,6 @@ std::uint64_t product_from(const std::vector<std::uint64_t>& shape, std::size_t 
   return product;
 }
 
-/// Frequency factors in GGUF files, which belong to the configuration.
-bool is_rope_table(std::string_view name) {
-  return name == "rope_freqs.weight" || name == "rope_factors_short.weight" ||
-         name == "rope_factors_long.weight";
-}
-
 /// The rows of a stored tensor (columns if it is transposed) that weights use.
 struct Part {
   std::uint64_t rows = 0;
@@ -140,15 +134,18 @@ void WeightReader::read_columns(std::size_t first, std::span<N> out) const {
   // Callers take a few at a time, which lie near each other: between the first and the last of a
   // matrix everything is read.
   std::vector<N> between;
+  // Blocks of quantised numbers are read whole.
+  const auto whole = static_cast<std::uint64_t>(width(tensor().readable_dtype()).block_elements);
   for (std::size_t r = 0; r < rows;) {
     const std::uint64_t block = wanted(r) / columns;
     std::size_t end = r + 1;
     while (end < rows && wanted(end) / columns == block && wanted(end) > wanted(end - 1)) ++end;
-    between.resize(wanted(end - 1) - wanted(r) + 1);
+    const std::uint64_t from = wanted(r) / whole * whole;
+    between.resize((wanted(end - 1) / whole + 1) * whole - from);
     for (std::uint64_t i = 0; i < in; ++i) {
-      const std::uint64_t at = (block * in + i) * columns + wanted(r) % columns;
+      const std::uint64_t at = (block * in + i) * columns + from % columns;
       read_elements(tensor(), at, std::span<N>(between));
-      for (std::size_t c = r; c < end; ++c) out[c * in + i] = between[wanted(c) - wanted(r)];
+      for (std::size_t c = r; c < end; ++c) out[c * in + i] = between[wanted(c) - from];
     }
     r = end;
   }
@@ -256,7 +253,9 @@ WeightSource Checkpoint::source_of(const std::string& weight) const {
                          parsed.kind);
     }
   }
-  return gguf_ ? gguf_weight(stored, name) : huggingface_weight(stored, name);
+  if (!gguf_) return huggingface_weight(stored, name);
+  return gguf_weight(stored, name,
+                     [this](std::string_view tensor) { return tensors_.contains(tensor); });
 }
 
 WeightReader Checkpoint::reader(const TensorInfo& weight) const {
@@ -341,8 +340,8 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
                             part.transposed ? "columns" : "rows"));
   }
   for (const auto& [name, tensor] : tensors_) {
-    const bool known =
-        gguf_ ? is_rope_table(name) || !tensor.dtype : is_unused_buffer(architecture_, name);
+    const bool known = gguf_ ? is_unused_in_gguf(architecture_, name) || !tensor.dtype
+                             : is_unused_buffer(architecture_, name);
     if (known || used.contains(name)) continue;
     throw Error(tensor.place() + ": no weight of a " + architecture_.model_type +
                 " model of this configuration is made of it");

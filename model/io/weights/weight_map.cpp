@@ -35,8 +35,8 @@ const LayerShape& layer_of(const Architecture& a, const WeightName& name) {
   }
   if (layer.latent) {
     const std::uint64_t widest = std::max(layer.heads.head_dim, layer.latent->value_dim);
-    most = std::max({most, layer.latent->rank,
-                     checked_multiply(layer.heads.num_attention_heads, 2 * widest)});
+    most = std::max(
+        {most, layer.latent->rank, checked_multiply(layer.heads.num_attention_heads, 2 * widest)});
   }
   if (most <= max_listed_rows) return layer;
   throw Error(a.name + ": the shape of layer " + std::to_string(*name.layer),
@@ -199,8 +199,31 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   return source;
 }
 
+/// How a file stores what some fuse and others do not.
+TensorNames fused_or_not(const GgufForm& form, const std::string& layer, const HasTensor& has) {
+  TensorNames names;
+  const bool fused_qkv = form.fused_qkv || has(layer + "attn_qkv.weight");
+  names.merge(fused_qkv ? TensorNames{{"qkv", "attn_qkv"}}
+                        : TensorNames{{"query", "attn_q"}, {"key", "attn_k"}, {"value", "attn_v"}});
+  names.merge(form.fused_gate_up ? TensorNames{{"gate_up", "ffn_up"}}
+                                 : TensorNames{{"gate", "ffn_gate"}, {"up", "ffn_up"}});
+  // Until April 2024 each expert had tensors of its own.
+  const std::string experts = has(layer + "ffn_down.0.weight") ? ".{i}" : "_exps";
+  names.merge(has(layer + "ffn_gate_up_exps.weight")
+                  ? TensorNames{{"experts.gate_up", "ffn_gate_up_exps"}}
+                  : TensorNames{{"experts.gate", "ffn_gate" + experts},
+                                {"experts.up", "ffn_up" + experts}});
+  names["experts.down"] = "ffn_down" + experts;
+  // Until April 2025 in all files, since then in those of MiniCPM3.
+  names.merge(has(layer + "attn_kv_b.weight")
+                  ? TensorNames{{"kv_up", "attn_kv_b"}}
+                  : TensorNames{{"key_up", "attn_k_b"}, {"value_up", "attn_v_b"}});
+  return names;
+}
+
 /// The names of llama.cpp's files.
-CheckpointNames gguf_names(const GgufForm& form, Residual residual) {
+CheckpointNames gguf_names(const GgufForm& form, const Architecture& a, const WeightName& weight,
+                           const HasTensor& has) {
   CheckpointNames names{.prefixes = {""},
                         .layer = "blk.",
                         .in_layer = {{"attention_norm", "attn_norm"},
@@ -209,21 +232,32 @@ CheckpointNames gguf_names(const GgufForm& form, Residual residual) {
                                      {"post_mlp_norm", "post_ffw_norm"},
                                      {"query_norm", "attn_q_norm"},
                                      {"key_norm", "attn_k_norm"},
+                                     {"sinks", "attn_sinks"},
+                                     {"query_latent", "attn_q_a"},
+                                     {"query_latent_norm", "attn_q_a_norm"},
+                                     {"query_heads", "attn_q"},
+                                     {"kv_latents", "attn_kv_a_mqa"},
+                                     {"kv_latent_norm", "attn_kv_a_norm"},
                                      {"attention_output", "attn_output"},
-                                     {"down", "ffn_down"}},
+                                     {"down", "ffn_down"},
+                                     {"router", "ffn_gate_inp"},
+                                     {"router.correction", "exp_probs_b.bias"},
+                                     {"shared_expert.gate", "ffn_gate_shexp"},
+                                     {"shared_expert.up", "ffn_up_shexp"},
+                                     {"shared_expert.down", "ffn_down_shexp"}},
                         .outside = {{"embedding", "token_embd"},
                                     {"positions", "position_embd"},
                                     {"final_norm", "output_norm"},
                                     {"head", "output"}}};
-  names.in_layer.merge(
-      form.fused_qkv ? TensorNames{{"qkv", "attn_qkv"}}
-                     : TensorNames{{"query", "attn_q"}, {"key", "attn_k"}, {"value", "attn_v"}});
-  names.in_layer.merge(form.fused_gate_up ? TensorNames{{"gate_up", "ffn_up"}}
-                                          : TensorNames{{"gate", "ffn_gate"}, {"up", "ffn_up"}});
-  if (form.mlp_norm_first && residual == Residual::ParallelTwoNorms) {
+  if (!weight.layer) return names;
+  names.in_layer.merge(fused_or_not(form, names.layer + std::to_string(*weight.layer) + ".", has));
+  const std::optional<Latent>& latent = a.decoder.layers[*weight.layer].latent;
+  if (latent && latent->query_rank > 0) names.in_layer["query_heads"] = "attn_q_b";
+  if (form.mlp_norm_first && a.decoder.residual == Residual::ParallelTwoNorms) {
     names.in_layer["attention_norm"] = "attn_norm_2";
     names.in_layer["mlp_norm"] = "attn_norm";
   }
+  names.in_layer = with(names.in_layer, form.names);
   return names;
 }
 
@@ -241,10 +275,10 @@ std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t 
 }
 
 /// Layers that predict further tokens (multi-token prediction) stand after those of the model.
-bool is_of_later_layer(const Architecture& a, std::string_view stored_name) {
+bool is_of_later_layer(const Architecture& a, std::string_view stored_name,
+                       std::string_view prefix) {
   const Family* const family = find_family(a.model_type);
   if (family == nullptr || !family->names.later_layers) return false;
-  constexpr std::string_view prefix = "model.layers.";
   if (!stored_name.starts_with(prefix)) return false;
   stored_name.remove_prefix(prefix.size());
   std::uint64_t layer = 0;
@@ -297,7 +331,7 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   return source_in(names, a, parsed);
 }
 
-WeightSource gguf_weight(const Architecture& a, const std::string& name) {
+WeightSource gguf_weight(const Architecture& a, const std::string& name, const HasTensor& has) {
   const Family* const family = find_family(a.model_type);
   if (family == nullptr || family->gguf.architecture == nullptr) {
     throw Error("weights of a GGUF file", "model type " + a.model_type,
@@ -305,13 +339,24 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name) {
   }
   const GgufForm& form = family->gguf;
   const WeightName parsed = parse_weight_name(name);
-  WeightSource source = source_in(gguf_names(form, a.decoder.residual), a, parsed);
+  const CheckpointNames names = gguf_names(form, a, parsed, has);
+  WeightSource source = source_in(names, a, parsed);
   if (parsed.part == "head") source.names.push_back("token_embd" + parsed.kind);  // tied
   if (form.interleaved_heads && (parsed.part == "query" || parsed.part == "key")) {
     const Heads& heads = layer_of(a, parsed).heads;
-    source.rows = uninterleaved(
+    std::vector<std::uint64_t> rows = uninterleaved(
         parsed.part == "query" ? heads.num_attention_heads : heads.num_key_value_heads,
         heads.head_dim);
+    if (!source.rows.empty()) {  // in a fused tensor
+      for (std::uint64_t& row : rows) row = source.rows[row];
+    }
+    source.rows = std::move(rows);
+  }
+  // [heads, rank, nope_dim] for queries that go to the latents, and [heads, value_dim, rank].
+  const bool key_up = parsed.part == "key_up";
+  if ((key_up || parsed.part == "value_up") && names.in_layer.contains(parsed.part)) {
+    source.blocks = layer_of(a, parsed).heads.num_attention_heads;
+    source.transposed = key_up;
   }
   const bool is_unit_offset_norm =
       a.decoder.norm == NormKind::RmsUnitOffset && parsed.part.ends_with("_norm");
@@ -332,7 +377,12 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
   const bool head = ends("lm_head.weight") || ends("proj_out.weight") || ends("embed_out.weight");
   if (head && a.tied_embeddings) return true;
   if (a.encoder_decoder && ends("embed_tokens.weight")) return true;
-  return is_of_later_layer(a, stored_name);
+  return is_of_later_layer(a, stored_name, "model.layers.");
+}
+
+bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name) {
+  return stored_name == "rope_freqs.weight" || stored_name == "rope_factors_short.weight" ||
+         stored_name == "rope_factors_long.weight" || is_of_later_layer(a, stored_name, "blk.");
 }
 
 }  // namespace kvcast

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,18 +39,26 @@ struct WeightName {
 WeightName parse_weight_name(const std::string& name);
 
 /// Where the weight that the recorder calls `name` ("layers.3.query.weight") lies in a Hugging Face
-/// checkpoint of this architecture: fused tensors (query-key-value, gate-up, ...) are taken apart by
-/// rows. Throws Error for more rows than any model has.
+/// checkpoint of this architecture: fused tensors (query-key-value, gate-up, ...) are taken apart
+/// by rows. Throws Error for more rows than any model has.
 WeightSource huggingface_weight(const Architecture& a, const std::string& name);
 
-/// The same for a GGUF file, which differs in three things: the query and key rows of Llama and
+/// Whether a file has a tensor.
+using HasTensor = std::function<bool(std::string_view)>;
+
+/// The same for a GGUF file, which differs in four things: the query and key rows of Llama and
 /// OLMo are interleaved for llama.cpp's rotary pairs, which `rows` undoes; fused query-key-value
 /// tensors have all queries first, then all keys; Gemma's norms hold 1 + w, which `offset` takes
-/// back. Throws Error for families that llama.cpp does not write, too.
-WeightSource gguf_weight(const Architecture& a, const std::string& name);
+/// back; the experts of a layer are one tensor. Files of other ages and options fuse other tensors:
+/// `has` tells which. Throws Error for families that llama.cpp does not write, too.
+WeightSource gguf_weight(
+    const Architecture& a, const std::string& name,
+    const HasTensor& has = [](std::string_view) { return false; });
 
 /// True for tensors that Hugging Face checkpoints hold and no forward pass reads: masks, frequency
-/// buffers, and copies of a tied weight.
+/// buffers, copies of a tied weight, and layers that predict further tokens.
 bool is_unused_buffer(const Architecture& a, std::string_view stored_name);
+/// The same for GGUF files: frequency factors, which belong to the configuration, and such layers.
+bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name);
 
 }  // namespace kvcast
