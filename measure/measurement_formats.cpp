@@ -207,7 +207,8 @@ std::optional<DType> ggml_dtype(const std::string& name) {
   const std::string text = lower_case(name);
   constexpr std::pair<std::string_view, DType> names[] = {
       {"bf16", DType::BF16}, {"f16", DType::FP16},  {"f32", DType::FP32},  {"q8_0", DType::Q8_0},
-      {"q4_0", DType::Q4_0}, {"q4_1", DType::Q4_1}, {"q4_k", DType::Q4_K}, {"q6_k", DType::Q6_K}};
+      {"q4_0", DType::Q4_0}, {"q4_1", DType::Q4_1}, {"q4_k", DType::Q4_K}, {"q5_0", DType::Q5_0},
+      {"q5_1", DType::Q5_1}, {"q5_k", DType::Q5_K}, {"q6_k", DType::Q6_K}, {"mxfp4", DType::MXFP4}};
   for (const auto& [word, dtype] : names) {
     const std::size_t at = text.find(word);
     if (at == std::string::npos || (at > 0 && std::isalnum(text[at - 1]) != 0)) continue;

@@ -10,11 +10,29 @@
 
 namespace kvcast {
 
-/// FP32 ... INT4 and FP64 are plain elements. Q8_0 ... Q6_K are GGUF's blocks with their scales
+/// FP32 ... INT4 and FP64 are plain elements. Q8_0 ... MXFP4 are GGUF's blocks with their scales
 /// inside.
-enum class DType { FP32, TF32, FP16, BF16, FP8, INT8, INT4, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, FP64 };
+enum class DType {
+  FP32,
+  TF32,
+  FP16,
+  BF16,
+  FP8,
+  INT8,
+  INT4,
+  Q8_0,
+  Q4_0,
+  Q4_1,
+  Q5_0,
+  Q5_1,
+  Q4_K,
+  Q5_K,
+  Q6_K,
+  MXFP4,
+  FP64
+};
 
-inline constexpr int num_dtypes = 13;
+inline constexpr int num_dtypes = 17;
 
 /// A block of `block_elements` elements occupies `block_bits` bits, scales included.
 struct DTypeWidth {

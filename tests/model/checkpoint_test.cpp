@@ -120,6 +120,28 @@ std::vector<N> rows(const WeightReader& reader, std::size_t first, std::size_t e
 
 }  // namespace
 
+TEST_CASE("checkpoint: columns of quantised blocks are read, wherever they begin") {
+  // Two blocks of a weight [64, 3]: [in 3, rows 32], element of row i, column j of block b
+  // i - 16 + 16·j, halved in the second block.
+  constexpr std::uint16_t half_one = 0x3c00;
+  constexpr std::uint16_t half_half = 0x3800;
+  std::string bytes;
+  for (int b = 0; b < 2; ++b) {
+    for (int j = 0; j < 3; ++j) {
+      bytes += raw(b == 0 ? half_one : half_half);
+      for (int i = 0; i < 32; ++i) bytes += static_cast<char>(i - 16 + 16 * j);
+    }
+  }
+  const auto file = in_memory(bytes, "weights.bin");
+  const StoredTensor tensor{"w", DType::Q8_0, {2, 3, 32}, file->bytes(), file};
+  const WeightReader reader({tensor},
+                            {.names = {"w"}, .rows = {}, .transposed = true, .blocks = 2});
+  CHECK(reader.shape() == std::vector<std::uint64_t>{64, 3});
+  CHECK(rows<float>(reader, 5, 6) == std::vector<float>{-11, 5, 21, -10, 6, 22});
+  // The last row of the first block, then the second block's first two.
+  CHECK(rows<double>(reader, 31, 9) == std::vector<double>{15, 31, 47, -8, 0, 8, -7.5, 0.5, 8.5});
+}
+
 TEST_CASE("checkpoint: a folder is a model with all its weights") {
   const Folder folder(llama_config);
   const Checkpoint c = folder.write(llama_tensors());

@@ -21,7 +21,8 @@ struct BlockCase {
 
 // GGUF blocks by hand from ggml-common.h: q8_0 = half + 32 x 8 bits = 272; q4_0 = half + 32 x 4 =
 // 144; q4_1 = 2 halves + 32 x 4 = 160; q4_k = 2 halves + 12 bytes of scales + 256 x 4 = 1152;
-// q6_k = 256 x 6 + 16 x 8 bits of scales + half = 1680.
+// q6_k = 256 x 6 + 16 x 8 bits of scales + half = 1680; q5_0, q5_1 and q5_k have a bit more for
+// each element; mxfp4 = byte + 32 x 4 = 136.
 constexpr std::array blocks{
     BlockCase{DType::FP32, "fp32", 32, 1},
     BlockCase{DType::TF32, "tf32", 32, 1},
@@ -33,8 +34,12 @@ constexpr std::array blocks{
     BlockCase{DType::Q8_0, "q8_0", 16 + 256, 32},
     BlockCase{DType::Q4_0, "q4_0", 16 + 128, 32},
     BlockCase{DType::Q4_1, "q4_1", 32 + 128, 32},
+    BlockCase{DType::Q5_0, "q5_0", 16 + 160, 32},
+    BlockCase{DType::Q5_1, "q5_1", 32 + 160, 32},
     BlockCase{DType::Q4_K, "q4_k", 32 + 96 + 1024, 256},
+    BlockCase{DType::Q5_K, "q5_k", 32 + 96 + 1280, 256},
     BlockCase{DType::Q6_K, "q6_k", 1536 + 128 + 16, 256},
+    BlockCase{DType::MXFP4, "mxfp4", 8 + 128, 32},
     BlockCase{DType::FP64, "fp64", 64, 1},
 };
 

@@ -162,6 +162,66 @@ TEST_CASE("stored_tensor: Q4_1 adds a minimum to scale times number") {
   CHECK(values[31] == 5.5f);
 }
 
+TEST_CASE("stored_tensor: Q5_0 and Q5_1 have the fifth bits in a word") {
+  // q = 31 - i: its lower four bits are 15 - i for i < 16, again 31 - i for the others; the fifth
+  // is set for i < 16.
+  std::string numbers = raw(std::uint32_t{0xffff});
+  for (int i = 0; i < 16; ++i) numbers += byte((15 - i) | (15 - i) << 4);
+  const std::vector<float> signed_ones =
+      all_of(tensor_of(DType::Q5_0, {32}, raw(half_quarter) + numbers));
+  const std::vector<float> with_minimum =
+      all_of(tensor_of(DType::Q5_1, {32}, raw(half_two) + raw(minus_half) + numbers));
+  for (std::size_t i = 0; i < 32; ++i) {
+    CHECK(signed_ones[i] == 0.25f * (15 - static_cast<float>(i)));
+    CHECK(with_minimum[i] == 2 * (31 - static_cast<float>(i)) - 0.5f);
+  }
+}
+
+TEST_CASE("stored_tensor: MXFP4 is a power of two times a four-bit float") {
+  std::string bytes;
+  for (const int exponent : {127, 130, 126}) {
+    bytes += byte(exponent);
+    for (int i = 0; i < 16; ++i) bytes += byte(i | (15 - i) << 4);
+  }
+  const std::vector<float> values = all_of(tensor_of(DType::MXFP4, {3, 32}, bytes));
+  const std::vector<float> numbers{0, 0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                   0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  for (std::size_t i = 0; i < 16; ++i) {
+    CHECK(values[i] == numbers[i]);
+    CHECK(values[16 + i] == numbers[15 - i]);
+    CHECK(values[32 + i] == 8 * numbers[i]);
+    CHECK(values[64 + i] == numbers[i] / 2);
+  }
+}
+
+TEST_CASE("stored_tensor: Q5_K has the fifth bits of all groups in 32 bytes") {
+  // Scales 1 and minima 0 in all groups: s_0 ... s_3 in bytes 0-3, s_4 ... s_7 in the low bits of
+  // bytes 8-11.
+  const std::string packed =
+      std::string(4, byte(1)) + std::string(4, byte(0)) + std::string(4, byte(1));
+  // Element i of group j is q = (i + 5j) mod 32.
+  const auto number = [](int j, int i) { return (i + 5 * j) % 32; };
+  std::string fifths;
+  for (int i = 0; i < 32; ++i) {
+    int bits = 0;
+    for (int j = 0; j < 8; ++j) bits |= number(j, i) >> 4 << j;
+    fifths += byte(bits);
+  }
+  std::string lower;
+  for (int pair = 0; pair < 4; ++pair) {
+    for (int i = 0; i < 32; ++i) {
+      lower += byte((number(2 * pair, i) & 15) | (number(2 * pair + 1, i) & 15) << 4);
+    }
+  }
+  const std::vector<float> values = all_of(
+      tensor_of(DType::Q5_K, {256}, raw(half_two) + raw(half_quarter) + packed + fifths + lower));
+  for (int j = 0; j < 8; ++j) {
+    for (int i = 0; i < 32; ++i) {
+      REQUIRE(values[static_cast<std::size_t>(32 * j + i)] == static_cast<float>(2 * number(j, i)));
+    }
+  }
+}
+
 TEST_CASE("stored_tensor: Q4_K has a 6-bit scale and minimum for each 32 elements") {
   // Scales s_j = 7j + 1 and minima m_j = 63 - 5j, packed as ggml-quants.c's get_scale_min_k4 reads.
   std::string packed(12, '\0');

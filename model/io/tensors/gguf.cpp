@@ -33,14 +33,14 @@ constexpr std::array ggml_types{
     GgmlType{1, {"F16", 16, DType::FP16}},
     GgmlType{2, {"Q4_0", 144, DType::Q4_0, 32}},
     GgmlType{3, {"Q4_1", 160, DType::Q4_1, 32}},
-    GgmlType{6, {"Q5_0", 176, {}, 32}},
-    GgmlType{7, {"Q5_1", 192, {}, 32}},
+    GgmlType{6, {"Q5_0", 176, DType::Q5_0, 32}},
+    GgmlType{7, {"Q5_1", 192, DType::Q5_1, 32}},
     GgmlType{8, {"Q8_0", 272, DType::Q8_0, 32}},
     GgmlType{9, {"Q8_1", 288, {}, 32}},
     GgmlType{10, {"Q2_K", 672, {}, 256}},
     GgmlType{11, {"Q3_K", 880, {}, 256}},
     GgmlType{12, {"Q4_K", 1152, DType::Q4_K, 256}},
-    GgmlType{13, {"Q5_K", 1408, {}, 256}},
+    GgmlType{13, {"Q5_K", 1408, DType::Q5_K, 256}},
     GgmlType{14, {"Q6_K", 1680, DType::Q6_K, 256}},
     GgmlType{15, {"Q8_K", 2336, {}, 256}},
     GgmlType{16, {"IQ2_XXS", 528, {}, 256}},
@@ -60,7 +60,7 @@ constexpr std::array ggml_types{
     GgmlType{30, {"BF16", 16, DType::BF16}},
     GgmlType{34, {"TQ1_0", 432, {}, 256}},
     GgmlType{35, {"TQ2_0", 528, {}, 256}},
-    GgmlType{39, {"MXFP4", 136, {}, 32}},
+    GgmlType{39, {"MXFP4", 136, DType::MXFP4, 32}},
 };
 
 void check_header(GgufCursor& cursor) {

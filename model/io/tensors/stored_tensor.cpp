@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -72,16 +73,60 @@ void read_q4_1(const std::byte* block, float* out) {
   }
 }
 
-/// (scale · s_j) · q - (minimum · m_j), 256 elements in 8 groups j of 32: half scale, half minimum,
-/// 12 bytes with the 6-bit s_0 ... s_7 and m_0 ... m_7, then 32 bytes for each pair of groups.
-/// Bytes 0-3 hold s_0 ... s_3, bytes 4-7 m_0 ... m_3, both in their low six bits; the two bits
-/// above them are the upper bits of s_4 ... s_7 and m_4 ... m_7, whose lower four share bytes 8-11.
-void read_q4_k(const std::byte* block, float* out) {
+/// The 32 five-bit numbers of Q5_0 and Q5_1: a word with the fifth bits, 16 bytes as in Q4_0.
+std::array<int, 32> five_bits(const std::byte* from) {
+  const auto fifths = load<std::uint32_t>(from);
+  std::array<int, 32> numbers;
+  for (std::size_t i = 0; i < 16; ++i) {
+    numbers[i] = low(from[4 + i]) | static_cast<int>(fifths >> i & 1) << 4;
+    numbers[i + 16] = high(from[4 + i]) | static_cast<int>(fifths >> (i + 16) & 1) << 4;
+  }
+  return numbers;
+}
+
+/// scale · (q - 16), 32 elements: half scale, 20 bytes of numbers.
+void read_q5_0(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  const std::array<int, 32> q = five_bits(block + 2);
+  for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(q[i] - 16);
+}
+
+/// scale · q + minimum, 32 elements: half scale, half minimum, 20 bytes of numbers.
+void read_q5_1(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  const float minimum = load_half(block + 2);
+  const std::array<int, 32> q = five_bits(block + 4);
+  for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(q[i]) + minimum;
+}
+
+/// 2^(e - 127) · number, 32 elements: the byte e, 16 bytes as in Q4_0, each with the codes of two
+/// four-bit floats: sign, two bits of exponent, one of fraction.
+/// Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.3.3 and table 7.
+void read_mxfp4(const std::byte* block, float* out) {
+  constexpr std::array<float, 16> numbers{0,    0.5,  1,  1.5,  2,  3,  4,  6,
+                                          -0.F, -0.5, -1, -1.5, -2, -3, -4, -6};
+  const float scale = std::ldexp(1.0F, whole(block[0]) - 127);
+  for (std::size_t i = 0; i < 16; ++i) {
+    out[i] = scale * numbers[static_cast<std::size_t>(low(block[1 + i]))];
+    out[i + 16] = scale * numbers[static_cast<std::size_t>(high(block[1 + i]))];
+  }
+}
+
+/// What the 8 groups of 32 elements of Q4_K and Q5_K are scaled by and less.
+struct GroupScales {
+  std::array<float, 8> scales;
+  std::array<float, 8> minima;
+};
+
+/// Half scale, half minimum, 12 bytes with the 6-bit s_0 ... s_7 and m_0 ... m_7. Of the 12, bytes
+/// 0-3 hold s_0 ... s_3, bytes 4-7 m_0 ... m_3, both in their low six bits; the two bits above them
+/// are the upper bits of s_4 ... s_7 and m_4 ... m_7, whose lower four share bytes 8-11.
+GroupScales group_scales(const std::byte* block) {
   const float scale = load_half(block);
   const float minimum = load_half(block + 2);
   const std::byte* packed = block + 4;
-  std::array<float, 8> scales;
-  std::array<float, 8> minima;
+  GroupScales result;
+  auto& [scales, minima] = result;
   for (std::size_t j = 0; j < 4; ++j) {
     scales[j] = scale * static_cast<float>(whole(packed[j]) & 63);
     minima[j] = minimum * static_cast<float>(whole(packed[4 + j]) & 63);
@@ -90,12 +135,34 @@ void read_q4_k(const std::byte* block, float* out) {
     scales[4 + j] = scale * static_cast<float>(low(packed[8 + j]) | upper_scale);
     minima[4 + j] = minimum * static_cast<float>(high(packed[8 + j]) | upper_minimum);
   }
+  return result;
+}
+
+/// (scale · s_j) · q - (minimum · m_j), 256 elements in 8 groups j of 32: 16 bytes of scales, then
+/// 32 bytes for each pair of groups.
+void read_q4_k(const std::byte* block, float* out) {
+  const auto [scales, minima] = group_scales(block);
   for (std::size_t pair = 0; pair < 4; ++pair) {
     const std::byte* q = block + 16 + 32 * pair;
     float* group = out + 64 * pair;
     for (std::size_t i = 0; i < 32; ++i) {
       group[i] = scales[2 * pair] * static_cast<float>(low(q[i])) - minima[2 * pair];
       group[32 + i] = scales[2 * pair + 1] * static_cast<float>(high(q[i])) - minima[2 * pair + 1];
+    }
+  }
+}
+
+/// The same with 32 bytes before those of the pairs: byte i has the fifth bits of elements i of all
+/// groups, group j's in bit j.
+void read_q5_k(const std::byte* block, float* out) {
+  const auto [scales, minima] = group_scales(block);
+  const std::byte* fifths = block + 16;
+  for (std::size_t j = 0; j < 8; ++j) {
+    const std::byte* q = block + 48 + 32 * (j / 2);
+    for (std::size_t i = 0; i < 32; ++i) {
+      const int lower = j % 2 == 0 ? low(q[i]) : high(q[i]);
+      const int number = lower | (whole(fifths[i]) >> j & 1) << 4;
+      out[32 * j + i] = scales[j] * static_cast<float>(number) - minima[j];
     }
   }
 }
@@ -150,8 +217,12 @@ void convert(DType dtype, const std::byte* from, std::span<float> out) {
     case DType::Q8_0: read_blocks<read_q8_0>(block, from, out); return;
     case DType::Q4_0: read_blocks<read_q4_0>(block, from, out); return;
     case DType::Q4_1: read_blocks<read_q4_1>(block, from, out); return;
+    case DType::Q5_0: read_blocks<read_q5_0>(block, from, out); return;
+    case DType::Q5_1: read_blocks<read_q5_1>(block, from, out); return;
     case DType::Q4_K: read_blocks<read_q4_k>(block, from, out); return;
+    case DType::Q5_K: read_blocks<read_q5_k>(block, from, out); return;
     case DType::Q6_K: read_blocks<read_q6_k>(block, from, out); return;
+    case DType::MXFP4: read_blocks<read_mxfp4>(block, from, out); return;
     case DType::FP64:
       for (std::size_t i = 0; i < out.size(); ++i) {
         out[i] = static_cast<float>(load<double>(from + 8 * i));

@@ -26,7 +26,7 @@ struct StoredTensor {
   std::vector<std::uint64_t> shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const MappedFile> file;
-  std::string type{};  ///< as its format spells it: "I64", "Q5_K"
+  std::string type{};  ///< as its format spells it: "I64", "Q3_K"
 
   std::uint64_t elements() const;
   /// "FILE: tensor NAME", for errors.
@@ -39,7 +39,7 @@ struct StoredTensor {
 std::string shortened(std::string_view text);
 
 /// Elements first ... first + out.size() - 1 as fp32, FP64 rounded to it. Quantised blocks (Q8_0
-/// ... Q6_K) need `first` and the size to be multiples of their block; whole rows always are.
+/// ... MXFP4) need `first` and the size to be multiples of their block; whole rows always are.
 /// Throws Error on a type that kvcast cannot read, and naming the element on a NaN, an infinity and
 /// FP64 numbers that fp32 does not reach. Source   ggml's formats (ggml-org/ggml:
 /// src/ggml-common.h, dequantize_row_* in ggml-quants.c)
