@@ -154,6 +154,18 @@ TEST_CASE("gguf_tokenizer: user-defined tokens are text, not the byte alphabet")
   CHECK(tokenizer.decode(std::vector{id}) == "\u00E9t\u00E9");
 }
 
+TEST_CASE("gguf_tokenizer: a run of blanks can be a token of a llama vocabulary") {
+  GgufVocabulary gguf = converted_sentencepiece();
+  const auto id = static_cast<TokenId>(gguf.tokens.size());
+  gguf.tokens.push_back("    ");
+  gguf.scores.push_back(-1000);
+  gguf.types.push_back(4);
+  gguf.flags = {{"add_bos_token", false}, {"add_space_prefix", false}};
+  const Tokenizer tokenizer = tokenizer_of(gguf);
+  CHECK(tokenizer.encode("    ") == std::vector<TokenId>{id});
+  CHECK(tokenizer.decode(std::vector{id}) == "    ");
+}
+
 TEST_CASE("gguf_tokenizer: with every known name a text comes back from its ids") {
   const std::string known = message_of([] { tokenizer_of(converted("gpt2.json", "klingon")); });
   std::string_view names = known;

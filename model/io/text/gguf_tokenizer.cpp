@@ -115,6 +115,21 @@ TokenizerParts byte_level_parts(const Metadata& metadata, const GgufPreTokenizer
   return parts;
 }
 
+/// A user-defined token as SentencePiece has it: the converter puts blanks in the place of the
+/// marks for them, as llama.cpp looks for such tokens in the text as it stands (Gemma's runs of
+/// blanks).
+std::string with_blank_marks(std::string_view token) {
+  std::string marked;
+  for (const char c : token) {
+    if (c == ' ') {
+      marked += "\xE2\x96\x81";  // U+2581
+    } else {
+      marked += c;
+    }
+  }
+  return marked;
+}
+
 TokenizerParts sentencepiece_parts(const Metadata& metadata) {
   std::vector<SentencePiece> pieces;
   pieces.reserve(metadata.tokens.size());
@@ -123,7 +138,9 @@ TokenizerParts sentencepiece_parts(const Metadata& metadata) {
     const PieceType type = metadata.type_of(id);
     bytes += type == PieceType::Byte ? 1 : 0;
     const float score = metadata.scores.empty() ? 0 : metadata.scores[id];
-    pieces.push_back({std::string(metadata.tokens[id]), score, type});
+    const std::string_view token = metadata.tokens[id];
+    const bool is_user_defined = type == PieceType::UserDefined;
+    pieces.push_back({is_user_defined ? with_blank_marks(token) : std::string(token), score, type});
   }
   if (const auto unknown = metadata.id("unknown_token_id")) {
     pieces[*unknown].type = PieceType::Unknown;
