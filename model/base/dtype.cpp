@@ -18,13 +18,31 @@ constexpr std::array<DTypeWidth, num_dtypes> widths{{
     {"q8_0", 272, 32},
     {"q4_0", 144, 32},
     {"q4_1", 160, 32},
+    {"q4_k", 1152, 256},
+    {"q6_k", 1680, 256},
+    {"fp64", 64, 1},
     {"q5_0", 176, 32},
     {"q5_1", 192, 32},
-    {"q4_k", 1152, 256},
+    {"q2_k", 672, 256},
+    {"q3_k", 880, 256},
     {"q5_k", 1408, 256},
-    {"q6_k", 1680, 256},
+    {"iq1_s", 400, 256},
+    {"iq1_m", 448, 256},
+    {"iq2_xxs", 528, 256},
+    {"iq2_xs", 592, 256},
+    {"iq2_s", 656, 256},
+    {"iq3_xxs", 784, 256},
+    {"iq3_s", 880, 256},
+    {"iq4_nl", 144, 32},
+    {"iq4_xs", 1088, 256},
+    {"tq1_0", 432, 256},
+    {"tq2_0", 528, 256},
     {"mxfp4", 136, 32},
-    {"fp64", 64, 1},
+    {"nvfp4", 72, 16},
+    {"fp8_b128", 128 * 128 * 8 + 32, 128 * 128},
+    {"int4_g32", 148, 32},
+    {"int4_g64", 276, 64},
+    {"int4_g128", 532, 128},
 }};
 
 }  // namespace
@@ -53,6 +71,8 @@ DType parse_dtype(std::string_view text) {
 }
 
 DType product_dtype(DType a, DType b) {
+  if (a == DType::FP8_B128) a = DType::FP8;
+  if (b == DType::FP8_B128) b = DType::FP8;
   if (a == b) return a;
   return bits_per_element(a) >= bits_per_element(b) ? a : b;
 }

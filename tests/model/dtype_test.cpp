@@ -41,6 +41,28 @@ constexpr std::array blocks{
     BlockCase{DType::Q6_K, "q6_k", 1536 + 128 + 16, 256},
     BlockCase{DType::MXFP4, "mxfp4", 8 + 128, 32},
     BlockCase{DType::FP64, "fp64", 64, 1},
+    BlockCase{DType::Q5_0, "q5_0", 16 + 160, 32},
+    BlockCase{DType::Q5_1, "q5_1", 32 + 160, 32},
+    BlockCase{DType::Q2_K, "q2_k", 128 + 512 + 32, 256},
+    BlockCase{DType::Q3_K, "q3_k", 256 + 512 + 96 + 16, 256},
+    BlockCase{DType::Q5_K, "q5_k", 32 + 96 + 1280, 256},
+    BlockCase{DType::IQ1_S, "iq1_s", 16 + 256 + 128, 256},
+    BlockCase{DType::IQ1_M, "iq1_m", 256 + 128 + 64, 256},
+    BlockCase{DType::IQ2_XXS, "iq2_xxs", 16 + 512, 256},
+    BlockCase{DType::IQ2_XS, "iq2_xs", 16 + 512 + 64, 256},
+    BlockCase{DType::IQ2_S, "iq2_s", 16 + 512 + 64 + 64, 256},
+    BlockCase{DType::IQ3_XXS, "iq3_xxs", 16 + 768, 256},
+    BlockCase{DType::IQ3_S, "iq3_s", 16 + 512 + 64 + 256 + 32, 256},
+    BlockCase{DType::IQ4_NL, "iq4_nl", 16 + 128, 32},
+    BlockCase{DType::IQ4_XS, "iq4_xs", 16 + 16 + 32 + 1024, 256},
+    BlockCase{DType::TQ1_0, "tq1_0", 384 + 32 + 16, 256},
+    BlockCase{DType::TQ2_0, "tq2_0", 512 + 16, 256},
+    BlockCase{DType::MXFP4, "mxfp4", 8 + 128, 32},
+    BlockCase{DType::NVFP4, "nvfp4", 8 + 64, 16},
+    BlockCase{DType::FP8_B128, "fp8_b128", 131072 + 32, 16384},
+    BlockCase{DType::INT4_G32, "int4_g32", 128 + 16 + 4, 32},
+    BlockCase{DType::INT4_G64, "int4_g64", 256 + 16 + 4, 64},
+    BlockCase{DType::INT4_G128, "int4_g128", 512 + 16 + 4, 128},
 };
 
 }  // namespace
@@ -54,8 +76,8 @@ TEST_CASE("dtype: every name is read back as its dtype, and a block's bits are g
     CHECK(name(c.dtype) == c.name);
     CHECK(width(c.dtype).block_bits == c.bits);
     CHECK(width(c.dtype).block_elements == c.elements);
-    // A row of 7 blocks of 256 elements holds a whole number of bytes in every dtype.
-    const std::uint64_t elements = 7 * 256;
+    // 7 blocks of 16,384 elements are a whole number of bytes in every dtype.
+    const std::uint64_t elements = 7 * 16384;
     const std::uint64_t bits =
         elements / static_cast<std::uint64_t>(c.elements) * static_cast<std::uint64_t>(c.bits);
     CHECK(bytes_of(elements, c.dtype).at({}) == bits / 8);
