@@ -81,7 +81,8 @@ std::set<DType> dtypes_of(std::span<const ValidationCase> cases, const roofline:
   std::set<DType> dtypes;
   for (const ValidationCase& c : cases) {
     const Lowering& l = c.row.lowering;
-    dtypes.insert(hw.supported(product_dtype(l.operand_dtype(), attention ? l.cache : l.weights)));
+    dtypes.insert(
+        hw.supported(product_dtype(l.operand_dtype(), attention ? l.cache : l.weights.main)));
   }
   return dtypes;
 }

@@ -99,7 +99,7 @@ std::string run_of(const MeasuredRow& r) {
   std::string run = fmt::format(
       "{} on {}, {}, {} attention, {} element-wise, {}/{}/{}, batch {}, prompt {}, output {}",
       r.model, r.hardware, r.method, attention_name(l.attention), elementwise_name(l.elementwise),
-      kvcast::name(l.weights), kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
+      l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
       r.size.prompt_len, r.size.output_len);
   if (!r.engine.empty()) run += fmt::format(", engine {} {}", r.engine, r.engine_version);
   if (r.kernel) {

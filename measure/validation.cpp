@@ -114,7 +114,7 @@ class Matcher {
     const Lowering& l = row.lowering;
     const std::string key = fmt::format(
         "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, engine.name, engine.version,
-        static_cast<int>(l.attention), static_cast<int>(l.elementwise), kvcast::name(l.weights),
+        static_cast<int>(l.attention), static_cast<int>(l.elementwise), l.weights.text,
         kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
@@ -301,7 +301,7 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
           {"method", r.method},
           {"attention", attention_name(l.attention)},
           {"elementwise", elementwise_name(l.elementwise)},
-          {"weight_dtype", kvcast::name(l.weights)},
+          {"weight_dtype", l.weights.text},
           {"activation_dtype", kvcast::name(l.operand_dtype())},
           {"cache_dtype", kvcast::name(l.cache)},
           {"logits", name(r.logits)},

@@ -62,7 +62,7 @@ std::string_view dtype_text(DType dtype) {
 }  // namespace
 
 std::string dtypes_text(const Lowering& l) {
-  const std::string_view weights = dtype_text(l.weights);
+  const std::string_view weights = dtype_text(l.weights.main);
   const std::string_view activations = dtype_text(l.operand_dtype());
   const std::string_view cache = dtype_text(l.cache);
   if (weights == activations && weights == cache) return std::string(weights);
@@ -256,7 +256,7 @@ Setup ValidationStore::setup_of(const Estimated& e) {
           .method = method_names(e.methods),
           .attention = std::string(attention_name(e.lowering.attention)),
           .dtypes = dtypes_text(e.lowering),
-          .weights = weights_text(e.lowering.weights)};
+          .weights = weights_text(e.lowering.weights.main)};
   if (s.architecture.empty()) {
     const Hardware* of_catalog = find_hardware(hw.name);
     if (of_catalog != nullptr) s.architecture = of_catalog->architecture;

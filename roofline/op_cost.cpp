@@ -11,11 +11,24 @@
 namespace kvcast::roofline {
 namespace {
 
-BandwidthClass bandwidth_class(RateClass runs_on, const Node& node, const Lowering& lowering) {
+/// Of a product whose weight is narrower than the activations.
+bool reads_narrow_weight(const Graph& graph, const Node& node, const Lowering& lowering) {
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](TensorId id) {
+    const TensorInfo& t = graph.tensor(id);
+    return t.storage == Storage::Weights && t.shape.size() > 1 &&
+           bits_per_element(t.dtype) < bits_per_element(lowering.operand_dtype());
+  });
+}
+
+BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node& node,
+                               const Lowering& lowering) {
   const Op& op = node.op;
   if (runs_on == RateClass::DecodeAttention) return BandwidthClass::Decode;
   if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
-  if (runs_on == RateClass::Matrix) return BandwidthClass::Product;
+  if (runs_on == RateClass::Matrix) {
+    return reads_narrow_weight(graph, node, lowering) ? BandwidthClass::QuantizedProduct
+                                                      : BandwidthClass::Product;
+  }
   if (std::holds_alternative<Softmax>(op)) return BandwidthClass::Softmax;
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
   return eager && is_any<Elementwise, RowMean, RotateHalf>(op) ? BandwidthClass::Elementwise
@@ -213,7 +226,7 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   }
   g.op = name(node.op);
   g.rate_class = launch_rate_class(graph, nodes, rate_class(graph, node));
-  g.bandwidth_class = bandwidth_class(g.rate_class, node, lowering);
+  g.bandwidth_class = bandwidth_class(g.rate_class, graph, node, lowering);
   const Work of_main = work(graph, node);
   g.work = nodes.size() == 1 ? of_main : launch_work(graph, nodes, uses);
   const std::uint64_t heads = heads_in_group(node);

@@ -142,7 +142,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
 
   const auto flops = [&](RateClass c) -> FlopsPerSecond& { return at(r.flops_per_second, c); };
   const DType activations = lowering.operand_dtype();
-  const DType products = hw.supported(product_dtype(activations, lowering.weights));
+  const DType products = hw.supported(product_dtype(activations, lowering.weights.main));
   const bool fp16_sums = engine.accumulates_in_fp16 && products == DType::FP16;
   flops(RateClass::Matrix) = {
       b.matrix("matrix_rate", products, hw.matrix_rate,
@@ -183,15 +183,25 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     stream(BandwidthClass::Softmax, "softmax_bandwidth", softmax ? softmax : memory);
     at(r.bytes_by_length, BandwidthClass::Softmax) = b.curve(softmax);
   }
-  const bool weights_alone = bits_per_element(lowering.weights) < bits_per_element(activations);
-  if (weights_alone && hw.quantized_product_bandwidth) {
-    stream(BandwidthClass::Product, "quantized_product_bandwidth",
-           &*hw.quantized_product_bandwidth);
-  } else if (hw.product_bandwidth) {
+  const WeightTypes& weights = lowering.weights;
+  const bool narrow = bits_per_element(weights.main) < bits_per_element(activations);
+  const bool has_narrow = hw.quantized_product_bandwidth && (narrow || !weights.is_uniform());
+  const bool all_narrow = has_narrow && weights.is_uniform();
+  if (hw.product_bandwidth && !all_narrow) {
     stream(BandwidthClass::Product, "product_bandwidth", &*hw.product_bandwidth);
     at(r.bytes_by_length, BandwidthClass::Product) = hw.product_bandwidth->by_length.empty()
                                                          ? b.by_rows(memory, *hw.product_bandwidth)
                                                          : b.curve(&*hw.product_bandwidth);
+  }
+  const auto as_products = [](auto& of_classes) {
+    at(of_classes, BandwidthClass::QuantizedProduct) = at(of_classes, BandwidthClass::Product);
+  };
+  if (has_narrow) {
+    stream(BandwidthClass::QuantizedProduct, "quantized_product_bandwidth",
+           &*hw.quantized_product_bandwidth);
+  } else {
+    as_products(r.bytes_per_second);
+    as_products(r.bytes_by_length);
   }
   if (tiled_attention && hw.decode_attention_bandwidth) {
     stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);
@@ -205,6 +215,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     if (overlap) at(r.exposed, c) = b.exposed(name, *overlap);
   };
   waits(BandwidthClass::Product, "product_overlap", hw.product_overlap);
+  as_products(r.exposed);
   if (tiled_attention) {
     waits(BandwidthClass::Attention, "tiled_attention_overlap", hw.tiled_attention_overlap);
   }
@@ -223,6 +234,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
       hw.quantized_product_latency && is_narrow(products) && !engine.fuses_quantization;
   starts(BandwidthClass::Product, quantized ? "quantized_product_latency" : "product_latency",
          quantized ? hw.quantized_product_latency : hw.product_latency);
+  as_products(r.latency);
   if (engine.host_launch && mode == Mode::Calibrated) {
     r.host_operator_latency = *engine.host_launch;
   } else if (eager_elementwise) {

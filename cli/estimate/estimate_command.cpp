@@ -59,7 +59,7 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"method", to_string(c.methods)},
           {"attention", kernels_name(c.lowering.attention)},
           {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
-          {"weight_dtype", name(c.lowering.weights)},
+          {"weight_dtype", c.lowering.weights.text},
           {"activation_dtype", name(c.lowering.operand_dtype())},
           {"cache_dtype", name(c.lowering.cache)},
           {"mode", roofline::name(c.mode)},
@@ -272,7 +272,10 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
              bytes(e.decode_bytes_per_token), ""});
-  table.add({"weights", bytes(e.weight_bytes), "", ""});
+  const WeightTypes& weights = c.lowering.weights;
+  const bool as_stored = weights == c.architecture.stored_weights;
+  table.add({"weights", bytes(e.weight_bytes),
+             weights.is_uniform() ? "" : weights.text + (as_stored ? ", as stored" : ""), ""});
   table.add({"KV cache", bytes(e.kv_cache_bytes), "",
              e.kv_cache_ratio == 1 ? "" : fmt::format("{:.3g} of plain", e.kv_cache_ratio)});
   table.add({"peak memory", bytes(e.peak_memory_bytes),

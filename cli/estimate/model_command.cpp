@@ -16,6 +16,7 @@ namespace {
 struct Options {
   std::string model;
   std::string dtype = "fp16";
+  std::string weight_dtype;
   std::string attention = "tiled";
   std::string pass = "prefill";
   std::string graph;
@@ -61,7 +62,7 @@ ordered_json stack_json(const Stack& s) {
   return j;
 }
 
-ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) {
+ordered_json model_json(const Architecture& a, const Recording& r, const Lowering& lowering) {
   ordered_json j{{"name", a.name},
                  {"model_type", a.model_type},
                  {"parameters", r.parameters},
@@ -74,8 +75,12 @@ ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) 
   j.update(stack_json(a.decoder));
   if (a.encoder_decoder) j["encoder"] = stack_json(a.encoder);
   j["tied_embeddings"] = a.tied_embeddings;
-  j["dtype"] = name(dtype);
+  j["dtype"] = name(lowering.cache);
+  j["weight_dtype"] = lowering.weights.text;
   j["weight_bytes"] = r.weight_bytes.at({});
+  for (const auto& [of, bytes] : r.weight_bytes_by_class) {
+    j["weight_bytes_by_class"][of] = bytes.at({});
+  }
   j["kv_cache_bytes_per_token"] = r.kv_cache_bytes_per_token.at({});
   j["kv_cache_bytes_per_token_beyond_window"] = r.kv_cache_bytes_per_token_beyond_window.at({});
   if (a.encoder_decoder) {
@@ -86,17 +91,33 @@ ordered_json model_json(const Architecture& a, const Recording& r, DType dtype) 
 
 std::string plain_text(const ordered_json& j) {
   Table table({"key", "value"});
-  for (const auto& [key, value] : j.items()) {
+  const auto add = [&](const std::string& key, const ordered_json& value) {
     table.add({key, value.is_string() ? value.get<std::string>() : value.dump()});
+  };
+  for (const auto& [key, value] : j.items()) {
+    if (!value.is_object()) {
+      add(key, value);
+      continue;
+    }
+    for (const auto& [inner, part] : value.items()) add(key + "." + inner, part);
   }
   return table.text();
+}
+
+Lowering lowering_of(const Architecture& a, const Options& o) {
+  RequestOptions kernels;
+  kernels.attention = o.attention;
+  kernels.dtype = o.dtype;
+  kernels.weight_dtype = o.weight_dtype;
+  return parse_lowering(kernels, a);
 }
 
 void list(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
   const ordered_json rows = rows_of(catalog.names("models"), [&](const std::string& name) {
     const Architecture a = load_model(catalog, name);
-    return model_json(a, record(a, {}, {}), DType::FP16);
+    const Lowering lowering = lowering_of(a, {});
+    return model_json(a, record(a, {}, lowering), lowering);
   });
   print_result(json, rows,
                table_text({{"name", "name"},
@@ -111,10 +132,7 @@ void list(const Globals& globals, bool json) {
 void show(const Options& o, const Globals& globals) {
   const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
   for (const std::string& line : config_warnings(a)) globals.warn(line);
-  const DType dtype = parse_dtype(o.dtype);
-  Lowering lowering;
-  lowering.attention = lowering.elementwise = parse_kernels(o.attention);
-  lowering.weights = lowering.activations = lowering.cache = dtype;
+  const Lowering lowering = lowering_of(a, o);
   if (o.pass != "prefill" && o.pass != "decode") {
     throw Error("--pass", "'" + o.pass + "'", "prefill or decode");
   }
@@ -125,7 +143,7 @@ void show(const Options& o, const Globals& globals) {
               a.name + " " + o.pass);
     write_file(o.graph, dot.str());
   }
-  const ordered_json j = model_json(a, r, dtype);
+  const ordered_json j = model_json(a, r, lowering);
   print_result(o.json, j, plain_text(j));
 }
 
@@ -148,6 +166,7 @@ void add_model(Command app, const Globals& globals) {
   c.add("MODEL", options->model, "catalog name, config.json, or a folder with one").required();
   c.add("--json", options->json);
   c.add("--dtype", options->dtype, "dtype of weights and KV cache");
+  c.add("--weight-dtype", options->weight_dtype);
   c.add("--set", options->set);
   c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();
   c.add("--pass PASS", options->pass, "pass in the graph: prefill or decode");

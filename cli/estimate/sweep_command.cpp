@@ -104,8 +104,8 @@ SweepSpec parse_spec(const Options& o) {
   for (const auto& [key, values, fallback] : reports::word_axes) {
     const std::vector<std::string>& texts = o.axes.at(key);
     if (texts.empty()) continue;
-    const bool methods = std::string(key) == "method";
-    spec.*values = methods ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
+    const bool options = reports::has_options(key);
+    spec.*values = options ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
                            : reports::parse_words(joined(texts, ","), reports::flag_of(key));
   }
   for (const auto& [key, values] : reports::number_axes) {

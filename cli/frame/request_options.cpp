@@ -98,14 +98,16 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
                       {"semantics", semantics}}});
 }
 
-Lowering parse_lowering(const RequestOptions& o) {
+Lowering parse_lowering(const RequestOptions& o, const Architecture& a) {
   Lowering l;
   if (!o.attention.empty()) l.attention = parse_flag("--attention", o.attention, parse_kernels);
   l.elementwise = o.elementwise.empty() ? l.attention
                                         : parse_flag("--elementwise", o.elementwise, parse_kernels);
   l.skip_unread_rows = o.skip_unread_rows;
   const DType dtype = parse_flag("--dtype", o.dtype, parse_dtype);
-  l.weights = dtype_or(o.weight_dtype, dtype, "--weight-dtype");
+  l.weights = o.weight_dtype.empty()
+                  ? a.stored_weights.value_or(dtype)
+                  : parse_flag("--weight-dtype", o.weight_dtype, parse_weight_types);
   l.activations = dtype_or(o.activation_dtype, dtype, "--activation-dtype");
   l.cache = dtype_or(o.cache_dtype, dtype, "--cache-dtype");
   return l;
@@ -120,7 +122,7 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   }
   c.methods = parse_methods(o.method);
   apply_semantics(o.semantics, c.architecture, c.methods);
-  c.lowering = parse_lowering(o);
+  c.lowering = parse_lowering(o, c.architecture);
   c.engine = parse_flag("--engine", o.engine, [&](const std::string& text) {
     return roofline::load_engine(catalog, text);
   });

@@ -22,7 +22,7 @@ struct RequestOptions {
   std::string elementwise;          ///< empty: the engine's, or as attention
   std::string engine = "ideal";
   std::string dtype = "fp16";
-  std::string weight_dtype;  ///< empty: dtype
+  std::string weight_dtype;  ///< empty: as the model's own file says, or dtype
   std::string activation_dtype;
   std::string cache_dtype;
   std::string mode = "calibrated";
@@ -61,7 +61,8 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
 
-Lowering parse_lowering(const RequestOptions& o);
+/// Without `--weight-dtype` the weights are as the model's own config or file says.
+Lowering parse_lowering(const RequestOptions& o, const Architecture& a);
 
 /// Throws Error naming the flag for every wrong value.
 roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog);

@@ -36,7 +36,7 @@ execute::SessionOptions session_options(const RunOptions& o, const Architecture&
   kernels.attention = o.attention;
   kernels.elementwise = o.elementwise;
   kernels.skip_unread_rows = o.skip_unread_rows;
-  const Lowering lowering = parse_lowering(kernels);
+  const Lowering lowering = parse_lowering(kernels, a);
   s.attention = lowering.attention;
   s.elementwise = lowering.elementwise;
   s.skip_unread_rows = lowering.skip_unread_rows;

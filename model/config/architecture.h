@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/base/units.h"
+#include "model/config/weight_types.h"
 #include "model/graph/op.h"
 
 namespace kvcast {
@@ -209,6 +210,10 @@ struct Architecture {
   KeptLayers pruning;
   /// How its weights are quantised, "fp8", "mxfp4" ...; empty: they are not.
   std::string quantization;
+  /// The types of its weights as its config or file says them; empty: it does not, or not so that
+  /// kvcast knows how wide they are.
+  std::optional<WeightTypes> stored_weights;
+  bool gguf_fused_qkv = false;  ///< GGUF files hold queries, keys and values as one tensor
   /// Keys of its configuration that its reader does not know.
   std::vector<std::string> unknown_keys;
 

@@ -135,6 +135,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
   if (object.has("quantization_config")) {
     a.quantization = object.object("quantization_config").text_or("quant_method", "unnamed");
   }
+  a.gguf_fused_qkv = family->gguf.fused_qkv;
   read_slim(object, a);
   read_pruning(object, a);
   std::set<std::string, std::less<>> known = object.asked();

@@ -612,6 +612,7 @@ Value keys_cached_attention(const AttentionSite& s) {
 
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      std::optional<Value> encoder_states) {
+  r.enter_model(a);
   const std::string kind = a.encoder_decoder ? "decoder" : "layers";
   StackPass stack{a, a.decoder, a.encoder_decoder ? "decoder." : "", kind, pass};
   const std::vector<CrossCache> cross = cross_caches(r, a, pass, encoder_states);
@@ -636,6 +637,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
 
 Value record_encoder(Recorder& r, const Architecture& a, const Count& batch, const Count& length) {
   KVCAST_ASSERT(a.encoder_decoder);
+  r.enter_model(a);
   const Pass pass{batch, length};
   StackPass stack{a, a.encoder, "encoder.", "encoder", pass};
   r.enter("encoder_input");

@@ -34,8 +34,10 @@ Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
     KVCAST_ASSERT(graph_.tensor(known->second).shape == shape);
     return known->second;
   }
+  const DType dtype =
+      lowering_.weights.of(name, shape.size(), shape.back().constant(), model_);
   const Value value =
-      graph_.add_tensor({full_name, std::move(shape), lowering_.weights, Storage::Weights, {}});
+      graph_.add_tensor({full_name, std::move(shape), dtype, Storage::Weights, {}});
   weights_.emplace(full_name, value);
   return value;
 }

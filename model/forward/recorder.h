@@ -39,7 +39,7 @@ struct Launch {
 struct Lowering {
   Kernels attention = Kernels::Fused;
   Kernels elementwise = Kernels::Fused;
-  DType weights = DType::FP16;
+  WeightTypes weights = DType::FP16;
   DType activations = DType::FP16;
   DType cache = DType::FP16;
   /// After its attention the last layer computes only the rows whose logits are needed, as
@@ -102,6 +102,8 @@ class Recorder {
 
   /// Prefixes of the names that follow: one pass may read weights of several models.
   void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
+  /// The weights that follow are of this model, which must outlive the recording.
+  void enter_model(const Architecture& model) { model_ = &model; }
   /// Labels the nodes that follow.
   void enter(std::string phase, int layer = no_layer);
 
@@ -236,6 +238,7 @@ class Recorder {
   Lowering lowering_;
   const CacheExchange* exchange_;
   NamePrefixes prefixes_;
+  const Architecture* model_ = nullptr;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   std::vector<Value> shared_;  ///< results of once()

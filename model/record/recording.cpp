@@ -154,6 +154,8 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   for (const auto& [name, tensor] : weights) {
     (is_helper_weight(recording, name) ? helper_parameters : parameters) += tensor->elements();
     recording.weight_bytes += tensor->bytes();
+    const WeightClass of = weight_class(name, tensor->shape.size());
+    recording.weight_bytes_by_class[std::string(of.group)] += tensor->bytes();
   }
   recording.parameters = parameters.constant();
   recording.active_parameters = (parameters - unread_by_a_token(recording.decode())).constant();

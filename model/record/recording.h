@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@ struct Recording : MethodEffects {
   /// Of the base's parameters those that serve one token: of E experts, the K that it chooses.
   std::uint64_t active_parameters = 0;
   Count weight_bytes;  ///< of all of them
+  std::map<std::string, Count> weight_bytes_by_class;  ///< by WeightClass::group
   /// Cache slots filled in each sequence after prefill (encoder-decoder models: in the decoder).
   Count prompt_slots;
   /// All layers, the whole batch, at kv_len slots; with the cross-attention cache.

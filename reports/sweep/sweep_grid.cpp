@@ -42,6 +42,7 @@ std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::st
     case attention_axis: return std::string(measure::attention_name(parse_kernels(word)));
     case elementwise_axis: return std::string(measure::elementwise_name(parse_kernels(word)));
     case mode_axis: return std::string(roofline::name(roofline::parse_mode(word)));
+    case weight_axis: return parse_weight_types(word).text;
     default: return std::string(name(parse_dtype(word)));
   }
 }
@@ -125,7 +126,9 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     }
     if (words.empty()) words.emplace_back();
   }
-  for (const std::string& name : spec_.model) load_model(catalog_, name);
+  for (const std::string& name : words_[model_axis]) {
+    stored_weights_.push_back(load_model(catalog_, name).stored_weights);
+  }
   for (const std::string& name : words_[hardware_axis]) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
   }
@@ -238,7 +241,10 @@ Lowering SweepGrid::lowering(const Digits& d) const {
   const std::string& elementwise = word(d, elementwise_axis);
   if (!attention.empty()) l.attention = parse_kernels(attention);
   l.elementwise = elementwise.empty() ? l.attention : parse_kernels(elementwise);
-  l.weights = parse_dtype(or_else(weight_axis, dtype_axis));
+  const std::optional<WeightTypes>& stored = stored_weights_[d[model_axis]];
+  l.weights = word(d, weight_axis).empty()
+                  ? stored.value_or(parse_dtype(word(d, dtype_axis)))
+                  : parse_weight_types(word(d, weight_axis));
   l.activations = parse_dtype(or_else(activation_axis, dtype_axis));
   l.cache = parse_dtype(or_else(cache_axis, dtype_axis));
   roofline::apply(engines_[d[engine_axis]], attention.empty(), elementwise.empty(), l);
@@ -278,9 +284,9 @@ std::string SweepGrid::bounds_key(const Digits& d) const {
 void SweepGrid::look_up_error_bounds() {
   for (measure::BoundOrReason& b : speed_of_light_bounds_) b.reason = measure::speed_of_light_note;
   measure::ValidationStore store(catalog_, words_[hardware_axis]);
-  std::uint64_t set_values = 1;  // error bounds do not depend on them, nor on models
+  std::uint64_t set_values = 1;  // error bounds do not depend on them
   for (const SetAxis& axis : spec_.set) set_values *= axis.values.size();
-  for (std::uint64_t c = 0; c < num_configurations_ / radix_[model_axis]; c += set_values) {
+  for (std::uint64_t c = 0; c < num_configurations_; c += set_values) {
     const Digits d = digits(c);
     const auto [found, is_new] = error_bounds_.try_emplace(bounds_key(d));
     if (!is_new) continue;
@@ -347,7 +353,7 @@ std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
           word(d, method_axis),
           std::string(measure::attention_name(l.attention)),
           std::string(measure::elementwise_name(l.elementwise)),
-          std::string(name(l.weights)),
+          l.weights.text,
           std::string(name(l.operand_dtype())),
           std::string(name(l.cache)),
           word(d, mode_axis),

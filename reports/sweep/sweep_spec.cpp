@@ -179,6 +179,8 @@ std::vector<std::string> parse_words(std::string_view text, std::string_view pla
   return words;
 }
 
+bool has_options(std::string_view axis) { return axis == "method" || axis == "weight_dtype"; }
+
 std::vector<std::string> parse_method_words(std::string_view text, std::string_view place) {
   const auto option_follows = [&](std::size_t i) {
     const std::size_t next = text.find_first_of("=:+,;", i + 1);
@@ -241,8 +243,8 @@ SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   SweepSpec spec;
   for (const auto& [key, values, fallback] : word_axes) {
     if (!object.has(key)) continue;
-    const bool methods = std::string_view(key) == "method";
-    read_axis(object.at(key), object.place_of(key), methods ? parse_method_words : parse_words,
+    const bool options = has_options(key);
+    read_axis(object.at(key), object.place_of(key), options ? parse_method_words : parse_words,
               one_word, spec.*values);
   }
   for (const auto& [key, values] : number_axes) {

@@ -73,7 +73,10 @@ std::string flag_of(std::string key);
 /// others for an empty list and an empty word.
 std::vector<std::string> parse_words(std::string_view text, std::string_view place);
 
-/// Alternatives of `--method`, separated by `;`, or by a comma where no KEY=VALUE follows:
+/// The words of an axis may hold commas before KEY=VALUE: methods and weight_dtype.
+bool has_options(std::string_view axis);
+
+/// Alternatives of such an axis, separated by `;`, or by a comma where no KEY=VALUE follows:
 /// "plain,random-prune:keep=0.5" and "kvp:auxiliary=lp-0.5,x=1;plain" are two methods each.
 std::vector<std::string> parse_method_words(std::string_view text, std::string_view place);
 

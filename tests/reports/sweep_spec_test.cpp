@@ -89,6 +89,8 @@ TEST_CASE("sweep_spec: bad lists and ranges name the flag and what would be righ
         "--set: got 'key', expected KEY=VALUE[,VALUE...]");
   CHECK_THROWS_AS(parse_set_axis("key=", "--set"), Error);
   CHECK_THROWS_AS(parse_method_words("a;;b", "--method"), Error);
+  CHECK(parse_method_words("fp8,embedding=bf16,head=bf16,q4_k_m", "--weight-dtype") ==
+        Words{"fp8,embedding=bf16,head=bf16", "q4_k_m"});
 }
 
 TEST_CASE("sweep_spec: JSON holds the same axes, with numbers, texts and lists of both") {

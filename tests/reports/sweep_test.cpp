@@ -188,6 +188,18 @@ TEST_CASE("sweep: prompts on several devices have rows, or the reason why not") 
   }
 }
 
+TEST_CASE("sweep: weights may differ by class; a model's own types are the default") {
+  const Workplace w;
+  SweepSpec spec = w.spec();
+  spec.weight_dtype = {"int4,head=fp16", "q4_k_m"};
+  write(grid_of(spec), w / "a.csv");
+  const CsvTable table = CsvTable::read(w / "a.csv");
+  REQUIRE(table.size() == 2);
+  CHECK(table[0].text("weight_dtype") == "int4,head=fp16");
+  CHECK(table[1].text("weight_dtype") == "q4_k_m");
+  CHECK(table[0].text("error").empty());
+}
+
 TEST_CASE("sweep: every axis of the configuration has its cell") {
   const Workplace w;
   SweepSpec spec = w.spec();

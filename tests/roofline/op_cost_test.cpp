@@ -65,7 +65,7 @@ TEST_CASE("op_cost: the bound is the roof that binds, or the latency when it exc
 TEST_CASE("op_cost: a latency and an exposed share are those of what the bytes move at") {
   Rates own = rates(4, 2);  // 3 s of arithmetic, 5 s of memory
   for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
-    own.latency[i] = Seconds{static_cast<double>(i)};
+    own.latency[i] = Seconds{static_cast<double>(i) / 2};
   }
   own.latency[static_cast<std::size_t>(BandwidthClass::Softmax)] = Seconds{6};
   own.exposed[static_cast<std::size_t>(BandwidthClass::Product)] = 0.75;
@@ -460,6 +460,16 @@ TEST_CASE("op_cost: engines with wide activations convert what products read and
   l.dequantizes_weights = true;
   CHECK(product_groups(l) ==
         "up 1088 140\nup_dequantize 238 448\nup_convert_input 640 320\nup_convert_output 70 140\n");
+}
+
+TEST_CASE("op_cost: a product's bytes move as its own weight is stored") {
+  Lowering l = fused;
+  l.weights = parse_weight_types("int4,head=fp16");
+  for (const OpGroup& g : fold(record(tiny(), {}, l).decode(), l)) {
+    if (g.rate_class != RateClass::Matrix) continue;
+    CAPTURE(g.label);
+    CHECK((g.bandwidth_class == BandwidthClass::Product) == (g.label == "head"));
+  }
 }
 
 TEST_CASE("op_cost: weights become 16 bits before products of a prompt, not of a decode step") {

@@ -142,7 +142,9 @@ TEST_CASE("rates: kernels have a latency of their own where it was measured") {
       const Rates r = calibrated(hw, kernels);
       const bool has_own = kernels == Kernels::Eager ? c.eager : c.fused;
       for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
-        const bool own = has_own && i == static_cast<std::size_t>(c.own);
+        const bool narrow = static_cast<BandwidthClass>(i) == BandwidthClass::QuantizedProduct;
+        const BandwidthClass of = narrow ? BandwidthClass::Product : static_cast<BandwidthClass>(i);
+        const bool own = has_own && of == c.own;
         CHECK(r.latency[i] == Seconds{own ? 2.0 : 3.0});
       }
       CHECK(std::any_of(r.factors.begin(), r.factors.end(), [&](const UsedFactor& f) {
@@ -186,11 +188,11 @@ TEST_CASE("rates: kernels wait for a share of their loads, some for their own") 
   using Shares = std::array<double, num_bandwidth_classes>;
   CHECK(exposed(Kernels::Fused) == Shares{});
   hw.overlap = measured(0.5);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
   hw.product_overlap = measured(0.75);
   hw.tiled_attention_overlap = measured(0);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1});
-  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1, 0.25});
+  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25});
   CHECK(exposed(Kernels::Fused, Mode::SpeedOfLight) == Shares{});
 }
 
@@ -290,6 +292,22 @@ TEST_CASE("rates: weight-only quantisation multiplies in the activations' dtype"
   const Rates r = make_rates(toy(), l, Mode::Calibrated);
   CHECK(flops(r, RateClass::Matrix) == 500);
   CHECK(flops(r, RateClass::TiledAttention) == 100);
+}
+
+TEST_CASE("rates: narrow weights move at their own rate, wide ones of the same model at theirs") {
+  Hardware hw = toy();
+  hw.product_bandwidth = measured(0.75);
+  hw.quantized_product_bandwidth = measured(0.25);
+  const double memory = hw.memory_bandwidth.value;
+  Lowering l = lowering(Kernels::Fused);
+  const auto rate = [&](BandwidthClass c) { return bytes(make_rates(hw, l, Mode::Calibrated), c); };
+  CHECK(rate(BandwidthClass::Product) == 0.75 * memory);
+  CHECK(rate(BandwidthClass::QuantizedProduct) == 0.75 * memory);
+  l.weights = DType::Q4_K;
+  CHECK(rate(BandwidthClass::QuantizedProduct) == 0.25 * memory);
+  l.weights = parse_weight_types("int4,head=fp16");
+  CHECK(rate(BandwidthClass::Product) == 0.75 * memory);
+  CHECK(rate(BandwidthClass::QuantizedProduct) == 0.25 * memory);
 }
 
 TEST_CASE("rates: missing factors are named, and the eager ones fall back to the memory's") {

@@ -170,7 +170,7 @@ TEST_CASE("graph_programs: any graph with messages is played, not the two schedu
   // Three ranks in a star: 1 and 2 send 1000 bytes of their caches to 0, which waits for both.
   // Links of 100 bytes/s; an operator without arithmetic takes the latency of 1 s.
   Lowering bytes{};
-  bytes.activations = bytes.cache = bytes.weights = DType::INT8;
+  bytes.weights = bytes.activations = bytes.cache = DType::INT8;
   const roofline::Rates rates = flat_rates(1e30, 1e30, 1);
   const auto pass_of = [&](std::size_t rank) -> RankPass {
     Symbols symbols;
