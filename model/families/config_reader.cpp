@@ -106,6 +106,93 @@ void read_pruning(const JsonObject& config, Architecture& a) {
   pruning.reject_unknown_keys();
 }
 
+/// Of formats with one element type for all products: "int4_g64,embedding=fp16,...".
+std::string with_kept(const std::string& type) {
+  return type + ",embedding=fp16,head=fp16,norm=fp16,bias=fp16,router=fp16,other=fp16";
+}
+
+/// A whole number, or 0 for any other: GPTQ's group_size -1 is one group for each column.
+std::uint64_t whole_or_none(const JsonObject& q, const char* key, std::uint64_t fallback) {
+  if (!q.has(key)) return fallback;
+  const json& value = q.at(key);
+  return value.is_number_unsigned() ? value.get<std::uint64_t>() : 0;
+}
+
+std::string integer_types(std::uint64_t bits, std::uint64_t group) {
+  if (bits == 8) return with_kept("int8");
+  if (bits != 4 || (group != 32 && group != 64 && group != 128)) return "";
+  return with_kept("int4_g" + std::to_string(group));
+}
+
+/// "fp8-block", or "" for what kvcast cannot say.
+std::string fp8_types(const JsonObject& q) {
+  if (!q.has("weight_block_size")) return "fp8-channel";
+  return q.wholes("weight_block_size") == std::vector<std::uint64_t>{128, 128} ? "fp8-block" : "";
+}
+
+/// "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", ...}}} of
+/// compressed-tensors.
+std::string compressed_types(const JsonObject& q) {
+  if (!q.has("config_groups")) return "";
+  const JsonObject groups = q.object("config_groups");
+  if (groups.keys().size() != 1) return "";
+  const JsonObject group = groups.object(groups.keys().front());
+  if (!group.has("weights")) return "";
+  const JsonObject weights = group.object("weights");
+  const std::uint64_t bits = whole_or_none(weights, "num_bits", 8);
+  if (weights.text_or("type", "int") == "int") {
+    // Symmetric groups have no zeros: 32 of them are a block of q4_0.
+    const std::uint64_t size = whole_or_none(weights, "group_size", 128);
+    const bool zeros = !weights.flag_or("symmetric", true);
+    return bits == 4 && size == 32 && !zeros ? with_kept("q4_0") : integer_types(bits, size);
+  }
+  if (bits == 4) return "nvfp4";
+  return weights.text_or("strategy", "channel") == "block" ? "fp8-block" : "fp8-channel";
+}
+
+/// Layers that stay in 16 bits, as "attention=bf16"; a list names them by module, by pattern or
+/// each by itself, and what is not a whole class is left out.
+std::string kept_classes(const JsonObject& q) {
+  std::set<std::string> kept;
+  for (const char* const key : {"modules_to_not_convert", "ignore", "exclude_modules"}) {
+    if (!q.has(key)) continue;
+    for (const std::string& module : q.texts(key)) {
+      if (module.find_first_of("0123456789") != std::string::npos) continue;
+      for (const auto& [word, of] :
+           {std::pair{"self_attn", "attention"}, {"shared_expert", "shared_expert"}}) {
+        const std::size_t at = module.find(word);
+        // "self_attn", "self_attn*" and "self_attn.*" name all of it, "self_attn.q_proj" does not.
+        if (at == std::string::npos || module.find("_proj") != std::string::npos) continue;
+        kept.insert(of);
+      }
+    }
+  }
+  std::string types;
+  for (const std::string& of : kept) types += "," + of + "=bf16";
+  return types;
+}
+
+/// The weights' types by a quantization_config, as parse_weight_types takes them; "" for what
+/// kvcast does not know.
+std::string stored_types(const std::string& method, const JsonObject& q) {
+  std::string types;
+  if (method == "fp8" || method == "fbgemm_fp8") types = fp8_types(q);
+  if (method == "mxfp4") return method;
+  if (method == "awq" || method == "gptq") {
+    const std::uint64_t group =
+        whole_or_none(q, q.has("q_group_size") ? "q_group_size" : "group_size", 128);
+    const std::uint64_t bits = whole_or_none(q, q.has("w_bit") ? "w_bit" : "bits", 4);
+    types = bits == 4 && group == 128 ? method : integer_types(bits, group);
+  }
+  if (method == "compressed-tensors") types = compressed_types(q);
+  if (method == "modelopt") {
+    const std::string algorithm = q.text_or("quant_algo", "");
+    if (algorithm == "FP8") types = "fp8-channel";
+    if (algorithm == "NVFP4") types = "nvfp4";
+  }
+  return types.empty() ? "" : types + kept_classes(q);
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
@@ -133,7 +220,11 @@ Architecture read_config(const json& config, const std::string& name, const std:
   refuse_what_is_not_modelled(object);
   Architecture a = family->read != nullptr ? family->read(object) : read_decoder(object, *family);
   if (object.has("quantization_config")) {
-    a.quantization = object.object("quantization_config").text_or("quant_method", "unnamed");
+    const JsonObject quantization = object.object("quantization_config");
+    a.quantization = quantization.text_or("quant_method", "unnamed");
+    if (const std::string types = stored_types(a.quantization, quantization); !types.empty()) {
+      a.stored_weights = parse_weight_types(types);
+    }
   }
   a.gguf_fused_qkv = family->gguf.fused_qkv;
   read_slim(object, a);
@@ -163,7 +254,7 @@ std::vector<std::string> config_warnings(const Architecture& a) {
         "{}: the configuration key {} is not known: if it changes the forward pass, results are wrong",
         a.name, key));
   }
-  if (!a.quantization.empty()) {
+  if (!a.quantization.empty() && !a.stored_weights) {
     warnings.push_back(fmt::format("{}: its weights are stored as {}, forecasts take --weight-dtype",
                                    a.name, a.quantization));
   }

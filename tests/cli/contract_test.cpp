@@ -44,6 +44,24 @@ TEST_CASE("contract: model show and hardware show have every key") {
   CHECK(hardware["sources"]["memory_bandwidth_bytes_per_s"]["source"] == "datasheet");
 }
 
+TEST_CASE("contract: weights are forecast as they are stored, or as --weight-dtype says") {
+  const std::string gpt_oss = "estimate --quiet --model gpt-oss-20b --hardware h100-sxm --json ";
+  const json stored = run_json(gpt_oss);
+  CHECK(stored["weight_dtype"] == "mxfp4");
+  for (const json& line : stored["warnings"]) {
+    CHECK(line.get<std::string>().find("--weight-dtype") == std::string::npos);
+  }
+  CHECK(stored["weight_bytes"] == near(13761264768.0).epsilon(0.01));
+  const json given = run_json(gpt_oss + "--weight-dtype bf16,experts=mxfp4");
+  CHECK(given["weight_dtype"] == "bf16,experts=mxfp4");
+  CHECK(given["weight_bytes"] == stored["weight_bytes"]);
+  CHECK(run_json(gpt_oss + "--weight-dtype fp16")["weight_bytes"] == 2 * std::uint64_t{20914757184});
+  CHECK(run_well("estimate --quiet --model gpt-oss-20b --hardware h100-sxm").output.find(
+            "mxfp4, as stored") != std::string::npos);
+  const json shown = run_json("model show llama-3.1-8b --weight-dtype q4_k_m --json");
+  CHECK(shown["weight_bytes_by_class"]["head"] == std::uint64_t{128256} * 4096 * 105 / 128);
+}
+
 TEST_CASE("contract: engine show has every value with its source, engine list every name") {
   const json j = run_json("engine show vllm:0.6.3 --json");
   check_keys(j, {"name", "version", "description", "attention", "launches", "host_sequence",

@@ -5,10 +5,16 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
+#include "model/families/config_reader.h"
+#include "model/families/gguf_config.h"
 #include "model/io/files/csv_table.h"
+#include "model/io/tensors/mapped_file.h"
 #include "model/io/weights/catalog.h"
+#include "model/io/weights/weight_map.h"
 #include "model/record/recording.h"
+#include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 
@@ -168,6 +174,73 @@ TEST_CASE("weight_types: 8-bit checkpoints keep embedding and head in 16 bits") 
   std::uint64_t sum = 0;
   for (const auto& [of, count] : r.weight_bytes_by_class) sum += count.at({});
   CHECK(sum == r.weight_bytes.at({}));
+}
+
+TEST_CASE("weight_types: a quantization_config says how weights are stored") {
+  CHECK(model("deepseek-v3").stored_weights == parse_weight_types("fp8-block"));
+  CHECK(model("gpt-oss-20b").stored_weights == parse_weight_types("mxfp4"));
+  for (const std::string& line : config_warnings(model("gpt-oss-20b"))) {
+    CHECK_FALSE(has(line, "--weight-dtype"));
+  }
+  CHECK_FALSE(model("llama-3.1-8b").stored_weights);
+  const auto stored = [](const char* config) {
+    const Architecture a = read_config({{"model_type", "llama"},
+                                        {"hidden_size", 64},
+                                        {"intermediate_size", 128},
+                                        {"num_hidden_layers", 2},
+                                        {"num_attention_heads", 4},
+                                        {"vocab_size", 50},
+                                        {"quantization_config", nlohmann::json::parse(config)}},
+                                       "test", "config.json");
+    CHECK(config_warnings(a).empty() == a.stored_weights.has_value());
+    return a.stored_weights ? a.stored_weights->text : "";
+  };
+  CHECK(stored(R"({"quant_method": "awq", "bits": 4, "group_size": 128})") == "awq");
+  CHECK(stored(R"({"quant_method": "gptq", "bits": 4, "group_size": 64})")
+            .starts_with("int4_g64,embedding=fp16"));
+  CHECK(stored(R"({"quant_method": "gptq", "bits": 4, "group_size": -1})") == "");
+  CHECK(stored(R"({"quant_method": "fp8"})") == "fp8-channel");
+  CHECK(stored(R"({"quant_method": "fp8", "weight_block_size": [64, 64]})") == "");
+  CHECK(stored(R"({"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*"],
+                   "config_groups": {"group_0": {"targets": ["Linear"], "weights":
+                   {"num_bits": 8, "type": "float", "strategy": "channel"}}}})") ==
+        "fp8-channel,attention=bf16");
+  CHECK(stored(R"({"quant_method": "compressed-tensors",
+                   "config_groups": {"group_0": {"weights":
+                   {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": true}}}})")
+            .starts_with("q4_0,"));
+  CHECK(stored(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})") == "nvfp4");
+  CHECK(stored(R"({"quant_method": "bitsandbytes", "load_in_4bit": true})") == "");
+}
+
+TEST_CASE("weight_types: a GGUF file's weights have the types of its tensors") {
+  GgufWriter w = decoder_file(
+      "llama",
+      {.layers = 1, .context = 100, .hidden = 256, .mlp = 256, .heads = 4, .vocabulary = 2});
+  w.whole("llama.attention.head_count_kv", 2);
+  w.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  const auto add = [&](const std::string& name, std::uint64_t rows, std::uint32_t type,
+                       std::uint64_t row_bytes) {
+    w.tensor(name, {256, rows}, type, std::string(rows * row_bytes, '\0'));
+  };
+  for (const char* name : {"attn_q", "attn_output", "ffn_gate", "ffn_up"}) {
+    add("blk.0." + std::string(name) + ".weight", 256, ggml_id::q4_k, 144);
+  }
+  add("blk.0.attn_k.weight", 128, ggml_id::q4_k, 144);
+  add("blk.0.attn_v.weight", 128, ggml_id::q8_0, 272);
+  add("blk.0.ffn_down.weight", 256, ggml_id::q5_k, 176);  // which runs cannot read
+  for (const char* name : {"blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"}) {
+    w.zeros(std::string(name) + ".weight", {256});
+  }
+  const GgufFile file = read_gguf(in_memory(w.bytes(), "m.gguf"));
+  const Architecture a = read_config(gguf_config(file), "test", "m.gguf");
+  const WeightTypes types = gguf_weight_types(file, a);
+  CHECK(types.main == DType::Q4_K);
+  std::uint64_t stored = 0;
+  for (const StoredTensor& t : file.tensors) stored += t.bytes.size();
+  CHECK(recorded(a, types).weight_bytes.at({}) == stored);
+  // Weights that the file does not have, as those of methods, are as most of it.
+  CHECK(types.of("layers.7.rest.weight", 2, 256, &a) == DType::Q4_K);
 }
 
 TEST_CASE("weight_types: what no class, type or preset is gets the nearest") {

@@ -10,6 +10,7 @@
 #include "model/families/gguf_config.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
+#include "model/io/weights/weight_map.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;
@@ -115,8 +116,10 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   std::string name = path.stem().string();
   fs::path origin = path;
   nlohmann::json config;
+  std::optional<GgufFile> file;
   if (path.extension() == ".gguf") {
-    config = gguf_config(read_gguf(MappedFile::open(path)));
+    file = read_gguf(MappedFile::open(path));
+    config = gguf_config(*file);
   } else {
     config = read_json_file(path);
     if (name == "config") {
@@ -126,6 +129,7 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   }
   Architecture a = read_config(config, name, path.string(), overrides);
   if (overrides.empty()) a.origin = origin;
+  if (file) a.stored_weights = gguf_weight_types(*file, a);
   return a;
 }
 

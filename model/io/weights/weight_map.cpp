@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <utility>
 
 #include "model/base/error.h"
 #include "model/families/family.h"
+#include "model/io/tensors/gguf.h"
 
 namespace kvcast {
 namespace {
@@ -152,6 +155,20 @@ bool is_stacked(const Architecture& a, const WeightName& name) {
   if (name.part.starts_with("experts.")) return true;
   const bool of_heads = name.part == "query_norm" || name.part == "key_norm";
   return of_heads && a.decoder.query_key_norm == QueryKeyNorm::LayerHeads;
+}
+
+/// Whether files with these names can have the weight; methods read others, helpers have more
+/// layers.
+bool has_name(const CheckpointNames& names, const Architecture& a, const WeightName& weight) {
+  const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
+  if (weight.layer && *weight.layer >= stack.layers.size()) return false;
+  const TensorNames& parts = weight.layer ? names.in_layer : names.outside;
+  const auto is_part = [&](std::string_view part) {
+    return parts.contains(part) || parts.contains(std::string(part) + weight.kind);
+  };
+  return is_part(weight.part) ||
+         std::any_of(std::begin(fused_parts), std::end(fused_parts),
+                     [&](const auto& p) { return p.first == weight.part && is_part(p.second); });
 }
 
 /// Where files with these names keep the weight.
@@ -362,6 +379,33 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name, const H
       a.decoder.norm == NormKind::RmsUnitOffset && parsed.part.ends_with("_norm");
   if (is_unit_offset_norm) source.offset = -1;
   return source;
+}
+
+WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
+  const std::vector<std::string> known = dtype_names();
+  std::map<std::string, DType, std::less<>> types;
+  std::map<DType, std::uint64_t> elements;
+  for (const StoredTensor& t : file.tensors) {
+    std::string type = lower_case(t.type);
+    if (type == "f32" || type == "f16") type.insert(1, "p");
+    if (std::find(known.begin(), known.end(), type) == known.end()) continue;
+    const DType dtype = types.emplace(t.name, parse_dtype(type)).first->second;
+    elements[dtype] += t.elements();
+  }
+  const auto most = std::max_element(elements.begin(), elements.end(),
+                                     [](auto& x, auto& y) { return x.second < y.second; });
+  WeightTypes weights = most == elements.end() ? DType::FP16 : most->first;
+  weights.text = "gguf";
+  weights.in_file = std::make_shared<const WeightTypes::InFile>(
+      [types = std::move(types), a](const std::string& name) -> std::optional<DType> {
+        const GgufForm& form = find_family(a.model_type)->gguf;
+        if (!has_name(gguf_names(form, a.decoder.residual), a, parse_weight_name(name))) return {};
+        for (const std::string& stored : gguf_weight(a, name).names) {
+          if (const auto found = types.find(stored); found != types.end()) return found->second;
+        }
+        return {};
+      });
+  return weights;
 }
 
 bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {

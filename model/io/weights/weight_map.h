@@ -17,6 +17,8 @@
 
 namespace kvcast {
 
+struct GgufFile;
+
 struct WeightSource {
   std::vector<std::string> names;   ///< the first of them that the file has
   std::vector<std::uint64_t> rows;  ///< stored rows that make up the weight; empty: all, in order
@@ -54,6 +56,9 @@ using HasTensor = std::function<bool(std::string_view)>;
 WeightSource gguf_weight(
     const Architecture& a, const std::string& name,
     const HasTensor& has = [](std::string_view) { return false; });
+
+/// The types of the file's own tensors.
+WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a);
 
 /// True for tensors that Hugging Face checkpoints hold and no forward pass reads: masks, frequency
 /// buffers, copies of a tied weight, and layers that predict further tokens.
