@@ -31,8 +31,10 @@ constexpr Row table[] = {
      kernels},
     {"--dtype", "", "DTYPE", "dtype of weights, activations and KV cache", kernels},
     {"--weight-dtype", "", "TYPES",
-     "dtype of weights or a preset (q4_k_m and other GGUF mixtures, fp8-block, fp8-channel, awq, gptq, "
-     "mxfp4, nvfp4), then CLASS=DTYPE,... (embedding=bf16,head=bf16); default: as the model's config or "
+     "dtype of weights or a preset (q4_k_m and other GGUF mixtures, fp8-block, fp8-channel, awq, "
+     "gptq, "
+     "mxfp4, nvfp4), then CLASS=DTYPE,... (embedding=bf16,head=bf16); default: as the model's "
+     "config or "
      "GGUF file says, or as --dtype",
      kernels},
     {"--activation-dtype", "", "DTYPE", "dtype of activations; default: as --dtype", kernels},
