@@ -456,8 +456,7 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
       for (const PrefillSteps& p : prefill_steps(point)) {
         if (p.times == 0) continue;
         const std::uint64_t middle = p.first_kv_len + (p.last_kv_len - p.first_kv_len) / 2;
-        const SymbolValues at =
-            chunk_symbols_.resolve({p.size.batch, p.size.prompt_len, middle});
+        const SymbolValues at = chunk_symbols_.resolve({p.size.batch, p.size.prompt_len, middle});
         add(*chunk_, p.size, at, p.chunks * p.times);
       }
       continue;

@@ -24,12 +24,12 @@ Mode parse_mode(std::string_view word);
 
 /// Which bandwidth an operator's bytes move at.
 enum class BandwidthClass {
-  Memory,       ///< long reads and writes: caches, fused kernels, and products of one row
-  Product,      ///< products with weights as wide as activations, of several rows
-  Elementwise,  ///< eager element-wise kernels
-  Softmax,      ///< eager softmax
-  Decode,       ///< the cache in tiled attention with one query
-  Attention,    ///< tiled attention with many queries
+  Memory,            ///< long reads and writes: caches, fused kernels, and products of one row
+  Product,           ///< products with weights as wide as activations, of several rows
+  Elementwise,       ///< eager element-wise kernels
+  Softmax,           ///< eager softmax
+  Decode,            ///< the cache in tiled attention with one query
+  Attention,         ///< tiled attention with many queries
   QuantizedProduct,  ///< products with weights narrower than the activations
 };
 inline constexpr std::size_t num_bandwidth_classes = 7;

@@ -121,7 +121,8 @@ double play_rank(const Chain& chain, const simulate::RankTimes& times, std::uint
 }
 
 Runahead::Runahead(simulate::LayerTimes times, const ChainLink& link)
-    : times_(std::move(times)), chain_{times_.kinds(), times_.bytes_per_token(), link, times_.seen()} {
+    : times_(std::move(times)),
+      chain_{times_.kinds(), times_.bytes_per_token(), link, times_.seen()} {
   check_link(link);
 }
 

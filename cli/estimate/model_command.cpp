@@ -36,13 +36,13 @@ ordered_json over_layers(const Stack& stack, Get get) {
 
 ordered_json stack_json(const Stack& s) {
   ordered_json j{{"num_hidden_layers", s.layers.size()},
-          {"num_attention_heads",
-           over_layers(s, [](const LayerShape& l) { return l.heads.num_attention_heads; })},
-          {"num_key_value_heads",
-           over_layers(s, [](const LayerShape& l) { return l.heads.num_key_value_heads; })},
-          {"head_dim", over_layers(s, [](const LayerShape& l) { return l.heads.head_dim; })},
-          {"intermediate_size",
-           over_layers(s, [](const LayerShape& l) { return l.intermediate_size; })}};
+                 {"num_attention_heads",
+                  over_layers(s, [](const LayerShape& l) { return l.heads.num_attention_heads; })},
+                 {"num_key_value_heads",
+                  over_layers(s, [](const LayerShape& l) { return l.heads.num_key_value_heads; })},
+                 {"head_dim", over_layers(s, [](const LayerShape& l) { return l.heads.head_dim; })},
+                 {"intermediate_size",
+                  over_layers(s, [](const LayerShape& l) { return l.intermediate_size; })}};
   const auto over = [&](const char* key, auto get) {
     const ordered_json values = over_layers(s, get);
     if (values != 0) j[key] = values;

@@ -32,12 +32,12 @@ enum class NormKind {
 /// What is done to queries and keys before their scores.
 enum class QueryKeyNorm {
   None,
-  Heads,            ///< RMSNorm of each head, one weight [head_dim] for all (OpenELM, Qwen3)
-  HeadsUnitOffset,  ///< the same with 1 + w (Gemma 3)
-  Whole,            ///< RMSNorm of all heads together (OLMo 2)
-  LayerHeads,       ///< LayerNorm of each head, a weight of its own, no bias (Cohere, StableLM)
+  Heads,             ///< RMSNorm of each head, one weight [head_dim] for all (OpenELM, Qwen3)
+  HeadsUnitOffset,   ///< the same with 1 + w (Gemma 3)
+  Whole,             ///< RMSNorm of all heads together (OLMo 2)
+  LayerHeads,        ///< LayerNorm of each head, a weight of its own, no bias (Cohere, StableLM)
   LayerHeadsShared,  ///< LayerNorm of each head, one weight and one bias [head_dim] for all (Phi)
-  RotatedHeads,     ///< RMSNorm of each head without weight, after the rotation (Llama 4)
+  RotatedHeads,      ///< RMSNorm of each head without weight, after the rotation (Llama 4)
 };
 
 enum class Residual {
@@ -145,8 +145,8 @@ struct Stack {
   QueryKeyNorm query_key_norm = QueryKeyNorm::None;
   bool final_norm = true;
   Position position = Position::Rope;
-  std::uint64_t position_rows = 0;        ///< rows of a Learned or Sinusoid table
-  std::uint64_t position_offset = 0;      ///< OPT's table starts at row 2
+  std::uint64_t position_rows = 0;    ///< rows of a Learned or Sinusoid table
+  std::uint64_t position_offset = 0;  ///< OPT's table starts at row 2
   std::uint64_t relative_buckets = 0;
   std::uint64_t relative_max_distance = 0;
   double attention_scale = 1;  ///< on q·k
@@ -159,11 +159,11 @@ struct Stack {
   bool mlp_bias = false;
   bool gated_mlp = false;
   Function activation = Function::Silu;
-  double attention_softcap = 0;   ///< 0: none
-  bool attention_sinks = false;   ///< a learned logit a head in the softmax (gpt-oss)
-  double branch_scale = 1;        ///< on each branch's output (Granite)
-  double projection_clip = 0;     ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
-  double position_scale = 0;      ///< ScaleByPosition of queries in layers without rotation; 0: none
+  double attention_softcap = 0;  ///< 0: none
+  bool attention_sinks = false;  ///< a learned logit a head in the softmax (gpt-oss)
+  double branch_scale = 1;       ///< on each branch's output (Granite)
+  double projection_clip = 0;    ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
+  double position_scale = 0;     ///< ScaleByPosition of queries in layers without rotation; 0: none
   double position_floor = 1;
   bool causal = true;
   bool cross_attention = false;

@@ -41,8 +41,8 @@ std::vector<LayerCaches> layer_caches(const Architecture& a);
 /// that a layer cannot take.
 std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view option);
 
-/// Whether a layer's keys are cached with their bias. Where they are neither rotated nor normalised,
-/// a bias adds the same to all scores of a query.
+/// Whether a layer's keys are cached with their bias. Where they are neither rotated nor
+/// normalised, a bias adds the same to all scores of a query.
 bool keeps_key_bias(const Stack& stack, const LayerShape& layer);
 
 /// Whether a converted model's output projections need a bias, which absorbs the bias of values and

@@ -19,7 +19,8 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   const LayerShape& layer = after.decoder.layers.front();
   config["num_key_value_heads"] = layer.heads.num_key_value_heads;
   config["num_key_value_layers"] = after.decoder.num_key_value_layers;
-  if (layer.intermediate_size != checkpoint.architecture().decoder.layers.front().intermediate_size) {
+  if (layer.intermediate_size !=
+      checkpoint.architecture().decoder.layers.front().intermediate_size) {
     config["intermediate_size"] = layer.intermediate_size;
   }
   return config;

@@ -53,7 +53,8 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
        {"num_query_heads", "num_kv_heads", "ffn_multipliers", "layer_types", "no_rope_layers"}) {
     prune_list(config, key, after.pruning);
   }
-  for (const char* key : {"mlp_only_layers", "moe_layers"}) prune_indices(config, key, after.pruning);
+  for (const char* key : {"mlp_only_layers", "moe_layers"})
+    prune_indices(config, key, after.pruning);
   if (config.contains("first_k_dense_replace")) {
     const auto& layers = after.decoder.layers;
     config["first_k_dense_replace"] =

@@ -15,11 +15,6 @@ std::uint64_t elements_of(const std::vector<std::uint64_t>& shape) {
   return product;
 }
 
-/// "{i}" stands for the piece's number.
-std::string piece_name(std::string name, std::uint64_t piece) {
-  return name.replace(name.find("{i}"), 3, std::to_string(piece));
-}
-
 /// A weight of which each piece is a tensor.
 void add_pieces(const std::string& weight, const WeightSource& source, const TensorToWrite& whole,
                 std::map<std::string, StoredForm>& forms) {

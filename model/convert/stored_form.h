@@ -1,5 +1,5 @@
-/// The tensors of a Hugging Face checkpoint that is written in its family's own form: weights of the
-/// forward pass fused, transposed, or taken apart, as transformers stores them.
+/// The tensors of a Hugging Face checkpoint that is written in its family's own form: weights of
+/// the forward pass fused, transposed, or taken apart, as transformers stores them.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ struct StoredForm {
   TensorToWrite tensor;
   std::vector<Part> parts;
   std::optional<std::uint64_t> first_row = {};  ///< of the weight, where this is one of its pieces
-  std::uint64_t blocks = 0;     ///< [blocks, rows, in]; 0: [rows, in]
-  bool transposed = false;      ///< each block
-  double offset = 0;            ///< is not stored
+  std::uint64_t blocks = 0;                     ///< [blocks, rows, in]; 0: [rows, in]
+  bool transposed = false;                      ///< each block
+  double offset = 0;                            ///< is not stored
 
   /// One weight, as the forward pass reads it.
   bool is_plain() const;
 };
 
 /// Rows [first, first + count) of a weight of the forward pass.
-using WeightRows = std::function<DenseMatrix(const std::string& weight, std::size_t first,
-                                             std::size_t count)>;
+using WeightRows =
+    std::function<DenseMatrix(const std::string& weight, std::size_t first, std::size_t count)>;
 
 /// The tensors that hold all weights of a recorded model.
 std::vector<StoredForm> stored_forms(const Architecture& a, const Recording& recording,

@@ -55,8 +55,8 @@ struct Attention {
   const HeadLayout& values;  ///< heads of the values and of the output
   const Operand* bias;
   const float* sinks;  ///< null: none
-  std::size_t past;  ///< position of query 0
-  std::size_t keys;  ///< in the cache
+  std::size_t past;    ///< position of query 0
+  std::size_t keys;    ///< in the cache
 };
 
 /// Soft cap, bias and mask for one row of scores over keys [first, first + n).

@@ -22,8 +22,8 @@ class CacheStore {
                bool slides = false);
   /// Makes the room, once, before the first pass, and touches it, so that no pass waits for pages.
   void allocate();
-  /// Before a pass that reads `rows` rows of a tensor that slides and leaves `after`: keeps its last
-  /// rows.
+  /// Before a pass that reads `rows` rows of a tensor that slides and leaves `after`: keeps its
+  /// last rows.
   void slide(const std::string& name, std::size_t rows, std::size_t after);
   /// After a pass that left so many rows.
   void hold(const std::string& name, std::size_t rows);

@@ -186,8 +186,8 @@ struct FastKernels {
     const std::size_t n = features() / op.groups;
     for_rows(out.rows() * op.groups, out.shape.elements(), [&](std::size_t r) {
       const float* w = call.inputs.size() > 1 ? in(1).data : nullptr;
-      rms_norm_row(in(0).data + r * n, w, op.unit_offset ? 1.0F : 0.0F,
-                   static_cast<float>(op.eps), out.data + r * n, n);
+      rms_norm_row(in(0).data + r * n, w, op.unit_offset ? 1.0F : 0.0F, static_cast<float>(op.eps),
+                   out.data + r * n, n);
     });
   }
 
@@ -271,8 +271,7 @@ struct FastKernels {
       const float* bias = call.inputs.size() > 3 ? in(3).data + e * out_features : nullptr;
       in(2).matrix[e].multiply(x.get(), n, y.get(), bias);
       for_rows(n, n * out_features, [&](std::size_t i) {
-        std::copy_n(y.get() + i * out_features, out_features,
-                    out.data + rows[e][i] * out_features);
+        std::copy_n(y.get() + i * out_features, out_features, out.data + rows[e][i] * out_features);
       });
     }
   }

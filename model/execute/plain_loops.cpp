@@ -163,7 +163,9 @@ class PlainLoops : public PlainAttention<N> {
         case Function::InverseRoot: out_(i, Real{1} / square_root(x + parameter)); break;
         case Function::SoftCap: out_(i, parameter * hyperbolic_tangent(x / parameter)); break;
         case Function::OnePlus: out_(i, Real{1} + x); break;
-        case Function::Clamp: out_(i, minimum(maximum(x, Real::constant(-op.parameter)), parameter)); break;
+        case Function::Clamp:
+          out_(i, minimum(maximum(x, Real::constant(-op.parameter)), parameter));
+          break;
         case Function::Relu:
         case Function::QuickGelu:
         case Function::SquaredRelu:
@@ -272,10 +274,8 @@ class PlainLoops : public PlainAttention<N> {
       for (std::size_t d = 0; d < head_dim; ++d) {
         // Dims that do not rotate have the frequency 0.
         const bool rotates = d < 2 * half;
-        const Real frequency =
-            Real::constant(rotates ? op.table->inverse_frequencies[
-                                         op.table->interleaved ? d / 2 : d % half]
-                                   : 0);
+        const Real frequency = Real::constant(
+            rotates ? op.table->inverse_frequencies[op.table->interleaved ? d / 2 : d % half] : 0);
         const Real angle = position * frequency;
         const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
         const N factor = rotates ? static_cast<N>(gain) : 1;

@@ -11,8 +11,8 @@ namespace kvcast::execute {
 struct WeightUse {
   const TensorInfo* info = nullptr;
   std::uint64_t matrices = 0;  ///< of the weight that a product reads: 1, or one for each expert
-  bool table = false;   ///< rows are looked up
-  bool rows = false;    ///< read as plain rows of numbers
+  bool table = false;          ///< rows are looked up
+  bool rows = false;           ///< read as plain rows of numbers
 };
 
 namespace {
@@ -27,7 +27,8 @@ std::map<std::string, WeightUse> uses_of(const std::vector<const Graph*>& graphs
         WeightUse& use = uses[info.name];
         use.info = &info;
         const auto* const experts = std::get_if<ExpertLinear>(&node.op);
-        const bool product = is_any<Linear, Conv1d>(node.op) ? i == 1 : experts != nullptr && i == 2;
+        const bool product =
+            is_any<Linear, Conv1d>(node.op) ? i == 1 : experts != nullptr && i == 2;
         const bool lookup = std::holds_alternative<Embedding>(node.op) && i == 0;
         if (product) use.matrices = experts != nullptr ? experts->num_experts : 1;
         use.table |= lookup;

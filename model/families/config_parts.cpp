@@ -206,7 +206,8 @@ Function read_activation(const JsonObject& c, std::string_view key, Function fal
   if (text == "relu") return Function::Relu;
   if (text == "quick_gelu") return Function::QuickGelu;
   if (text == "relu2") return Function::SquaredRelu;
-  c.fail(key, "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or relu2");
+  c.fail(key,
+         "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or relu2");
 }
 
 std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys& keys,

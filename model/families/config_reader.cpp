@@ -250,13 +250,14 @@ Architecture read_config(const json& config, const std::string& name, const std:
 std::vector<std::string> config_warnings(const Architecture& a) {
   std::vector<std::string> warnings;
   for (const std::string& key : a.unknown_keys) {
-    warnings.push_back(fmt::format(
-        "{}: the configuration key {} is not known: if it changes the forward pass, results are wrong",
-        a.name, key));
+    warnings.push_back(
+        fmt::format("{}: the configuration key {} is not known: if it changes the forward pass, "
+                    "results are wrong",
+                    a.name, key));
   }
   if (!a.quantization.empty() && !a.stored_weights) {
-    warnings.push_back(fmt::format("{}: its weights are stored as {}, forecasts take --weight-dtype",
-                                   a.name, a.quantization));
+    warnings.push_back(fmt::format(
+        "{}: its weights are stored as {}, forecasts take --weight-dtype", a.name, a.quantization));
   }
   return warnings;
 }

@@ -40,9 +40,8 @@ void refine_exaone4(const JsonObject& c, Architecture& a) {
   // "LLLG": the letters of a group of layers, L for a window.
   std::uint64_t pattern = 4;
   if (c.has("sliding_window_pattern")) {
-    pattern = c.at("sliding_window_pattern").is_string()
-                  ? c.text("sliding_window_pattern").size()
-                  : c.whole("sliding_window_pattern", 0);
+    pattern = c.at("sliding_window_pattern").is_string() ? c.text("sliding_window_pattern").size()
+                                                         : c.whole("sliding_window_pattern", 0);
   }
   const auto full = every(window > 0 ? pattern : 1);
   const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
@@ -57,8 +56,8 @@ void refine_exaone4(const JsonObject& c, Architecture& a) {
 void refine_smollm3(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const auto plain = every(c.whole_or("no_rope_layer_interval", 4, 0));
-  const auto rotates = layer_flags(c, "no_rope_layers", s.layers.size(),
-                                   [&](std::size_t i) { return !plain(i); });
+  const auto rotates =
+      layer_flags(c, "no_rope_layers", s.layers.size(), [&](std::size_t i) { return !plain(i); });
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (!rotates[i]) s.layers[i].rope = nullptr;
   }
@@ -126,8 +125,8 @@ void use_post_norms(Family& f) {
 
 void use_query_key_norm(Family& f, QueryKeyNorm kind) {
   f.stack.query_key_norm = kind;
-  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
-                                             {"key_norm", "self_attn.k_norm"}});
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"query_norm", "self_attn.q_norm"}, {"key_norm", "self_attn.k_norm"}});
 }
 
 }  // namespace
@@ -212,9 +211,16 @@ Family cohere2() {
   f.model_types = {"cohere2"};
   f.keys.default_rope_theta = 10000;
   f.keys.head_dim = nullptr;
-  f.keys.unread = {"head_dim", "order_of_interleaved_layers", "rotary_pct", "position_embedding_type",
-                   "layer_switch", "use_embedding_sharing", "use_gated_activation",
-                   "use_parallel_block", "use_parallel_embedding", "use_qk_norm"};
+  f.keys.unread = {"head_dim",
+                   "order_of_interleaved_layers",
+                   "rotary_pct",
+                   "position_embedding_type",
+                   "layer_switch",
+                   "use_embedding_sharing",
+                   "use_gated_activation",
+                   "use_parallel_block",
+                   "use_parallel_embedding",
+                   "use_qk_norm"};
   f.refine = refine_cohere2;
   f.gguf = cohere2_form();
   return f;
@@ -228,9 +234,9 @@ Family starcoder2() {
   f.stack.activation = Function::GeluTanh;
   f.stack.query_bias = f.stack.mlp_bias = true;
   f.keys.norm_eps = "norm_epsilon";
-  f.keys.unread = {"activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon",
-                   "mlp_type", "norm_type", "scale_attention_softmax_in_fp32",
-                   "scale_attn_weights"};
+  f.keys.unread = {
+      "activation_function", "attention_softmax_in_fp32",       "layer_norm_epsilon", "mlp_type",
+      "norm_type",           "scale_attention_softmax_in_fp32", "scale_attn_weights"};
   f.keys.attention_bias = f.keys.mlp_bias = "use_bias";
   f.keys.default_key_value_heads = 2;
   f.keys.default_tied = true;

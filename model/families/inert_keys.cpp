@@ -98,8 +98,8 @@ constexpr std::string_view keys[] = {
     "use_weighted_layer_sum",
 };
 
-constexpr std::string_view endings[] = {"_token_id", "_token_ids", "_pdrop", "dropout", "_dropout",
-                                        "_dropout_rate", "dropout_rate", "layerdrop"};
+constexpr std::string_view endings[] = {"_token_id", "_token_ids",    "_pdrop",       "dropout",
+                                        "_dropout",  "_dropout_rate", "dropout_rate", "layerdrop"};
 constexpr std::string_view beginnings[] = {"mask_feature_", "mask_time_", "summary_"};
 
 }  // namespace

@@ -26,6 +26,7 @@ void rename_gpt_neox(const Architecture& a, std::string_view, CheckpointNames& n
 
 void refine_falcon(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
+  require_flag(c, "apply_residual_connection_post_layernorm", false, "residuals after a norm");
   const bool grouped = c.flag_or("new_decoder_architecture", false);
   const bool multi_query = !grouped && c.flag_or("multi_query", true);
   for (LayerShape& layer : s.layers) {
@@ -100,7 +101,8 @@ Family falcon() {
   f.keys.default_mlp_ratio = 4;
   f.keys.default_max_positions = 2048;
   f.keys.default_tied = true;
-  f.keys.unread = {"num_kv_heads"};  // but with new_decoder_architecture
+  // Read with new_decoder_architecture, and without ALiBi.
+  f.keys.unread = {"num_kv_heads", "rope_parameters", "rope_scaling", "rope_theta"};
   f.keys.other_names = {{"hidden_size", "n_embed"},
                         {"num_hidden_layers", "n_layer"},
                         {"num_attention_heads", "n_head"}};

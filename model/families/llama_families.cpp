@@ -106,6 +106,7 @@ Family qwen2() {
   f.keys.default_key_value_heads = 32;
   f.refine = refine_qwen2;
   f.gguf = {.architecture = "qwen2"};
+  f.keys.unread = {"use_mrope"};  // the same positions, for text
   return f;
 }
 
@@ -129,7 +130,8 @@ Family phi3() {
   f.stack.norm_eps = 1e-5;
   f.keys.rotary_share = "partial_rotary_factor";
   f.keys.default_original_context = 4096;
-  f.keys.unread = {"attention_bias", "original_max_position_embeddings"};
+  f.keys.unread = {"attention_bias", "full_attn_mod", "interpolate_factor",
+                   "lm_head_bias",   "mlp_bias",      "original_max_position_embeddings"};
   f.refine = [](const JsonObject& c, Architecture& a) {
     refuse_experts(c);
     for (LayerShape& layer : a.decoder.layers) layer.sliding_window = sliding_window(c, 0);
@@ -152,6 +154,7 @@ Family gemma() {
   f.keys.default_tied = true;
   f.refine = refine_gemma;
   f.gguf = {.architecture = "gemma"};
+  f.keys.unread = {"hidden_activation"};
   return f;
 }
 

@@ -74,8 +74,8 @@ void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
   e.routing.normalizes = c.flag_or("norm_topk_prob", false);
   e.intermediate_size = c.whole_or("moe_intermediate_size", 768);
   const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
-  const auto dense = listed_layers(c, "mlp_only_layers", s.layers.size(),
-                                   [](std::size_t) { return false; });
+  const auto dense =
+      listed_layers(c, "mlp_only_layers", s.layers.size(), [](std::size_t) { return false; });
   std::vector<bool> sparse(s.layers.size());
   for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = !dense[i] && (i + 1) % step == 0;
   set_experts(s, e, sparse);
@@ -138,8 +138,8 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
   if (listed) rotated = layer_flags(c, "no_rope_layers", layers, rotates);
   const std::uint64_t chunk =
       c.is_null("attention_chunk_size") ? 0 : c.whole_or("attention_chunk_size", 8192);
-  const auto chunked = layers_of_type(c, layers, "chunked_attention",
-                                      [&](std::size_t i) { return rotated[i]; });
+  const auto chunked =
+      layers_of_type(c, layers, "chunked_attention", [&](std::size_t i) { return rotated[i]; });
   for (std::size_t i = 0; i < layers; ++i) {
     if (!rotated[i]) s.layers[i].rope = nullptr;
     if (chunked[i]) s.layers[i].attention_chunk = chunk;
@@ -258,7 +258,8 @@ void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& key
   read_latents(c, a, keys, {768, 256, 64, a.hidden_size / heads});
   a.embedding_scale = c.positive_or("scale_emb", 12);
   const auto layers = static_cast<double>(a.num_hidden_layers());
-  const double depth = c.is_null("scale_depth") ? std::sqrt(layers) : c.positive_or("scale_depth", 1.4);
+  const double depth =
+      c.is_null("scale_depth") ? std::sqrt(layers) : c.positive_or("scale_depth", 1.4);
   a.decoder.branch_scale = depth / std::sqrt(layers);
   const auto hidden = static_cast<double>(a.hidden_size);
   const double base = c.is_null("dim_model_base") ? hidden : c.positive_or("dim_model_base", 256);
@@ -315,8 +316,8 @@ Family qwen3_moe() {
   f.keys.default_key_value_heads = 4;
   f.keys.default_head_dim = 0;
   f.keys.other_names = {{"num_experts", "num_local_experts"}};
-  f.keys.unread = {"layer_types", "max_window_layers", "qkv_bias", "shared_expert_intermediate_size",
-                   "use_qk_norm"};
+  f.keys.unread = {"layer_types", "max_window_layers", "qkv_bias",
+                   "shared_expert_intermediate_size", "use_qk_norm"};
   f.refine = refine_qwen3_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   f.gguf = qwen3_moe_form();
@@ -327,8 +328,8 @@ Family olmoe() {
   Family f = llama_like("olmoe");
   f.stack.norm_eps = 1e-5;
   f.stack.query_key_norm = QueryKeyNorm::Whole;
-  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
-                                             {"key_norm", "self_attn.k_norm"}});
+  f.names.in_layer = with(f.names.in_layer,
+                          {{"query_norm", "self_attn.q_norm"}, {"key_norm", "self_attn.k_norm"}});
   f.keys.attention_bias = "attention_bias";
   f.keys.other_names = {{"num_experts", "num_local_experts"}};
   f.refine = refine_olmoe;
@@ -342,10 +343,9 @@ Family granitemoe() {
   f.model_types = {"granitemoe"};
   f.keys.mlp_bias = nullptr;
   f.refine = refine_granitemoe;
-  f.names.in_layer = with(f.names.in_layer,
-                          {{"router", "block_sparse_moe.router.layer"},
-                           {"experts.gate_up", "block_sparse_moe.input_linear"},
-                           {"experts.down", "block_sparse_moe.output_linear"}});
+  f.names.in_layer = with(f.names.in_layer, {{"router", "block_sparse_moe.router.layer"},
+                                             {"experts.gate_up", "block_sparse_moe.input_linear"},
+                                             {"experts.down", "block_sparse_moe.output_linear"}});
   f.gguf = granitemoe_form();
   return f;
 }
@@ -363,14 +363,15 @@ Family gpt_oss() {
                             "beta_slow": 1.0, "truncate": false,
                             "original_max_position_embeddings": 4096})";
   f.keys.other_names = {{"num_local_experts", "num_experts"}};
+  f.keys.unread = {"experts_per_token"};  // beside num_experts_per_tok
   f.refine = refine_gpt_oss;
-  f.names.in_layer = with(f.names.in_layer,
-                          {{"sinks.weight", "self_attn.sinks"},
-                           {"router", "mlp.router"},
-                           {"experts.gate_up.weight", "mlp.experts.gate_up_proj"},
-                           {"experts.gate_up.bias", "mlp.experts.gate_up_proj_bias"},
-                           {"experts.down.weight", "mlp.experts.down_proj"},
-                           {"experts.down.bias", "mlp.experts.down_proj_bias"}});
+  f.names.in_layer =
+      with(f.names.in_layer, {{"sinks.weight", "self_attn.sinks"},
+                              {"router", "mlp.router"},
+                              {"experts.gate_up.weight", "mlp.experts.gate_up_proj"},
+                              {"experts.gate_up.bias", "mlp.experts.gate_up_proj_bias"},
+                              {"experts.down.weight", "mlp.experts.down_proj"},
+                              {"experts.down.bias", "mlp.experts.down_proj_bias"}});
   f.names.experts_transposed = f.names.experts_interleaved = true;
   f.gguf = gpt_oss_form();
   return f;
@@ -386,13 +387,13 @@ Family llama4_text() {
   f.keys.interleaved_rope = true;
   f.refine = refine_llama4;
   f.names.prefixes = {"model.", "language_model.model.", ""};
-  f.names.in_layer = with(f.names.in_layer,
-                          {{"gate", "feed_forward.gate_proj"},
-                           {"up", "feed_forward.up_proj"},
-                           {"down", "feed_forward.down_proj"},
-                           {"router", "feed_forward.router"},
-                           {"experts.gate_up.weight", "feed_forward.experts.gate_up_proj"},
-                           {"experts.down.weight", "feed_forward.experts.down_proj"}});
+  f.names.in_layer =
+      with(f.names.in_layer, {{"gate", "feed_forward.gate_proj"},
+                              {"up", "feed_forward.up_proj"},
+                              {"down", "feed_forward.down_proj"},
+                              {"router", "feed_forward.router"},
+                              {"experts.gate_up.weight", "feed_forward.experts.gate_up_proj"},
+                              {"experts.down.weight", "feed_forward.experts.down_proj"}});
   name_shared_expert(f, "feed_forward.shared_expert");
   f.names.experts_transposed = true;
   f.gguf = llama4_form();
@@ -408,10 +409,10 @@ Family glm4_moe() {
   f.keys.other_names = {{"n_routed_experts", "num_local_experts"},
                         {"num_nextn_predict_layers", "num_mtp_layers"}};
   f.refine = refine_glm4_moe;
-  f.names.in_layer = with(f.names.in_layer,
-                          {{"query_norm", "self_attn.q_norm"},
-                           {"key_norm", "self_attn.k_norm"},
-                           {"router.correction", "mlp.gate.e_score_correction_bias"}});
+  f.names.in_layer =
+      with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
+                              {"key_norm", "self_attn.k_norm"},
+                              {"router.correction", "mlp.gate.e_score_correction_bias"}});
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_experts");
   f.names.later_layers = true;
@@ -465,9 +466,7 @@ Family minicpm3() {
   f.keys.default_rope_dims = 32;
   f.keys.unread = {"head_dim"};
   f.keys.default_tied = true;
-  f.refine = [](const JsonObject& c, Architecture& a) {
-    refine_minicpm3(c, a, minicpm3().keys);
-  };
+  f.refine = [](const JsonObject& c, Architecture& a) { refine_minicpm3(c, a, minicpm3().keys); };
   name_latents(f);
   f.gguf = minicpm3_form();
   return f;

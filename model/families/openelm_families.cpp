@@ -39,6 +39,9 @@ Architecture read(const JsonObject& c) {
     if (static_cast<double>(width) < 0.9 * value) width += divisor;
     s.layers.push_back({{query_heads[i], kv_heads[i], head_dim}, width, 0});
   }
+  if (c.text_or("normalization_layer_name", "rms_norm") != "rms_norm") {
+    c.fail("normalization_layer_name", "rms_norm");
+  }
   s.norm_eps = 1e-6;  // corenet's rms_norm.py
   if (c.flag_or("normalize_qk_projections", true)) s.query_key_norm = QueryKeyNorm::Heads;
   s.attention_scale = inverse_root(head_dim);
@@ -75,6 +78,8 @@ void complete(const GgufReader& r, nlohmann::json& c) {
 Family openelm() {
   Family f{.model_types = {"openelm"}, .read = read};
   f.keys.tied_embeddings = "share_input_output_layers";
+  // What num_query_heads and num_kv_heads come from.
+  f.keys.unread = {"num_gqa_groups", "qkv_multipliers", "rope_max_length"};
   f.names = {.prefixes = {"transformer.", ""},
              .in_layer = {{"qkv", "attn.qkv_proj"},
                           {"query_norm", "attn.q_norm"},

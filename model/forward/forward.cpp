@@ -46,18 +46,9 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
-  const AttentionSite site{r,
-                           pass.architecture,
-                           stack,
-                           layer,
-                           index,
-                           name,
-                           x,
-                           pass.settings.past,
-                           pass.bias,
-                           pass.positions,
-                           shared,
-                           pass.settings.keeps_all_rows};
+  const AttentionSite site{
+      r, pass.architecture,  stack,     layer,          index,  name,
+      x, pass.settings.past, pass.bias, pass.positions, shared, pass.settings.keeps_all_rows};
   Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
   if (leaves_here(pass, index)) o = r.last_token(o);
   return project(r, "attention_output", name + ".attention_output", o,
@@ -89,8 +80,7 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
   const Value logits = project(r, "router", name + ".router", x, num_experts, e.router_bias);
   std::optional<Value> correction;
   if (e.router_correction) correction = r.weight(name + ".router.correction", {num_experts});
-  const auto [experts, weights] =
-      r.route({e.routing, *pass.distinct_experts}, logits, correction);
+  const auto [experts, weights] = r.route({e.routing, *pass.distinct_experts}, logits, correction);
   const ExpertLinear op{num_experts, chosen, *pass.distinct_experts,
                         layers_with_experts(pass.stack)};
   const auto product = [&](const std::string& part, Value in, std::uint64_t features,
@@ -107,13 +97,13 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
   }
   const Value gate = product("gate", in, hidden, e.intermediate_size);
   const Value up = product("up", in, hidden, e.intermediate_size);
-  const Value h = r.gated("activation", {pass.stack.activation, e.gate_limit, e.gate_alpha}, gate, up);
+  const Value h =
+      r.gated("activation", {pass.stack.activation, e.gate_limit, e.gate_alpha}, gate, up);
   const Value y = product("down", h, e.intermediate_size, hidden);
   const Value mixed =
       r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
   if (e.shared_intermediate_size == 0) return mixed;
-  const Value shared =
-      dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  const Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
   return r.binary("add_shared", Function::Add, mixed, shared);
 }
 
@@ -142,8 +132,8 @@ Value attend_to_owner(const AttentionSite& s) {
 
 }  // namespace
 
-/// A decode step of a serving engine multiplies queries and outputs by what would expand the latents
-/// to keys and values ("absorbed"); all else expands them.
+/// A decode step of a serving engine multiplies queries and outputs by what would expand the
+/// latents to keys and values ("absorbed"); all else expands them.
 Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder& r = s.r;
   const Latent& l = *s.layer.latent;
@@ -161,14 +151,12 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   };
   Value q_in = s.x;
   if (l.query_rank > 0) {
-    q_in = normed("query_latent",
-                  projected("query_latent", s.x, l.query_rank, s.stack.query_bias));
+    q_in = normed("query_latent", projected("query_latent", s.x, l.query_rank, s.stack.query_bias));
   }
   Value q = projected("query_nope", q_in, heads * l.nope_dim);
   const Value q_rope =
       rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads);
-  const Value latent =
-      normed("kv_latent", projected("kv_latent", s.x, l.rank, s.stack.key_bias));
+  const Value latent = normed("kv_latent", projected("kv_latent", s.x, l.rank, s.stack.key_bias));
   const Value key_rope =
       rotated("key_rope", projected("key_rope", s.x, l.rope_dim, s.stack.key_bias), 1);
   const Value own = r.join_heads("join_latent", {1}, latent, key_rope);
@@ -179,9 +167,8 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
 
   const Value key_up = r.weight(s.name + ".key_up.weight", {heads * l.nope_dim, l.rank});
   const Value value_up = r.weight(s.name + ".value_up.weight", {heads * l.value_dim, l.rank});
-  Recorder::Attention a = cached.settings
-                              ? *cached.settings
-                              : s.attention(s.tokens(), r.info(all).shape[1], s.held());
+  Recorder::Attention a =
+      cached.settings ? *cached.settings : s.attention(s.tokens(), r.info(all).shape[1], s.held());
   s.shared = {all, all, all, all, q, q_rope};
   const bool absorbs = r.lowering().attention == Kernels::Fused && s.tokens() == Count(1);
   if (absorbs) {
@@ -197,7 +184,8 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   const bool is_first = !cached.read && r.info(all).shape[1] == s.tokens();
   const Value latents = is_first ? latent : r.slice_features("latents", all, 0, l.rank);
   const Value keys = is_first ? key_rope : r.slice_features("key_ropes", all, l.rank, l.rope_dim);
-  const Value k = r.join_heads("join_keys", {heads, true}, r.linear("key_up", latents, key_up), keys);
+  const Value k =
+      r.join_heads("join_keys", {heads, true}, r.linear("key_up", latents, key_up), keys);
   q = r.join_heads("join_query", {heads}, q, q_rope);
   a.num_value_heads = heads;
   a.value_dim = l.value_dim;
@@ -519,8 +507,8 @@ Recorder::Attention AttentionSite::attention(const Count& queries, const Count& 
                                              const Count& first_position) const {
   Recorder::Attention a = attention_of(stack, layer.heads);
   // One query sees all that a bounded cache holds.
-  const bool sees_all = queries == Count(1) && !(before_cache() == Count(0)) &&
-                        first_position == held();
+  const bool sees_all =
+      queries == Count(1) && !(before_cache() == Count(0)) && first_position == held();
   a.mask = {stack.causal, sees_all ? 0 : layer.sliding_window, first_position,
             sees_all ? 0 : layer.attention_chunk};
   a.bias = bias;

@@ -82,8 +82,8 @@ Value keys_cached_attention(const AttentionSite& site);
 
 /// Which latents attention reads, where they are not those that the layer's cache holds.
 struct LatentRows {
-  std::optional<Value> past = {};                  ///< before the pass, [batch, rows, c + r]
-  std::function<Value(Value all)> read = nullptr;  ///< what attention reads of all; null: all
+  std::optional<Value> past = {};                    ///< before the pass, [batch, rows, c + r]
+  std::function<Value(Value all)> read = nullptr;    ///< what attention reads of all; null: all
   std::optional<Recorder::Attention> settings = {};  ///< how; absent: as the layer's mask says
 };
 /// Multi-head latent attention.

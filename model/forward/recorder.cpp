@@ -34,10 +34,8 @@ Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
     KVCAST_ASSERT(graph_.tensor(known->second).shape == shape);
     return known->second;
   }
-  const DType dtype =
-      lowering_.weights.of(name, shape.size(), shape.back().constant(), model_);
-  const Value value =
-      graph_.add_tensor({full_name, std::move(shape), dtype, Storage::Weights, {}});
+  const DType dtype = lowering_.weights.of(name, shape.size(), shape.back().constant(), model_);
+  const Value value = graph_.add_tensor({full_name, std::move(shape), dtype, Storage::Weights, {}});
   weights_.emplace(full_name, value);
   return value;
 }
@@ -57,8 +55,12 @@ Value Recorder::cache(const std::string& name, std::vector<Count> shape, std::ui
 
 Value Recorder::own_cache(const std::string& name, std::vector<Count> shape,
                           std::uint64_t most_rows) {
-  return graph_.add_tensor({prefixes_.tensors + name, std::move(shape), lowering_.cache,
-                            Storage::KvCache, {}, most_rows});
+  return graph_.add_tensor({prefixes_.tensors + name,
+                            std::move(shape),
+                            lowering_.cache,
+                            Storage::KvCache,
+                            {},
+                            most_rows});
 }
 
 Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype) {
@@ -196,9 +198,8 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
   const Value cosine = angles(false);
   const Value sine = angles(true);
   const std::uint64_t rotary_dims = 2 * op.table->inverse_frequencies.size();
-  const Value rotated =
-      node(RotateHalf{op.num_heads, rotary_dims, op.table->interleaved}, label, {x},
-           info(x).shape, info(x).dtype);
+  const Value rotated = node(RotateHalf{op.num_heads, rotary_dims, op.table->interleaved}, label,
+                             {x}, info(x).shape, info(x).dtype);
   return binary(label, Function::Add, binary(label, Function::Multiply, x, cosine),
                 binary(label, Function::Multiply, rotated, sine));
 }
@@ -209,7 +210,8 @@ Value Recorder::append(Value cache, Value rows, std::string_view label) {
                          info(cache).dtype, Storage::KvCache);
   if (exchange_ == nullptr) return all;
   const auto seen = seen_.find(cache.index);
-  return exchange_->share(*this, all, label, seen == seen_.end() ? info(all).shape[1] : seen->second);
+  return exchange_->share(*this, all, label,
+                          seen == seen_.end() ? info(all).shape[1] : seen->second);
 }
 
 void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
@@ -264,18 +266,16 @@ Recorder::Routed Recorder::route(const Route& op, Value logits, std::optional<Va
   std::vector<Count> weights = experts;
   weights.emplace_back(1);
   Node n{op, present({logits, correction}), {}, "route", phase_, layer_};
-  const auto outputs =
-      graph_.add_node(std::move(n), {{"", std::move(experts), DType::FP32, Storage::Activations, {}},
-                                     {"", std::move(weights), lowering_.activations,
-                                      Storage::Activations, {}}});
+  const auto outputs = graph_.add_node(
+      std::move(n), {{"", std::move(experts), DType::FP32, Storage::Activations, {}},
+                     {"", std::move(weights), lowering_.activations, Storage::Activations, {}}});
   return {outputs[0], outputs[1]};
 }
 
 Value Recorder::expert_linear(std::string_view label, const ExpertLinear& op, Value x,
                               Value experts, Value weight, std::optional<Value> bias) {
-  const Count out =
-      info(weight).shape[0].scaled(static_cast<std::int64_t>(op.num_experts_per_tok),
-                                   static_cast<std::int64_t>(op.num_experts));
+  const Count out = info(weight).shape[0].scaled(static_cast<std::int64_t>(op.num_experts_per_tok),
+                                                 static_cast<std::int64_t>(op.num_experts));
   return node(op, label, {x, experts, weight, bias}, with_features(x, out), lowering_.activations);
 }
 

@@ -111,8 +111,8 @@ class Recorder {
   Value weight(const std::string& name, std::vector<Count> shape);
   /// An input of the pass: token ids [batch, tokens] (int32), or features.
   Value input(const std::string& name, std::vector<Count> shape, DType dtype);
-  /// A cache tensor as it stands before the pass: [batch, rows, features]. It holds `most_rows` rows
-  /// at most, 0: all. Later passes see at most `seen` of its last rows; all, if absent.
+  /// A cache tensor as it stands before the pass: [batch, rows, features]. It holds `most_rows`
+  /// rows at most, 0: all. Later passes see at most `seen` of its last rows; all, if absent.
   Value cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0,
               std::optional<Count> seen = {});
   /// Ranks share the caches.
@@ -165,7 +165,8 @@ class Recorder {
   /// Each row `times` times side by side.
   Value repeat_rows(std::string_view label, Value x, std::uint64_t times);
   Value join_heads(std::string_view label, const JoinHeads& op, Value a, Value b);
-  Value slice_features(std::string_view label, Value x, std::uint64_t first, std::uint64_t features);
+  Value slice_features(std::string_view label, Value x, std::uint64_t first,
+                       std::uint64_t features);
   Value last_token(Value x);
   Value conv1d(std::string_view label, Value x, Value weight, Value bias, std::uint64_t kernel,
                std::uint64_t stride);
@@ -241,7 +242,7 @@ class Recorder {
   const Architecture* model_ = nullptr;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
-  std::vector<Value> shared_;  ///< results of once()
+  std::vector<Value> shared_;          ///< results of once()
   std::map<std::size_t, Count> seen_;  ///< by cache tensor, see cache(); for an exchange
   std::string phase_;
   int layer_ = no_layer;

@@ -138,9 +138,9 @@ struct SparseValues {
 /// keys are the first vd features of each key head.
 /// Work per visible pair and head: 2·hd and 2·vd FLOPs for the two products, 1 for the scale unless
 /// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; 4 a
-/// query and head for a sink; and 1 division per output element. Keys and values that some query sees are read once, and so is the
-/// bias of visible pairs; a tensor that is both keys and values is read once in all.
-/// Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+/// query and head for a sink; and 1 division per output element. Keys and values that some query
+/// sees are read once, and so is the bias of visible pairs; a tensor that is both keys and values
+/// is read once in all. Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
   static constexpr OpTraits traits{"tiled_attention", RateClass::TiledAttention};
   Heads heads;
@@ -368,9 +368,9 @@ struct ScaleByPosition {
 /// Which experts read a token, and with what weights.  Inputs: logits [batch, tokens, E],
 /// optionally a correction [E] that counts for the choice alone; outputs: the chosen experts
 /// [batch, tokens, K] and their weights [batch, tokens, K, 1]. Ties go to the earlier expert.
-/// Work: 5 FLOPs for each number of a softmax, 4 for each sigmoid, 1 a logit for the correction, 2 a
-/// weight to normalise, 1 to scale; choosing is not counted.
-/// Sources: transformers, models/{mixtral,deepseek_v3,gpt_oss,llama4}/modeling_*.
+/// Work: 5 FLOPs for each number of a softmax, 4 for each sigmoid, 1 a logit for the correction, 2
+/// a weight to normalise, 1 to scale; choosing is not counted. Sources: transformers,
+/// models/{mixtral,deepseek_v3,gpt_oss,llama4}/modeling_*.
 struct Routing {
   enum class Score {
     Softmax,        ///< of all logits
@@ -382,9 +382,9 @@ struct Routing {
   std::uint64_t num_experts = 0;          ///< E
   std::uint64_t num_experts_per_tok = 0;  ///< K
   Score score = Score::Softmax;
-  bool normalizes = false;    ///< weights are divided by their sum
-  double weight_scale = 1;    ///< and multiplied by this
-  std::uint64_t groups = 1;   ///< experts in order, equally many in each
+  bool normalizes = false;   ///< weights are divided by their sum
+  double weight_scale = 1;   ///< and multiplied by this
+  std::uint64_t groups = 1;  ///< experts in order, equally many in each
   std::uint64_t groups_kept = 1;
   GroupScore group_score = GroupScore::Largest;
   bool operator==(const Routing&) const = default;

@@ -86,9 +86,10 @@ std::vector<Exclusion> needs_own_keys() {
 }
 
 Exclusion needs_keys_and_values() {
-  return {Trait::Latents,
-          "methods {methods}: got the model {model}, which caches latents, expected one that caches "
-          "keys and values"};
+  return {
+      Trait::Latents,
+      "methods {methods}: got the model {model}, which caches latents, expected one that caches "
+      "keys and values"};
 }
 
 Exclusion reads_with_own_weights() {

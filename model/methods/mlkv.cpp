@@ -19,12 +19,13 @@ constexpr Words<MlpWidening, 3> widenings = {{{MlpWidening::None, "none"},
 constexpr Words<SharedKeys, 2> semantics_words = {
     {{SharedKeys::Rotated, "paper"}, {SharedKeys::Released, "released"}}};
 
-/// Those whose checkpoints can keep projections of queries, keys and values as tensors of their own.
+/// Those whose checkpoints can keep projections of queries, keys and values as tensors of their
+/// own.
 constexpr std::array<std::string_view, 26> model_types{
-    "gpt_neox",  "llama",     "mistral",    "qwen2",    "qwen3",       "olmo",     "olmo2",
-    "gemma",     "gemma2",    "gemma3_text", "granite",  "smollm3",     "exaone4",  "cohere",
-    "cohere2",   "starcoder2", "nemotron",   "stablelm", "phi",         "mixtral",  "qwen3_moe",
-    "olmoe",     "granitemoe", "glm4_moe",   "gpt_oss",  "llama4_text"};
+    "gpt_neox", "llama",      "mistral",     "qwen2",    "qwen3",      "olmo",    "olmo2",
+    "gemma",    "gemma2",     "gemma3_text", "granite",  "smollm3",    "exaone4", "cohere",
+    "cohere2",  "starcoder2", "nemotron",    "stablelm", "phi",        "mixtral", "qwen3_moe",
+    "olmoe",    "granitemoe", "glm4_moe",    "gpt_oss",  "llama4_text"};
 
 std::uint64_t rounded_half_to_even(std::uint64_t dividend, std::uint64_t divisor) {
   const std::uint64_t quotient = dividend / divisor;
@@ -47,10 +48,11 @@ std::string divisors(std::uint64_t number) {
 void check_groups(const std::string& where, const Stack& s, std::uint64_t owners) {
   const std::size_t group = s.layers.size() / owners;
   const auto differ = [&](std::size_t owner, std::size_t reader, std::string_view what) {
-    return Error(where,
-                 fmt::format("a group of layers {} to {}, where layers {} and {} differ in their {}",
-                             owner, owner + group - 1, owner, reader, what),
-                 "groups of layers that can read the same keys");
+    return Error(
+        where,
+        fmt::format("a group of layers {} to {}, where layers {} and {} differ in their {}", owner,
+                    owner + group - 1, owner, reader, what),
+        "groups of layers that can read the same keys");
   };
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const std::size_t owner = i / group * group;

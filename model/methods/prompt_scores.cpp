@@ -40,8 +40,8 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
     const Value q = r.cache("layers." + std::to_string(i) + ".queries",
                             {batch, queries, query_features(heads)});
     const std::string owner = "layers." + std::to_string(layer.kv_layer.value_or(i));
-    const Value k = r.cache(owner + (layer.latent ? ".latents" : ".keys"),
-                            {batch, prompt, kv_features(heads)});
+    const Value k =
+        r.cache(owner + (layer.latent ? ".latents" : ".keys"), {batch, prompt, kv_features(heads)});
     largest = r.largest_probability(attention_of(stack, heads), q, k, pool, largest);
   }
   r.enter("score");
@@ -70,17 +70,21 @@ void check_windows(std::string_view method, const Architecture& a, double keep) 
   if (keep == 1) return;
   const auto& layers = a.decoder.layers;
   if (std::all_of(layers.begin(), layers.end(), sees_all)) return;
-  throw Error("method " + std::string(method), "the model " + a.name + " with sliding windows",
-              "a model whose layers attend to all tokens: a window counts places in the cache, where "
-              "kept tokens lie closer than in the text");
+  throw Error(
+      "method " + std::string(method), "the model " + a.name + " with sliding windows",
+      "a model whose layers attend to all tokens: a window counts places in the cache, where "
+      "kept tokens lie closer than in the text");
 }
 
 void check_scores(std::string_view method, const Architecture& a, double keep) {
   if (keep == 1) return;
   const auto& layers = a.decoder.layers;
   if (std::any_of(layers.begin(), layers.end(), sees_all)) return;
-  throw Error("method " + std::string(method), "the speculator " + a.name + ", whose layers all "
-              "have windows", "one with a layer that attends to all tokens and can compare them");
+  throw Error("method " + std::string(method),
+              "the speculator " + a.name +
+                  ", whose layers all "
+                  "have windows",
+              "one with a layer that attends to all tokens and can compare them");
 }
 
 }  // namespace kvcast

@@ -140,9 +140,9 @@ class SelfAttention {
     return r_.weight(s_.name + ".key.bias", {features_});
   }
   Value keep(const std::string& part, Value rows, std::uint64_t features) const {
-    const Value before = held_ == s_.held() ? s_.cache(part, held_, features)
-                                            : r_.cache(s_.name + "." + part,
-                                                       {s_.batch(), held_, features});
+    const Value before = held_ == s_.held()
+                             ? s_.cache(part, held_, features)
+                             : r_.cache(s_.name + "." + part, {s_.batch(), held_, features});
     const Value all = r_.append(before, rows, "cache_" + part);
     r_.output(all);
     return all;

@@ -8,8 +8,8 @@ namespace {
 
 /// Keys enter the cache unrotated and are rotated on every read by their place in the cache, as if
 /// the dropped tokens had never been; so does Llama 4 scale queries in layers without rotation. A
-/// prompt is read whole, then the cache shrinks to one row less than its size, which leaves room for
-/// the next token.
+/// prompt is read whole, then the cache shrinks to one row less than its size, which leaves room
+/// for the next token.
 Value attend(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) {
   const std::uint64_t held = sinks + window - 1;
   const Count past = s.r.symbols().minimum(s.past, held);
@@ -43,10 +43,10 @@ void check_windows(const Architecture& a, std::uint64_t kept) {
 }  // namespace
 
 /// Attention sinks and a sliding window: decoding sees the first `sinks` tokens and the last
-/// `window`, the current one included. Layers that have a window or chunk of their own beside others
-/// that see all tokens stay as they are.
-/// Source: Xiao et al. 2023 (StreamingLLM, arXiv:2309.17453), section 3.2; positions as in the
-/// released code (mit-han-lab/streaming-llm: streaming_llm/pos_shift, kv_cache.py).
+/// `window`, the current one included. Layers that have a window or chunk of their own beside
+/// others that see all tokens stay as they are. Source: Xiao et al. 2023 (StreamingLLM,
+/// arXiv:2309.17453), section 3.2; positions as in the released code (mit-han-lab/streaming-llm:
+/// streaming_llm/pos_shift, kv_cache.py).
 Method streaming() {
   return {"streaming",
           MethodKind::Cache,

@@ -38,8 +38,7 @@ struct FlowState {
 
 Value keep(const LayerGap& gap, const Count& kept) {
   const LayerShape& layer = gap.stack.layers[gap.index];
-  const Value query =
-      scored_query(gap.r, layer, "layers." + std::to_string(gap.index), gap.below);
+  const Value query = scored_query(gap.r, layer, "layers." + std::to_string(gap.index), gap.below);
   return gap.r.keep_tokens(attention_of(gap.stack, scored_heads(layer)), query, gap.below.keys,
                            kept);
 }
@@ -120,9 +119,10 @@ Value attend_to_wanted(const AttentionSite& s, const FlowState& state) {
   };
   if (s.layer.latent) {
     return latent_attention(
-        s, {s.cache("latents", state.group->held(), s.layer.latent->cached()),
-            [&](Value all) { return s.r.token_rows("take_latents", all, state.held, state.wanted); },
-            settings()});
+        s,
+        {s.cache("latents", state.group->held(), s.layer.latent->cached()),
+         [&](Value all) { return s.r.token_rows("take_latents", all, state.held, state.wanted); },
+         settings()});
   }
   const Value q = s.rotate_query(s.query(), 0);
   const Value new_keys = s.key();

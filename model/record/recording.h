@@ -25,7 +25,7 @@ struct Recording : MethodEffects {
   std::uint64_t helper_parameters = 0;
   /// Of the base's parameters those that serve one token: of E experts, the K that it chooses.
   std::uint64_t active_parameters = 0;
-  Count weight_bytes;  ///< of all of them
+  Count weight_bytes;                                  ///< of all of them
   std::map<std::string, Count> weight_bytes_by_class;  ///< by WeightClass::group
   /// Cache slots filled in each sequence after prefill (encoder-decoder models: in the decoder).
   Count prompt_slots;

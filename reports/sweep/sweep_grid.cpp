@@ -242,9 +242,8 @@ Lowering SweepGrid::lowering(const Digits& d) const {
   if (!attention.empty()) l.attention = parse_kernels(attention);
   l.elementwise = elementwise.empty() ? l.attention : parse_kernels(elementwise);
   const std::optional<WeightTypes>& stored = stored_weights_[d[model_axis]];
-  l.weights = word(d, weight_axis).empty()
-                  ? stored.value_or(parse_dtype(word(d, dtype_axis)))
-                  : parse_weight_types(word(d, weight_axis));
+  l.weights = word(d, weight_axis).empty() ? stored.value_or(parse_dtype(word(d, dtype_axis)))
+                                           : parse_weight_types(word(d, weight_axis));
   l.activations = parse_dtype(or_else(activation_axis, dtype_axis));
   l.cache = parse_dtype(or_else(cache_axis, dtype_axis));
   roofline::apply(engines_[d[engine_axis]], attention.empty(), elementwise.empty(), l);

@@ -55,9 +55,10 @@ TEST_CASE("contract: weights are forecast as they are stored, or as --weight-dty
   const json given = run_json(gpt_oss + "--weight-dtype bf16,experts=mxfp4");
   CHECK(given["weight_dtype"] == "bf16,experts=mxfp4");
   CHECK(given["weight_bytes"] == stored["weight_bytes"]);
-  CHECK(run_json(gpt_oss + "--weight-dtype fp16")["weight_bytes"] == 2 * std::uint64_t{20914757184});
-  CHECK(run_well("estimate --quiet --model gpt-oss-20b --hardware h100-sxm").output.find(
-            "mxfp4, as stored") != std::string::npos);
+  CHECK(run_json(gpt_oss + "--weight-dtype fp16")["weight_bytes"] ==
+        2 * std::uint64_t{20914757184});
+  CHECK(run_well("estimate --quiet --model gpt-oss-20b --hardware h100-sxm")
+            .output.find("mxfp4, as stored") != std::string::npos);
   const json shown = run_json("model show llama-3.1-8b --weight-dtype q4_k_m --json");
   CHECK(shown["weight_bytes_by_class"]["head"] == std::uint64_t{128256} * 4096 * 105 / 128);
 }

@@ -37,11 +37,31 @@ TEST_CASE(
     "prune: every family's kept layers hold the source's numbers, whatever file they lie in") {
   // Fused and transposed projections, layers of different shapes, windows that follow the index.
   // Experts with a tensor each or stacked in one, latents, norms stored with an offset.
-  for (const std::string family :
-       {"openelm", "gpt2", "gpt_neox", "falcon_40b", "phi3", "gemma2", "gemma", "opt", "olmo",
-        "mistral", "qwen2_windowed", "llama_sharded", "qwen3_windowed", "olmo2", "gemma3_text",
-        "cohere2", "exaone4", "stablelm_parallel", "nemotron", "granitemoe", "gpt_oss", "mixtral",
-        "qwen3_moe_windowed", "glm4_moe", "deepseek_v3"}) {
+  for (const std::string family : {"openelm",
+                                   "gpt2",
+                                   "gpt_neox",
+                                   "falcon_40b",
+                                   "phi3",
+                                   "gemma2",
+                                   "gemma",
+                                   "opt",
+                                   "olmo",
+                                   "mistral",
+                                   "qwen2_windowed",
+                                   "llama_sharded",
+                                   "qwen3_windowed",
+                                   "olmo2",
+                                   "gemma3_text",
+                                   "cohere2",
+                                   "exaone4",
+                                   "stablelm_parallel",
+                                   "nemotron",
+                                   "granitemoe",
+                                   "gpt_oss",
+                                   "mixtral",
+                                   "qwen3_moe_windowed",
+                                   "glm4_moe",
+                                   "deepseek_v3"}) {
     CAPTURE(family);
     const TestFolder folder;
     const Checkpoint before(oracle / family);

@@ -68,10 +68,23 @@ struct Itself {
 
 /// Layers of other shapes, a norm of keys, grouped heads, biases, windows, learned positions,
 /// ALiBi.
-constexpr const char* families[] = {
-    "openelm",  "llama_gqa_llama3_rope", "qwen2",       "gemma2",  "gpt2",    "opt",
-    "gpt_neox", "falcon_rw",             "qwen3",       "olmo2",   "cohere2", "gemma3_text",
-    "gpt_oss",  "mixtral",               "llama4_text", "smollm3", "phi_qk_layernorm"};
+constexpr const char* families[] = {"openelm",
+                                    "llama_gqa_llama3_rope",
+                                    "qwen2",
+                                    "gemma2",
+                                    "gpt2",
+                                    "opt",
+                                    "gpt_neox",
+                                    "falcon_rw",
+                                    "qwen3",
+                                    "olmo2",
+                                    "cohere2",
+                                    "gemma3_text",
+                                    "gpt_oss",
+                                    "mixtral",
+                                    "llama4_text",
+                                    "smollm3",
+                                    "phi_qk_layernorm"};
 
 TEST_CASE("kvp: a tiny pair gives the oracle's logits and tokens") {
   const Expected expected;

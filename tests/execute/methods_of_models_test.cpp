@@ -15,19 +15,19 @@ namespace {
 
 /// One or two checkpoints of each kind.
 const std::vector<std::string> kinds{
-    "qwen3",       // a norm of each key head
-    "olmo2",       // a norm of all keys
-    "granite",     // multipliers
-    "smollm3",     // a layer without rotation
+    "qwen3",        // a norm of each key head
+    "olmo2",        // a norm of all keys
+    "granite",      // multipliers
+    "smollm3",      // a layer without rotation
     "gemma3_text",  // windows, rotations of two bases
-    "cohere2",     // windows beside full layers without rotation
-    "starcoder2",  // windows in all layers
-    "gpt_oss",     // windows, sinks, experts
-    "mixtral",     // windows in all layers, experts
-    "granitemoe",  // experts
+    "cohere2",      // windows beside full layers without rotation
+    "starcoder2",   // windows in all layers
+    "gpt_oss",      // windows, sinks, experts
+    "mixtral",      // windows in all layers, experts
+    "granitemoe",   // experts
     "llama4_text",  // chunks, full layers without rotation but with temperature, experts
     "deepseek_v3",  // latents, experts
-    "minicpm3",    // latents
+    "minicpm3",     // latents
 };
 
 /// A method's refusals: kinds and what the message says.
@@ -39,9 +39,9 @@ Refusals all_of(std::initializer_list<const char*> names, const std::string& wor
   return refusals;
 }
 
-const Refusals windowed = all_of(
-    {"gemma3_text", "cohere2", "starcoder2", "gpt_oss", "mixtral", "llama4_text"},
-    "with sliding windows, expected a model whose layers attend to all tokens");
+const Refusals windowed =
+    all_of({"gemma3_text", "cohere2", "starcoder2", "gpt_oss", "mixtral", "llama4_text"},
+           "with sliding windows, expected a model whose layers attend to all tokens");
 
 struct Row {
   std::string method;
@@ -60,8 +60,8 @@ const std::vector<Row>& rows() {
         {"static-prune:keep=0.5,probe=0.6", "static-prune:keep=1,probe=0.6", windowed},
         {"specprefill:keep=0.5,lookahead=3", "specprefill:keep=1,lookahead=3", windowed},
         {"specprefill:keep=0.5,lookahead=1", "specprefill:keep=1,lookahead=1", windowed},
-        {"specprefill:keep=0.5,lookahead=3,reuse=kept",
-         "specprefill:keep=1,lookahead=3,reuse=kept", windowed},
+        {"specprefill:keep=0.5,lookahead=3,reuse=kept", "specprefill:keep=1,lookahead=3,reuse=kept",
+         windowed},
         {"lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9", "lazyllm:begin=1,end=1", windowed}};
   }();
   return all;
@@ -77,8 +77,8 @@ Generation run_with(const OracleCase& c, const std::string& methods, SessionOpti
 bool is_refused(const OracleCase& c, const std::string& kind, const std::string& method,
                 const Refusals& refused) {
   const auto found = refused.find(kind);
-  const std::string line = message_of(
-      [&] { record(c.checkpoint.architecture(), parse_methods(method), {}); });
+  const std::string line =
+      message_of([&] { record(c.checkpoint.architecture(), parse_methods(method), {}); });
   CAPTURE(line);
   if (found == refused.end()) {
     const bool runs = line == "(no Error was thrown)";

@@ -130,12 +130,36 @@ struct Converted {
 };
 
 TEST_CASE("mlkv run: all layers and heads kept, the converted model has the original logits") {
-  for (const std::string name :
-       {"gpt_neox", "gpt_neox_sequential", "llama_mha", "llama_biases", "qwen3", "qwen3_windowed",
-        "olmo2", "olmo2_biases", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "exaone4",
-        "cohere_qk_norm", "cohere2", "starcoder2", "nemotron_biases", "stablelm",
-        "stablelm_parallel", "phi", "phi_qk_layernorm", "mixtral", "qwen3_moe", "olmoe_clipped",
-        "granitemoe", "glm4_moe_groups", "gpt_oss", "llama4_text", "llama4_text_dense_first"}) {
+  for (const std::string name : {"gpt_neox",
+                                 "gpt_neox_sequential",
+                                 "llama_mha",
+                                 "llama_biases",
+                                 "qwen3",
+                                 "qwen3_windowed",
+                                 "olmo2",
+                                 "olmo2_biases",
+                                 "gemma",
+                                 "gemma2",
+                                 "gemma3_text",
+                                 "granite",
+                                 "smollm3",
+                                 "exaone4",
+                                 "cohere_qk_norm",
+                                 "cohere2",
+                                 "starcoder2",
+                                 "nemotron_biases",
+                                 "stablelm",
+                                 "stablelm_parallel",
+                                 "phi",
+                                 "phi_qk_layernorm",
+                                 "mixtral",
+                                 "qwen3_moe",
+                                 "olmoe_clipped",
+                                 "granitemoe",
+                                 "glm4_moe_groups",
+                                 "gpt_oss",
+                                 "llama4_text",
+                                 "llama4_text_dense_first"}) {
     const OracleCase c(name);
     const Stack& stack = c.checkpoint.architecture().decoder;
     const std::uint64_t heads = stack.layers[0].heads.num_key_value_heads;
@@ -226,8 +250,7 @@ TEST_CASE("mlkv run: converted models with norms of keys, sinks and experts do c
     CAPTURE(name);
     const OracleCase c(name);
     const bool mixed = std::string(name) == "gpt_oss";  // a window in some layers
-    const std::uint64_t layers =
-        mixed ? c.checkpoint.architecture().num_hidden_layers() : 1;
+    const std::uint64_t layers = mixed ? c.checkpoint.architecture().num_hidden_layers() : 1;
     const MlpWidening widening = layers_with_experts(c.checkpoint.architecture().decoder) > 0
                                      ? MlpWidening::None
                                      : MlpWidening::Preserve;

@@ -49,14 +49,15 @@ void keep(Caches& caches, const Graph& graph, const NodeRun& run) {
 std::vector<double> rows_until(const Cached& c, std::size_t end, std::size_t rows) {
   std::vector<double> numbers;
   for (std::size_t b = 0; b < c.shape[0]; ++b) {
-    const auto first = c.numbers.begin() + static_cast<std::ptrdiff_t>(
-                                               (b * c.shape[1] + end - rows) * c.shape[2]);
+    const auto first =
+        c.numbers.begin() + static_cast<std::ptrdiff_t>((b * c.shape[1] + end - rows) * c.shape[2]);
     numbers.insert(numbers.end(), first, first + static_cast<std::ptrdiff_t>(rows * c.shape[2]));
   }
   return numbers;
 }
 
-/// Of the tokens before position `first`, those that it sees in the layer of the cache "layers.3.keys".
+/// Of the tokens before position `first`, those that it sees in the layer of the cache
+/// "layers.3.keys".
 std::size_t seen_before(const Architecture& a, const std::string& cache, std::size_t first) {
   const LayerShape& layer = a.decoder.layers[std::stoul(cache.substr(cache.find('.') + 1))];
   if (layer.attention_chunk > 0) return first % layer.attention_chunk;
@@ -151,9 +152,8 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
       CAPTURE(name);
       const std::size_t first = end - parts[rank];
       const std::size_t rows =
-          placement == "tsp"
-              ? until
-              : parts[rank] + seen_before(checkpoint.architecture(), name, first);
+          placement == "tsp" ? until
+                             : parts[rank] + seen_before(checkpoint.architecture(), name, first);
       REQUIRE(cached.shape[1] == rows);
       const std::vector<double> expected = rows_until(single.caches.at(name), until, rows);
       CHECK(relative_difference(std::span<const double>(cached.numbers),

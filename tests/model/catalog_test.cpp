@@ -68,6 +68,7 @@ TEST_CASE("catalog: every model file is read and recorded, eager and fused") {
     CAPTURE(name);
     const Architecture a = load_model(catalog(), name);
     CHECK(a.name == name);
+    CHECK(a.unknown_keys == std::vector<std::string>{});
     const Recording fused = record(a, {}, {});
     const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
     const Recording slow = record(a, {}, eager);

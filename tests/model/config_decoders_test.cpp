@@ -180,7 +180,8 @@ TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both b
   CHECK(unrotated(s.layers) == std::vector<LayerShape>(3, {{6, 6, 8}, 20, 0}));
   CHECK(s.norm == NormKind::Layer);
   CHECK(s.residual == Residual::ParallelTwoNorms);
-  CHECK(s.layers[0].rope->inverse_frequencies == std::vector<double>{1.0});  // 2 of 8 dims: one pair
+  CHECK(s.layers[0].rope->inverse_frequencies ==
+        std::vector<double>{1.0});  // 2 of 8 dims: one pair
   CHECK((s.query_bias && s.key_bias && s.value_bias && s.attention_output_bias && s.mlp_bias));
   CHECK_FALSE(s.gated_mlp);
   CHECK(s.activation == Function::Gelu);

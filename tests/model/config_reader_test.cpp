@@ -105,9 +105,9 @@ TEST_CASE("config_reader: an override replaces an entry, or adds one that the fa
   CHECK(read({{"hidden_act", "gelu"}}).decoder.activation == Function::Gelu);  // a bare word
   CHECK(read({{"hidden_act", "\"relu\""}}).decoder.activation == Function::Relu);
   CHECK(read({{"tie_word_embeddings", "true"}}).tied_embeddings);
-  CHECK(
-      read({{"rope_scaling", R"({"type": "linear", "factor": 4})"}}).decoder.layers[0].rope->position_scale ==
-      4);
+  CHECK(read({{"rope_scaling", R"({"type": "linear", "factor": 4})"}})
+            .decoder.layers[0]
+            .rope->position_scale == 4);
   CHECK(read({{"num_key_value_heads", "null"}}).decoder.layers[0].heads == Heads{6, 6, 8});
   CHECK(read({{"model_type", "olmo"}}).decoder.norm == NormKind::LayerPlain);
 }

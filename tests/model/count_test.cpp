@@ -187,7 +187,8 @@ TEST_CASE("symbols: breakpoints are the cache lengths at which a window ends") {
   CHECK(t.kv_len_breakpoints_vary());
 }
 
-TEST_CASE("symbols: breakpoints of chunks are where one ends, for the token and for those before it") {
+TEST_CASE(
+    "symbols: breakpoints of chunks are where one ends, for the token and for those before it") {
   Symbols s;
   s.whole_chunks(kv - 1, 4);  // whole chunks of the tokens before a step
   CHECK(s.kv_len_breakpoints(s.resolve({2, 3, 5}), 13) == std::vector<std::uint64_t>{4, 8, 12});

@@ -67,9 +67,9 @@ TEST_CASE("experts: the distinct ones follow E(1 - (1 - K/E)^b)") {
     std::uint64_t experts, chosen, tokens;
     double distinct;
   };
-  const Case cases[] = {{8, 2, 1, 2},      {8, 2, 4, 5.5},     {32, 4, 16, 28.2}, {64, 6, 8, 34.9},
-                        {128, 8, 1, 8},    {128, 8, 16, 82.4}, {128, 8, 64, 125.9},
-                        {128, 8, 256, 128}};
+  const Case cases[] = {{8, 2, 1, 2},        {8, 2, 4, 5.5},    {32, 4, 16, 28.2},
+                        {64, 6, 8, 34.9},    {128, 8, 1, 8},    {128, 8, 16, 82.4},
+                        {128, 8, 64, 125.9}, {128, 8, 256, 128}};
   for (const Case& c : cases) {
     CAPTURE(c.experts);
     CAPTURE(c.tokens);
@@ -95,8 +95,8 @@ TEST_CASE("experts: a step reads those of its tokens, neither K of each nor all"
 
 TEST_CASE("latent attention: expanding and absorbing cross at 170.7 new tokens") {
   // With T tokens cached and s new ones, expanding multiplies all T + s latents by W_kvb, absorbing
-  // only s queries and outputs, which costs as much a token; but a pair then costs more. So they are
-  // equal at s·(a pair absorbed - a pair expanded) = what expanding a token costs, whatever T.
+  // only s queries and outputs, which costs as much a token; but a pair then costs more. So they
+  // are equal at s·(a pair absorbed - a pair expanded) = what expanding a token costs, whatever T.
   for (const auto& [model, crossing] :
        {std::pair{"deepseek-v3", 170.67}, {"deepseek-v2-lite", 170.67}, {"minicpm3-4b", 85.33}}) {
     CAPTURE(model);
@@ -150,7 +150,8 @@ TEST_CASE("chunks: a layer keeps at most one and reads its own") {
   for (const std::uint64_t tokens : {1u, 8192u, 8193u, 20000u}) {
     CAPTURE(tokens);
     const std::uint64_t seen = (tokens - 1) % 8192 + 1;
-    CHECK(cache_bytes(r, tokens) == row * (36 * std::min<std::uint64_t>(tokens, 8192) + 12 * tokens));
+    CHECK(cache_bytes(r, tokens) ==
+          row * (36 * std::min<std::uint64_t>(tokens, 8192) + 12 * tokens));
     CHECK(cache_reads(r, tokens) == row * (36 * seen + 12 * tokens));
   }
 }
@@ -174,9 +175,12 @@ TEST_CASE("catalog: active parameters, as counted in published/models_today.csv"
     const char* model;
     std::uint64_t active;
   };
-  for (const Case& c : {Case{"qwen3-30b-a3b", 3353032704}, {"mixtral-8x7b", 12879925248},
-                        {"gpt-oss-120b", 5711982912}, {"kimi-k2", 32861500928},
-                        {"llama-4-maverick-17b-128e", 17184691200}, {"olmoe-1b-7b", 1282017280},
+  for (const Case& c : {Case{"qwen3-30b-a3b", 3353032704},
+                        {"mixtral-8x7b", 12879925248},
+                        {"gpt-oss-120b", 5711982912},
+                        {"kimi-k2", 32861500928},
+                        {"llama-4-maverick-17b-128e", 17184691200},
+                        {"olmoe-1b-7b", 1282017280},
                         {"qwen3-8b", 8190735360}}) {
     CAPTURE(c.model);
     CHECK(recorded(c.model).active_parameters == c.active);
@@ -189,7 +193,8 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
   std::size_t classes = 0;
   for (auto& [model_type, config] : stored.at("classes").items()) {
     CAPTURE(model_type);
-    // What the classes leave open: 96 heads do not divide GLM's width, V2 names no number of experts.
+    // What the classes leave open: 96 heads do not divide GLM's width, V2 names no number of
+    // experts.
     if (model_type == "glm4_moe") config["head_dim"] = 128;
     if (model_type == "deepseek_v2") config["num_experts_per_tok"] = 6;
     const Architecture a = read_config(config, model_type, model_type);

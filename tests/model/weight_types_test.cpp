@@ -228,7 +228,7 @@ TEST_CASE("weight_types: a GGUF file's weights have the types of its tensors") {
   }
   add("blk.0.attn_k.weight", 128, ggml_id::q4_k, 144);
   add("blk.0.attn_v.weight", 128, ggml_id::q8_0, 272);
-  add("blk.0.ffn_down.weight", 256, ggml_id::q5_k, 176);  // which runs cannot read
+  add("blk.0.ffn_down.weight", 256, ggml_id::q5_k, 176);
   for (const char* name : {"blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"}) {
     w.zeros(std::string(name) + ".weight", {256});
   }

@@ -9,8 +9,7 @@
 namespace kvcast {
 
 inline const Lowering fused{};
-inline const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16,
-                                DType::FP16};
+inline const Lowering eager{Kernels::Eager, Kernels::Eager, DType::FP16, DType::FP16, DType::FP16};
 
 /// Every rate class at `flops` FLOP/s, every bandwidth class at `bytes` bytes/s; the chip and the
 /// memory hold all.

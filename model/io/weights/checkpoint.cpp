@@ -38,14 +38,6 @@ struct Part {
   std::uint64_t all = 0;  ///< that the tensor has
 };
 
-/// "experts.{i}.up_proj" with the number in the place of "{i}".
-std::string piece_name(std::string name, std::uint64_t number) {
-  constexpr std::string_view place = "{i}";
-  const std::size_t at = name.find(place);
-  KVCAST_ASSERT(at != std::string::npos);
-  return name.replace(at, place.size(), std::to_string(number));
-}
-
 /// Throws Error unless all pieces of a weight have one shape.
 void check_pieces(const std::vector<StoredTensor>& pieces) {
   for (const StoredTensor& piece : pieces) {
@@ -183,7 +175,8 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     const fs::path config = path / "config.json";
     architecture_ = read_config(read_json_file(config), model_name(path), config.string());
     if (!architecture_.quantization.empty()) {
-      throw Error(config.string() + ": /quantization_config", architecture_.quantization + " weights",
+      throw Error(config.string() + ": /quantization_config",
+                  architecture_.quantization + " weights",
                   "null: quantised weights are read from GGUF files only");
     }
     take(read_safetensors_folder(path));

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "model/base/error.h"
@@ -157,11 +159,8 @@ bool is_stacked(const Architecture& a, const WeightName& name) {
   return of_heads && a.decoder.query_key_norm == QueryKeyNorm::LayerHeads;
 }
 
-/// Whether files with these names can have the weight; methods read others, helpers have more
-/// layers.
-bool has_name(const CheckpointNames& names, const Architecture& a, const WeightName& weight) {
-  const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
-  if (weight.layer && *weight.layer >= stack.layers.size()) return false;
+/// Whether files with these names can have the weight; methods read others.
+bool has_name(const CheckpointNames& names, const WeightName& weight) {
   const TensorNames& parts = weight.layer ? names.in_layer : names.outside;
   const auto is_part = [&](std::string_view part) {
     return parts.contains(part) || parts.contains(std::string(part) + weight.kind);
@@ -331,6 +330,13 @@ WeightName parse_weight_name(const std::string& name) {
   return parsed;
 }
 
+std::string piece_name(std::string name, std::uint64_t number) {
+  constexpr std::string_view place = "{i}";
+  const std::size_t at = name.find(place);
+  KVCAST_ASSERT(at != std::string::npos);
+  return name.replace(at, place.size(), std::to_string(number));
+}
+
 WeightSource huggingface_weight(const Architecture& a, const std::string& name) {
   // Converted checkpoints hold the weights as the forward pass reads them.
   if (!a.converted_for.empty()) return {{name}, {}};
@@ -385,7 +391,9 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
   const std::vector<std::string> known = dtype_names();
   std::map<std::string, DType, std::less<>> types;
   std::map<DType, std::uint64_t> elements;
+  std::set<std::string, std::less<>> stored;
   for (const StoredTensor& t : file.tensors) {
+    stored.insert(t.name);
     std::string type = lower_case(t.type);
     if (type == "f32" || type == "f16") type.insert(1, "p");
     if (std::find(known.begin(), known.end(), type) == known.end()) continue;
@@ -397,11 +405,17 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
   WeightTypes weights = most == elements.end() ? DType::FP16 : most->first;
   weights.text = "gguf";
   weights.in_file = std::make_shared<const WeightTypes::InFile>(
-      [types = std::move(types), a](const std::string& name) -> std::optional<DType> {
+      [types = std::move(types), stored = std::move(stored),
+       a](const std::string& name) -> std::optional<DType> {
+        const HasTensor has = [&](std::string_view tensor) { return stored.contains(tensor); };
+        const WeightName weight = parse_weight_name(name);
+        if (weight.layer && *weight.layer >= a.num_hidden_layers()) return {};  // of a helper
         const GgufForm& form = find_family(a.model_type)->gguf;
-        if (!has_name(gguf_names(form, a.decoder.residual), a, parse_weight_name(name))) return {};
-        for (const std::string& stored : gguf_weight(a, name).names) {
-          if (const auto found = types.find(stored); found != types.end()) return found->second;
+        if (!has_name(gguf_names(form, a, weight, has), weight)) return {};
+        const WeightSource source = gguf_weight(a, name, has);
+        for (const std::string& tensor : source.names) {
+          const auto found = types.find(source.pieces > 0 ? piece_name(tensor, 0) : tensor);
+          if (found != types.end()) return found->second;
         }
         return {};
       });

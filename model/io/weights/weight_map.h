@@ -40,6 +40,9 @@ struct WeightName {
 };
 WeightName parse_weight_name(const std::string& name);
 
+/// "experts.{i}.up_proj" with the number in the place of "{i}".
+std::string piece_name(std::string name, std::uint64_t number);
+
 /// Where the weight that the recorder calls `name` ("layers.3.query.weight") lies in a Hugging Face
 /// checkpoint of this architecture: fused tensors (query-key-value, gate-up, ...) are taken apart
 /// by rows. Throws Error for more rows than any model has.

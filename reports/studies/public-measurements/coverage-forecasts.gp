@@ -20,9 +20,9 @@ set logscale y 10
 set offsets 0, 0, 0, 0
 
 plot 'coverage-forecasts.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
-     'coverage-forecasts.csv' skip 1 every ::2::32 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'fastertransformer', \
-     'coverage-forecasts.csv' skip 1 every ::33::89 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'ideal', \
-     'coverage-forecasts.csv' skip 1 every ::90::241 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'llama.cpp', \
-     'coverage-forecasts.csv' skip 1 every ::242::331 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'others', \
-     'coverage-forecasts.csv' skip 1 every ::332::607 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'tensorrt-llm', \
-     'coverage-forecasts.csv' skip 1 every ::608::783 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'vllm'
+     'coverage-forecasts.csv' skip 1 every ::2::58 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'ideal', \
+     'coverage-forecasts.csv' skip 1 every ::59::210 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'llama.cpp', \
+     'coverage-forecasts.csv' skip 1 every ::211::326 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'others', \
+     'coverage-forecasts.csv' skip 1 every ::327::393 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'sglang', \
+     'coverage-forecasts.csv' skip 1 every ::394::669 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'tensorrt-llm', \
+     'coverage-forecasts.csv' skip 1 every ::670::845 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'vllm'

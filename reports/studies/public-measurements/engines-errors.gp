@@ -20,7 +20,7 @@ set yrange [*<0:*]
 set offsets 0, 0, 0, 0
 set x2range [0:1]
 
-plot 'engines-errors.csv' skip 1 every ::0::329 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, request', \
-     'engines-errors.csv' skip 1 every ::330::599 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
-     'engines-errors.csv' skip 1 every ::600::776 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft', \
-     'engines-errors.csv' skip 1 every ::777::777 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+plot 'engines-errors.csv' skip 1 every ::0::382 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, request', \
+     'engines-errors.csv' skip 1 every ::383::661 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
+     'engines-errors.csv' skip 1 every ::662::838 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft', \
+     'engines-errors.csv' skip 1 every ::839::839 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

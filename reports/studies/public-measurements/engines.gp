@@ -20,6 +20,6 @@ set logscale y 10
 set offsets 0, 0, 0, 0
 
 plot 'engines.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc rgb '#0072B2' title 'equal', \
-     'engines.csv' skip 1 every ::2::331 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, request', \
-     'engines.csv' skip 1 every ::332::601 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
-     'engines.csv' skip 1 every ::602::778 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft'
+     'engines.csv' skip 1 every ::2::384 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain, request', \
+     'engines.csv' skip 1 every ::385::663 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'plain, tpot', \
+     'engines.csv' skip 1 every ::664::840 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'plain, ttft'
