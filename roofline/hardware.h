@@ -68,6 +68,7 @@ struct Hardware {
   std::optional<Sourced> product_latency;      ///< of products with weights
   /// Of products in fewer than 16 bits, with the kernel that quantises the activations.
   std::optional<Sourced> quantized_product_latency;
+  std::optional<Sourced> expert_product_latency;    ///< of grouped products of experts
   std::optional<Sourced> tiled_attention_latency;   ///< of tiled attention with many queries
   std::optional<Sourced> decode_attention_latency;  ///< of tiled attention with one query
   std::optional<Sourced> host_message_latency;      ///< of the host for one send or receive
@@ -84,6 +85,12 @@ struct Hardware {
   std::optional<Sourced> product_bandwidth;
   /// The same where weights have fewer bits than the activations that they are multiplied with.
   std::optional<Sourced> quantized_product_bandwidth;
+  // Of grouped products, by the rows of one expert; those of products if absent.
+  std::map<DType, Sourced> expert_rate;
+  std::optional<Sourced> expert_bandwidth;
+  // The same where weights have fewer than 8 bits and are unpacked.
+  std::map<DType, Sourced> quantized_expert_rate;
+  std::optional<Sourced> quantized_expert_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query

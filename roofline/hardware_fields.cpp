@@ -44,6 +44,11 @@ const Field fields[] = {
     {"factors", "quantized_product_bandwidth", Unit::Share, &H::quantized_product_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "product_overlap", Unit::Share, &H::product_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
     {"factors", "tiled_attention_overlap", Unit::Share, &H::tiled_attention_overlap, Moves::Steps, Peak::None, !by_length, fitted, may_be_zero},
+    {"latency", "expert_product", Unit::Seconds, &H::expert_product_latency, Moves::Steps, Peak::None, !by_length, fitted},
+    {"factors", "expert_rate", Unit::Share, &H::expert_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
+    {"factors", "expert_bandwidth", Unit::Share, &H::expert_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
+    {"factors", "quantized_expert_rate", Unit::Share, &H::quantized_expert_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
+    {"factors", "quantized_expert_bandwidth", Unit::Share, &H::quantized_expert_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
 };
 // clang-format on
 

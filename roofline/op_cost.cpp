@@ -25,6 +25,11 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
   const Op& op = node.op;
   if (runs_on == RateClass::DecodeAttention) return BandwidthClass::Decode;
   if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
+  if (std::holds_alternative<ExpertLinear>(op)) {
+    const double bits = bits_per_element(graph.tensor(node.inputs[2]).dtype);
+    const bool unpacked = bits < 8 && bits < bits_per_element(lowering.operand_dtype());
+    return unpacked ? BandwidthClass::QuantizedExperts : BandwidthClass::Experts;
+  }
   if (runs_on == RateClass::Matrix) {
     return reads_narrow_weight(graph, node, lowering) ? BandwidthClass::QuantizedProduct
                                                       : BandwidthClass::Product;
@@ -95,8 +100,11 @@ bool is_one_and_more(const Count& queries) {
                      [](const Count::Term& t) { return t.monomial.factors().empty(); });
 }
 
-/// See OpCost::length.
+/// See OpCost::length. Of experts: the rows of all layers' experts, which groups_of divides.
 Count length_of(const Graph& graph, const Node& node) {
+  if (const auto* experts = std::get_if<ExpertLinear>(&node.op)) {
+    return graph.tensor(node.output()).rows() * experts->num_experts_per_tok * experts->layers;
+  }
   if (rate_class(graph, node) == RateClass::Matrix) {
     return graph.tensor(node.output()).rows();
   }
@@ -108,6 +116,12 @@ Count length_of(const Graph& graph, const Node& node) {
   if (!std::holds_alternative<Softmax>(node.op)) return {};
   const std::vector<Count>& shape = graph.tensor(node.output()).shape;
   return is_one_and_more(shape[shape.size() - 2]) ? Count() : shape.back();
+}
+
+/// See OpCost::groups.
+Count groups_of(const Node& node) {
+  const auto* experts = std::get_if<ExpertLinear>(&node.op);
+  return experts == nullptr ? Count() : Count(experts->distinct);
 }
 
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
@@ -249,6 +263,7 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
     g.intermediate_bytes = g.work.read[activations] + g.work.written[activations];
   }
   g.length = length_of(graph, node);
+  g.groups = groups_of(node);
   g.count = 1;
   return g;
 }

@@ -52,6 +52,9 @@ struct OpCost {
   /// that causal tiled attention without a window sees. Zero for operators whose rate was not
   /// measured by length.
   Count length;
+  /// Of a grouped product: how many products its rows are divided among, each with a weight of its
+  /// own. The rate is that of `length` / `groups` rows. Zero: one.
+  Count groups;
   std::strong_ordering operator<=>(const OpCost&) const = default;
 };
 
@@ -72,11 +75,12 @@ struct OpGroup {
   Sharing sharing;
   Count intermediate_bytes;
   Count length;
+  Count groups;
   std::uint64_t count = 0;
 
   OpCost cost() const {
     return {work.flops, work.bytes(), rate_class,         bandwidth_class, reread_bytes,
-            broadcast,  sharing,      intermediate_bytes, length};
+            broadcast,  sharing,      intermediate_bytes, length,          groups};
   }
 };
 

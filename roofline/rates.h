@@ -31,8 +31,10 @@ enum class BandwidthClass {
   Decode,            ///< the cache in tiled attention with one query
   Attention,         ///< tiled attention with many queries
   QuantizedProduct,  ///< products with weights narrower than the activations
+  Experts,           ///< grouped products with the weights of experts
+  QuantizedExperts,  ///< the same with weights below 8 bits, which are unpacked
 };
-inline constexpr std::size_t num_bandwidth_classes = 7;
+inline constexpr std::size_t num_bandwidth_classes = 9;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {
@@ -42,6 +44,13 @@ struct UsedFactor {
   std::string source;  ///< "datasheet", "measured", "fitted"
   std::string reference;
   std::vector<FactorAt> by_length = {};  ///< used instead where the length is known
+  bool of_experts = false;               ///< used by models with experts alone
+};
+
+/// How fast a kind of grouped product multiplies; RateCurve: by the rows of one expert.
+struct ExpertRate {
+  FlopsPerSecond flops_per_second;
+  RateCurve by_rows;
 };
 
 struct Rates {
@@ -50,6 +59,12 @@ struct Rates {
   /// Both at an operator's length (OpCost::length), relative to the rate without a length.
   std::array<RateCurve, num_rate_classes> flops_by_length;
   std::array<RateCurve, num_bandwidth_classes> bytes_by_length;
+  // Of grouped products instead of RateClass::Matrix; absent: the same.
+  std::optional<ExpertRate> experts;
+  std::optional<ExpertRate> quantized_experts;
+  /// Experts that a uniform choice would read, over those that are read, by the rows of one of the
+  /// former.
+  RateCurve uneven_loads;
   /// The part of an operator's memory time that its arithmetic waits for, and its constant cost.
   std::array<double, num_bandwidth_classes> exposed{};
   std::array<Seconds, num_bandwidth_classes> latency;

@@ -105,10 +105,21 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
       if (found != nullptr) found->reread = between > on_chip_bytes;
     }
   }
-  if (!e.curves.are_flat()) {
+  if (!e.curves.are_flat() || e.grouped) {
     Value lengths;
     evaluate_into(lengths, terms, e.length, monomials);
-    const double* length = numbers(lengths);
+    double* length = numbers(lengths);
+    if (e.grouped) {
+      Value counts;
+      evaluate_into(counts, terms, e.groups, monomials);
+      const double* groups = numbers(counts);
+      for (std::size_t i = 0; i < n; ++i) {
+        length[i] /= groups[i];
+        const double fewer = e.uneven_loads.at(length[i]);
+        length[i] *= fewer;
+        memory[i] /= fewer;
+      }
+    }
     double flops_rate = 1;
     double bytes_rate = 1;
     for (std::size_t i = 0; i < n; ++i) {
@@ -215,9 +226,20 @@ void evaluate_clone(Lanes& out, const Polynomials::Term* terms, Polynomial p,
   evaluate_into(out, terms, p, monomials);
 }
 
+/// Null: not of experts, or these have no rate of their own.
+const ExpertRate* expert_rate(BandwidthClass moves_at, const Rates& rates) {
+  const auto of = [](const std::optional<ExpertRate>& rate) { return rate ? &*rate : nullptr; };
+  if (moves_at == BandwidthClass::Experts) return of(rates.experts);
+  if (moves_at == BandwidthClass::QuantizedExperts) return of(rates.quantized_experts);
+  return nullptr;
+}
+
 /// `count` operators of this cost.
 StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials) {
-  const double rate = rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
+  const ExpertRate* experts = expert_rate(cost.bandwidth_class, rates);
+  const double rate = experts != nullptr
+                          ? experts->flops_per_second.value
+                          : rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
   const double bandwidth =
       rates.bytes_per_second[static_cast<std::size_t>(cost.bandwidth_class)].value;
   StepEntry e;
@@ -250,9 +272,16 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
                               1 / bandwidth - 1 / rates.on_chip_bytes_per_second->value, true});
   }
   if (!cost.length.is_zero()) {
-    e.curves = {rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)],
+    e.curves = {experts != nullptr
+                    ? experts->by_rows
+                    : rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)],
                 rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)]};
-    if (!e.curves.are_flat()) e.length = polynomials.add(cost.length);
+    e.grouped = !cost.groups.is_zero();
+    if (!e.curves.are_flat() || e.grouped) e.length = polynomials.add(cost.length);
+    if (e.grouped) {
+      e.groups = polynomials.add(cost.groups);
+      e.uneven_loads = rates.uneven_loads;
+    }
   }
   return e;
 }

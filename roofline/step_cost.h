@@ -116,8 +116,11 @@ struct StepEntry {
   double latency_s = 0;
   double exposed = 0;  ///< of Rates
   std::vector<OnChipHit> on_chip_hits;
-  LengthCurves curves;  ///< where they are not flat, `length` is set
+  LengthCurves curves;  ///< where they are not flat, `length` is set, and `groups` if `grouped`
   Polynomial length;
+  bool grouped = false;
+  Polynomial groups;
+  RateCurve uneven_loads;  ///< of Rates, where `grouped`
 };
 
 /// Symbol values of a block of points, and the monomials that a step makes of them.

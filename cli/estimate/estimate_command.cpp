@@ -124,8 +124,14 @@ ordered_json operator_json(const BreakdownRow& r) {
 }
 
 /// The factors of a device and, if there are several devices, of the link between them.
-std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator) {
+std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator,
+                                               const Architecture& architecture) {
   std::vector<roofline::UsedFactor> factors = estimator.one_device().rates().factors;
+  const std::vector<LayerShape>& layers = architecture.decoder.layers;
+  if (std::none_of(layers.begin(), layers.end(),
+                   [](const LayerShape& l) { return l.experts.has_value(); })) {
+    std::erase_if(factors, [](const roofline::UsedFactor& f) { return f.of_experts; });
+  }
   if (estimator.is_placed()) {
     const std::vector<roofline::UsedFactor>& of_link = estimator.link().factors;
     factors.insert(factors.end(), of_link.begin(), of_link.end());
@@ -160,7 +166,7 @@ ErrorBars error_bars(const Options& o, const Configuration& c, const DesignPoint
 ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const Estimate& e,
                            const PlacedEstimator& placed, const ErrorBars& bars) {
   const Estimator& estimator = placed.one_device();
-  const std::vector<roofline::UsedFactor> factors = used_factors(placed);
+  const std::vector<roofline::UsedFactor> factors = used_factors(placed, c.architecture);
   ordered_json j = input_json(c, p);
   j["parameters"] = estimator.recording().parameters;
   j["active_parameters"] = estimator.recording().active_parameters;
@@ -367,7 +373,7 @@ void run(const Options& o, const Globals& globals) {
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e, used_factors(estimator), bars));
+  print_text(estimate_text(c, p, e, used_factors(estimator, c.architecture), bars));
   if (!devices.is_null()) print_text("\n" + table_text(device_columns, devices));
   if (o.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
 }

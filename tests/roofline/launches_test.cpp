@@ -1,5 +1,6 @@
 #include "roofline/launches.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -187,4 +188,26 @@ TEST_CASE("launches: fused operators have the FLOPs of the graph and fewer bytes
   CHECK(launched.flops.at(values) == whole.flops.at(values));
   CHECK(launched.bytes().at(values) < whole.bytes().at(values));
   CHECK(launched.read[weights].at(values) == whole.read[weights].at(values));
+}
+
+TEST_CASE("launches: a mixture's gate and up are one grouped product, which reads its rows once") {
+  Lowering l = with({{"expert_gate", "expert_up"}});
+  const Recording r = record(load_model(catalog(), "mixtral-8x7b"), {}, l);
+  const std::vector<OpGroup> groups = fold(r.decode(), l);
+  const auto find = [](const std::vector<OpGroup>& in, const std::string& label) {
+    const auto found =
+        std::find_if(in.begin(), in.end(), [&](const OpGroup& g) { return g.label == label; });
+    REQUIRE(found != in.end());
+    return *found;
+  };
+  const OpGroup both = find(groups, "expert_gate+expert_up");
+  const OpGroup gate = find(fold(r.decode(), {}), "expert_gate");
+  CHECK(both.count == 32);
+  CHECK(both.work.flops == 2 * gate.work.flops);
+  CHECK(both.work.read[weights] == 2 * gate.work.read[weights]);
+  CHECK(both.work.read[activations] == gate.work.read[activations]);
+  CHECK(both.length == gate.length);
+  CHECK(both.groups == gate.groups);
+  CHECK(find(groups, "router").op == "linear");
+  CHECK(find(groups, "expert_down").bandwidth_class == BandwidthClass::Experts);
 }

@@ -98,6 +98,57 @@ TEST_CASE("op_cost: an operator without arithmetic takes no compute time, in any
   CHECK(t.total == Seconds{5});
 }
 
+TEST_CASE("op_cost: a grouped product has the rate of one expert's rows") {
+  Rates r = rates(4, 2);
+  r.experts = ExpertRate{FlopsPerSecond{16}, RateCurve({{2, 0.25}, {4, 0.5}}, 1)};
+  OpGroup g = group(96, 10, RateClass::Matrix, BandwidthClass::Experts);
+  g.length = 32;
+  g.groups = 8;  // 4 rows each: 96 FLOPs at half of 16 a second
+  CHECK(time_of(g, r, values).compute == Seconds{12});
+  g.groups = 16;  // 2 rows each: a quarter
+  CHECK(time_of(g, r, values).compute == Seconds{24});
+  CHECK(time_of(g, r, values).memory == Seconds{5});
+  // Without a rate of their own, as products: 96 FLOPs at 4 a second.
+  g.bandwidth_class = BandwidthClass::QuantizedExperts;
+  CHECK(time_of(g, r, values).compute == Seconds{24});
+}
+
+TEST_CASE("op_cost: uneven loads read fewer experts, of more rows each") {
+  Rates r = rates(4, 2);
+  r.experts = ExpertRate{FlopsPerSecond{16}, RateCurve({{2, 0.25}, {4, 0.5}}, 1)};
+  r.uneven_loads = RateCurve(std::vector<double>{1, 2}, {1, 2});
+  OpGroup g = group(96, 10, RateClass::Matrix, BandwidthClass::Experts);
+  g.length = 32;
+  g.groups = 16;  // 2 rows each if all were chosen alike; half of them have 4 rows each
+  const OpTime t = time_of(g, r, values);
+  CHECK(t.compute == Seconds{12});
+  CHECK(t.memory == Seconds{2.5});
+  CHECK(t.bytes == Bytes{10});  // as counted
+  g.groups = 32;                // one row each: a token alone
+  CHECK(time_of(g, r, values).memory == Seconds{5});
+}
+
+TEST_CASE("op_cost: the experts that a step reads share the rows that chose them") {
+  const Recording r = record(load_model(catalog(), "mixtral-8x7b"), {}, fused);
+  const std::vector<OpGroup> groups = fold(r.decode(), fused);
+  const auto gate = std::find_if(groups.begin(), groups.end(),
+                                 [](const OpGroup& g) { return g.label == "expert_gate"; });
+  REQUIRE(gate != groups.end());
+  CHECK(gate->bandwidth_class == BandwidthClass::Experts);
+  // 16 tokens choose 2 of 8 experts in each of 32 layers: 1024 rows, of 32·8·(1 - 0.75^16) = 253.4
+  // experts.
+  const SymbolValues at = r.symbols.resolve({16, 100, 101});
+  CHECK(gate->length.at(at) == 1024);
+  CHECK(gate->groups.at(at) == 253);
+  Lowering narrow = fused;
+  narrow.weights = DType::INT4;
+  const Recording quantized = record(load_model(catalog(), "mixtral-8x7b"), {}, narrow);
+  const std::vector<OpGroup> of_four_bits = fold(quantized.decode(), narrow);
+  CHECK(std::any_of(of_four_bits.begin(), of_four_bits.end(), [](const OpGroup& g) {
+    return g.label == "expert_down" && g.bandwidth_class == BandwidthClass::QuantizedExperts;
+  }));
+}
+
 TEST_CASE("op_cost: each rate class and each bandwidth class has its own rate") {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},

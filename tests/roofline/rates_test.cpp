@@ -142,9 +142,11 @@ TEST_CASE("rates: kernels have a latency of their own where it was measured") {
       const Rates r = calibrated(hw, kernels);
       const bool has_own = kernels == Kernels::Eager ? c.eager : c.fused;
       for (std::size_t i = 0; i < num_bandwidth_classes; ++i) {
-        const bool narrow = static_cast<BandwidthClass>(i) == BandwidthClass::QuantizedProduct;
-        const BandwidthClass of = narrow ? BandwidthClass::Product : static_cast<BandwidthClass>(i);
-        const bool own = has_own && of == c.own;
+        const auto of = static_cast<BandwidthClass>(i);
+        const bool as_product = of == BandwidthClass::QuantizedProduct ||
+                                of == BandwidthClass::Experts ||
+                                of == BandwidthClass::QuantizedExperts;
+        const bool own = has_own && (as_product ? BandwidthClass::Product : of) == c.own;
         CHECK(r.latency[i] == Seconds{own ? 2.0 : 3.0});
       }
       CHECK(std::any_of(r.factors.begin(), r.factors.end(), [&](const UsedFactor& f) {
@@ -188,11 +190,11 @@ TEST_CASE("rates: kernels wait for a share of their loads, some for their own") 
   using Shares = std::array<double, num_bandwidth_classes>;
   CHECK(exposed(Kernels::Fused) == Shares{});
   hw.overlap = measured(0.5);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
   hw.product_overlap = measured(0.75);
   hw.tiled_attention_overlap = measured(0);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1, 0.25});
-  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1, 0.25, 0.25, 0.25});
+  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25});
   CHECK(exposed(Kernels::Fused, Mode::SpeedOfLight) == Shares{});
 }
 
@@ -415,4 +417,48 @@ TEST_CASE("rates: fp16 products that add up in fp16 have a peak of their own whe
   CHECK(rate(DType::BF16) == 500);
   e.accumulates_in_fp16 = false;
   CHECK(rate(DType::FP16) == 500);
+}
+
+TEST_CASE("rates: experts run as products, unless grouped products were measured") {
+  Hardware hw = toy();
+  hw.product_bandwidth = measured(0.25);
+  hw.product_latency = measured(9);
+  const Rates as_products = calibrated(hw, Kernels::Fused);
+  CHECK(!as_products.experts);
+  CHECK(bytes(as_products, BandwidthClass::Experts) == 125);
+  const auto latency = [](const Rates& r, BandwidthClass c) {
+    return r.latency[static_cast<std::size_t>(c)];
+  };
+  CHECK(latency(as_products, BandwidthClass::QuantizedExperts) == Seconds{9});
+
+  hw.expert_product_latency = measured(4);
+  hw.expert_bandwidth = measured(0.5);
+  hw.quantized_expert_bandwidth = measured(0.125);
+  hw.expert_rate[DType::FP16] = measured(0.25);
+  hw.quantized_expert_rate[DType::FP16] = measured(0.125);
+  hw.quantized_expert_rate[DType::FP16].by_length = {{1, 0.0625}, {8, 0.125}};
+  Lowering four_bits = lowering(Kernels::Fused);
+  four_bits.weights = DType::INT4;
+  const Rates r = make_rates(hw, four_bits, Mode::Calibrated);
+  CHECK(bytes(r, BandwidthClass::Experts) == 250);
+  CHECK(bytes(r, BandwidthClass::QuantizedExperts) == 62.5);
+  CHECK(latency(r, BandwidthClass::Experts) == Seconds{4});
+  CHECK(latency(r, BandwidthClass::Product) == Seconds{9});
+  CHECK(r.experts->flops_per_second.value == 250);
+  CHECK(r.quantized_experts->flops_per_second.value == 125);
+  CHECK(r.quantized_experts->by_rows.at(1) == 0.5);
+  // Datasheet peaks know no experts.
+  const Rates light = make_rates(hw, four_bits, Mode::SpeedOfLight);
+  CHECK(!light.experts);
+  CHECK(bytes(light, BandwidthClass::Experts) == 500);
+}
+
+TEST_CASE("rates: text reads fewer experts than a uniform choice") {
+  const Rates r = calibrated(toy(), Kernels::Fused);
+  // Loads over 1 : 75: 0.805 of the 51 experts at 16 tokens (1.26 rows each), 0.70 at 64 (2.3).
+  CHECK(r.uneven_loads.at(1) == 1);
+  CHECK(r.uneven_loads.at(1.255) == doctest::Approx(1 / 0.81).epsilon(0.02));
+  CHECK(r.uneven_loads.at(2.3) == doctest::Approx(1 / 0.70).epsilon(0.02));
+  CHECK(r.uneven_loads.at(100) < 1.01);
+  CHECK(make_rates(toy(), lowering(Kernels::Fused), Mode::SpeedOfLight).uneven_loads.is_flat());
 }
