@@ -374,6 +374,96 @@ constexpr MeasurementFormat of_json[] = {
     {"avg_latency", "vLLM latency JSON", vllm_latency_row},
     {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
 };
+
+// Tables of servers
+
+/// A metric of these tables and the time that it stands for.
+struct ServedMetric {
+  const char* name;
+  Metric metric;
+  bool per_gpu = false;  ///< a rate of output tokens
+  bool is_rate = false;
+};
+constexpr ServedMetric served_metrics[] = {
+    {"ttft", Metric::Ttft},
+    {"tpot", Metric::Tpot},
+    {"e2e", Metric::Request},
+    {"output_throughput", Metric::Request, false, true},
+    {"output_throughput_per_gpu", Metric::Request, true, true}};
+
+/// Seconds. In a closed loop all clients together make batch x output_len tokens in the time of one
+/// request.
+MeasuredTime served_time(const MeasurementFields& f, const ServedMetric& metric,
+                         const roofline::DesignPoint& size, double gpus) {
+  const double value = f.positive("value");
+  const std::string& unit = f.text("unit");
+  if (metric.is_rate) {
+    if (unit != "tokens/s") f.fail("unit", "tokens/s, as " + f.text("metric") + " is a rate");
+    const double tokens = static_cast<double>(size.batch) * static_cast<double>(size.output_len);
+    return {metric.metric, tokens / value / (metric.per_gpu ? gpus : 1)};
+  }
+  if (unit != "s" && unit != "ms") f.fail("unit", "s or ms");
+  return {metric.metric, unit == "s" ? value : value / 1e3};
+}
+
+/// Activations are in 16 bits, or in the weights' dtype where it has 8; so is the cache, unless the
+/// file says otherwise.
+void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
+  Lowering& l = row.lowering;
+  l.weights = l.activations = l.cache = DType::BF16;
+  try {
+    set(f, "weight_dtype", parse_weight_types, l.weights);
+    set(f, "cache_dtype", parse_dtype, l.cache);
+  } catch (const Error& e) {
+    row.unusable = e.what();
+  }
+  const std::string weights = f.text_or("weight_dtype", "");
+  if (weights == "fp8" || weights == "int8" || weights == "fp16") {
+    l.activations = parse_dtype(weights);
+  }
+  if (!f.has("cache_dtype") && weights == "fp16") l.cache = DType::FP16;
+}
+
+MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  const std::string& metric = f.text("metric");
+  row.id = f.text_or("id", "");
+  if (!row.id.empty()) row.id += " " + metric;
+  row.model = f.text_or("model", row.model);
+  row.hardware = f.text_or("hardware", "");
+  row.engine = f.text_or("engine", "");
+  row.engine_version = f.text_or("engine_version", "");
+  row.source = f.text_or("source", "");
+  set_served_dtypes(f, row);
+  row.num_devices = f.whole_or("num_gpus", 1, 1);
+  const std::string& arrival = f.text("arrival");
+  row.closed_loop = arrival == "closed-loop";
+  if (!row.closed_loop && arrival != "static") {
+    row.unusable = fmt::format(
+        "its requests arrived '{}'; forecasts are of closed loops and of "
+        "batches that start together ('static')",
+        arrival);
+  }
+  for (const char* size : {"batch", "prompt_len", "output_len"}) {
+    if (!f.has(size) && row.unusable.empty()) {
+      row.unusable = fmt::format("its file does not say {}", size);
+    }
+  }
+  const auto* const known = std::find_if(std::begin(served_metrics), std::end(served_metrics),
+                                         [&](const ServedMetric& m) { return metric == m.name; });
+  if (known == std::end(served_metrics) && row.unusable.empty()) {
+    row.unusable = fmt::format("its metric is '{}'", metric);
+  }
+  if (!row.unusable.empty()) return row;
+  row.size = {f.whole("batch", 1), f.whole("prompt_len", 1), f.whole("output_len", 1)};
+  if (row.closed_loop && row.size.batch > 1 && known->metric == Metric::Ttft) {
+    row.unusable = "its first token waited for other requests";
+    return row;
+  }
+  row.times.push_back(served_time(f, *known, row.size, static_cast<double>(row.num_devices)));
+  return row;
+}
+
 // Kernel times
 
 /// A product of m, n and k (rows, outputs, inner), or attention of `length` tokens.
@@ -445,6 +535,7 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
 
 constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_bench_row},
                                         {"kernel", "CSV of kernel times", kernel_row},
+                                        {"arrival", "CSV of servers", served_row},
                                         {"", "kvcast CSV", own_row}};
 
 }  // namespace

@@ -3,7 +3,7 @@
 ///
 /// Formats, recognised by content: kvcast's own CSV (columns: data/measurements/README.md),
 /// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON,
-/// and a CSV of kernel times.
+/// a CSV of servers and a CSV of kernel times.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +62,8 @@ struct MeasuredRow {
   std::optional<roofline::Kernel> kernel;  ///< what was timed instead of a request
   std::uint64_t num_devices = 0;           ///< that read the prompt; 0: as the method says
   std::vector<MeasuredTime> times;
+  /// `size.batch` clients sent their next request when the last one ended.
+  bool closed_loop = false;
   std::uint64_t turn = 0;  ///< which of several runs in one file; 0: the file has one run
   std::string unusable;    ///< why no forecast can be compared with it; empty: one can
 };

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "measure/closed_loop.h"
 #include "measure/engine_match.h"
 #include "measure/model_match.h"
 #include "model/base/error.h"
@@ -211,6 +212,8 @@ class Predictor {
   ForecastTime time_of(const ValidationCase& c, const std::shared_ptr<const ForecastOn>& forecast) {
     ForecastAt& at = forecasts_[{forecast.get(), c.row.hardware}];
     if (!at) at = (*forecast)(devices_.at(c.row.hardware));
+    if (c.row.closed_loop)
+      return forecast_time(c.metric, c.row.size, in_closed_loop(at, c.row.size));
     return forecast_time(c.metric, c.row.size, at(c.row.size));
   }
 

@@ -298,6 +298,42 @@ std::string bench_json(const std::string& fields) {
          fields + "}";
 }
 
+TEST_CASE("CSV of servers: rows of closed loops, and of batches that start together") {
+  const std::string columns =
+      "id,model,hardware,num_gpus,tp,pp,ep,attention_dp,engine,engine_version,weight_dtype,"
+      "cache_dtype,arrival,batch,prompt_len,output_len,metric,value,unit,source,note\n";
+  const auto row = [](const std::string& gpus_to_weights, const std::string& rest) {
+    return "a,mixtral-8x7b,h200," + gpus_to_weights + "," + rest + ",source,\n";
+  };
+  const Measurements m = parse_measurements(
+      columns + row("1,1,1,1,1,vllm,0.18.0,fp8", ",closed-loop,4,512,64,tpot,12,ms") +
+          row("1,1,1,1,1,vllm,0.18.0,fp8", ",closed-loop,4,512,64,ttft,80,ms") +
+          row("2,2,1,1,1,vllm,,int4", "fp8,static,4,512,64,output_throughput_per_gpu,32,tokens/s") +
+          row("1,1,1,1,1,sglang,,bf16", "bf16,saturated,,,,input_throughput_per_gpu,9,tokens/s") +
+          row("1,1,1,1,1,sglang,,fp16", ",static,,512,64,e2e,9,s") +
+          row("1,1,1,1,1,sglang,,int3", ",static,4,512,64,output_throughput,9,tokens/s"),
+      "m");
+  CHECK(m.format == "CSV of servers");
+  CHECK(said({m.format, {m.rows[0], m.rows[2]}}) ==
+        Rows{"plain of mixtral-8x7b on h200 b4 p512 n64 tpot_s 0.012",
+             // 4 x 64 tokens at 32 a second on each of two devices
+             "plain of mixtral-8x7b on h200 b4 p512 n64 request_s 4"});
+  CHECK(m.rows[0].id == "a tpot");
+  CHECK(m.rows[0].closed_loop);
+  CHECK(m.rows[0].num_devices == 1);
+  CHECK(m.rows[0].engine_version == "0.18.0");
+  CHECK(m.rows[0].lowering.activations == DType::FP8);
+  CHECK(m.rows[0].lowering.cache == DType::BF16);
+  CHECK(m.rows[1].unusable == "its first token waited for other requests");
+  CHECK(!m.rows[2].closed_loop);
+  CHECK(m.rows[2].num_devices == 2);
+  CHECK(m.rows[2].lowering.activations == DType::BF16);  // weights alone have 4 bits
+  CHECK(m.rows[2].lowering.cache == DType::FP8);
+  CHECK(m.rows[3].unusable.starts_with("its requests arrived 'saturated'"));
+  CHECK(m.rows[4].unusable == "its file does not say batch");
+  CHECK(m.rows[5].unusable.find("int3") != std::string::npos);
+}
+
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {
   std::string list;
   for (const char* fields :
