@@ -290,7 +290,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
     }
     if (hw.expert_product_latency) at(r.latency, c) = {hw.expert_product_latency->value};
   };
-  of_experts(BandwidthClass::Experts, BandwidthClass::Product, "expert_bandwidth", hw.expert_bandwidth);
+  of_experts(BandwidthClass::Experts, BandwidthClass::Product, "expert_bandwidth",
+             hw.expert_bandwidth);
   of_experts(BandwidthClass::QuantizedExperts, BandwidthClass::QuantizedProduct,
              "quantized_expert_bandwidth", hw.quantized_expert_bandwidth);
   if (hw.expert_product_latency && mode == Mode::Calibrated) {
@@ -301,7 +302,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   if (mode == Mode::Calibrated) r.uneven_loads = uneven_loads();
   // The last rule counts, so any layer's experts tell; rows of whole blocks.
   const DType stored = lowering.weights.of("layers.0.experts.up.weight", 2, 256, nullptr);
-  r.experts = b.expert_rate("expert_rate", hw.supported(product_dtype(activations, stored)), hw.expert_rate);
+  r.experts = b.expert_rate("expert_rate", hw.supported(product_dtype(activations, stored)),
+                            hw.expert_rate);
   r.quantized_experts =
       b.expert_rate("quantized_expert_rate", lowering.operand_dtype(), hw.quantized_expert_rate);
   if (engine.host_launch && mode == Mode::Calibrated) {
