@@ -178,6 +178,10 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["decode_flops_per_token"] = count_json(e.decode_flops_per_token);
   j["decode_bytes_per_token"] = count_json(e.decode_bytes_per_token);
   j["kv_cache_bytes"] = count_json(e.kv_cache_bytes);
+  if (has_states(estimator.recording().model.decoder)) {
+    const Recording& r = estimator.recording();
+    j["state_bytes"] = r.state_bytes.at(r.symbols.resolve({p.batch, 1, 1}));
+  }
   j["weight_bytes"] = count_json(e.weight_bytes);
   j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
   j["memory_capacity_bytes"] = count_json(c.hardware.memory_capacity.value);

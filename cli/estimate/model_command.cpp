@@ -83,6 +83,9 @@ ordered_json model_json(const Architecture& a, const Recording& r, const Lowerin
   }
   j["kv_cache_bytes_per_token"] = r.kv_cache_bytes_per_token.at({});
   j["kv_cache_bytes_per_token_beyond_window"] = r.kv_cache_bytes_per_token_beyond_window.at({});
+  if (has_states(a.decoder)) {
+    j["state_bytes_per_sequence"] = r.state_bytes.at(r.symbols.resolve({1, 1, 1}));
+  }
   if (a.encoder_decoder) {
     j["cross_cache_bytes_per_encoder_token"] = r.cross_cache_bytes_per_token.at({});
   }

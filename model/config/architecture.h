@@ -90,6 +90,7 @@ struct Experts {
   Routing routing;
   std::uint64_t intermediate_size = 0;         ///< of each expert
   std::uint64_t shared_intermediate_size = 0;  ///< of an MLP that all tokens read too; 0: none
+  bool shared_gate = false;  ///< that MLP's output is multiplied by sigmoid(w·x)
   bool router_bias = false;
   bool router_correction = false;  ///< Route's second input
   bool mlp_bias = false;           ///< of the experts' products
@@ -111,11 +112,43 @@ struct Latent {
   bool operator==(const Latent&) const = default;
 };
 
+/// A layer's state-space mixer: Mamba-2 or, with `delta`, Gated DeltaNet. See StateScan. Instead of
+/// keys and values of all tokens it keeps one state for each head, and the last inputs of its
+/// convolutions.
+struct StateSpace {
+  std::uint64_t num_heads = 0;
+  std::uint64_t num_groups = 0;
+  std::uint64_t key_dim = 0;    ///< N
+  std::uint64_t value_dim = 0;  ///< P, of each head
+  std::uint64_t kernel = 4;     ///< of the convolutions of q, k and v
+  std::uint64_t chunk = 1;      ///< tokens of a prompt that are computed together
+  bool delta = false;
+  bool projection_bias = false;  ///< of all but the output's
+  bool output_bias = false;
+  bool conv_bias = false;
+  Function activation = Function::Silu;  ///< behind the convolutions
+  /// Of an RMSNorm on the output: 0: none; 1: over all heads; more: over each part by itself.
+  std::uint64_t norm_groups = 1;
+  bool shares_norm = false;  ///< one weight [P] for all groups
+  bool gate_before_norm = true;
+  // Falcon-H1's multipliers.
+  double input_scale = 1;
+  double gate_scale = 1;
+  double value_scale = 1;
+  double key_scale = 1;
+  double query_scale = 1;
+  double time_step_scale = 1;
+  double output_scale = 1;
+  std::uint64_t state_elements() const { return num_heads * key_dim * value_dim; }
+  bool operator==(const StateSpace&) const = default;
+};
+
 /// One transformer layer's form; layers differ in OpenELM, in models with windows, with experts ...
 struct LayerShape {
-  Heads heads;  ///< with a latent: of queries and expanded keys
-  std::uint64_t intermediate_size = 0;
-  std::uint64_t sliding_window = 0;  ///< 0: full attention
+  /// With a latent: of queries and expanded keys. No query heads: no attention.
+  Heads heads;
+  std::uint64_t intermediate_size = 0;  ///< 0 and no experts: no MLP
+  std::uint64_t sliding_window = 0;     ///< 0: full attention
   /// The earlier layer whose keys and values it reads (MLKV); none: its own.
   std::optional<std::size_t> kv_layer = {};
   LayerCaches caches = {};
@@ -123,11 +156,14 @@ struct LayerShape {
   std::uint64_t attention_chunk = 0;           ///< Mask::chunk (Llama 4); 0: none
   std::optional<Experts> experts = {};
   std::optional<Latent> latent = {};
+  std::optional<StateSpace> state_space = {};  ///< beside the attention or in its place
+  bool attends() const { return heads.num_attention_heads > 0; }
+  bool has_mlp() const { return intermediate_size > 0 || experts; }
   /// Rotations of the same frequencies are equal.
   friend bool operator==(const LayerShape& a, const LayerShape& b) {
     const auto parts = [](const LayerShape& l) {
       return std::tie(l.heads, l.intermediate_size, l.sliding_window, l.kv_layer, l.caches,
-                      l.attention_chunk, l.experts, l.latent);
+                      l.attention_chunk, l.experts, l.latent, l.state_space);
     };
     const bool same_rope = a.rope && b.rope ? *a.rope == *b.rope : a.rope == b.rope;
     return same_rope && parts(a) == parts(b);
@@ -162,8 +198,14 @@ struct Stack {
   double attention_softcap = 0;  ///< 0: none
   bool attention_sinks = false;  ///< a learned logit a head in the softmax (gpt-oss)
   double branch_scale = 1;       ///< on each branch's output (Granite)
-  double projection_clip = 0;    ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
-  double position_scale = 0;     ///< ScaleByPosition of queries in layers without rotation; 0: none
+  bool attention_gate = false;   ///< its output times the sigmoid of a projection (Qwen3-Next)
+  // Falcon-H1's multipliers.
+  double attention_input_scale = 1;
+  double attention_output_scale = 1;
+  double gate_scale = 1;       ///< on an MLP's gate, before the activation
+  double mlp_scale = 1;        ///< on an MLP's output
+  double projection_clip = 0;  ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
+  double position_scale = 0;   ///< ScaleByPosition of queries in layers without rotation; 0: none
   double position_floor = 1;
   bool causal = true;
   bool cross_attention = false;
@@ -254,6 +296,19 @@ inline std::uint64_t most_rotated_positions(const Stack& stack) {
     most = most == 0 ? own : std::min(most, own);
   }
   return most;
+}
+
+/// The first layer with attention; the first layer if there is none.
+inline const LayerShape& first_attending(const Stack& stack) {
+  const auto found = std::find_if(stack.layers.begin(), stack.layers.end(),
+                                  [](const LayerShape& layer) { return layer.attends(); });
+  return found == stack.layers.end() ? stack.layers.front() : *found;
+}
+
+/// Some layer keeps a state in the place of keys and values.
+inline bool has_states(const Stack& stack) {
+  return std::any_of(stack.layers.begin(), stack.layers.end(),
+                     [](const LayerShape& layer) { return layer.state_space.has_value(); });
 }
 
 /// Layers of the stack with experts.

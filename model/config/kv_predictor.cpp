@@ -65,6 +65,9 @@ void check_model(const Architecture& a, std::string_view role) {
   if (a.decoder.layers.front().latent) {
     throw Error(where, "a model that caches latents", "one that caches keys and values");
   }
+  if (has_states(a.decoder)) {
+    throw Error(where, "a model whose layers keep states", "one that caches keys and values");
+  }
   check_unconverted(a, where);
 }
 

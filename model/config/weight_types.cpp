@@ -10,8 +10,9 @@
 namespace kvcast {
 namespace {
 
-constexpr std::array groups{"embedding", "head", "norm",    "bias",          "router",
-                            "attention", "mlp",  "experts", "shared_expert", "other"};
+constexpr std::array groups{"embedding",     "head",        "norm", "bias",
+                            "router",        "attention",   "mlp",  "experts",
+                            "shared_expert", "state_space", "other"};
 constexpr std::array attention_parts{"query", "key", "value", "output"};
 constexpr std::array mlp_parts{"gate", "up", "down"};
 
@@ -36,7 +37,7 @@ struct Place {
   }
   /// Query heads for each cached one.
   std::uint64_t group_size() const {
-    const Heads& h = model.decoder.layers.front().heads;
+    const Heads& h = first_attending(model.decoder).heads;
     return h.num_attention_heads / h.num_key_value_heads;
   }
 };
@@ -153,12 +154,15 @@ WeightClass weight_class(std::string_view name, std::size_t dimensions) {
     return true;
   };
   if (dimensions < 2) {
-    const bool is_norm = part.ends_with("_norm") && name.ends_with(".weight");
+    const bool is_norm =
+        (part.ends_with("_norm") || part == "state.norm") && name.ends_with(".weight");
     weight.group = is_norm ? "norm" : "bias";
   } else if (part == "embedding" || part == "head" || part == "router") {
     weight.group = known(groups, part);
   } else if (inside("experts") || inside("shared_expert") || !weight.layer) {
     return weight;
+  } else if (part.starts_with("state.")) {
+    weight.group = "state_space";
   } else if (!known(mlp_parts, part).empty()) {
     weight.group = "mlp";
     weight.part = known(mlp_parts, part);

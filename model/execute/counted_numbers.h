@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,6 +17,12 @@ inline constexpr double quick_gelu_slope = 1.702;
 
 /// Operations on this thread since somebody set it to zero.
 inline thread_local std::uint64_t counted_flops = 0;
+
+/// log(1 + e^x), as PyTorch computes it: 3 FLOPs.
+template <std::floating_point N>
+N softplus(N x) {
+  return x > 20 ? x : std::log1p(std::exp(x));
+}
 
 /// A number whose arithmetic is counted; N is float or double.
 template <typename N>
@@ -39,6 +46,10 @@ struct Real {
   friend Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
   friend Real minimum(Real a, Real b) { return counted(std::min(a.value, b.value)); }
   friend Real exponential(Real a) { return counted(std::exp(a.value)); }
+  friend Real softplus(Real a) {
+    counted_flops += 2;
+    return counted(kvcast::execute::softplus(a.value));
+  }
   friend Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
   friend Real error_function(Real a) { return counted(std::erf(a.value)); }
   friend Real square_root(Real a) { return counted(std::sqrt(a.value)); }

@@ -64,9 +64,13 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
   for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     for (const TensorId id : node.inputs) last_use_[id.index] = n;
-    // A cache operator's output is the state after it of the cache that it reads.
-    if (graph.tensor(node.output()).storage == Storage::KvCache) {
-      cache_names_[node.output().index] = cache_names_[node.inputs[0].index];
+    // What a cache operator leaves is the state after it of the cache that it reads.
+    for (const TensorId id : node.outputs) {
+      if (graph.tensor(id).storage != Storage::KvCache) continue;
+      const auto read = std::find_if(node.inputs.begin(), node.inputs.end(),
+                                     [&](TensorId in) { return !cache_names_[in.index].empty(); });
+      KVCAST_ASSERT(read != node.inputs.end());
+      cache_names_[id.index] = cache_names_[read->index];
     }
     const auto* op = std::get_if<MissingTokens>(&node.op);
     if (op == nullptr) continue;

@@ -85,6 +85,8 @@ KVCAST_VECTOR_CLONES void gated_row(Function function, const float* gate, const 
       return each_pair(gate, up, y, n, [](float g, float u) { return vector_gelu_tanh(g) * u; });
     case Function::QuickGelu:
       return each_pair(gate, up, y, n, [](float g, float u) { return vector_quick_gelu(g) * u; });
+    case Function::Sigmoid:
+      return each_pair(gate, up, y, n, [](float g, float u) { return vector_sigmoid(g) * u; });
     case Function::SquaredRelu:
       return each_pair(gate, up, y, n, [](float g, float u) { return (g > 0 ? g * g : 0.0F) * u; });
     default:

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/execute/counted_numbers.h"
 #include "model/execute/exchange.h"
 #include "model/execute/positions.h"
 #include "model/execute/token_places.h"
@@ -304,6 +305,187 @@ void run_shared(X& x, const Route& op) {
       x.put_second(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k]);
     }
   }
+}
+
+template <typename X>
+void run_shared(X& x, const CausalConv& op) {
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t earlier = x.in_shape(0)[1] - tokens;
+  x.each(x.out_shape()[0] * tokens, x.out_shape().elements() * op.kernel, [&](std::size_t r) {
+    const std::size_t b = r / tokens;
+    const std::size_t end = earlier + r % tokens + 1;  // of the rows under the taps
+    for (std::size_t c = 0; c < features; ++c) {
+      typename X::Number sum{0};
+      for (std::size_t j = 0; j < op.kernel; ++j) {
+        const bool is_there = end + j >= op.kernel;
+        const auto row =
+            is_there ? x.value(0, b, (end + j - op.kernel) * features + c) : typename X::Number{0};
+        sum += x.value(1, c, j) * row;
+      }
+      if (x.call.inputs.size() > 2) sum += x.value(2, c, 0);
+      x.put(b, r % tokens * features + c, sum);
+    }
+  });
+}
+
+/// One StateScan.
+template <typename X>
+class StateScanRun {
+  using Number = typename X::Number;
+  using Numbers = std::vector<Number>;
+
+ public:
+  StateScanRun(X& x, const StateScan& op)
+      : x_(x),
+        op_(op),
+        tokens_(x.in_shape(0)[1]),
+        key_dim_(x.in_shape(0)[2] / op.num_groups),
+        value_dim_(x.in_shape(2)[2] / op.num_heads),
+        chunk_(std::min<std::size_t>(op.chunk, tokens_)) {}
+
+  void run() {
+    const std::size_t batch = x_.in_shape(0)[0];
+    scores_.resize(batch * op_.num_groups * tokens_ * chunk_);
+    if (op_.delta) key_scores_.resize(scores_.size());
+    x_.each(batch * op_.num_groups * tokens_, scores_.size() * key_dim_, [&](std::size_t r) {
+      score(r, 0, true, scores_);
+      if (op_.delta) score(r, 1, false, key_scores_);
+    });
+    decays_.resize(op_.num_heads);
+    for (std::size_t h = 0; h < decays_.size(); ++h) decays_[h] = exponential(x_.value(5, h, 0));
+    // Made before the threads start: what they throw could not be caught.
+    work_.resize(batch * op_.num_heads * head_numbers());
+    x_.each(batch * op_.num_heads, x_.out_shape().elements() * key_dim_,
+            [&](std::size_t r) { scan(r / op_.num_heads, r % op_.num_heads); });
+  }
+
+ private:
+  /// Products of row r of an input with the keys of its chunk before it, its own with `own`.
+  void score(std::size_t r, std::size_t input, bool own, Numbers& scores) {
+    const std::size_t i = r % tokens_;
+    const std::size_t g = r / tokens_ % op_.num_groups;
+    const std::size_t b = r / tokens_ / op_.num_groups;
+    const std::size_t first = i / chunk_ * chunk_;
+    for (std::size_t j = first; j < i + (own ? 1 : 0); ++j) {
+      Number sum{0};
+      for (std::size_t n = 0; n < key_dim_; ++n) {
+        sum += x_.value(input, b, (i * op_.num_groups + g) * key_dim_ + n) *
+               x_.value(1, b, (j * op_.num_groups + g) * key_dim_ + n);
+      }
+      scores[r * chunk_ + j - first] = sum;
+    }
+  }
+
+  /// What one head works on.
+  struct Head {
+    Number* state;  ///< [N, P]
+    Number* sums;   ///< of decays from the chunk's first token on
+    Number* u;      ///< [chunk, P]
+    Number* y;      ///< [P]
+  };
+  std::size_t head_numbers() const {
+    return key_dim_ * value_dim_ + chunk_ + chunk_ * value_dim_ + value_dim_;
+  }
+
+  void scan(std::size_t b, std::size_t h) {
+    Head head{};
+    head.state = work_.data() + (b * op_.num_heads + h) * head_numbers();
+    head.sums = head.state + key_dim_ * value_dim_;
+    head.u = head.sums + chunk_;
+    head.y = head.u + chunk_ * value_dim_;
+    const std::size_t state_input = x_.call.inputs.size() - 1;
+    const bool continues = x_.in_shape(state_input)[1] > 0;
+    const std::size_t size = key_dim_ * value_dim_;
+    for (std::size_t i = 0; i < size; ++i) {
+      head.state[i] = continues ? x_.value(state_input, b, h * size + i) : Number{0};
+    }
+    for (std::size_t first = 0; first < tokens_; first += chunk_) {
+      scan_chunk(b, h, first, std::min(chunk_, tokens_ - first), head);
+    }
+    for (std::size_t i = 0; i < size; ++i) x_.put_second(b, h * size + i, head.state[i]);
+  }
+
+  void scan_chunk(std::size_t b, std::size_t h, std::size_t first, std::size_t n,
+                  const Head& head) {
+    const auto [state, sums, u, y] = head;
+    const std::size_t heads = op_.num_heads;
+    const std::size_t g = h / (heads / op_.num_groups);
+    const std::size_t dims = value_dim_;
+    const auto scored = [&](const Numbers& scores, std::size_t i, std::size_t j) {
+      return scores[((b * op_.num_groups + g) * tokens_ + first + i) * chunk_ + j];
+    };
+    Number sum{0};
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t t = first + i;
+      const std::size_t key = (t * op_.num_groups + g) * key_dim_;
+      const std::size_t value = (t * heads + h) * dims;
+      const Number step = softplus(x_.value(3, b, t * heads + h) + x_.value(4, h, 0));
+      sum += step * decays_[h];
+      sums[i] = sum;
+      const Number decay = exponential(-sum);
+      for (std::size_t p = 0; p < dims; ++p) u[i * dims + p] = x_.value(2, b, value + p);
+      if (op_.delta) {
+        read(state, b, 1, key, decay, y);
+        for (std::size_t p = 0; p < dims; ++p) u[i * dims + p] = u[i * dims + p] - y[p];
+        for (std::size_t j = 0; j < i; ++j) {
+          const Number w = exponential(sums[j] - sum) * scored(key_scores_, i, j);
+          for (std::size_t p = 0; p < dims; ++p) {
+            u[i * dims + p] = u[i * dims + p] - w * u[j * dims + p];
+          }
+        }
+      }
+      const Number factor = op_.delta ? x_.value(6, b, t * heads + h) : step;
+      for (std::size_t p = 0; p < dims; ++p) u[i * dims + p] = factor * u[i * dims + p];
+      read(state, b, 0, key, decay, y);
+      for (std::size_t j = 0; j <= i; ++j) {
+        const Number w = exponential(sums[j] - sum) * scored(scores_, i, j);
+        for (std::size_t p = 0; p < dims; ++p) y[p] += w * u[j * dims + p];
+      }
+      if (op_.skips) {
+        const Number skip = x_.value(op_.delta ? 7 : 6, h, 0);
+        for (std::size_t p = 0; p < dims; ++p) y[p] += skip * x_.value(2, b, value + p);
+      }
+      for (std::size_t p = 0; p < dims; ++p) x_.put(b, value + p, y[p]);
+    }
+    const Number left = exponential(-sum);
+    for (std::size_t i = 0; i < key_dim_ * dims; ++i) state[i] = left * state[i];
+    for (std::size_t j = 0; j < n; ++j) {
+      const Number w = exponential(sums[j] - sum);
+      for (std::size_t p = 0; p < dims; ++p) u[j * dims + p] = w * u[j * dims + p];
+      for (std::size_t k = 0; k < key_dim_; ++k) {
+        const Number of_key = x_.value(1, b, ((first + j) * op_.num_groups + g) * key_dim_ + k);
+        for (std::size_t p = 0; p < dims; ++p) state[k * dims + p] += of_key * u[j * dims + p];
+      }
+    }
+  }
+
+  /// y = decay·Sᵀ·x for the row of an input that begins at `at`.
+  void read(const Number* state, std::size_t b, std::size_t input, std::size_t at, Number decay,
+            Number* y) {
+    std::fill_n(y, value_dim_, Number{0});
+    for (std::size_t k = 0; k < key_dim_; ++k) {
+      const Number of_x = x_.value(input, b, at + k);
+      for (std::size_t p = 0; p < value_dim_; ++p) y[p] += of_x * state[k * value_dim_ + p];
+    }
+    for (std::size_t p = 0; p < value_dim_; ++p) y[p] = decay * y[p];
+  }
+
+  X& x_;
+  const StateScan& op_;
+  std::size_t tokens_;
+  std::size_t key_dim_;
+  std::size_t value_dim_;
+  std::size_t chunk_;
+  Numbers scores_;      ///< q·k by sequence, group, token, and place in the token's chunk
+  Numbers key_scores_;  ///< k·k
+  Numbers decays_;      ///< e^A by head
+  Numbers work_;        ///< of all heads
+};
+
+template <typename X>
+void run_shared(X& x, const StateScan& op) {
+  StateScanRun<X>(x, op).run();
 }
 
 template <typename X>

@@ -37,6 +37,7 @@ struct ConfigKeys {
   const char* hidden_size = "hidden_size";
   const char* intermediate_size = "intermediate_size";
   const char* num_hidden_layers = "num_hidden_layers";
+  std::uint64_t (*count_layers)(const JsonObject&) = nullptr;  ///< in the place of that key
   const char* num_attention_heads = "num_attention_heads";
   const char* num_key_value_heads = "num_key_value_heads";  ///< null: as many as heads
   const char* head_dim = "head_dim";
@@ -79,10 +80,18 @@ using TensorNames = std::map<std::string, std::string, std::less<>>;
 /// `names` with these entries in the place of their own.
 TensorNames with(TensorNames names, const TensorNames& changes);
 
+/// A tensor that holds parts of a state space ("gate", "conv_value", ...), all rows of the first,
+/// then of the next; with `by_group` in each of StateSpace::num_groups equal parts of it.
+struct FusedStates {
+  std::string tensor;  ///< its name in TensorNames
+  std::vector<std::string_view> parts;
+  bool by_group = false;
+};
+
 /// Where a Hugging Face checkpoint keeps the weights. A fused tensor holds all rows of its first
 /// part, then of the next: "qkv" query, key and value, "gate_up" gate and up, "experts.gate_up" the
 /// same for each expert, "kv_latents" kv_latent and key_rope; or, for each head, "query_heads"
-/// query_nope and query_rope, "kv_up" key_up and value_up.
+/// query_nope and query_rope, "query_gates" query and attention_gate, "kv_up" key_up and value_up.
 struct CheckpointNames {
   /// Of all tensors: files with and without it exist. "{stack}" is "encoder." or "decoder.".
   std::vector<std::string> prefixes{"model.", ""};
@@ -100,6 +109,7 @@ struct CheckpointNames {
   bool experts_interleaved = false;  ///< "experts.gate_up" has a row of gate, one of up, ...
   double norm_offset = 0;            ///< added to the weights of norms
   bool later_layers = false;         ///< files may hold layers after the model's
+  std::vector<FusedStates> fused_states = {};
 };
 
 /// How llama.cpp's files of one family differ from another's.
@@ -138,6 +148,7 @@ struct Family {
 namespace families {
 Family gemma2();
 Family granite();
+Family granitemoe();
 Family qwen3();
 }  // namespace families
 

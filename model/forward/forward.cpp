@@ -4,8 +4,18 @@
 #include <string>
 
 #include "model/base/error.h"
+#include "model/forward/state_space.h"
 
 namespace kvcast {
+
+Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
+              const Count& out_features, bool bias) {
+  const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
+  std::optional<Value> b;
+  if (bias) b = r.weight(prefix + ".bias", {out_features});
+  return r.linear(label, x, w, b);
+}
+
 namespace {
 
 /// What the layers of a stack share within one pass.
@@ -23,14 +33,6 @@ struct StackPass {
   bool last_token_leaves = false;
 };
 
-Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
-              const Count& out_features, bool bias) {
-  const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
-  std::optional<Value> b;
-  if (bias) b = r.weight(prefix + ".bias", {out_features});
-  return r.linear(label, x, w, b);
-}
-
 Value bidirectional_attention(const AttentionSite& s) {
   const Value q = s.rotate_query(s.query(), 0);
   const Value k = s.rotate_key(s.key(), 0);
@@ -41,18 +43,41 @@ bool leaves_here(const StackPass& pass, std::size_t index) {
   return pass.last_token_leaves && index + 1 == pass.stack.layers.size();
 }
 
+Value scaled(Recorder& r, std::string_view label, Value x, double factor) {
+  return factor == 1 ? x : r.unary(label, Function::Scale, x, factor);
+}
+
 Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
+  x = scaled(r, "attention_input_scale", x, stack.attention_input_scale);
   const AttentionSite site{
       r, pass.architecture,  stack,     layer,          index,  name,
       x, pass.settings.past, pass.bias, pass.positions, shared, pass.settings.keeps_all_rows};
   Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
+  if (stack.attention_gate) {
+    const Value gate = project(r, "attention_gate", name + ".attention_gate", x,
+                               query_features(layer.heads), stack.query_bias);
+    o = r.gated("gate_attention", {Function::Sigmoid}, gate, o);
+  }
   if (leaves_here(pass, index)) o = r.last_token(o);
-  return project(r, "attention_output", name + ".attention_output", o,
-                 pass.architecture.hidden_size, stack.attention_output_bias);
+  o = project(r, "attention_output", name + ".attention_output", o, pass.architecture.hidden_size,
+              stack.attention_output_bias);
+  return scaled(r, "attention_output_scale", o, stack.attention_output_scale);
+}
+
+/// What mixes the tokens of a layer: attention, a state space, or the sum of both.
+Value mix_tokens(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
+                 Value x) {
+  const LayerShape& layer = pass.stack.layers[index];
+  if (!layer.state_space) return self_attention(r, pass, index, name, x);
+  const StateSpaceSite site{r, *layer.state_space, name, pass.settings.past, pass.stack.norm_eps};
+  Value mixed = state_space(site, x);
+  if (leaves_here(pass, index)) mixed = r.last_token(mixed);
+  if (!layer.attends()) return mixed;
+  return r.binary("add_mixers", Function::Add, mixed, self_attention(r, pass, index, name, x));
 }
 
 /// Two or three products, `width` wide.
@@ -61,14 +86,18 @@ Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const s
   const Stack& stack = pass.stack;
   Value h = x;
   if (stack.gated_mlp) {
-    const Value gate = project(r, "gate", name + ".gate", x, width, stack.mlp_bias);
+    const Value gate =
+        scaled(r, "gate_scale", project(r, "gate", name + ".gate", x, width, stack.mlp_bias),
+               stack.gate_scale);
     const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
     h = r.gated("activation", {stack.activation}, gate, up);
   } else {
     h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
     h = r.unary("activation", stack.activation, h);
   }
-  return project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
+  const Value y =
+      project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
+  return scaled(r, "mlp_scale", y, stack.mlp_scale);
 }
 
 /// Each token's chosen experts, and the expert that all tokens read.
@@ -95,15 +124,22 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
   if (e.weighs_input) {
     in = r.binary("weigh_input", Function::Multiply, r.repeat_rows("repeat", x, chosen), weights);
   }
-  const Value gate = product("gate", in, hidden, e.intermediate_size);
+  std::optional<Value> gate;
+  if (pass.stack.gated_mlp) gate = product("gate", in, hidden, e.intermediate_size);
   const Value up = product("up", in, hidden, e.intermediate_size);
-  const Value h =
-      r.gated("activation", {pass.stack.activation, e.gate_limit, e.gate_alpha}, gate, up);
+  const GatedActivation gated{pass.stack.activation, e.gate_limit, e.gate_alpha};
+  const Value h = gate ? r.gated("activation", gated, *gate, up)
+                       : r.unary("activation", pass.stack.activation, up);
   const Value y = product("down", h, e.intermediate_size, hidden);
   const Value mixed =
       r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
   if (e.shared_intermediate_size == 0) return mixed;
-  const Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  if (e.shared_gate) {
+    const Value weight = project(r, "shared_gate", name + ".shared_expert.router", x, 1, false);
+    shared = r.binary("weigh_shared", Function::Multiply, shared,
+                      r.unary("shared_gate", Function::Sigmoid, weight));
+  }
   return r.binary("add_shared", Function::Add, mixed, shared);
 }
 
@@ -210,14 +246,16 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   };
   const auto post = [&](std::string_view label, Value v) {
     if (stack.post_norms) v = norm(label, v);
-    return stack.branch_scale == 1
-               ? v
-               : r.unary("branch_scale", Function::Scale, v, stack.branch_scale);
+    return scaled(r, "branch_scale", v, stack.branch_scale);
   };
 
   r.enter(pass.phase, static_cast<int>(index));
+  if (!layer.attends() && !layer.state_space) {
+    if (leaves_here(pass, index)) x = r.last_token(x);
+    return add(x, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", x))));
+  }
   Value normed = pre("attention_norm", x);
-  const Value attended = post("post_attention_norm", self_attention(r, pass, index, name, normed));
+  const Value mixed = post("post_attention_norm", mix_tokens(r, pass, index, name, normed));
   if (leaves_here(pass, index)) {
     x = r.last_token(x);
     if (stack.residual == Residual::ParallelOneNorm) normed = r.last_token(normed);
@@ -225,9 +263,9 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
         stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
-    return add(add(mlp(r, pass, layer, name, mlp_input), attended), x);
+    return add(add(mlp(r, pass, layer, name, mlp_input), mixed), x);
   }
-  Value h = add(x, attended);
+  Value h = add(x, mixed);
   if (stack.cross_attention) {
     const CrossSite site{
         r, pass.architecture, index, name, pass.settings.batch, pass.settings.encoder_len, {}};
@@ -235,6 +273,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     h = add(h,
             site.project("output", o, pass.architecture.hidden_size, stack.attention_output_bias));
   }
+  if (!layer.has_mlp()) return h;
   return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", h))));
 }
 
@@ -255,7 +294,7 @@ void add_bias(Recorder& r, StackPass& pass) {
   const Stack& stack = pass.stack;
   const Count& queries = pass.settings.tokens;
   const Count keys = pass.settings.past + queries + pass.settings.later;
-  const std::uint64_t num_heads = stack.layers.front().heads.num_attention_heads;
+  const std::uint64_t num_heads = first_attending(stack).heads.num_attention_heads;
   if (stack.position == Position::Alibi) {
     pass.bias = r.alibi_bias(num_heads, keys, stack.attention_scale);
   }
@@ -330,12 +369,11 @@ Value embed_tokens(Recorder& r, const StackPass& pass) {
   const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
                             DType::FP32);  // 4-byte ids
   const Value x = r.embedding(table, ids, "embedding");
-  return a.embedding_scale == 1 ? x
-                                : r.unary("embedding_scale", Function::Scale, x, a.embedding_scale);
+  return scaled(r, "embedding_scale", x, a.embedding_scale);
 }
 
 Value record_head(Recorder& r, const Architecture& a, Value x) {
-  if (a.logit_scale != 1) x = r.unary("logit_scale", Function::Scale, x, a.logit_scale);
+  x = scaled(r, "logit_scale", x, a.logit_scale);
   const std::string name = a.tied_embeddings ? "embedding" : "head";
   const Value w = r.weight(name + ".weight", {a.vocab_size, a.hidden_size});
   std::optional<Value> bias;

@@ -69,6 +69,10 @@ struct AttentionSite {
   Value attend(Value q, Value k, Value v, const Count& first_position) const;
 };
 
+/// x times the weight PREFIX.weight [out_features, features of x], plus PREFIX.bias.
+Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
+              const Count& out_features, bool bias);
+
 /// What a method puts in the place of `plain_attention`.
 using AttentionMethod = std::function<Value(const AttentionSite&)>;
 

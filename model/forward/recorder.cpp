@@ -2,6 +2,7 @@
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
+#include "model/graph/work.h"
 
 namespace kvcast {
 namespace {
@@ -63,9 +64,10 @@ Value Recorder::own_cache(const std::string& name, std::vector<Count> shape,
                             most_rows});
 }
 
-Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype) {
+Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype,
+                      std::uint64_t most_rows) {
   return graph_.add_tensor(
-      {prefixes_.tensors + name, std::move(shape), dtype, Storage::KvCache, {}});
+      {prefixes_.tensors + name, std::move(shape), dtype, Storage::KvCache, {}, most_rows});
 }
 
 Value Recorder::node(Op op, std::string_view label, Inputs inputs, std::vector<Count> shape,
@@ -308,6 +310,35 @@ Value Recorder::slice_features(std::string_view label, Value x, std::uint64_t fi
 Value Recorder::last_token(Value x) {
   if (info(x).shape[1] == Count(1)) return x;
   return node(LastToken{}, "last_token", {x}, with_rows(x, 1), info(x).dtype);
+}
+
+Value Recorder::causal_conv(std::string_view label, Value x, const Count& tokens, Value weight,
+                            std::optional<Value> bias) {
+  const std::uint64_t kernel = info(weight).shape.back().constant();
+  return node(CausalConv{kernel}, label, {x, weight, bias}, with_rows(x, tokens),
+              lowering_.activations);
+}
+
+Recorder::Scanned Recorder::state_scan(StateScan op, const ScanInputs& in) {
+  const Count tokens = info(in.query).shape[1];
+  Mask of_chunk;
+  of_chunk.chunk = op.chunk;
+  op.pairs = visible_pairs(of_chunk, tokens, tokens, symbols_);
+  op.chunks = symbols_.ceil_divide(tokens, op.chunk);
+  const TensorInfo& before = info(in.state);
+  std::vector<Count> after = before.shape;
+  after[1] = 1;
+  Node n{op,
+         present({in.query, in.key, in.value, in.time_step, in.time_step_bias, in.decay, in.beta,
+                  in.skip, in.state}),
+         {},
+         "state_scan",
+         phase_,
+         layer_};
+  const auto outputs = graph_.add_node(
+      std::move(n), {{"", info(in.value).shape, lowering_.activations, Storage::Activations, {}},
+                     {"", std::move(after), before.dtype, Storage::KvCache, {}}});
+  return {outputs[0], outputs[1]};
 }
 
 Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias,

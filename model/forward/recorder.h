@@ -122,7 +122,8 @@ class Recorder {
   /// The same, without what a CacheExchange adds.
   Value own_cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
   /// A tensor of any element type that stays between passes beside the cache.
-  Value state(const std::string& name, std::vector<Count> shape, DType dtype);
+  Value state(const std::string& name, std::vector<Count> shape, DType dtype,
+              std::uint64_t most_rows = 0);
   void output(Value v) { graph_.mark_output(v); }
 
   Value embedding(Value table, Value ids, std::string_view label);
@@ -170,6 +171,27 @@ class Recorder {
   Value last_token(Value x);
   Value conv1d(std::string_view label, Value x, Value weight, Value bias, std::uint64_t kernel,
                std::uint64_t stride);
+  /// The last `tokens` rows of x convolved with those before them.
+  Value causal_conv(std::string_view label, Value x, const Count& tokens, Value weight,
+                    std::optional<Value> bias);
+  /// The operands of a StateScan; `beta` and `skip` as its settings say.
+  struct ScanInputs {
+    Value query;
+    Value key;
+    Value value;
+    Value time_step;
+    Value time_step_bias;
+    Value decay;
+    std::optional<Value> beta = {};
+    std::optional<Value> skip = {};
+    Value state;
+  };
+  struct Scanned {
+    Value y;
+    Value state;
+  };
+  /// Fills in the pairs and chunks of the settings.
+  Scanned state_scan(StateScan op, const ScanInputs& in);
   Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
                                const Count& keys);
   Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale);

@@ -502,6 +502,44 @@ struct Conv1d {
   bool operator==(const Conv1d&) const = default;
 };
 
+/// Convolution of each feature over time, behind what the cache holds of earlier tokens:
+/// y[b,t,c] = Σ_j W[c,0,j]·x[b, t + rows - tokens - kernel + 1 + j, c], rows before the first are
+/// 0. Inputs: x [batch, rows, C], of which the last `tokens` rows are of this pass, W [C, 1,
+/// kernel], optionally bias [C]; output [batch, tokens, C].  Work: 2·kernel FLOPs an element (taps
+/// on rows that are not there count) and 1 for the bias.
+struct CausalConv {
+  static constexpr OpTraits traits{"causal_conv", RateClass::Vector};
+  std::uint64_t kernel = 4;
+  bool operator==(const CausalConv&) const = default;
+};
+
+/// A linear recurrence over time with one state S [N, P] for each head h, of group g(h):
+///   step = softplus(dt + dt_bias),  S ← e^(-e^A·step)·S + k·uᵀ,  y = Sᵀ·q (+ D·v)
+/// with u = step·v (Mamba-2: q, k, v are its C, B, x) or, for a `delta` rule, u = beta·(v - Sᵀ·k),
+/// S as it has just decayed (Gated DeltaNet).
+/// Inputs: q and k [batch, tokens, G·N], v [batch, tokens, H·P], dt [batch, tokens, H], dt_bias
+/// [H], A [H], of a delta rule beta [batch, tokens, H], with `skips` D [H], and the state before
+/// the pass [batch, 0 or 1, H·N·P]; outputs: y [batch, tokens, H·P] and the state [batch, 1,
+/// H·N·P].
+/// It is computed in chunks of `chunk` tokens, so that most of it is products of matrices: with the
+/// decay c from the chunk's first token on,  y_i = e^(c_i)·Sᵀq_i + Σ_{j≤i}
+/// e^(c_i-c_j)·(q_i·k_j)·u_j, S ← e^(c_n)·S + Σ_j e^(c_n-c_j)·k_j·u_jᵀ, and for a delta rule u_i =
+/// beta_i·(v_i - e^(c_i)·Sᵀk_i
+/// - Σ_{j<i} e^(c_i-c_j)·(k_i·k_j)·u_j). One token is a chunk of one.
+/// Work: see work.cpp, which counts these sums.  Sources: Dao and Gu 2024 (arXiv:2405.21060),
+/// section 6; Yang et al. 2024 (arXiv:2412.06464), section 3.
+struct StateScan {
+  static constexpr OpTraits traits{"state_scan", RateClass::BatchedMatrix};
+  std::uint64_t num_heads = 0;   ///< H
+  std::uint64_t num_groups = 0;  ///< G, of heads with the same q and k
+  bool delta = false;
+  bool skips = false;
+  std::uint64_t chunk = 1;
+  Count pairs;   ///< per sequence: (i, j ≤ i) of the same chunk
+  Count chunks;  ///< per sequence
+  bool operator==(const StateScan&) const = default;
+};
+
 /// T5's bucketed position bias: table [buckets, H] -> [H, queries, keys]; query i stands at
 /// `first_position + i`.  Source: Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
 struct RelativePositionBias {
@@ -535,7 +573,7 @@ using Op =
                  ExpertLinear, CombineExperts, JoinHeads, SliceFeatures, CacheAppend, CacheEvict,
                  JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
                  DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
-                 RelativePositionBias, AlibiBias, CausalMask>;
+                 CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -154,6 +154,35 @@ class OpWork {
   Work operator()(const RepeatHeads&) const { return traffic(); }
   Work operator()(const LastToken&) const { return moved(0, output().elements()); }
   Work operator()(const Conv1d& op) const { return product(op.kernel); }
+  Work operator()(const CausalConv& op) const {
+    return traffic((2 * op.kernel + (num_inputs() > 2 ? 1 : 0)) * output().elements());
+  }
+  Work operator()(const StateScan& op) const {
+    const TensorInfo& state = graph_.tensor(node_.outputs[1]);
+    const Count& batch = output().shape[0];
+    const std::uint64_t heads = op.num_heads;
+    const std::uint64_t key_dim = input(0).shape.back().constant() / op.num_groups;
+    const std::uint64_t value_dim = output().shape.back().constant() / heads;
+    const Count tokens = output().rows() * heads;
+    const Count pairs = batch * op.pairs;
+    const Count earlier = pairs - output().rows();  // j < i
+    Work w = traffic();
+    w.written[slot(state.storage)] += state.bytes();
+    // Of each head: e^A; of each token softplus of dt + dt_bias, the decay, its sum, e^c.
+    w.flops = Count(heads) + 8 * tokens;
+    // Sᵀq and its decay; u; e^(c_n-c_j)·u_j and its product with k_j.
+    w.flops += tokens * (2 * key_dim * value_dim + value_dim);
+    w.flops += tokens * (op.delta ? 2 * key_dim * value_dim + 3 * value_dim : value_dim);
+    w.flops += tokens * (2 + value_dim + 2 * key_dim * value_dim);
+    if (op.skips) w.flops += tokens * (2 * value_dim);
+    w.flops += batch * op.chunks * (heads * (2 + key_dim * value_dim));  // e^(c_n)·S
+    // Products of q and k once for each group; their decay, and the sum over u.
+    w.flops += pairs * (op.num_groups * 2 * key_dim + heads * (3 + 2 * value_dim));
+    if (op.delta) {
+      w.flops += earlier * (op.num_groups * 2 * key_dim + heads * (3 + 2 * value_dim));
+    }
+    return w;
+  }
   Work operator()(const RelativePositionBias&) const { return traffic(); }
   Work operator()(const AlibiBias&) const { return traffic(2 * output().elements()); }
   Work operator()(const CausalMask&) const { return traffic(); }
@@ -248,7 +277,7 @@ bool operator<(const Work& a, const Work& b) {
 }
 
 RateClass rate_class(const Graph& graph, const Node& node) {
-  const bool decodes = std::holds_alternative<TiledAttention>(node.op) &&
+  const bool decodes = is_any<TiledAttention, StateScan>(node.op) &&
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
   return decodes ? RateClass::DecodeAttention : rate_class(node.op);
 }

@@ -6,6 +6,15 @@
 #include "model/methods/method.h"
 
 namespace kvcast {
+namespace {
+
+/// Why a method that drops tokens does not fit a model with states.
+constexpr const char* states_see_all_tokens =
+    "expected one that caches keys and values of all tokens: a token that is dropped would leave "
+    "no trace in a state, and cannot be put into it later";
+
+}  // namespace
+
 void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
   plan.methods = to_string(methods);
   std::stable_sort(methods.begin(), methods.end(), [](const MethodSpec& a, const MethodSpec& b) {
@@ -32,6 +41,7 @@ bool Plan::has(Trait trait) const {
     case Trait::Latents:
       return std::any_of(model.decoder.layers.begin(), model.decoder.layers.end(),
                          [](const LayerShape& layer) { return layer.latent.has_value(); });
+    case Trait::States: return has_states(model.decoder);
   }
   KVCAST_ASSERT(false);
   return {};
@@ -57,6 +67,7 @@ void Plan::choose_tokens(TokenSelection chosen) {
           "methods {methods} cannot be combined: kept tokens keep their positions, and the cache "
           "method rotates by places in the cache"}});
   }
+  exclude({needs_no_states(states_see_all_tokens)});
   whole_prompt = true;
   given_positions = true;
   prompt_tokens = kept_tokens(symbols, prompt_tokens, chosen);
@@ -69,7 +80,8 @@ void Plan::let_flow(TokenFlow flow) {
             "replaces the attention"},
            {Trait::SharedKeys,
             "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-            "keys and values of their own"}});
+            "keys and values of their own"},
+           needs_no_states(states_see_all_tokens)});
   token_flow = std::move(flow);
 }
 
@@ -90,6 +102,17 @@ Exclusion needs_keys_and_values() {
       Trait::Latents,
       "methods {methods}: got the model {model}, which caches latents, expected one that caches "
       "keys and values"};
+}
+
+Exclusion needs_no_states(const std::string& why) {
+  return {Trait::States,
+          "methods {methods}: got the model {model}, whose layers keep states, " + why};
+}
+
+Exclusion spreads_no_states() {
+  return needs_no_states(
+      "which pass from rank to rank in order; expected one that caches keys and "
+      "values alone");
 }
 
 Exclusion reads_with_own_weights() {

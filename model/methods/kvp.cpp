@@ -205,6 +205,7 @@ Method kvp() {
       apply,
       "kvp:auxiliary=lp-0.50",
       {needs_keys_and_values(),
+       needs_no_states("which would need a predictor of their own"),
        {Trait::OwnAttention, other_cache},
        {Trait::SharedKeys, other_cache},
        {Trait::LacksWeights, other_cache},

@@ -37,7 +37,8 @@ Method kvr() {
             plan.placement = parse_placement(spec);
             plan.placement->exchange = chain_exchange;
           },
-          "kvr:p=2"};
+          "kvr:p=2",
+          {spreads_no_states()}};
 }
 
 }  // namespace kvcast

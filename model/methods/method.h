@@ -66,6 +66,7 @@ enum class Trait {
   ReusedCache,     ///< the kept tokens' keys and values come from the method that chose them
   TokensPerLayer,  ///< each layer sees tokens of its own
   Latents,         ///< the model caches latents in the place of keys and values
+  States,          ///< layers of the model keep a state in the place of keys and values
 };
 
 /// A combination that the mathematics forbids, declared by the method that does not allow it.
@@ -84,6 +85,10 @@ inline bool sees_all(const LayerShape& layer) {
 std::vector<Exclusion> needs_own_keys();
 /// For methods that keep or read keys and values in a way of their own.
 Exclusion needs_keys_and_values();
+/// For methods that spread a prompt over ranks.
+Exclusion spreads_no_states();
+/// For methods that need all layers to keep keys and values; `why` follows the model's name.
+Exclusion needs_no_states(const std::string& why);
 /// For methods whose helper is the base itself.
 Exclusion reads_with_own_weights();
 

@@ -60,6 +60,11 @@ void plan_importance(Plan& plan, const NamePrefixes& prefixes, const Count& quer
 }
 
 void check_prunable(std::string_view method, const Architecture& a) {
+  if (has_states(a.decoder)) {
+    throw Error("method " + std::string(method),
+                "the model " + a.name + ", whose layers keep states",
+                "one that caches keys and values of all tokens");
+  }
   const Position p = a.decoder.position;
   if (!a.encoder_decoder && (p == Position::Rope || p == Position::Learned)) return;
   throw Error("method " + std::string(method), "the model " + a.name,

@@ -290,6 +290,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
 /// (right inverse, xcache), section 4 (encdec1, encdec2), appendices C (vcache), G (grouped heads),
 /// H (hybrid).
 Method slim() {
+  std::vector<Exclusion> excludes = needs_own_keys();
+  excludes.push_back(needs_no_states("expected one whose layers all cache keys and values"));
   return {
       "slim",
       MethodKind::Cache,
@@ -299,7 +301,7 @@ Method slim() {
       {"option", "order", "rope", "threshold"},
       apply,
       "slim",
-      needs_own_keys()};
+      excludes};
 }
 
 }  // namespace kvcast

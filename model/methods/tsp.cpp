@@ -55,7 +55,8 @@ Method tsp() {
             plan.placement->exchange = exchange;
             plan.placement->first_decodes = true;
           },
-          "tsp:p=2"};
+          "tsp:p=2",
+          {spreads_no_states()}};
 }
 
 }  // namespace kvcast

@@ -9,6 +9,7 @@
 
 #include "model/base/error.h"
 #include "model/base/words.h"
+#include "model/forward/state_space.h"
 
 namespace kvcast {
 namespace {
@@ -166,6 +167,12 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   for (const TensorInfo& t : recording.decode().tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
     const Count per_token = bytes_of(t.shape.back(), t.dtype);
+    if (is_state(t.name)) {
+      const Count state = per_token * t.most_rows * symbol::batch;
+      recording.state_bytes += state;
+      recording.kv_cache_bytes += state;
+      continue;
+    }
     const bool cross = is_cross_cache(t);
     if (!is_aux_cache(t)) {
       (cross ? recording.cross_cache_bytes_per_token : recording.kv_cache_bytes_per_token) +=

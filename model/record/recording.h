@@ -37,6 +37,8 @@ struct Recording : MethodEffects {
   /// The same when the caches of all windows are full.
   Count kv_cache_bytes_per_token_beyond_window;
   Count cross_cache_bytes_per_token;
+  /// Of kv_cache_bytes, what state-space layers keep; it does not grow with the tokens.
+  Count state_bytes;
 
   /// The pass of that name, which must be there.
   const RecordedPass& pass(std::string_view name) const;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/base/error.h"
+#include "model/forward/state_space.h"
 #include "model/graph/work.h"
 
 namespace kvcast {
@@ -15,7 +16,7 @@ namespace {
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads>(op);
+                RepeatHeads, CausalConv>(op);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.
@@ -30,11 +31,22 @@ OfSequence visible(const VisibleRange& range, const Count& tokens, const Count& 
           visible_keys(mask, tokens, cached + tokens, symbols)};
 }
 
+/// Pairs and chunks of one sequence in a StateScan.
+struct ScannedSequence {
+  Count pairs;
+  Count chunks;
+};
+ScannedSequence scanned(std::uint64_t chunk, const Count& tokens, Symbols& symbols) {
+  Mask mask;
+  mask.chunk = chunk;
+  return {visible_pairs(mask, tokens, tokens, symbols), symbols.ceil_divide(tokens, chunk)};
+}
+
 class StepGraph {
  public:
   explicit StepGraph(Recording& recording)
       : symbols_(recording.symbols),
-        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}},
+        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}},
         layers_(layers_with_experts(recording.model.decoder)) {}
 
   Graph of(const Graph& prefill) {
@@ -42,7 +54,10 @@ class StepGraph {
     std::vector<TensorInfo> made;  // by a node, whose results follow each other
     for (const TensorInfo& t : prefill.tensors()) {
       TensorInfo info = t;
-      if (t.storage == Storage::KvCache) {
+      if (const std::optional<Count> rows = state_rows(prefill, t, step)) {
+        info.shape[0] = 1;
+        info.shape[1] = *rows;
+      } else if (t.storage == Storage::KvCache) {
         info.shape[0] = 1;  // windows may hold less, which no operator's work depends on
         info.shape[1] = t.producer ? Count(sums_.cached) + sums_.tokens : Count(sums_.cached);
       } else if (t.storage != Storage::Weights) {
@@ -68,6 +83,22 @@ class StepGraph {
   Symbol sum(const char* name, const Count& of_one) {
     const Count equal = Count(symbol::batch) * of_one;
     return symbols_.found_by_run(equal, name, equal);
+  }
+
+  /// Rows of all sequences in a state, as it is once a sequence has enough tokens; none: no state.
+  std::optional<Count> state_rows(const Graph& prefill, const TensorInfo& t,
+                                  const Graph& step) const {
+    const Count batch = symbol::batch;
+    if (!t.producer) {
+      if (!is_state(t.name)) return {};
+      return batch * (t.most_rows == 1 ? 1 : t.most_rows - 1);
+    }
+    const Node& node = prefill.node(*t.producer);
+    if (t.storage != Storage::KvCache) return {};
+    if (std::holds_alternative<StateScan>(node.op)) return batch;
+    const TensorId before = node.inputs[0];
+    if (!is_state(prefill.tensor(before).name)) return {};
+    return step.tensor(before).shape[1] + sums_.tokens;
   }
 
   /// [batch, prompt_len, ...] and the like in one row.
@@ -101,6 +132,15 @@ class StepGraph {
       attention->visible_keys = sums_.visible[range].keys;
     } else if (auto* const route = std::get_if<Route>(&op)) {
       route->distinct = distinct(route->routing);
+    } else if (auto* const scan = std::get_if<StateScan>(&op)) {
+      if (!sums_.scanned.contains(scan->chunk)) {
+        const ScannedSequence one = scanned(scan->chunk, length_, symbols_);
+        const std::string suffix = "_" + std::to_string(scan->chunk);
+        sums_.scanned[scan->chunk] = {sum(("step_scan_pairs" + suffix).c_str(), one.pairs),
+                                      sum(("step_chunks" + suffix).c_str(), one.chunks)};
+      }
+      scan->pairs = sums_.scanned[scan->chunk].pairs;
+      scan->chunks = sums_.scanned[scan->chunk].chunks;
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
       experts->distinct = *distinct_;
     } else if (!works_by_rows(op)) {
@@ -162,6 +202,16 @@ SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
     }
     found.push_back({symbols.pairs, all.pairs.constant()});
     found.push_back({symbols.keys, all.keys.constant()});
+  }
+  for (const auto& [chunk, symbols] : sums.scanned) {
+    ScannedSequence all;
+    for (const StepSequence& s : sequences) {
+      const ScannedSequence one = scanned(chunk, s.tokens, constants);
+      all.pairs += one.pairs;
+      all.chunks += one.chunks;
+    }
+    found.push_back({symbols.pairs, all.pairs.constant()});
+    found.push_back({symbols.chunks, all.chunks.constant()});
   }
   return recording.symbols.resolve({sequences.size(), most.tokens, most.cached + most.tokens},
                                    found);

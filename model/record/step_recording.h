@@ -36,6 +36,12 @@ struct StepSums {
     Symbol keys;
   };
   std::map<VisibleRange, Visible> visible;
+  /// By StateScan::chunk: its pairs and chunks.
+  struct Scanned {
+    Symbol pairs;
+    Symbol chunks;
+  };
+  std::map<std::uint64_t, Scanned> scanned = {};
 };
 
 /// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends

@@ -43,6 +43,11 @@ const LayerShape& layer_of(const Architecture& a, const WeightName& name) {
     most = std::max(
         {most, layer.latent->rank, checked_multiply(layer.heads.num_attention_heads, 2 * widest)});
   }
+  if (layer.state_space) {
+    const StateSpace& s = *layer.state_space;
+    most = std::max({most, checked_multiply(s.num_heads, s.value_dim),
+                     checked_multiply(s.num_groups, s.key_dim)});
+  }
   if (most <= max_listed_rows) return layer;
   throw Error(a.name + ": the shape of layer " + std::to_string(*name.layer),
               std::to_string(most) + " rows of a projection",
@@ -102,17 +107,58 @@ constexpr std::pair<std::string_view, std::string_view> fused_parts[] = {
     {"shared_expert.up", "shared_expert.gate_up"},
     {"query_nope", "query_heads"},
     {"query_rope", "query_heads"},
+    {"query", "query_gates"},
+    {"attention_gate", "query_gates"},
     {"kv_latent", "kv_latents"},
     {"key_rope", "kv_latents"},
     {"key_up", "kv_up"},
     {"value_up", "kv_up"},
 };
 
+/// The fused tensor of a part of a state space, "state.NAME", and the part's place in it.
+struct StatePart {
+  const FusedStates* tensor = nullptr;  ///< null: it has a tensor of its own
+  std::size_t place = 0;
+};
+StatePart fused_state(const CheckpointNames& names, std::string_view part) {
+  constexpr std::string_view prefix = "state.";
+  if (!part.starts_with(prefix)) return {};
+  part.remove_prefix(prefix.size());
+  for (const FusedStates& f : names.fused_states) {
+    const auto found = std::find(f.parts.begin(), f.parts.end(), part);
+    if (found != f.parts.end()) {
+      return {&f, static_cast<std::size_t>(found - f.parts.begin())};
+    }
+  }
+  return {};
+}
+
+/// Rows of a part of a state space: of its values, its keys, or its heads.
+std::uint64_t state_rows(const StateSpace& s, std::string_view part) {
+  if (part.ends_with("value") || part == "gate") return s.num_heads * s.value_dim;
+  if (part.ends_with("key") || part.ends_with("query")) return s.num_groups * s.key_dim;
+  return s.num_heads;
+}
+
+std::vector<std::uint64_t> rows_of_state(const StateSpace& s, const StatePart& p) {
+  const std::uint64_t groups = p.tensor->by_group ? s.num_groups : 1;
+  std::uint64_t size = 0;
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < p.tensor->parts.size(); ++i) {
+    if (i == p.place) first = size;
+    size += state_rows(s, p.tensor->parts[i]) / groups;
+  }
+  return of_groups(groups, size, first, state_rows(s, p.tensor->parts[p.place]) / groups);
+}
+
 /// The rows of a part in a fused tensor.
 std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& name,
                                       const CheckpointNames& names) {
   const LayerShape& layer = layer_of(a, name);
   const std::string& part = name.part;
+  if (const StatePart state = fused_state(names, part); state.tensor != nullptr) {
+    return rows_of_state(*layer.state_space, state);
+  }
   if (layer.experts && part.starts_with("experts.")) {
     const std::uint64_t width = layer.experts->intermediate_size;
     const std::uint64_t experts = layer.experts->routing.num_experts;
@@ -140,6 +186,11 @@ std::vector<std::uint64_t> fused_rows(const Architecture& a, const WeightName& n
     if (part == "key_rope") return row_range(l.rank, l.rope_dim);
     if (part == "key_up") return of_groups(heads, l.nope_dim + l.value_dim, 0, l.nope_dim);
     return of_groups(heads, l.nope_dim + l.value_dim, l.nope_dim, l.value_dim);
+  }
+  const TensorNames& parts = names.in_layer;
+  if (parts.contains("query_gates") && (part == "query" || part == "attention_gate")) {
+    const std::uint64_t dim = layer.heads.head_dim;
+    return of_groups(layer.heads.num_attention_heads, 2 * dim, part == "query" ? 0 : dim, dim);
   }
   return names.groups_heads ? grouped(layer.heads, part) : side_by_side(layer.heads, part);
 }
@@ -187,10 +238,11 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   auto found = find(weight.part);
   const bool fused = found == parts.end();
   if (fused) {
-    const auto* const whole = std::find_if(std::begin(fused_parts), std::end(fused_parts),
-                                           [&](const auto& p) { return p.first == weight.part; });
-    KVCAST_ASSERT(whole != std::end(fused_parts));
-    found = find(whole->second);
+    const StatePart state = fused_state(names, weight.part);
+    for (const auto& [part, whole] : fused_parts) {
+      if (found == parts.end() && part == weight.part) found = find(whole);
+    }
+    if (state.tensor != nullptr) found = find(state.tensor->tensor);
   }
   KVCAST_ASSERT(found != parts.end());
   const std::string layer =

@@ -1,0 +1,128 @@
+#include "model/forward/state_space.h"
+
+#include <cmath>
+
+#include "model/forward/forward.h"
+
+namespace kvcast {
+namespace {
+
+/// Of the norm of a delta rule's queries and keys. Source: transformers, models/qwen3_next, l2norm.
+constexpr double l2_eps = 1e-6;
+
+double inverse_root(std::uint64_t n) { return 1 / std::sqrt(static_cast<double>(n)); }
+
+class Mixer {
+ public:
+  Mixer(const StateSpaceSite& site, Value x)
+      : s_(site.shape), site_(site), r_(site.r), name_(site.name + ".state."), x_(x) {}
+
+  Value output() {
+    const std::uint64_t values = s_.num_heads * s_.value_dim;
+    const std::uint64_t keys = s_.num_groups * s_.key_dim;
+    x_ = scaled("state_input_scale", x_, s_.input_scale);
+    const Value gate = projected("gate", values, s_.gate_scale);
+    const Value v = projected("value", values, s_.value_scale);
+    const Value k = projected("key", keys, s_.key_scale);
+    const Value q = projected("query", keys, s_.query_scale);
+    Recorder::ScanInputs in;
+    in.time_step = projected("time_step", s_.num_heads, s_.time_step_scale);
+    if (s_.delta) {
+      in.beta = r_.unary("state_beta_gate", Function::Sigmoid, projected("beta", s_.num_heads, 1));
+    }
+    in.value = convolved("value", v);
+    in.key = unit_heads("key", convolved("key", k), 1);
+    in.query = unit_heads("query", convolved("query", q), inverse_root(s_.key_dim));
+    in.time_step_bias = of_heads("time_step_bias");
+    in.decay = of_heads("decay");
+    if (!s_.delta) in.skip = of_heads("skip");
+    in.state =
+        r_.state(name_ + "heads", {batch(), earlier(1), s_.state_elements()}, DType::FP32, 1);
+    StateScan op;
+    op.num_heads = s_.num_heads;
+    op.num_groups = s_.num_groups;
+    op.delta = s_.delta;
+    op.skips = !s_.delta;
+    if (!(r_.info(x_).shape[1] == Count(1))) op.chunk = s_.chunk;
+    const auto [y, state] = r_.state_scan(op, in);
+    r_.output(state);
+    const Value out = project(r_, "state_output", name_ + "output", gated(gate, y),
+                              r_.info(x_).shape.back(), s_.output_bias);
+    return scaled("state_output_scale", out, s_.output_scale);
+  }
+
+ private:
+  Count batch() const { return r_.info(x_).shape[0]; }
+  /// Earlier tokens, at most `most`.
+  Count earlier(std::uint64_t most) const { return r_.symbols().minimum(site_.past, most); }
+
+  Value scaled(std::string_view label, Value x, double factor) {
+    return factor == 1 ? x : r_.unary(label, Function::Scale, x, factor);
+  }
+  Value projected(const std::string& part, std::uint64_t features, double factor) {
+    const Value y = project(r_, "state_" + part, name_ + part, x_, features, s_.projection_bias);
+    return scaled("state_" + part + "_scale", y, factor);
+  }
+  Value of_heads(const std::string& part) {
+    return r_.weight(name_ + part + ".weight", {s_.num_heads});
+  }
+
+  Value convolved(const std::string& part, Value x) {
+    const Count features = r_.info(x).shape.back();
+    const Value before =
+        r_.own_cache(name_ + part + "s", {batch(), earlier(s_.kernel - 1), features}, s_.kernel);
+    const Value rows = r_.append(before, x, "cache_state_" + part);
+    r_.output(rows);
+    const std::string conv = name_ + "conv_" + part;
+    const Value w = r_.weight(conv + ".weight", {features, 1, s_.kernel});
+    std::optional<Value> bias;
+    if (s_.conv_bias) bias = r_.weight(conv + ".bias", {features});
+    const Value y = r_.causal_conv("conv_" + part, rows, r_.info(x).shape[1], w, bias);
+    return r_.unary("conv_" + part + "_activation", s_.activation, y);
+  }
+
+  /// A delta rule's queries and keys have length 1 in each head, times `factor`.
+  Value unit_heads(const std::string& part, Value x, double factor) {
+    if (!s_.delta) return x;
+    // Σx² + eps is n times the mean of x² + eps/n.
+    const double eps = l2_eps / static_cast<double>(s_.key_dim);
+    const std::string label = "state_" + part + "_norm";
+    x = r_.head_norm(label, QueryKeyNorm::RotatedHeads, eps, {}, x, s_.num_groups);
+    return scaled(label + "_scale", x, factor * inverse_root(s_.key_dim));
+  }
+
+  Value normed(Value y) {
+    if (s_.norm_groups == 0) return y;
+    const std::string norm = name_ + "norm";
+    if (s_.norm_groups == 1 || s_.shares_norm) {
+      return r_.head_norm("state_norm", QueryKeyNorm::Heads, site_.norm_eps, norm, y,
+                          s_.norm_groups);
+    }
+    y = r_.head_norm("state_norm", QueryKeyNorm::RotatedHeads, site_.norm_eps, {}, y,
+                     s_.norm_groups);
+    const Value w = r_.weight(norm + ".weight", {r_.info(y).shape.back()});
+    return r_.binary("state_norm_weight", Function::Multiply, y, w);
+  }
+
+  Value gated(Value gate, Value y) {
+    if (!s_.gate_before_norm) y = normed(y);
+    y = r_.gated("gate_state", {Function::Silu}, gate, y);
+    return s_.gate_before_norm ? normed(y) : y;
+  }
+
+  const StateSpace& s_;
+  const StateSpaceSite& site_;
+  Recorder& r_;
+  std::string name_;
+  Value x_;
+};
+
+}  // namespace
+
+Value state_space(const StateSpaceSite& site, Value x) { return Mixer(site, x).output(); }
+
+bool is_state(std::string_view cache_name) {
+  return cache_name.find(".state.") != std::string_view::npos;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,30 @@
+/// State-space mixers: Mamba-2 and Gated DeltaNet.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "model/forward/recorder.h"
+
+namespace kvcast {
+
+/// One layer's mixer in one pass.
+struct StateSpaceSite {
+  Recorder& r;
+  const StateSpace& shape;
+  const std::string& name;  ///< "layers.3"
+  const Count& past;        ///< tokens before the pass
+  double norm_eps;
+};
+
+/// Normed inputs [batch, tokens, hidden_size] -> the mixer's output of that shape. Reads and leaves
+/// the states "NAME.state.heads" [batch, 1, H·N·P] in fp32 and, of the last tokens,
+/// "NAME.state.values", "NAME.state.keys", "NAME.state.queries" [batch, kernel - 1, features];
+/// before the first token they are empty.
+/// Sources: transformers, models/granitemoehybrid, models/qwen3_next.
+Value state_space(const StateSpaceSite& site, Value x);
+
+/// Whether a cache of this name is such a state, which does not grow with the tokens.
+bool is_state(std::string_view cache_name);
+
+}  // namespace kvcast
