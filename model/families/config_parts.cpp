@@ -330,9 +330,14 @@ std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const 
   const std::string expected =
       fmt::format("{} entries \"full_attention\" or \"{}\", one a layer", layers, type);
   if (!types.is_array() || types.size() != layers) c.fail("layer_types", expected);
+  // Files from before transformers 5 have other names for two.
+  const auto is = [](const nlohmann::json& entry, std::string_view name) {
+    return entry == name || (name == "linear_attention" && entry == "mamba") ||
+           (name == "full_attention" && entry == "attention");
+  };
   for (std::size_t i = 0; i < layers; ++i) {
-    found[i] = types[i] == type;
-    if (!found[i] && types[i] != "full_attention") c.fail("layer_types", expected);
+    found[i] = is(types[i], type);
+    if (!found[i] && !is(types[i], "full_attention")) c.fail("layer_types", expected);
   }
   return found;
 }
@@ -397,7 +402,9 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   layer.intermediate_size =
       k.default_mlp_ratio > 0 ? c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size)
                               : c.whole(k.intermediate_size);
-  s.layers.assign(read_num_layers(c, k.num_hidden_layers), layer);
+  const std::uint64_t layers =
+      k.count_layers != nullptr ? k.count_layers(c) : read_num_layers(c, k.num_hidden_layers);
+  s.layers.assign(layers, layer);
   if (k.norm_eps != nullptr) s.norm_eps = c.positive_or(k.norm_eps, s.norm_eps);
   s.attention_scale = inverse_root(layer.heads.head_dim);
   s.activation = read_activation(c, k.activation, s.activation);

@@ -33,6 +33,12 @@
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(minicpm3)              \
+  FAMILY(granitemoehybrid)      \
+  FAMILY(falcon_h1)             \
+  FAMILY(qwen3_next)            \
+  FAMILY(qwen3_5_text)          \
+  FAMILY(qwen3_5_moe_text)      \
+  FAMILY(nemotron_h)            \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \
   FAMILY(falcon)                \

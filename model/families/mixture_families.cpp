@@ -5,11 +5,10 @@
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
 #include "model/families/gguf_forms.h"
+#include "model/families/mixture_parts.h"
 
 namespace kvcast::families {
-namespace {
 
-/// The number of experts and how many of them read a token, 0: required.
 Routing read_routing(const JsonObject& c, const char* experts, std::uint64_t default_experts,
                      std::uint64_t default_per_token) {
   Routing r;
@@ -24,7 +23,14 @@ Routing read_routing(const JsonObject& c, const char* experts, std::uint64_t def
   return r;
 }
 
-/// The experts' groups of DeepSeek and GLM.
+std::vector<bool> sparse_layers(const JsonObject& c, std::size_t layers) {
+  const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
+  std::vector<bool> sparse =
+      listed_layers(c, "mlp_only_layers", layers, [](std::size_t) { return false; });
+  for (std::size_t i = 0; i < layers; ++i) sparse[i] = !sparse[i] && (i + 1) % step == 0;
+  return sparse;
+}
+
 void read_groups(const JsonObject& c, Routing& r, std::uint64_t default_groups,
                  std::uint64_t default_kept) {
   r.groups = c.whole_or("n_group", default_groups);
@@ -40,6 +46,8 @@ void read_groups(const JsonObject& c, Routing& r, std::uint64_t default_groups,
     c.fail("n_group", "groups of at least 2 experts");
   }
 }
+
+namespace {
 
 /// Hub files of DeepSeek say how their code chooses experts, which transformers takes for granted.
 void require_text(const JsonObject& c, std::string_view key, const std::string& value) {
@@ -73,12 +81,7 @@ void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
   Experts e{.routing = read_routing(c, "num_experts", 128, 8)};
   e.routing.normalizes = c.flag_or("norm_topk_prob", false);
   e.intermediate_size = c.whole_or("moe_intermediate_size", 768);
-  const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
-  const auto dense =
-      listed_layers(c, "mlp_only_layers", s.layers.size(), [](std::size_t) { return false; });
-  std::vector<bool> sparse(s.layers.size());
-  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = !dense[i] && (i + 1) % step == 0;
-  set_experts(s, e, sparse);
+  set_experts(s, e, sparse_layers(c, s.layers.size()));
   set_window(s, used_sliding_window(c, 4096));
 }
 
@@ -92,10 +95,7 @@ void refine_olmoe(const JsonObject& c, Architecture& a) {
 
 void refine_granitemoe(const JsonObject& c, Architecture& a) {
   refine_granite(c, a);
-  Experts e{.routing = read_routing(c, "num_local_experts", 8, 2)};
-  e.routing.score = Routing::Score::SoftmaxOfBest;
-  e.intermediate_size = c.whole("intermediate_size");
-  set_experts(a.decoder, e);
+  set_experts(a.decoder, read_granite_experts(c));
 }
 
 void refine_gpt_oss(const JsonObject& c, Architecture& a) {
@@ -267,6 +267,15 @@ void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& key
 }
 
 /// Names of a mixture whose experts have a tensor each, beside the dense layers' "mlp.*".
+}  // namespace
+
+Experts read_granite_experts(const JsonObject& c) {
+  Experts e{.routing = read_routing(c, "num_local_experts", 8, 2)};
+  e.routing.score = Routing::Score::SoftmaxOfBest;
+  e.intermediate_size = c.whole("intermediate_size");
+  return e;
+}
+
 void name_experts(Family& f, const std::string& module, const char* gate, const char* up,
                   const char* down) {
   const std::string expert = module + ".experts.{i}.";
@@ -281,6 +290,8 @@ void name_shared_expert(Family& f, const std::string& module) {
                                              {"shared_expert.up", module + ".up_proj"},
                                              {"shared_expert.down", module + ".down_proj"}});
 }
+
+namespace {
 
 void name_latents(Family& f) {
   for (const char* part : {"query", "key", "value"}) f.names.in_layer.erase(part);

@@ -17,6 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import cases
+import cases_states
 import cases_today
 import openelm
 
@@ -252,7 +253,7 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    known = {**cases.all_cases(), **cases_today.all_cases()}
+    known = {**cases.all_cases(), **cases_today.all_cases(), **cases_states.all_cases()}
     names = sys.argv[1:] or list(known)
     for name in names:
         if name not in known:
