@@ -90,6 +90,7 @@ struct Experts {
   Routing routing;
   std::uint64_t intermediate_size = 0;         ///< of each expert
   std::uint64_t shared_intermediate_size = 0;  ///< of an MLP that all tokens read too; 0: none
+  bool shared_gate = false;                    ///< that MLP's output is multiplied by sigmoid(w·x)
   bool router_bias = false;
   bool router_correction = false;  ///< Route's second input
   bool mlp_bias = false;           ///< of the experts' products

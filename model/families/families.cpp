@@ -24,6 +24,7 @@
   FAMILY(stablelm)              \
   FAMILY(phi)                   \
   FAMILY(mixtral)               \
+  FAMILY(qwen2_moe)             \
   FAMILY(qwen3_moe)             \
   FAMILY(olmoe)                 \
   FAMILY(granitemoe)            \

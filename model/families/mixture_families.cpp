@@ -68,18 +68,44 @@ void refine_mixtral(const JsonObject& c, Architecture& a) {
   set_window(a.decoder, sliding_window(c, 0));
 }
 
+/// The layers of Qwen2 and Qwen3 that have experts.
+std::vector<bool> sparse_layers(const JsonObject& c, std::size_t layers) {
+  const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
+  std::vector<bool> sparse =
+      listed_layers(c, "mlp_only_layers", layers, [](std::size_t) { return false; });
+  for (std::size_t i = 0; i < layers; ++i) sparse[i] = !sparse[i] && (i + 1) % step == 0;
+  return sparse;
+}
+
 void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   Experts e{.routing = read_routing(c, "num_experts", 128, 8)};
   e.routing.normalizes = c.flag_or("norm_topk_prob", false);
   e.intermediate_size = c.whole_or("moe_intermediate_size", 768);
-  const std::uint64_t step = c.whole_or("decoder_sparse_step", 1);
-  const auto dense =
-      listed_layers(c, "mlp_only_layers", s.layers.size(), [](std::size_t) { return false; });
-  std::vector<bool> sparse(s.layers.size());
-  for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = !dense[i] && (i + 1) % step == 0;
-  set_experts(s, e, sparse);
+  set_experts(s, e, sparse_layers(c, s.layers.size()));
   set_window(s, used_sliding_window(c, 4096));
+}
+
+/// Qwen3's mixtures and an expert for all tokens with a gate of its own.
+void refine_qwen2_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_experts", 60, 4)};
+  e.routing.normalizes = c.flag_or("norm_topk_prob", false);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1408);
+  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", 5632);
+  e.shared_gate = true;
+  set_experts(s, e, sparse_layers(c, s.layers.size()));
+  s.query_bias = s.key_bias = s.value_bias = c.flag_or("qkv_bias", true);
+  // transformers writes 0 where the window is not used.
+  const std::uint64_t given = c.whole_or("sliding_window", 4096, 0);
+  const std::uint64_t window = c.flag_or("use_sliding_window", false) ? given : 0;
+  const std::uint64_t end = c.whole_or("max_window_layers", 28, 0);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", [&](std::size_t i) {
+    return window > 0 && i % 2 == 0 && i < end;
+  });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
 }
 
 void refine_olmoe(const JsonObject& c, Architecture& a) {
@@ -321,6 +347,18 @@ Family qwen3_moe() {
   f.refine = refine_qwen3_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   f.gguf = qwen3_moe_form();
+  return f;
+}
+
+Family qwen2_moe() {
+  Family f = llama_like("qwen2_moe");
+  f.keys.default_key_value_heads = 16;
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.refine = refine_qwen2_moe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_expert");
+  f.names.in_layer["shared_expert.router"] = "mlp.shared_expert_gate";
+  f.gguf = {};  // whose shared gate is a vector
   return f;
 }
 

@@ -103,7 +103,12 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
   const Value mixed =
       r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
   if (e.shared_intermediate_size == 0) return mixed;
-  const Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
+  if (e.shared_gate) {
+    const Value weight = project(r, "shared_gate", name + ".shared_expert.router", x, 1, false);
+    shared = r.binary("weigh_shared", Function::Multiply, shared,
+                      r.unary("shared_gate", Function::Sigmoid, weight));
+  }
   return r.binary("add_shared", Function::Add, mixed, shared);
 }
 

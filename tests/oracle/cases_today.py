@@ -671,7 +671,48 @@ def latent_cases():
     }
 
 
+def more_mixture_cases():
+    return {
+        "qwen2_moe": Case(
+            hf.Qwen2MoeForCausalLM,
+            hf.Qwen2MoeConfig(
+                **sizes(30, 5, 1, 23, 61, num_hidden_layers=4),
+                num_experts=7,
+                num_experts_per_tok=3,
+                moe_intermediate_size=9,
+                shared_expert_intermediate_size=13,
+                decoder_sparse_step=1,
+                mlp_only_layers=[1],
+                rms_norm_eps=1e-4,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "qwen2_moe_windowed": Case(
+            hf.Qwen2MoeForCausalLM,
+            hf.Qwen2MoeConfig(
+                **sizes(24, 3, 3, 17, 53, num_hidden_layers=5),
+                hidden_act="gelu",
+                num_experts=5,
+                num_experts_per_tok=2,
+                moe_intermediate_size=7,
+                shared_expert_intermediate_size=11,
+                decoder_sparse_step=2,
+                norm_topk_prob=True,
+                qkv_bias=False,
+                use_sliding_window=True,
+                sliding_window=8,
+                max_window_layers=4,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+    }
+
+
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
-    groups += [gemma3_cases, mixture_cases, latent_cases]
+    groups += [gemma3_cases, mixture_cases, latent_cases, more_mixture_cases]
     return {name: case for group in groups for name, case in group().items()}

@@ -448,6 +448,17 @@ def glm4_moe(r, pattern):
     return Plan(hf.Glm4MoeForCausalLM, hf.Glm4MoeConfig, k)
 
 
+def qwen2_moe(r, pattern):
+    k, hd = common(r, False)
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), qkv_bias=r.maybe(), rope_parameters=r.rope(hd), norm_topk_prob=r.maybe())
+    k |= dict(moe_intermediate_size=r.randint(3, 17), shared_expert_intermediate_size=r.randint(3, 17))
+    k["decoder_sparse_step"] = r.choice([1, 1, 2, 3])
+    k["mlp_only_layers"] = [i for i in range(k["num_hidden_layers"]) if r.maybe(0.3)]
+    qwen_windows(r, k, pattern)
+    return Plan(hf.Qwen2MoeForCausalLM, hf.Qwen2MoeConfig, k, {}, ["layer_types"])
+
+
 def latent(r, even=False):
     """Shapes of latent attention."""
     heads = r.choice([1, 2, 3, 5])
@@ -548,6 +559,7 @@ def t5(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
+    qwen2_moe,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
 ]  # fmt: skip
 
