@@ -31,6 +31,7 @@
   FAMILY(gpt_oss)               \
   FAMILY(llama4_text)           \
   FAMILY(glm4_moe)              \
+  FAMILY(minimax_m2)            \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(minicpm3)              \

@@ -116,6 +116,32 @@ void refine_olmoe(const JsonObject& c, Architecture& a) {
   if (c.has("clip_qkv")) a.decoder.projection_clip = c.positive("clip_qkv");
 }
 
+void refine_minimax_m2(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_local_experts", 256, 8)};
+  e.routing.score = Routing::Score::Sigmoid;
+  e.routing.normalizes = true;
+  e.router_correction = true;
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(s, e);
+  // An older key, of which transformers makes the share where no other says it.
+  const std::optional<JsonObject> rope = rope_parameters(c);
+  if (c.has("rotary_dim") && !c.has(keys.rotary_share) && !(rope && rope->has(keys.rotary_share))) {
+    const std::uint64_t head_dim = s.layers.front().heads.head_dim;
+    ConfigKeys own = keys;
+    own.default_rotary_share =
+        static_cast<double>(c.whole("rotary_dim")) / static_cast<double>(head_dim);
+    const auto table = read_rope(c, own, head_dim);
+    for (LayerShape& layer : s.layers) layer.rope = table;
+  }
+  // Keys of the published files that transformers takes for granted.
+  require_text(c, "scoring_func", "sigmoid");
+  require_text(c, "qk_norm_type", "per_layer");
+  require_flag(c, "use_qk_norm", true, "queries and keys without norms");
+  require_flag(c, "use_routing_bias", true, "routers without correction");
+  if (c.whole_or("shared_intermediate_size", 0, 0) > 0) c.fail("shared_intermediate_size", "0");
+}
+
 void refine_granitemoe(const JsonObject& c, Architecture& a) {
   refine_granite(c, a);
   Experts e{.routing = read_routing(c, "num_local_experts", 8, 2)};
@@ -373,6 +399,27 @@ Family olmoe() {
   f.refine = refine_olmoe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   f.gguf = olmoe_form();
+  return f;
+}
+
+Family minimax_m2() {
+  Family f = llama_like("minimax_m2");
+  f.stack.query_key_norm = QueryKeyNorm::Whole;
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 5000000;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.other_names = {{"num_local_experts", "num_experts"}};
+  f.keys.unread = {"mtp_transformer_layers", "num_mtp_modules", "rotary_dim", "use_mtp"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_minimax_m2(c, a, minimax_m2().keys);
+  };
+  f.names.in_layer =
+      with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
+                              {"key_norm", "self_attn.k_norm"},
+                              {"router.correction", "block_sparse_moe.e_score_correction_bias"}});
+  name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
+  f.gguf = minimax_m2_form();
   return f;
 }
 

@@ -709,6 +709,35 @@ def more_mixture_cases():
             prompt_len=22,
             new_form=True,
         ),
+        "minimax_m2": Case(
+            hf.MiniMaxM2ForCausalLM,
+            hf.MiniMaxM2Config(
+                **sizes(26, 6, 2, 9, 61),
+                head_dim=12,
+                num_local_experts=7,
+                num_experts_per_tok=3,
+                rms_norm_eps=1e-4,
+                rope_parameters=rope(theta=5000000.0, partial_rotary_factor=0.5),
+            ),
+            prompt_len=23,
+            stds={"experts": 0.7},
+        ),
+        "minimax_m2_share": Case(
+            hf.MiniMaxM2ForCausalLM,
+            hf.MiniMaxM2Config(
+                **sizes(24, 3, 1, 11, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                num_local_experts=5,
+                num_experts_per_tok=2,
+                rms_norm_eps=1e-3,
+                tie_word_embeddings=True,
+                rope_parameters=yarn(700.0, partial_rotary_factor=0.8),
+            ),
+            prompt_len=41,
+            stds={"experts": 0.7},
+            new_form=True,
+        ),
     }
 
 

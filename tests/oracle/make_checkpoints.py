@@ -87,7 +87,9 @@ def to_hub_form(config):
             config["rotary_emb_base"] = theta
         else:
             config["rope_theta"] = theta
-            if share is not None and (share != 1.0 or config["model_type"] != "phi3"):
+            if share is not None and config["model_type"] == "minimax_m2":
+                config["rotary_dim"] = int(share * config["head_dim"])
+            elif share is not None and (share != 1.0 or config["model_type"] != "phi3"):
                 config["partial_rotary_factor"] = share
         config["rope_scaling"] = None
         if rope.get("rope_type", "default") != "default":

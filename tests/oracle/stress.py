@@ -459,6 +459,15 @@ def qwen2_moe(r, pattern):
     return Plan(hf.Qwen2MoeForCausalLM, hf.Qwen2MoeConfig, k, {}, ["layer_types"])
 
 
+def minimax_m2(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    part = share(r, hd)
+    k["num_local_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), rope_parameters=r.rope(int(hd * part), part))
+    return Plan(hf.MiniMaxM2ForCausalLM, hf.MiniMaxM2Config, k)
+
+
 def latent(r, even=False):
     """Shapes of latent attention."""
     heads = r.choice([1, 2, 3, 5])
@@ -559,7 +568,7 @@ def t5(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
-    qwen2_moe,
+    qwen2_moe, minimax_m2,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
 ]  # fmt: skip
 
@@ -605,6 +614,8 @@ def spell(config, plan, spelling, r):
 
 HUB_EXTRAS = {  # keys of published files that transformers does not read
     "deepseek_v2": {"scoring_func": "softmax", "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": True, "ep_size": 1},
+    "minimax_m2": {"scoring_func": "sigmoid", "qk_norm_type": "per_layer", "use_qk_norm": True, "use_routing_bias": True,
+                   "shared_intermediate_size": 0, "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1},
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1},
     "gpt_oss": {"initial_context_length": 4096},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm", "embedding_dropout": 0.1},
