@@ -113,6 +113,25 @@ void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys)
   }
 }
 
+/// Rotations are scaled in layers without a window.
+void refine_olmo3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  Stack& s = a.decoder;
+  const auto full = every(4);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return !full(i); });
+  set_windows(s, sliding, sliding_window(c, default_window));
+  // Releases of transformers differ in the base of the layers with windows.
+  if (c.positive_or("rope_theta", keys.default_rope_theta) != keys.default_rope_theta) {
+    c.fail("rope_theta", "500000, or a base for each layer type in rope_parameters");
+  }
+  ConfigKeys local = keys;
+  local.rope_layer_type = "sliding_attention";
+  const auto rope = read_rope(c, local, s.layers.front().heads.head_dim);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (sliding[i]) s.layers[i].rope = rope;
+  }
+}
+
 /// Norms after the branches alone.
 void use_post_norms(Family& f) {
   f.stack.pre_norms = false;
@@ -150,6 +169,17 @@ Family olmo2() {
   f.keys.attention_bias = "attention_bias";
   f.refine = nullptr;
   f.gguf = olmo2_form();
+  return f;
+}
+
+/// OLMo 2 with windows in three layers of four.
+Family olmo3() {
+  Family f = olmo2();
+  f.model_types = {"olmo3"};
+  f.keys.default_rope_theta = 500000;
+  f.keys.rope_layer_type = "full_attention";
+  f.refine = [](const JsonObject& c, Architecture& a) { refine_olmo3(c, a, olmo3().keys); };
+  f.gguf = {};
   return f;
 }
 
@@ -309,6 +339,69 @@ Family phi() {
                                              {"down", "mlp.fc2"}});
   f.names.outside["final_norm"] = "final_layernorm";
   f.gguf = phi_form();
+  return f;
+}
+
+/// Norms before and after the branches.
+Family glm4() {
+  Family f = llama_like("glm4");
+  f.stack.post_norms = true;
+  f.stack.norm_eps = 1.5625e-07;
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_head_dim = 128;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.5;
+  f.keys.interleaved_rope = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    Stack& s = a.decoder;
+    s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", true);
+  };
+  for (const char* part : {"gate", "up"}) f.names.in_layer.erase(part);
+  f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_self_attn_layernorm"},
+                                             {"post_mlp_norm", "post_mlp_layernorm"},
+                                             {"gate_up", "mlp.gate_up_proj"}});
+  f.gguf = {};
+  return f;
+}
+
+Family seed_oss() {
+  Family f = llama_like("seed_oss");
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    Stack& s = a.decoder;
+    s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", true);
+    s.attention_output_bias = c.flag_or("attention_out_bias", false);
+  };
+  f.gguf = {};
+  return f;
+}
+
+Family ernie4_5() {
+  Family f = llama_like("ernie4_5");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = f.keys.mlp_bias = "use_bias";
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 500000;
+  f.keys.default_tied = true;
+  f.keys.interleaved_rope = true;
+  f.refine = nullptr;
+  f.gguf = {};
+  return f;
+}
+
+Family arcee() {
+  Family f = llama_like("arcee");
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::SquaredRelu;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.refine = nullptr;
+  f.names.in_layer.erase("gate");
+  f.gguf = {};
   return f;
 }
 

@@ -14,6 +14,7 @@
   FAMILY(gemma3_text)           \
   FAMILY(qwen3)                 \
   FAMILY(olmo2)                 \
+  FAMILY(olmo3)                 \
   FAMILY(exaone4)               \
   FAMILY(smollm3)               \
   FAMILY(granite)               \
@@ -23,6 +24,10 @@
   FAMILY(nemotron)              \
   FAMILY(stablelm)              \
   FAMILY(phi)                   \
+  FAMILY(glm4)                  \
+  FAMILY(seed_oss)              \
+  FAMILY(ernie4_5)              \
+  FAMILY(arcee)                 \
   FAMILY(mixtral)               \
   FAMILY(qwen2_moe)             \
   FAMILY(qwen3_moe)             \
@@ -32,6 +37,7 @@
   FAMILY(llama4_text)           \
   FAMILY(glm4_moe)              \
   FAMILY(minimax_m2)            \
+  FAMILY(dots1)                 \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(minicpm3)              \

@@ -203,10 +203,11 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
   }
 }
 
-/// What DeepSeek V3 and GLM-4.5 share.
+/// What DeepSeek V3, GLM-4.5 and dots.llm1 share. `scoring`: what files call the rule.
 void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t experts,
                             std::uint64_t width, double scale, std::uint64_t groups,
-                            std::uint64_t kept, std::uint64_t dense) {
+                            std::uint64_t kept, std::uint64_t dense,
+                            const char* scoring = "sigmoid") {
   Experts e{.routing = read_routing(c, "n_routed_experts", experts, 8)};
   e.routing.score = Routing::Score::Sigmoid;
   e.routing.group_score = Routing::GroupScore::TwoLargest;
@@ -221,7 +222,7 @@ void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t 
   for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
   set_experts(a.decoder, e, sparse);
   c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
-  require_text(c, "scoring_func", "sigmoid");
+  require_text(c, "scoring_func", scoring);
   require_text(c, "topk_method", "noaux_tc");
   if (c.whole_or("moe_layer_freq", 1) != 1) c.fail("moe_layer_freq", "1");
 }
@@ -231,6 +232,20 @@ void refine_glm4_moe(const JsonObject& c, Architecture& a) {
   s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", false);
   if (c.flag_or("use_qk_norm", false)) s.query_key_norm = QueryKeyNorm::Heads;
   read_corrected_experts(c, a, 128, 1408, 1, 1, 1, 1);
+}
+
+void refine_dots1(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  read_corrected_experts(c, a, c.whole("n_routed_experts"), 1408, 1, 1, 1, 0, "noaux_tc");
+  const bool normalizes = c.flag_or("norm_topk_prob", false);
+  const std::uint64_t window = sliding_window(c, 4096);
+  const std::uint64_t first = c.whole_or("max_window_layers", 62, 0);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return i >= first; });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (s.layers[i].experts) s.layers[i].experts->routing.normalizes = normalizes;
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
 }
 
 /// YaRN's mscale_all_dim on the scores. Source: transformers, models/deepseek_v3,
@@ -502,6 +517,20 @@ Family glm4_moe() {
   name_shared_expert(f, "mlp.shared_experts");
   f.names.later_layers = true;
   f.gguf = glm4_moe_form();
+  return f;
+}
+
+/// GLM-4.5's mixtures, Qwen3's attention.
+Family dots1() {
+  Family f = glm4_moe();
+  f.model_types = {"dots1"};
+  f.stack.norm_eps = 1e-6;
+  f.stack.query_key_norm = QueryKeyNorm::Heads;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 32;
+  f.keys.rotary_share = nullptr;
+  f.refine = refine_dots1;
+  f.gguf = {};
   return f;
 }
 

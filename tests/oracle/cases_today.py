@@ -671,6 +671,121 @@ def latent_cases():
     }
 
 
+def more_dense_cases():
+    return {
+        "olmo3": Case(
+            hf.Olmo3ForCausalLM,
+            hf.Olmo3Config(
+                **sizes(30, 5, 1, 41, 59, num_hidden_layers=5),
+                rms_norm_eps=1e-3,
+                sliding_window=8,
+                rope_parameters={
+                    "full_attention": yarn(500000.0, beta_fast=8.0, beta_slow=0.5),
+                    "sliding_attention": rope(theta=500000.0),
+                },
+            ),
+            prompt_len=41,
+        ),
+        "olmo3_layer_types": Case(
+            hf.Olmo3ForCausalLM,
+            hf.Olmo3Config(
+                **sizes(24, 3, 3, 29, 55),
+                hidden_act="gelu",
+                sliding_window=5,
+                layer_types=kinds("GLG"),
+                attention_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters={
+                    "full_attention": rope("linear", 700.0, factor=3.0),
+                    "sliding_attention": rope(theta=90.0),
+                },
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+        "glm4": Case(
+            hf.Glm4ForCausalLM,
+            hf.Glm4Config(
+                **sizes(26, 6, 2, 43, 61),
+                head_dim=12,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=600.0, partial_rotary_factor=0.5),
+            ),
+            prompt_len=23,
+        ),
+        "glm4_no_biases": Case(
+            hf.Glm4ForCausalLM,
+            hf.Glm4Config(
+                **sizes(24, 3, 3, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                attention_bias=False,
+                tie_word_embeddings=True,
+                rope_parameters=yarn(700.0, partial_rotary_factor=0.8),
+            ),
+            prompt_len=41,
+            new_form=True,
+        ),
+        "seed_oss": Case(
+            hf.SeedOssForCausalLM,
+            hf.SeedOssConfig(**sizes(26, 6, 2, 43, 61), head_dim=8, rms_norm_eps=1e-3, rope_parameters=rope(theta=1e7)),
+            prompt_len=23,
+        ),
+        "seed_oss_biases": Case(
+            hf.SeedOssForCausalLM,
+            hf.SeedOssConfig(
+                **sizes(24, 3, 1, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                attention_bias=False,
+                attention_out_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope("linear", 700.0, factor=3.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        "ernie4_5": Case(
+            hf.Ernie4_5ForCausalLM,
+            hf.Ernie4_5Config(**sizes(26, 6, 2, 43, 61), head_dim=8, rms_norm_eps=1e-3),
+            prompt_len=23,
+            stds={"embed_tokens": 0.15},
+        ),
+        "ernie4_5_biases": Case(
+            hf.Ernie4_5ForCausalLM,
+            hf.Ernie4_5Config(
+                **sizes(24, 3, 1, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                use_bias=True,
+                tie_word_embeddings=False,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        "arcee": Case(
+            hf.ArceeForCausalLM,
+            hf.ArceeConfig(**sizes(30, 5, 1, 43, 61), rms_norm_eps=1e-3, rope_parameters=yarn(700.0)),
+            prompt_len=41,
+        ),
+        "arcee_biases": Case(
+            hf.ArceeForCausalLM,
+            hf.ArceeConfig(
+                **sizes(24, 3, 3, 35, 53),
+                head_dim=10,
+                hidden_act="gelu",
+                attention_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+    }
+
+
 def more_mixture_cases():
     return {
         "qwen2_moe": Case(
@@ -738,10 +853,46 @@ def more_mixture_cases():
             stds={"experts": 0.7},
             new_form=True,
         ),
+        "dots1": Case(
+            hf.Dots1ForCausalLM,
+            hf.Dots1Config(
+                **sizes(30, 5, 1, 23, 61),
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                n_shared_experts=2,
+                moe_intermediate_size=7,
+                first_k_dense_replace=1,
+                routed_scaling_factor=1.8,
+                norm_topk_prob=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "dots1_windowed": Case(
+            hf.Dots1ForCausalLM,
+            hf.Dots1Config(
+                **sizes(24, 3, 3, 17, 53, num_hidden_layers=4),
+                hidden_act="gelu",
+                n_routed_experts=9,
+                num_experts_per_tok=3,
+                n_shared_experts=1,
+                moe_intermediate_size=9,
+                n_group=3,
+                topk_group=2,
+                sliding_window=8,
+                max_window_layers=2,
+                attention_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=600.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
     }
 
 
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
-    groups += [gemma3_cases, mixture_cases, latent_cases, more_mixture_cases]
+    groups += [gemma3_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
     return {name: case for group in groups for name, case in group().items()}

@@ -79,6 +79,10 @@ def to_hub_form(config):
         full, sliding = rope["full_attention"], rope["sliding_attention"]
         config["rope_theta"], config["rope_local_base_freq"] = full.pop("rope_theta"), sliding["rope_theta"]
         config["rope_scaling"] = None if full["rope_type"] == "default" else full
+    elif config["model_type"] == "olmo3":
+        full = rope["full_attention"]
+        config["rope_theta"] = full.pop("rope_theta")
+        config["rope_scaling"] = None if full["rope_type"] == "default" else full
     elif rope is not None:
         share = rope.pop("partial_rotary_factor", None)
         theta = rope.pop("rope_theta", 10000.0)

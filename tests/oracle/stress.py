@@ -468,6 +468,58 @@ def minimax_m2(r, pattern):
     return Plan(hf.MiniMaxM2ForCausalLM, hf.MiniMaxM2Config, k)
 
 
+def dots1(r, pattern):
+    k, hd = common(r, False)
+    k |= routed(r, k["num_hidden_layers"], 2)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), rope_parameters=r.rope(hd))
+    k |= dict(sliding_window=r.choice([None, window(r)]), max_window_layers=r.randint(0, k["num_hidden_layers"]))
+    if not pattern and r.maybe() and k["sliding_window"]:
+        k["layer_types"] = types(r, k["num_hidden_layers"])
+    return Plan(hf.Dots1ForCausalLM, hf.Dots1Config, k, {}, ["layer_types"])
+
+
+def olmo3(r, pattern):
+    k, hd = common(r, True)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), sliding_window=window(r))
+    full = r.rope(hd, kinds=["default", "linear", "yarn", "yarn", "llama3"])
+    sliding = r.rope(hd, kinds=["default"])
+    if pattern or r.maybe():
+        full["rope_theta"] = sliding["rope_theta"] = 500000.0
+    k["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
+    if not pattern and r.maybe():
+        k["layer_types"] = types(r, k["num_hidden_layers"])
+    return Plan(hf.Olmo3ForCausalLM, hf.Olmo3Config, k, {}, ["layer_types"])
+
+
+def glm4(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    part = share(r, hd)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), rope_parameters=r.rope(int(hd * part), part))
+    return Plan(hf.Glm4ForCausalLM, hf.Glm4Config, k)
+
+
+def seed_oss(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), attention_out_bias=r.maybe(), mlp_bias=r.maybe(0.3))
+    k |= dict(rope_parameters=r.rope(hd))
+    return Plan(hf.SeedOssForCausalLM, hf.SeedOssConfig, k)
+
+
+def ernie4_5(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k |= dict(rms_norm_eps=r.eps(), use_bias=r.maybe(), rope_parameters=r.rope(hd))
+    return Plan(hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config, k)
+
+
+def arcee(r, pattern):
+    k, hd = common(r, True, divides=True, act="relu2")
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), mlp_bias=r.maybe(0.3), rope_parameters=r.rope(hd))
+    return Plan(hf.ArceeForCausalLM, hf.ArceeConfig, k)
+
+
 def latent(r, even=False):
     """Shapes of latent attention."""
     heads = r.choice([1, 2, 3, 5])
@@ -568,7 +620,7 @@ def t5(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
-    qwen2_moe, minimax_m2,
+    qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
 ]  # fmt: skip
 
@@ -614,6 +666,7 @@ def spell(config, plan, spelling, r):
 
 HUB_EXTRAS = {  # keys of published files that transformers does not read
     "deepseek_v2": {"scoring_func": "softmax", "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": True, "ep_size": 1},
+    "dots1": {"scoring_func": "noaux_tc"},
     "minimax_m2": {"scoring_func": "sigmoid", "qk_norm_type": "per_layer", "use_qk_norm": True, "use_routing_bias": True,
                    "shared_intermediate_size": 0, "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1},
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1},
