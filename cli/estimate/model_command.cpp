@@ -58,6 +58,9 @@ ordered_json stack_json(const Stack& s) {
   over("shared_intermediate_size",
        [](const LayerShape& l) { return l.experts ? l.experts->shared_intermediate_size : 0; });
   over("kv_lora_rank", [](const LayerShape& l) { return l.latent ? l.latent->rank : 0; });
+  over("index_topk", [](const LayerShape& l) {
+    return l.latent && l.latent->indexer ? l.latent->indexer->kept : 0;
+  });
   over("qk_rope_head_dim", [](const LayerShape& l) { return l.latent ? l.latent->rope_dim : 0; });
   return j;
 }

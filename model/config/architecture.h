@@ -100,6 +100,19 @@ struct Experts {
   bool operator==(const Experts&) const = default;
 };
 
+/// The cached tokens that a query attends to (DeepSeek-V3.2): those of the best scores between
+/// heads of its own and one key that is cached beside the latent, half-split rotated.
+struct Indexer {
+  std::uint64_t num_heads = 0;
+  std::uint64_t head_dim = 0;
+  std::uint64_t kept = 0;  ///< index_topk
+  std::shared_ptr<const RopeTable> rope = {};
+  friend bool operator==(const Indexer& a, const Indexer& b) {
+    return std::tie(a.num_heads, a.head_dim, a.kept) == std::tie(b.num_heads, b.head_dim, b.kept) &&
+           *a.rope == *b.rope;
+  }
+};
+
 /// Multi-head latent attention: what is cached of a token is one latent for all heads.
 /// Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.
 struct Latent {
@@ -108,6 +121,7 @@ struct Latent {
   std::uint64_t nope_dim = 0;    ///< of each query and key head, not rotated
   std::uint64_t rope_dim = 0;    ///< of each query head, and of the one key that all heads share
   std::uint64_t value_dim = 0;   ///< of each value head
+  std::optional<Indexer> indexer = {};
   std::uint64_t cached() const { return rank + rope_dim; }
   bool operator==(const Latent&) const = default;
 };

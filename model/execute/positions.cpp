@@ -154,19 +154,36 @@ std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) 
 template std::vector<std::size_t> kept_tokens(std::span<const float>, std::size_t);
 template std::vector<std::size_t> kept_tokens(std::span<const double>, std::size_t);
 
+namespace {
+
+/// The n items of the best scores, the best first; of equal ones the earlier.
+std::vector<std::size_t> best(std::vector<std::size_t> items, std::size_t n, const auto& score_of) {
+  std::stable_sort(items.begin(), items.end(),
+                   [&](std::size_t a, std::size_t b) { return score_of(a) > score_of(b); });
+  items.resize(n);
+  return items;
+}
+
+std::vector<std::size_t> all(std::size_t first, std::size_t n) {
+  std::vector<std::size_t> items(n);
+  std::iota(items.begin(), items.end(), first);
+  return items;
+}
+
+}  // namespace
+
+template <typename N>
+std::vector<std::size_t> kept_keys(std::span<const N> scores, std::size_t kept) {
+  auto keys = best(all(0, scores.size()), std::min(kept, scores.size()),
+                   [&](std::size_t key) { return scores[key]; });
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+template std::vector<std::size_t> kept_keys(std::span<const float>, std::size_t);
+template std::vector<std::size_t> kept_keys(std::span<const double>, std::size_t);
+
 template <typename N>
 std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing) {
-  const auto best = [](std::vector<std::size_t> items, std::size_t n, const auto& score_of) {
-    std::stable_sort(items.begin(), items.end(),
-                     [&](std::size_t a, std::size_t b) { return score_of(a) > score_of(b); });
-    items.resize(n);
-    return items;
-  };
-  const auto all = [](std::size_t first, std::size_t n) {
-    std::vector<std::size_t> items(n);
-    std::iota(items.begin(), items.end(), first);
-    return items;
-  };
   const auto score = [&](std::size_t expert) { return scores[expert]; };
   if (routing.groups == 1) {
     return best(all(0, scores.size()), routing.num_experts_per_tok, score);

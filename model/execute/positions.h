@@ -75,6 +75,10 @@ std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept);
 template <typename N>
 std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing);
 
+/// Ascending indices of the `kept` best scores, or of all; of equal ones the earlier.
+template <typename N>
+std::vector<std::size_t> kept_keys(std::span<const N> scores, std::size_t kept);
+
 /// What ScaleByPosition multiplies by.
 double position_factor(const ScaleByPosition& op, std::size_t position);
 

@@ -150,6 +150,48 @@ void run_shared(X& x, const KeepTokens&) {
 }
 
 template <typename X>
+void run_shared(X& x, const ChooseKeys& op) {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+  const std::size_t queries = x.in_shape(0)[1];
+  const std::size_t keys = x.in_shape(1)[1];
+  const std::size_t dim = x.in_shape(1)[2];
+  const std::size_t width = x.out_shape().back();
+  const std::size_t past = x.call.value(op.mask.past);
+  const std::size_t rows = x.in_shape(0)[0] * queries;
+  // Made before the threads start: what they throw could not be caught.
+  std::vector<std::vector<N>> scores(rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    scores[r].resize(visible_range(op.mask, past + r % queries, keys).end);
+  }
+  x.each(rows, rows * keys * op.num_heads * dim, [&](std::size_t r) {
+    const std::size_t b = r / queries;
+    const std::size_t first = r % queries * op.num_heads;
+    for (std::size_t j = 0; j < scores[r].size(); ++j) {
+      Number sum{0};
+      for (std::size_t h = first; h < first + op.num_heads; ++h) {
+        Number dot{0};
+        for (std::size_t d = 0; d < dim; ++d) {
+          dot += x.value(0, b, h * dim + d) * x.value(1, b, j * dim + d);
+        }
+        sum += x.value(2, b, h) * maximum(dot, Number{0});
+      }
+      scores[r][j] = number_of(sum);
+    }
+  });
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::vector<std::size_t> kept = kept_keys<N>(scores[r], op.kept);
+    std::vector<double> row(width, op.as_mask ? masked_score : 0);
+    for (std::size_t n = 0; n < kept.size(); ++n) {
+      row[op.as_mask ? kept[n] : n] = op.as_mask ? 0 : static_cast<double>(kept[n]);
+    }
+    for (std::size_t n = 0; n < width; ++n) {
+      x.put(r / queries, r % queries * width + n, x.constant(row[n]));
+    }
+  }
+}
+
+template <typename X>
 void run_shared(X& x, const GatherRows&) {
   const std::size_t kept = x.out_shape()[1];
   const std::size_t features = x.out_shape().rank() > 2 ? x.out_shape()[2] : 1;

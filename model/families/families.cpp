@@ -40,6 +40,7 @@
   FAMILY(dots1)                 \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
+  FAMILY(deepseek_v32)          \
   FAMILY(minicpm3)              \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \

@@ -9,6 +9,8 @@
 namespace kvcast::families {
 namespace {
 
+using nlohmann::json;
+
 /// The number of experts and how many of them read a token, 0: required.
 Routing read_routing(const JsonObject& c, const char* experts, std::uint64_t default_experts,
                      std::uint64_t default_per_token) {
@@ -320,6 +322,27 @@ void refine_deepseek_v3(const JsonObject& c, Architecture& a, const ConfigKeys& 
   read_corrected_experts(c, a, 256, 2048, 2.5, 8, 4, 3);
 }
 
+void refine_deepseek_v32(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  refine_deepseek_v3(c, a, keys);
+  Stack& s = a.decoder;
+  if (c.is_null("q_lora_rank")) c.fail("q_lora_rank", "a number: the indexer reads that latent");
+  require_flag(c, "rope_interleave", true, "half-split rotations");
+  if (c.has("mlp_layer_types")) {
+    json types = json::array();
+    for (const LayerShape& layer : s.layers) types.push_back(layer.experts ? "sparse" : "dense");
+    if (c.at("mlp_layer_types") != types) c.fail("mlp_layer_types", types.dump());
+  }
+  Indexer indexer{c.whole_or("index_n_heads", 64), c.whole_or("index_head_dim", 128),
+                  c.whole_or("index_topk", 2048)};
+  RopeTable half_split = *s.layers.front().rope;
+  half_split.interleaved = false;
+  if (2 * half_split.inverse_frequencies.size() > indexer.head_dim) {
+    c.fail("index_head_dim", "at least qk_rope_head_dim");
+  }
+  indexer.rope = std::make_shared<const RopeTable>(std::move(half_split));
+  for (LayerShape& layer : s.layers) layer.latent->indexer = indexer;
+}
+
 void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
   const std::uint64_t heads = a.decoder.layers.front().heads.num_attention_heads;
   read_latents(c, a, keys, {768, 256, 64, a.hidden_size / heads});
@@ -567,6 +590,22 @@ Family deepseek_v3() {
   f.names.in_layer["router.correction"] = "mlp.gate.e_score_correction_bias";
   f.names.later_layers = true;
   f.gguf = deepseek_v3_form();
+  return f;
+}
+
+/// DeepSeek V3 with an indexer that chooses the tokens that attention reads.
+Family deepseek_v32() {
+  Family f = deepseek_v3();
+  f.model_types = {"deepseek_v32"};
+  f.keys.unread.insert(f.keys.unread.end(), {"layer_types", "mlp_bias"});
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_deepseek_v32(c, a, deepseek_v32().keys);
+  };
+  f.names.in_layer = with(f.names.in_layer, {{"index_query", "self_attn.indexer.wq_b"},
+                                             {"index_key", "self_attn.indexer.wk"},
+                                             {"index_key_norm", "self_attn.indexer.k_norm"},
+                                             {"index_weights", "self_attn.indexer.weights_proj"}});
+  f.gguf = {};
   return f;
 }
 

@@ -1,7 +1,9 @@
 #include "model/forward/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 
 #include "model/base/error.h"
 
@@ -137,8 +139,43 @@ Value attend_to_owner(const AttentionSite& s) {
 
 }  // namespace
 
+namespace {
+
+/// The keys that each query attends to, by the input of its heads and by the layer's input.
+/// Source: transformers, models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.
+Value chosen_keys(const AttentionSite& s, const Indexer& indexer, Value q_in, const Mask& mask) {
+  Recorder& r = s.r;
+  constexpr double index_eps = 1e-6;
+  const auto projected = [&](const std::string& part, Value x, std::uint64_t features) {
+    return project(r, part, s.name + "." + part, x, features, false);
+  };
+  const auto rotated = [&](const std::string& label, Value x, std::uint64_t num_heads) {
+    return r.rope(label, x, num_heads, indexer.head_dim, indexer.rope, s.past, false, s.positions);
+  };
+  const Value q = rotated("index_query_rope",
+                          projected("index_query", q_in, indexer.num_heads * indexer.head_dim),
+                          indexer.num_heads);
+  const Value key = r.norm("index_key_norm", NormKind::Layer, index_eps, s.name + ".index_key_norm",
+                           projected("index_key", s.x, indexer.head_dim));
+  const Value keys = r.append(s.cache("index_keys", s.held(), indexer.head_dim),
+                              rotated("index_key_rope", key, 1), "cache_index_keys");
+  r.output(keys);
+  const auto numbers = static_cast<double>(indexer.num_heads * indexer.head_dim);
+  const Value weights =
+      r.unary("index_scale", Function::Scale, projected("index_weights", s.x, indexer.num_heads),
+              1 / std::sqrt(numbers));
+  ChooseKeys op;
+  op.num_heads = indexer.num_heads;
+  op.kept = indexer.kept;
+  op.mask = mask;
+  return r.choose_keys(std::move(op), q, keys, weights);
+}
+
+}  // namespace
+
 /// A decode step of a serving engine multiplies queries and outputs by what would expand the
-/// latents to keys and values ("absorbed"); all else expands them.
+/// latents to keys and values ("absorbed"), and so do prompts whose queries choose their keys; all
+/// else expands them.
 Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder& r = s.r;
   const Latent& l = *s.layer.latent;
@@ -175,7 +212,17 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder::Attention a =
       cached.settings ? *cached.settings : s.attention(s.tokens(), r.info(all).shape[1], s.held());
   s.shared = {all, all, all, all, q, q_rope};
-  const bool absorbs = r.lowering().attention == Kernels::Fused && s.tokens() == Count(1);
+  const bool fused = r.lowering().attention == Kernels::Fused;
+  if (l.indexer) {
+    if (cached.past || cached.read || cached.settings) {
+      throw Error("the model " + s.architecture.name, "a method that attends to tokens it chooses",
+                  "none: each query of the model chooses its own");
+    }
+    const Value chosen = chosen_keys(s, *l.indexer, q_in, a.mask);
+    (fused ? a.chosen : a.additive_mask) = chosen;
+    if (fused) a.kept = l.indexer->kept;
+  }
+  const bool absorbs = fused && (l.indexer || s.tokens() == Count(1));
   if (absorbs) {
     q = r.head_linear("absorb_query", {heads, heads, true}, q, key_up);
     q = r.join_heads("join_query", {heads}, q, q_rope);

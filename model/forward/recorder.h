@@ -182,6 +182,7 @@ class Recorder {
     ScoreScale score_scale = ScoreScale::OnScores;
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
     std::optional<Value> sinks;          ///< [H], see TiledAttention::has_sinks
+    std::optional<Value> chosen;         ///< fused only: from choose_keys(), of `kept` keys
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
     /// Eager only: heads that several query heads share are not repeated in memory.
@@ -209,6 +210,9 @@ class Recorder {
   Value token_states(Value cache, Value held, Value x, Value tokens);
   Value store_states(Value cache, Value held, Value x, Value tokens);
   Value token_mask(Value queries, Value keys);
+  /// Indices, or for eager kernels the mask. `op` has its number of heads and of keys, and the
+  /// mask.
+  Value choose_keys(ChooseKeys op, Value q, Value k, Value weights);
   /// The mean over the last dimension: [..., n] -> [..., 1].
   Value row_mean(std::string_view label, Value x);
 

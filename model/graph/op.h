@@ -109,6 +109,26 @@ struct AttentionScores {
   bool operator==(const AttentionScores&) const = default;
 };
 
+/// The keys that each query of a sparse attention attends to: the `kept` best visible ones by
+/// score[b,i,j] = Σ_h w[b,i,h]·max(q[b,i,h]·k[b,j], 0), or all if it sees no more; of equal ones
+/// the earlier. Engines score some rows at a time, so scores are not in memory.
+/// Inputs: q [batch, queries, H·hd], k [batch, keys, hd], w [batch, queries, H].
+/// Output: indices, ascending, [batch, queries, the lesser of keys and kept], rows of fewer are
+/// filled up; or, `as_mask`, the additive mask [batch, 1, queries, keys]: 0 for the chosen, the
+/// lowest number elsewhere.
+/// Work: H·(2·hd + 3) FLOPs a visible pair; choosing is not counted. Keys that some query sees are
+/// read once. Source: transformers, models/deepseek_v32/modeling_deepseek_v32.py.
+struct ChooseKeys {
+  static constexpr OpTraits traits{"choose_keys", RateClass::TiledAttention};
+  std::uint64_t num_heads = 0;
+  std::uint64_t kept = 0;
+  bool as_mask = false;
+  Mask mask;
+  Count visible_pairs;  ///< per sequence
+  Count visible_keys;
+  bool operator==(const ChooseKeys&) const = default;
+};
+
 /// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)], all pairs.
 /// Inputs: probabilities [batch, H, queries, keys], v [batch, keys, G·hd].
 struct AttentionValues {
@@ -140,7 +160,10 @@ struct SparseValues {
 /// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; 4 a
 /// query and head for a sink; and 1 division per output element. Keys and values that some query
 /// sees are read once, and so is the bias of visible pairs; a tensor that is both keys and values
-/// is read once in all. Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+/// is read once in all. With `kept` > 0 the last input has the keys that each query attends to, as
+/// ChooseKeys gives them: pairs are those alone, and a query reads its own keys where all queries'
+/// together are fewer than the visible ones. Source: Dao et al. 2022 (arXiv:2205.14135),
+/// algorithm 1.
 struct TiledAttention {
   static constexpr OpTraits traits{"tiled_attention", RateClass::TiledAttention};
   Heads heads;
@@ -153,6 +176,7 @@ struct TiledAttention {
   std::uint64_t value_dim = 0;        ///< vd; 0: as keys
   bool values_are_keys = false;       ///< v is the same tensor as k
   bool has_sinks = false;             ///< the last input
+  std::uint64_t kept = 0;             ///< of ChooseKeys; 0: all visible keys
   /// Rotates keys as they are read, from position 0 on; null: they are used as stored.
   /// Work: 6 FLOPs a rotated pair of each visible key.
   std::shared_ptr<const RopeTable> key_rope = nullptr;
@@ -530,12 +554,12 @@ struct CausalMask {
 
 using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
-                 TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
-                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route,
-                 ExpertLinear, CombineExperts, JoinHeads, SliceFeatures, CacheAppend, CacheEvict,
-                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
-                 DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
-                 RelativePositionBias, AlibiBias, CausalMask>;
+                 ChooseKeys, TiledAttention, LargestProbability, Softmax, Elementwise,
+                 GatedActivation, RowMean, RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf,
+                 ScaleByPosition, Route, ExpertLinear, CombineExperts, JoinHeads, SliceFeatures,
+                 CacheAppend, CacheEvict, JoinRows, Send, Receive, RepeatHeads, LastToken,
+                 KeepTokens, GatherRows, DropTokens, MissingTokens, TokenRows, TokenStates,
+                 StoreStates, TokenMask, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -129,6 +129,33 @@ TEST_CASE("latent attention: the cache is one latent a token, whatever the heads
   CHECK(recorded("kimi-k2").kv_cache_bytes_per_token == Count(61 * (512 + 64) * 2));
 }
 
+TEST_CASE("sparse attention: scores read all keys, attention the best 2,048") {
+  // DeepSeek V3.2: 61 layers of 512 + 64 latents and an index key of 128; 64 heads score it.
+  const Recording r = recorded("deepseek-v3.2");
+  CHECK(r.kv_cache_bytes_per_token == Count(61 * (512 + 64 + 128) * 2));
+  const Graph& step = r.decode();
+  for (const std::uint64_t tokens : {1u, 2047u, 2048u, 2049u, 100000u}) {
+    CAPTURE(tokens);
+    const std::uint64_t kept = std::min<std::uint64_t>(tokens, 2048);
+    CHECK(cache_reads(r, tokens) == 61 * kept * (512 + 64) * 2);
+    const SymbolValues sizes = r.symbols.resolve({1, 1, tokens});
+    const Work scores = work(step, node_of(step, "choose_keys"));
+    CHECK(scores.flops.at(sizes) == tokens * 64 * (2 * 128 + 3));
+    CHECK(scores.read[static_cast<std::size_t>(Storage::KvCache)].at(sizes) == tokens * 128 * 2);
+    // Two products of 576 and 512 features for 128 heads, and 5 more a pair with its scale.
+    const Work attention = work(step, node_of(step, "attention"));
+    CHECK(attention.flops.at(sizes) == 128 * (kept * (2 * 576 + 2 * 512 + 5) + 512));
+  }
+  // Of a prompt: each query scores the keys before it, and attends to so many at most.
+  const Graph& prompt = r.prefill();
+  const SymbolValues sizes = r.symbols.resolve({1, 5000, 5001});
+  const std::uint64_t pairs = 2048 * 2049 / 2 + (5000 - 2048) * 2048;
+  CHECK(work(prompt, node_of(prompt, "choose_keys")).flops.at(sizes) ==
+        5000 * 5001 / 2 * 64 * (2 * 128 + 3));
+  CHECK(work(prompt, node_of(prompt, "attention")).flops.at(sizes) ==
+        128 * (pairs * (2 * 576 + 2 * 512 + 5) + 5000 * 512));
+}
+
 TEST_CASE("windows: the cache and what steps read of it stop growing") {
   // Gemma 3 1B: 26 layers of one key-value head of 256; 22 with a window of 512, 4 without.
   const Recording r = recorded("gemma-3-1b");
@@ -180,6 +207,7 @@ TEST_CASE("catalog: active parameters, as counted in published/models_today.csv"
                         {"gpt-oss-120b", 5711982912},
                         {"kimi-k2", 32861500928},
                         {"minimax-m2.5", 11030553088},
+                        {"deepseek-v3.2", 38403822336},
                         {"llama-4-maverick-17b-128e", 17184691200},
                         {"olmoe-1b-7b", 1282017280},
                         {"qwen3-8b", 8190735360}}) {
@@ -211,5 +239,5 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 43);
+  CHECK(classes == 44);
 }

@@ -34,15 +34,19 @@ ROUTER_GAP = 1e-4
 
 @contextlib.contextmanager
 def router_gaps():
-    """Collects the gaps of all top-k choices between experts or groups of them."""
+    """Collects the gaps of all top-k choices between experts, groups of them or keys."""
     gaps = []
     kept = torch.topk, torch.Tensor.topk
 
     def watched(scores, k, dim=-1, **more):
-        if scores.ndim == 2 and k < scores.shape[-1]:
+        # Not those of the two best experts of a group, which are summed.
+        if (scores.ndim == 2 or (scores.ndim == 3 and k != 2)) and k < scores.shape[-1]:
             best = kept[0](scores, k + 1, dim=-1).values
-            seen = scores.masked_fill(scores == float("-inf"), 0)
-            gap = (best[:, k - 1] - best[:, k]) / (seen.amax(-1) - seen.amin(-1))
+            hidden = scores <= torch.finfo(scores.dtype).min
+            seen = scores.masked_fill(hidden, 0)
+            gap = (best[..., k - 1] - best[..., k]) / (seen.amax(-1) - seen.amin(-1))
+            # Of tokens to come none is chosen: attention masks them.
+            gap[best[..., k] <= torch.finfo(scores.dtype).min] = 1
             gaps.append(gap.min().item())
         return kept[0](scores, k, dim=dim, **more)
 

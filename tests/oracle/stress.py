@@ -550,6 +550,17 @@ def deepseek_v3(r, pattern):
     return Plan(hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config, k)
 
 
+def deepseek_v32(r, pattern):
+    plan = deepseek_v3(r, pattern)
+    k = plan.keys
+    k["q_lora_rank"] = r.randint(5, 20)
+    k["rope_parameters"] = r.rope(k["qk_rope_head_dim"], kinds=["default", "yarn", "linear"])
+    del k["rope_interleave"]
+    k |= dict(index_n_heads=r.randint(5, 9), index_head_dim=k["qk_rope_head_dim"] + r.randint(0, 5))
+    k["index_topk"] = r.choice([1, 3, 8, 13, 24, 64])
+    return Plan(hf.DeepseekV32ForCausalLM, hf.DeepseekV32Config, k)
+
+
 def minicpm3(r, pattern):
     k = latent(r)
     k |= dict(scale_emb=r.choice([1, 3, 12]), scale_depth=r.choice([None, 1.4, 0.8]), dim_model_base=r.choice([None, 7, 256]))
@@ -619,7 +630,7 @@ def t5(r, pattern):
 
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
-    qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
+    qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
 ]  # fmt: skip
@@ -669,6 +680,7 @@ HUB_EXTRAS = {  # keys of published files that transformers does not read
     "dots1": {"scoring_func": "noaux_tc"},
     "minimax_m2": {"scoring_func": "sigmoid", "qk_norm_type": "per_layer", "use_qk_norm": True, "use_routing_bias": True,
                    "shared_intermediate_size": 0, "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1},
+    "deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "ep_size": 1},
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1},
     "gpt_oss": {"initial_context_length": 4096},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm", "embedding_dropout": 0.1},
