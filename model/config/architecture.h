@@ -187,6 +187,9 @@ struct Architecture {
   /// it was made up, or changed since.
   std::filesystem::path origin;
   std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
+  /// The model_type of the multimodal model that this is the text model of: "gemma3", "llama4" ...;
+  /// empty: of none.
+  std::string wrapper;
   std::uint64_t hidden_size = 0;
   std::uint64_t vocab_size = 0;
   std::uint64_t max_position_embeddings = 0;  ///< nominal context; 0: unlimited

@@ -10,6 +10,7 @@
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"
+#include "tests/model/message_of.h"
 #include "tests/model/tiny_models.h"
 #include "tests/near.h"
 
@@ -207,4 +208,124 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     ++classes;
   }
   CHECK(classes == 35);
+}
+
+TEST_CASE("config: text models nested in others have their classes' defaults") {
+  const nlohmann::json stored =
+      read_json_file(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/config_classes.json");
+  std::size_t wrappers = 0;
+  for (const auto& [model_type, config] : stored.at("wrappers").items()) {
+    CAPTURE(model_type);
+    const Architecture whole = read_config(config, model_type, model_type);
+    CHECK(whole.wrapper == model_type);
+    CHECK(whole.unknown_keys == std::vector<std::string>{});
+    CHECK(config_warnings(whole).size() == 1);
+    CHECK(config_warnings(whole).front().find("images") != std::string::npos);
+
+    nlohmann::json odd = config;
+    odd["attention_is_reversed"] = true;
+    odd["text_config"]["attention_is_odd"] = true;
+    CHECK(read_config(odd, model_type, model_type).unknown_keys ==
+          std::vector<std::string>{"attention_is_odd", "attention_is_reversed"});
+
+    // As hub files: nothing that the class says too.
+    nlohmann::json sparse{{"model_type", model_type},
+                          {"text_config", {{"model_type", config["text_config"]["model_type"]}}}};
+    if (config.contains("tie_word_embeddings")) {
+      sparse["tie_word_embeddings"] = config["tie_word_embeddings"];
+    }
+    const Architecture a = read_config(sparse, model_type, model_type);
+    CHECK(a.hidden_size == whole.hidden_size);
+    CHECK(a.vocab_size == whole.vocab_size);
+    CHECK(a.max_position_embeddings == whole.max_position_embeddings);
+    CHECK(a.tied_embeddings == whole.tied_embeddings);
+    CHECK(a.decoder.norm_eps == whole.decoder.norm_eps);
+    CHECK(a.decoder.activation == whole.decoder.activation);
+    CHECK(a.decoder.attention_scale == whole.decoder.attention_scale);
+    CHECK(a.decoder.query_key_norm == whole.decoder.query_key_norm);
+    CHECK(a.decoder.position_scale == whole.decoder.position_scale);
+    CHECK(a.decoder.layers == whole.decoder.layers);
+    ++wrappers;
+  }
+  CHECK(wrappers == 15);
+}
+
+TEST_CASE("config: whether a wrapper's head is tied, by its key or the text model's") {
+  const auto tied = [](const char* model_type, const char* outer, const char* inner) {
+    nlohmann::json config{{"model_type", model_type}, {"text_config", nlohmann::json::object()}};
+    const std::string key = "tie_word_embeddings";
+    if (outer[0] != 0) config[key] = nlohmann::json::parse(outer);
+    if (inner[0] != 0) config["text_config"][key] = nlohmann::json::parse(inner);
+    return read_config(config, "tiny", "tiny.json").tied_embeddings;
+  };
+  CHECK(tied("gemma3", "", ""));
+  CHECK_FALSE(tied("gemma3", "false", ""));
+  CHECK_FALSE(tied("gemma3", "", "false"));
+  // transformers 5 would tie these by the wrapper's default and then find a head in the file.
+  CHECK_FALSE(tied("mistral3", "", ""));
+  CHECK_FALSE(tied("kimi_k25", "", ""));
+  CHECK(tied("mistral3", "true", "false"));
+  CHECK_FALSE(tied("llama4", "", ""));
+  CHECK(tied("llama4", "true", "false"));
+  CHECK_FALSE(tied("llama4", "false", "true"));
+  // The text model's key holds as well.
+  CHECK(tied("llava", "false", "true"));
+  CHECK(tied("llava", "true", "false"));
+  CHECK_FALSE(tied("llava", "", ""));
+}
+
+TEST_CASE("config: a wrapper's overrides, errors and quantised weights are the text model's") {
+  const nlohmann::json config = nlohmann::json::parse(R"({"model_type": "mistral3",
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+      "text_config": {"num_attention_heads": 6, "hidden_size": 48, "num_hidden_layers": 2}})");
+  const auto read = [&](const std::vector<ConfigOverride>& o) {
+    return read_config(config, "tiny", "tiny.json", o);
+  };
+  CHECK(read({{"num_hidden_layers", "3"}}).num_hidden_layers() == 3);
+  CHECK(read({}).quantization == "fp8");
+  CHECK(read({}).stored_weights->text.starts_with("fp8-block"));
+  CHECK(message_of([&] {
+          read({{"hidden_size", "\"big\""}});
+        }).starts_with("tiny.json: /text_config/hidden_size: got \"big\""));
+  CHECK(message_of([&] {
+          read_config(nlohmann::json{{"model_type", "llava"}}, "tiny", "tiny.json");
+        }).find("/text_config: missing") != std::string::npos);
+  // Qwen2-VL's files have the text model's keys beside vision_config.
+  const nlohmann::json flat = nlohmann::json::parse(R"({"model_type": "qwen2_vl",
+      "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 61,
+      "num_hidden_layers": 2, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "vision_token_id": 5,
+      "vision_config": {"depth": 2}, "tie_word_embeddings": true})");
+  const Architecture a = read_config(flat, "tiny", "tiny.json");
+  CHECK(a.model_type == "qwen2");
+  CHECK(a.tied_embeddings);
+  CHECK(a.unknown_keys == std::vector<std::string>{});
+  CHECK(a.decoder.layers[0].heads == Heads{6, 2, 8});
+}
+
+TEST_CASE("config: patterns of layers by numbers, by letters and by their older names") {
+  const auto windows = [](const nlohmann::json& keys) {
+    nlohmann::json config = nlohmann::json::parse(R"({"model_type": "exaone4", "hidden_size": 12,
+        "vocab_size": 61, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4,
+        "num_hidden_layers": 6, "intermediate_size": 8, "sliding_window": 9})");
+    config.update(keys);
+    std::string text;
+    for (const LayerShape& l : read_config(config, "tiny", "tiny.json").decoder.layers) {
+      text += l.sliding_window > 0 ? 'L' : 'G';
+    }
+    return text;
+  };
+  CHECK(windows({}) == "LLLGLL");
+  CHECK(windows({{"sliding_window_pattern", 3}}) == "LLGLLG");
+  CHECK(windows({{"sliding_window_pattern", "LLLG"}}) == "LLLGLG");  // the last is always full
+  CHECK(windows({{"sliding_window_pattern", "LG"}}) == "LGLGLG");
+  CHECK(windows({{"sliding_window_pattern", "GLL"}}) == "GLLGLG");
+  CHECK(windows({{"sliding_window", nullptr}, {"sliding_window_pattern", 0}}) == "GGGGGG");
+  const auto refused = [&](const nlohmann::json& pattern) {
+    return message_of([&] { windows({{"sliding_window_pattern", pattern}}); });
+  };
+  CHECK(refused("LLXG").find("letters L") != std::string::npos);
+  CHECK(refused("").find("letters L") != std::string::npos);
+  CHECK(refused(0).find("sliding_window_pattern") != std::string::npos);
+  const std::string s = "sliding_attention";
+  CHECK(windows({{"layer_types", {s, "attention", s, "full_attention", s, s}}}) == "LGLGLL");
 }

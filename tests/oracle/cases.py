@@ -8,6 +8,8 @@ import transformers as hf
 
 import openelm
 
+REMOVED = object()  # in config_changes: the key goes
+
 
 @dataclasses.dataclass
 class Case:

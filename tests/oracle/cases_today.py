@@ -3,7 +3,7 @@
 import torch
 import transformers as hf
 
-from cases import Case, rope
+from cases import REMOVED, Case, rope
 
 LAYERS = 3
 
@@ -671,7 +671,155 @@ def latent_cases():
     }
 
 
+def old_layout(tensors):
+    """The names of transformers before 4.52, a module language_model that holds its head."""
+    names = {}
+    for name, tensor in tensors.items():
+        name = name.replace("model.language_model.", "language_model.model.")
+        if name.startswith("lm_head"):
+            name = f"language_model.{name}"
+        names[name.removeprefix("model.")] = tensor
+    return names
+
+
+def new_layout(tensors):
+    """The names of the modules since 4.52, model.language_model beside lm_head."""
+    names = {}
+    for name, tensor in tensors.items():
+        name = name.replace("language_model.model.", "model.language_model.")
+        name = name.replace("language_model.lm_head.", "lm_head.")
+        names[name if name.startswith(("model.", "lm_head.")) else f"model.{name}"] = tensor
+    return names
+
+
+def wrapper_cases():
+    """Text models inside models of images, whose vision towers are as small as they can be. Their inputs are text."""
+    siglip = hf.SiglipVisionConfig(
+        hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    pixtral = hf.PixtralVisionConfig(
+        hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    small = {"embed_tokens": 0.1}
+    return {
+        # Tied by the classes' defaults, of which the file says nothing.
+        "gemma3_wrapped": Case(
+            hf.Gemma3ForConditionalGeneration,
+            hf.Gemma3Config(
+                text_config=hf.Gemma3TextConfig(
+                    **sizes(32, 8, 4, 43, 61, num_hidden_layers=4),
+                    head_dim=6,
+                    query_pre_attn_scalar=7,
+                    sliding_window=8,
+                    layer_types=kinds("LLGL"),
+                    rope_parameters={
+                        "full_attention": rope("linear", 1000.0, factor=8.0),
+                        "sliding_attention": rope(theta=200.0),
+                    },
+                ),
+                vision_config=siglip,
+                mm_tokens_per_image=4,
+                image_token_index=60,
+            ),
+            prompt_len=26,
+            norm_offset=True,
+            stds=small,
+            change_tensors=new_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        # A head of its own, of which only the file's tensors tell.
+        "mistral3_wrapped": Case(
+            hf.Mistral3ForConditionalGeneration,
+            hf.Mistral3Config(
+                text_config=hf.MistralConfig(
+                    **sizes(28, 4, 2, 37, 59),
+                    head_dim=10,
+                    sliding_window=None,
+                    rms_norm_eps=1e-3,
+                    rope_parameters=rope(theta=1000000.0),
+                ),
+                vision_config=pixtral,
+                image_token_index=58,
+                tie_word_embeddings=False,
+            ),
+            prompt_len=23,
+            change_tensors=old_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        "llama4_wrapped": Case(
+            hf.Llama4ForConditionalGeneration,
+            hf.Llama4Config(
+                text_config=hf.Llama4TextConfig(
+                    **sizes(26, 5, 1, 11, 57, num_hidden_layers=4),
+                    head_dim=8,
+                    intermediate_size_mlp=23,
+                    num_local_experts=4,
+                    interleave_moe_layer_step=2,
+                    attention_chunk_size=8,
+                    floor_scale=4,
+                    attn_scale=0.6,
+                ),
+                vision_config=hf.Llama4VisionConfig(
+                    hidden_size=8,
+                    intermediate_size=32,
+                    num_hidden_layers=1,
+                    num_attention_heads=2,
+                    image_size=16,
+                    patch_size=8,
+                    vision_output_dim=8,
+                    projector_input_dim=8,
+                    projector_output_dim=8,
+                ),
+                image_token_index=56,
+            ),
+            prompt_len=27,
+            new_form=True,
+        ),
+        # The key inside text_config ties.
+        "llava_wrapped": Case(
+            hf.LlavaForConditionalGeneration,
+            hf.LlavaConfig(
+                text_config=hf.Qwen2Config(
+                    **sizes(32, 4, 2, 41, 60), tie_word_embeddings=True, rope_parameters=rope(theta=1000000.0)
+                ),
+                vision_config=siglip,
+                image_token_index=59,
+            ),
+            prompt_len=22,
+            stds=small,
+            change_tensors=old_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        "qwen3_vl_wrapped": Case(
+            hf.Qwen3VLForConditionalGeneration,
+            hf.Qwen3VLConfig(
+                text_config={
+                    **sizes(28, 4, 2, 37, 58),
+                    "head_dim": 12,
+                    "rope_parameters": rope(theta=5000000.0, mrope_section=[2, 2, 2], mrope_interleaved=True),
+                },
+                vision_config={
+                    "hidden_size": 8,
+                    "intermediate_size": 9,
+                    "depth": 1,
+                    "num_heads": 2,
+                    "out_hidden_size": 28,
+                    "deepstack_visual_indexes": [],
+                    "num_position_embeddings": 4,
+                },
+                image_token_id=57,
+                video_token_id=56,
+                vision_start_token_id=55,
+                vision_end_token_id=54,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=24,
+            stds=small,
+        ),
+    }
+
+
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
-    groups += [gemma3_cases, mixture_cases, latent_cases]
+    groups += [gemma3_cases, mixture_cases, latent_cases, wrapper_cases]
     return {name: case for group in groups for name, case in group().items()}

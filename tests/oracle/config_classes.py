@@ -17,13 +17,23 @@ MODEL_TYPES = """llama mistral qwen2 qwen3 olmo olmo2 exaone4 smollm3 granite co
 gemma gemma2 gemma3_text gpt_neox falcon gpt2 opt t5 whisper mixtral qwen3_moe olmoe granitemoe gpt_oss llama4_text glm4_moe
 deepseek_v2 deepseek_v3 minicpm3""".split()
 
+# Models whose text model is nested in them, and the classes of such text models that are none of the above.
+WRAPPERS = """gemma3 mistral3 llama4 kimi_k25 llava llava_next llava_onevision vipllava video_llava internvl aya_vision
+cohere2_vision qwen2_vl qwen2_5_vl qwen3_vl""".split()
+
 
 def main():
-    classes = {}
-    for model_type in MODEL_TYPES:
-        config = transformers.AutoConfig.for_model(model_type)
-        classes[model_type] = config.to_dict()
-    document = {"transformers": transformers.__version__, "classes": classes}
+    of = transformers.AutoConfig.for_model
+    classes = {model_type: of(model_type).to_dict() for model_type in MODEL_TYPES}
+    wrappers = {}
+    common = transformers.PreTrainedConfig().to_dict()
+    is_own = lambda key, value: key == "model_type" or key not in common or value != common[key]
+    for model_type in WRAPPERS:
+        config = of(model_type).to_dict()
+        text = {k: v for k, v in config["text_config"].items() if is_own(k, v)}
+        config = {k: v for k, v in config.items() if is_own(k, v)}
+        wrappers[model_type] = {**config, "text_config": text, "vision_config": {}}
+    document = {"transformers": transformers.__version__, "classes": classes, "wrappers": wrappers}
     text = json.dumps(document, indent=1, sort_keys=True)
     (HERE / "config_classes.json").write_text(text + "\n")
 

@@ -74,6 +74,8 @@ def randomise(model, case, generator):
 def to_hub_form(config):
     """The config as checkpoints on the hub have it: `rope_theta`, `rope_scaling` and, in GPT-NeoX,
     `rotary_pct` in place of transformers 5's `rope_parameters`."""
+    if "text_config" in config:
+        to_hub_form(config["text_config"])
     rope = config.pop("rope_parameters", None)
     if config["model_type"] == "gemma3_text":
         full, sliding = rope["full_attention"], rope["sliding_attention"]
@@ -90,7 +92,7 @@ def to_hub_form(config):
             if share is not None and (share != 1.0 or config["model_type"] != "phi3"):
                 config["partial_rotary_factor"] = share
         config["rope_scaling"] = None
-        if rope.get("rope_type", "default") != "default":
+        if rope.get("rope_type", "default") != "default" or "mrope_section" in rope:
             if rope["rope_type"] == "longrope" and config["model_type"] == "phi3":
                 key = "original_max_position_embeddings"
                 config[key] = rope.pop(key)
@@ -123,8 +125,16 @@ def write_checkpoint(case, folder, seed):
         config = json.loads((folder / "config.json").read_text())
         if not case.new_form:
             config = to_hub_form(config)
+        if "text_config" in config:
+            # Hub files leave out what the text model's class has by default; no image is ever read.
+            text = config["text_config"]
+            usual = transformers.AutoConfig.for_model(text["model_type"]).to_dict()
+            config["text_config"] = {
+                k: v for k, v in text.items() if k == "model_type" or k not in usual or v != usual[k]
+            }
         config.pop("scale_decoder_outputs", None)  # transformers 5 derives it
         config.update(case.config_changes)
+        config = {k: v for k, v in config.items() if v is not cases.REMOVED}
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     if case.change_tensors is not None:
         path = folder / "model.safetensors"
@@ -161,7 +171,7 @@ def run(case, model, seed):
     """The expected values, or None if a greedy path is not well posed with these weights."""
     ROUTERS.clear()
     generator = torch.Generator().manual_seed(seed + 1000)
-    vocab = model.config.vocab_size
+    vocab = model.config.get_text_config().vocab_size
     draw = lambda length: torch.randint(3, vocab, (BATCH, length), generator=generator)
     prompt = draw(case.prompt_len)
     inputs, notes, features = {}, {}, {}

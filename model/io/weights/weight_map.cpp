@@ -11,6 +11,7 @@
 
 #include "model/base/error.h"
 #include "model/families/family.h"
+#include "model/families/wrappers.h"
 #include "model/io/tensors/gguf.h"
 
 namespace kvcast {
@@ -346,8 +347,12 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
   if (parsed.part == "head") {
     constexpr std::string_view weight = ".weight";
-    return {{names.head.substr(0, names.head.size() - weight.size()) + parsed.kind}, {}};
+    std::vector<std::string> heads{names.head.substr(0, names.head.size() - weight.size())};
+    if (!a.wrapper.empty()) heads = wrapper_heads();
+    for (std::string& head : heads) head += parsed.kind;
+    return {std::move(heads), {}};
   }
+  if (!a.wrapper.empty()) names.prefixes = wrapper_prefixes();
   if (parsed.stack.empty() && parsed.part == "embedding" && !names.embedding.empty()) {
     return {names.embedding, {}};
   }
@@ -435,7 +440,12 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
   const bool head = ends("lm_head.weight") || ends("proj_out.weight") || ends("embed_out.weight");
   if (head && a.tied_embeddings) return true;
   if (a.encoder_decoder && ends("embed_tokens.weight")) return true;
-  return is_of_later_layer(a, stored_name, "model.layers.");
+  if (a.wrapper.empty()) return is_of_later_layer(a, stored_name, "model.layers.");
+  const auto is_later = [&](const std::string& prefix) {
+    return is_of_later_layer(a, stored_name, prefix + "layers.");
+  };
+  return !is_text_tensor(stored_name) ||
+         std::any_of(wrapper_prefixes().begin(), wrapper_prefixes().end(), is_later);
 }
 
 bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name) {
