@@ -332,7 +332,9 @@ std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const 
   if (!types.is_array() || types.size() != layers) c.fail("layer_types", expected);
   for (std::size_t i = 0; i < layers; ++i) {
     found[i] = types[i] == type;
-    if (!found[i] && types[i] != "full_attention") c.fail("layer_types", expected);
+    // transformers 5 renames "attention".
+    const bool full = types[i] == "full_attention" || types[i] == "attention";
+    if (!found[i] && !full) c.fail("layer_types", expected);
   }
   return found;
 }

@@ -37,15 +37,20 @@ void refine_qwen3(const JsonObject& c, Architecture& a) {
 void refine_exaone4(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const std::uint64_t window = sliding_window(c, default_window);
-  // "LLLG": the letters of a group of layers, L for a window.
-  std::uint64_t pattern = 4;
-  if (c.has("sliding_window_pattern")) {
-    pattern = c.at("sliding_window_pattern").is_string() ? c.text("sliding_window_pattern").size()
-                                                         : c.whole("sliding_window_pattern", 0);
+  constexpr const char* key = "sliding_window_pattern";
+  const bool spelt = window > 0 && c.has(key) && c.at(key).is_string();
+  // Without windows the class sets the pattern to 0.
+  const std::uint64_t pattern = spelt ? 0 : c.whole_or(key, 4, window > 0 ? 1 : 0);
+  const std::string letters = spelt ? c.text(key) : "";
+  if (spelt && (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)) {
+    c.fail(key, "a number of layers, or letters L (with a window) and G such as \"LLLG\"");
   }
-  const auto full = every(window > 0 ? pattern : 1);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return !full(i); });
+  const auto usual = [&](std::size_t i) {
+    if (!spelt) return window > 0 && (i + 1) % pattern != 0;
+    // As the class read it before it had layer_types: the last layer has no window.
+    return i + 1 < s.layers.size() && letters[i % letters.size()] == 'L';
+  };
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", usual);
   set_windows(s, sliding, window);
   // With windows the other layers do not rotate.
   for (std::size_t i = 0; i < s.layers.size(); ++i) {

@@ -145,7 +145,11 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
     if (chunked[i]) s.layers[i].attention_chunk = chunk;
   }
   if (c.flag_or("use_qk_norm", true)) s.query_key_norm = QueryKeyNorm::RotatedHeads;
-  if (c.flag_or("attn_temperature_tuning", true)) {
+  // Hub files say 4 for yes.
+  const bool counted =
+      c.has("attn_temperature_tuning") && c.at("attn_temperature_tuning").is_number();
+  if (counted ? c.whole("attn_temperature_tuning", 0) > 0
+              : c.flag_or("attn_temperature_tuning", true)) {
     s.position_scale = c.positive_or("attn_scale", 0.1);
     s.position_floor = c.positive_or("floor_scale", 8192);
   }
