@@ -268,16 +268,17 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t tokens = call.output.rows();
     const std::size_t head_dim = out_shape().back();
     const std::size_t half = op.table->inverse_frequencies.size();
-    const std::vector<std::size_t> positions = token_angles<N>(*this, op, 0, tokens).positions;
+    const TokenAngles<N> angles = token_angles<N>(*this, op, 0, tokens);
+    const RopeTable& rope = *angles.rope;
     for (std::size_t t = 0; t < tokens; ++t) {
-      const Real position = Real::constant(rope_position(*op.table, positions[t]));
+      const Real position = Real::constant(rope_position(rope, angles.positions[t]));
       for (std::size_t d = 0; d < head_dim; ++d) {
         // Dims that do not rotate have the frequency 0.
         const bool rotates = d < 2 * half;
         const Real frequency = Real::constant(
-            rotates ? op.table->inverse_frequencies[op.table->interleaved ? d / 2 : d % half] : 0);
+            rotates ? rope.inverse_frequencies[rope.interleaved ? d / 2 : d % half] : 0);
         const Real angle = position * frequency;
-        const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
+        const double gain = op.inverse ? 1 / rope.gain : rope.gain;
         const N factor = rotates ? static_cast<N>(gain) : 1;
         const N sine = op.inverse ? -std::sin(angle.value) : std::sin(angle.value);
         out_(t * head_dim + d, Real::counted(factor * (op.sine ? sine : std::cos(angle.value))));

@@ -78,6 +78,40 @@ template const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const Ro
 template const RopeAngleTable<double>& rope_angles(const std::shared_ptr<const RopeTable>&,
                                                    std::size_t, bool);
 
+std::shared_ptr<const RopeTable> table_of_pass(const std::shared_ptr<const RopeTable>& table,
+                                               std::size_t end) {
+  if (table->max_positions == 0 || end <= table->max_positions) return table;
+  KVCAST_ASSERT(table->is_unbounded());
+  // All layers of a pass ask for the same.
+  struct Latest {
+    std::size_t end = 0;
+    std::shared_ptr<const RopeTable> table;
+  };
+  static std::mutex mutex;
+  static std::map<std::weak_ptr<const RopeTable>, Latest, std::owner_less<>> latest;
+  const std::lock_guard lock(mutex);
+  std::erase_if(latest, [](const auto& entry) { return entry.first.expired(); });
+  Latest& found = latest[table];
+  const bool grows = table->length_factor > 0;
+  if (found.table && (!grows || found.end == end)) return found.table;
+  auto longer = std::make_shared<RopeTable>(*table);
+  if (grows) {
+    const auto dims = static_cast<double>(2 * table->inverse_frequencies.size());
+    const double stretch = table->length_factor * static_cast<double>(end) /
+                               static_cast<double>(table->max_positions) -
+                           (table->length_factor - 1);
+    const double base = table->base * std::pow(stretch, dims / (dims - 2));
+    for (std::size_t j = 0; j < longer->inverse_frequencies.size(); ++j) {
+      longer->inverse_frequencies[j] = std::pow(base, -2 * static_cast<double>(j) / dims);
+    }
+  } else {
+    longer->inverse_frequencies = table->long_frequencies;
+  }
+  longer->max_positions = 0;
+  found = {end, std::move(longer)};
+  return found.table;
+}
+
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key) {
   std::size_t buckets = op.num_buckets;
   std::size_t offset = 0;

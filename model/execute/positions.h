@@ -50,6 +50,11 @@ template <typename N>
 const RopeAngleTable<N>& rope_angles(const std::shared_ptr<const RopeTable>& table,
                                      std::size_t positions, bool inverse = false);
 
+/// The table of a pass whose last token stands before position `end`: beyond max_positions with
+/// other frequencies. Thread-safe.
+std::shared_ptr<const RopeTable> table_of_pass(const std::shared_ptr<const RopeTable>& table,
+                                               std::size_t end);
+
 /// T5's bucket of key position - query position.
 /// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key);

@@ -69,7 +69,8 @@ std::vector<std::size_t> tokens_of(X& x, std::size_t input, std::size_t b) {
 /// The angles that the tokens of a Rope or RopeAngles turn by.
 template <typename N>
 struct TokenAngles {
-  std::vector<std::size_t> positions;  ///< of every token, or of one sequence's tokens
+  std::vector<std::size_t> positions;     ///< of every token, or of one sequence's tokens
+  std::shared_ptr<const RopeTable> rope;  ///< of the pass; the angles are kept as long as it
   const RopeAngleTable<N>& table;
   const N* cosines(std::size_t t) const { return table.cosines(positions[t % positions.size()]); }
   const N* sines(std::size_t t) const { return table.sines(positions[t % positions.size()]); }
@@ -86,7 +87,9 @@ TokenAngles<N> token_angles(X& x, const O& op, std::size_t input, std::size_t to
     positions[t] = given ? static_cast<std::size_t>(number_of(x.value(input, 0, t))) : first + t;
     end = std::max(end, positions[t] + 1);
   }
-  return {std::move(positions), rope_angles<N>(op.table, end, op.inverse)};
+  std::shared_ptr<const RopeTable> rope = table_of_pass(op.table, end);
+  const RopeAngleTable<N>& table = rope_angles<N>(rope, end, op.inverse);
+  return {std::move(positions), std::move(rope), table};
 }
 
 /// Moves the rows that the cache, input 0, has of the first `n` tokens; input 1 names its tokens.

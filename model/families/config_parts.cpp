@@ -41,7 +41,8 @@ void divide_frequencies(RopeTable& table, const JsonObject& scaling, const char*
 }
 
 /// Phi-3's `longrope`: a divisor for each frequency and a gain on cos and sin. The short factors
-/// serve sequences up to the original context; kvcast records with them.
+/// serve passes that end within the original context, the long ones all others: keys that are
+/// cached keep the rotation of their own pass.
 /// Source: transformers, modeling_rope_utils.py, _compute_longrope_parameters.
 void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& scaling,
                     double original) {
@@ -49,6 +50,11 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
                                               : c.positive("max_position_embeddings") / original;
   const double gain = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
   table.gain = scaling.positive_or("attention_factor", gain);
+  if (scaling.has("long_factor")) {
+    RopeTable longer = table;
+    divide_frequencies(longer, scaling, "long_factor");
+    table.long_frequencies = std::move(longer.inverse_frequencies);
+  }
   divide_frequencies(table, scaling, "short_factor");
   table.max_positions = static_cast<std::uint64_t>(original);
 }
@@ -243,9 +249,12 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
     scale_yarn(*table, c, scaling, theta, original_context(c, scaling, keys),
                keys.rope_layer_type != nullptr);
   } else if (type == "dynamic") {
-    // Beyond the context its base grows with the length, which kvcast has no tables for.
-    scaling.positive("factor");
+    // Beyond the context the base grows with the length. Source: transformers,
+    // modeling_rope_utils.py, _compute_dynamic_ntk_parameters.
+    table->length_factor = scaling.positive("factor");
+    table->base = theta;
     table->max_positions = c.whole("max_position_embeddings");
+    if (dims <= 2) table->length_factor = 0;  // the base would be raised to dims / (dims - 2)
   } else if (type == "frequency_factors") {
     // No config.json says this: GGUF files hold Llama 3.1's scaling as the divisors it comes to.
     divide_frequencies(*table, scaling, "factors");

@@ -55,7 +55,12 @@ struct RopeTable {
   std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
   double gain = 1;                          ///< on cos and sin (longrope)
   double position_scale = 1;                ///< positions are divided by it (linear scaling)
-  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
+  std::uint64_t max_positions = 0;          ///< that the frequencies hold for; 0: any
+  /// Of passes that end beyond max_positions: longrope's for long texts, or none.
+  std::vector<double> long_frequencies = {};
+  /// Their base grows instead with the pass's end (dynamic): `base` by this factor; 0: it does not.
+  double length_factor = 0;
+  double base = 0;
   bool interleaved = false;  ///< pairs lie side by side, not half the rotated dims apart
 
   /// The dims of a head that pair `j` turns.
@@ -66,6 +71,10 @@ struct RopeTable {
   Pair pair(std::size_t j) const {
     if (interleaved) return {2 * j, 2 * j + 1};
     return {j, inverse_frequencies.size() + j};
+  }
+  /// Passes may end beyond max_positions.
+  bool is_unbounded() const {
+    return max_positions == 0 || !long_frequencies.empty() || length_factor > 0;
   }
   bool operator==(const RopeTable&) const = default;
 };

@@ -135,6 +135,17 @@ def llama_like_cases():
             ),
             prompt_len=41,
         ),
+        # Beyond 30 positions every greedy step has a rotary base of its own; cached keys keep theirs.
+        "llama_dynamic": Case(
+            hf.LlamaForCausalLM,
+            hf.LlamaConfig(
+                **sizes(30, 5, 1, 41, 59, max_position_embeddings=30),
+                head_dim=10,
+                rope_parameters=rope("dynamic", 700.0, factor=3.0),
+            ),
+            prompt_len=25,
+            changes_with_length=True,
+        ),
         "smollm3": Case(
             hf.SmolLM3ForCausalLM,
             hf.SmolLM3Config(
