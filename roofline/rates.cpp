@@ -187,6 +187,15 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   flops(RateClass::Matrix) = {
       b.matrix("matrix_rate", products, hw.matrix_rate,
                fp16_sums ? pointer(hw.fp16_accumulation_flops_per_second) : nullptr)};
+  if (bits_per_element(activations) < bits_per_element(DType::FP16)) {
+    for (const WeightRule& rule : lowering.weights.rules) {
+      const DType own = product_dtype(activations, rule.type);
+      const bool multiplies = rule.of != "norm" && rule.of != "bias";
+      if (!multiplies || own == product_dtype(activations, lowering.weights.main)) continue;
+      if (r.other_products.contains(own)) continue;
+      r.other_products[own] = {b.matrix("matrix_rate", own, hw.matrix_rate)};
+    }
+  }
   const DType dtype = product_dtype(activations, lowering.cache);
   const bool tiled_attention = !eager_attention || fuses_attention(lowering);
   if (eager_attention) {

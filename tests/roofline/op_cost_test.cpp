@@ -113,6 +113,34 @@ TEST_CASE("op_cost: a grouped product has the rate of one expert's rows") {
   CHECK(time_of(g, r, values).compute == Seconds{24});
 }
 
+TEST_CASE("op_cost: a product of another type than most has the rate of its own") {
+  Rates r = rates(4, 2);
+  r.other_products[DType::BF16] = {2};
+  OpGroup g = group(12, 10);
+  CHECK(time_of(g, r, values).compute == Seconds{3});
+  g.products = DType::BF16;
+  CHECK(time_of(g, r, values).compute == Seconds{6});
+  g.products = DType::FP16;  // no rate of its own
+  CHECK(time_of(g, r, values).compute == Seconds{3});
+}
+
+TEST_CASE("op_cost: the head of an FP8 checkpoint multiplies in 16 bits, its matrices in FP8") {
+  const Architecture a = load_model(catalog(), "llama-3.1-8b");
+  Lowering l;
+  l.activations = DType::FP8;
+  l.weights = parse_weight_types("fp8-block");
+  const Recording recording = record(a, {}, l);
+  std::size_t wide = 0;
+  for (const OpGroup& g : fold(recording.prefill(), l)) {
+    CAPTURE(g.label);
+    CHECK(g.products == (g.label == "head" ? std::optional(DType::BF16) : std::nullopt));
+    wide += g.products ? 1 : 0;
+  }
+  CHECK(wide == 1);
+  l.activations = DType::BF16;
+  for (const OpGroup& g : fold(record(a, {}, l).prefill(), l)) CHECK_FALSE(g.products);
+}
+
 TEST_CASE("op_cost: uneven loads read fewer experts, of more rows each") {
   Rates r = rates(4, 2);
   r.experts = ExpertRate{FlopsPerSecond{16}, RateCurve({{2, 0.25}, {4, 0.5}}, 1)};
