@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import transformers as hf
 
+import cases_today
 import make_checkpoints as mc
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -150,6 +151,7 @@ class Plan:
         self.encoder = more.get("encoder", False)
         self.stds = more.get("stds", {})
         self.head = more.get("head", False)
+        self.wrapper = None  # of a text model in another: the classes of both, and whether the file has the old names
 
 
 def llama(r, pattern):
@@ -545,10 +547,37 @@ def t5(r, pattern):
     return plan
 
 
+def in_wrapper(name, text, model, config, vision, **more):
+    """The family of text models `text` inside models of images."""
+
+    def wrapped(r, pattern):
+        plan = text(r, pattern)
+        plan.model, plan.wrapper = model, (config, vision, more, r.maybe())
+        return plan
+
+    wrapped.__name__ = name
+    return wrapped
+
+
+TOWER = dict(hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8)
+SIGLIP, PIXTRAL = hf.SiglipVisionConfig(**TOWER), hf.PixtralVisionConfig(**TOWER)
+LLAMA4_TOWER = hf.Llama4VisionConfig(
+    **{**TOWER, "intermediate_size": 32}, vision_output_dim=8, projector_input_dim=8, projector_output_dim=8
+)
+WRAPPERS = [
+    in_wrapper("gemma3", gemma3_text, hf.Gemma3ForConditionalGeneration, hf.Gemma3Config, SIGLIP, mm_tokens_per_image=4),
+    in_wrapper("mistral3", mistral, hf.Mistral3ForConditionalGeneration, hf.Mistral3Config, PIXTRAL),
+    in_wrapper("llama4", llama4_text, hf.Llama4ForConditionalGeneration, hf.Llama4Config, LLAMA4_TOWER),
+    in_wrapper("llava_llama", llama, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
+    in_wrapper("llava_qwen2", qwen2, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
+    in_wrapper("internvl", qwen3, hf.InternVLForConditionalGeneration, hf.InternVLConfig, None),
+    in_wrapper("cohere2_vision", cohere2, hf.Cohere2VisionForConditionalGeneration, hf.Cohere2VisionConfig, SIGLIP),
+]
+
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
-    llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
+    llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
 ]  # fmt: skip
 
 
@@ -566,6 +595,13 @@ class Case:
 
 
 def spell(config, plan, spelling, r):
+    if "text_config" in config:
+        config["text_config"] = spell(config["text_config"], plan, spelling, r)
+        inner, outer = config["text_config"], config.get("tie_word_embeddings")
+        if spelling >= 2 and plan.config().tie_word_embeddings == plan.wrapper[0]().tie_word_embeddings == outer:
+            del config["tie_word_embeddings"]
+            inner.pop("tie_word_embeddings", None)
+        return config
     if spelling == 0:
         return config
     config = mc.to_hub_form(config) | HUB_EXTRAS.get(config["model_type"], {})
@@ -608,7 +644,13 @@ class Skip(Exception):
 def write(folder, plan, spelling, r, seed):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    model = plan.model(plan.config(**plan.keys))
+    config = plan.config(**plan.keys)
+    if plan.wrapper:
+        outer, vision, more, old = plan.wrapper
+        towers = {} if vision is None else {"vision_config": vision}
+        tied = plan.keys.get("tie_word_embeddings", config.tie_word_embeddings)
+        config = outer(text_config=config, **towers, tie_word_embeddings=tied, image_token_index=2, **more)
+    model = plan.model(config)
     case = Case(plan, r)
     mc.randomise(model, case, torch.Generator().manual_seed(seed))
     model.to(case.stored)
@@ -618,6 +660,12 @@ def write(folder, plan, spelling, r, seed):
     model.save_pretrained(folder, max_shard_size="40KB" if r.maybe(0.2) else "1GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
+    if plan.wrapper:
+        for path in folder.glob("*.safetensors"):
+            change = cases_today.old_layout if plan.wrapper[3] else cases_today.new_layout
+            if path.name != "model.safetensors":
+                raise Skip("sharded wrapper")
+            mc.save_file(change(mc.load_file(path)), path, metadata={"format": "pt"})
     if plan.encoder:
         config.pop("scale_decoder_outputs", None)
         if plan.head:
@@ -632,6 +680,7 @@ def write(folder, plan, spelling, r, seed):
 
 def load(folder, plan):
     auto = hf.AutoModelForSeq2SeqLM if plan.encoder else hf.AutoModelForCausalLM
+    auto = hf.AutoModelForImageTextToText if plan.wrapper else auto
     model, info = auto.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -648,7 +697,7 @@ def load(folder, plan):
 
 def compute(folder, plan, r, seed):
     model = load(folder, plan)
-    vocab = model.config.vocab_size
+    vocab = model.config.get_text_config().vocab_size
     prompt = [r.randrange(3, vocab) for _ in range(r.randint(21, 28))]
     inputs, notes = {}, {}
     if plan.encoder:
