@@ -37,7 +37,11 @@ struct TextClass {
   std::string_view family;  ///< that reads it
   bool tied = false;
   const char* defaults = nullptr;  ///< JSON
+  /// JSON: the same without what it does to logits alone; null: nothing.
+  const char* plain_logits = nullptr;
 };
+
+constexpr const char* no_softcap = R"({"final_logit_softcapping": null})";
 
 constexpr TextClass text_classes[] = {
     {"llama", "llama", false,
@@ -54,13 +58,20 @@ constexpr TextClass text_classes[] = {
          "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 32768})"},
     {"gemma2", "gemma2", true,
      R"({"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
-         "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 8192})"},
+         "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 8192})",
+     no_softcap},
     {"gemma3_text", "gemma3_text", true,
      R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-         "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})"},
+         "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})",
+     no_softcap},
+    {"granite", "granite", false,
+     R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+         "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048})",
+     R"({"logits_scaling": 1.0})"},
     {"cohere2", "cohere2", true,
      R"({"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
-         "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192})"},
+         "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192})",
+     R"({"logit_scale": 1.0})"},
     {"llama4_text", "llama4_text", false,
      R"({"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
          "num_hidden_layers": 48, "num_attention_heads": 40, "max_position_embeddings": 131072})"},
@@ -151,6 +162,9 @@ std::optional<TextConfig> text_config(const json& config, const std::string& pla
   for (const auto& [key, value] : given.items()) text.config[key] = value;
   text.config["model_type"] = known != nullptr ? std::string(known->family) : text_type;
   drop_coordinates(text.config);
+  if (known != nullptr && known->plain_logits != nullptr && !wrapper->scales_logits) {
+    text.config.update(json::parse(known->plain_logits));
+  }
 
   const bool text_ties = known != nullptr && known->tied;
   const bool inner = !flat && nested.flag_or("tie_word_embeddings", text_ties);

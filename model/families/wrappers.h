@@ -21,7 +21,8 @@ struct Wrapper {
   /// text_config. Hub files of untied models rely on a head in the checkpoint.
   bool ties = false;
   bool ties_if_text_does = false;  ///< the text model's key holds as well as the wrapper's
-  bool may_be_flat = false;        ///< older files have the text model's keys beside vision_config
+  bool scales_logits = false;  ///< as the text model alone does; else logits are the head's output
+  bool may_be_flat = false;    ///< older files have the text model's keys beside vision_config
 };
 
 /// Null when no wrapper has that model_type.

@@ -277,7 +277,8 @@ TEST_CASE("config: whether a wrapper's head is tied, by its key or the text mode
 TEST_CASE("config: a wrapper's overrides, errors and quantised weights are the text model's") {
   const nlohmann::json config = nlohmann::json::parse(R"({"model_type": "mistral3",
       "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-      "text_config": {"num_attention_heads": 6, "hidden_size": 48, "num_hidden_layers": 2}})");
+      "text_config": {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48,
+                      "num_hidden_layers": 2}})");
   const auto read = [&](const std::vector<ConfigOverride>& o) {
     return read_config(config, "tiny", "tiny.json", o);
   };
@@ -288,8 +289,17 @@ TEST_CASE("config: a wrapper's overrides, errors and quantised weights are the t
           read({{"hidden_size", "\"big\""}});
         }).starts_with("tiny.json: /text_config/hidden_size: got \"big\""));
   CHECK(message_of([&] {
-          read_config(nlohmann::json{{"model_type", "llava"}}, "tiny", "tiny.json");
+          read_config(nlohmann::json::parse(R"({"model_type": "llava"})"), "tiny", "tiny.json");
         }).find("/text_config: missing") != std::string::npos);
+  // Wrappers take the head's output as it is, so far as transformers' code goes.
+  const auto plain = [](const char* text) {
+    const Architecture a = read_config(nlohmann::json::parse(text), "tiny", "tiny.json");
+    return a.logit_scale == 1 && a.logit_softcap == 0;
+  };
+  CHECK(plain(R"({"model_type": "cohere2_vision", "text_config": {"logit_scale": 0.25}})"));
+  CHECK(plain(R"({"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30}})"));
+  CHECK(plain(R"({"model_type": "llava_next",
+                  "text_config": {"model_type": "granite", "logits_scaling": 8}})"));
   // Qwen2-VL's files have the text model's keys beside vision_config.
   const nlohmann::json flat = nlohmann::json::parse(R"({"model_type": "qwen2_vl",
       "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 61,
@@ -314,7 +324,7 @@ TEST_CASE("config: patterns of layers by numbers, by letters and by their older 
     }
     return text;
   };
-  CHECK(windows({}) == "LLLGLL");
+  CHECK(windows(nlohmann::json::object()) == "LLLGLL");
   CHECK(windows({{"sliding_window_pattern", 3}}) == "LLGLLG");
   CHECK(windows({{"sliding_window_pattern", "LLLG"}}) == "LLLGLG");  // the last is always full
   CHECK(windows({{"sliding_window_pattern", "LG"}}) == "LGLGLG");

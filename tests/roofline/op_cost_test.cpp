@@ -134,7 +134,7 @@ TEST_CASE("op_cost: the head of an FP8 checkpoint multiplies in 16 bits, its mat
   for (const OpGroup& g : fold(recording.prefill(), l)) {
     CAPTURE(g.label);
     CHECK(g.products == (g.label == "head" ? std::optional(DType::BF16) : std::nullopt));
-    wide += g.products ? 1 : 0;
+    if (g.products) ++wide;
   }
   CHECK(wide == 1);
   l.activations = DType::BF16;
