@@ -111,23 +111,37 @@ struct Latent {
   bool operator==(const Latent&) const = default;
 };
 
+/// Gemma 3n's form of a decoder, beside what its layers share with Gemma 3's (forward/altup.h).
+/// Source: transformers, models/gemma3n/modeling_gemma3n.py.
+struct AltUp {
+  std::uint64_t num_streams = 1;     ///< hidden states of a token side by side
+  std::size_t active = 0;            ///< the stream that attention and MLP of each layer compute
+  bool scales_active = true;         ///< a weight on the active stream before it gates
+  std::uint64_t laurel_rank = 1;     ///< of the low-rank branch beside attention (LAuReL)
+  std::uint64_t layer_features = 1;  ///< of a token's own input to each layer
+  std::uint64_t layer_rows = 1;      ///< of the table of these inputs; later ids read its first row
+  std::uint64_t table_layers = 1;    ///< layers that the table has inputs for: of the whole model
+  bool operator==(const AltUp&) const = default;
+};
+
 /// One transformer layer's form; layers differ in OpenELM, in models with windows, with experts ...
 struct LayerShape {
   Heads heads;  ///< with a latent: of queries and expanded keys
   std::uint64_t intermediate_size = 0;
   std::uint64_t sliding_window = 0;  ///< 0: full attention
-  /// The earlier layer whose keys and values it reads (MLKV); none: its own.
+  /// The earlier layer whose keys and values it reads (MLKV, Gemma 3n); none: its own.
   std::optional<std::size_t> kv_layer = {};
   LayerCaches caches = {};
   std::shared_ptr<const RopeTable> rope = {};  ///< null: no rotation
   std::uint64_t attention_chunk = 0;           ///< Mask::chunk (Llama 4); 0: none
   std::optional<Experts> experts = {};
   std::optional<Latent> latent = {};
+  std::optional<double> gate_cutoff = {};  ///< GatedActivation::cutoff
   /// Rotations of the same frequencies are equal.
   friend bool operator==(const LayerShape& a, const LayerShape& b) {
     const auto parts = [](const LayerShape& l) {
       return std::tie(l.heads, l.intermediate_size, l.sliding_window, l.kv_layer, l.caches,
-                      l.attention_chunk, l.experts, l.latent);
+                      l.attention_chunk, l.experts, l.latent, l.gate_cutoff);
     };
     const bool same_rope = a.rope && b.rope ? *a.rope == *b.rope : a.rope == b.rope;
     return same_rope && parts(a) == parts(b);
@@ -143,6 +157,8 @@ struct Stack {
   bool pre_norms = true;    ///< a norm on each branch's input; not in OLMo 2
   bool post_norms = false;  ///< a norm on each branch's output (Gemma 2)
   QueryKeyNorm query_key_norm = QueryKeyNorm::None;
+  bool value_norm = false;  ///< RMSNorm of each value head without weight (Gemma 3n)
+  std::optional<AltUp> altup = {};
   bool final_norm = true;
   Position position = Position::Rope;
   std::uint64_t position_rows = 0;    ///< rows of a Learned or Sinusoid table
@@ -243,6 +259,12 @@ inline bool may_share_tokens(const Architecture& a, const Architecture& b) {
 /// Its keys have a norm of their own.
 inline bool normalizes_keys(const Stack& stack) {
   return stack.query_key_norm != QueryKeyNorm::None;
+}
+
+/// Some of its layers read the keys and values of others (MLKV, Gemma 3n).
+inline bool shares_key_values(const Stack& stack) {
+  return std::any_of(stack.layers.begin(), stack.layers.end(),
+                     [](const LayerShape& layer) { return layer.kv_layer.has_value(); });
 }
 
 /// Positions that all the stack's rotations hold for; 0: any.

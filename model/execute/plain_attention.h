@@ -34,8 +34,9 @@ class PlainOperands {
   void put(std::size_t b, std::size_t i, Real x) {
     out_(b * out_shape().sequence_elements() + i, x);
   }
-  void put_second(std::size_t b, std::size_t i, Real x) {
-    more_[0](b * call.more_outputs[0].shape.sequence_elements() + i, x);
+  void put(std::size_t b, std::size_t i, Real x, std::size_t output) {
+    if (output == 0) return put(b, i, x);
+    more_[output - 1](b * call.more_outputs[output - 1].shape.sequence_elements() + i, x);
   }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) put(b, to + i, value(input, b, from + i));

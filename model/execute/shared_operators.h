@@ -6,7 +6,7 @@
 ///   x.call, x.in_shape(i), x.out_shape()
 ///   x.value(input, b, i)           element i of sequence b of an input
 ///   x.put(b, i, number)            writes element i of sequence b of the output
-///   x.put_second(b, i, number)     the same of the node's second output
+///   x.put(b, i, number, o)         the same of its output o
 ///   x.constant(c)                  a double as a Number
 ///   x.move(input, b, from, to, n)  moves n elements of sequence b from an input to the output
 ///   x.each(rows, elements, f)      f(row) for all rows, in any order; they hold `elements` numbers
@@ -301,9 +301,32 @@ void run_shared(X& x, const Route& op) {
       const bool scaled = g.weight_scale != 1;
       const std::size_t at = t * experts.size() + k;
       x.put(b, at, x.constant(static_cast<double>(experts[k])));
-      x.put_second(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k]);
+      x.put(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k], 1);
     }
   }
+}
+
+template <typename X>
+void run_shared(X& x, const MixStreams& op) {
+  const std::size_t mixed = op.num_mixed;
+  const std::size_t last = x.call.inputs.size() - 1;  // the coefficients
+  const std::size_t streams = x.call.more_outputs.size() + 1;
+  const std::size_t onto = last > mixed ? mixed : 0;
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  x.each(x.out_shape()[0] * tokens, streams * x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t i = 0; i < streams; ++i) {
+      for (std::size_t f = t * features; f < (t + 1) * features; ++f) {
+        auto sum = x.value(onto + i, b, f);
+        for (std::size_t j = 0; j < mixed; ++j) {
+          sum += x.value(last, b, (t * streams + i) * mixed + j) * x.value(j, b, f);
+        }
+        x.put(b, f, sum, i);
+      }
+    }
+  });
 }
 
 template <typename X>

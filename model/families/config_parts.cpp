@@ -394,10 +394,19 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   }
   LayerShape layer;
   layer.heads = read_heads(c, k);
-  layer.intermediate_size =
-      k.default_mlp_ratio > 0 ? c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size)
-                              : c.whole(k.intermediate_size);
+  std::vector<std::uint64_t> widths;
+  if (k.listed_mlp_widths && c.has(k.intermediate_size) && c.at(k.intermediate_size).is_array()) {
+    widths = c.wholes(k.intermediate_size);
+  } else if (k.default_mlp_ratio > 0) {
+    layer.intermediate_size = c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size);
+  } else {
+    layer.intermediate_size = c.whole(k.intermediate_size);
+  }
   s.layers.assign(read_num_layers(c, k.num_hidden_layers), layer);
+  if (!widths.empty() && widths.size() != s.layers.size()) {
+    c.fail(k.intermediate_size, fmt::format("{} widths, one a layer", s.layers.size()));
+  }
+  for (std::size_t i = 0; i < widths.size(); ++i) s.layers[i].intermediate_size = widths[i];
   if (k.norm_eps != nullptr) s.norm_eps = c.positive_or(k.norm_eps, s.norm_eps);
   s.attention_scale = inverse_root(layer.heads.head_dim);
   s.activation = read_activation(c, k.activation, s.activation);

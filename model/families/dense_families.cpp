@@ -1,5 +1,7 @@
 #include <cmath>
+#include <numbers>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/families/config_parts.h"
@@ -92,17 +94,13 @@ void refine_stablelm(const JsonObject& c, Architecture& a) {
   if (c.flag_or("use_parallel_residual", false)) s.residual = Residual::ParallelOneNorm;
 }
 
-void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
-  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
-  if (c.has("final_logit_softcapping")) a.logit_softcap = c.positive("final_logit_softcapping");
-  // transformers reads the key and does not use it.
-  c.number_or("attn_logit_softcapping", 0);
-  Stack& s = a.decoder;
-  s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
-  const auto full = every(c.whole_or("sliding_window_pattern", 6));
+/// Layers with windows, rotations of their own base there; else full ones. Returns which have one.
+std::vector<bool> read_gemma_windows(const JsonObject& c, Stack& s, const ConfigKeys& keys,
+                                     std::uint64_t pattern, std::uint64_t usual_window) {
+  const auto full = every(pattern);
   const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
                                       [&](std::size_t i) { return !full(i); });
-  set_windows(s, sliding, sliding_window(c, default_window));
+  set_windows(s, sliding, sliding_window(c, usual_window));
   ConfigKeys local = keys;
   local.rope_layer_type = "sliding_attention";
   local.rope_theta = "rope_local_base_freq";
@@ -111,6 +109,91 @@ void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys)
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (sliding[i]) s.layers[i].rope = rope;
   }
+  return sliding;
+}
+
+void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  if (c.has("final_logit_softcapping")) a.logit_softcap = c.positive("final_logit_softcapping");
+  // transformers reads the key and does not use it.
+  c.number_or("attn_logit_softcapping", 0);
+  Stack& s = a.decoder;
+  s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
+  read_gemma_windows(c, s, keys, c.whole_or("sliding_window_pattern", 6), default_window);
+}
+
+/// The last num_kv_shared_layers layers read the keys and values of the last layer before them that
+/// has their kind of attention.
+void read_kv_sharing(const JsonObject& c, Stack& s, const std::vector<bool>& sliding) {
+  constexpr const char* key = "num_kv_shared_layers";
+  const std::uint64_t shared = c.whole_or(key, 15, 0);
+  if (shared >= s.layers.size()) {
+    c.fail(key, fmt::format("fewer than the {} layers", s.layers.size()));
+  }
+  const std::size_t owners = s.layers.size() - shared;
+  for (std::size_t i = owners; i < s.layers.size(); ++i) {
+    std::size_t owner = owners;
+    while (owner > 0 && sliding[owner - 1] != sliding[i]) --owner;
+    if (owner == 0) {
+      c.fail(key,
+             fmt::format("a layer of layer {}'s kind of attention among the first {}", i, owners));
+    }
+    s.layers[i].kv_layer = owner - 1;
+  }
+}
+
+/// Where the standard normal distribution reaches the share p, in (0, 1).
+double normal_quantile(double p) {
+  double low = -40;
+  double high = 40;
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < p ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Shares of the gates that are cut off, taken as normally distributed.
+void read_gate_cutoffs(const JsonObject& c, Stack& s) {
+  constexpr const char* key = "activation_sparsity_pattern";
+  const std::size_t layers = s.layers.size();
+  if (!c.has(key)) {
+    // Of models of more than ten layers the first ten.
+    for (std::size_t i = 0; layers > 10 && i < 10; ++i) {
+      s.layers[i].gate_cutoff = normal_quantile(0.95);
+    }
+    return;
+  }
+  const nlohmann::json& shares = c.at(key);
+  const std::string expected = fmt::format("{} numbers from 0 to below 1, one a layer", layers);
+  if (!shares.is_array() || shares.size() != layers) c.fail(key, expected);
+  for (std::size_t i = 0; i < layers; ++i) {
+    const double share = shares[i].is_number() ? shares[i].get<double>() : -1;
+    if (!(share >= 0 && share < 1)) c.fail(key, expected);
+    if (share > 0) s.layers[i].gate_cutoff = normal_quantile(share);
+  }
+}
+
+void refine_gemma3n(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  const char* const softcap = "final_logit_softcapping";
+  a.logit_softcap = c.is_null(softcap) ? 0 : c.positive_or(softcap, 30);
+  Stack& s = a.decoder;
+  s.attention_scale = 1;
+  read_kv_sharing(c, s, read_gemma_windows(c, s, keys, 5, 512));
+  read_gate_cutoffs(c, s);
+  AltUp form;
+  form.num_streams = c.whole_or("altup_num_inputs", 4);
+  form.active = c.whole_or("altup_active_idx", 0, 0);
+  if (form.active >= form.num_streams) {
+    c.fail("altup_active_idx", fmt::format("one of the {} streams", form.num_streams));
+  }
+  form.scales_active = c.flag_or("altup_correct_scale", true);
+  form.laurel_rank = c.whole_or("laurel_rank", 64);
+  form.layer_features = c.whole_or("hidden_size_per_layer_input", 256);
+  form.layer_rows = c.whole_or("vocab_size_per_layer_input", 262144);
+  form.table_layers = s.layers.size();
+  s.altup = form;
 }
 
 /// Norms after the branches alone.
@@ -321,6 +404,48 @@ Family gemma3_text() {
   f.keys.rope_layer_type = "full_attention";
   f.refine = [](const JsonObject& c, Architecture& a) { refine_gemma3(c, a, gemma3_text().keys); };
   f.gguf = gemma3_form();
+  return f;
+}
+
+/// Gemma 3's attention, the last layers on keys and values of earlier ones, in streams.
+Family gemma3n_text() {
+  Family f = gemma3_text();
+  f.model_types = {"gemma3n_text"};
+  f.stack.norm = NormKind::Rms;
+  f.stack.query_key_norm = QueryKeyNorm::Heads;
+  f.stack.value_norm = true;
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_max_positions = 32768;
+  f.keys.listed_mlp_widths = true;
+  // The first clips coefficients in training; the others are of published files.
+  f.keys.unread = {"altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_gemma3n(c, a, gemma3n_text().keys);
+  };
+  f.names.in_layer = with(f.names.in_layer, {{"altup.router", "altup.modality_router"},
+                                             {"altup.router_norm", "altup.router_norm"},
+                                             {"altup.prediction", "altup.prediction_coefs"},
+                                             {"altup.correction", "altup.correction_coefs"},
+                                             {"altup.scale.weight", "altup.correct_output_scale"},
+                                             {"laurel.left", "laurel.linear_left"},
+                                             {"laurel.right", "laurel.linear_right"},
+                                             {"laurel_norm", "laurel.post_laurel_norm"},
+                                             {"layer_input.gate", "per_layer_input_gate"},
+                                             {"layer_input.projection", "per_layer_projection"},
+                                             {"layer_input_norm", "post_per_layer_input_norm"}});
+  f.names.outside =
+      with(f.names.outside, {{"layer_inputs", "embed_tokens_per_layer"},
+                             {"layer_inputs_projection", "per_layer_model_projection"},
+                             {"layer_inputs_norm", "per_layer_projection_norm"}});
+  f.rename = [](const Architecture& a, std::string_view, CheckpointNames& names) {
+    for (std::uint64_t i = 1; i < a.decoder.altup->num_streams; ++i) {
+      const std::string number = std::to_string(i);
+      const std::string stored = std::to_string(i - 1);
+      names.outside["stream." + number] = "altup_projections." + stored;
+      names.outside["unstream." + number] = "altup_unembed_projections." + stored;
+    }
+  };
+  f.gguf = {};
   return f;
 }
 

@@ -12,6 +12,7 @@
   FAMILY(gemma)                 \
   FAMILY(gemma2)                \
   FAMILY(gemma3_text)           \
+  FAMILY(gemma3n_text)          \
   FAMILY(qwen3)                 \
   FAMILY(olmo2)                 \
   FAMILY(exaone4)               \

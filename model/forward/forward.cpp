@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/base/error.h"
+#include "model/forward/altup.h"
 
 namespace kvcast {
 namespace {
@@ -19,6 +20,7 @@ struct StackPass {
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Symbol> distinct_experts = {};  ///< of Route; set where a layer has experts
+  std::optional<AltUpStreams> streams = {};     ///< with Stack::altup
   /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
 };
@@ -57,13 +59,13 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
 
 /// Two or three products, `width` wide.
 Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const std::string& name,
-                Value x) {
+                Value x, const std::optional<double>& gate_cutoff = {}) {
   const Stack& stack = pass.stack;
   Value h = x;
   if (stack.gated_mlp) {
     const Value gate = project(r, "gate", name + ".gate", x, width, stack.mlp_bias);
     const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
-    h = r.gated("activation", {stack.activation}, gate, up);
+    h = r.gated("activation", {.function = stack.activation, .cutoff = gate_cutoff}, gate, up);
   } else {
     h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
     h = r.unary("activation", stack.activation, h);
@@ -110,7 +112,7 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
 Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
           Value x) {
   if (layer.experts) return mixture(r, pass, *layer.experts, name, x);
-  return dense_mlp(r, pass, layer.intermediate_size, name, x);
+  return dense_mlp(r, pass, layer.intermediate_size, name, x, layer.gate_cutoff);
 }
 
 Value clipped(Recorder& r, const Stack& stack, Value x) {
@@ -215,12 +217,11 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
                : r.unary("branch_scale", Function::Scale, v, stack.branch_scale);
   };
 
-  r.enter(pass.phase, static_cast<int>(index));
   Value normed = pre("attention_norm", x);
   const Value attended = post("post_attention_norm", self_attention(r, pass, index, name, normed));
   if (leaves_here(pass, index)) {
     x = r.last_token(x);
-    if (stack.residual == Residual::ParallelOneNorm) normed = r.last_token(normed);
+    if (stack.residual == Residual::ParallelOneNorm || stack.altup) normed = r.last_token(normed);
   }
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
@@ -228,6 +229,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     return add(add(mlp(r, pass, layer, name, mlp_input), attended), x);
   }
   Value h = add(x, attended);
+  if (stack.altup) h = with_low_rank_branch(r, pass.architecture, name, h, normed);
   if (stack.cross_attention) {
     const CrossSite site{
         r, pass.architecture, index, name, pass.settings.batch, pass.settings.encoder_len, {}};
@@ -311,7 +313,10 @@ Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<Cros
   pass.key_values.resize(pass.stack.layers.size());
   count_experts(r, pass);
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
+    r.enter(pass.phase, static_cast<int>(i));
+    if (pass.streams) x = pass.streams->predict(i);
     x = record_layer(r, pass, i, x, cross);
+    if (pass.streams) pass.streams->correct(i, x);
     if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
     const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
     x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions}, x);
@@ -324,14 +329,17 @@ Value final_norm(Recorder& r, const StackPass& pass, Value x) {
   return r.norm("final_norm", pass.stack.norm, pass.stack.norm_eps, pass.prefix + "final_norm", x);
 }
 
-Value embed_tokens(Recorder& r, const StackPass& pass) {
+Value embed_tokens(Recorder& r, StackPass& pass) {
   const Architecture& a = pass.architecture;
   const Value table = r.weight("embedding.weight", {a.vocab_size, a.hidden_size});
   const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
                             DType::FP32);  // 4-byte ids
-  const Value x = r.embedding(table, ids, "embedding");
-  return a.embedding_scale == 1 ? x
-                                : r.unary("embedding_scale", Function::Scale, x, a.embedding_scale);
+  Value x = r.embedding(table, ids, "embedding");
+  if (a.embedding_scale != 1) {
+    x = r.unary("embedding_scale", Function::Scale, x, a.embedding_scale);
+  }
+  if (pass.stack.altup) pass.streams.emplace(r, a, x, ids);
+  return x;
 }
 
 Value record_head(Recorder& r, const Architecture& a, Value x) {
@@ -428,9 +436,8 @@ Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
 
 namespace {
 
-/// All layers that read the cache of this one (MLKV) see the same tokens.
+/// All layers that read the cache of this one see the same tokens.
 bool is_read_alike(const Stack& stack, std::size_t index) {
-  if (stack.num_key_value_layers == 0) return true;
   const LayerShape& own = stack.layers[index];
   const std::size_t owner = own.kv_layer.value_or(index);
   for (std::size_t i = owner; i < stack.layers.size(); ++i) {
@@ -469,9 +476,12 @@ Value AttentionSite::normed_key(Value k) const {
 }
 
 Value AttentionSite::value() const {
-  return clipped(
-      r, stack,
-      project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias));
+  const Value v =
+      clipped(r, stack,
+              project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias));
+  if (!stack.value_norm) return v;
+  return r.head_norm("value_norm", QueryKeyNorm::RotatedHeads, stack.norm_eps, {}, v,
+                     layer.heads.num_key_value_heads);
 }
 
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
@@ -617,7 +627,12 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   if (pass.logits == Logits::None) return x;
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.
-  if (pass.logits == Logits::Last && !stack.last_token_leaves) x = r.last_token(x);
+  const bool last = pass.logits == Logits::Last && !stack.last_token_leaves;
+  if (stack.streams) {
+    x = stack.streams->merge(last);
+  } else if (last) {
+    x = r.last_token(x);
+  }
   const Value logits = record_head(r, a, final_norm(r, stack, x));
   r.output(logits);
   return logits;

@@ -125,7 +125,7 @@ class Recorder {
   Value state(const std::string& name, std::vector<Count> shape, DType dtype);
   void output(Value v) { graph_.mark_output(v); }
 
-  Value embedding(Value table, Value ids, std::string_view label);
+  Value embedding(Value table, Value ids, std::string_view label, const Embedding& op = {});
   Value linear(std::string_view label, Value x, Value weight, std::optional<Value> bias = {});
   /// x [..., H·in] (transposed: [..., H·out]) times each head's block of the weight [G·out, in].
   Value head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight);
@@ -162,6 +162,9 @@ class Recorder {
   Value expert_linear(std::string_view label, const ExpertLinear& op, Value x, Value experts,
                       Value weight, std::optional<Value> bias);
   Value combine_experts(std::uint64_t experts_per_token, Value y, std::optional<Value> weights);
+  /// `mixed` into `onto`, one result for each of these; see MixStreams.
+  std::vector<Value> mix_streams(std::string_view label, const std::vector<Value>& mixed,
+                                 const std::vector<Value>& onto, Value coefficients);
   /// Each row `times` times side by side.
   Value repeat_rows(std::string_view label, Value x, std::uint64_t times);
   Value join_heads(std::string_view label, const JoinHeads& op, Value a, Value b);

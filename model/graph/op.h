@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -82,6 +83,8 @@ struct Mask {
 /// y[b,t,:] = table[ids[b,t],:].  Inputs: table [rows, features], ids [batch, tokens].
 struct Embedding {
   static constexpr OpTraits traits{"embedding", RateClass::Vector};
+  bool first_for_unknown = false;  ///< ids without a row read row 0 (Gemma 3n)
+  bool operator==(const Embedding&) const = default;
 };
 
 /// y = x·Wᵀ (+ bias).  Inputs: x [..., in], W [out, in], optionally bias [out].
@@ -250,7 +253,7 @@ enum class Function {
   Scale,        ///< parameter · x [1]
   ClampBelow,   ///< max(x, parameter) [1]
   Square,       ///< x² [1]
-  Center,       ///< x - y, y one number a row [1]
+  Center,       ///< x - y [1]
   InverseRoot,  ///< 1/sqrt(x + parameter) [3]
   SoftCap,      ///< parameter·tanh(x/parameter) [3]
   Relu,         ///< max(x, 0) [1]
@@ -278,13 +281,17 @@ struct Elementwise {
 };
 
 /// f(gate)·up in one kernel, f an activation.  Inputs: gate, up. With a `limit` (gpt-oss):
-/// g·sigmoid(alpha·g)·(u + 1), g = min(gate, limit), u = up clamped to ±limit.
-/// Work: the activation's FLOPs and 1 more an element; 11 an element with a limit.
+/// g·sigmoid(alpha·g)·(u + 1), g = min(gate, limit), u = up clamped to ±limit. With a `cutoff` c
+/// (Gemma 3n) f is of what stands above most of the row, max(gate - mean - c·σ, 0), with the row's
+/// mean and standard deviation σ.
+/// Work: the activation's FLOPs and 1 more an element; 11 an element with a limit; 6 more an
+/// element and 4 a row with a cutoff.
 struct GatedActivation {
   static constexpr OpTraits traits{"gated_activation", RateClass::Vector};
   Function function = Function::Silu;
   double limit = 0;  ///< 0: none
   double alpha = 1;
+  std::optional<double> cutoff = {};  ///< in standard deviations
   bool operator==(const GatedActivation&) const = default;
 };
 
@@ -419,6 +426,16 @@ struct CombineExperts {
   bool operator==(const CombineExperts&) const = default;
 };
 
+/// y_i = s_i + Σ_j c_ij·x_j: n streams go into m, by coefficients of each token.  Inputs: x_0 ...
+/// x_(n-1) [batch, tokens, features]; s_0 ... s_(m-1), unless these are the x; c [batch, tokens,
+/// m·n], a row of n for each i.  Outputs: y_0 ... y_(m-1).  Work: 2·n FLOPs an element of y.
+/// Source: Baykal et al. 2023 (AltUp, arXiv:2301.13310), algorithm 1.
+struct MixStreams {
+  static constexpr OpTraits traits{"mix_streams", RateClass::Vector};
+  std::uint64_t num_mixed = 1;  ///< n
+  bool operator==(const MixStreams&) const = default;
+};
+
 /// [a_h | b_h] for each head h.  Inputs: a [batch, rows, H·n], b [batch, rows, H·r] or, where all
 /// heads share it, [batch, rows, r]; output [batch, rows, H·(n + r)].
 struct JoinHeads {
@@ -532,10 +549,10 @@ using Op =
     std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
                  TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
                  RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route,
-                 ExpertLinear, CombineExperts, JoinHeads, SliceFeatures, CacheAppend, CacheEvict,
-                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
-                 DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
-                 RelativePositionBias, AlibiBias, CausalMask>;
+                 ExpertLinear, CombineExperts, MixStreams, JoinHeads, SliceFeatures, CacheAppend,
+                 CacheEvict, JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens,
+                 GatherRows, DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates,
+                 TokenMask, Conv1d, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -92,7 +92,9 @@ class OpWork {
   }
   Work operator()(const GatedActivation& op) const {
     const std::uint64_t per_element = op.limit > 0 ? 11 : flops_per_element(op.function) + 1;
-    return traffic(per_element * output().elements());
+    Work w = traffic(per_element * output().elements());
+    if (op.cutoff) w.flops += 6 * output().elements() + 4 * output().rows();
+    return w;
   }
   Work operator()(const RowMean&) const { return traffic(input(0).elements()); }
   Work operator()(const RmsNorm& op) const {
@@ -140,6 +142,15 @@ class OpWork {
   }
   Work operator()(const CombineExperts&) const {
     return traffic((num_inputs() > 1 ? 2 : 1) * input(0).elements());
+  }
+  Work operator()(const MixStreams& op) const {
+    const std::uint64_t streams = node_.outputs.size();
+    const TensorInfo& one = graph_.tensor(node_.outputs[0]);
+    Work w;
+    for (std::size_t i = 0; i < num_inputs(); ++i) read(w, i, input(i).elements());
+    w.written[slot(one.storage)] += streams * one.bytes();
+    w.flops = 2 * op.num_mixed * streams * one.elements();
+    return w;
   }
   Work operator()(const JoinHeads&) const { return traffic(); }
   Work operator()(const SliceFeatures&) const { return moved(0, output().elements()); }

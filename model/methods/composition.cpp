@@ -6,6 +6,15 @@
 #include "model/methods/method.h"
 
 namespace kvcast {
+namespace {
+
+const Exclusion shared_keys{
+    Trait::SharedKeys,
+    "methods {methods}: got the model {model}, where layers read the keys and values of others, "
+    "expected one whose layers all have keys and values of their own"};
+
+}  // namespace
+
 void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
   plan.methods = to_string(methods);
   std::stable_sort(methods.begin(), methods.end(), [](const MethodSpec& a, const MethodSpec& b) {
@@ -24,7 +33,7 @@ void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
 bool Plan::has(Trait trait) const {
   switch (trait) {
     case Trait::OwnAttention: return attention.has_value();
-    case Trait::SharedKeys: return model.decoder.num_key_value_layers > 0;
+    case Trait::SharedKeys: return shares_key_values(model.decoder);
     case Trait::LacksWeights: return !model.converted_for.empty();
     case Trait::ChosenTokens: return selection.has_value();
     case Trait::ReusedCache: return selection && selection->reused;
@@ -32,6 +41,7 @@ bool Plan::has(Trait trait) const {
     case Trait::Latents:
       return std::any_of(model.decoder.layers.begin(), model.decoder.layers.end(),
                          [](const LayerShape& layer) { return layer.latent.has_value(); });
+    case Trait::LayerInputs: return model.decoder.altup.has_value();
   }
   KVCAST_ASSERT(false);
   return {};
@@ -64,12 +74,14 @@ void Plan::choose_tokens(TokenSelection chosen) {
 }
 
 void Plan::let_flow(TokenFlow flow) {
-  exclude({{Trait::OwnAttention,
-            "methods {methods} cannot be combined: one selects tokens for each layer, the other "
-            "replaces the attention"},
-           {Trait::SharedKeys,
-            "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-            "keys and values of their own"}});
+  exclude(
+      {{Trait::OwnAttention,
+        "methods {methods} cannot be combined: one selects tokens for each layer, the other "
+        "replaces the attention"},
+       shared_keys,
+       {Trait::LayerInputs,
+        "methods {methods}: got the model {model}, whose layers each read an input of their own "
+        "for every token, expected one whose layers read the states of the layer below alone"}});
   token_flow = std::move(flow);
 }
 
@@ -78,12 +90,7 @@ Architecture Plan::named_model(const std::string& name) const {
   return find_model(name);
 }
 
-std::vector<Exclusion> needs_own_keys() {
-  return {{Trait::SharedKeys,
-           "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-           "keys and values of their own"},
-          needs_keys_and_values()};
-}
+std::vector<Exclusion> needs_own_keys() { return {shared_keys, needs_keys_and_values()}; }
 
 Exclusion needs_keys_and_values() {
   return {

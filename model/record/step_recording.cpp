@@ -15,7 +15,7 @@ namespace {
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads>(op);
+                RepeatHeads, MixStreams, RowMean, SliceFeatures>(op);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.

@@ -143,6 +143,36 @@ TEST_CASE("windows: the cache and what steps read of it stop growing") {
   CHECK(r.kv_cache_bytes_per_token_beyond_window == Count(4 * row));
 }
 
+TEST_CASE("shared keys and values: kept once, read by each layer that has none") {
+  // Gemma 3n: 2 key-value heads of 256; of every five layers four with a window of 512. E4B: 35
+  // layers, of which the last 15 read others' keys and values; E2B: 30 and 10.
+  for (const auto& [model, layers] : {std::pair{"gemma-3n-e4b", 35u}, {"gemma-3n-e2b", 30u}}) {
+    CAPTURE(model);
+    const Recording r = recorded(model);
+    const std::uint64_t row = 2 * 2 * 256 * 2;
+    for (const std::uint64_t tokens : {1u, 512u, 513u, 5000u}) {
+      CAPTURE(tokens);
+      const std::uint64_t near = std::min<std::uint64_t>(tokens, 512);
+      CHECK(cache_bytes(r, tokens) == row * (16 * near + 4 * tokens));
+      CHECK(cache_reads(r, tokens) == row * layers / 5 * (4 * near + tokens));
+    }
+    CHECK(r.kv_cache_bytes_per_token == Count(40960));
+    CHECK(r.kv_cache_bytes_per_token_beyond_window == Count(8192));
+  }
+}
+
+TEST_CASE("inputs of layers: a step reads the rows of its tokens") {
+  // All weights but the table of 262,144 rows of 35·256 are read, and a row of it; of the tied
+  // embedding's 262,400 rows all, for the logits, and one more. Each layer reads its router of four
+  // rows and the router's norm twice: to predict the streams and to correct them.
+  const Recording r = recorded("gemma-3n-e4b");
+  const Work decode = total_work(r.decode());
+  const SymbolValues sizes = r.symbols.resolve({1, 100, 101});
+  const std::uint64_t without_lookup = 4486425328;  // published/models_today.csv
+  CHECK(decode.read[static_cast<std::size_t>(Storage::Weights)].at(sizes) ==
+        2 * (without_lookup + 35 * 256 + 2048 + 35 * 5 * 2048));
+}
+
 TEST_CASE("chunks: a layer keeps at most one and reads its own") {
   // Llama 4 Scout: 48 layers of 8 heads of 128, every fourth without chunks of 8192.
   const Recording r = recorded("llama-4-scout-17b-16e");
@@ -181,6 +211,8 @@ TEST_CASE("catalog: active parameters, as counted in published/models_today.csv"
                         {"kimi-k2", 32861500928},
                         {"llama-4-maverick-17b-128e", 17184691200},
                         {"olmoe-1b-7b", 1282017280},
+                        {"gemma-3n-e4b", 6835235568},
+                        {"gemma-3n-e2b", 4435182688},
                         {"qwen3-8b", 8190735360}}) {
     CAPTURE(c.model);
     CHECK(recorded(c.model).active_parameters == c.active);
@@ -206,5 +238,5 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 35);
+  CHECK(classes == 36);
 }

@@ -359,6 +359,76 @@ def gemma3_cases():
     }
 
 
+def gemma3n_cases():
+    model = hf.Gemma3nForCausalLM
+    small = {"embed_tokens": 0.1}
+    two_bases = {
+        "full_attention": rope("linear", 1000.0, factor=8.0),
+        "sliding_attention": rope(theta=200.0),
+    }
+    return {
+        # Layers 3 to 5 read the keys and values of layers 2, 1 and 2.
+        "gemma3n_text": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(24, 6, 2, [47, 31, 40, 29, 47, 35], 61, num_hidden_layers=6),
+                head_dim=10,
+                num_kv_shared_layers=3,
+                sliding_window=8,
+                layer_types=kinds("LGLLGL"),
+                rope_parameters=two_bases,
+                altup_num_inputs=3,
+                altup_active_idx=1,
+                laurel_rank=5,
+                hidden_size_per_layer_input=6,
+                vocab_size_per_layer_input=49,
+                activation_sparsity_pattern=[0.9, 0.5, 0.0, 0.3, 0.0, 0.0],
+                attention_bias=True,
+                final_logit_softcapping=2.5,
+                rms_norm_eps=1e-3,
+            ),
+            prompt_len=26,
+            stds=small,
+            new_form=True,
+        ),
+        # Without windows, so that prompts can be pruned.
+        "gemma3n_text_full": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(21, 3, 1, 37, 59, num_hidden_layers=5),
+                head_dim=8,
+                num_kv_shared_layers=2,
+                layer_types=kinds("GGGGG"),
+                altup_correct_scale=False,
+                laurel_rank=4,
+                hidden_size_per_layer_input=5,
+                vocab_size_per_layer_input=59,
+                activation_sparsity_pattern=[0.95, 0.0, 0.6, 0.0, 0.0],
+                hidden_activation="gelu",
+                final_logit_softcapping=100.0,
+                tie_word_embeddings=False,
+            ),
+            prompt_len=23,
+        ),
+        # Each layer has its own keys and values; the fifth sees all.
+        "gemma3n_text_own": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(14, 2, 2, 19, 57, num_hidden_layers=5),
+                head_dim=6,
+                num_kv_shared_layers=0,
+                sliding_window=9,
+                altup_num_inputs=2,
+                laurel_rank=3,
+                hidden_size_per_layer_input=4,
+                vocab_size_per_layer_input=57,
+            ),
+            prompt_len=24,
+            stds=small,
+        ),
+    }
+
+
 def mixture_cases():
     return {
         "mixtral": Case(
@@ -673,5 +743,5 @@ def latent_cases():
 
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
-    groups += [gemma3_cases, mixture_cases, latent_cases]
+    groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases]
     return {name: case for group in groups for name, case in group().items()}

@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).parent
 
 # transformers has no class for the others that kvcast reads: OpenELM and the MLKV form of GPT-NeoX.
 MODEL_TYPES = """llama mistral qwen2 qwen3 olmo olmo2 exaone4 smollm3 granite cohere cohere2 starcoder2 nemotron stablelm phi phi3
-gemma gemma2 gemma3_text gpt_neox falcon gpt2 opt t5 whisper mixtral qwen3_moe olmoe granitemoe gpt_oss llama4_text glm4_moe
+gemma gemma2 gemma3_text gemma3n_text gpt_neox falcon gpt2 opt t5 whisper mixtral qwen3_moe olmoe granitemoe gpt_oss llama4_text glm4_moe
 deepseek_v2 deepseek_v3 minicpm3""".split()
 
 

@@ -75,7 +75,7 @@ def to_hub_form(config):
     """The config as checkpoints on the hub have it: `rope_theta`, `rope_scaling` and, in GPT-NeoX,
     `rotary_pct` in place of transformers 5's `rope_parameters`."""
     rope = config.pop("rope_parameters", None)
-    if config["model_type"] == "gemma3_text":
+    if config["model_type"] in ("gemma3_text", "gemma3n_text"):
         full, sliding = rope["full_attention"], rope["sliding_attention"]
         config["rope_theta"], config["rope_local_base_freq"] = full.pop("rope_theta"), sliding["rope_theta"]
         config["rope_scaling"] = None if full["rope_type"] == "default" else full

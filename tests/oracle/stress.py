@@ -359,6 +359,34 @@ def gemma3_text(r, pattern):
     return Plan(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, k, older, ["layer_types"], norm_offset=True)
 
 
+def gemma3n_text(r, pattern):
+    layers = r.choice([2, 3, 4, 6, 7, 11])
+    k, hd = common(r, True, divides=True, layers=layers)
+    k.setdefault("head_dim", hd)
+    k["hidden_activation"] = r.act("gelu_pytorch_tanh")
+    del k["hidden_act"]
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), sliding_window=window(r))
+    k |= dict(final_logit_softcapping=r.choice([1.5, 30.0]))
+    k["rope_parameters"] = {
+        "full_attention": r.rope(hd, kinds=["default", "linear", "linear", "yarn", "llama3"]),
+        "sliding_attention": r.rope(hd, kinds=["default"]),
+    }
+    if not pattern:
+        k["layer_types"] = types(r, layers)
+    kinds = k.get("layer_types") or ["full_attention" if i % 5 == 4 else "sliding_attention" for i in range(layers)]
+    shared = [n for n in range(layers) if set(kinds[: layers - n]) == set(kinds)]
+    k["num_kv_shared_layers"] = r.choice(shared + shared[-1:] * 2)
+    streams = r.choice([1, 2, 3, 4, 4])
+    k |= dict(altup_num_inputs=streams, altup_active_idx=r.choice([0, r.randrange(streams)]))
+    k |= dict(altup_correct_scale=r.maybe(0.7), laurel_rank=r.randint(1, 9))
+    k |= dict(hidden_size_per_layer_input=r.randint(1, 9), vocab_size_per_layer_input=r.randint(30, 70))
+    if r.maybe(0.3):
+        k["intermediate_size"] = [r.randint(9, 50) for _ in range(layers)]
+    if r.maybe(0.7):
+        k["activation_sparsity_pattern"] = [r.choice([0.0, 0.2, 0.5, 0.9, 0.95]) for _ in range(layers)]
+    return Plan(hf.Gemma3nForCausalLM, hf.Gemma3nTextConfig, k, {}, ["layer_types"])
+
+
 def mixtral(r, pattern):
     k, hd = common(r, True)
     k.setdefault("head_dim", hd)
@@ -546,7 +574,7 @@ def t5(r, pattern):
 
 
 FAMILIES = [
-    qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
+    qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, gemma3n_text, mixtral,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, minicpm3,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5,
 ]  # fmt: skip
@@ -570,7 +598,9 @@ def spell(config, plan, spelling, r):
         return config
     config = mc.to_hub_form(config) | HUB_EXTRAS.get(config["model_type"], {})
     scaling = config.get("rope_scaling")
-    if scaling and "rope_type" in scaling and r.maybe():
+    # Among the entries of layer types transformers 5.23 does not see the older name.
+    by_layer_type = config["model_type"] in ("gemma3_text", "gemma3n_text")
+    if scaling and "rope_type" in scaling and r.maybe() and not by_layer_type:
         scaling["type"] = scaling.pop("rope_type")
     if spelling >= 2:
         for key in plan.dropped:
@@ -597,6 +627,7 @@ HUB_EXTRAS = {  # keys of published files that transformers does not read
     "gpt_oss": {"initial_context_length": 4096},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm", "embedding_dropout": 0.1},
     "gemma3_text": {"cache_implementation": "hybrid"},
+    "gemma3n_text": {"altup_lr_multiplier": 1.0, "query_pre_attn_scalar": 256},
     "llama4_text": {"for_llm_compressor": False},
 }
 
