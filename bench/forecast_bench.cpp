@@ -76,6 +76,9 @@ BENCHMARK_CAPTURE(sweep_points, gemma2_9b_tiled, "gemma2-9b", Kernels::Fused);
 BENCHMARK_CAPTURE(sweep_points, openelm_3b_tiled, "openelm-3b", Kernels::Fused);
 BENCHMARK_CAPTURE(sweep_points, whisper_large_v3_tiled, "whisper-large-v3", Kernels::Fused);
 BENCHMARK_CAPTURE(sweep_points, llama_7b_vllm, "llama-7b", Kernels::Fused, "vllm");
+BENCHMARK_CAPTURE(sweep_points, qwen3_30b_tiled, "qwen3-30b-a3b", Kernels::Fused);
+BENCHMARK_CAPTURE(sweep_points, gpt_oss_120b_tiled, "gpt-oss-120b", Kernels::Fused);
+BENCHMARK_CAPTURE(sweep_points, deepseek_v3_tiled, "deepseek-v3", Kernels::Fused);
 BENCHMARK_CAPTURE(record_and_compile, llama_7b_tiled, "llama-7b", Kernels::Fused)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(record_and_compile, llama_405b_eager, "llama-3.1-405b", Kernels::Eager)

@@ -38,7 +38,7 @@ struct OpenLaunch {
 
 bool is_decode_step(const Graph& graph) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) {
-    return is_any<TiledAttention, AttentionScores>(node.op) &&
+    return is_any<TiledAttention, AttentionScores, StateScan>(node.op) &&
            graph.tensor(node.inputs[0]).shape[1] == Count(1);
   });
 }

@@ -186,6 +186,18 @@ bool dequantizes(const Graph& graph, const Node& node, const Lowering& lowering)
          is_quantized(graph.tensor(node.inputs[1]).dtype) && !is_decode_step(graph);
 }
 
+/// See OpCost::products. Operands are quantised for weights that are no wider.
+std::optional<DType> other_products(const Graph& graph, const Node& node,
+                                    const Lowering& lowering) {
+  if (!is_quantized(lowering.operand_dtype()) || lowering.weights.is_uniform()) return {};
+  const bool grouped = std::holds_alternative<ExpertLinear>(node.op);
+  if (!grouped && !std::holds_alternative<Linear>(node.op)) return {};
+  const TensorInfo& weight = graph.tensor(node.inputs[grouped ? 2 : 1]);
+  const DType own = product_dtype(lowering.operand_dtype(), weight.dtype);
+  const bool usual = own == product_dtype(lowering.operand_dtype(), lowering.weights.main);
+  return usual ? std::nullopt : std::optional(own);
+}
+
 /// The kernels that convert what a launch reads and writes (Lowering::operands). What several of
 /// its products read is converted once.
 std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::size_t>& nodes,
@@ -264,6 +276,7 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   }
   g.length = length_of(graph, node);
   g.groups = groups_of(node);
+  g.products = other_products(graph, node, lowering);
   g.count = 1;
   return g;
 }

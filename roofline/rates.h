@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ struct Rates {
   /// Both at an operator's length (OpCost::length), relative to the rate without a length.
   std::array<RateCurve, num_rate_classes> flops_by_length;
   std::array<RateCurve, num_bandwidth_classes> bytes_by_length;
+  /// Where operands are below 16 bits: of products whose weights have another type than most, and
+  /// so multiply in that.
+  std::map<DType, FlopsPerSecond> other_products;
   // Of grouped products instead of RateClass::Matrix; absent: the same.
   std::optional<ExpertRate> experts;
   std::optional<ExpertRate> quantized_experts;

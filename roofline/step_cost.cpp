@@ -237,9 +237,12 @@ const ExpertRate* expert_rate(BandwidthClass moves_at, const Rates& rates) {
 /// `count` operators of this cost.
 StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials) {
   const ExpertRate* experts = expert_rate(cost.bandwidth_class, rates);
-  const double rate = experts != nullptr
-                          ? experts->flops_per_second.value
-                          : rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
+  double rate = rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
+  if (experts != nullptr) {
+    rate = experts->flops_per_second.value;
+  } else if (cost.products && rates.other_products.contains(*cost.products)) {
+    rate = rates.other_products.at(*cost.products).value;
+  }
   const double bandwidth =
       rates.bytes_per_second[static_cast<std::size_t>(cost.bandwidth_class)].value;
   StepEntry e;

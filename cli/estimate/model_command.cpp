@@ -58,20 +58,31 @@ ordered_json stack_json(const Stack& s) {
   over("shared_intermediate_size",
        [](const LayerShape& l) { return l.experts ? l.experts->shared_intermediate_size : 0; });
   over("kv_lora_rank", [](const LayerShape& l) { return l.latent ? l.latent->rank : 0; });
+  over("index_topk", [](const LayerShape& l) {
+    return l.latent && l.latent->indexer ? l.latent->indexer->kept : 0;
+  });
   over("qk_rope_head_dim", [](const LayerShape& l) { return l.latent ? l.latent->rope_dim : 0; });
   return j;
 }
 
+/// Of tables of which a pass reads its tokens' rows alone.
+std::uint64_t looked_up_parameters(const Architecture& a) {
+  const std::uint64_t embedding = a.tied_embeddings ? 0 : a.vocab_size * a.hidden_size;
+  if (!a.decoder.altup) return embedding;
+  const AltUp& form = *a.decoder.altup;
+  return embedding + form.layer_rows * form.table_layers * form.layer_features;
+}
+
 ordered_json model_json(const Architecture& a, const Recording& r, const Lowering& lowering) {
-  ordered_json j{{"name", a.name},
-                 {"model_type", a.model_type},
-                 {"parameters", r.parameters},
-                 {"active_parameters", r.active_parameters},
-                 {"active_parameters_without_lookup",
-                  r.active_parameters - (a.tied_embeddings ? 0 : a.vocab_size * a.hidden_size)},
-                 {"hidden_size", a.hidden_size},
-                 {"vocab_size", a.vocab_size},
-                 {"max_position_embeddings", a.max_position_embeddings}};
+  ordered_json j{
+      {"name", a.name},
+      {"model_type", a.model_type},
+      {"parameters", r.parameters},
+      {"active_parameters", r.active_parameters},
+      {"active_parameters_without_lookup", r.active_parameters - looked_up_parameters(a)},
+      {"hidden_size", a.hidden_size},
+      {"vocab_size", a.vocab_size},
+      {"max_position_embeddings", a.max_position_embeddings}};
   j.update(stack_json(a.decoder));
   if (a.encoder_decoder) j["encoder"] = stack_json(a.encoder);
   j["tied_embeddings"] = a.tied_embeddings;

@@ -90,7 +90,7 @@ struct Experts {
   Routing routing;
   std::uint64_t intermediate_size = 0;         ///< of each expert
   std::uint64_t shared_intermediate_size = 0;  ///< of an MLP that all tokens read too; 0: none
-  bool shared_gate = false;  ///< that MLP's output is multiplied by sigmoid(w·x)
+  bool shared_gate = false;                    ///< that MLP's output is multiplied by sigmoid(w·x)
   bool router_bias = false;
   bool router_correction = false;  ///< Route's second input
   bool mlp_bias = false;           ///< of the experts' products
@@ -98,6 +98,19 @@ struct Experts {
   double gate_limit = 0;           ///< GatedActivation::limit
   double gate_alpha = 1;
   bool operator==(const Experts&) const = default;
+};
+
+/// The cached tokens that a query attends to (DeepSeek-V3.2): those of the best scores between
+/// heads of its own and one key that is cached beside the latent, half-split rotated.
+struct Indexer {
+  std::uint64_t num_heads = 0;
+  std::uint64_t head_dim = 0;
+  std::uint64_t kept = 0;  ///< index_topk
+  std::shared_ptr<const RopeTable> rope = {};
+  friend bool operator==(const Indexer& a, const Indexer& b) {
+    return std::tie(a.num_heads, a.head_dim, a.kept) == std::tie(b.num_heads, b.head_dim, b.kept) &&
+           *a.rope == *b.rope;
+  }
 };
 
 /// Multi-head latent attention: what is cached of a token is one latent for all heads.
@@ -108,6 +121,7 @@ struct Latent {
   std::uint64_t nope_dim = 0;    ///< of each query and key head, not rotated
   std::uint64_t rope_dim = 0;    ///< of each query head, and of the one key that all heads share
   std::uint64_t value_dim = 0;   ///< of each value head
+  std::optional<Indexer> indexer = {};
   std::uint64_t cached() const { return rank + rope_dim; }
   bool operator==(const Latent&) const = default;
 };
@@ -143,19 +157,33 @@ struct StateSpace {
   bool operator==(const StateSpace&) const = default;
 };
 
+/// Gemma 3n's form of a decoder, beside what its layers share with Gemma 3's (forward/altup.h).
+/// Source: transformers, models/gemma3n/modeling_gemma3n.py.
+struct AltUp {
+  std::uint64_t num_streams = 1;     ///< hidden states of a token side by side
+  std::size_t active = 0;            ///< the stream that attention and MLP of each layer compute
+  bool scales_active = true;         ///< a weight on the active stream before it gates
+  std::uint64_t laurel_rank = 1;     ///< of the low-rank branch beside attention (LAuReL)
+  std::uint64_t layer_features = 1;  ///< of a token's own input to each layer
+  std::uint64_t layer_rows = 1;      ///< of the table of these inputs; later ids read its first row
+  std::uint64_t table_layers = 1;    ///< layers that the table has inputs for: of the whole model
+  bool operator==(const AltUp&) const = default;
+};
+
 /// One transformer layer's form; layers differ in OpenELM, in models with windows, with experts ...
 struct LayerShape {
   /// With a latent: of queries and expanded keys. No query heads: no attention.
   Heads heads;
   std::uint64_t intermediate_size = 0;  ///< 0 and no experts: no MLP
   std::uint64_t sliding_window = 0;     ///< 0: full attention
-  /// The earlier layer whose keys and values it reads (MLKV); none: its own.
+  /// The earlier layer whose keys and values it reads (MLKV, Gemma 3n); none: its own.
   std::optional<std::size_t> kv_layer = {};
   LayerCaches caches = {};
   std::shared_ptr<const RopeTable> rope = {};  ///< null: no rotation
   std::uint64_t attention_chunk = 0;           ///< Mask::chunk (Llama 4); 0: none
   std::optional<Experts> experts = {};
   std::optional<Latent> latent = {};
+  std::optional<double> gate_cutoff = {};      ///< GatedActivation::cutoff
   std::optional<StateSpace> state_space = {};  ///< beside the attention or in its place
   bool attends() const { return heads.num_attention_heads > 0; }
   bool has_mlp() const { return intermediate_size > 0 || experts; }
@@ -163,7 +191,7 @@ struct LayerShape {
   friend bool operator==(const LayerShape& a, const LayerShape& b) {
     const auto parts = [](const LayerShape& l) {
       return std::tie(l.heads, l.intermediate_size, l.sliding_window, l.kv_layer, l.caches,
-                      l.attention_chunk, l.experts, l.latent, l.state_space);
+                      l.attention_chunk, l.experts, l.latent, l.state_space, l.gate_cutoff);
     };
     const bool same_rope = a.rope && b.rope ? *a.rope == *b.rope : a.rope == b.rope;
     return same_rope && parts(a) == parts(b);
@@ -179,6 +207,8 @@ struct Stack {
   bool pre_norms = true;    ///< a norm on each branch's input; not in OLMo 2
   bool post_norms = false;  ///< a norm on each branch's output (Gemma 2)
   QueryKeyNorm query_key_norm = QueryKeyNorm::None;
+  bool value_norm = false;  ///< RMSNorm of each value head without weight (Gemma 3n)
+  std::optional<AltUp> altup = {};
   bool final_norm = true;
   Position position = Position::Rope;
   std::uint64_t position_rows = 0;    ///< rows of a Learned or Sinusoid table
@@ -229,6 +259,9 @@ struct Architecture {
   /// it was made up, or changed since.
   std::filesystem::path origin;
   std::string model_type;  ///< of the config: "llama", "gpt_neox", ...
+  /// The model_type of the multimodal model that this is the text model of: "gemma3", "llama4" ...;
+  /// empty: of none.
+  std::string wrapper;
   std::uint64_t hidden_size = 0;
   std::uint64_t vocab_size = 0;
   std::uint64_t max_position_embeddings = 0;  ///< nominal context; 0: unlimited
@@ -285,6 +318,12 @@ inline bool may_share_tokens(const Architecture& a, const Architecture& b) {
 /// Its keys have a norm of their own.
 inline bool normalizes_keys(const Stack& stack) {
   return stack.query_key_norm != QueryKeyNorm::None;
+}
+
+/// Some of its layers read the keys and values of others (MLKV, Gemma 3n).
+inline bool shares_key_values(const Stack& stack) {
+  return std::any_of(stack.layers.begin(), stack.layers.end(),
+                     [](const LayerShape& layer) { return layer.kv_layer.has_value(); });
 }
 
 /// Positions that all the stack's rotations hold for; 0: any.

@@ -59,8 +59,13 @@ void check_side(const PredictorSide& side, const std::string& place, std::string
 void check_model(const Architecture& a, std::string_view role) {
   const std::string where = fmt::format("KV prediction, the {} model {}", role, a.name);
   if (a.encoder_decoder) throw Error(where, "an encoder-decoder model", "a decoder-only model");
-  if (a.decoder.num_key_value_layers > 0) {
-    throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
+  if (shares_key_values(a.decoder)) {
+    throw Error(where, "a model whose layers share keys and values",
+                "one whose layers all have keys and values of their own");
+  }
+  if (a.decoder.value_norm) {
+    throw Error(where, "a model whose values have a norm",
+                "one whose projections of values are cached as they are");
   }
   if (a.decoder.layers.front().latent) {
     throw Error(where, "a model that caches latents", "one that caches keys and values");

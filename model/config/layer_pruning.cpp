@@ -10,8 +10,13 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
   const std::string where = "layer pruning of " + a.name;
   const std::size_t num_layers = a.decoder.layers.size();
   if (a.encoder_decoder) throw Error(where, "an encoder-decoder model", "a decoder-only model");
-  if (a.decoder.num_key_value_layers > 0) {
-    throw Error(where, "an MLKV model", "one whose layers all have keys and values of their own");
+  if (shares_key_values(a.decoder)) {
+    throw Error(where, "a model whose layers share keys and values",
+                "one whose layers all have keys and values of their own");
+  }
+  if (a.decoder.altup) {
+    throw Error(where, "a model with one table for the inputs of all layers",
+                "one whose layers read the states of the layer below alone");
   }
   check_unconverted(a, where);
   if (!a.pruning.kept.empty()) throw Error(where, "a layer-pruned model", "a whole one");

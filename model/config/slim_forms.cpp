@@ -49,7 +49,8 @@ bool keeps_some_values(const Architecture& a, std::size_t layer) {
 
 std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, CacheForm kind) {
   if (kind == CacheForm::KeysAndValues) return {};
-  if (a.decoder.num_key_value_layers > 0) return "its layers share keys and values (MLKV)";
+  if (shares_key_values(a.decoder)) return "its layers share keys and values";
+  if (a.decoder.value_norm) return "its values have a norm, so no matrix makes them of its keys";
   if (a.decoder.layers[layer].latent) return "its latents are smaller than keys or values";
   if (site == SlimSite::Self && a.decoder.projection_clip > 0) return "its projections are clipped";
   const Heads& heads = a.decoder.layers[layer].heads;

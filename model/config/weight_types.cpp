@@ -71,10 +71,10 @@ bool holds(const std::string& name, const WeightClass& weight, const Architectur
   return found->holds({*weight.layer, *model});
 }
 
-/// A tied table is the head too.
+/// A tied table is the head too, but not one of layers' inputs.
 bool is_for(const WeightRule& rule, const WeightClass& weight, const Architecture* model) {
-  const bool tied_head = rule.of == "head" && weight.group == "embedding" && model != nullptr &&
-                         model->tied_embeddings;
+  const bool tied_head = rule.of == "head" && weight.group == "embedding" && weight.part.empty() &&
+                         model != nullptr && model->tied_embeddings;
   return (rule.of == weight.group || rule.of == weight.part || tied_head) &&
          std::all_of(rule.conditions.begin(), rule.conditions.end(),
                      [&](const std::string& c) { return holds(c, weight, model); });
@@ -159,10 +159,15 @@ WeightClass weight_class(std::string_view name, std::size_t dimensions) {
     weight.group = is_norm ? "norm" : "bias";
   } else if (part == "embedding" || part == "head" || part == "router") {
     weight.group = known(groups, part);
+  } else if (part == "layer_inputs") {
+    weight.group = "embedding";
+    weight.part = "layer_inputs";
   } else if (inside("experts") || inside("shared_expert") || !weight.layer) {
     return weight;
   } else if (part.starts_with("state.")) {
     weight.group = "state_space";
+  } else if (part.find('.') != std::string_view::npos) {
+    return weight;  // of Gemma 3n's streams
   } else if (!known(mlp_parts, part).empty()) {
     weight.group = "mlp";
     weight.part = known(mlp_parts, part);

@@ -22,7 +22,8 @@ struct WeightClass {
   /// "embedding", "head", "norm", "bias" (all other vectors), "router", "attention", "mlp",
   /// "experts", "shared_expert", or "other": tables of positions, convolutions.
   std::string_view group;
-  /// "query", "key", "value" or "output" of attention; "gate", "up" or "down"; or "".
+  /// "query", "key", "value" or "output" of attention; "gate", "up" or "down"; "layer_inputs" of
+  /// the embeddings; or "".
   std::string_view part;
   std::optional<std::size_t> layer = {};
 };

@@ -1,10 +1,14 @@
 #include "model/convert/conversion_source.h"
 
+#include <optional>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/families/gguf_config.h"
+#include "model/families/wrappers.h"
 #include "model/io/tensors/gguf.h"
 
 namespace kvcast {
@@ -33,6 +37,10 @@ nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
   nlohmann::json config = checkpoint.gguf() != nullptr
                               ? gguf_config(*checkpoint.gguf())
                               : read_json_file(checkpoint.path() / "config.json");
+  if (std::optional<TextConfig> text = text_config(config, "")) {
+    config = std::move(text->config);
+    config["tie_word_embeddings"] = checkpoint.architecture().tied_embeddings;
+  }
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(dtype);
   return config;
 }

@@ -306,8 +306,8 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
   const Architecture& a = checkpoint.architecture();
   const std::string place = checkpoint.path().string();
   check_unconverted(a, place);
-  if (a.decoder.num_key_value_layers > 0) {
-    throw Error(place, "an MLKV checkpoint, whose layers share keys and values",
+  if (shares_key_values(a.decoder)) {
+    throw Error(place, "a checkpoint whose layers share keys and values",
                 "one whose layers have their own");
   }
   const std::string dtype(name(conversion.dtype));

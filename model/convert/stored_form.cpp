@@ -48,8 +48,10 @@ bool StoredForm::is_plain() const {
          !transposed && offset == 0;
 }
 
-std::vector<StoredForm> stored_forms(const Architecture& a, const Recording& recording,
+std::vector<StoredForm> stored_forms(const Architecture& read, const Recording& recording,
                                      DType dtype) {
+  Architecture a = read;
+  a.wrapper.clear();  // a converted text model stands alone
   std::map<std::string, StoredForm> forms;
   for (const auto& [name, info] : weights_of(recording)) {
     const WeightSource source = huggingface_weight(a, name);

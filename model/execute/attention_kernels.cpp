@@ -41,6 +41,48 @@ void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first,
   }
 }
 
+namespace {
+
+/// Each query attends to keys of its own, the last input.
+void attend_to_kept(const Call& call, const Attention& a) {
+  const Operand& chosen = call.inputs.back();
+  const std::size_t queries = call.inputs[0].shape[1];
+  const std::size_t items = call.inputs[0].shape[0] * queries;
+  const std::size_t width = chosen.shape.back();
+  const HeadLayout& k = a.layout;
+  const HeadLayout& v = a.values;
+  // Made before the threads start: what they throw could not be caught.
+  const Floats weights = allocate_floats(items * width);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::size_t item = 0; item < items; ++item) {
+    const std::size_t b = item / queries;
+    const std::size_t visible = visible_range(a.op.mask, a.past + item % queries, a.keys).end;
+    const std::size_t n = std::min<std::size_t>(a.op.kept, visible);
+    float* const row = weights.get() + item * width;
+    const auto key = [&](std::size_t i) {
+      return static_cast<std::size_t>(chosen.data[item * width + i]);
+    };
+    for (std::size_t head = 0; head < k.num_heads; ++head) {
+      const float* const q = call.inputs[0].data + item * k.query_stride + k.query_offset(head);
+      for (std::size_t i = 0; i < n; ++i) {
+        const float* const of_key =
+            call.inputs[1].sequence(b) + key(i) * k.kv_stride + k.kv_offset(head);
+        row[i] = static_cast<float>(a.op.scale) * dot_row(q, of_key, k.head_dim);
+      }
+      const float sum = exp_row(largest_of_row(row, n), row, n);
+      float* const out = call.output.data + item * v.query_stride + v.query_offset(head);
+      std::fill_n(out, v.head_dim, 0.0F);
+      for (std::size_t i = 0; i < n; ++i) {
+        add_scaled_row(row[i] / sum,
+                       call.inputs[2].sequence(b) + key(i) * v.kv_stride + v.kv_offset(head), out,
+                       v.head_dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void tiled_attention(const Call& call, const TiledAttention& op) {
   const HeadLayout layout(op.heads);
   HeadLayout values(op.value_heads());
@@ -49,10 +91,11 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
   const Attention a{.op = op,
                     .layout = layout,
                     .values = values,
-                    .bias = op.has_sinks ? nullptr : last,
+                    .bias = op.has_sinks || op.kept > 0 ? nullptr : last,
                     .sinks = op.has_sinks ? last->data : nullptr,
                     .past = op.mask.causal ? call.value(op.mask.past) : 0,
                     .keys = call.inputs[1].shape[1]};
+  if (op.kept > 0) return attend_to_kept(call, a);
   if (op.key_rope && call.inputs[0].shape[1] > 1) {
     // All keys at once, for many queries; one query's are rotated piece by piece.
     std::vector<Operand> inputs(call.inputs.begin(), call.inputs.end());

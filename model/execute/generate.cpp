@@ -153,16 +153,31 @@ void check_share(const Recording& recording, const RankShare& share, std::uint64
 }
 
 void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
-  const std::uint64_t limit = most_rotated_positions(stack);
-  if (limit > 0 && tokens > limit) {
-    throw Error(what, fmt::format("{} positions", tokens),
-                fmt::format("at most {}: beyond, its rotations scale by the length (longrope, "
-                            "dynamic), which kvcast cannot run",
-                            limit));
-  }
   if (stack.position_rows == 0 || tokens <= stack.position_rows) return;
   throw Error(what, fmt::format("{} positions", tokens),
               fmt::format("at most the {} of the model's position table", stack.position_rows));
+}
+
+/// Beyond the context that a model was trained for its rotations may be others (longrope, dynamic).
+/// Those of a cached key stay what they were in its own pass.
+void check_rotations(const Stack& stack, std::uint64_t first_pass, std::uint64_t tokens, bool plain,
+                     const std::string& what) {
+  for (const LayerShape& layer : stack.layers) {
+    if (!layer.rope || layer.rope->max_positions == 0) continue;
+    const RopeTable& rope = *layer.rope;
+    if (tokens <= rope.max_positions) continue;
+    const auto fail = [&](const std::string& why) {
+      throw Error(
+          what, fmt::format("{} positions", tokens),
+          fmt::format("at most {}: beyond, its rotations are others (longrope, dynamic), {}",
+                      rope.max_positions, why));
+    };
+    if (!plain) fail("which kvcast runs without methods and on one rank only");
+    if (!rope.is_unbounded()) fail("which its file does not say");
+    // Phi-3's generation reads the whole text again when it gets there.
+    const bool crosses = !rope.long_frequencies.empty() && first_pass <= rope.max_positions;
+    if (crosses) fail("or a first pass beyond too: cached keys would have the rotations of both");
+  }
 }
 
 }  // namespace
@@ -306,6 +321,7 @@ void Session::check(const Request& request) const {
     const std::uint64_t before = pass.reads == HelperTokens::Next ? length : 0;
     const std::uint64_t tokens = before > 0 ? pass.steps : length;
     check_positions(stack_of(recording_, pass), before + tokens, pass.name);
+    check_rotations(stack_of(recording_, pass), tokens, before + tokens, false, pass.name);
   }
   check_prompt_length(recording_, length);
   if (options_.logits == Logits::All && batch > 1 && keeps_differently_many(recording_, length)) {
@@ -320,8 +336,13 @@ void Session::check(const Request& request) const {
   if (request.output_len == 0) throw Error("output length", "0", "at least 1");
   check_continuation(request, a);
   // The last generated token is not fed back.
-  check_positions(a.decoder, length + request.output_len - 1,
-                  a.encoder_decoder ? "decoder tokens and output" : "prompt and output");
+  const std::string all = a.encoder_decoder ? "decoder tokens and output" : "prompt and output";
+  check_positions(a.decoder, length + request.output_len - 1, all);
+  const bool plain =
+      !options_.share && std::all_of(options_.methods.begin(), options_.methods.end(),
+                                     [](const auto& m) { return m.name == "plain"; });
+  const std::uint64_t first = options_.chunk > 0 ? std::min(options_.chunk, length) : length;
+  check_rotations(a.decoder, first, length + request.output_len - 1, plain, all);
   if (!a.encoder_decoder) return;
   if (length != options_.decoder_tokens) {
     throw Error("decoder tokens", fmt::format("{} of them", length),

@@ -36,8 +36,8 @@ struct FastKernels {
     return in(input).sequence(b)[i];
   }
   void put(std::size_t b, std::size_t i, float x) const { out.sequence(b)[i] = x; }
-  void put_second(std::size_t b, std::size_t i, float x) const {
-    call.more_outputs[0].sequence(b)[i] = x;
+  void put(std::size_t b, std::size_t i, float x, std::size_t output) const {
+    (output == 0 ? out : call.more_outputs[output - 1]).sequence(b)[i] = x;
   }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to,
             std::size_t n) const {
@@ -54,10 +54,11 @@ struct FastKernels {
     run_shared(*this, op);
   }
 
-  void operator()(const Embedding&) const {
+  void operator()(const Embedding& op) const {
     // On one thread: reading a row may throw, and few rows are read.
     for (std::size_t t = 0; t < out.rows(); ++t) {
-      const auto id = static_cast<std::size_t>(in(1).data[t]);
+      auto id = static_cast<std::size_t>(in(1).data[t]);
+      if (op.first_for_unknown && id >= in(0).shape[0]) id = 0;
       in(0).table->read_rows(id, std::span(out.data + t * features(), features()));
     }
   }
@@ -164,6 +165,15 @@ struct FastKernels {
   }
 
   void operator()(const GatedActivation& op) const {
+    if (op.cutoff) {
+      const std::size_t n = features();
+      for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+        const Floats gate = allocate_floats(n);
+        above_most_of_row(static_cast<float>(*op.cutoff), in(0).data + r * n, gate.get(), n);
+        gated_row(op.function, gate.get(), in(1).data + r * n, out.data + r * n, n);
+      });
+      return;
+    }
     for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {
       const float* gate = in(0).data + first;
       const float* up = in(1).data + first;

@@ -1,7 +1,9 @@
 /// The attention operators as plain loops that count, and the operands that all such loops share.
 #pragma once
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "model/execute/counted_numbers.h"
@@ -34,8 +36,9 @@ class PlainOperands {
   void put(std::size_t b, std::size_t i, Real x) {
     out_(b * out_shape().sequence_elements() + i, x);
   }
-  void put_second(std::size_t b, std::size_t i, Real x) {
-    more_[0](b * call.more_outputs[0].shape.sequence_elements() + i, x);
+  void put(std::size_t b, std::size_t i, Real x, std::size_t output) {
+    if (output == 0) return put(b, i, x);
+    more_[output - 1](b * call.more_outputs[output - 1].shape.sequence_elements() + i, x);
   }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) put(b, to + i, value(input, b, from + i));
@@ -154,6 +157,7 @@ class PlainAttention : public PlainOperands<N> {
 
   void operator()(const TiledAttention& op) {
     if (op.key_rope) rotate_keys(op);
+    if (op.kept > 0) read_kept(op);
     const Heads& h = op.heads;
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
@@ -161,8 +165,7 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
         for (std::size_t i = 0; i < queries; ++i) {
-          const KeyRange visible = visible_range(op.mask, past + i, keys);
-          attend(op, b, head, i, visible);
+          attend(op, b, head, i, seen_by(op, b, i, visible_range(op.mask, past + i, keys)));
         }
       }
     }
@@ -246,18 +249,64 @@ class PlainAttention : public PlainOperands<N> {
     rotated_keys_[j] = in_[1](j) * c + in_[1](i) * s;
   }
 
+  /// The keys that a query attends to.
+  std::vector<std::size_t> seen_by(const TiledAttention& op, std::size_t b, std::size_t i,
+                                   KeyRange visible) {
+    const std::size_t count = visible.end - visible.first;
+    std::vector<std::size_t> seen(op.kept > 0 ? std::min<std::size_t>(op.kept, count) : count);
+    const std::size_t row = (b * out_shape()[1] + i) * call.inputs.back().shape.back();
+    for (std::size_t n = 0; n < seen.size(); ++n) {
+      seen[n] =
+          op.kept > 0 ? static_cast<std::size_t>(in_.back()(row + n).value) : visible.first + n;
+    }
+    return seen;
+  }
+
+  /// Copies the rows that queries attend to: each query its own where that is less than all visible
+  /// ones once.
+  void read_kept(const TiledAttention& op) {
+    const std::size_t queries = out_shape()[1];
+    const std::size_t keys = in_shape(1)[1];
+    const std::size_t past = call.value(op.mask.past);
+    const std::size_t visible = visible_range(op.mask, past + queries - 1, keys).end;
+    const bool apart = call.value(op.visible_keys) < visible;
+    rotated_keys_.resize(in_shape(1).elements());
+    if (!op.values_are_keys) kept_values_.resize(in_shape(2).elements());
+    const auto copy = [&](std::size_t input, std::size_t row, std::vector<Real>& to) {
+      const std::size_t width = in_shape(input)[2];
+      for (std::size_t e = row * width; e < (row + 1) * width; ++e) {
+        to[e] = apart ? in_[input].gather(e) : in_[input](e);
+      }
+    };
+    const auto copy_rows = [&](std::size_t b, const std::vector<std::size_t>& rows) {
+      for (const std::size_t j : rows) {
+        copy(1, b * keys + j, rotated_keys_);
+        if (!op.values_are_keys) copy(2, b * keys + j, kept_values_);
+      }
+    };
+    std::vector<std::size_t> all(visible);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+      if (!apart) copy_rows(b, all);
+      for (std::size_t i = 0; apart && i < queries; ++i) {
+        copy_rows(b, seen_by(op, b, i, visible_range(op.mask, past + i, keys)));
+      }
+    }
+  }
+
   void attend(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
-              KeyRange visible) {
+              const std::vector<std::size_t>& seen) {
     const Heads& h = op.heads;
     const Heads v = op.value_heads();
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
-    const bool has_bias = in_.size() > 3 && !op.has_sinks;
-    Reader<N>& values = in_[op.values_are_keys ? 1 : 2];
-    const std::size_t row = in_shape(op.values_are_keys ? 1 : 2)[2];
+    const bool has_bias = in_.size() > 3 && !op.has_sinks && op.kept == 0;
+    const std::size_t of_values = op.values_are_keys ? 1 : 2;
+    const std::vector<Real>& copied = op.values_are_keys ? rotated_keys_ : kept_values_;
+    const std::size_t row = in_shape(of_values)[2];
     std::vector<Real> p(keys);
     Real peak{lowest};
-    for (std::size_t j = visible.first; j < visible.end; ++j) {
+    for (const std::size_t j : seen) {
       Real s = dot(h, query_at(h, b, i, head), key_at(h, b, j, head));
       if (op.scale != 1) s = s * Real::constant(op.scale);
       if (op.softcap > 0)
@@ -272,20 +321,23 @@ class PlainAttention : public PlainOperands<N> {
       peak = maximum(peak, sink);
       sum += exponential(sink - peak);
     }
-    for (std::size_t j = visible.first; j < visible.end; ++j) {
+    for (const std::size_t j : seen) {
       p[j] = exponential(p[j] - peak);
       sum += p[j];
     }
     for (std::size_t d = 0; d < v.head_dim; ++d) {
       Real o;
-      for (std::size_t j = visible.first; j < visible.end; ++j) {
-        o += p[j] * values((b * keys + j) * row + kv_in_row(v, head) + d);
+      for (const std::size_t j : seen) {
+        const std::size_t at = (b * keys + j) * row + kv_in_row(v, head) + d;
+        o += p[j] * (op.kept > 0 ? copied[at] : in_[of_values](at));
       }
       out_(query_index(v, b, i, head, queries) + d, o / sum);
     }
   }
 
-  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, laid out as the keys
+  // Copies of rows, laid out as the inputs.
+  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, or of the keys it keeps
+  std::vector<Real> kept_values_;   ///< of their values, unless values are keys
 };
 
 }  // namespace kvcast::execute

@@ -51,10 +51,11 @@ class PlainLoops : public PlainAttention<N> {
   using Base::Base;
   using Base::operator();
 
-  void operator()(const Embedding&) {
+  void operator()(const Embedding& op) {
     const std::size_t features = out_shape().back();
     for (std::size_t t = 0; t < in_shape(1).elements(); ++t) {
-      const auto id = static_cast<std::size_t>(in_[1](t).value);
+      auto id = static_cast<std::size_t>(in_[1](t).value);
+      if (op.first_for_unknown && id >= in_shape(0)[0]) id = 0;
       for (std::size_t f = 0; f < features; ++f) {
         out_(t * features + f, in_[0].gather(id * features + f));
       }
@@ -177,7 +178,34 @@ class PlainLoops : public PlainAttention<N> {
     }
   }
 
+  /// What stands above most of each row of input 0.
+  std::vector<Real> above_most(double cutoff) {
+    const std::size_t n = in_shape(0).back();
+    std::vector<Real> above(in_shape(0).elements());
+    for (std::size_t first = 0; first < above.size(); first += n) {
+      Real sum = in_[0](first);
+      for (std::size_t i = 1; i < n; ++i) sum += in_[0](first + i);
+      const Real mean = sum / Real::constant(static_cast<double>(n));
+      Real squares;
+      for (std::size_t i = first; i < first + n; ++i) {
+        const Real centered = in_[0](i) - mean;
+        squares += centered * centered;
+      }
+      const Real deviation = square_root(squares / Real::constant(static_cast<double>(n)));
+      const Real edge = mean + Real::constant(cutoff) * deviation;
+      for (std::size_t i = first; i < first + n; ++i) above[i] = maximum(in_[0](i) - edge, {0});
+    }
+    return above;
+  }
+
   void operator()(const GatedActivation& op) {
+    if (op.cutoff) {
+      const std::vector<Real> above = above_most(*op.cutoff);
+      for (std::size_t i = 0; i < above.size(); ++i) {
+        out_(i, activation(op.function, above[i]) * in_[1](i));
+      }
+      return;
+    }
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
       if (op.limit == 0) {
         out_(i, activation(op.function, in_[0](i)) * in_[1](i));
@@ -268,16 +296,17 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t tokens = call.output.rows();
     const std::size_t head_dim = out_shape().back();
     const std::size_t half = op.table->inverse_frequencies.size();
-    const std::vector<std::size_t> positions = token_angles<N>(*this, op, 0, tokens).positions;
+    const TokenAngles<N> angles = token_angles<N>(*this, op, 0, tokens);
+    const RopeTable& rope = *angles.rope;
     for (std::size_t t = 0; t < tokens; ++t) {
-      const Real position = Real::constant(rope_position(*op.table, positions[t]));
+      const Real position = Real::constant(rope_position(rope, angles.positions[t]));
       for (std::size_t d = 0; d < head_dim; ++d) {
         // Dims that do not rotate have the frequency 0.
         const bool rotates = d < 2 * half;
         const Real frequency = Real::constant(
-            rotates ? op.table->inverse_frequencies[op.table->interleaved ? d / 2 : d % half] : 0);
+            rotates ? rope.inverse_frequencies[rope.interleaved ? d / 2 : d % half] : 0);
         const Real angle = position * frequency;
-        const double gain = op.inverse ? 1 / op.table->gain : op.table->gain;
+        const double gain = op.inverse ? 1 / rope.gain : rope.gain;
         const N factor = rotates ? static_cast<N>(gain) : 1;
         const N sine = op.inverse ? -std::sin(angle.value) : std::sin(angle.value);
         out_(t * head_dim + d, Real::counted(factor * (op.sine ? sine : std::cos(angle.value))));

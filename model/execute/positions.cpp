@@ -78,6 +78,40 @@ template const RopeAngleTable<float>& rope_angles(const std::shared_ptr<const Ro
 template const RopeAngleTable<double>& rope_angles(const std::shared_ptr<const RopeTable>&,
                                                    std::size_t, bool);
 
+std::shared_ptr<const RopeTable> table_of_pass(const std::shared_ptr<const RopeTable>& table,
+                                               std::size_t end) {
+  if (table->max_positions == 0 || end <= table->max_positions) return table;
+  KVCAST_ASSERT(table->is_unbounded());
+  // All layers of a pass ask for the same.
+  struct Latest {
+    std::size_t end = 0;
+    std::shared_ptr<const RopeTable> table;
+  };
+  static std::mutex mutex;
+  static std::map<std::weak_ptr<const RopeTable>, Latest, std::owner_less<>> latest;
+  const std::lock_guard lock(mutex);
+  std::erase_if(latest, [](const auto& entry) { return entry.first.expired(); });
+  Latest& found = latest[table];
+  const bool grows = table->length_factor > 0;
+  if (found.table && (!grows || found.end == end)) return found.table;
+  auto longer = std::make_shared<RopeTable>(*table);
+  if (grows) {
+    const auto dims = static_cast<double>(2 * table->inverse_frequencies.size());
+    const double stretch = table->length_factor * static_cast<double>(end) /
+                               static_cast<double>(table->max_positions) -
+                           (table->length_factor - 1);
+    const double base = table->base * std::pow(stretch, dims / (dims - 2));
+    for (std::size_t j = 0; j < longer->inverse_frequencies.size(); ++j) {
+      longer->inverse_frequencies[j] = std::pow(base, -2 * static_cast<double>(j) / dims);
+    }
+  } else {
+    longer->inverse_frequencies = table->long_frequencies;
+  }
+  longer->max_positions = 0;
+  found = {end, std::move(longer)};
+  return found.table;
+}
+
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key) {
   std::size_t buckets = op.num_buckets;
   std::size_t offset = 0;
@@ -154,19 +188,36 @@ std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept) 
 template std::vector<std::size_t> kept_tokens(std::span<const float>, std::size_t);
 template std::vector<std::size_t> kept_tokens(std::span<const double>, std::size_t);
 
+namespace {
+
+/// The n items of the best scores, the best first; of equal ones the earlier.
+std::vector<std::size_t> best(std::vector<std::size_t> items, std::size_t n, const auto& score_of) {
+  std::stable_sort(items.begin(), items.end(),
+                   [&](std::size_t a, std::size_t b) { return score_of(a) > score_of(b); });
+  items.resize(n);
+  return items;
+}
+
+std::vector<std::size_t> all(std::size_t first, std::size_t n) {
+  std::vector<std::size_t> items(n);
+  std::iota(items.begin(), items.end(), first);
+  return items;
+}
+
+}  // namespace
+
+template <typename N>
+std::vector<std::size_t> kept_keys(std::span<const N> scores, std::size_t kept) {
+  auto keys = best(all(0, scores.size()), std::min(kept, scores.size()),
+                   [&](std::size_t key) { return scores[key]; });
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+template std::vector<std::size_t> kept_keys(std::span<const float>, std::size_t);
+template std::vector<std::size_t> kept_keys(std::span<const double>, std::size_t);
+
 template <typename N>
 std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing) {
-  const auto best = [](std::vector<std::size_t> items, std::size_t n, const auto& score_of) {
-    std::stable_sort(items.begin(), items.end(),
-                     [&](std::size_t a, std::size_t b) { return score_of(a) > score_of(b); });
-    items.resize(n);
-    return items;
-  };
-  const auto all = [](std::size_t first, std::size_t n) {
-    std::vector<std::size_t> items(n);
-    std::iota(items.begin(), items.end(), first);
-    return items;
-  };
   const auto score = [&](std::size_t expert) { return scores[expert]; };
   if (routing.groups == 1) {
     return best(all(0, scores.size()), routing.num_experts_per_tok, score);

@@ -50,6 +50,11 @@ template <typename N>
 const RopeAngleTable<N>& rope_angles(const std::shared_ptr<const RopeTable>& table,
                                      std::size_t positions, bool inverse = false);
 
+/// The table of a pass whose last token stands before position `end`: beyond max_positions with
+/// other frequencies. Thread-safe.
+std::shared_ptr<const RopeTable> table_of_pass(const std::shared_ptr<const RopeTable>& table,
+                                               std::size_t end);
+
 /// T5's bucket of key position - query position.
 /// Source: transformers, models/t5/modeling_t5.py, _relative_position_bucket, in fp32.
 std::size_t relative_bucket(const RelativePositionBias& op, std::size_t query, std::size_t key);
@@ -74,6 +79,10 @@ std::vector<std::size_t> kept_tokens(std::span<const N> sums, std::size_t kept);
 /// those of the best groups are in the choice.
 template <typename N>
 std::vector<std::size_t> chosen_experts(std::span<const N> scores, const Routing& routing);
+
+/// Ascending indices of the `kept` best scores, or of all; of equal ones the earlier.
+template <typename N>
+std::vector<std::size_t> kept_keys(std::span<const N> scores, std::size_t kept);
 
 /// What ScaleByPosition multiplies by.
 double position_factor(const ScaleByPosition& op, std::size_t position);

@@ -62,6 +62,8 @@ KVCAST_VECTOR_CLONES void combine_rows(Function function, const float* x, const 
                                        std::size_t n) {
   if (function == Function::Add)
     return each_pair(x, z, y, n, [](float a, float b) { return a + b; });
+  if (function == Function::Center)
+    return each_pair(x, z, y, n, [](float a, float b) { return a - b; });
   KVCAST_ASSERT(function == Function::Multiply);
   each_pair(x, z, y, n, [](float a, float b) { return a * b; });
 }
@@ -103,6 +105,18 @@ KVCAST_VECTOR_CLONES void clamped_gate_row(float limit, float alpha, const float
     const float inside = above < limit ? above : limit;
     return low * vector_sigmoid(alpha * low) * (inside + 1.0F);
   });
+}
+
+KVCAST_VECTOR_CLONES void above_most_of_row(float cutoff, const float* x, float* y, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) sum += x[i];
+  const float mean = sum / static_cast<float>(n);
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::size_t i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const float edge = mean + cutoff * std::sqrt(squares / static_cast<float>(n));
+  each(x, y, n, [=](float v) { return v > edge ? v - edge : 0.0F; });
 }
 
 KVCAST_VECTOR_CLONES void rms_norm_row(const float* x, const float* w, float unit, float eps,

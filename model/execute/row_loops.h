@@ -9,7 +9,7 @@ namespace kvcast::execute {
 
 /// y[i] = f(x[i]); y may be x.
 void map_row(Function function, float parameter, const float* x, float* y, std::size_t n);
-/// y[i] = x[i] ∘ z[i] for Add, Multiply; y may be x.
+/// y[i] = x[i] ∘ z[i] for Add, Multiply, Center; y may be x.
 void combine_rows(Function function, const float* x, const float* z, float* y, std::size_t n);
 /// y[i] = x[i] ∘ z for Add, Multiply, Center.
 void combine_scalar(Function function, const float* x, float z, float* y, std::size_t n);
@@ -18,6 +18,8 @@ void gated_row(Function function, const float* gate, const float* up, float* y, 
 /// y[i] = g·sigmoid(alpha·g)·(u + 1), g = min(gate[i], limit), u = up[i] clamped to ±limit
 void clamped_gate_row(float limit, float alpha, const float* gate, const float* up, float* y,
                       std::size_t n);
+/// y[i] = max(x[i] - mean - cutoff·σ, 0), σ the row's standard deviation
+void above_most_of_row(float cutoff, const float* x, float* y, std::size_t n);
 /// y = x·rsqrt(mean(x²) + eps)·(unit + w); a null w is 1.
 void rms_norm_row(const float* x, const float* w, float unit, float eps, float* y, std::size_t n);
 /// y = (x - mean)·rsqrt(variance + eps)·w + b; w and b may be null.

@@ -6,7 +6,7 @@
 ///   x.call, x.in_shape(i), x.out_shape()
 ///   x.value(input, b, i)           element i of sequence b of an input
 ///   x.put(b, i, number)            writes element i of sequence b of the output
-///   x.put_second(b, i, number)     the same of the node's second output
+///   x.put(b, i, number, o)         the same of its output o
 ///   x.constant(c)                  a double as a Number
 ///   x.move(input, b, from, to, n)  moves n elements of sequence b from an input to the output
 ///   x.each(rows, elements, f)      f(row) for all rows, in any order; they hold `elements` numbers
@@ -70,7 +70,8 @@ std::vector<std::size_t> tokens_of(X& x, std::size_t input, std::size_t b) {
 /// The angles that the tokens of a Rope or RopeAngles turn by.
 template <typename N>
 struct TokenAngles {
-  std::vector<std::size_t> positions;  ///< of every token, or of one sequence's tokens
+  std::vector<std::size_t> positions;     ///< of every token, or of one sequence's tokens
+  std::shared_ptr<const RopeTable> rope;  ///< of the pass; the angles are kept as long as it
   const RopeAngleTable<N>& table;
   const N* cosines(std::size_t t) const { return table.cosines(positions[t % positions.size()]); }
   const N* sines(std::size_t t) const { return table.sines(positions[t % positions.size()]); }
@@ -87,7 +88,9 @@ TokenAngles<N> token_angles(X& x, const O& op, std::size_t input, std::size_t to
     positions[t] = given ? static_cast<std::size_t>(number_of(x.value(input, 0, t))) : first + t;
     end = std::max(end, positions[t] + 1);
   }
-  return {std::move(positions), rope_angles<N>(op.table, end, op.inverse)};
+  std::shared_ptr<const RopeTable> rope = table_of_pass(op.table, end);
+  const RopeAngleTable<N>& table = rope_angles<N>(rope, end, op.inverse);
+  return {std::move(positions), std::move(rope), table};
 }
 
 /// Moves the rows that the cache, input 0, has of the first `n` tokens; input 1 names its tokens.
@@ -146,6 +149,48 @@ void run_shared(X& x, const KeepTokens&) {
     std::size_t next = 0;
     for (const std::size_t token : kept_tokens<N>(numbers, x.out_shape()[1])) {
       x.put(b, next++, x.constant(static_cast<double>(token)));
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const ChooseKeys& op) {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+  const std::size_t queries = x.in_shape(0)[1];
+  const std::size_t keys = x.in_shape(1)[1];
+  const std::size_t dim = x.in_shape(1)[2];
+  const std::size_t width = x.out_shape().back();
+  const std::size_t past = x.call.value(op.mask.past);
+  const std::size_t rows = x.in_shape(0)[0] * queries;
+  // Made before the threads start: what they throw could not be caught.
+  std::vector<std::vector<N>> scores(rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    scores[r].resize(visible_range(op.mask, past + r % queries, keys).end);
+  }
+  x.each(rows, rows * keys * op.num_heads * dim, [&](std::size_t r) {
+    const std::size_t b = r / queries;
+    const std::size_t first = r % queries * op.num_heads;
+    for (std::size_t j = 0; j < scores[r].size(); ++j) {
+      Number sum{0};
+      for (std::size_t h = first; h < first + op.num_heads; ++h) {
+        Number dot{0};
+        for (std::size_t d = 0; d < dim; ++d) {
+          dot += x.value(0, b, h * dim + d) * x.value(1, b, j * dim + d);
+        }
+        sum += x.value(2, b, h) * maximum(dot, Number{0});
+      }
+      scores[r][j] = number_of(sum);
+    }
+  });
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::vector<std::size_t> kept = kept_keys<N>(scores[r], op.kept);
+    std::vector<double> row(width, op.as_mask ? masked_score : 0);
+    for (std::size_t n = 0; n < kept.size(); ++n) {
+      row[op.as_mask ? kept[n] : n] = op.as_mask ? 0 : static_cast<double>(kept[n]);
+    }
+    for (std::size_t n = 0; n < width; ++n) {
+      x.put(r / queries, r % queries * width + n, x.constant(row[n]));
     }
   }
 }
@@ -302,9 +347,32 @@ void run_shared(X& x, const Route& op) {
       const bool scaled = g.weight_scale != 1;
       const std::size_t at = t * experts.size() + k;
       x.put(b, at, x.constant(static_cast<double>(experts[k])));
-      x.put_second(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k]);
+      x.put(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k], 1);
     }
   }
+}
+
+template <typename X>
+void run_shared(X& x, const MixStreams& op) {
+  const std::size_t mixed = op.num_mixed;
+  const std::size_t last = x.call.inputs.size() - 1;  // the coefficients
+  const std::size_t streams = x.call.more_outputs.size() + 1;
+  const std::size_t onto = last > mixed ? mixed : 0;
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  x.each(x.out_shape()[0] * tokens, streams * x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t i = 0; i < streams; ++i) {
+      for (std::size_t f = t * features; f < (t + 1) * features; ++f) {
+        auto sum = x.value(onto + i, b, f);
+        for (std::size_t j = 0; j < mixed; ++j) {
+          sum += x.value(last, b, (t * streams + i) * mixed + j) * x.value(j, b, f);
+        }
+        x.put(b, f, sum, i);
+      }
+    }
+  });
 }
 
 template <typename X>
@@ -403,7 +471,7 @@ class StateScanRun {
     for (std::size_t first = 0; first < tokens_; first += chunk_) {
       scan_chunk(b, h, first, std::min(chunk_, tokens_ - first), head);
     }
-    for (std::size_t i = 0; i < size; ++i) x_.put_second(b, h * size + i, head.state[i]);
+    for (std::size_t i = 0; i < size; ++i) x_.put(b, h * size + i, head.state[i], 1);
   }
 
   void scan_chunk(std::size_t b, std::size_t h, std::size_t first, std::size_t n,

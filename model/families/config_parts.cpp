@@ -41,7 +41,8 @@ void divide_frequencies(RopeTable& table, const JsonObject& scaling, const char*
 }
 
 /// Phi-3's `longrope`: a divisor for each frequency and a gain on cos and sin. The short factors
-/// serve sequences up to the original context; kvcast records with them.
+/// serve passes that end within the original context, the long ones all others: keys that are
+/// cached keep the rotation of their own pass.
 /// Source: transformers, modeling_rope_utils.py, _compute_longrope_parameters.
 void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& scaling,
                     double original) {
@@ -49,6 +50,11 @@ void scale_longrope(RopeTable& table, const JsonObject& c, const JsonObject& sca
                                               : c.positive("max_position_embeddings") / original;
   const double gain = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
   table.gain = scaling.positive_or("attention_factor", gain);
+  if (scaling.has("long_factor")) {
+    RopeTable longer = table;
+    divide_frequencies(longer, scaling, "long_factor");
+    table.long_frequencies = std::move(longer.inverse_frequencies);
+  }
   divide_frequencies(table, scaling, "short_factor");
   table.max_positions = static_cast<std::uint64_t>(original);
 }
@@ -243,9 +249,12 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
     scale_yarn(*table, c, scaling, theta, original_context(c, scaling, keys),
                keys.rope_layer_type != nullptr);
   } else if (type == "dynamic") {
-    // Beyond the context its base grows with the length, which kvcast has no tables for.
-    scaling.positive("factor");
+    // Beyond the context the base grows with the length. Source: transformers,
+    // modeling_rope_utils.py, _compute_dynamic_ntk_parameters.
+    table->length_factor = scaling.positive("factor");
+    table->base = theta;
     table->max_positions = c.whole("max_position_embeddings");
+    if (dims <= 2) table->length_factor = 0;  // the base would be raised to dims / (dims - 2)
   } else if (type == "frequency_factors") {
     // No config.json says this: GGUF files hold Llama 3.1's scaling as the divisors it comes to.
     divide_frequencies(*table, scaling, "factors");
@@ -399,12 +408,21 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   }
   LayerShape layer;
   layer.heads = read_heads(c, k);
-  layer.intermediate_size =
-      k.default_mlp_ratio > 0 ? c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size)
-                              : c.whole(k.intermediate_size);
+  std::vector<std::uint64_t> widths;
+  if (k.listed_mlp_widths && c.has(k.intermediate_size) && c.at(k.intermediate_size).is_array()) {
+    widths = c.wholes(k.intermediate_size);
+  } else if (k.default_mlp_ratio > 0) {
+    layer.intermediate_size = c.whole_or(k.intermediate_size, k.default_mlp_ratio * a.hidden_size);
+  } else {
+    layer.intermediate_size = c.whole(k.intermediate_size);
+  }
   const std::uint64_t layers =
       k.count_layers != nullptr ? k.count_layers(c) : read_num_layers(c, k.num_hidden_layers);
   s.layers.assign(layers, layer);
+  if (!widths.empty() && widths.size() != s.layers.size()) {
+    c.fail(k.intermediate_size, fmt::format("{} widths, one a layer", s.layers.size()));
+  }
+  for (std::size_t i = 0; i < widths.size(); ++i) s.layers[i].intermediate_size = widths[i];
   if (k.norm_eps != nullptr) s.norm_eps = c.positive_or(k.norm_eps, s.norm_eps);
   s.attention_scale = inverse_root(layer.heads.head_dim);
   s.activation = read_activation(c, k.activation, s.activation);

@@ -12,6 +12,7 @@
 #include "model/config/slim_forms.h"
 #include "model/families/config_parts.h"
 #include "model/families/inert_keys.h"
+#include "model/families/wrappers.h"
 
 namespace kvcast {
 namespace {
@@ -199,11 +200,20 @@ std::vector<std::string> supported_model_types() {
   std::vector<std::string> names;
   for (const Family& f : all_families())
     names.insert(names.end(), f.model_types.begin(), f.model_types.end());
+  const std::vector<std::string> wrappers = wrapper_model_types();
+  names.insert(names.end(), wrappers.begin(), wrappers.end());
   return names;
 }
 
 Architecture read_config(const json& config, const std::string& name, const std::string& place,
                          const std::vector<ConfigOverride>& overrides) {
+  if (const std::optional<TextConfig> text = text_config(config, place)) {
+    Architecture a = read_config(text->config, name, text->place, overrides);
+    a.wrapper = config.at("model_type").get<std::string>();
+    a.unknown_keys.insert(a.unknown_keys.end(), text->unknown_keys.begin(),
+                          text->unknown_keys.end());
+    return a;
+  }
   const json changed = with_overrides(config, place, overrides);
   const JsonObject given(changed, place);
   const std::string model_type = given.text("model_type");
@@ -249,6 +259,12 @@ Architecture read_config(const json& config, const std::string& name, const std:
 
 std::vector<std::string> config_warnings(const Architecture& a) {
   std::vector<std::string> warnings;
+  if (!a.wrapper.empty()) {
+    warnings.push_back(
+        fmt::format("{}: the text model ({}) of a {} model: its parts for images and other inputs "
+                    "are not modelled",
+                    a.name, a.model_type, a.wrapper));
+  }
   for (const std::string& key : a.unknown_keys) {
     warnings.push_back(
         fmt::format("{}: the configuration key {} is not known: if it changes the forward pass, "

@@ -1,5 +1,7 @@
 #include <cmath>
+#include <numbers>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/families/config_parts.h"
@@ -37,15 +39,20 @@ void refine_qwen3(const JsonObject& c, Architecture& a) {
 void refine_exaone4(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const std::uint64_t window = sliding_window(c, default_window);
-  // "LLLG": the letters of a group of layers, L for a window.
-  std::uint64_t pattern = 4;
-  if (c.has("sliding_window_pattern")) {
-    pattern = c.at("sliding_window_pattern").is_string() ? c.text("sliding_window_pattern").size()
-                                                         : c.whole("sliding_window_pattern", 0);
+  constexpr const char* key = "sliding_window_pattern";
+  const bool spelt = window > 0 && c.has(key) && c.at(key).is_string();
+  // Without windows the class sets the pattern to 0.
+  const std::uint64_t pattern = spelt ? 0 : c.whole_or(key, 4, window > 0 ? 1 : 0);
+  const std::string letters = spelt ? c.text(key) : "";
+  if (spelt && (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)) {
+    c.fail(key, "a number of layers, or letters L (with a window) and G such as \"LLLG\"");
   }
-  const auto full = every(window > 0 ? pattern : 1);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return !full(i); });
+  const auto usual = [&](std::size_t i) {
+    if (!spelt) return window > 0 && (i + 1) % pattern != 0;
+    // As the class read it before it had layer_types: the last layer has no window.
+    return i + 1 < s.layers.size() && letters[i % letters.size()] == 'L';
+  };
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", usual);
   set_windows(s, sliding, window);
   // With windows the other layers do not rotate.
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
@@ -92,6 +99,24 @@ void refine_stablelm(const JsonObject& c, Architecture& a) {
   if (c.flag_or("use_parallel_residual", false)) s.residual = Residual::ParallelOneNorm;
 }
 
+/// Layers with windows, rotations of their own base there; else full ones. Returns which have one.
+std::vector<bool> read_gemma_windows(const JsonObject& c, Stack& s, const ConfigKeys& keys,
+                                     std::uint64_t pattern, std::uint64_t usual_window) {
+  const auto full = every(pattern);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return !full(i); });
+  set_windows(s, sliding, sliding_window(c, usual_window));
+  ConfigKeys local = keys;
+  local.rope_layer_type = "sliding_attention";
+  local.rope_theta = "rope_local_base_freq";
+  local.default_rope_theta = 10000;
+  const auto rope = read_rope(c, local, s.layers.front().heads.head_dim);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (sliding[i]) s.layers[i].rope = rope;
+  }
+  return sliding;
+}
+
 void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
   a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
   if (c.has("final_logit_softcapping")) a.logit_softcap = c.positive("final_logit_softcapping");
@@ -99,14 +124,96 @@ void refine_gemma3(const JsonObject& c, Architecture& a, const ConfigKeys& keys)
   c.number_or("attn_logit_softcapping", 0);
   Stack& s = a.decoder;
   s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
-  const auto full = every(c.whole_or("sliding_window_pattern", 6));
+  read_gemma_windows(c, s, keys, c.whole_or("sliding_window_pattern", 6), default_window);
+}
+
+/// The last num_kv_shared_layers layers read the keys and values of the last layer before them that
+/// has their kind of attention.
+void read_kv_sharing(const JsonObject& c, Stack& s, const std::vector<bool>& sliding) {
+  constexpr const char* key = "num_kv_shared_layers";
+  const std::uint64_t shared = c.whole_or(key, 15, 0);
+  if (shared >= s.layers.size()) {
+    c.fail(key, fmt::format("fewer than the {} layers", s.layers.size()));
+  }
+  const std::size_t owners = s.layers.size() - shared;
+  for (std::size_t i = owners; i < s.layers.size(); ++i) {
+    std::size_t owner = owners;
+    while (owner > 0 && sliding[owner - 1] != sliding[i]) --owner;
+    if (owner == 0) {
+      c.fail(key,
+             fmt::format("a layer of layer {}'s kind of attention among the first {}", i, owners));
+    }
+    s.layers[i].kv_layer = owner - 1;
+  }
+}
+
+/// Where the standard normal distribution reaches the share p, in (0, 1).
+double normal_quantile(double p) {
+  double low = -40;
+  double high = 40;
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < p ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Shares of the gates that are cut off, taken as normally distributed.
+void read_gate_cutoffs(const JsonObject& c, Stack& s) {
+  constexpr const char* key = "activation_sparsity_pattern";
+  const std::size_t layers = s.layers.size();
+  if (!c.has(key)) {
+    // Of models of more than ten layers the first ten.
+    for (std::size_t i = 0; layers > 10 && i < 10; ++i) {
+      s.layers[i].gate_cutoff = normal_quantile(0.95);
+    }
+    return;
+  }
+  const nlohmann::json& shares = c.at(key);
+  const std::string expected = fmt::format("{} numbers from 0 to below 1, one a layer", layers);
+  if (!shares.is_array() || shares.size() != layers) c.fail(key, expected);
+  for (std::size_t i = 0; i < layers; ++i) {
+    const double share = shares[i].is_number() ? shares[i].get<double>() : -1;
+    if (!(share >= 0 && share < 1)) c.fail(key, expected);
+    if (share > 0) s.layers[i].gate_cutoff = normal_quantile(share);
+  }
+}
+
+void refine_gemma3n(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  a.embedding_scale = std::sqrt(static_cast<double>(a.hidden_size));
+  const char* const softcap = "final_logit_softcapping";
+  a.logit_softcap = c.is_null(softcap) ? 0 : c.positive_or(softcap, 30);
+  Stack& s = a.decoder;
+  s.attention_scale = 1;
+  read_kv_sharing(c, s, read_gemma_windows(c, s, keys, 5, 512));
+  read_gate_cutoffs(c, s);
+  AltUp form;
+  form.num_streams = c.whole_or("altup_num_inputs", 4);
+  form.active = c.whole_or("altup_active_idx", 0, 0);
+  if (form.active >= form.num_streams) {
+    c.fail("altup_active_idx", fmt::format("one of the {} streams", form.num_streams));
+  }
+  form.scales_active = c.flag_or("altup_correct_scale", true);
+  form.laurel_rank = c.whole_or("laurel_rank", 64);
+  form.layer_features = c.whole_or("hidden_size_per_layer_input", 256);
+  form.layer_rows = c.whole_or("vocab_size_per_layer_input", 262144);
+  form.table_layers = s.layers.size();
+  s.altup = form;
+}
+
+/// Rotations are scaled in layers without a window.
+void refine_olmo3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  Stack& s = a.decoder;
+  const auto full = every(4);
   const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
                                       [&](std::size_t i) { return !full(i); });
   set_windows(s, sliding, sliding_window(c, default_window));
+  // Releases of transformers differ in the base of the layers with windows.
+  if (c.positive_or("rope_theta", keys.default_rope_theta) != keys.default_rope_theta) {
+    c.fail("rope_theta", "500000, or a base for each layer type in rope_parameters");
+  }
   ConfigKeys local = keys;
   local.rope_layer_type = "sliding_attention";
-  local.rope_theta = "rope_local_base_freq";
-  local.default_rope_theta = 10000;
   const auto rope = read_rope(c, local, s.layers.front().heads.head_dim);
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (sliding[i]) s.layers[i].rope = rope;
@@ -150,6 +257,17 @@ Family olmo2() {
   f.keys.attention_bias = "attention_bias";
   f.refine = nullptr;
   f.gguf = olmo2_form();
+  return f;
+}
+
+/// OLMo 2 with windows in three layers of four.
+Family olmo3() {
+  Family f = olmo2();
+  f.model_types = {"olmo3"};
+  f.keys.default_rope_theta = 500000;
+  f.keys.rope_layer_type = "full_attention";
+  f.refine = [](const JsonObject& c, Architecture& a) { refine_olmo3(c, a, olmo3().keys); };
+  f.gguf = {};
   return f;
 }
 
@@ -312,6 +430,69 @@ Family phi() {
   return f;
 }
 
+/// Norms before and after the branches.
+Family glm4() {
+  Family f = llama_like("glm4");
+  f.stack.post_norms = true;
+  f.stack.norm_eps = 1.5625e-07;
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_head_dim = 128;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.default_rotary_share = 0.5;
+  f.keys.interleaved_rope = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    Stack& s = a.decoder;
+    s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", true);
+  };
+  for (const char* part : {"gate", "up"}) f.names.in_layer.erase(part);
+  f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_self_attn_layernorm"},
+                                             {"post_mlp_norm", "post_mlp_layernorm"},
+                                             {"gate_up", "mlp.gate_up_proj"}});
+  f.gguf = {};
+  return f;
+}
+
+Family seed_oss() {
+  Family f = llama_like("seed_oss");
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    Stack& s = a.decoder;
+    s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", true);
+    s.attention_output_bias = c.flag_or("attention_out_bias", false);
+  };
+  f.gguf = {};
+  return f;
+}
+
+Family ernie4_5() {
+  Family f = llama_like("ernie4_5");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = f.keys.mlp_bias = "use_bias";
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 500000;
+  f.keys.default_tied = true;
+  f.keys.interleaved_rope = true;
+  f.refine = nullptr;
+  f.gguf = {};
+  return f;
+}
+
+Family arcee() {
+  Family f = llama_like("arcee");
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::SquaredRelu;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.refine = nullptr;
+  f.names.in_layer.erase("gate");
+  f.gguf = {};
+  return f;
+}
+
 /// Windows with rotations of their own base; every sixth layer sees all.
 Family gemma3_text() {
   Family f = gemma2();
@@ -321,6 +502,48 @@ Family gemma3_text() {
   f.keys.rope_layer_type = "full_attention";
   f.refine = [](const JsonObject& c, Architecture& a) { refine_gemma3(c, a, gemma3_text().keys); };
   f.gguf = gemma3_form();
+  return f;
+}
+
+/// Gemma 3's attention, the last layers on keys and values of earlier ones, in streams.
+Family gemma3n_text() {
+  Family f = gemma3_text();
+  f.model_types = {"gemma3n_text"};
+  f.stack.norm = NormKind::Rms;
+  f.stack.query_key_norm = QueryKeyNorm::Heads;
+  f.stack.value_norm = true;
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_max_positions = 32768;
+  f.keys.listed_mlp_widths = true;
+  // The first clips coefficients in training; the others are of published files.
+  f.keys.unread = {"altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_gemma3n(c, a, gemma3n_text().keys);
+  };
+  f.names.in_layer = with(f.names.in_layer, {{"altup.router", "altup.modality_router"},
+                                             {"altup.router_norm", "altup.router_norm"},
+                                             {"altup.prediction", "altup.prediction_coefs"},
+                                             {"altup.correction", "altup.correction_coefs"},
+                                             {"altup.scale.weight", "altup.correct_output_scale"},
+                                             {"laurel.left", "laurel.linear_left"},
+                                             {"laurel.right", "laurel.linear_right"},
+                                             {"laurel_norm", "laurel.post_laurel_norm"},
+                                             {"layer_input.gate", "per_layer_input_gate"},
+                                             {"layer_input.projection", "per_layer_projection"},
+                                             {"layer_input_norm", "post_per_layer_input_norm"}});
+  f.names.outside =
+      with(f.names.outside, {{"layer_inputs", "embed_tokens_per_layer"},
+                             {"layer_inputs_projection", "per_layer_model_projection"},
+                             {"layer_inputs_norm", "per_layer_projection_norm"}});
+  f.rename = [](const Architecture& a, std::string_view, CheckpointNames& names) {
+    for (std::uint64_t i = 1; i < a.decoder.altup->num_streams; ++i) {
+      const std::string number = std::to_string(i);
+      const std::string stored = std::to_string(i - 1);
+      names.outside["stream." + number] = "altup_projections." + stored;
+      names.outside["unstream." + number] = "altup_unembed_projections." + stored;
+    }
+  };
+  f.gguf = {};
   return f;
 }
 

@@ -12,8 +12,10 @@
   FAMILY(gemma)                 \
   FAMILY(gemma2)                \
   FAMILY(gemma3_text)           \
+  FAMILY(gemma3n_text)          \
   FAMILY(qwen3)                 \
   FAMILY(olmo2)                 \
+  FAMILY(olmo3)                 \
   FAMILY(exaone4)               \
   FAMILY(smollm3)               \
   FAMILY(granite)               \
@@ -23,15 +25,23 @@
   FAMILY(nemotron)              \
   FAMILY(stablelm)              \
   FAMILY(phi)                   \
+  FAMILY(glm4)                  \
+  FAMILY(seed_oss)              \
+  FAMILY(ernie4_5)              \
+  FAMILY(arcee)                 \
   FAMILY(mixtral)               \
+  FAMILY(qwen2_moe)             \
   FAMILY(qwen3_moe)             \
   FAMILY(olmoe)                 \
   FAMILY(granitemoe)            \
   FAMILY(gpt_oss)               \
   FAMILY(llama4_text)           \
   FAMILY(glm4_moe)              \
+  FAMILY(minimax_m2)            \
+  FAMILY(dots1)                 \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
+  FAMILY(deepseek_v32)          \
   FAMILY(minicpm3)              \
   FAMILY(granitemoehybrid)      \
   FAMILY(falcon_h1)             \

@@ -54,6 +54,7 @@ struct ConfigKeys {
   std::uint64_t default_key_value_heads = 0;  ///< 0: as many as heads
   std::uint64_t default_head_dim = 0;         ///< 0: hidden size / heads
   std::uint64_t default_mlp_ratio = 0;        ///< of the MLP's width to the hidden size
+  bool listed_mlp_widths = false;             ///< or a list of them, one a layer
   std::uint64_t default_max_positions = 0;    ///< 0: unlimited; of learned positions: required
   bool default_tied = false;
   double default_rotary_share = 1;

@@ -56,7 +56,12 @@ json rope_scaling(const GgufReader& r) {
     return {{"rope_type", "frequency_factors"}, {"factors", r.values(factors)}};
   }
   if (r.has_tensor("rope_factors_short.weight")) {
-    return {{"rope_type", "longrope"}, {"short_factor", r.values("rope_factors_short.weight")}};
+    json scaling{{"rope_type", "longrope"},
+                 {"short_factor", r.values("rope_factors_short.weight")}};
+    if (r.has_tensor("rope_factors_long.weight")) {
+      scaling["long_factor"] = r.values("rope_factors_long.weight");
+    }
+    return scaling;
   }
   if (is_linear) return {{"rope_type", "linear"}, {"factor", factor}};
   // "none" and a factor of 1 scale nothing.

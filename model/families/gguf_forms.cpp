@@ -178,6 +178,10 @@ void complete_glm4_moe(const GgufReader& r, json& c) {
   c["use_qk_norm"] = r.has_tensor("blk.0.attn_q_norm.weight");
 }
 
+void complete_minimax_m2(const GgufReader& r, json& c) {
+  c["intermediate_size"] = r.whole("expert_feed_forward_length");
+}
+
 /// The sizes of latent attention. Files of before April 2025 have the key and value lengths of
 /// expanded heads; later ones have those of what is cached, and expanded heads' under other keys.
 void add_latents(const GgufReader& r, json& c) {
@@ -292,6 +296,10 @@ GgufForm glm4_moe_form() {
   return {.architecture = "glm4moe",
           .names = {{"mlp_norm", "post_attention_norm"}},
           .complete = complete_glm4_moe};
+}
+
+GgufForm minimax_m2_form() {
+  return {.architecture = "minimax-m2", .complete = complete_minimax_m2};
 }
 
 GgufForm deepseek_v2_form() {

@@ -26,6 +26,7 @@ GgufForm olmoe_form();
 GgufForm gpt_oss_form();
 GgufForm llama4_form();
 GgufForm glm4_moe_form();
+GgufForm minimax_m2_form();
 GgufForm deepseek_v2_form();
 GgufForm deepseek_v3_form();
 GgufForm minicpm3_form();

@@ -9,6 +9,8 @@
 
 namespace kvcast::families {
 
+using nlohmann::json;
+
 Routing read_routing(const JsonObject& c, const char* experts, std::uint64_t default_experts,
                      std::uint64_t default_per_token) {
   Routing r;
@@ -85,12 +87,60 @@ void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
   set_window(s, used_sliding_window(c, 4096));
 }
 
+/// Qwen3's mixtures and an expert for all tokens with a gate of its own.
+void refine_qwen2_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_experts", 60, 4)};
+  e.routing.normalizes = c.flag_or("norm_topk_prob", false);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1408);
+  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", 5632);
+  e.shared_gate = true;
+  set_experts(s, e, sparse_layers(c, s.layers.size()));
+  s.query_bias = s.key_bias = s.value_bias = c.flag_or("qkv_bias", true);
+  // transformers writes 0 where the window is not used.
+  const std::uint64_t given = c.whole_or("sliding_window", 4096, 0);
+  const std::uint64_t window = c.flag_or("use_sliding_window", false) ? given : 0;
+  const std::uint64_t end = c.whole_or("max_window_layers", 28, 0);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", [&](std::size_t i) {
+    return window > 0 && i % 2 == 0 && i < end;
+  });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
+}
+
 void refine_olmoe(const JsonObject& c, Architecture& a) {
   Experts e{.routing = read_routing(c, "num_experts", 64, 8)};
   e.routing.normalizes = c.flag_or("norm_topk_prob", false);
   e.intermediate_size = c.whole("intermediate_size");
   set_experts(a.decoder, e);
   if (c.has("clip_qkv")) a.decoder.projection_clip = c.positive("clip_qkv");
+}
+
+void refine_minimax_m2(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_local_experts", 256, 8)};
+  e.routing.score = Routing::Score::Sigmoid;
+  e.routing.normalizes = true;
+  e.router_correction = true;
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(s, e);
+  // An older key, of which transformers makes the share where no other says it.
+  const std::optional<JsonObject> rope = rope_parameters(c);
+  if (c.has("rotary_dim") && !c.has(keys.rotary_share) && !(rope && rope->has(keys.rotary_share))) {
+    const std::uint64_t head_dim = s.layers.front().heads.head_dim;
+    ConfigKeys own = keys;
+    own.default_rotary_share =
+        static_cast<double>(c.whole("rotary_dim")) / static_cast<double>(head_dim);
+    const auto table = read_rope(c, own, head_dim);
+    for (LayerShape& layer : s.layers) layer.rope = table;
+  }
+  // Keys of the published files that transformers takes for granted.
+  require_text(c, "scoring_func", "sigmoid");
+  require_text(c, "qk_norm_type", "per_layer");
+  require_flag(c, "use_qk_norm", true, "queries and keys without norms");
+  require_flag(c, "use_routing_bias", true, "routers without correction");
+  if (c.whole_or("shared_intermediate_size", 0, 0) > 0) c.fail("shared_intermediate_size", "0");
 }
 
 void refine_granitemoe(const JsonObject& c, Architecture& a) {
@@ -145,16 +195,21 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
     if (chunked[i]) s.layers[i].attention_chunk = chunk;
   }
   if (c.flag_or("use_qk_norm", true)) s.query_key_norm = QueryKeyNorm::RotatedHeads;
-  if (c.flag_or("attn_temperature_tuning", true)) {
+  // Hub files say 4 for yes.
+  const bool counted =
+      c.has("attn_temperature_tuning") && c.at("attn_temperature_tuning").is_number();
+  if (counted ? c.whole("attn_temperature_tuning", 0) > 0
+              : c.flag_or("attn_temperature_tuning", true)) {
     s.position_scale = c.positive_or("attn_scale", 0.1);
     s.position_floor = c.positive_or("floor_scale", 8192);
   }
 }
 
-/// What DeepSeek V3 and GLM-4.5 share.
+/// What DeepSeek V3, GLM-4.5 and dots.llm1 share. `scoring`: what files call the rule.
 void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t experts,
                             std::uint64_t width, double scale, std::uint64_t groups,
-                            std::uint64_t kept, std::uint64_t dense) {
+                            std::uint64_t kept, std::uint64_t dense,
+                            const char* scoring = "sigmoid") {
   Experts e{.routing = read_routing(c, "n_routed_experts", experts, 8)};
   e.routing.score = Routing::Score::Sigmoid;
   e.routing.group_score = Routing::GroupScore::TwoLargest;
@@ -169,7 +224,7 @@ void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t 
   for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
   set_experts(a.decoder, e, sparse);
   c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
-  require_text(c, "scoring_func", "sigmoid");
+  require_text(c, "scoring_func", scoring);
   require_text(c, "topk_method", "noaux_tc");
   if (c.whole_or("moe_layer_freq", 1) != 1) c.fail("moe_layer_freq", "1");
 }
@@ -179,6 +234,20 @@ void refine_glm4_moe(const JsonObject& c, Architecture& a) {
   s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", false);
   if (c.flag_or("use_qk_norm", false)) s.query_key_norm = QueryKeyNorm::Heads;
   read_corrected_experts(c, a, 128, 1408, 1, 1, 1, 1);
+}
+
+void refine_dots1(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  read_corrected_experts(c, a, c.whole("n_routed_experts"), 1408, 1, 1, 1, 0, "noaux_tc");
+  const bool normalizes = c.flag_or("norm_topk_prob", false);
+  const std::uint64_t window = sliding_window(c, 4096);
+  const std::uint64_t first = c.whole_or("max_window_layers", 62, 0);
+  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                      [&](std::size_t i) { return i >= first; });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (s.layers[i].experts) s.layers[i].experts->routing.normalizes = normalizes;
+    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  }
 }
 
 /// YaRN's mscale_all_dim on the scores. Source: transformers, models/deepseek_v3,
@@ -251,6 +320,27 @@ void refine_deepseek_v3(const JsonObject& c, Architecture& a, const ConfigKeys& 
   own.interleaved_rope = c.flag_or("rope_interleave", true);
   read_latents(c, a, own, {1536, 512, 128, 128});
   read_corrected_experts(c, a, 256, 2048, 2.5, 8, 4, 3);
+}
+
+void refine_deepseek_v32(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  refine_deepseek_v3(c, a, keys);
+  Stack& s = a.decoder;
+  if (c.is_null("q_lora_rank")) c.fail("q_lora_rank", "a number: the indexer reads that latent");
+  require_flag(c, "rope_interleave", true, "half-split rotations");
+  if (c.has("mlp_layer_types")) {
+    json types = json::array();
+    for (const LayerShape& layer : s.layers) types.push_back(layer.experts ? "sparse" : "dense");
+    if (c.at("mlp_layer_types") != types) c.fail("mlp_layer_types", types.dump());
+  }
+  Indexer indexer{c.whole_or("index_n_heads", 64), c.whole_or("index_head_dim", 128),
+                  c.whole_or("index_topk", 2048)};
+  RopeTable half_split = *s.layers.front().rope;
+  half_split.interleaved = false;
+  if (2 * half_split.inverse_frequencies.size() > indexer.head_dim) {
+    c.fail("index_head_dim", "at least qk_rope_head_dim");
+  }
+  indexer.rope = std::make_shared<const RopeTable>(std::move(half_split));
+  for (LayerShape& layer : s.layers) layer.latent->indexer = indexer;
 }
 
 void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
@@ -335,6 +425,18 @@ Family qwen3_moe() {
   return f;
 }
 
+Family qwen2_moe() {
+  Family f = llama_like("qwen2_moe");
+  f.keys.default_key_value_heads = 16;
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.refine = refine_qwen2_moe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_expert");
+  f.names.in_layer["shared_expert.router"] = "mlp.shared_expert_gate";
+  f.gguf = {};  // whose shared gate is a vector
+  return f;
+}
+
 Family olmoe() {
   Family f = llama_like("olmoe");
   f.stack.norm_eps = 1e-5;
@@ -346,6 +448,27 @@ Family olmoe() {
   f.refine = refine_olmoe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   f.gguf = olmoe_form();
+  return f;
+}
+
+Family minimax_m2() {
+  Family f = llama_like("minimax_m2");
+  f.stack.query_key_norm = QueryKeyNorm::Whole;
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 5000000;
+  f.keys.rotary_share = "partial_rotary_factor";
+  f.keys.other_names = {{"num_local_experts", "num_experts"}};
+  f.keys.unread = {"mtp_transformer_layers", "num_mtp_modules", "rotary_dim", "use_mtp"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_minimax_m2(c, a, minimax_m2().keys);
+  };
+  f.names.in_layer =
+      with(f.names.in_layer, {{"query_norm", "self_attn.q_norm"},
+                              {"key_norm", "self_attn.k_norm"},
+                              {"router.correction", "block_sparse_moe.e_score_correction_bias"}});
+  name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
+  f.gguf = minimax_m2_form();
   return f;
 }
 
@@ -431,6 +554,20 @@ Family glm4_moe() {
   return f;
 }
 
+/// GLM-4.5's mixtures, Qwen3's attention.
+Family dots1() {
+  Family f = glm4_moe();
+  f.model_types = {"dots1"};
+  f.stack.norm_eps = 1e-6;
+  f.stack.query_key_norm = QueryKeyNorm::Heads;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 32;
+  f.keys.rotary_share = nullptr;
+  f.refine = refine_dots1;
+  f.gguf = {};
+  return f;
+}
+
 Family deepseek_v2() {
   Family f = llama_like("deepseek_v2");
   f.keys.mlp_bias = "mlp_bias";
@@ -464,6 +601,22 @@ Family deepseek_v3() {
   f.names.in_layer["router.correction"] = "mlp.gate.e_score_correction_bias";
   f.names.later_layers = true;
   f.gguf = deepseek_v3_form();
+  return f;
+}
+
+/// DeepSeek V3 with an indexer that chooses the tokens that attention reads.
+Family deepseek_v32() {
+  Family f = deepseek_v3();
+  f.model_types = {"deepseek_v32"};
+  f.keys.unread.insert(f.keys.unread.end(), {"layer_types", "mlp_bias"});
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_deepseek_v32(c, a, deepseek_v32().keys);
+  };
+  f.names.in_layer = with(f.names.in_layer, {{"index_query", "self_attn.indexer.wq_b"},
+                                             {"index_key", "self_attn.indexer.wk"},
+                                             {"index_key_norm", "self_attn.indexer.k_norm"},
+                                             {"index_weights", "self_attn.indexer.weights_proj"}});
+  f.gguf = {};
   return f;
 }
 

@@ -314,6 +314,7 @@ Family falcon_h1() {
 Family qwen3_next() {
   Family f = qwen3_next_like("qwen3_next");
   f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.keys.unread = {"use_sliding_window"};
   f.refine = refine_qwen3_next_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_expert");
@@ -329,6 +330,7 @@ Family qwen3_next() {
 /// Qwen3-Next with the projections of its mixers in tensors of their own. Text parts.
 Family qwen3_5_text() {
   Family f = qwen3_next_like("qwen3_5_text");
+  f.keys.default_key_value_heads = 4;
   f.refine = refine_qwen3_next;
   // mrope_section counts positions of images; mtp_ layers stand after the model's.
   f.keys.unread = {"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
@@ -345,6 +347,7 @@ Family qwen3_5_text() {
 Family qwen3_5_moe_text() {
   Family f = qwen3_5_text();
   f.model_types = {"qwen3_5_moe_text"};
+  f.keys.default_key_value_heads = 2;
   f.keys.intermediate_size = "moe_intermediate_size";
   f.refine = refine_qwen3_5_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");

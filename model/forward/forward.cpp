@@ -1,9 +1,12 @@
 #include "model/forward/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 
 #include "model/base/error.h"
+#include "model/forward/altup.h"
 #include "model/forward/state_space.h"
 
 namespace kvcast {
@@ -29,6 +32,7 @@ struct StackPass {
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Symbol> distinct_experts = {};  ///< of Route; set where a layer has experts
+  std::optional<AltUpStreams> streams = {};     ///< with Stack::altup
   /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
 };
@@ -82,7 +86,7 @@ Value mix_tokens(Recorder& r, StackPass& pass, std::size_t index, const std::str
 
 /// Two or three products, `width` wide.
 Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const std::string& name,
-                Value x) {
+                Value x, const std::optional<double>& gate_cutoff = {}) {
   const Stack& stack = pass.stack;
   Value h = x;
   if (stack.gated_mlp) {
@@ -90,7 +94,7 @@ Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const s
         scaled(r, "gate_scale", project(r, "gate", name + ".gate", x, width, stack.mlp_bias),
                stack.gate_scale);
     const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
-    h = r.gated("activation", {stack.activation}, gate, up);
+    h = r.gated("activation", {.function = stack.activation, .cutoff = gate_cutoff}, gate, up);
   } else {
     h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
     h = r.unary("activation", stack.activation, h);
@@ -146,7 +150,7 @@ Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::s
 Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
           Value x) {
   if (layer.experts) return mixture(r, pass, *layer.experts, name, x);
-  return dense_mlp(r, pass, layer.intermediate_size, name, x);
+  return dense_mlp(r, pass, layer.intermediate_size, name, x, layer.gate_cutoff);
 }
 
 Value clipped(Recorder& r, const Stack& stack, Value x) {
@@ -168,8 +172,43 @@ Value attend_to_owner(const AttentionSite& s) {
 
 }  // namespace
 
+namespace {
+
+/// The keys that each query attends to, by the input of its heads and by the layer's input.
+/// Source: transformers, models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.
+Value chosen_keys(const AttentionSite& s, const Indexer& indexer, Value q_in, const Mask& mask) {
+  Recorder& r = s.r;
+  constexpr double index_eps = 1e-6;
+  const auto projected = [&](const std::string& part, Value x, std::uint64_t features) {
+    return project(r, part, s.name + "." + part, x, features, false);
+  };
+  const auto rotated = [&](const std::string& label, Value x, std::uint64_t num_heads) {
+    return r.rope(label, x, num_heads, indexer.head_dim, indexer.rope, s.past, false, s.positions);
+  };
+  const Value q = rotated("index_query_rope",
+                          projected("index_query", q_in, indexer.num_heads * indexer.head_dim),
+                          indexer.num_heads);
+  const Value key = r.norm("index_key_norm", NormKind::Layer, index_eps, s.name + ".index_key_norm",
+                           projected("index_key", s.x, indexer.head_dim));
+  const Value keys = r.append(s.cache("index_keys", s.held(), indexer.head_dim),
+                              rotated("index_key_rope", key, 1), "cache_index_keys");
+  r.output(keys);
+  const auto numbers = static_cast<double>(indexer.num_heads * indexer.head_dim);
+  const Value weights =
+      r.unary("index_scale", Function::Scale, projected("index_weights", s.x, indexer.num_heads),
+              1 / std::sqrt(numbers));
+  ChooseKeys op;
+  op.num_heads = indexer.num_heads;
+  op.kept = indexer.kept;
+  op.mask = mask;
+  return r.choose_keys(std::move(op), q, keys, weights);
+}
+
+}  // namespace
+
 /// A decode step of a serving engine multiplies queries and outputs by what would expand the
-/// latents to keys and values ("absorbed"); all else expands them.
+/// latents to keys and values ("absorbed"), and so do prompts whose queries choose their keys; all
+/// else expands them.
 Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder& r = s.r;
   const Latent& l = *s.layer.latent;
@@ -206,7 +245,17 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder::Attention a =
       cached.settings ? *cached.settings : s.attention(s.tokens(), r.info(all).shape[1], s.held());
   s.shared = {all, all, all, all, q, q_rope};
-  const bool absorbs = r.lowering().attention == Kernels::Fused && s.tokens() == Count(1);
+  const bool fused = r.lowering().attention == Kernels::Fused;
+  if (l.indexer) {
+    if (cached.past || cached.read || cached.settings) {
+      throw Error("the model " + s.architecture.name, "a method that attends to tokens it chooses",
+                  "none: each query of the model chooses its own");
+    }
+    const Value chosen = chosen_keys(s, *l.indexer, q_in, a.mask);
+    (fused ? a.chosen : a.additive_mask) = chosen;
+    if (fused) a.kept = l.indexer->kept;
+  }
+  const bool absorbs = fused && (l.indexer || s.tokens() == Count(1));
   if (absorbs) {
     q = r.head_linear("absorb_query", {heads, heads, true}, q, key_up);
     q = r.join_heads("join_query", {heads}, q, q_rope);
@@ -249,7 +298,6 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     return scaled(r, "branch_scale", v, stack.branch_scale);
   };
 
-  r.enter(pass.phase, static_cast<int>(index));
   if (!layer.attends() && !layer.state_space) {
     if (leaves_here(pass, index)) x = r.last_token(x);
     return add(x, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", x))));
@@ -258,7 +306,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   const Value mixed = post("post_attention_norm", mix_tokens(r, pass, index, name, normed));
   if (leaves_here(pass, index)) {
     x = r.last_token(x);
-    if (stack.residual == Residual::ParallelOneNorm) normed = r.last_token(normed);
+    if (stack.residual == Residual::ParallelOneNorm || stack.altup) normed = r.last_token(normed);
   }
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
@@ -266,6 +314,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     return add(add(mlp(r, pass, layer, name, mlp_input), mixed), x);
   }
   Value h = add(x, mixed);
+  if (stack.altup) h = with_low_rank_branch(r, pass.architecture, name, h, normed);
   if (stack.cross_attention) {
     const CrossSite site{
         r, pass.architecture, index, name, pass.settings.batch, pass.settings.encoder_len, {}};
@@ -350,7 +399,10 @@ Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<Cros
   pass.key_values.resize(pass.stack.layers.size());
   count_experts(r, pass);
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
+    r.enter(pass.phase, static_cast<int>(i));
+    if (pass.streams) x = pass.streams->predict(i);
     x = record_layer(r, pass, i, x, cross);
+    if (pass.streams) pass.streams->correct(i, x);
     if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
     const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
     x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions}, x);
@@ -363,13 +415,15 @@ Value final_norm(Recorder& r, const StackPass& pass, Value x) {
   return r.norm("final_norm", pass.stack.norm, pass.stack.norm_eps, pass.prefix + "final_norm", x);
 }
 
-Value embed_tokens(Recorder& r, const StackPass& pass) {
+Value embed_tokens(Recorder& r, StackPass& pass) {
   const Architecture& a = pass.architecture;
   const Value table = r.weight("embedding.weight", {a.vocab_size, a.hidden_size});
   const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
                             DType::FP32);  // 4-byte ids
-  const Value x = r.embedding(table, ids, "embedding");
-  return scaled(r, "embedding_scale", x, a.embedding_scale);
+  const Value x =
+      scaled(r, "embedding_scale", r.embedding(table, ids, "embedding"), a.embedding_scale);
+  if (pass.stack.altup) pass.streams.emplace(r, a, x, ids);
+  return x;
 }
 
 Value record_head(Recorder& r, const Architecture& a, Value x) {
@@ -466,9 +520,8 @@ Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
 
 namespace {
 
-/// All layers that read the cache of this one (MLKV) see the same tokens.
+/// All layers that read the cache of this one see the same tokens.
 bool is_read_alike(const Stack& stack, std::size_t index) {
-  if (stack.num_key_value_layers == 0) return true;
   const LayerShape& own = stack.layers[index];
   const std::size_t owner = own.kv_layer.value_or(index);
   for (std::size_t i = owner; i < stack.layers.size(); ++i) {
@@ -507,9 +560,12 @@ Value AttentionSite::normed_key(Value k) const {
 }
 
 Value AttentionSite::value() const {
-  return clipped(
-      r, stack,
-      project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias));
+  const Value v =
+      clipped(r, stack,
+              project(r, "value", name + ".value", x, kv_features(layer.heads), stack.value_bias));
+  if (!stack.value_norm) return v;
+  return r.head_norm("value_norm", QueryKeyNorm::RotatedHeads, stack.norm_eps, {}, v,
+                     layer.heads.num_key_value_heads);
 }
 
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
@@ -655,7 +711,12 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   if (pass.logits == Logits::None) return x;
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.
-  if (pass.logits == Logits::Last && !stack.last_token_leaves) x = r.last_token(x);
+  const bool last = pass.logits == Logits::Last && !stack.last_token_leaves;
+  if (stack.streams) {
+    x = stack.streams->merge(last);
+  } else if (last) {
+    x = r.last_token(x);
+  }
   const Value logits = record_head(r, a, final_norm(r, stack, x));
   r.output(logits);
   return logits;

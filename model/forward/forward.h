@@ -13,7 +13,7 @@
 
 namespace kvcast {
 
-/// A layer's keys and values, for the layers that share them (MLKV). With a latent, keys and values
+/// A layer's keys and values, for the layers that share them. With a latent, keys and values
 /// are the rows of latents that attention reads.
 struct OwnedKeyValues {
   Value past_keys;     ///< the cache before the pass, rotated

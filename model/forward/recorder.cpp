@@ -103,10 +103,10 @@ Value Recorder::cast(Value x, DType dtype, std::string_view label) {
   return node(Elementwise{Function::Copy}, label, {x}, info(x).shape, dtype);
 }
 
-Value Recorder::embedding(Value table, Value ids, std::string_view label) {
+Value Recorder::embedding(Value table, Value ids, std::string_view label, const Embedding& op) {
   std::vector<Count> shape = info(ids).shape;
   shape.push_back(info(table).shape.back());
-  return node(Embedding{}, label, {table, ids}, std::move(shape), lowering_.activations);
+  return node(op, label, {table, ids}, std::move(shape), lowering_.activations);
 }
 
 Value Recorder::linear(std::string_view label, Value x, Value weight, std::optional<Value> bias) {
@@ -252,7 +252,7 @@ Value Recorder::binary(std::string_view label, Function function, Value x, Value
 }
 
 Value Recorder::gated(std::string_view label, const GatedActivation& op, Value gate, Value up) {
-  if (lowering_.elementwise == Kernels::Eager && op.limit == 0) {
+  if (lowering_.elementwise == Kernels::Eager && op.limit == 0 && !op.cutoff) {
     return binary(label, Function::Multiply, unary(label, op.function, gate), up);
   }
   return node(op, label, {gate, up}, info(gate).shape, info(gate).dtype);
@@ -287,6 +287,17 @@ Value Recorder::combine_experts(std::uint64_t experts_per_token, Value y,
       info(y).shape.back().scaled(1, static_cast<std::int64_t>(experts_per_token));
   return node(CombineExperts{experts_per_token}, "combine", {y, weights},
               with_features(y, features), info(y).dtype);
+}
+
+std::vector<Value> Recorder::mix_streams(std::string_view label, const std::vector<Value>& mixed,
+                                         const std::vector<Value>& onto, Value coefficients) {
+  Node n{MixStreams{mixed.size()}, mixed, {}, std::string(label), phase_, layer_};
+  if (onto != mixed) n.inputs.insert(n.inputs.end(), onto.begin(), onto.end());
+  n.inputs.push_back(coefficients);
+  return graph_.add_node(
+      std::move(n),
+      std::vector<TensorInfo>(
+          onto.size(), {"", info(onto[0]).shape, info(onto[0]).dtype, Storage::Activations, {}}));
 }
 
 Value Recorder::repeat_rows(std::string_view label, Value x, std::uint64_t times) {

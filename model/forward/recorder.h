@@ -126,7 +126,7 @@ class Recorder {
               std::uint64_t most_rows = 0);
   void output(Value v) { graph_.mark_output(v); }
 
-  Value embedding(Value table, Value ids, std::string_view label);
+  Value embedding(Value table, Value ids, std::string_view label, const Embedding& op = {});
   Value linear(std::string_view label, Value x, Value weight, std::optional<Value> bias = {});
   /// x [..., H·in] (transposed: [..., H·out]) times each head's block of the weight [G·out, in].
   Value head_linear(std::string_view label, const HeadLinear& op, Value x, Value weight);
@@ -163,6 +163,9 @@ class Recorder {
   Value expert_linear(std::string_view label, const ExpertLinear& op, Value x, Value experts,
                       Value weight, std::optional<Value> bias);
   Value combine_experts(std::uint64_t experts_per_token, Value y, std::optional<Value> weights);
+  /// `mixed` into `onto`, one result for each of these; see MixStreams.
+  std::vector<Value> mix_streams(std::string_view label, const std::vector<Value>& mixed,
+                                 const std::vector<Value>& onto, Value coefficients);
   /// Each row `times` times side by side.
   Value repeat_rows(std::string_view label, Value x, std::uint64_t times);
   Value join_heads(std::string_view label, const JoinHeads& op, Value a, Value b);
@@ -204,6 +207,7 @@ class Recorder {
     ScoreScale score_scale = ScoreScale::OnScores;
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
     std::optional<Value> sinks;          ///< [H], see TiledAttention::has_sinks
+    std::optional<Value> chosen;         ///< fused only: from choose_keys(), of `kept` keys
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
     /// Eager only: heads that several query heads share are not repeated in memory.
@@ -231,6 +235,9 @@ class Recorder {
   Value token_states(Value cache, Value held, Value x, Value tokens);
   Value store_states(Value cache, Value held, Value x, Value tokens);
   Value token_mask(Value queries, Value keys);
+  /// Indices, or for eager kernels the mask. `op` has its number of heads and of keys, and the
+  /// mask.
+  Value choose_keys(ChooseKeys op, Value q, Value k, Value weights);
   /// The mean over the last dimension: [..., n] -> [..., 1].
   Value row_mean(std::string_view label, Value x);
 

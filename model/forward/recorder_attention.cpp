@@ -1,3 +1,4 @@
+#include "model/base/error.h"
 #include "model/base/wide_dtype.h"
 #include "model/forward/recorder.h"
 #include "model/graph/work.h"
@@ -20,6 +21,7 @@ Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count&
 
 Value Recorder::attention(const Attention& a, Value q, Value k, Value v) {
   const bool eager = lowering_.attention == Kernels::Eager || a.threshold > 0 || a.stores_scores;
+  KVCAST_ASSERT(!eager || !a.chosen);
   return eager ? eager_attention(a, q, k, v) : tiled_attention(a, q, k, v);
 }
 
@@ -29,9 +31,15 @@ Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
   TiledAttention op = a;
   op.visible_pairs = visible_pairs(a.mask, queries, keys, symbols_);
   op.visible_keys = visible_keys(a.mask, queries, keys, symbols_);
+  if (op.kept > 0) {
+    Mask counted = a.mask;
+    counted.window = op.kept;  // which has as many pairs
+    op.visible_pairs = visible_pairs(counted, queries, keys, symbols_);
+    op.visible_keys = symbols_.minimum(op.visible_keys, queries * op.kept);
+  }
   op.values_are_keys = k == v;
   op.has_sinks = a.sinks.has_value();
-  return node(std::move(op), "attention", {q, k, v, a.bias, a.sinks},
+  return node(std::move(op), "attention", {q, k, v, a.bias, a.sinks, a.chosen},
               with_features(q, a.heads.num_attention_heads * a.value_heads().head_dim),
               lowering_.activations);
 }
@@ -92,6 +100,19 @@ Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::u
 Value Recorder::keep_tokens(const Attention& a, Value q, Value k, const Count& kept) {
   const Value p = probabilities(a, a.heads, q, k);
   return node(KeepTokens{}, "keep_tokens", {p}, {info(p).shape[0], kept}, DType::FP32);
+}
+
+Value Recorder::choose_keys(ChooseKeys op, Value q, Value k, Value weights) {
+  const Count batch = info(q).shape[0];
+  const Count queries = info(q).shape[1];
+  const Count keys = info(k).shape[1];
+  op.visible_pairs = visible_pairs(op.mask, queries, keys, symbols_);
+  op.visible_keys = visible_keys(op.mask, queries, keys, symbols_);
+  op.as_mask = lowering_.attention == Kernels::Eager;
+  std::vector<Count> shape{batch, queries, symbols_.minimum(keys, op.kept)};
+  if (op.as_mask) shape = {batch, 1, queries, keys};
+  const DType dtype = op.as_mask ? lowering_.activations : DType::FP32;
+  return node(std::move(op), "choose_keys", {q, k, weights}, std::move(shape), dtype);
 }
 
 Value Recorder::token_mask(Value queries, Value keys) {

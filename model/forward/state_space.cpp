@@ -31,8 +31,10 @@ class Mixer {
       in.beta = r_.unary("state_beta_gate", Function::Sigmoid, projected("beta", s_.num_heads, 1));
     }
     in.value = convolved("value", v);
-    in.key = unit_heads("key", convolved("key", k), 1);
-    in.query = unit_heads("query", convolved("query", q), inverse_root(s_.key_dim));
+    in.key = convolved("key", k);
+    in.query = convolved("query", q);
+    in.key = unit_heads("key", in.key, 1);
+    in.query = unit_heads("query", in.query, inverse_root(s_.key_dim));
     in.time_step_bias = of_heads("time_step_bias");
     in.decay = of_heads("decay");
     if (!s_.delta) in.skip = of_heads("skip");

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -26,9 +27,10 @@ enum class RateClass {
   BatchedMatrix,    ///< the matrix unit on the per-head products of eager attention
   TiledAttention,   ///< the matrix unit inside a fused attention kernel
   DecodeAttention,  ///< the same kernel with one query a sequence, which streams the cache
+  StateScan,        ///< the matrix unit on the chunks of a state space; one token: DecodeAttention
   Vector,           ///< element-wise arithmetic
 };
-inline constexpr int num_rate_classes = 5;
+inline constexpr int num_rate_classes = 6;
 
 /// What every operator declares beside its attributes.
 struct OpTraits {
@@ -55,7 +57,12 @@ struct RopeTable {
   std::vector<double> inverse_frequencies;  ///< rotary_dims / 2 of them
   double gain = 1;                          ///< on cos and sin (longrope)
   double position_scale = 1;                ///< positions are divided by it (linear scaling)
-  std::uint64_t max_positions = 0;          ///< that the frequencies hold for (longrope); 0: any
+  std::uint64_t max_positions = 0;          ///< that the frequencies hold for; 0: any
+  /// Of passes that end beyond max_positions: longrope's for long texts, or none.
+  std::vector<double> long_frequencies = {};
+  /// Their base grows instead with the pass's end (dynamic): `base` by this factor; 0: it does not.
+  double length_factor = 0;
+  double base = 0;
   bool interleaved = false;  ///< pairs lie side by side, not half the rotated dims apart
 
   /// The dims of a head that pair `j` turns.
@@ -66,6 +73,10 @@ struct RopeTable {
   Pair pair(std::size_t j) const {
     if (interleaved) return {2 * j, 2 * j + 1};
     return {j, inverse_frequencies.size() + j};
+  }
+  /// Passes may end beyond max_positions.
+  bool is_unbounded() const {
+    return max_positions == 0 || !long_frequencies.empty() || length_factor > 0;
   }
   bool operator==(const RopeTable&) const = default;
 };
@@ -82,6 +93,8 @@ struct Mask {
 /// y[b,t,:] = table[ids[b,t],:].  Inputs: table [rows, features], ids [batch, tokens].
 struct Embedding {
   static constexpr OpTraits traits{"embedding", RateClass::Vector};
+  bool first_for_unknown = false;  ///< ids without a row read row 0 (Gemma 3n)
+  bool operator==(const Embedding&) const = default;
 };
 
 /// y = x·Wᵀ (+ bias).  Inputs: x [..., in], W [out, in], optionally bias [out].
@@ -107,6 +120,26 @@ struct AttentionScores {
   static constexpr OpTraits traits{"attention_scores", RateClass::BatchedMatrix};
   Heads heads;
   bool operator==(const AttentionScores&) const = default;
+};
+
+/// The keys that each query of a sparse attention attends to: the `kept` best visible ones by
+/// score[b,i,j] = Σ_h w[b,i,h]·max(q[b,i,h]·k[b,j], 0), or all if it sees no more; of equal ones
+/// the earlier. Engines score some rows at a time, so scores are not in memory.
+/// Inputs: q [batch, queries, H·hd], k [batch, keys, hd], w [batch, queries, H].
+/// Output: indices, ascending, [batch, queries, the lesser of keys and kept], rows of fewer are
+/// filled up; or, `as_mask`, the additive mask [batch, 1, queries, keys]: 0 for the chosen, the
+/// lowest number elsewhere.
+/// Work: H·(2·hd + 3) FLOPs a visible pair; choosing is not counted. Keys that some query sees are
+/// read once. Source: transformers, models/deepseek_v32/modeling_deepseek_v32.py.
+struct ChooseKeys {
+  static constexpr OpTraits traits{"choose_keys", RateClass::TiledAttention};
+  std::uint64_t num_heads = 0;
+  std::uint64_t kept = 0;
+  bool as_mask = false;
+  Mask mask;
+  Count visible_pairs;  ///< per sequence
+  Count visible_keys;
+  bool operator==(const ChooseKeys&) const = default;
 };
 
 /// out[b,i,h] = Σ_j probabilities[b,h,i,j]·v[b,j,g(h)], all pairs.
@@ -140,7 +173,10 @@ struct SparseValues {
 /// it is 1, 4 for the softmax (maximum, subtract, exp, sum), 1 for a bias, 3 for a soft cap; 4 a
 /// query and head for a sink; and 1 division per output element. Keys and values that some query
 /// sees are read once, and so is the bias of visible pairs; a tensor that is both keys and values
-/// is read once in all. Source: Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
+/// is read once in all. With `kept` > 0 the last input has the keys that each query attends to, as
+/// ChooseKeys gives them: pairs are those alone, and a query reads its own keys where all queries'
+/// together are fewer than the visible ones. Source: Dao et al. 2022 (arXiv:2205.14135),
+/// algorithm 1.
 struct TiledAttention {
   static constexpr OpTraits traits{"tiled_attention", RateClass::TiledAttention};
   Heads heads;
@@ -153,6 +189,7 @@ struct TiledAttention {
   std::uint64_t value_dim = 0;        ///< vd; 0: as keys
   bool values_are_keys = false;       ///< v is the same tensor as k
   bool has_sinks = false;             ///< the last input
+  std::uint64_t kept = 0;             ///< of ChooseKeys; 0: all visible keys
   /// Rotates keys as they are read, from position 0 on; null: they are used as stored.
   /// Work: 6 FLOPs a rotated pair of each visible key.
   std::shared_ptr<const RopeTable> key_rope = nullptr;
@@ -250,7 +287,7 @@ enum class Function {
   Scale,        ///< parameter · x [1]
   ClampBelow,   ///< max(x, parameter) [1]
   Square,       ///< x² [1]
-  Center,       ///< x - y, y one number a row [1]
+  Center,       ///< x - y [1]
   InverseRoot,  ///< 1/sqrt(x + parameter) [3]
   SoftCap,      ///< parameter·tanh(x/parameter) [3]
   Relu,         ///< max(x, 0) [1]
@@ -278,13 +315,17 @@ struct Elementwise {
 };
 
 /// f(gate)·up in one kernel, f an activation.  Inputs: gate, up. With a `limit` (gpt-oss):
-/// g·sigmoid(alpha·g)·(u + 1), g = min(gate, limit), u = up clamped to ±limit.
-/// Work: the activation's FLOPs and 1 more an element; 11 an element with a limit.
+/// g·sigmoid(alpha·g)·(u + 1), g = min(gate, limit), u = up clamped to ±limit. With a `cutoff` c
+/// (Gemma 3n) f is of what stands above most of the row, max(gate - mean - c·σ, 0), with the row's
+/// mean and standard deviation σ.
+/// Work: the activation's FLOPs and 1 more an element; 11 an element with a limit; 6 more an
+/// element and 4 a row with a cutoff.
 struct GatedActivation {
   static constexpr OpTraits traits{"gated_activation", RateClass::Vector};
   Function function = Function::Silu;
   double limit = 0;  ///< 0: none
   double alpha = 1;
+  std::optional<double> cutoff = {};  ///< in standard deviations
   bool operator==(const GatedActivation&) const = default;
 };
 
@@ -419,6 +460,16 @@ struct CombineExperts {
   bool operator==(const CombineExperts&) const = default;
 };
 
+/// y_i = s_i + Σ_j c_ij·x_j: n streams go into m, by coefficients of each token.  Inputs: x_0 ...
+/// x_(n-1) [batch, tokens, features]; s_0 ... s_(m-1), unless these are the x; c [batch, tokens,
+/// m·n], a row of n for each i.  Outputs: y_0 ... y_(m-1).  Work: 2·n FLOPs an element of y.
+/// Source: Baykal et al. 2023 (AltUp, arXiv:2301.13310), algorithm 1.
+struct MixStreams {
+  static constexpr OpTraits traits{"mix_streams", RateClass::Vector};
+  std::uint64_t num_mixed = 1;  ///< n
+  bool operator==(const MixStreams&) const = default;
+};
+
 /// [a_h | b_h] for each head h.  Inputs: a [batch, rows, H·n], b [batch, rows, H·r] or, where all
 /// heads share it, [batch, rows, r]; output [batch, rows, H·(n + r)].
 struct JoinHeads {
@@ -529,7 +580,7 @@ struct CausalConv {
 /// Work: see work.cpp, which counts these sums.  Sources: Dao and Gu 2024 (arXiv:2405.21060),
 /// section 6; Yang et al. 2024 (arXiv:2412.06464), section 3.
 struct StateScan {
-  static constexpr OpTraits traits{"state_scan", RateClass::BatchedMatrix};
+  static constexpr OpTraits traits{"state_scan", RateClass::StateScan};
   std::uint64_t num_heads = 0;   ///< H
   std::uint64_t num_groups = 0;  ///< G, of heads with the same q and k
   bool delta = false;
@@ -566,14 +617,14 @@ struct CausalMask {
   bool operator==(const CausalMask&) const = default;
 };
 
-using Op =
-    std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues,
-                 TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean,
-                 RmsNorm, LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route,
-                 ExpertLinear, CombineExperts, JoinHeads, SliceFeatures, CacheAppend, CacheEvict,
-                 JoinRows, Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows,
-                 DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
-                 CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
+using Op = std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues,
+                        SparseValues, ChooseKeys, TiledAttention, LargestProbability, Softmax,
+                        Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope, RopeAngles,
+                        RotateHalf, ScaleByPosition, Route, ExpertLinear, CombineExperts,
+                        MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows,
+                        Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows, DropTokens,
+                        MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
+                        CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

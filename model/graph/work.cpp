@@ -29,10 +29,21 @@ class OpWork {
     return traffic((2 * op.heads.head_dim + 1) * input(0).elements() +
                    rotation(op.unrotate, op.rope_heads, input(1).rows()));
   }
+  Work operator()(const ChooseKeys& op) const {
+    const Count& batch = input(0).shape[0];
+    const Count& head_dim = input(1).shape.back();
+    Work w;
+    w.flops = batch * op.visible_pairs * op.num_heads * (2 * head_dim + 3);
+    read(w, 0, input(0).elements());
+    read(w, 1, batch * op.visible_keys * head_dim);
+    read(w, 2, input(2).elements());
+    write(w, output().elements());
+    return w;
+  }
   Work operator()(const TiledAttention& op) const {
     const Count& batch = input(0).shape[0];
     const Count keys = batch * op.visible_keys;
-    const bool has_bias = num_inputs() > 3 && !op.has_sinks;
+    const bool has_bias = num_inputs() > 3 && !op.has_sinks && op.kept == 0;
     const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
                                    (op.scale != 1 ? 1 : 0) + (has_bias ? 1 : 0) +
                                    (op.softcap > 0 ? 3 : 0);
@@ -43,6 +54,7 @@ class OpWork {
       w.flops += 4 * op.heads.num_attention_heads * output().rows();
       read(w, num_inputs() - 1, op.heads.num_attention_heads);
     }
+    if (op.kept > 0) read(w, num_inputs() - 1, batch * op.visible_pairs);
     read(w, 0, input(0).elements());
     read(w, 1, keys * input(1).shape.back());
     if (!op.values_are_keys) read(w, 2, keys * input(2).shape.back());
@@ -92,7 +104,9 @@ class OpWork {
   }
   Work operator()(const GatedActivation& op) const {
     const std::uint64_t per_element = op.limit > 0 ? 11 : flops_per_element(op.function) + 1;
-    return traffic(per_element * output().elements());
+    Work w = traffic(per_element * output().elements());
+    if (op.cutoff) w.flops += 6 * output().elements() + 4 * output().rows();
+    return w;
   }
   Work operator()(const RowMean&) const { return traffic(input(0).elements()); }
   Work operator()(const RmsNorm& op) const {
@@ -140,6 +154,15 @@ class OpWork {
   }
   Work operator()(const CombineExperts&) const {
     return traffic((num_inputs() > 1 ? 2 : 1) * input(0).elements());
+  }
+  Work operator()(const MixStreams& op) const {
+    const std::uint64_t streams = node_.outputs.size();
+    const TensorInfo& one = graph_.tensor(node_.outputs[0]);
+    Work w;
+    for (std::size_t i = 0; i < num_inputs(); ++i) read(w, i, input(i).elements());
+    w.written[slot(one.storage)] += streams * one.bytes();
+    w.flops = 2 * op.num_mixed * streams * one.elements();
+    return w;
   }
   Work operator()(const JoinHeads&) const { return traffic(); }
   Work operator()(const SliceFeatures&) const { return moved(0, output().elements()); }
@@ -277,7 +300,7 @@ bool operator<(const Work& a, const Work& b) {
 }
 
 RateClass rate_class(const Graph& graph, const Node& node) {
-  const bool decodes = is_any<TiledAttention, StateScan>(node.op) &&
+  const bool decodes = is_any<TiledAttention, StateScan, ChooseKeys>(node.op) &&
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
   return decodes ? RateClass::DecodeAttention : rate_class(node.op);
 }

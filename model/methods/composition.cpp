@@ -13,6 +13,11 @@ constexpr const char* states_see_all_tokens =
     "expected one that caches keys and values of all tokens: a token that is dropped would leave "
     "no trace in a state, and cannot be put into it later";
 
+const Exclusion shared_keys{
+    Trait::SharedKeys,
+    "methods {methods}: got the model {model}, where layers read the keys and values of others, "
+    "expected one whose layers all have keys and values of their own"};
+
 }  // namespace
 
 void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
@@ -33,7 +38,7 @@ void apply_methods(std::vector<MethodSpec> methods, Plan& plan) {
 bool Plan::has(Trait trait) const {
   switch (trait) {
     case Trait::OwnAttention: return attention.has_value();
-    case Trait::SharedKeys: return model.decoder.num_key_value_layers > 0;
+    case Trait::SharedKeys: return shares_key_values(model.decoder);
     case Trait::LacksWeights: return !model.converted_for.empty();
     case Trait::ChosenTokens: return selection.has_value();
     case Trait::ReusedCache: return selection && selection->reused;
@@ -42,6 +47,7 @@ bool Plan::has(Trait trait) const {
       return std::any_of(model.decoder.layers.begin(), model.decoder.layers.end(),
                          [](const LayerShape& layer) { return layer.latent.has_value(); });
     case Trait::States: return has_states(model.decoder);
+    case Trait::LayerInputs: return model.decoder.altup.has_value();
   }
   KVCAST_ASSERT(false);
   return {};
@@ -75,13 +81,15 @@ void Plan::choose_tokens(TokenSelection chosen) {
 }
 
 void Plan::let_flow(TokenFlow flow) {
-  exclude({{Trait::OwnAttention,
-            "methods {methods} cannot be combined: one selects tokens for each layer, the other "
-            "replaces the attention"},
-           {Trait::SharedKeys,
-            "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-            "keys and values of their own"},
-           needs_no_states(states_see_all_tokens)});
+  exclude(
+      {{Trait::OwnAttention,
+        "methods {methods} cannot be combined: one selects tokens for each layer, the other "
+        "replaces the attention"},
+       shared_keys,
+       {Trait::LayerInputs,
+        "methods {methods}: got the model {model}, whose layers each read an input of their own "
+        "for every token, expected one whose layers read the states of the layer below alone"},
+       needs_no_states(states_see_all_tokens)});
   token_flow = std::move(flow);
 }
 
@@ -90,12 +98,7 @@ Architecture Plan::named_model(const std::string& name) const {
   return find_model(name);
 }
 
-std::vector<Exclusion> needs_own_keys() {
-  return {{Trait::SharedKeys,
-           "methods {methods}: got the MLKV model {model}, expected a model whose layers all have "
-           "keys and values of their own"},
-          needs_keys_and_values()};
-}
+std::vector<Exclusion> needs_own_keys() { return {shared_keys, needs_keys_and_values()}; }
 
 Exclusion needs_keys_and_values() {
   return {

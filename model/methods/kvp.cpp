@@ -207,7 +207,10 @@ Method kvp() {
       {needs_keys_and_values(),
        needs_no_states("which would need a predictor of their own"),
        {Trait::OwnAttention, other_cache},
-       {Trait::SharedKeys, other_cache},
+       {Trait::SharedKeys,
+        "method kvp cannot be combined with a method that changes the KV cache, or read a model "
+        "like {model}, where layers read the keys and values of others: it predicts the keys and "
+        "values of each layer"},
        {Trait::LacksWeights, other_cache},
        {Trait::ReusedCache,
         "method kvp cannot be combined with specprefill's reuse=kept: both fill the base "

@@ -60,13 +60,14 @@ struct Plan;
 /// Properties of a plan that exclude some methods.
 enum class Trait {
   OwnAttention,    ///< a method keeps and reads the cache in a way of its own
-  SharedKeys,      ///< an MLKV model: layers read the keys and values of others
+  SharedKeys,      ///< layers read the keys and values of others (MLKV, Gemma 3n)
   LacksWeights,    ///< slim attention has dropped projections of the model
   ChosenTokens,    ///< a method keeps some of the prompt's tokens
   ReusedCache,     ///< the kept tokens' keys and values come from the method that chose them
   TokensPerLayer,  ///< each layer sees tokens of its own
   Latents,         ///< the model caches latents in the place of keys and values
   States,          ///< layers of the model keep a state in the place of keys and values
+  LayerInputs,     ///< each layer reads an input of its own for each token (Gemma 3n)
 };
 
 /// A combination that the mathematics forbids, declared by the method that does not allow it.

@@ -74,6 +74,10 @@ void check(const Architecture& a, const MlkvShape& shape) {
     throw Error(where, "a model that caches latents, which all its heads share already",
                 "a model with keys and values in its cache");
   }
+  if (shares_key_values(s) && s.num_key_value_layers == 0) {
+    throw Error(where, "a model where layers read the keys and values of others already",
+                "a model whose layers all have keys and values of their own");
+  }
   if (std::find(model_types.begin(), model_types.end(), a.model_type) == model_types.end()) {
     throw Error(where, "a model of the type " + a.model_type,
                 fmt::format("one of {}", fmt::join(model_types, ", ")));

@@ -65,9 +65,11 @@ bool reuse_option(const MethodSpec& spec, const Plan& plan, bool base_speculates
                 "the speculator " + text_option(spec, "speculator", ""),
                 "no speculator: only the base model's own cache can be reused");
   }
-  if (plan.model.decoder.num_key_value_layers > 0) {
-    throw Error("method specprefill: option reuse", "the MLKV model " + plan.model.name,
-                "a model whose layers all have keys and values of their own");
+  if (shares_key_values(plan.model.decoder)) {
+    throw Error(
+        "method specprefill: option reuse",
+        "the model " + plan.model.name + ", where layers read the keys and values of others",
+        "a model whose layers all have keys and values of their own");
   }
   return true;
 }

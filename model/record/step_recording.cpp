@@ -16,7 +16,7 @@ namespace {
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads, CausalConv>(op);
+                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures>(op);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.
@@ -88,13 +88,13 @@ class StepGraph {
   /// Rows of all sequences in a state, as it is once a sequence has enough tokens; none: no state.
   std::optional<Count> state_rows(const Graph& prefill, const TensorInfo& t,
                                   const Graph& step) const {
+    if (t.storage != Storage::KvCache) return {};
     const Count batch = symbol::batch;
     if (!t.producer) {
       if (!is_state(t.name)) return {};
       return batch * (t.most_rows == 1 ? 1 : t.most_rows - 1);
     }
     const Node& node = prefill.node(*t.producer);
-    if (t.storage != Storage::KvCache) return {};
     if (std::holds_alternative<StateScan>(node.op)) return batch;
     const TensorId before = node.inputs[0];
     if (!is_state(prefill.tensor(before).name)) return {};

@@ -277,8 +277,8 @@ const std::vector<std::pair<std::string, std::string>> refusals{
     {"specprefill:keep=0.5,reuse=kept+tsp:p=2", "the base model one token to read"},
     {"random-prune:keep=0.5+kvp:auxiliary=lp-0.50+kvr:p=2", "cannot be combined with kvp"},
     {"random-prune:keep=0.5+slim:option=kcache", "rotates by places in the cache"},
-    {"lazyllm:begin=0.8,end=0.4+mlkv:layers=4,heads=2", "the MLKV model pythia-160m"},
-    {"specprefill:keep=0.5,reuse=kept+mlkv:layers=4,heads=2", "MLKV"},
+    {"lazyllm:begin=0.8,end=0.4+mlkv:layers=4,heads=2", "the model pythia-160m, where layers read"},
+    {"specprefill:keep=0.5,reuse=kept+mlkv:layers=4,heads=2", "read the keys and values of others"},
 };
 
 TEST_CASE("composed: what does not compose is one line of estimate, and a row of sweep") {

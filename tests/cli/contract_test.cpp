@@ -78,7 +78,7 @@ TEST_CASE("contract: engine show has every value with its source, engine list ev
   }
   CHECK(j.size() == j["sources"].size() + 4);
   const std::string text = run_well("engine show vllm:0.6.3").output;
-  check_contains(text, {"vllm 0.6.3: vLLM\n", "query+key+value ", "host_sequence"});
+  check_contains(text, {"vllm 0.6.3: vLLM\n", "query+key+value+attention_gate ", "host_sequence"});
   CHECK(run_well("engine show ideal").output.starts_with("ideal: No engine"));
   const json list = run_json("engine list --json");
   REQUIRE(list.size() > 5);

@@ -106,8 +106,8 @@ TEST_CASE("compositions: what makes no sense together is refused in one line") {
     says("gpt2", std::string(own) + "+slim:option=kcache", "selects the prompt tokens itself");
   }
   says("gpt2", "lazyllm:begin=0.8,end=0.4+slim:option=kcache", "cannot be combined");
-  says("mlkv_llama", "lazyllm:begin=0.8,end=0.4", "MLKV");
-  says("mlkv_llama", "specprefill:keep=0.5,reuse=kept", "MLKV");
+  says("mlkv_llama", "lazyllm:begin=0.8,end=0.4", "read the keys and values of others");
+  says("mlkv_llama", "specprefill:keep=0.5,reuse=kept", "read the keys and values of others");
 }
 
 // The reused cache is of the base itself. With all tokens kept that is the plain model's.

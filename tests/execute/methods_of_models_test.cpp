@@ -28,6 +28,10 @@ const std::vector<std::string> kinds{
     "llama4_text",  // chunks, full layers without rotation but with temperature, experts
     "deepseek_v3",  // latents, experts
     "minicpm3",     // latents
+    // Streams, inputs of each layer, values with a norm:
+    "gemma3n_text",       // windows; layers on keys and values of others
+    "gemma3n_text_full",  // the same without windows
+    "gemma3n_text_own",   // windows; keys and values of each layer's own
 };
 
 /// A method's refusals: kinds and what the message says.
@@ -40,7 +44,8 @@ Refusals all_of(std::initializer_list<const char*> names, const std::string& wor
 }
 
 const Refusals windowed =
-    all_of({"gemma3_text", "cohere2", "starcoder2", "gpt_oss", "mixtral", "llama4_text"},
+    all_of({"gemma3_text", "cohere2", "starcoder2", "gpt_oss", "mixtral", "llama4_text",
+            "gemma3n_text", "gemma3n_text_own"},
            "with sliding windows, expected a model whose layers attend to all tokens");
 
 struct Row {
@@ -54,6 +59,13 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> all = [] {
     Refusals streaming = all_of({"deepseek_v3", "minicpm3"}, "which caches latents");
     streaming.merge(all_of({"starcoder2", "mixtral"}, "at most the model's own window of 9"));
+    const Refusals shared = all_of({"gemma3n_text", "gemma3n_text_full"},
+                                   "where layers read the keys and values of others");
+    streaming.insert(shared.begin(), shared.end());
+    Refusals reuse = windowed;
+    reuse.insert(shared.begin(), shared.end());
+    Refusals flow = shared;
+    flow["gemma3n_text_own"] = "whose layers each read an input of their own for every token";
     return std::vector<Row>{
         {"streaming:sinks=2,window=8", "streaming:sinks=2,window=62", streaming, streaming},
         {"random-prune:keep=0.5", "random-prune:keep=1", windowed},
@@ -61,8 +73,8 @@ const std::vector<Row>& rows() {
         {"specprefill:keep=0.5,lookahead=3", "specprefill:keep=1,lookahead=3", windowed},
         {"specprefill:keep=0.5,lookahead=1", "specprefill:keep=1,lookahead=1", windowed},
         {"specprefill:keep=0.5,lookahead=3,reuse=kept", "specprefill:keep=1,lookahead=3,reuse=kept",
-         windowed},
-        {"lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9", "lazyllm:begin=1,end=1", windowed}};
+         reuse, flow},
+        {"lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9", "lazyllm:begin=1,end=1", reuse, flow}};
   }();
   return all;
 }

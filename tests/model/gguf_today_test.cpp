@@ -408,6 +408,22 @@ TEST_CASE("gguf_today: GLM-4.5's last layer is no layer of the model") {
   CHECK(has(refusal(none), "nextn_predict_layers: got 3, expected fewer than the 3 layers"));
 }
 
+TEST_CASE("gguf_today: MiniMax-M2 turns a part of each head and norms all heads together") {
+  GgufWriter w = mixture_of("minimax-m2", 6);
+  w.whole("minimax-m2.rope.dimension_count", 2);
+  w.whole("minimax-m2.expert_gating_func", 2);
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "minimax_m2");
+  CHECK(a.decoder.query_key_norm == QueryKeyNorm::Whole);
+  CHECK(a.decoder.layers[0].rope->inverse_frequencies.size() == 1);
+  const Experts& e = *a.decoder.layers[0].experts;
+  CHECK(e.intermediate_size == 7);
+  CHECK(e.routing.score == Routing::Score::Sigmoid);
+  CHECK(e.routing.normalizes);
+  CHECK(stored(a, "layers.1.router.correction") == "blk.1.exp_probs_b.bias");
+  CHECK(stored(a, "layers.1.query_norm.weight") == "blk.1.attn_q_norm.weight");
+}
+
 namespace {
 
 /// Heads of 4 + 2 dims for keys and 3 for values, from latents of 10; queries from latents of 5.

@@ -251,9 +251,9 @@ TEST_CASE("mlkv: what does not divide, or has no such form, is refused") {
 
 TEST_CASE("mlkv: methods that need each layer's own keys refuse an MLKV model") {
   const Architecture a = read(neox_config());
-  CHECK(has(refusal(a, "streaming:sinks=2,window=6"), "the MLKV model tiny"));
+  CHECK(has(refusal(a, "streaming:sinks=2,window=6"), "layers read the keys and values of others"));
   const std::vector<std::size_t> kept{0, 1};
-  CHECK(has(message_of([&] { prune_layers(a, kept); }), "an MLKV model"));
+  CHECK(has(message_of([&] { prune_layers(a, kept); }), "whose layers share keys"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"
+#include "tests/model/message_of.h"
 #include "tests/model/tiny_models.h"
 #include "tests/near.h"
 
@@ -129,6 +130,33 @@ TEST_CASE("latent attention: the cache is one latent a token, whatever the heads
   CHECK(recorded("kimi-k2").kv_cache_bytes_per_token == Count(61 * (512 + 64) * 2));
 }
 
+TEST_CASE("sparse attention: scores read all keys, attention the best 2,048") {
+  // DeepSeek V3.2: 61 layers of 512 + 64 latents and an index key of 128; 64 heads score it.
+  const Recording r = recorded("deepseek-v3.2");
+  CHECK(r.kv_cache_bytes_per_token == Count(61 * (512 + 64 + 128) * 2));
+  const Graph& step = r.decode();
+  for (const std::uint64_t tokens : {1u, 2047u, 2048u, 2049u, 100000u}) {
+    CAPTURE(tokens);
+    const std::uint64_t kept = std::min<std::uint64_t>(tokens, 2048);
+    CHECK(cache_reads(r, tokens) == 61 * kept * (512 + 64) * 2);
+    const SymbolValues sizes = r.symbols.resolve({1, 1, tokens});
+    const Work scores = work(step, node_of(step, "choose_keys"));
+    CHECK(scores.flops.at(sizes) == tokens * 64 * (2 * 128 + 3));
+    CHECK(scores.read[static_cast<std::size_t>(Storage::KvCache)].at(sizes) == tokens * 128 * 2);
+    // Two products of 576 and 512 features for 128 heads, and 5 more a pair with its scale.
+    const Work attention = work(step, node_of(step, "attention"));
+    CHECK(attention.flops.at(sizes) == 128 * (kept * (2 * 576 + 2 * 512 + 5) + 512));
+  }
+  // Of a prompt: each query scores the keys before it, and attends to so many at most.
+  const Graph& prompt = r.prefill();
+  const SymbolValues sizes = r.symbols.resolve({1, 5000, 5001});
+  const std::uint64_t pairs = 2048 * 2049 / 2 + (5000 - 2048) * 2048;
+  CHECK(work(prompt, node_of(prompt, "choose_keys")).flops.at(sizes) ==
+        5000ULL * 5001 / 2 * 64 * (2 * 128 + 3));
+  CHECK(work(prompt, node_of(prompt, "attention")).flops.at(sizes) ==
+        128 * (pairs * (2 * 576 + 2 * 512 + 5) + 5000ULL * 512));
+}
+
 TEST_CASE("windows: the cache and what steps read of it stop growing") {
   // Gemma 3 1B: 26 layers of one key-value head of 256; 22 with a window of 512, 4 without.
   const Recording r = recorded("gemma-3-1b");
@@ -141,6 +169,36 @@ TEST_CASE("windows: the cache and what steps read of it stop growing") {
   }
   CHECK(r.kv_cache_bytes_per_token == Count(26 * row));
   CHECK(r.kv_cache_bytes_per_token_beyond_window == Count(4 * row));
+}
+
+TEST_CASE("shared keys and values: kept once, read by each layer that has none") {
+  // Gemma 3n: 2 key-value heads of 256; of every five layers four with a window of 512. E4B: 35
+  // layers, of which the last 15 read others' keys and values; E2B: 30 and 10.
+  for (const auto& [model, layers] : {std::pair{"gemma-3n-e4b", 35u}, {"gemma-3n-e2b", 30u}}) {
+    CAPTURE(model);
+    const Recording r = recorded(model);
+    const std::uint64_t row = 2 * 2 * 256 * 2;
+    for (const std::uint64_t tokens : {1u, 512u, 513u, 5000u}) {
+      CAPTURE(tokens);
+      const std::uint64_t near = std::min<std::uint64_t>(tokens, 512);
+      CHECK(cache_bytes(r, tokens) == row * (16 * near + 4 * tokens));
+      CHECK(cache_reads(r, tokens) == row * layers / 5 * (4 * near + tokens));
+    }
+    CHECK(r.kv_cache_bytes_per_token == Count(40960));
+    CHECK(r.kv_cache_bytes_per_token_beyond_window == Count(8192));
+  }
+}
+
+TEST_CASE("inputs of layers: a step reads the rows of its tokens") {
+  // All weights but the table of 262,144 rows of 35·256 are read, and a row of it; of the tied
+  // embedding's 262,400 rows all, for the logits, and one more. The norm and the router of the
+  // streams are read twice in each layer.
+  const Recording r = recorded("gemma-3n-e4b");
+  const Work decode = total_work(r.decode());
+  const SymbolValues sizes = r.symbols.resolve({1, 100, 101});
+  const std::uint64_t without_lookup = 4486425328;  // published/models_today.csv
+  CHECK(decode.read[static_cast<std::size_t>(Storage::Weights)].at(sizes) ==
+        2 * (without_lookup + 35 * 256 + 2048 + 35 * (2048 + 4 * 2048)));
 }
 
 TEST_CASE("chunks: a layer keeps at most one and reads its own") {
@@ -179,8 +237,12 @@ TEST_CASE("catalog: active parameters, as counted in published/models_today.csv"
                         {"mixtral-8x7b", 12879925248},
                         {"gpt-oss-120b", 5711982912},
                         {"kimi-k2", 32861500928},
+                        {"minimax-m2.5", 11030553088},
+                        {"deepseek-v3.2", 38403822336},
                         {"llama-4-maverick-17b-128e", 17184691200},
                         {"olmoe-1b-7b", 1282017280},
+                        {"gemma-3n-e4b", 6835235568},
+                        {"gemma-3n-e2b", 4435182688},
                         {"qwen3-8b", 8190735360}}) {
     CAPTURE(c.model);
     CHECK(recorded(c.model).active_parameters == c.active);
@@ -196,6 +258,10 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     // What the classes leave open: 96 heads do not divide GLM's width, V2 names no number of
     // experts.
     if (model_type == "glm4_moe") config["head_dim"] = 128;
+    if (model_type == "dots1") {
+      config["n_routed_experts"] = 128;
+      config["num_experts_per_tok"] = 6;
+    }
     if (model_type == "deepseek_v2") config["num_experts_per_tok"] = 6;
     const Architecture a = read_config(config, model_type, model_type);
     CHECK(a.unknown_keys == std::vector<std::string>{});
@@ -206,5 +272,137 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 35);
+  CHECK(classes == 51);
+}
+
+TEST_CASE("config: text models nested in others have their classes' defaults") {
+  const nlohmann::json stored =
+      read_json_file(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/config_classes.json");
+  std::size_t wrappers = 0;
+  for (const auto& [model_type, config] : stored.at("wrappers").items()) {
+    CAPTURE(model_type);
+    const Architecture whole = read_config(config, model_type, model_type);
+    CHECK(whole.wrapper == model_type);
+    CHECK(whole.unknown_keys == std::vector<std::string>{});
+    CHECK(config_warnings(whole).size() == 1);
+    CHECK(config_warnings(whole).front().find("images") != std::string::npos);
+
+    nlohmann::json odd = config;
+    odd["attention_is_reversed"] = true;
+    odd["text_config"]["attention_is_odd"] = true;
+    CHECK(read_config(odd, model_type, model_type).unknown_keys ==
+          std::vector<std::string>{"attention_is_odd", "attention_is_reversed"});
+
+    ++wrappers;
+    // The class has a text model of its own for configs without any.
+    if (model_type == "mistral3") continue;
+    // As hub files: nothing that the class says too.
+    nlohmann::json sparse{{"model_type", model_type},
+                          {"text_config", {{"model_type", config["text_config"]["model_type"]}}}};
+    if (config.contains("tie_word_embeddings")) {
+      sparse["tie_word_embeddings"] = config["tie_word_embeddings"];
+    }
+    const Architecture a = read_config(sparse, model_type, model_type);
+    CHECK(a.hidden_size == whole.hidden_size);
+    CHECK(a.vocab_size == whole.vocab_size);
+    CHECK(a.max_position_embeddings == whole.max_position_embeddings);
+    CHECK(a.tied_embeddings == whole.tied_embeddings);
+    CHECK(a.decoder.norm_eps == whole.decoder.norm_eps);
+    CHECK(a.decoder.activation == whole.decoder.activation);
+    CHECK(a.decoder.attention_scale == whole.decoder.attention_scale);
+    CHECK(a.decoder.query_key_norm == whole.decoder.query_key_norm);
+    CHECK(a.decoder.position_scale == whole.decoder.position_scale);
+    CHECK(a.decoder.layers == whole.decoder.layers);
+  }
+  CHECK(wrappers == 18);
+}
+
+TEST_CASE("config: whether a wrapper's head is tied, by its key or the text model's") {
+  const auto tied = [](const char* model_type, const char* outer, const char* inner) {
+    nlohmann::json config{{"model_type", model_type}, {"text_config", nlohmann::json::object()}};
+    const std::string key = "tie_word_embeddings";
+    if (outer[0] != 0) config[key] = nlohmann::json::parse(outer);
+    if (inner[0] != 0) config["text_config"][key] = nlohmann::json::parse(inner);
+    return read_config(config, "tiny", "tiny.json").tied_embeddings;
+  };
+  CHECK(tied("gemma3", "", ""));
+  CHECK_FALSE(tied("gemma3", "false", ""));
+  CHECK_FALSE(tied("gemma3", "", "false"));
+  // transformers 5 would tie these by the wrapper's default and then find a head in the file.
+  CHECK_FALSE(tied("mistral3", "", ""));
+  CHECK_FALSE(tied("kimi_k25", "", ""));
+  CHECK(tied("mistral3", "true", "false"));
+  CHECK_FALSE(tied("llama4", "", ""));
+  CHECK(tied("llama4", "true", "false"));
+  CHECK_FALSE(tied("llama4", "false", "true"));
+  // The text model's key holds as well.
+  CHECK(tied("llava", "false", "true"));
+  CHECK(tied("llava", "true", "false"));
+  CHECK_FALSE(tied("llava", "", ""));
+}
+
+TEST_CASE("config: a wrapper's overrides, errors and quantised weights are the text model's") {
+  const nlohmann::json config = nlohmann::json::parse(R"({"model_type": "mistral3",
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+      "text_config": {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48,
+                      "num_hidden_layers": 2}})");
+  const auto read = [&](const std::vector<ConfigOverride>& o) {
+    return read_config(config, "tiny", "tiny.json", o);
+  };
+  CHECK(read({{"num_hidden_layers", "3"}}).num_hidden_layers() == 3);
+  CHECK(read({}).quantization == "fp8");
+  CHECK(read({}).stored_weights->text.starts_with("fp8-block"));
+  CHECK(message_of([&] {
+          read({{"hidden_size", "\"big\""}});
+        }).starts_with("tiny.json: /text_config/hidden_size: got \"big\""));
+  CHECK(message_of([&] {
+          read_config(nlohmann::json::parse(R"({"model_type": "llava"})"), "tiny", "tiny.json");
+        }).find("/text_config: missing") != std::string::npos);
+  // Wrappers take the head's output as it is, so far as transformers' code goes.
+  const auto plain = [](const char* text) {
+    const Architecture a = read_config(nlohmann::json::parse(text), "tiny", "tiny.json");
+    return a.logit_scale == 1 && a.logit_softcap == 0;
+  };
+  CHECK(plain(R"({"model_type": "cohere2_vision", "text_config": {"logit_scale": 0.25}})"));
+  CHECK(plain(R"({"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30}})"));
+  CHECK(plain(R"({"model_type": "llava_next",
+                  "text_config": {"model_type": "granite", "logits_scaling": 8}})"));
+  // Qwen2-VL's files have the text model's keys beside vision_config.
+  const nlohmann::json flat = nlohmann::json::parse(R"({"model_type": "qwen2_vl",
+      "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 61,
+      "num_hidden_layers": 2, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, "vision_token_id": 5,
+      "vision_config": {"depth": 2}, "tie_word_embeddings": true})");
+  const Architecture a = read_config(flat, "tiny", "tiny.json");
+  CHECK(a.model_type == "qwen2");
+  CHECK(a.tied_embeddings);
+  CHECK(a.unknown_keys == std::vector<std::string>{});
+  CHECK(a.decoder.layers[0].heads == Heads{6, 2, 8});
+}
+
+TEST_CASE("config: patterns of layers by numbers, by letters and by their older names") {
+  const auto windows = [](const nlohmann::json& keys) {
+    nlohmann::json config = nlohmann::json::parse(R"({"model_type": "exaone4", "hidden_size": 12,
+        "vocab_size": 61, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4,
+        "num_hidden_layers": 6, "intermediate_size": 8, "sliding_window": 9})");
+    config.update(keys);
+    std::string text;
+    for (const LayerShape& l : read_config(config, "tiny", "tiny.json").decoder.layers) {
+      text += l.sliding_window > 0 ? 'L' : 'G';
+    }
+    return text;
+  };
+  CHECK(windows(nlohmann::json::object()) == "LLLGLL");
+  CHECK(windows({{"sliding_window_pattern", 3}}) == "LLGLLG");
+  CHECK(windows({{"sliding_window_pattern", "LLLG"}}) == "LLLGLG");  // the last is always full
+  CHECK(windows({{"sliding_window_pattern", "LG"}}) == "LGLGLG");
+  CHECK(windows({{"sliding_window_pattern", "GLL"}}) == "GLLGLG");
+  CHECK(windows({{"sliding_window", nullptr}, {"sliding_window_pattern", 0}}) == "GGGGGG");
+  const auto refused = [&](const nlohmann::json& pattern) {
+    return message_of([&] { windows({{"sliding_window_pattern", pattern}}); });
+  };
+  CHECK(refused("LLXG").find("letters L") != std::string::npos);
+  CHECK(refused("").find("letters L") != std::string::npos);
+  CHECK(refused(0).find("sliding_window_pattern") != std::string::npos);
+  const std::string s = "sliding_attention";
+  CHECK(windows({{"layer_types", {s, "attention", s, "full_attention", s, s}}}) == "LGLGLL");
 }

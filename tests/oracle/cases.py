@@ -8,6 +8,8 @@ import transformers as hf
 
 import openelm
 
+REMOVED = object()  # in config_changes: the key goes
+
 
 @dataclasses.dataclass
 class Case:
@@ -24,6 +26,7 @@ class Case:
     new_form: bool = False  # config.json with transformers 5's rope_parameters
     config_changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     change_tensors: Callable | None = None
+    changes_with_length: bool = False  # a pass without a cache is no longer the same as steps with one
 
     def std_of(self, name):
         return next((std for part, std in self.stds.items() if part in name), self.std)

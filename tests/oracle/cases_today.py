@@ -3,7 +3,7 @@
 import torch
 import transformers as hf
 
-from cases import Case, rope
+from cases import REMOVED, Case, rope
 
 LAYERS = 3
 
@@ -134,6 +134,17 @@ def llama_like_cases():
                 rope_parameters=yarn(500.0, beta_fast=8.0, beta_slow=0.5),
             ),
             prompt_len=41,
+        ),
+        # Beyond 30 positions every greedy step has a rotary base of its own; cached keys keep theirs.
+        "llama_dynamic": Case(
+            hf.LlamaForCausalLM,
+            hf.LlamaConfig(
+                **sizes(30, 5, 1, 41, 59, max_position_embeddings=30),
+                head_dim=10,
+                rope_parameters=rope("dynamic", 700.0, factor=3.0),
+            ),
+            prompt_len=25,
+            changes_with_length=True,
         ),
         "smollm3": Case(
             hf.SmolLM3ForCausalLM,
@@ -646,6 +657,30 @@ def latent_cases():
             prompt_len=21,
             new_form=True,
         ),
+        "deepseek_v32": Case(
+            hf.DeepseekV32ForCausalLM,
+            hf.DeepseekV32Config(
+                **sizes(26, 5, 5, 23, 61, num_hidden_layers=2),
+                **heads,
+                q_lora_rank=11,
+                index_n_heads=7,
+                index_head_dim=9,
+                index_topk=8,
+                n_routed_experts=9,
+                num_experts_per_tok=3,
+                n_shared_experts=1,
+                moe_intermediate_size=7,
+                first_k_dense_replace=1,
+                n_group=3,
+                topk_group=2,
+                routed_scaling_factor=1.6,
+                norm_topk_prob=True,
+                rope_parameters=yarn(mscale=1.0, mscale_all_dim=1.0),
+            ),
+            prompt_len=23,
+            stds={"experts": 0.6},
+            config_changes={"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+        ),
         "minicpm3": Case(
             hf.MiniCPM3ForCausalLM,
             hf.MiniCPM3Config(
@@ -671,7 +706,447 @@ def latent_cases():
     }
 
 
+def more_dense_cases():
+    return {
+        "olmo3": Case(
+            hf.Olmo3ForCausalLM,
+            hf.Olmo3Config(
+                **sizes(30, 5, 1, 41, 59, num_hidden_layers=5),
+                rms_norm_eps=1e-3,
+                sliding_window=8,
+                rope_parameters={
+                    "full_attention": yarn(500000.0, beta_fast=8.0, beta_slow=0.5),
+                    "sliding_attention": rope(theta=500000.0),
+                },
+            ),
+            prompt_len=41,
+        ),
+        "olmo3_layer_types": Case(
+            hf.Olmo3ForCausalLM,
+            hf.Olmo3Config(
+                **sizes(24, 3, 3, 29, 55),
+                hidden_act="gelu",
+                sliding_window=5,
+                layer_types=kinds("GLG"),
+                attention_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters={
+                    "full_attention": rope("linear", 700.0, factor=3.0),
+                    "sliding_attention": rope(theta=90.0),
+                },
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+        "glm4": Case(
+            hf.Glm4ForCausalLM,
+            hf.Glm4Config(
+                **sizes(26, 6, 2, 43, 61),
+                head_dim=12,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=600.0, partial_rotary_factor=0.5),
+            ),
+            prompt_len=23,
+        ),
+        "glm4_no_biases": Case(
+            hf.Glm4ForCausalLM,
+            hf.Glm4Config(
+                **sizes(24, 3, 3, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                attention_bias=False,
+                tie_word_embeddings=True,
+                rope_parameters=yarn(700.0, partial_rotary_factor=0.8),
+            ),
+            prompt_len=41,
+            new_form=True,
+        ),
+        "seed_oss": Case(
+            hf.SeedOssForCausalLM,
+            hf.SeedOssConfig(**sizes(26, 6, 2, 43, 61), head_dim=8, rms_norm_eps=1e-3, rope_parameters=rope(theta=1e7)),
+            prompt_len=23,
+        ),
+        "seed_oss_biases": Case(
+            hf.SeedOssForCausalLM,
+            hf.SeedOssConfig(
+                **sizes(24, 3, 1, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                attention_bias=False,
+                attention_out_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope("linear", 700.0, factor=3.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        "ernie4_5": Case(
+            hf.Ernie4_5ForCausalLM,
+            hf.Ernie4_5Config(**sizes(26, 6, 2, 43, 61), head_dim=8, rms_norm_eps=1e-3),
+            prompt_len=23,
+            stds={"embed_tokens": 0.15},
+        ),
+        "ernie4_5_biases": Case(
+            hf.Ernie4_5ForCausalLM,
+            hf.Ernie4_5Config(
+                **sizes(24, 3, 1, 35, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                use_bias=True,
+                tie_word_embeddings=False,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+        "arcee": Case(
+            hf.ArceeForCausalLM,
+            hf.ArceeConfig(**sizes(30, 5, 1, 43, 61), rms_norm_eps=1e-3, rope_parameters=yarn(700.0)),
+            prompt_len=41,
+        ),
+        "arcee_biases": Case(
+            hf.ArceeForCausalLM,
+            hf.ArceeConfig(
+                **sizes(24, 3, 3, 35, 53),
+                head_dim=10,
+                hidden_act="gelu",
+                attention_bias=True,
+                mlp_bias=True,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+    }
+
+
+def more_mixture_cases():
+    return {
+        "qwen2_moe": Case(
+            hf.Qwen2MoeForCausalLM,
+            hf.Qwen2MoeConfig(
+                **sizes(30, 5, 1, 23, 61, num_hidden_layers=4),
+                num_experts=7,
+                num_experts_per_tok=3,
+                moe_intermediate_size=9,
+                shared_expert_intermediate_size=13,
+                decoder_sparse_step=1,
+                mlp_only_layers=[1],
+                rms_norm_eps=1e-4,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "qwen2_moe_windowed": Case(
+            hf.Qwen2MoeForCausalLM,
+            hf.Qwen2MoeConfig(
+                **sizes(24, 3, 3, 17, 53, num_hidden_layers=5),
+                hidden_act="gelu",
+                num_experts=5,
+                num_experts_per_tok=2,
+                moe_intermediate_size=7,
+                shared_expert_intermediate_size=11,
+                decoder_sparse_step=2,
+                norm_topk_prob=True,
+                qkv_bias=False,
+                use_sliding_window=True,
+                sliding_window=8,
+                max_window_layers=4,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
+        "minimax_m2": Case(
+            hf.MiniMaxM2ForCausalLM,
+            hf.MiniMaxM2Config(
+                **sizes(26, 6, 2, 9, 61),
+                head_dim=12,
+                num_local_experts=7,
+                num_experts_per_tok=3,
+                rms_norm_eps=1e-4,
+                rope_parameters=rope(theta=5000000.0, partial_rotary_factor=0.5),
+            ),
+            prompt_len=23,
+            stds={"experts": 0.7},
+        ),
+        "minimax_m2_share": Case(
+            hf.MiniMaxM2ForCausalLM,
+            hf.MiniMaxM2Config(
+                **sizes(24, 3, 1, 11, 53),
+                hidden_act="gelu",
+                head_dim=10,
+                num_local_experts=5,
+                num_experts_per_tok=2,
+                rms_norm_eps=1e-3,
+                tie_word_embeddings=True,
+                rope_parameters=yarn(700.0, partial_rotary_factor=0.8),
+            ),
+            prompt_len=41,
+            stds={"experts": 0.7},
+            new_form=True,
+        ),
+        "dots1": Case(
+            hf.Dots1ForCausalLM,
+            hf.Dots1Config(
+                **sizes(30, 5, 1, 23, 61),
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                n_shared_experts=2,
+                moe_intermediate_size=7,
+                first_k_dense_replace=1,
+                routed_scaling_factor=1.8,
+                norm_topk_prob=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=23,
+        ),
+        "dots1_windowed": Case(
+            hf.Dots1ForCausalLM,
+            hf.Dots1Config(
+                **sizes(24, 3, 3, 17, 53, num_hidden_layers=4),
+                hidden_act="gelu",
+                n_routed_experts=9,
+                num_experts_per_tok=3,
+                n_shared_experts=1,
+                moe_intermediate_size=9,
+                n_group=3,
+                topk_group=2,
+                sliding_window=8,
+                max_window_layers=2,
+                attention_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=600.0),
+            ),
+            prompt_len=20,
+            new_form=True,
+        ),
+    }
+
+
+def old_layout(tensors):
+    """The names of transformers before 4.52, a module language_model that holds its head."""
+    names = {}
+    for name, tensor in tensors.items():
+        name = name.replace("model.language_model.", "language_model.model.")
+        if name.startswith("lm_head"):
+            name = f"language_model.{name}"
+        names[name.removeprefix("model.")] = tensor
+    return names
+
+
+def new_layout(tensors):
+    """The names of the modules since 4.52, model.language_model beside lm_head."""
+    names = {}
+    for name, tensor in tensors.items():
+        name = name.replace("language_model.model.", "model.language_model.")
+        name = name.replace("language_model.lm_head.", "lm_head.")
+        names[name if name.startswith(("model.", "lm_head.")) else f"model.{name}"] = tensor
+    return names
+
+
+def wrapper_cases():
+    """Text models inside models of images, whose vision towers are as small as they can be. Their inputs are text."""
+    siglip = hf.SiglipVisionConfig(
+        hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    pixtral = hf.PixtralVisionConfig(
+        hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    small = {"embed_tokens": 0.1}
+    return {
+        # Tied by the classes' defaults, of which the file says nothing.
+        "gemma3_wrapped": Case(
+            hf.Gemma3ForConditionalGeneration,
+            hf.Gemma3Config(
+                text_config=hf.Gemma3TextConfig(
+                    **sizes(32, 8, 4, 43, 61, num_hidden_layers=4),
+                    head_dim=6,
+                    query_pre_attn_scalar=7,
+                    sliding_window=8,
+                    layer_types=kinds("LLGL"),
+                    rope_parameters={
+                        "full_attention": rope("linear", 1000.0, factor=8.0),
+                        "sliding_attention": rope(theta=200.0),
+                    },
+                ),
+                vision_config=siglip,
+                mm_tokens_per_image=4,
+                image_token_index=60,
+            ),
+            prompt_len=26,
+            norm_offset=True,
+            stds=small,
+            change_tensors=new_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        # A head of its own, of which only the file's tensors tell.
+        "mistral3_wrapped": Case(
+            hf.Mistral3ForConditionalGeneration,
+            hf.Mistral3Config(
+                text_config=hf.MistralConfig(
+                    **sizes(28, 4, 2, 37, 59),
+                    head_dim=10,
+                    sliding_window=None,
+                    rms_norm_eps=1e-3,
+                    rope_parameters=rope(theta=1000000.0),
+                ),
+                vision_config=pixtral,
+                image_token_index=58,
+                tie_word_embeddings=False,
+            ),
+            prompt_len=23,
+            change_tensors=old_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        "llama4_wrapped": Case(
+            hf.Llama4ForConditionalGeneration,
+            hf.Llama4Config(
+                text_config=hf.Llama4TextConfig(
+                    **sizes(26, 5, 1, 11, 57, num_hidden_layers=4),
+                    head_dim=8,
+                    intermediate_size_mlp=23,
+                    num_local_experts=4,
+                    interleave_moe_layer_step=2,
+                    attention_chunk_size=8,
+                    floor_scale=4,
+                    attn_scale=0.6,
+                ),
+                vision_config=hf.Llama4VisionConfig(
+                    hidden_size=8,
+                    intermediate_size=32,
+                    num_hidden_layers=1,
+                    num_attention_heads=2,
+                    image_size=16,
+                    patch_size=8,
+                    vision_output_dim=8,
+                    projector_input_dim=8,
+                    projector_output_dim=8,
+                ),
+                image_token_index=56,
+            ),
+            prompt_len=27,
+            new_form=True,
+        ),
+        # The key inside text_config ties.
+        "llava_wrapped": Case(
+            hf.LlavaForConditionalGeneration,
+            hf.LlavaConfig(
+                text_config=hf.Qwen2Config(
+                    **sizes(32, 4, 2, 41, 60), tie_word_embeddings=True, rope_parameters=rope(theta=1000000.0)
+                ),
+                vision_config=siglip,
+                image_token_index=59,
+            ),
+            prompt_len=22,
+            stds=small,
+            change_tensors=old_layout,
+            config_changes={"tie_word_embeddings": REMOVED},
+        ),
+        "qwen3_vl_wrapped": Case(
+            hf.Qwen3VLForConditionalGeneration,
+            hf.Qwen3VLConfig(
+                text_config={
+                    **sizes(28, 4, 2, 37, 58),
+                    "head_dim": 12,
+                    "rope_parameters": rope(theta=5000000.0, mrope_section=[2, 2, 2], mrope_interleaved=True),
+                },
+                vision_config={
+                    "hidden_size": 8,
+                    "intermediate_size": 9,
+                    "depth": 1,
+                    "num_heads": 2,
+                    "out_hidden_size": 28,
+                    "deepstack_visual_indexes": [],
+                    "num_position_embeddings": 4,
+                },
+                image_token_id=57,
+                video_token_id=56,
+                vision_start_token_id=55,
+                vision_end_token_id=54,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=24,
+            stds=small,
+        ),
+    }
+
+
+def gemma3n_cases():
+    model = hf.Gemma3nForCausalLM
+    small = {"embed_tokens": 0.1}
+    two_bases = {
+        "full_attention": rope("linear", 1000.0, factor=8.0),
+        "sliding_attention": rope(theta=200.0),
+    }
+    return {
+        # Layers 3 to 5 read the keys and values of layers 2, 1 and 2.
+        "gemma3n_text": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(24, 6, 2, [47, 31, 40, 29, 47, 35], 61, num_hidden_layers=6),
+                head_dim=10,
+                num_kv_shared_layers=3,
+                sliding_window=8,
+                layer_types=kinds("LGLLGL"),
+                rope_parameters=two_bases,
+                altup_num_inputs=3,
+                altup_active_idx=1,
+                laurel_rank=5,
+                hidden_size_per_layer_input=6,
+                vocab_size_per_layer_input=49,
+                activation_sparsity_pattern=[0.9, 0.5, 0.0, 0.3, 0.0, 0.0],
+                attention_bias=True,
+                final_logit_softcapping=2.5,
+                rms_norm_eps=1e-3,
+            ),
+            prompt_len=26,
+            stds=small,
+            new_form=True,
+        ),
+        # Without windows, so that prompts can be pruned.
+        "gemma3n_text_full": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(21, 3, 1, 37, 59, num_hidden_layers=5),
+                head_dim=8,
+                num_kv_shared_layers=2,
+                layer_types=kinds("GGGGG"),
+                altup_correct_scale=False,
+                laurel_rank=4,
+                hidden_size_per_layer_input=5,
+                vocab_size_per_layer_input=59,
+                activation_sparsity_pattern=[0.95, 0.0, 0.6, 0.0, 0.0],
+                hidden_activation="gelu",
+                final_logit_softcapping=100.0,
+                tie_word_embeddings=False,
+            ),
+            prompt_len=23,
+        ),
+        # Each layer has its own keys and values; the fifth sees all.
+        "gemma3n_text_own": Case(
+            model,
+            hf.Gemma3nTextConfig(
+                **sizes(14, 2, 2, 19, 57, num_hidden_layers=5),
+                head_dim=6,
+                num_kv_shared_layers=0,
+                sliding_window=9,
+                altup_num_inputs=2,
+                laurel_rank=3,
+                hidden_size_per_layer_input=4,
+                vocab_size_per_layer_input=57,
+            ),
+            prompt_len=24,
+            stds=small,
+        ),
+    }
+
+
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
-    groups += [gemma3_cases, mixture_cases, latent_cases]
+    groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
+    groups += [wrapper_cases]
     return {name: case for group in groups for name, case in group().items()}

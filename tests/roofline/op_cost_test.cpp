@@ -113,6 +113,34 @@ TEST_CASE("op_cost: a grouped product has the rate of one expert's rows") {
   CHECK(time_of(g, r, values).compute == Seconds{24});
 }
 
+TEST_CASE("op_cost: a product of another type than most has the rate of its own") {
+  Rates r = rates(4, 2);
+  r.other_products[DType::BF16] = {2};
+  OpGroup g = group(12, 10);
+  CHECK(time_of(g, r, values).compute == Seconds{3});
+  g.products = DType::BF16;
+  CHECK(time_of(g, r, values).compute == Seconds{6});
+  g.products = DType::FP16;  // no rate of its own
+  CHECK(time_of(g, r, values).compute == Seconds{3});
+}
+
+TEST_CASE("op_cost: the head of an FP8 checkpoint multiplies in 16 bits, its matrices in FP8") {
+  const Architecture a = load_model(catalog(), "llama-3.1-8b");
+  Lowering l;
+  l.activations = DType::FP8;
+  l.weights = parse_weight_types("fp8-block");
+  const Recording recording = record(a, {}, l);
+  std::size_t wide = 0;
+  for (const OpGroup& g : fold(recording.prefill(), l)) {
+    CAPTURE(g.label);
+    CHECK(g.products == (g.label == "head" ? std::optional(DType::BF16) : std::nullopt));
+    if (g.products) ++wide;
+  }
+  CHECK(wide == 1);
+  l.activations = DType::BF16;
+  for (const OpGroup& g : fold(record(a, {}, l).prefill(), l)) CHECK_FALSE(g.products);
+}
+
 TEST_CASE("op_cost: uneven loads read fewer experts, of more rows each") {
   Rates r = rates(4, 2);
   r.experts = ExpertRate{FlopsPerSecond{16}, RateCurve({{2, 0.25}, {4, 0.5}}, 1)};
@@ -151,8 +179,8 @@ TEST_CASE("op_cost: the experts that a step reads share the rows that chose them
 
 TEST_CASE("op_cost: each rate class and each bandwidth class has its own rate") {
   Rates r;
-  r.flops_per_second = {FlopsPerSecond{1}, FlopsPerSecond{2}, FlopsPerSecond{4}, FlopsPerSecond{16},
-                        FlopsPerSecond{8}};
+  r.flops_per_second = {FlopsPerSecond{1},  FlopsPerSecond{2},  FlopsPerSecond{4},
+                        FlopsPerSecond{16}, FlopsPerSecond{32}, FlopsPerSecond{8}};
   r.bytes_per_second = {BytesPerSecond{1}, BytesPerSecond{32}, BytesPerSecond{2},
                         BytesPerSecond{4}, BytesPerSecond{8},  BytesPerSecond{16}};
   r.on_chip_bytes = 1e18;
@@ -166,6 +194,7 @@ TEST_CASE("op_cost: each rate class and each bandwidth class has its own rate") 
                         Case{RateClass::BatchedMatrix, BandwidthClass::Memory, 8, 8},
                         Case{RateClass::TiledAttention, BandwidthClass::Attention, 4, 0.5},
                         Case{RateClass::DecodeAttention, BandwidthClass::Decode, 1, 1},
+                        Case{RateClass::StateScan, BandwidthClass::Memory, 0.5, 8},
                         Case{RateClass::Vector, BandwidthClass::Elementwise, 2, 4},
                         Case{RateClass::Vector, BandwidthClass::Softmax, 2, 2}}) {
     const OpTime t = time_of(group(16, 8, c.rate_class, c.bandwidth_class), r, values);

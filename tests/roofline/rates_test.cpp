@@ -296,6 +296,27 @@ TEST_CASE("rates: weight-only quantisation multiplies in the activations' dtype"
   CHECK(flops(r, RateClass::TiledAttention) == 100);
 }
 
+TEST_CASE("rates: where operands are narrow, weights that are not multiply at their own rate") {
+  Hardware hw = toy();
+  hw.peak_flops_per_second[DType::FP8] = datasheet(2000);
+  hw.matrix_rate[DType::FP8] = measured(0.25);
+  Lowering l = lowering(Kernels::Fused, DType::FP8);
+  l.weights = parse_weight_types("fp8,head=bf16,norm=fp32");
+  const Rates r = make_rates(hw, l, Mode::Calibrated);
+  CHECK(flops(r, RateClass::Matrix) == 500);  // 2000 · 0.25
+  REQUIRE(r.other_products.size() == 1);      // norms multiply nothing
+  CHECK(r.other_products.at(DType::BF16).value == 500);
+  // The other way round: most are wide.
+  l.weights = parse_weight_types("bf16,experts=fp8");
+  hw.matrix_rate[DType::FP8] = measured(0.75);
+  const Rates wide = make_rates(hw, l, Mode::Calibrated);
+  CHECK(flops(wide, RateClass::Matrix) == 500);
+  CHECK(wide.other_products.at(DType::FP8).value == 1500);
+  // Weights alone are narrow: all products are of the activations' type.
+  l.activations = DType::BF16;
+  CHECK(make_rates(hw, l, Mode::Calibrated).other_products.empty());
+}
+
 TEST_CASE("rates: narrow weights move at their own rate, wide ones of the same model at theirs") {
   Hardware hw = toy();
   hw.product_bandwidth = measured(0.75);

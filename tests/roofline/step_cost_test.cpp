@@ -34,7 +34,7 @@ StepPoint block(const Symbols& symbols) {
 Rates rates(double on_chip) {
   Rates r;
   r.flops_per_second = {FlopsPerSecond{700}, FlopsPerSecond{110}, FlopsPerSecond{130},
-                        FlopsPerSecond{97}, FlopsPerSecond{17}};
+                        FlopsPerSecond{97},  FlopsPerSecond{53},  FlopsPerSecond{17}};
   r.bytes_per_second = {BytesPerSecond{90}, BytesPerSecond{80}, BytesPerSecond{70},
                         BytesPerSecond{50}, BytesPerSecond{40}, BytesPerSecond{30}};
   r.exposed.fill(0.25);

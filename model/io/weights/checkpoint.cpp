@@ -13,6 +13,7 @@
 #include "model/config/layer_pruning.h"
 #include "model/families/config_reader.h"
 #include "model/families/gguf_config.h"
+#include "model/families/wrappers.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
@@ -173,13 +174,20 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
   std::error_code ec;
   if (fs::is_directory(path, ec)) {
     const fs::path config = path / "config.json";
-    architecture_ = read_config(read_json_file(config), model_name(path), config.string());
+    const nlohmann::json read = read_json_file(config);
+    architecture_ = read_config(read, model_name(path), config.string());
     if (!architecture_.quantization.empty()) {
       throw Error(config.string() + ": /quantization_config",
                   architecture_.quantization + " weights",
                   "null: quantised weights are read from GGUF files only");
     }
     take(read_safetensors_folder(path));
+    const Wrapper* const wrapper = find_wrapper(architecture_.wrapper);
+    const bool may_tie =
+        wrapper != nullptr && wrapper->ties && !read.contains("tie_word_embeddings");
+    if (may_tie && find(huggingface_weight(architecture_, "head.weight")).empty()) {
+      architecture_.tied_embeddings = true;
+    }
     untie_own_head();
   } else {
     if (path.extension() != ".gguf") {

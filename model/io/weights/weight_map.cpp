@@ -11,6 +11,7 @@
 
 #include "model/base/error.h"
 #include "model/families/family.h"
+#include "model/families/wrappers.h"
 #include "model/io/tensors/gguf.h"
 
 namespace kvcast {
@@ -342,17 +343,41 @@ std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t 
   return rows;
 }
 
+/// The layer of a stored tensor, and its name in it; none: it is of no layer.
+std::optional<std::pair<std::size_t, std::string_view>> in_layer(std::string_view stored_name,
+                                                                 std::string_view prefix) {
+  if (!stored_name.starts_with(prefix)) return {};
+  stored_name.remove_prefix(prefix.size());
+  std::size_t layer = 0;
+  const auto [end, error] =
+      std::from_chars(stored_name.data(), stored_name.data() + stored_name.size(), layer);
+  if (error != std::errc()) return {};
+  stored_name.remove_prefix(static_cast<std::size_t>(end - stored_name.data()));
+  return std::pair{layer, stored_name};
+}
+
 /// Layers that predict further tokens (multi-token prediction) stand after those of the model.
 bool is_of_later_layer(const Architecture& a, std::string_view stored_name,
                        std::string_view prefix) {
   const Family* const family = find_family(a.model_type);
   if (family == nullptr || !family->names.later_layers) return false;
-  if (!stored_name.starts_with(prefix)) return false;
-  stored_name.remove_prefix(prefix.size());
-  std::uint64_t layer = 0;
-  const auto [end, error] =
-      std::from_chars(stored_name.data(), stored_name.data() + stored_name.size(), layer);
-  return error == std::errc() && layer >= a.num_hidden_layers();
+  const auto found = in_layer(stored_name, prefix);
+  return found && found->first >= a.num_hidden_layers();
+}
+
+/// Files of Gemma 3n have keys and values of layers that read others', and a scale that a switch
+/// turns off.
+bool is_unread_by_altup(const Architecture& a, std::string_view stored_name) {
+  if (!a.decoder.altup) return false;
+  if (stored_name.ends_with(".altup.correct_output_scale")) return !a.decoder.altup->scales_active;
+  for (const std::string_view prefix : {"model.layers.", "layers."}) {
+    const auto found = in_layer(stored_name, prefix);
+    if (!found || found->first >= a.num_hidden_layers()) continue;
+    const std::string_view part = found->second;
+    return a.decoder.layers[found->first].kv_layer &&
+           (part.starts_with(".self_attn.k_") || part.starts_with(".self_attn.v_"));
+  }
+  return false;
 }
 
 }  // namespace
@@ -398,8 +423,12 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
   if (parsed.part == "head") {
     constexpr std::string_view weight = ".weight";
-    return {{names.head.substr(0, names.head.size() - weight.size()) + parsed.kind}, {}};
+    std::vector<std::string> heads{names.head.substr(0, names.head.size() - weight.size())};
+    if (!a.wrapper.empty()) heads = wrapper_heads();
+    for (std::string& head : heads) head += parsed.kind;
+    return {std::move(heads), {}};
   }
+  if (!a.wrapper.empty()) names.prefixes = wrapper_prefixes();
   if (parsed.stack.empty() && parsed.part == "embedding" && !names.embedding.empty()) {
     return {names.embedding, {}};
   }
@@ -487,7 +516,13 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
   const bool head = ends("lm_head.weight") || ends("proj_out.weight") || ends("embed_out.weight");
   if (head && a.tied_embeddings) return true;
   if (a.encoder_decoder && ends("embed_tokens.weight")) return true;
-  return is_of_later_layer(a, stored_name, "model.layers.");
+  if (is_unread_by_altup(a, stored_name)) return true;
+  if (a.wrapper.empty()) return is_of_later_layer(a, stored_name, "model.layers.");
+  const auto is_later = [&](const std::string& prefix) {
+    return is_of_later_layer(a, stored_name, prefix + "layers.");
+  };
+  return !is_text_tensor(stored_name) ||
+         std::any_of(wrapper_prefixes().begin(), wrapper_prefixes().end(), is_later);
 }
 
 bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name) {
