@@ -189,6 +189,7 @@ void refine_gemma3n(const JsonObject& c, Architecture& a, const ConfigKeys& keys
   read_gate_cutoffs(c, s);
   AltUp form;
   form.num_streams = c.whole_or("altup_num_inputs", 4);
+  if (form.num_streams > 1024) c.fail("altup_num_inputs", "at most 1024 streams");
   form.active = c.whole_or("altup_active_idx", 0, 0);
   if (form.active >= form.num_streams) {
     c.fail("altup_active_idx", fmt::format("one of the {} streams", form.num_streams));

@@ -275,6 +275,17 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
   CHECK(classes == 51);
 }
 
+TEST_CASE("config: a number of streams that no model has is refused at once") {
+  nlohmann::json config =
+      read_json_file(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/config_classes.json")
+          .at("classes")
+          .at("gemma3n_text");
+  config["altup_num_inputs"] = 1ULL << 40;
+  CHECK(message_of([&] {
+          read_config(config, "tiny", "tiny.json");
+        }).starts_with("tiny.json: /altup_num_inputs: got 1099511627776, expected at most 1024"));
+}
+
 TEST_CASE("config: text models nested in others have their classes' defaults") {
   const nlohmann::json stored =
       read_json_file(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/config_classes.json");
