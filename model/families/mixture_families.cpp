@@ -49,13 +49,6 @@ void read_groups(const JsonObject& c, Routing& r, std::uint64_t default_groups,
   }
 }
 
-namespace {
-
-/// Hub files of DeepSeek say how their code chooses experts, which transformers takes for granted.
-void require_text(const JsonObject& c, std::string_view key, const std::string& value) {
-  if (c.text_or(key, value) != value) c.fail(key, value);
-}
-
 void set_experts(Stack& s, const Experts& e, const std::vector<bool>& with_experts) {
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (with_experts[i]) s.layers[i].experts = e;
@@ -64,6 +57,22 @@ void set_experts(Stack& s, const Experts& e, const std::vector<bool>& with_exper
 
 void set_experts(Stack& s, const Experts& e) {
   set_experts(s, e, std::vector<bool>(s.layers.size(), true));
+}
+
+Experts read_gated_experts(const JsonObject& c, std::uint64_t experts, std::uint64_t per_token,
+                           std::uint64_t width, std::uint64_t shared_width) {
+  Experts e{.routing = read_routing(c, "num_experts", experts, per_token)};
+  e.intermediate_size = c.whole_or("moe_intermediate_size", width);
+  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", shared_width);
+  e.shared_gate = true;
+  return e;
+}
+
+namespace {
+
+/// Hub files of DeepSeek say how their code chooses experts, which transformers takes for granted.
+void require_text(const JsonObject& c, std::string_view key, const std::string& value) {
+  if (c.text_or(key, value) != value) c.fail(key, value);
 }
 
 void set_window(Stack& s, std::uint64_t window) {
@@ -90,11 +99,8 @@ void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
 /// Qwen3's mixtures and an expert for all tokens with a gate of its own.
 void refine_qwen2_moe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
-  Experts e{.routing = read_routing(c, "num_experts", 60, 4)};
+  Experts e = read_gated_experts(c, 60, 4, 1408, 5632);
   e.routing.normalizes = c.flag_or("norm_topk_prob", false);
-  e.intermediate_size = c.whole_or("moe_intermediate_size", 1408);
-  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", 5632);
-  e.shared_gate = true;
   set_experts(s, e, sparse_layers(c, s.layers.size()));
   s.query_bias = s.key_bias = s.value_bias = c.flag_or("qkv_bias", true);
   // transformers writes 0 where the window is not used.

@@ -155,25 +155,16 @@ void refine_qwen3_next(const JsonObject& c, Architecture& a) {
 
 void refine_qwen3_next_moe(const JsonObject& c, Architecture& a) {
   refine_qwen3_next(c, a);
-  Experts e{.routing = read_routing(c, "num_experts", 512, 10)};
+  Experts e = read_gated_experts(c, 512, 10, 512, 512);
   e.routing.normalizes = c.flag_or("norm_topk_prob", true);
-  e.intermediate_size = c.whole_or("moe_intermediate_size", 512);
-  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", 512);
-  e.shared_gate = true;
-  const std::vector<bool> sparse = sparse_layers(c, a.decoder.layers.size());
-  for (std::size_t i = 0; i < sparse.size(); ++i) {
-    if (sparse[i]) a.decoder.layers[i].experts = e;
-  }
+  set_experts(a.decoder, e, sparse_layers(c, a.decoder.layers.size()));
 }
 
 void refine_qwen3_5_moe(const JsonObject& c, Architecture& a) {
   refine_qwen3_next(c, a);
-  Experts e{.routing = read_routing(c, "num_experts", 256, 8)};
+  Experts e = read_gated_experts(c, 256, 8, 512, 512);
   e.routing.normalizes = true;
-  e.intermediate_size = c.whole_or("moe_intermediate_size", 512);
-  e.shared_intermediate_size = c.whole_or("shared_expert_intermediate_size", 512);
-  e.shared_gate = true;
-  for (LayerShape& layer : a.decoder.layers) layer.experts = e;
+  set_experts(a.decoder, e);
 }
 
 /// Blocks of one mixer each: M Mamba-2, * attention, - an MLP, E experts.

@@ -46,6 +46,16 @@ struct TextClass {
 
 constexpr const char* no_softcap = R"({"final_logit_softcapping": null})";
 
+constexpr const char* deepseek_v3_sizes =
+    R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+        "num_hidden_layers": 61, "num_attention_heads": 128, "max_position_embeddings": 4096})";
+
+constexpr const char* qwen2_vl_sizes =
+    R"({"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568,
+        "num_hidden_layers": 80, "num_attention_heads": 64, "max_position_embeddings": 32768,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_window_layers": 80,
+        "rope_theta": 1000000.0})";
+
 constexpr TextClass text_classes[] = {
     {"llama", "llama", false,
      R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
@@ -78,22 +88,10 @@ constexpr TextClass text_classes[] = {
     {"llama4_text", "llama4_text", false,
      R"({"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
          "num_hidden_layers": 48, "num_attention_heads": 40, "max_position_embeddings": 131072})"},
-    {"deepseek_v3", "deepseek_v3", false,
-     R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
-         "num_hidden_layers": 61, "num_attention_heads": 128, "max_position_embeddings": 4096})"},
-    {"kimi_k2", "kimi_k2", false,
-     R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
-         "num_hidden_layers": 61, "num_attention_heads": 128, "max_position_embeddings": 4096})"},
-    {"qwen2_vl_text", "qwen2", false,
-     R"({"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568,
-         "num_hidden_layers": 80, "num_attention_heads": 64, "max_position_embeddings": 32768,
-         "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_window_layers": 80,
-         "rope_theta": 1000000.0})"},
-    {"qwen2_5_vl_text", "qwen2", false,
-     R"({"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568,
-         "num_hidden_layers": 80, "num_attention_heads": 64, "max_position_embeddings": 32768,
-         "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_window_layers": 80,
-         "rope_theta": 1000000.0})"},
+    {"deepseek_v3", "deepseek_v3", false, deepseek_v3_sizes},
+    {"kimi_k2", "kimi_k2", false, deepseek_v3_sizes},
+    {"qwen2_vl_text", "qwen2", false, qwen2_vl_sizes},
+    {"qwen2_5_vl_text", "qwen2", false, qwen2_vl_sizes},
     {"gemma3n_text", "gemma3n_text", true,
      R"({"vocab_size": 262400, "hidden_size": 2048, "intermediate_size": 16384,
          "num_hidden_layers": 35, "num_attention_heads": 8, "max_position_embeddings": 32768})"},
