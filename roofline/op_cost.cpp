@@ -100,7 +100,7 @@ bool is_one_and_more(const Count& queries) {
                      [](const Count::Term& t) { return t.monomial.factors().empty(); });
 }
 
-/// See OpCost::length. Of experts: the rows of all layers' experts, which groups_of divides.
+/// See OpCost::length. Of experts: the rows of all layers' experts, which groups divides.
 Count length_of(const Graph& graph, const Node& node) {
   if (const auto* experts = std::get_if<ExpertLinear>(&node.op)) {
     return graph.tensor(node.output()).rows() * experts->num_experts_per_tok * experts->layers;
@@ -116,12 +116,6 @@ Count length_of(const Graph& graph, const Node& node) {
   if (!std::holds_alternative<Softmax>(node.op)) return {};
   const std::vector<Count>& shape = graph.tensor(node.output()).shape;
   return is_one_and_more(shape[shape.size() - 2]) ? Count() : shape.back();
-}
-
-/// See OpCost::groups.
-Count groups_of(const Node& node) {
-  const auto* experts = std::get_if<ExpertLinear>(&node.op);
-  return experts == nullptr ? Count() : Count(experts->distinct);
 }
 
 bool same_operands(const Graph& graph, const Node& a, const Node& b) {
@@ -275,7 +269,10 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
     g.intermediate_bytes = g.work.read[activations] + g.work.written[activations];
   }
   g.length = length_of(graph, node);
-  g.groups = groups_of(node);
+  if (const auto* experts = std::get_if<ExpertLinear>(&node.op)) {
+    g.groups = experts->distinct;
+    g.measured_loads = experts->measured_loads;
+  }
   g.products = other_products(graph, node, lowering);
   g.count = 1;
   return g;

@@ -56,6 +56,8 @@ struct OpCost {
   /// Of a grouped product: how many products its rows are divided among, each with a weight of its
   /// own. The rate is that of `length` / `groups` rows. Zero: one.
   Count groups;
+  /// `groups` follows from measured loads, which rates need not correct (Rates::uneven_loads).
+  bool measured_loads = false;
   /// Of a product that multiplies another type than most: Rates::other_products.
   std::optional<DType> products = {};
   std::strong_ordering operator<=>(const OpCost&) const = default;
@@ -79,12 +81,13 @@ struct OpGroup {
   Count intermediate_bytes;
   Count length;
   Count groups;
+  bool measured_loads = false;
   std::optional<DType> products = {};
   std::uint64_t count = 0;
 
   OpCost cost() const {
-    return {work.flops, work.bytes(),       rate_class, bandwidth_class, reread_bytes, broadcast,
-            sharing,    intermediate_bytes, length,     groups,          products};
+    return {work.flops, work.bytes(),       rate_class, bandwidth_class, reread_bytes,   broadcast,
+            sharing,    intermediate_bytes, length,     groups,          measured_loads, products};
   }
 };
 

@@ -283,7 +283,7 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
     if (!e.curves.are_flat() || e.grouped) e.length = polynomials.add(cost.length);
     if (e.grouped) {
       e.groups = polynomials.add(cost.groups);
-      e.uneven_loads = rates.uneven_loads;
+      if (!cost.measured_loads) e.uneven_loads = rates.uneven_loads;
     }
   }
   return e;

@@ -50,7 +50,11 @@ constexpr Row table[] = {
     {"--batch", "-b", "N", "sequences processed together", request},
     {"--prompt-len", "-p", "TOKENS", "prompt tokens", request},
     {"--output-len", "-n", "TOKENS", "tokens to generate, including the first", request},
-    {"--set", "", "KEY=VALUE", "override a config entry, e.g. num_key_value_heads=8", request},
+    {"--set", "", "KEY=VALUE",
+     "override a config entry, e.g. num_key_value_heads=8; expert_tokens=FILE.csv: routed tokens, "
+     "as "
+     "kvcast run --expert-tokens writes them",
+     request},
     {"--devices", "", "P", "number of devices; each reads one part of the prompt", devices},
     {"--link", "", "NAME", "name of a link in the hardware file, such as nvlink", devices},
     {"--link-gb-per-s", "", "GB/S",

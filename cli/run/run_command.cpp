@@ -11,6 +11,7 @@
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
+#include "cli/run/run_experts.h"
 #include "cli/run/run_importance.h"
 #include "cli/run/run_inputs.h"
 #include "cli/run/run_job.h"
@@ -23,6 +24,7 @@
 #include "model/execute/batch_order.h"
 #include "model/io/files/atomic_file.h"
 #include "model/io/tensors/safetensors.h"
+#include "model/io/weights/routed_tokens.h"
 
 namespace kvcast::cli {
 namespace {
@@ -205,10 +207,20 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
         "one sequence");
   }
 
+  RoutedTokens routed;
+  if (!o.expert_tokens.empty()) {
+    check_routes(session, ranks != nullptr);
+    request.on_node = [&](const Graph& graph, const execute::NodeRun& run,
+                          std::span<const std::uint64_t>) {
+      add_routed_tokens(routed, session, graph, run);
+    };
+  }
+
   Printer printer(tokenizer);
   const bool speaks = ranks == nullptr || ranks->speaks();
   // Where a file is written too, text is printed after it: a full disk leaves no partial answer.
-  const bool writes = job.logits || !o.dump_importance.empty() || !o.plot_importance.empty();
+  const bool writes = job.logits || !o.expert_tokens.empty() || !o.dump_importance.empty() ||
+                      !o.plot_importance.empty();
   const bool stream = speaks && !o.json && !writes && request.tokens.size() == 1 && o.rounds == 0;
   if (stream) request.on_token = [&](std::span<const TokenId> next) { printer(next[0]); };
   ProgressBar bar(globals.quiet || (stream && isatty(STDOUT_FILENO) != 0));
@@ -217,6 +229,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     bar.draw(done, 0, all, watch.seconds());
   };
   const measure::TimedRuns timed = measure::time_runs(o.rounds, [&]() -> execute::RankRun {
+    routed.clear();
     if (ranks == nullptr) return {session.run(request), {}};
     return run_rank(session, request, ranks->messenger());
   });
@@ -226,6 +239,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   if (stream) printer.finish();
 
   if (job.logits) write_logits(*job.logits, g);
+  if (!o.expert_tokens.empty()) write_routed_tokens(o.expert_tokens, routed);
   if (!o.dump_importance.empty()) write_importance_csv(o.dump_importance, request, g);
   if (!o.plot_importance.empty()) {
     write_importance_plot(o.plot_importance,
@@ -337,6 +351,11 @@ void add_run(Command app, const Globals& globals) {
   c.add("--plot-importance FILE.svg|png", o->plot_importance,
         "draw the importance and the kept tokens over the prompt")
       .draws();
+  c.add(
+       "--expert-tokens FILE.csv", o->expert_tokens,
+       "write how many tokens each expert of each layer has read; forecasts take the file as --set "
+       "expert_tokens=FILE.csv")
+      .writes();
   c.add("--profile", o->profile,
         "time per operator, measured and predicted; with several ranks, of the last rank");
   c.add("--hardware", o->hardware,

@@ -29,6 +29,7 @@ struct RunOptions {
   std::string random_weights;  ///< a seed
   std::string dump_importance;
   std::string plot_importance;
+  std::string expert_tokens;
   int threads = 0;
   unsigned rounds = 0;  ///< timed, after one that is not; 0: one run, timed
   double wait_limit_s = 600;

@@ -219,12 +219,12 @@ Count Symbols::whole_chunks(const Count& a, std::uint64_t chunk) {
   return (ceil_divide(a + 1, chunk) - 1) * chunk;
 }
 
-Count Symbols::expected_distinct(const Count& tokens, std::uint64_t experts,
-                                 std::uint64_t per_token, std::uint64_t times) {
-  KVCAST_ASSERT(per_token > 0 && per_token <= experts && experts >> 32 == 0);
+Count Symbols::expected_distinct(const Count& tokens, const ExpertLoads& loads) {
+  const auto known = std::find(expert_loads_.begin(), expert_loads_.end(), loads);
+  const auto index = static_cast<std::size_t>(known - expert_loads_.begin());
+  if (known == expert_loads_.end()) expert_loads_.push_back(loads);
   std::string name = "distinct(" + to_string(tokens) + ")";
-  return derive({Function::ExpectedDistinct, tokens, times, experts << 32 | per_token},
-                std::move(name));
+  return derive({Function::ExpectedDistinct, tokens, Count(), index}, std::move(name));
 }
 
 Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<Count> expected) {
@@ -232,7 +232,7 @@ Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<
   return add({Function::FoundByRun, most, std::move(usual), 0}, std::move(name));
 }
 
-std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b) {
+std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b) const {
   switch (d.function) {
     case Function::Minimum: return std::min(a, b);
     case Function::CeilFraction: {
@@ -246,11 +246,12 @@ std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b)
     }
     case Function::CeilDivide: return a / d.parameter + (a % d.parameter != 0 ? 1 : 0);
     case Function::ExpectedDistinct: {
-      const auto experts = static_cast<double>(d.parameter >> 32);
-      const auto per_token = static_cast<double>(d.parameter & 0xFFFFFFFF);
-      const double unread = std::pow(1 - per_token / experts, static_cast<double>(a));
-      return static_cast<std::uint64_t>(
-          std::llround(static_cast<double>(b) * experts * (1 - unread)));
+      double read = 0;
+      for (const auto& [probability, experts] : expert_loads_[d.parameter]) {
+        const double unread = std::pow(1 - probability, static_cast<double>(a));
+        read += static_cast<double>(experts) * (1 - unread);
+      }
+      return static_cast<std::uint64_t>(std::llround(read));
     }
     case Function::FoundByRun: return b;
   }

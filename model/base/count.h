@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,6 +102,9 @@ class Count {
   std::int64_t denominator_ = 1;
 };
 
+/// How many experts, of all layers counted together, a token chooses with each probability.
+using ExpertLoads = std::map<double, std::uint64_t>;
+
 /// The symbols of one recording: the free ones, and those derived from counts by functions that
 /// are no polynomials. Derivations on constant counts fold to constants at once, so a recording
 /// with concrete shapes has no derived symbols.
@@ -117,10 +121,9 @@ class Symbols {
   Count ceil_divide(const Count& a, std::uint64_t divisor);
   /// The largest multiple of `chunk` that is not above a.
   Count whole_chunks(const Count& a, std::uint64_t chunk);
-  /// `times`·E·(1 - (1 - K/E)^tokens), rounded: the distinct experts that tokens are expected to
-  /// read where each chooses K of E, independently. E and K below 2^32.
-  Count expected_distinct(const Count& tokens, std::uint64_t experts, std::uint64_t per_token,
-                          std::uint64_t times);
+  /// Σ 1 - (1 - p)^tokens over the experts, rounded: the distinct ones that tokens are expected to
+  /// read where each chooses independently. Where all are alike, p is K/E.
+  Count expected_distinct(const Count& tokens, const ExpertLoads& loads);
   /// A count that depends on the data, `most` at most: estimates take what is expected, or `most`,
   /// and a run says what it is.
   Symbol found_by_run(const Count& most, std::string name, std::optional<Count> expected = {});
@@ -152,9 +155,9 @@ class Symbols {
   enum class Function { Minimum, CeilFraction, CeilDivide, ExpectedDistinct, FoundByRun };
   struct Derived {
     Function function = Function::Minimum;
-    Count a;  ///< of FoundByRun: at most
-    Count b;  ///< of FoundByRun: expected
-    std::uint64_t parameter = 0;
+    Count a;                      ///< of FoundByRun: at most
+    Count b;                      ///< of FoundByRun: expected
+    std::uint64_t parameter = 0;  ///< of ExpectedDistinct: index into expert_loads_
     bool operator==(const Derived&) const = default;
   };
   /// Of derived symbols from `first` on; those before it have their values.
@@ -163,10 +166,11 @@ class Symbols {
   Count derive(Derived derived, std::string name);
   Symbol add(Derived derived, std::string name);
   std::uint64_t last_smaller(const Derived& d, std::span<const std::uint64_t> values) const;
-  static std::uint64_t apply(const Derived& d, std::uint64_t a, std::uint64_t b);
+  std::uint64_t apply(const Derived& d, std::uint64_t a, std::uint64_t b) const;
 
   std::vector<std::string> names_;
   std::vector<Derived> derived_;
+  std::vector<ExpertLoads> expert_loads_;
 };
 
 }  // namespace kvcast

@@ -97,6 +97,8 @@ struct Experts {
   bool weighs_input = false;       ///< a weight scales its expert's input (Llama 4)
   double gate_limit = 0;           ///< GatedActivation::limit
   double gate_alpha = 1;
+  /// Of forecasts: how likely a token is to choose each expert; empty: all alike.
+  std::vector<double> probabilities = {};
   bool operator==(const Experts&) const = default;
 };
 

@@ -5,6 +5,7 @@
 
 #include "model/base/error.h"
 #include "model/forward/altup.h"
+#include "model/forward/mlp.h"
 #include "model/forward/state_space.h"
 
 namespace kvcast {
@@ -29,7 +30,7 @@ struct StackPass {
   std::optional<Value> positions = {};          ///< see Pass::given_positions
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
-  std::optional<Symbol> distinct_experts = {};  ///< of Route; set where a layer has experts
+  std::optional<Symbol> distinct_experts = {};  ///< see count_experts()
   std::optional<AltUpStreams> streams = {};     ///< with Stack::altup
   /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
@@ -45,16 +46,12 @@ bool leaves_here(const StackPass& pass, std::size_t index) {
   return pass.last_token_leaves && index + 1 == pass.stack.layers.size();
 }
 
-Value scaled(Recorder& r, std::string_view label, Value x, double factor) {
-  return factor == 1 ? x : r.unary(label, Function::Scale, x, factor);
-}
-
 Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std::string& name,
                      Value x) {
   const Stack& stack = pass.stack;
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
-  x = scaled(r, "attention_input_scale", x, stack.attention_input_scale);
+  x = r.scaled("attention_input_scale", x, stack.attention_input_scale);
   const AttentionSite site{
       r, pass.architecture,  stack,     layer,          index,  name,
       x, pass.settings.past, pass.bias, pass.positions, shared, pass.settings.keeps_all_rows};
@@ -67,7 +64,7 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   if (leaves_here(pass, index)) o = r.last_token(o);
   o = project(r, "attention_output", name + ".attention_output", o, pass.architecture.hidden_size,
               stack.attention_output_bias);
-  return scaled(r, "attention_output_scale", o, stack.attention_output_scale);
+  return r.scaled("attention_output_scale", o, stack.attention_output_scale);
 }
 
 /// What mixes the tokens of a layer: attention, a state space, or the sum of both.
@@ -80,75 +77,6 @@ Value mix_tokens(Recorder& r, StackPass& pass, std::size_t index, const std::str
   if (leaves_here(pass, index)) mixed = r.last_token(mixed);
   if (!layer.attends()) return mixed;
   return r.binary("add_mixers", Function::Add, mixed, self_attention(r, pass, index, name, x));
-}
-
-/// Two or three products, `width` wide.
-Value dense_mlp(Recorder& r, const StackPass& pass, std::uint64_t width, const std::string& name,
-                Value x, const std::optional<double>& gate_cutoff = {}) {
-  const Stack& stack = pass.stack;
-  Value h = x;
-  if (stack.gated_mlp) {
-    const Value gate =
-        scaled(r, "gate_scale", project(r, "gate", name + ".gate", x, width, stack.mlp_bias),
-               stack.gate_scale);
-    const Value up = project(r, "up", name + ".up", x, width, stack.mlp_bias);
-    h = r.gated("activation", {.function = stack.activation, .cutoff = gate_cutoff}, gate, up);
-  } else {
-    h = project(r, "up", name + ".up", x, width, stack.mlp_bias);
-    h = r.unary("activation", stack.activation, h);
-  }
-  const Value y =
-      project(r, "down", name + ".down", h, pass.architecture.hidden_size, stack.mlp_bias);
-  return scaled(r, "mlp_scale", y, stack.mlp_scale);
-}
-
-/// Each token's chosen experts, and the expert that all tokens read.
-Value mixture(Recorder& r, const StackPass& pass, const Experts& e, const std::string& name,
-              Value x) {
-  const std::uint64_t hidden = pass.architecture.hidden_size;
-  const std::uint64_t num_experts = e.routing.num_experts;
-  const std::uint64_t chosen = e.routing.num_experts_per_tok;
-  const Value logits = project(r, "router", name + ".router", x, num_experts, e.router_bias);
-  std::optional<Value> correction;
-  if (e.router_correction) correction = r.weight(name + ".router.correction", {num_experts});
-  const auto [experts, weights] = r.route({e.routing, *pass.distinct_experts}, logits, correction);
-  const ExpertLinear op{num_experts, chosen, *pass.distinct_experts,
-                        layers_with_experts(pass.stack)};
-  const auto product = [&](const std::string& part, Value in, std::uint64_t features,
-                           std::uint64_t out) {
-    const std::string weight = name + ".experts." + part;
-    const Value w = r.weight(weight + ".weight", {num_experts * out, features});
-    std::optional<Value> b;
-    if (e.mlp_bias) b = r.weight(weight + ".bias", {num_experts * out});
-    return r.expert_linear("expert_" + part, op, in, experts, w, b);
-  };
-  Value in = x;
-  if (e.weighs_input) {
-    in = r.binary("weigh_input", Function::Multiply, r.repeat_rows("repeat", x, chosen), weights);
-  }
-  std::optional<Value> gate;
-  if (pass.stack.gated_mlp) gate = product("gate", in, hidden, e.intermediate_size);
-  const Value up = product("up", in, hidden, e.intermediate_size);
-  const GatedActivation gated{pass.stack.activation, e.gate_limit, e.gate_alpha};
-  const Value h = gate ? r.gated("activation", gated, *gate, up)
-                       : r.unary("activation", pass.stack.activation, up);
-  const Value y = product("down", h, e.intermediate_size, hidden);
-  const Value mixed =
-      r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
-  if (e.shared_intermediate_size == 0) return mixed;
-  Value shared = dense_mlp(r, pass, e.shared_intermediate_size, name + ".shared_expert", x);
-  if (e.shared_gate) {
-    const Value weight = project(r, "shared_gate", name + ".shared_expert.router", x, 1, false);
-    shared = r.binary("weigh_shared", Function::Multiply, shared,
-                      r.unary("shared_gate", Function::Sigmoid, weight));
-  }
-  return r.binary("add_shared", Function::Add, mixed, shared);
-}
-
-Value mlp(Recorder& r, const StackPass& pass, const LayerShape& layer, const std::string& name,
-          Value x) {
-  if (layer.experts) return mixture(r, pass, *layer.experts, name, x);
-  return dense_mlp(r, pass, layer.intermediate_size, name, x, layer.gate_cutoff);
 }
 
 Value clipped(Recorder& r, const Stack& stack, Value x) {
@@ -184,12 +112,13 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   };
   const auto post = [&](std::string_view label, Value v) {
     if (stack.post_norms) v = norm(label, v);
-    return scaled(r, "branch_scale", v, stack.branch_scale);
+    return r.scaled("branch_scale", v, stack.branch_scale);
   };
 
+  const MlpSite mlp_site{r, pass.architecture, stack, layer, name, pass.distinct_experts};
   if (!layer.attends() && !layer.state_space) {
     if (leaves_here(pass, index)) x = r.last_token(x);
-    return add(x, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", x))));
+    return add(x, post("post_mlp_norm", mlp(mlp_site, pre("mlp_norm", x))));
   }
   Value normed = pre("attention_norm", x);
   const Value mixed = post("post_attention_norm", mix_tokens(r, pass, index, name, normed));
@@ -200,7 +129,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
   if (stack.residual != Residual::Sequential) {
     const Value mlp_input =
         stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
-    return add(add(mlp(r, pass, layer, name, mlp_input), mixed), x);
+    return add(add(mlp(mlp_site, mlp_input), mixed), x);
   }
   Value h = add(x, mixed);
   if (stack.altup) h = with_low_rank_branch(r, pass.architecture, name, h, normed);
@@ -212,7 +141,7 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
             site.project("output", o, pass.architecture.hidden_size, stack.attention_output_bias));
   }
   if (!layer.has_mlp()) return h;
-  return add(h, post("post_mlp_norm", mlp(r, pass, layer, name, pre("mlp_norm", h))));
+  return add(h, post("post_mlp_norm", mlp(mlp_site, pre("mlp_norm", h))));
 }
 
 Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
@@ -250,43 +179,13 @@ void add_bias(Recorder& r, StackPass& pass) {
   pass.bias = bias;
 }
 
-/// What the mixtures of the stack read in this pass.
-void count_experts(Recorder& r, StackPass& pass) {
-  const std::vector<LayerShape>& layers = pass.stack.layers;
-  const auto with_experts = std::find_if(layers.begin(), layers.end(),
-                                         [](const LayerShape& l) { return l.experts.has_value(); });
-  if (with_experts == layers.end()) return;
-  const Routing& routing = with_experts->experts->routing;
-  const std::uint64_t all = routing.num_experts;
-  const std::uint64_t chosen = routing.num_experts_per_tok;
-  const Pass& settings = pass.settings;
-  Count usual;
-  Count most;
-  // Layers with as many tokens are counted together.
-  std::uint64_t times = 0;
-  Count tokens;
-  const auto add = [&] {
-    if (times == 0) return;
-    usual += r.symbols().expected_distinct(tokens, all, chosen, times);
-    most += r.symbols().minimum(tokens * chosen, all) * times;
-    times = 0;
-  };
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!layers[i].experts) continue;
-    Count own = settings.tokens_in ? settings.tokens_in(i) : settings.tokens;
-    if (leaves_here(pass, i)) own = 1;
-    own = own * settings.batch;
-    if (!(own == tokens)) add();
-    tokens = own;
-    ++times;
-  }
-  add();
-  pass.distinct_experts = r.symbols().found_by_run(most, "experts", usual);
-}
-
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
   pass.key_values.resize(pass.stack.layers.size());
-  count_experts(r, pass);
+  pass.distinct_experts = count_experts(r.symbols(), pass.stack, "experts", [&](std::size_t layer) {
+    const Pass& settings = pass.settings;
+    const Count own = settings.tokens_in ? settings.tokens_in(layer) : settings.tokens;
+    return settings.batch * (leaves_here(pass, layer) ? Count(1) : own);
+  });
   for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
     r.enter(pass.phase, static_cast<int>(i));
     if (pass.streams) x = pass.streams->predict(i);
@@ -310,13 +209,13 @@ Value embed_tokens(Recorder& r, StackPass& pass) {
   const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
                             DType::FP32);  // 4-byte ids
   const Value x =
-      scaled(r, "embedding_scale", r.embedding(table, ids, "embedding"), a.embedding_scale);
+      r.scaled("embedding_scale", r.embedding(table, ids, "embedding"), a.embedding_scale);
   if (pass.stack.altup) pass.streams.emplace(r, a, x, ids);
   return x;
 }
 
 Value record_head(Recorder& r, const Architecture& a, Value x) {
-  x = scaled(r, "logit_scale", x, a.logit_scale);
+  x = r.scaled("logit_scale", x, a.logit_scale);
   const std::string name = a.tied_embeddings ? "embedding" : "head";
   const Value w = r.weight(name + ".weight", {a.vocab_size, a.hidden_size});
   std::optional<Value> bias;

@@ -247,6 +247,10 @@ Value Recorder::unary(std::string_view label, Function function, Value x, double
   return node(Elementwise{function, parameter}, label, {x}, info(x).shape, info(x).dtype);
 }
 
+Value Recorder::scaled(std::string_view label, Value x, double factor) {
+  return factor == 1 ? x : unary(label, Function::Scale, x, factor);
+}
+
 Value Recorder::binary(std::string_view label, Function function, Value x, Value y) {
   return node(Elementwise{function}, label, {x, y}, info(x).shape, info(x).dtype);
 }

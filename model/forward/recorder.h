@@ -150,6 +150,8 @@ class Recorder {
   /// `rows` after `past`, copied to one new tensor.
   Value join(Value past, Value rows, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
+  /// factor·x; x itself where the factor is 1.
+  Value scaled(std::string_view label, Value x, double factor);
   Value binary(std::string_view label, Function function, Value x, Value y);
   /// activation(gate)·up
   Value gated(std::string_view label, const GatedActivation& op, Value gate, Value up);

@@ -20,7 +20,7 @@ class Mixer {
   Value output() {
     const std::uint64_t values = s_.num_heads * s_.value_dim;
     const std::uint64_t keys = s_.num_groups * s_.key_dim;
-    x_ = scaled("state_input_scale", x_, s_.input_scale);
+    x_ = r_.scaled("state_input_scale", x_, s_.input_scale);
     const Value gate = projected("gate", values, s_.gate_scale);
     const Value v = projected("value", values, s_.value_scale);
     const Value k = projected("key", keys, s_.key_scale);
@@ -50,7 +50,7 @@ class Mixer {
     r_.output(state);
     const Value out = project(r_, "state_output", name_ + "output", gated(gate, y),
                               r_.info(x_).shape.back(), s_.output_bias);
-    return scaled("state_output_scale", out, s_.output_scale);
+    return r_.scaled("state_output_scale", out, s_.output_scale);
   }
 
  private:
@@ -58,12 +58,9 @@ class Mixer {
   /// Earlier tokens, at most `most`.
   Count earlier(std::uint64_t most) const { return r_.symbols().minimum(site_.past, most); }
 
-  Value scaled(std::string_view label, Value x, double factor) {
-    return factor == 1 ? x : r_.unary(label, Function::Scale, x, factor);
-  }
   Value projected(const std::string& part, std::uint64_t features, double factor) {
     const Value y = project(r_, "state_" + part, name_ + part, x_, features, s_.projection_bias);
-    return scaled("state_" + part + "_scale", y, factor);
+    return r_.scaled("state_" + part + "_scale", y, factor);
   }
   Value of_heads(const std::string& part) {
     return r_.weight(name_ + part + ".weight", {s_.num_heads});
@@ -90,7 +87,7 @@ class Mixer {
     const double eps = l2_eps / static_cast<double>(s_.key_dim);
     const std::string label = "state_" + part + "_norm";
     x = r_.head_norm(label, QueryKeyNorm::RotatedHeads, eps, {}, x, s_.num_groups);
-    return scaled(label + "_scale", x, factor * inverse_root(s_.key_dim));
+    return r_.scaled(label + "_scale", x, factor * inverse_root(s_.key_dim));
   }
 
   Value normed(Value y) {

@@ -449,6 +449,7 @@ struct ExpertLinear {
   std::uint64_t num_experts_per_tok = 0;  ///< K
   Symbol distinct;
   std::uint64_t layers = 1;
+  bool measured_loads = false;  ///< forecasts know how likely each expert is to be chosen
   bool operator==(const ExpertLinear&) const = default;
 };
 

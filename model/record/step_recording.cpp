@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/base/error.h"
+#include "model/forward/mlp.h"
 #include "model/forward/state_space.h"
 #include "model/graph/work.h"
 
@@ -47,7 +48,8 @@ class StepGraph {
   explicit StepGraph(Recording& recording)
       : symbols_(recording.symbols),
         sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}},
-        layers_(layers_with_experts(recording.model.decoder)) {}
+        distinct_(count_experts(symbols_, recording.model.decoder, "step_experts",
+                                [&](std::size_t) { return Count(sums_.tokens); })) {}
 
   Graph of(const Graph& prefill) {
     Graph step;
@@ -131,7 +133,7 @@ class StepGraph {
       attention->visible_pairs = sums_.visible[range].pairs;
       attention->visible_keys = sums_.visible[range].keys;
     } else if (auto* const route = std::get_if<Route>(&op)) {
-      route->distinct = distinct(route->routing);
+      route->distinct = *distinct_;
     } else if (auto* const scan = std::get_if<StateScan>(&op)) {
       if (!sums_.scanned.contains(scan->chunk)) {
         const ScannedSequence one = scanned(scan->chunk, length_, symbols_);
@@ -149,24 +151,11 @@ class StepGraph {
     }
   }
 
-  /// The experts that the tokens of all sequences read.
-  Symbol distinct(const Routing& routing) {
-    if (distinct_) return *distinct_;
-    const std::uint64_t all = routing.num_experts;
-    const Count tokens = sums_.tokens;
-    const Count most = symbols_.minimum(tokens * routing.num_experts_per_tok, all) * layers_;
-    const Count usual =
-        symbols_.expected_distinct(tokens, all, routing.num_experts_per_tok, layers_);
-    distinct_ = symbols_.found_by_run(most, "step_experts", usual);
-    return *distinct_;
-  }
-
   const Count length_ = symbol::prompt_len;
   const Count cached_ = Count(symbol::kv_len) - symbol::prompt_len;
   Symbols& symbols_;
   StepSums sums_;
-  std::uint64_t layers_;  ///< with experts
-  std::optional<Symbol> distinct_ = {};
+  std::optional<Symbol> distinct_;  ///< experts that the tokens of all sequences read
 };
 
 }  // namespace

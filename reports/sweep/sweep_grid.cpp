@@ -202,6 +202,8 @@ std::string SweepGrid::make_fingerprint() const {
   for (const SetAxis& axis : spec_.set) {
     hash.add(axis.key);
     hash.add_words(axis.values);
+    if (axis.key != expert_tokens_key) continue;
+    for (const std::string& path : axis.values) add_file(hash, path);
   }
   for (const std::string& name : spec_.model)
     add_file(hash, catalog_.find("models", "model", name));

@@ -1,7 +1,9 @@
 // `kvcast run` on the checkpoints of tests/oracle: what it prints and writes is what transformers
 // computed. That every way of running is right is tested in tests/execute.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -250,6 +252,47 @@ TEST_CASE("run: a prompt file of ids, and prefill in chunks, change nothing") {
   const json j = run_json(c.run("--json --output-len 9 --chunk 5 --prompt-file " + file.string()));
   CHECK(j["generated_tokens"] == whole["generated_tokens"]);
   CHECK(j["prompt_len"] == c.sequences("prompt")[0].size());
+}
+
+TEST_CASE("run: the tokens of each expert, which forecasts then expect") {
+  const TestFolder folder;
+  const std::string csv = folder.file("tokens.csv");
+  const json j = run_json("run --quiet --json --ignore-eos --model " + oracle +
+                          "mixtral --tokens '1,2,3,4,5,6' --output-len 3 --expert-tokens " + csv);
+  CHECK(j["prompt_len"] == 6);
+  // 3 layers of 5 experts; 6 + 2 tokens choose 2 each.
+  std::vector<std::vector<std::uint64_t>> tokens(3, std::vector<std::uint64_t>(5));
+  const CsvTable table = CsvTable::read(csv);
+  CHECK(table.size() == 15);
+  for (const CsvRow& row : table.rows()) {
+    tokens[row.whole("layer")][row.whole("expert")] = row.whole("tokens");
+  }
+  double read = 0;
+  for (const auto& of_layer : tokens) {
+    CHECK(std::accumulate(of_layer.begin(), of_layer.end(), 0ull) == 16);
+    for (const std::uint64_t n : of_layer) {
+      read += 1 - std::pow(1 - static_cast<double>(n) / 8, 3);
+    }
+  }
+  // A decode step of three sequences is expected to read so many of 15 experts.
+  const std::string estimate =
+      "estimate --quiet --json --hardware a100-80gb --output-len 2 --prompt-len 8 --batch 3 "
+      "--dtype fp32 --model " +
+      oracle + "mixtral ";
+  const auto decode_bytes = [&](const std::string& more) {
+    return run_json(estimate + more)["decode_bytes_per_token"].get<double>() * 3;
+  };
+  const double alike = decode_bytes("");
+  const double uneven = decode_bytes("--set expert_tokens=" + csv);
+  const double expert = 3 * 26 * 15 * 4;
+  const double usual = std::round(15 * (1 - std::pow(0.6, 3)));
+  CHECK(alike - uneven == near((usual - std::round(read)) * expert));
+  CHECK(uneven < alike);
+  // In a sweep it is a value of the axis of overrides.
+  const ProgramResult sweep =
+      run_well("sweep --quiet --hardware a100-80gb --output-len 2 --model " + oracle +
+               "mixtral --csv - --set expert_tokens=" + csv);
+  check_contains(sweep.output, {csv});
 }
 
 TEST_CASE("run: a real model goes on with a text") {

@@ -1,8 +1,10 @@
 #include <cmath>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/json_file.h"
@@ -10,9 +12,11 @@
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"
+#include "model/record/step_recording.h"
 #include "tests/model/message_of.h"
 #include "tests/model/tiny_models.h"
 #include "tests/near.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 
@@ -34,15 +38,17 @@ const Node& node_of(const Graph& graph, std::string_view label) {
   return graph.nodes().front();
 }
 
-/// Bytes of experts that a decode step reads.
-std::uint64_t expert_bytes(const Recording& r, std::uint64_t batch) {
-  const SymbolValues sizes = r.symbols.resolve({batch, 100, 101});
+/// Bytes of experts that a pass, or a decode step, reads.
+std::uint64_t expert_bytes(const Graph& pass, const SymbolValues& sizes) {
   std::uint64_t sum = 0;
-  for (const Node& node : r.decode().nodes()) {
+  for (const Node& node : pass.nodes()) {
     if (!std::holds_alternative<ExpertLinear>(node.op)) continue;
-    sum += work(r.decode(), node).read[static_cast<std::size_t>(Storage::Weights)].at(sizes);
+    sum += work(pass, node).read[static_cast<std::size_t>(Storage::Weights)].at(sizes);
   }
   return sum;
+}
+std::uint64_t expert_bytes(const Recording& r, std::uint64_t batch) {
+  return expert_bytes(r.decode(), r.symbols.resolve({batch, 100, 101}));
 }
 
 std::uint64_t cache_bytes(const Recording& r, std::uint64_t tokens) {
@@ -75,7 +81,8 @@ TEST_CASE("experts: the distinct ones follow E(1 - (1 - K/E)^b)") {
     CAPTURE(c.experts);
     CAPTURE(c.tokens);
     Symbols symbols;
-    const Count hundred = symbols.expected_distinct(symbol::batch, c.experts, c.chosen, 100);
+    const double chance = static_cast<double>(c.chosen) / static_cast<double>(c.experts);
+    const Count hundred = symbols.expected_distinct(symbol::batch, {{chance, 100 * c.experts}});
     const double found = static_cast<double>(hundred.at(symbols.resolve({c.tokens, 1, 1}))) / 100;
     CHECK(std::abs(found - c.distinct) <= 0.051);
   }
@@ -92,6 +99,31 @@ TEST_CASE("experts: a step reads those of its tokens, neither K of each nor all"
   const double at_128 = static_cast<double>(expert_bytes(r, 128));
   CHECK(at_128 / static_cast<double>(all) == near(1 - std::pow(1 - 1.0 / 16, 128)).epsilon(1e-3));
   CHECK(at_128 / (static_cast<double>(all) / 16) > 15.9);
+}
+
+TEST_CASE("experts: a measured histogram says which are read") {
+  // Mixtral's 32 layers: every token chooses expert 0, and one of the next four equally.
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "tokens.csv";
+  std::string text = "layer,expert,tokens\n";
+  for (int layer = 0; layer < 32; ++layer) {
+    text += fmt::format("{0},0,400\n{0},1,100\n{0},2,100\n{0},3,100\n{0},4,100\n", layer);
+  }
+  std::ofstream(file) << text;
+  const Architecture mixtral =
+      load_model(catalog(), "mixtral-8x7b", {{std::string(expert_tokens_key), file.string()}});
+  Recording r = record(mixtral, {}, {});
+  const std::uint64_t expert = 3ull * 4096 * 14336 * 2;
+  CHECK(expert_bytes(r, 1) == 32 * 2 * expert);
+  // Two tokens read 1 + 4·(1 - (3/4)^2) = 2.75 experts a layer, very many 5 of the 8.
+  CHECK(expert_bytes(r, 2) == 88 * expert);
+  CHECK(expert_bytes(r, 1000) == 32 * 5 * expert);
+  // A server's step of two sequences expects the same.
+  Recording chunks = record(mixtral, {}, {}, {.chunked = true});
+  const StepSums sums = add_step(chunks);
+  const SymbolValues sizes =
+      step_sizes(chunks, sums, std::vector<StepSequence>{{1, 100}, {1, 300}});
+  CHECK(expert_bytes(chunks.pass(step_name).graph, sizes) == 88 * expert);
 }
 
 TEST_CASE("latent attention: expanding and absorbing cross at 170.7 new tokens") {

@@ -10,6 +10,7 @@
 #include "model/families/gguf_config.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
+#include "model/io/weights/routed_tokens.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
@@ -111,7 +112,7 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
 }
 
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
-                        const std::vector<ConfigOverride>& overrides) {
+                        std::vector<ConfigOverride> overrides) {
   const fs::path path = catalog.find("models", "model", name_or_path);
   std::string name = path.stem().string();
   fs::path origin = path;
@@ -127,8 +128,16 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
       if (origin.has_filename()) name = origin.filename().string();
     }
   }
+  const bool is_changed = !overrides.empty();
+  std::optional<std::string> expert_tokens;
+  std::erase_if(overrides, [&](const ConfigOverride& o) {
+    if (o.key != expert_tokens_key) return false;
+    expert_tokens = o.value;
+    return true;
+  });
   Architecture a = read_config(config, name, path.string(), overrides);
-  if (overrides.empty()) a.origin = origin;
+  if (expert_tokens) expect_routed_tokens(*expert_tokens, a);
+  if (!is_changed) a.origin = origin;
   if (file) a.stored_weights = gguf_weight_types(*file, a);
   return a;
 }

@@ -42,9 +42,13 @@ class Catalog {
   std::filesystem::path root_;
 };
 
+/// The override that names a file for expect_routed_tokens().
+inline constexpr std::string_view expert_tokens_key = "expert_tokens";
+
 /// The model of a catalog name, a config.json, a checkpoint folder or a GGUF file, after the
-/// overrides, which name config.json's keys for all of them. Throws Error as read_config does.
+/// overrides, which are `expert_tokens_key` or name config.json's keys for all of them. Throws
+/// Error as expect_routed_tokens and read_config do.
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
-                        const std::vector<ConfigOverride>& overrides = {});
+                        std::vector<ConfigOverride> overrides = {});
 
 }  // namespace kvcast

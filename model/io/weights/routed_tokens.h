@@ -1,0 +1,25 @@
+/// How many tokens each expert has read, as runs count them and forecasts expect them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "model/config/architecture.h"
+
+namespace kvcast {
+
+/// By layer with experts: the tokens of each expert.
+using RoutedTokens = std::map<std::uint64_t, std::vector<std::uint64_t>>;
+
+/// Writes a CSV with the columns layer, expert and tokens. Throws Error as CsvWriter does.
+void write_routed_tokens(const std::filesystem::path& path, const RoutedTokens& routed);
+
+/// Gives the experts of the decoder the probabilities of such a file (Experts::probabilities): an
+/// expert's share of its layer's tokens, times K. Experts that the file leaves out have none.
+/// Throws Error for a layer without rows, a row without its expert, an expert twice, and one that
+/// has more tokens than there were: more than 1/K of its layer's.
+void expect_routed_tokens(const std::filesystem::path& path, Architecture& model);
+
+}  // namespace kvcast
