@@ -52,8 +52,8 @@ inline constexpr std::uint32_t uint8 = 0, int8 = 1, uint16 = 2, int16 = 3, uint3
 
 /// Numbers of tensor types in GGUF files.
 namespace ggml_id {
-inline constexpr std::uint32_t f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q8_0 = 8, q3_k = 11, q4_k = 12,
-                               q5_k = 13, q6_k = 14, bf16 = 30, mxfp4 = 39;
+inline constexpr std::uint32_t f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q8_0 = 8, q4_k = 12, q5_k = 13,
+                               q6_k = 14, iq3_s = 21, bf16 = 30, mxfp4 = 39;
 }  // namespace ggml_id
 
 /// A GGUF file. Tensors are laid out in the order they are added, unless one names its offset.

@@ -179,19 +179,19 @@ TEST_CASE("gguf: the alignment is the one that the metadata names") {
 
 TEST_CASE("gguf: tensors of types that are not read are kept by name") {
   GgufWriter w;
-  w.tensor("q3", {256}, ggml_id::q3_k, std::string(110, '\0'));
+  w.tensor("q3", {256}, ggml_id::iq3_s, std::string(110, '\0'));
   w.tensor_at("later", {7}, 99, 0);  // its size is unknown
   w.zeros("known", {2});
   const GgufFile file = read(w);
   REQUIRE(file.has("q3"));
   CHECK_FALSE(file.find("q3")->dtype);
-  CHECK(file.find("q3")->type == "Q3_K");
+  CHECK(file.find("q3")->type == "IQ3_S");
   REQUIRE(file.has("later"));
   CHECK(file.find("later")->type == "ggml type 99");
   CHECK(file.find("later")->shape == std::vector<std::uint64_t>{7});
   std::vector<float> values(256);
   CHECK(message_of([&] { read_elements(*file.find("q3"), 0, values); }) ==
-        "m.gguf: tensor q3: got element type Q3_K, expected a type that kvcast reads");
+        "m.gguf: tensor q3: got element type IQ3_S, expected a type that kvcast reads");
 }
 
 TEST_CASE("gguf: other formats, versions and byte orders are refused") {

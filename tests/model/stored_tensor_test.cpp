@@ -318,3 +318,55 @@ TEST_CASE("stored_tensor: a name from a file is cut to fit a line") {
   CHECK(shortened("abc") == "abc");
   CHECK(shortened(std::string(1000, 'x')) == std::string(77, 'x') + "...");
 }
+
+namespace {
+
+/// Bytes without a pattern that parts of a block could share.
+std::string scrambled(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += byte((i * i * 7 + i * 37 + 11) % 256);
+  return bytes;
+}
+
+/// Σ (i + 1) · element i, exact in a double.
+double weighted_sum(const std::vector<float>& values) {
+  double sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sum += static_cast<double>(i + 1) * static_cast<double>(values[i]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+// Expected values: the gguf package's dequantize() of the same bytes.
+TEST_CASE("stored_tensor: Q2_K, Q3_K, IQ4_NL and IQ4_XS are what gguf-py makes of them") {
+  const std::vector<float> q2 =
+      all_of(tensor_of(DType::Q2_K, {256}, scrambled(80) + raw(half_two) + raw(half_quarter)));
+  CHECK(q2[0] == 66);
+  CHECK(q2[17] == 41.25f);
+  CHECK(q2[40] == -1.75f);
+  CHECK(q2[200] == 25.25f);
+  CHECK(weighted_sum(q2) == 850962);
+
+  const std::vector<float> q3 =
+      all_of(tensor_of(DType::Q3_K, {256}, scrambled(108) + raw(minus_half)));
+  CHECK(q3[0] == -40.5f);
+  CHECK(q3[31] == -11.5f);
+  CHECK(q3[100] == -5);
+  CHECK(q3[200] == -45);
+  CHECK(weighted_sum(q3) == -15532);
+
+  const std::vector<float> nl =
+      all_of(tensor_of(DType::IQ4_NL, {32}, raw(half_quarter) + scrambled(16)));
+  CHECK(nl[1] == -2.5f);
+  CHECK(nl[31] == -8.75f);
+  CHECK(weighted_sum(nl) == 213);
+
+  const std::vector<float> xs =
+      all_of(tensor_of(DType::IQ4_XS, {256}, raw(half_two) + scrambled(134)));
+  CHECK(xs[0] == -1190);
+  CHECK(xs[150] == 7006);
+  CHECK(xs[255] == -5650);
+  CHECK(weighted_sum(xs) == -6116668);
+}

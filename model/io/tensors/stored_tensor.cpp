@@ -112,6 +112,72 @@ void read_mxfp4(const std::byte* block, float* out) {
   }
 }
 
+/// scale · number, 32 elements whose codes lie in 16 bytes as in Q4_0.
+void read_codes(float scale, const std::byte* codes, float* out) {
+  constexpr std::array<float, 16> numbers{-127, -104, -83, -65, -49, -35, -22, -10,
+                                          1,    13,   25,  38,  53,  69,  89,  113};
+  for (std::size_t i = 0; i < 16; ++i) {
+    out[i] = scale * numbers[static_cast<std::size_t>(low(codes[i]))];
+    out[i + 16] = scale * numbers[static_cast<std::size_t>(high(codes[i]))];
+  }
+}
+
+/// Half scale, 16 bytes of codes.
+void read_iq4_nl(const std::byte* block, float* out) {
+  read_codes(load_half(block), block + 2, out);
+}
+
+/// scale · (s_j - 32), 256 elements in 8 groups j of 32: half scale, a word with the upper two bits
+/// of each s_j, 4 bytes with the lower four, 16 bytes of codes for each group.
+void read_iq4_xs(const std::byte* block, float* out) {
+  const float scale = load_half(block);
+  const int upper = load<std::uint16_t>(block + 2);
+  for (std::size_t j = 0; j < 8; ++j) {
+    const std::byte both = block[4 + j / 2];
+    const int lower = j % 2 == 0 ? low(both) : high(both);
+    const int step = lower | (upper >> 2 * j & 3) << 4;
+    read_codes(scale * static_cast<float>(step - 32), block + 8 + 16 * j, out + 32 * j);
+  }
+}
+
+/// (scale · s_j) · q - (minimum · m_j), 256 elements in 16 groups j of 16: 16 bytes with s_j in the
+/// low and m_j in the high bits, 64 bytes of two-bit q, half scale, half minimum. Each half of 128
+/// elements is four rows of 32 that share 32 bytes, the first in their lowest bits.
+void read_q2_k(const std::byte* block, float* out) {
+  const float scale = load_half(block + 80);
+  const float minimum = load_half(block + 82);
+  for (std::size_t j = 0; j < 16; ++j) {
+    const std::byte* q = block + 16 + 32 * (j / 8) + 16 * (j % 2);
+    const int shift = static_cast<int>(j % 8 / 2) * 2;
+    const float group_scale = scale * static_cast<float>(low(block[j]));
+    const float less = minimum * static_cast<float>(high(block[j]));
+    for (std::size_t i = 0; i < 16; ++i) {
+      out[16 * j + i] = group_scale * static_cast<float>(whole(q[i]) >> shift & 3) - less;
+    }
+  }
+}
+
+/// (scale · (s_j - 32)) · (q - 4), 256 elements in 16 groups j of 16: 32 bytes with the third bits
+/// of q, row r's in bit r, 64 bytes with the lower two as in Q2_K, 12 bytes of s_j, half scale. The
+/// lower four bits of s_j and s_(j+8) share bytes 0-7, the upper two of s_j, s_(j+4) ... bytes
+/// 8-11.
+void read_q3_k(const std::byte* block, float* out) {
+  const float scale = load_half(block + 108);
+  const std::byte* steps = block + 96;
+  for (std::size_t j = 0; j < 16; ++j) {
+    const int lower = j < 8 ? low(steps[j]) : high(steps[j - 8]);
+    const int step = lower | (whole(steps[8 + j % 4]) >> 2 * (j / 4) & 3) << 4;
+    const float group_scale = scale * static_cast<float>(step - 32);
+    const std::byte* thirds = block + 16 * (j % 2);
+    const std::byte* q = block + 32 + 32 * (j / 8) + 16 * (j % 2);
+    const int shift = static_cast<int>(j % 8 / 2) * 2;
+    for (std::size_t i = 0; i < 16; ++i) {
+      const int number = (whole(q[i]) >> shift & 3) | (whole(thirds[i]) >> j / 2 & 1) << 2;
+      out[16 * j + i] = group_scale * static_cast<float>(number - 4);
+    }
+  }
+}
+
 /// What the 8 groups of 32 elements of Q4_K and Q5_K are scaled by and less.
 struct GroupScales {
   std::array<float, 8> scales;
@@ -219,6 +285,10 @@ void convert(DType dtype, const std::byte* from, std::span<float> out) {
     case DType::Q4_1: read_blocks<read_q4_1>(block, from, out); return;
     case DType::Q5_0: read_blocks<read_q5_0>(block, from, out); return;
     case DType::Q5_1: read_blocks<read_q5_1>(block, from, out); return;
+    case DType::Q2_K: read_blocks<read_q2_k>(block, from, out); return;
+    case DType::Q3_K: read_blocks<read_q3_k>(block, from, out); return;
+    case DType::IQ4_NL: read_blocks<read_iq4_nl>(block, from, out); return;
+    case DType::IQ4_XS: read_blocks<read_iq4_xs>(block, from, out); return;
     case DType::Q4_K: read_blocks<read_q4_k>(block, from, out); return;
     case DType::Q5_K: read_blocks<read_q5_k>(block, from, out); return;
     case DType::Q6_K: read_blocks<read_q6_k>(block, from, out); return;
