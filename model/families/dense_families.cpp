@@ -268,7 +268,7 @@ Family olmo3() {
   f.keys.default_rope_theta = 500000;
   f.keys.rope_layer_type = "full_attention";
   f.refine = [](const JsonObject& c, Architecture& a) { refine_olmo3(c, a, olmo3().keys); };
-  f.gguf = {};
+  f.gguf = olmo3_form();
   return f;
 }
 
@@ -449,7 +449,7 @@ Family glm4() {
   f.names.in_layer = with(f.names.in_layer, {{"post_attention_norm", "post_self_attn_layernorm"},
                                              {"post_mlp_norm", "post_mlp_layernorm"},
                                              {"gate_up", "mlp.gate_up_proj"}});
-  f.gguf = {};
+  f.gguf = glm4_form();
   return f;
 }
 
@@ -463,7 +463,7 @@ Family seed_oss() {
     s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", true);
     s.attention_output_bias = c.flag_or("attention_out_bias", false);
   };
-  f.gguf = {};
+  f.gguf = seed_oss_form();
   return f;
 }
 
@@ -477,7 +477,7 @@ Family ernie4_5() {
   f.keys.default_tied = true;
   f.keys.interleaved_rope = true;
   f.refine = nullptr;
-  f.gguf = {};
+  f.gguf = ernie4_5_form();
   return f;
 }
 
@@ -490,7 +490,7 @@ Family arcee() {
   f.keys.mlp_bias = "mlp_bias";
   f.refine = nullptr;
   f.names.in_layer.erase("gate");
-  f.gguf = {};
+  f.gguf = arcee_form();
   return f;
 }
 
@@ -544,7 +544,7 @@ Family gemma3n_text() {
       names.outside["unstream." + number] = "altup_unembed_projections." + stored;
     }
   };
-  f.gguf = {};
+  f.gguf = gemma3n_form();
   return f;
 }
 

@@ -115,12 +115,17 @@ struct CheckpointNames {
 
 /// How llama.cpp's files of one family differ from another's.
 struct GgufForm {
-  const char* architecture = nullptr;  ///< null: llama.cpp writes no such files
-  bool fused_qkv = false;              ///< attn_qkv: queries, keys, values; else by the file
-  bool fused_gate_up = false;          ///< ffn_up: gate, up
-  bool interleaved_heads = false;      ///< attn_q, attn_k: rows of LlamaModel.permute
+  const char* architecture = nullptr;          ///< null: llama.cpp writes no such files
+  const char* mixture_architecture = nullptr;  ///< another one, of some with experts
+  bool fused_qkv = false;          ///< attn_qkv: queries, keys, values; else by the file
+  bool fused_gate_up = false;      ///< ffn_up: gate, up
+  bool interleaved_heads = false;  ///< attn_q, attn_k: rows of LlamaModel.permute
   /// Falcon's second norm came later, so the first name went to the MLP's.
   bool mlp_norm_first = false;
+  bool uneven_layers = false;  ///< numbers are 0 for layers without attention or without an MLP
+  bool rotates = true;         ///< else the files have rotary keys that nothing reads
+  /// Value heads of state spaces: the first of each group, then the second of each; else by group.
+  bool tiled_states = false;
   /// Names in the place of the usual ones.
   TensorNames names = {};
   /// Whether a file of the architecture is of this family rather than of one that does not ask;

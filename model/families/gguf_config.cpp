@@ -93,6 +93,15 @@ void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, 
   c[k.rotary_share] = share_of(usually_all ? r.whole_or(dims, head_dim) : r.whole(dims), head_dim);
 }
 
+/// Of the MLPs, one number or one a layer; without any that of the experts.
+json mlp_width(const GgufReader& r, const Family& family) {
+  const char* const key = "feed_forward_length";
+  if (family.gguf.uneven_layers) return r.whole_or_none(key);
+  if (family.keys.listed_mlp_widths) return r.by_layer(key);
+  return r.whole(r.has(key) || !r.has("expert_feed_forward_length") ? key
+                                                                    : "expert_feed_forward_length");
+}
+
 /// What the family's keys say, from the metadata that all decoders have.
 json decoder_config(const GgufReader& r, const Family& family) {
   const ConfigKeys& k = family.keys;
@@ -100,8 +109,9 @@ json decoder_config(const GgufReader& r, const Family& family) {
   const std::uint64_t hidden = r.whole("embedding_length");
   const bool has_latents = k.rope_dims != nullptr;  // whose heads have several sizes
   const std::uint64_t head_dim = has_latents ? 0 : r.head_dim();
+  const bool uneven = family.gguf.uneven_layers;
   json c{{k.hidden_size, hidden},
-         {k.intermediate_size, r.whole("feed_forward_length")},
+         {k.intermediate_size, mlp_width(r, family)},
          {k.num_hidden_layers, r.num_hidden_layers()},
          {k.num_attention_heads, heads},
          {k.max_position_embeddings, r.whole("context_length")}};
@@ -112,19 +122,23 @@ json decoder_config(const GgufReader& r, const Family& family) {
                       "the embedding's length divided by the heads");
   }
   if (k.num_key_value_heads != nullptr) {
-    c[k.num_key_value_heads] = r.whole_or("attention.head_count_kv", heads);
+    const char* const key = "attention.head_count_kv";
+    c[k.num_key_value_heads] = uneven ? r.whole_or_none(key) : r.whole_or(key, heads);
   }
   if (k.norm_eps != nullptr) {
     const NormKind norm = family.stack.norm;
     const bool layer_norm = norm == NormKind::Layer || norm == NormKind::LayerScale;
-    c[k.norm_eps] =
-        r.number(layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon");
+    const char* const key =
+        layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    // Nemotron-H's files of either age have one of them.
+    const char* const other = "attention.layer_norm_epsilon";
+    c[k.norm_eps] = r.number(r.has(key) || !r.has(other) ? key : other);
   }
   if (k.mlp_bias != nullptr) {
-    c[k.mlp_bias] = r.has_tensor("blk.0.ffn_up.bias") || r.has_tensor("blk.0.ffn_up_shexp.bias");
+    c[k.mlp_bias] = r.has_in_layers("ffn_up.bias") || r.has_in_layers("ffn_up_shexp.bias");
   }
   if (k.attention_bias != nullptr) c[k.attention_bias] = r.has_projection_bias();
-  if (family.stack.position == Position::Rope) add_rope(r, k, head_dim, c);
+  if (family.stack.position == Position::Rope && family.gguf.rotates) add_rope(r, k, head_dim, c);
   if (r.whole_or("expert_count", 0) > 0) {
     c["num_local_experts"] = r.whole("expert_count");
     c["num_experts_per_tok"] = r.whole_or("expert_used_count", 0);
@@ -147,7 +161,9 @@ json gguf_config(const GgufFile& file) {
   for (const Family& f : all_families()) {
     if (f.gguf.architecture == nullptr) continue;
     known.emplace_back(f.gguf.architecture);
-    if (architecture != f.gguf.architecture) continue;
+    const bool is_mixture =
+        f.gguf.mixture_architecture != nullptr && architecture == f.gguf.mixture_architecture;
+    if (architecture != f.gguf.architecture && !is_mixture) continue;
     const bool asks = f.gguf.is_of != nullptr;
     if (asks ? f.gguf.is_of(reader) : family == nullptr) family = &f;
   }

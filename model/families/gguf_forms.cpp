@@ -1,6 +1,8 @@
 #include "model/families/gguf_forms.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -48,12 +50,17 @@ void complete_gemma3(const GgufReader& r, json& c) {
   c["query_pre_attn_scalar"] = is_27b ? r.whole("embedding_length") / heads : r.head_dim();
 }
 
-void complete_olmo2(const GgufReader& r, json&) {
-  const std::uint64_t window = r.whole_or("attention.sliding_window", 0);
-  if (window > 0) {
-    r.metadata().fail(r.key("attention.sliding_window"), std::to_string(window),
-                      "none: OLMo 3 is not modelled");
-  }
+/// Layers with windows do not scale their rotations.
+void complete_olmo3(const GgufReader& r, json& c) {
+  add_window(r, c, 4);
+  json full = c.value("rope_scaling", json{{"rope_type", "default"}});
+  const double base = c["rope_theta"];
+  full["rope_theta"] = base;
+  const double local = r.number_or("rope.freq_base_swa", base);
+  c["rope_parameters"] = {{"full_attention", full},
+                          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local}}}};
+  c.erase("rope_scaling");
+  c.erase("rope_theta");
 }
 
 void complete_exaone4(const GgufReader& r, json& c) {
@@ -73,16 +80,7 @@ void complete_granite(const GgufReader& r, json& c) {
     r.metadata().fail(r.key("rope.scaling.finetuned"), "false",
                       "true: Granite without rotations is not modelled");
   }
-  const std::uint64_t shared = r.whole_or("expert_shared_feed_forward_length", 0);
-  if (shared > 0) {
-    r.metadata().fail(r.key("expert_shared_feed_forward_length"), std::to_string(shared),
-                      "none: GraniteMoeShared is not modelled");
-  }
-  c["embedding_multiplier"] = r.number_or("embedding_scale", 1);
-  c["residual_multiplier"] = r.number_or("residual_scale", 1);
-  c["logits_scaling"] = r.number("logit_scale");
-  c["attention_multiplier"] =
-      r.number_or("attention.scale", 1 / std::sqrt(static_cast<double>(r.head_dim())));
+  add_granite_scales(r, c);
 }
 
 void complete_cohere(const GgufReader& r, json& c) {
@@ -108,6 +106,48 @@ void complete_stablelm(const GgufReader& r, json& c) {
   c["use_parallel_residual"] = !r.has_tensor("blk.0.ffn_norm.weight");
 }
 
+void complete_glm4(const GgufReader& r, json& c) {
+  // Then rows of queries and keys have another order.
+  if (r.has("rope.dimension_sections")) {
+    r.metadata().fail(r.key("rope.dimension_sections"), "sections",
+                      "none: GLM-4 of images is not modelled");
+  }
+  c["attention_bias"] = r.has_projection_bias();
+}
+
+void complete_seed_oss(const GgufReader& r, json& c) {
+  c["attention_bias"] = r.has_projection_bias();
+  c["attention_out_bias"] = r.has_in_layers("attn_output.bias");
+}
+
+/// The share of the standard normal distribution below x.
+double normal_share(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
+
+void complete_gemma3n(const GgufReader& r, json& c) {
+  add_window(r, c, 5);
+  c["rope_local_base_freq"] = r.number_or("rope.freq_base_swa", 10000);
+  if (r.has("final_logit_softcapping")) {
+    c["final_logit_softcapping"] = r.number("final_logit_softcapping");
+  }
+  c["altup_num_inputs"] = r.whole_or("altup.num_inputs", 4);
+  c["altup_active_idx"] = r.whole_or("altup.active_idx", 0);
+  c["hidden_size_per_layer_input"] = r.whole("embedding_length_per_layer_input");
+  c["vocab_size_per_layer_input"] =
+      r.rows("per_layer_token_embd.weight", "a table of the tokens' inputs to layers");
+  c["laurel_rank"] = r.rows("blk.0.laurel_l.weight", "a matrix");
+  constexpr std::uint64_t owners = 20;  // where a file does not say
+  const std::uint64_t layers = r.num_hidden_layers();
+  c["num_kv_shared_layers"] =
+      r.whole_or("attention.shared_kv_layers", layers > owners ? layers - owners : 0);
+  if (!r.has("activation_sparsity_scale")) return;
+  // Gates are cut off so many standard deviations above their mean.
+  json shares = json::array();
+  for (const float x : r.metadata().numbers(r.key("activation_sparsity_scale"))) {
+    shares.push_back(normal_share(x));
+  }
+  c["activation_sparsity_pattern"] = shares;
+}
+
 void complete_phi(const GgufReader& r, json& c) {
   c["qk_layernorm"] = r.has_tensor("blk.0.attn_q_norm.weight");
 }
@@ -120,9 +160,17 @@ void add_expert_sizes(const GgufReader& r, json& c) {
   c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);
 }
 
-void add_groups(const GgufReader& r, json& c, std::uint64_t groups, std::uint64_t kept) {
-  c["n_group"] = r.whole_or("expert_group_count", groups);
-  c["topk_group"] = r.whole_or("expert_group_used_count", kept);
+/// Throws Error unless the experts' scores are sigmoids.
+void require_sigmoid(const GgufReader& r) {
+  const std::uint64_t gating = r.whole_or("expert_gating_func", gating_sigmoid);
+  if (gating == gating_sigmoid) return;
+  r.metadata().fail(r.key("expert_gating_func"), std::to_string(gating), "2, sigmoid");
+}
+
+void complete_qwen2_moe(const GgufReader& r, json& c) {
+  add_gated_experts(r, c);
+  c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
+  c["qkv_bias"] = r.has_projection_bias();
 }
 
 /// llama.cpp runs these two families with weights that are or are not normed, whatever a file says.
@@ -166,14 +214,21 @@ void complete_llama4(const GgufReader& r, json& c) {
   }
 }
 
-void complete_glm4_moe(const GgufReader& r, json& c) {
-  const std::uint64_t gating = r.whole_or("expert_gating_func", gating_sigmoid);
-  if (gating != gating_sigmoid) {
-    r.metadata().fail(r.key("expert_gating_func"), std::to_string(gating), "2, sigmoid");
-  }
+void complete_corrected_experts(const GgufReader& r, json& c) {
+  require_sigmoid(r);
   add_expert_sizes(r, c);
   add_groups(r, c, 1, 1);
   c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
+}
+
+/// The converter leaves the windows out, and llama.cpp runs without.
+void complete_dots1(const GgufReader& r, json& c) {
+  complete_corrected_experts(r, c);
+  c["sliding_window"] = nullptr;
+}
+
+void complete_glm4_moe(const GgufReader& r, json& c) {
+  complete_corrected_experts(r, c);
   c["attention_bias"] = r.has_projection_bias();
   c["use_qk_norm"] = r.has_tensor("blk.0.attn_q_norm.weight");
 }
@@ -235,6 +290,14 @@ void complete_deepseek_v3(const GgufReader& r, json& c) {
   c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
 }
 
+void complete_deepseek_v32(const GgufReader& r, json& c) {
+  require_sigmoid(r);
+  complete_deepseek_v3(r, c);
+  c["index_n_heads"] = r.whole("attention.indexer.head_count");
+  c["index_head_dim"] = r.whole("attention.indexer.key_length");
+  c["index_topk"] = r.whole("attention.indexer.top_k");
+}
+
 bool is_deepseek_v3(const GgufReader& r) {
   return r.whole_or("expert_gating_func", gating_softmax) == gating_sigmoid;
 }
@@ -246,9 +309,71 @@ void complete_minicpm3(const GgufReader& r, json& c) {
 
 }  // namespace
 
+void add_granite_scales(const GgufReader& r, json& c) {
+  c["embedding_multiplier"] = r.number_or("embedding_scale", 1);
+  c["residual_multiplier"] = r.number_or("residual_scale", 1);
+  c["logits_scaling"] = r.number("logit_scale");
+  c["attention_multiplier"] =
+      r.number_or("attention.scale", 1 / std::sqrt(static_cast<double>(r.head_dim())));
+}
+
+void add_groups(const GgufReader& r, json& c, std::uint64_t groups, std::uint64_t kept) {
+  c["n_group"] = r.whole_or("expert_group_count", groups);
+  c["topk_group"] = r.whole_or("expert_group_used_count", kept);
+}
+
+void add_gated_experts(const GgufReader& r, json& c) {
+  c["num_experts"] = r.whole("expert_count");
+  c.erase("num_local_experts");
+  const char* const width = "expert_feed_forward_length";
+  const char* const shared = "expert_shared_feed_forward_length";
+  c["moe_intermediate_size"] = r.has(width)
+                                   ? r.whole(width)
+                                   : r.whole("feed_forward_length") /
+                                         std::max(r.whole("expert_used_count"), std::uint64_t{1});
+  c["shared_expert_intermediate_size"] = r.whole(r.has(shared) ? shared : "feed_forward_length");
+}
+
 GgufForm gemma3_form() { return {.architecture = "gemma3", .complete = complete_gemma3}; }
 
-GgufForm olmo2_form() { return {.architecture = "olmo2", .complete = complete_olmo2}; }
+GgufForm olmo2_form() { return {.architecture = "olmo2"}; }
+
+GgufForm olmo3_form() {
+  return {
+      .architecture = "olmo2",
+      .is_of = [](const GgufReader& r) { return r.whole_or("attention.sliding_window", 0) > 0; },
+      .complete = complete_olmo3};
+}
+
+GgufForm glm4_form() {
+  return {.architecture = "glm4", .fused_gate_up = true, .complete = complete_glm4};
+}
+
+GgufForm seed_oss_form() {
+  return {.architecture = "seed_oss",
+          .names = {{"mlp_norm", "post_attention_norm"}},
+          .complete = complete_seed_oss};
+}
+
+GgufForm ernie4_5_form() { return {.architecture = "ernie4_5"}; }
+
+GgufForm arcee_form() { return {.architecture = "arcee", .interleaved_heads = true}; }
+
+GgufForm gemma3n_form() {
+  return {.architecture = "gemma3n",
+          .names = {{"altup.router", "altup_router"},
+                    {"altup.router_norm", "altup_router_norm"},
+                    {"altup.prediction", "altup_predict_coef"},
+                    {"altup.correction", "altup_correct_coef"},
+                    {"altup.scale", "altup_correct_scale"},
+                    {"laurel.left", "laurel_l"},
+                    {"laurel.right", "laurel_r"},
+                    {"laurel_norm", "laurel_post_norm"},
+                    {"layer_input.gate", "inp_gate"},
+                    {"layer_input.projection", "proj"},
+                    {"layer_input_norm", "post_norm"}},
+          .complete = complete_gemma3n};
+}
 
 GgufForm exaone4_form() { return {.architecture = "exaone4", .complete = complete_exaone4}; }
 
@@ -280,6 +405,8 @@ GgufForm mixtral_form() {
           }};
 }
 
+GgufForm qwen2_moe_form() { return {.architecture = "qwen2moe", .complete = complete_qwen2_moe}; }
+
 GgufForm qwen3_moe_form() { return {.architecture = "qwen3moe", .complete = complete_qwen3_moe}; }
 
 GgufForm olmoe_form() { return {.architecture = "olmoe", .complete = complete_olmoe}; }
@@ -298,6 +425,8 @@ GgufForm glm4_moe_form() {
           .complete = complete_glm4_moe};
 }
 
+GgufForm dots1_form() { return {.architecture = "dots1", .complete = complete_dots1}; }
+
 GgufForm minimax_m2_form() {
   return {.architecture = "minimax-m2", .complete = complete_minimax_m2};
 }
@@ -308,6 +437,15 @@ GgufForm deepseek_v2_form() {
 
 GgufForm deepseek_v3_form() {
   return {.architecture = "deepseek2", .is_of = is_deepseek_v3, .complete = complete_deepseek_v3};
+}
+
+GgufForm deepseek_v32_form() {
+  return {.architecture = "deepseek32",
+          .names = {{"index_query", "indexer.attn_q_b"},
+                    {"index_key", "indexer.attn_k"},
+                    {"index_key_norm", "indexer.k_norm"},
+                    {"index_weights", "indexer.proj"}},
+          .complete = complete_deepseek_v32};
 }
 
 GgufForm minicpm3_form() { return {.architecture = "minicpm3", .complete = complete_minicpm3}; }

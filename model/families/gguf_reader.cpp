@@ -30,7 +30,18 @@ std::uint64_t GgufReader::num_layers() const {
   return layers;
 }
 
-std::vector<std::uint64_t> GgufReader::by_layer(std::string_view k) const {
+std::uint64_t GgufReader::whole_or_none(std::string_view k) const {
+  std::uint64_t shared = 0;
+  for (const std::uint64_t number : by_layer(k, 0)) {
+    if (shared > 0 && number > 0 && number != shared) {
+      metadata().fail(key(k), "numbers that differ between layers", "the same for all, or 0");
+    }
+    shared = std::max(shared, number);
+  }
+  return shared;
+}
+
+std::vector<std::uint64_t> GgufReader::by_layer(std::string_view k, std::uint64_t least) const {
   const std::uint64_t layers = num_layers();
   if (!metadata().is_array(key(k))) {
     return std::vector<std::uint64_t>(layers, metadata().whole(key(k)));
@@ -41,7 +52,9 @@ std::vector<std::uint64_t> GgufReader::by_layer(std::string_view k) const {
   }
   std::vector<std::uint64_t> numbers;
   for (const std::int64_t number : metadata().integers(key(k))) {
-    if (number < 1) metadata().fail(key(k), std::to_string(number), "numbers above 0");
+    if (number < static_cast<std::int64_t>(least)) {
+      metadata().fail(key(k), std::to_string(number), least > 0 ? "numbers above 0" : "0 or more");
+    }
     numbers.push_back(static_cast<std::uint64_t>(number));
   }
   return numbers;
@@ -57,18 +70,33 @@ std::uint64_t GgufReader::num_hidden_layers() const {
   return layers - later;
 }
 
+std::vector<bool> GgufReader::flags(std::string_view k) const {
+  const std::uint64_t layers = num_hidden_layers();
+  std::vector<bool> flags = metadata().flags(key(k));
+  if (flags.size() < layers) {
+    metadata().fail(key(k), std::to_string(flags.size()) + " flags",
+                    std::to_string(layers) + ", one a layer");
+  }
+  flags.resize(layers);
+  return flags;
+}
+
+bool GgufReader::has_in_layers(std::string_view name) const {
+  const auto is_it = [name](std::string_view tensor) {
+    constexpr std::string_view layer = "blk.";
+    if (!tensor.starts_with(layer)) return false;
+    tensor.remove_prefix(layer.size());
+    const std::size_t dot = tensor.find('.');
+    return dot != std::string_view::npos && tensor.substr(dot + 1) == name;
+  };
+  return std::any_of(file_.tensors.begin(), file_.tensors.end(),
+                     [&](const StoredTensor& t) { return is_it(t.name); });
+}
+
 std::vector<bool> GgufReader::windowed_layers(std::uint64_t usual) const {
   constexpr const char* k = "attention.sliding_window_pattern";
   const std::uint64_t layers = num_hidden_layers();
-  if (has(k) && metadata().is_array(key(k))) {
-    std::vector<bool> windows = metadata().flags(key(k));
-    if (windows.size() < layers) {
-      metadata().fail(key(k), std::to_string(windows.size()) + " flags",
-                      std::to_string(layers) + ", one a layer");
-    }
-    windows.resize(layers);
-    return windows;
-  }
+  if (has(k) && metadata().is_array(key(k))) return flags(k);
   const std::uint64_t pattern = whole_or(k, usual);  // 0: all of them
   std::vector<bool> windows(layers);
   for (std::uint64_t i = 0; i < layers; ++i) windows[i] = pattern == 0 || (i + 1) % pattern != 0;
@@ -93,12 +121,12 @@ std::uint64_t GgufReader::head_dim() const {
   return hidden / heads;
 }
 
-std::uint64_t GgufReader::vocab_size() const {
-  const StoredTensor* tensor = file_.find("token_embd.weight");
+std::uint64_t GgufReader::rows(std::string_view name, std::string_view what) const {
+  const StoredTensor* tensor = file_.find(name);
   if (tensor == nullptr || tensor->shape.size() != 2) {
-    throw Error(file_.file->path() + ": tensor token_embd.weight",
+    throw Error(file_.file->path() + ": tensor " + std::string(name),
                 tensor == nullptr ? "none" : std::to_string(tensor->shape.size()) + " dimensions",
-                "a table of the tokens' embeddings");
+                std::string(what));
   }
   return tensor->shape.front();
 }

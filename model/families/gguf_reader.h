@@ -34,8 +34,12 @@ class GgufReader {
   bool flag_or(std::string_view k, bool fallback) const {
     return metadata().flag_or(key(k), fallback);
   }
-  /// One number a layer; a single number stands for all of them.
-  std::vector<std::uint64_t> by_layer(std::string_view k) const;
+  /// One number a layer, at least `least`; a single number stands for all of them.
+  std::vector<std::uint64_t> by_layer(std::string_view k, std::uint64_t least = 1) const;
+  /// The number that all layers share but those that have 0; 0: none has another.
+  std::uint64_t whole_or_none(std::string_view k) const;
+  /// One flag for each of the model's layers.
+  std::vector<bool> flags(std::string_view k) const;
 
   std::uint64_t num_layers() const;
   /// The same without layers that predict further tokens, which stand last.
@@ -43,14 +47,20 @@ class GgufReader {
   /// Which layers have a sliding window. `usual`: every how many layers one has none, where the
   /// file does not say.
   std::vector<bool> windowed_layers(std::uint64_t usual) const;
-  /// Of the first layer's queries, keys and values.
+  /// Whether a layer has a tensor of this name, such as "attn_q.bias".
+  bool has_in_layers(std::string_view name) const;
+  /// Of queries, keys and values.
   bool has_projection_bias() const {
-    return has_tensor("blk.0.attn_q.bias") || has_tensor("blk.0.attn_qkv.bias");
+    return has_in_layers("attn_q.bias") || has_in_layers("attn_qkv.bias");
   }
   /// Of keys and of values alike.
   std::uint64_t head_dim() const;
   /// The rows of token_embd.weight: files say the vocabulary's size in various ways or not at all.
-  std::uint64_t vocab_size() const;
+  std::uint64_t vocab_size() const {
+    return rows("token_embd.weight", "a table of the tokens' embeddings");
+  }
+  /// The rows of a matrix. `what` it is, for errors.
+  std::uint64_t rows(std::string_view name, std::string_view what) const;
   /// The values of a tensor that belongs to the config.
   std::vector<float> values(std::string_view name) const;
 

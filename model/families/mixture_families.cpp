@@ -439,7 +439,7 @@ Family qwen2_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_expert");
   f.names.in_layer["shared_expert.router"] = "mlp.shared_expert_gate";
-  f.gguf = {};  // whose shared gate is a vector
+  f.gguf = qwen2_moe_form();
   return f;
 }
 
@@ -570,7 +570,7 @@ Family dots1() {
   f.keys.default_key_value_heads = 32;
   f.keys.rotary_share = nullptr;
   f.refine = refine_dots1;
-  f.gguf = {};
+  f.gguf = dots1_form();
   return f;
 }
 
@@ -622,7 +622,7 @@ Family deepseek_v32() {
                                              {"index_key", "self_attn.indexer.wk"},
                                              {"index_key_norm", "self_attn.indexer.k_norm"},
                                              {"index_weights", "self_attn.indexer.weights_proj"}});
-  f.gguf = {};
+  f.gguf = deepseek_v32_form();
   return f;
 }
 

@@ -5,6 +5,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_forms.h"
 #include "model/families/mixture_parts.h"
 
 namespace kvcast::families {
@@ -262,6 +263,7 @@ Family qwen3_next_like(std::string_view model_type) {
                                              {"state.decay.weight", module + "A_log"},
                                              {"state.norm", module + "norm"},
                                              {"state.output", module + "out_proj"}});
+  f.names.later_layers = true;  // of GGUF files
   f.names.fused_states = {{"state.conv", {"conv_query", "conv_key", "conv_value"}}};
   return f;
 }
@@ -280,7 +282,7 @@ Family granitemoehybrid() {
                                              {"shared_expert.gate_up", "shared_mlp.input_linear"},
                                              {"shared_expert.down", "shared_mlp.output_linear"}});
   name_mamba(f, "mamba.");
-  f.gguf = {};
+  f.gguf = granitehybrid_form();
   return f;
 }
 
@@ -297,7 +299,7 @@ Family falcon_h1() {
                                              {"down", "feed_forward.down_proj"}});
   f.names.outside["final_norm"] = "final_layernorm";
   name_mamba(f, "mamba.");
-  f.gguf = {};
+  f.gguf = falcon_h1_form();
   return f;
 }
 
@@ -314,7 +316,8 @@ Family qwen3_next() {
   f.names.in_layer["state.ba"] = "linear_attn.in_proj_ba";
   f.names.fused_states.push_back({"state.qkvz", {"query", "key", "value", "gate"}, true});
   f.names.fused_states.push_back({"state.ba", {"beta", "time_step"}, true});
-  f.gguf = {};
+  f.names.fused_states.push_back({"state.qkv", {"query", "key", "value"}});  // of GGUF files
+  f.gguf = qwen3_next_form();
   return f;
 }
 
@@ -331,7 +334,7 @@ Family qwen3_5_text() {
                                              {"state.beta", "linear_attn.in_proj_b"},
                                              {"state.time_step", "linear_attn.in_proj_a"}});
   f.names.fused_states.push_back({"state.qkv", {"query", "key", "value"}});
-  f.gguf = {};
+  f.gguf = qwen3_5_form();
   return f;
 }
 
@@ -344,6 +347,7 @@ Family qwen3_5_moe_text() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_expert");
   f.names.in_layer["shared_expert.router"] = "mlp.shared_expert_gate";
+  f.gguf = qwen3_5_moe_form();
   return f;
 }
 
@@ -395,7 +399,8 @@ Family nemotron_h() {
   name_experts(f, "mixer", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mixer.shared_experts");
   f.names.outside = {{"embedding", "embeddings"}, {"final_norm", "norm_f"}};
-  f.gguf = {};
+  f.names.later_layers = true;  // of GGUF files
+  f.gguf = nemotron_h_form();
   return f;
 }
 

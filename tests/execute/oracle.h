@@ -37,7 +37,10 @@ inline std::vector<std::string> oracle_cases() {
 
 struct OracleCase {
   explicit OracleCase(const std::string& name)
-      : folder(oracle_folder() / name), checkpoint(folder) {
+      : OracleCase(oracle_folder() / name, oracle_folder() / name) {}
+  /// With the weights of another file.
+  OracleCase(std::filesystem::path expected_in, const std::filesystem::path& weights)
+      : folder(std::move(expected_in)), checkpoint(weights) {
     const nlohmann::json expected = read_json_file(folder / "expected.json");
     const auto ids = [&](const char* key) {
       return expected.contains(key) ? expected.at(key).get<std::vector<std::vector<TokenId>>>()

@@ -16,8 +16,8 @@
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 
-// The families of 2024-26. What llama.cpp's converter makes of tests/oracle, kvcast runs like the
-// folders: checked by hand, as the converter is no part of the repository.
+// The families of 2024-26: what metadata and names mean. Files of llama.cpp's converter run in
+// tests/execute/gguf_oracle_test.cpp.
 
 using namespace kvcast;
 using nlohmann::json;
@@ -149,14 +149,24 @@ TEST_CASE(
   CHECK(c["query_pre_attn_scalar"] == 168);  // as its config.json says
 }
 
-TEST_CASE("gguf_today: OLMo 2 has norms behind its branches, and OLMo 3's windows are refused") {
+TEST_CASE("gguf_today: OLMo 2 has norms behind its branches; with windows it is OLMo 3") {
   GgufWriter w = file_of("olmo2");
   const Architecture a = architecture_of(w);
   CHECK_FALSE(a.decoder.pre_norms);
   CHECK(a.decoder.query_key_norm == QueryKeyNorm::Whole);
   CHECK(stored(a, "layers.0.post_attention_norm.weight") == "blk.0.post_attention_norm.weight");
   w.whole("olmo2.attention.sliding_window", 9);
-  CHECK(has(refusal(w), "olmo2.attention.sliding_window: got 9, expected none: OLMo 3"));
+  w.number("olmo2.rope.freq_base", 500);
+  w.text("olmo2.rope.scaling.type", "linear");
+  w.number("olmo2.rope.scaling.factor", 8);
+  w.list<bool>("olmo2.attention.sliding_window_pattern", gguf_id::boolean, {true, false, true});
+  const Architecture three = architecture_of(w);
+  CHECK(three.model_type == "olmo3");
+  CHECK(windows_of(three) == Rows{9, 0, 9});
+  // Layers with windows do not scale their rotations.
+  CHECK(three.decoder.layers[0].rope->position_scale == 1);
+  CHECK(three.decoder.layers[0].rope->inverse_frequencies[1] == near(std::pow(500, -0.5)));
+  CHECK(three.decoder.layers[1].rope->position_scale == 8);
 }
 
 TEST_CASE("gguf_today: EXAONE 4 with windows rotates in their layers alone") {
@@ -199,7 +209,11 @@ TEST_CASE("gguf_today: Granite's multipliers") {
   CHECK(m.decoder.layers[0].experts->intermediate_size == 40);  // feed_forward_length
   CHECK(m.decoder.attention_scale == 0.5);                      // 4^-0.5
   mixture.whole("granitemoe.expert_shared_feed_forward_length", 6);
-  CHECK(has(refusal(mixture), "GraniteMoeShared is not modelled"));
+  const Architecture shared = architecture_of(mixture);
+  CHECK(shared.model_type == "granitemoehybrid");
+  CHECK(shared.decoder.layers[2].experts->shared_intermediate_size == 6);
+  CHECK(rotated_of(shared) == std::vector<bool>{true, true, true});
+  CHECK_FALSE(shared.decoder.layers[0].state_space.has_value());
 }
 
 TEST_CASE("gguf_today: Command R scales logits, Command R7B has windows too") {
@@ -427,20 +441,21 @@ TEST_CASE("gguf_today: MiniMax-M2 turns a part of each head and norms all heads 
 namespace {
 
 /// Heads of 4 + 2 dims for keys and 3 for values, from latents of 10; queries from latents of 5.
-GgufWriter deepseek(std::uint32_t experts, bool old_lengths) {
-  GgufWriter w = mixture_of("deepseek2", experts);
-  w.whole("deepseek2.attention.q_lora_rank", 5);
-  w.whole("deepseek2.attention.kv_lora_rank", 10);
-  w.whole("deepseek2.rope.dimension_count", 2);
-  w.whole("deepseek2.attention.key_length", old_lengths ? 6 : 12);
-  w.whole("deepseek2.attention.value_length", old_lengths ? 3 : 10);
+GgufWriter deepseek(std::uint32_t experts, bool old_lengths,
+                    const std::string& architecture = "deepseek2") {
+  GgufWriter w = mixture_of(architecture, experts);
+  w.whole(architecture + ".attention.q_lora_rank", 5);
+  w.whole(architecture + ".attention.kv_lora_rank", 10);
+  w.whole(architecture + ".rope.dimension_count", 2);
+  w.whole(architecture + ".attention.key_length", old_lengths ? 6 : 12);
+  w.whole(architecture + ".attention.value_length", old_lengths ? 3 : 10);
   if (!old_lengths) {
-    w.whole("deepseek2.attention.key_length_mla", 6);
-    w.whole("deepseek2.attention.value_length_mla", 3);
+    w.whole(architecture + ".attention.key_length_mla", 6);
+    w.whole(architecture + ".attention.value_length_mla", 3);
   }
-  w.whole("deepseek2.leading_dense_block_count", 1);
-  w.whole("deepseek2.expert_shared_count", 2);
-  w.number("deepseek2.expert_weights_scale", 2.5f);
+  w.whole(architecture + ".leading_dense_block_count", 1);
+  w.whole(architecture + ".expert_shared_count", 2);
+  w.number(architecture + ".expert_weights_scale", 2.5f);
   return w;
 }
 
@@ -549,4 +564,81 @@ TEST_CASE("gguf_today: MiniCPM3 has latents and the short factors") {
   CHECK(a.embedding_scale == 12);
   CHECK(a.decoder.branch_scale == near(1.4 / std::sqrt(3)));
   CHECK(a.logit_scale == near(256.0 / 24));
+}
+
+TEST_CASE("gguf_today: GLM-4 has norms on both sides, and no rows in the order of images' models") {
+  GgufWriter w = file_of("glm4");
+  w.whole("glm4.rope.dimension_count", 2);
+  const Architecture plain = architecture_of(w);
+  CHECK_FALSE(plain.decoder.query_bias);
+  w.zeros("blk.1.attn_q.bias", {24});
+  const Architecture a = architecture_of(w);
+  CHECK(a.decoder.query_bias);
+  CHECK(a.decoder.layers[0].rope->interleaved);
+  CHECK(a.decoder.layers[0].rope->inverse_frequencies.size() == 1);
+  CHECK(stored(a, "layers.0.post_mlp_norm.weight") == "blk.0.post_ffw_norm.weight");
+  const WeightSource up = gguf_weight(a, "layers.0.up.weight");
+  CHECK(up.names == Names{"blk.0.ffn_up.weight"});
+  CHECK(up.rows.front() == 40);
+  w.list<std::uint32_t>("glm4.rope.dimension_sections", gguf_id::uint32, {1, 0, 0, 0});
+  CHECK(has(refusal(w), "glm4.rope.dimension_sections"));
+}
+
+TEST_CASE("gguf_today: Seed-OSS, ERNIE 4.5 and AFM") {
+  GgufWriter seed = file_of("seed_oss");
+  seed.zeros("blk.0.attn_q.bias", {24});
+  const Architecture a = architecture_of(seed);
+  CHECK(a.decoder.query_bias);
+  CHECK_FALSE(a.decoder.attention_output_bias);
+  CHECK(stored(a, "layers.0.mlp_norm.weight") == "blk.0.post_attention_norm.weight");
+
+  GgufWriter ernie = file_of("ernie4_5");
+  CHECK_FALSE(architecture_of(ernie).decoder.mlp_bias);
+  ernie.zeros("blk.0.attn_q.bias", {24});
+  const Architecture b = architecture_of(ernie);
+  CHECK(b.decoder.layers[0].rope->interleaved);
+  CHECK(b.tied_embeddings);
+  CHECK(gguf_weight(b, "layers.0.query.weight").rows.empty());
+
+  const Architecture c = architecture_of(file_of("arcee"));
+  CHECK(c.decoder.activation == Function::SquaredRelu);
+  CHECK(gguf_weight(c, "layers.0.key.weight").rows == Rows{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
+}
+
+TEST_CASE("gguf_today: Qwen2's mixture has a gated shared expert, dots.llm1 one without a gate") {
+  GgufWriter w = mixture_of("qwen2moe", 5);
+  w.whole("qwen2moe.expert_shared_feed_forward_length", 9);
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "qwen2_moe");
+  const Experts& e = *a.decoder.layers[0].experts;
+  CHECK(e.shared_gate);
+  CHECK(e.shared_intermediate_size == 9);
+  CHECK_FALSE(e.routing.normalizes);
+  CHECK(stored(a, "layers.0.shared_expert.router.weight") == "blk.0.ffn_gate_inp_shexp.weight");
+
+  GgufWriter d = mixture_of("dots1", 6);
+  d.whole("dots1.leading_dense_block_count", 1);
+  d.whole("dots1.expert_shared_count", 2);
+  const Architecture b = architecture_of(d);
+  CHECK_FALSE(b.decoder.layers[0].experts.has_value());
+  CHECK(b.decoder.layers[1].experts->shared_intermediate_size == 14);
+  CHECK(b.decoder.layers[1].experts->routing.score == Routing::Score::Sigmoid);
+  CHECK(windows_of(b) == Rows{0, 0, 0});
+  d.whole("dots1.expert_gating_func", 1);
+  CHECK(has(refusal(d), "dots1.expert_gating_func: got 1, expected 2, sigmoid"));
+}
+
+TEST_CASE("gguf_today: DeepSeek V3.2 keeps its indexer") {
+  GgufWriter w = deepseek(8, false, "deepseek32");
+  w.whole("deepseek32.expert_gating_func", 2);
+  w.whole("deepseek32.attention.indexer.head_count", 7);
+  w.whole("deepseek32.attention.indexer.key_length", 8);
+  w.whole("deepseek32.attention.indexer.top_k", 9);
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "deepseek_v32");
+  const Indexer& indexer = *a.decoder.layers[0].latent->indexer;
+  CHECK(indexer.num_heads == 7);
+  CHECK(indexer.head_dim == 8);
+  CHECK(stored(a, "layers.1.index_query.weight") == "blk.1.indexer.attn_q_b.weight");
+  CHECK(stored(a, "layers.1.index_key_norm.bias") == "blk.1.indexer.k_norm.bias");
 }

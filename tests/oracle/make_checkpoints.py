@@ -245,8 +245,8 @@ def run(case, model, seed):
     return notes, tensors, features
 
 
-def make(name, case):
-    folder = HERE / name
+def make(name, case, folder=None):
+    folder = folder or HERE / name
     for seed in range(1, 400):
         write_checkpoint(case, folder, seed)
         with torch.no_grad():

@@ -80,7 +80,10 @@ std::string model_name(const fs::path& path) {
 }  // namespace
 
 WeightReader::WeightReader(std::vector<StoredTensor> tensors, WeightSource source)
-    : tensors_(std::move(tensors)), source_(std::move(source)) {}
+    : tensors_(std::move(tensors)), source_(std::move(source)) {
+  if (source_.shape.empty() || tensors_.size() != 1) return;
+  if (product_from(source_.shape, 0) == tensors_[0].elements()) tensors_[0].shape = source_.shape;
+}
 
 WeightReader::WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed) : seed_(seed) {
   tensors_.emplace_back().shape = std::move(shape);
@@ -161,6 +164,20 @@ void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
   }
   if (source_.offset != 0) {
     for (N& x : out) x += static_cast<N>(source_.offset);
+  }
+  if (source_.negated_exponent) {
+    for (N& x : out) {
+      if (!(x < 0)) throw Error(stored.place(), fmt::format("{}", x), "numbers below 0");
+      x = std::log(-x);
+    }
+  }
+  if (!source_.columns.empty() && row == source_.columns.size()) {
+    std::vector<N> moved(row);
+    for (std::size_t first_of = 0; first_of < out.size(); first_of += row) {
+      const std::span<N> one = out.subspan(first_of, row);
+      for (std::size_t i = 0; i < row; ++i) moved[i] = one[source_.columns[i]];
+      std::copy(moved.begin(), moved.end(), one.begin());
+    }
   }
 }
 

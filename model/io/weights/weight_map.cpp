@@ -27,6 +27,11 @@ std::vector<std::uint64_t> row_range(std::uint64_t first, std::uint64_t count) {
   return rows;
 }
 
+[[noreturn]] void fail_rows(const Architecture& a, const std::string& of, std::uint64_t rows) {
+  throw Error(a.name + ": the shape of " + of, std::to_string(rows) + " rows of a projection",
+              "at most " + std::to_string(max_listed_rows));
+}
+
 /// The shape of a weight's layer. Throws Error when its rows are too many to list.
 const LayerShape& layer_of(const Architecture& a, const WeightName& name) {
   const Stack& stack = name.stack == "encoder." ? a.encoder : a.decoder;
@@ -49,10 +54,8 @@ const LayerShape& layer_of(const Architecture& a, const WeightName& name) {
     most = std::max({most, checked_multiply(s.num_heads, s.value_dim),
                      checked_multiply(s.num_groups, s.key_dim)});
   }
-  if (most <= max_listed_rows) return layer;
-  throw Error(a.name + ": the shape of layer " + std::to_string(*name.layer),
-              std::to_string(most) + " rows of a projection",
-              "at most " + std::to_string(max_listed_rows));
+  if (most > max_listed_rows) fail_rows(a, "layer " + std::to_string(*name.layer), most);
+  return layer;
 }
 
 /// Rows of all query, then all key, then all value heads.
@@ -217,7 +220,7 @@ bool has_name(const CheckpointNames& names, const WeightName& weight) {
   const auto is_part = [&](std::string_view part) {
     return parts.contains(part) || parts.contains(std::string(part) + weight.kind);
   };
-  return is_part(weight.part) ||
+  return is_part(weight.part) || fused_state(names, weight.part).tensor != nullptr ||
          std::any_of(std::begin(fused_parts), std::end(fused_parts),
                      [&](const auto& p) { return p.first == weight.part && is_part(p.second); });
 }
@@ -287,12 +290,17 @@ TensorNames fused_or_not(const GgufForm& form, const std::string& layer, const H
   names.merge(has(layer + "attn_kv_b.weight")
                   ? TensorNames{{"kv_up", "attn_kv_b"}}
                   : TensorNames{{"key_up", "attn_k_b"}, {"value_up", "attn_v_b"}});
+  // Qwen3-Next's first files have all projections of a mixer in one tensor.
+  names.merge(has(layer + "attn_gate.weight")
+                  ? TensorNames{{"state.qkv", "attn_qkv"}, {"state.gate", "attn_gate"}}
+                  : TensorNames{{"state.projections", "ssm_in"}, {"state.qkvz", "ssm_in"}});
   return names;
 }
 
 /// The names of llama.cpp's files.
-CheckpointNames gguf_names(const GgufForm& form, const Architecture& a, const WeightName& weight,
+CheckpointNames gguf_names(const Family& family, const Architecture& a, const WeightName& weight,
                            const HasTensor& has) {
+  const GgufForm& form = family.gguf;
   CheckpointNames names{.prefixes = {""},
                         .layer = "blk.",
                         .in_layer = {{"attention_norm", "attn_norm"},
@@ -313,12 +321,29 @@ CheckpointNames gguf_names(const GgufForm& form, const Architecture& a, const We
                                      {"router.correction", "exp_probs_b.bias"},
                                      {"shared_expert.gate", "ffn_gate_shexp"},
                                      {"shared_expert.up", "ffn_up_shexp"},
-                                     {"shared_expert.down", "ffn_down_shexp"}},
+                                     {"shared_expert.down", "ffn_down_shexp"},
+                                     {"shared_expert.router", "ffn_gate_inp_shexp"},
+                                     {"state.conv", "ssm_conv1d"},
+                                     {"state.time_step_bias.weight", "ssm_dt.bias"},
+                                     {"state.decay.weight", "ssm_a"},
+                                     {"state.skip.weight", "ssm_d"},
+                                     {"state.norm", "ssm_norm"},
+                                     {"state.output", "ssm_out"}},
                         .outside = {{"embedding", "token_embd"},
                                     {"positions", "position_embd"},
                                     {"final_norm", "output_norm"},
-                                    {"head", "output"}}};
-  if (!weight.layer) return names;
+                                    {"head", "output"},
+                                    {"layer_inputs", "per_layer_token_embd"},
+                                    {"layer_inputs_projection", "per_layer_model_proj"},
+                                    {"layer_inputs_norm", "per_layer_proj_norm"}}};
+  if (!weight.layer) {
+    for (const std::string_view stack : {"stream.", "unstream."}) {
+      if (weight.part.starts_with(stack)) {
+        names.outside[weight.part] = stack == "stream." ? "altup_proj" : "altup_unembd_proj";
+      }
+    }
+    return names;
+  }
   names.in_layer.merge(fused_or_not(form, names.layer + std::to_string(*weight.layer) + ".", has));
   const std::optional<Latent>& latent = a.decoder.layers[*weight.layer].latent;
   if (latent && latent->query_rank > 0) names.in_layer["query_heads"] = "attn_q_b";
@@ -327,6 +352,10 @@ CheckpointNames gguf_names(const GgufForm& form, const Architecture& a, const We
     names.in_layer["mlp_norm"] = "attn_norm";
   }
   names.in_layer = with(names.in_layer, form.names);
+  if (names.in_layer.contains("query_gates")) names.in_layer.erase("query");
+  for (const FusedStates& fused : family.names.fused_states) {
+    if (names.in_layer.contains(fused.tensor)) names.fused_states.push_back(fused);
+  }
   return names;
 }
 
@@ -341,6 +370,46 @@ std::vector<std::uint64_t> uninterleaved(std::uint64_t num_heads, std::uint64_t 
     rows[i] = i - row + 2 * (row % half) + row / half;
   }
   return rows;
+}
+
+/// What llama.cpp's converter does to the weights of a state space: it drops or adds dims of 1,
+/// stores -exp(A_log), and in some families moves the value heads.
+void undo_state_form(const GgufForm& form, const StateSpace& s, const WeightName& weight,
+                     WeightSource& source) {
+  const std::string_view part = weight.part;
+  const std::uint64_t values = s.num_heads * s.value_dim;
+  const bool is_weight = weight.kind == ".weight";
+  const bool decays = part == "state.decay";
+  source.negated_exponent = decays;
+  if (is_weight && part.starts_with("state.conv_")) {
+    source.shape = {values + 2 * s.num_groups * s.key_dim, 1, s.kernel};
+  } else if (decays || part == "state.skip") {
+    source.shape = {s.num_heads};
+  } else if (part == "state.norm" && !s.shares_norm) {
+    source.shape = {values};
+  }
+  if (!form.tiled_states || s.num_groups == 0) return;
+  const bool of_values = part == "state.gate" || part == "state.value" || part == "state.output" ||
+                         part == "state.conv_value";
+  const bool of_heads =
+      decays || part == "state.beta" || part == "state.time_step" || part == "state.time_step_bias";
+  if (!of_values && !of_heads) return;
+  const std::uint64_t size = of_values ? s.value_dim : 1;
+  const std::uint64_t of_group = s.num_heads / s.num_groups;
+  std::vector<std::uint64_t> moved;
+  moved.reserve(s.num_heads * size);
+  for (std::uint64_t head = 0; head < s.num_heads; ++head) {
+    const std::uint64_t stored = head % of_group * s.num_groups + head / of_group;
+    for (std::uint64_t i = 0; i < size; ++i) moved.push_back(stored * size + i);
+  }
+  if (part == "state.output") {
+    source.columns = std::move(moved);
+    return;
+  }
+  if (!source.rows.empty()) {  // in a fused tensor
+    for (std::uint64_t& row : moved) row = source.rows[row];
+  }
+  source.rows = std::move(moved);
 }
 
 /// The layer of a stored tensor, and its name in it; none: it is of no layer.
@@ -370,12 +439,13 @@ bool is_of_later_layer(const Architecture& a, std::string_view stored_name,
 bool is_unread_by_altup(const Architecture& a, std::string_view stored_name) {
   if (!a.decoder.altup) return false;
   if (stored_name.ends_with(".altup.correct_output_scale")) return !a.decoder.altup->scales_active;
-  for (const std::string_view prefix : {"model.layers.", "layers."}) {
+  for (const std::string_view prefix : {"model.layers.", "layers.", "blk."}) {
     const auto found = in_layer(stored_name, prefix);
     if (!found || found->first >= a.num_hidden_layers()) continue;
     const std::string_view part = found->second;
     return a.decoder.layers[found->first].kv_layer &&
-           (part.starts_with(".self_attn.k_") || part.starts_with(".self_attn.v_"));
+           (part.starts_with(".self_attn.k_") || part.starts_with(".self_attn.v_") ||
+            part.starts_with(".attn_k") || part.starts_with(".attn_v"));
   }
   return false;
 }
@@ -443,7 +513,7 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name, const H
   }
   const GgufForm& form = family->gguf;
   const WeightName parsed = parse_weight_name(name);
-  const CheckpointNames names = gguf_names(form, a, parsed, has);
+  const CheckpointNames names = gguf_names(*family, a, parsed, has);
   WeightSource source = source_in(names, a, parsed);
   if (parsed.part == "head") source.names.push_back("token_embd" + parsed.kind);  // tied
   if (form.interleaved_heads && (parsed.part == "query" || parsed.part == "key")) {
@@ -461,6 +531,17 @@ WeightSource gguf_weight(const Architecture& a, const std::string& name, const H
   if ((key_up || parsed.part == "value_up") && names.in_layer.contains(parsed.part)) {
     source.blocks = layer_of(a, parsed).heads.num_attention_heads;
     source.transposed = key_up;
+  }
+  if (parsed.layer && parsed.part.starts_with("state.")) {
+    undo_state_form(form, *layer_of(a, parsed).state_space, parsed, source);
+  }
+  if (parsed.part == "shared_expert.router") source.shape = {1, a.hidden_size};
+  // Gemma 3n's streams but the first, one after the other.
+  if (!parsed.layer && parsed.part.find("stream.") != std::string::npos) {
+    const std::uint64_t stream = std::stoull(parsed.part.substr(parsed.part.find('.') + 1));
+    if (a.hidden_size > max_listed_rows) fail_rows(a, "the streams", a.hidden_size);
+    source.blocks = a.decoder.altup->num_streams - 1;
+    source.rows = row_range((stream - 1) * a.hidden_size, a.hidden_size);
   }
   const bool is_unit_offset_norm =
       a.decoder.norm == NormKind::RmsUnitOffset && parsed.part.ends_with("_norm");
@@ -491,8 +572,8 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
         const HasTensor has = [&](std::string_view tensor) { return stored.contains(tensor); };
         const WeightName weight = parse_weight_name(name);
         if (weight.layer && *weight.layer >= a.num_hidden_layers()) return {};  // of a helper
-        const GgufForm& form = find_family(a.model_type)->gguf;
-        if (!has_name(gguf_names(form, a, weight, has), weight)) return {};
+        const Family& family = *find_family(a.model_type);
+        if (!has_name(gguf_names(family, a, weight, has), weight)) return {};
         const WeightSource source = gguf_weight(a, name, has);
         for (const std::string& tensor : source.names) {
           const auto found = types.find(source.pieces > 0 ? piece_name(tensor, 0) : tensor);
@@ -527,7 +608,8 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
 
 bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name) {
   return stored_name == "rope_freqs.weight" || stored_name == "rope_factors_short.weight" ||
-         stored_name == "rope_factors_long.weight" || is_of_later_layer(a, stored_name, "blk.");
+         stored_name == "rope_factors_long.weight" || is_unread_by_altup(a, stored_name) ||
+         is_of_later_layer(a, stored_name, "blk.");
 }
 
 }  // namespace kvcast

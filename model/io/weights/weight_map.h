@@ -29,6 +29,10 @@ struct WeightSource {
   /// Above 0: stored [blocks, rows, in] (transposed: [blocks, in, rows]; vectors: [blocks, rows]),
   /// whose rows follow each other.
   std::uint64_t blocks = 0;
+  /// The tensor's shape, which files store with other dims of 1; empty: as stored.
+  std::vector<std::uint64_t> shape = {};
+  std::vector<std::uint64_t> columns = {};  ///< stored columns in their order; empty: as stored
+  bool negated_exponent = false;            ///< stored -exp(w) (the decay of a Mamba)
 };
 
 /// A weight's name in parts: "decoder.layers.3.query.weight" is {decoder., 3, query, .weight}.
@@ -51,11 +55,12 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name);
 /// Whether a file has a tensor.
 using HasTensor = std::function<bool(std::string_view)>;
 
-/// The same for a GGUF file, which differs in four things: the query and key rows of Llama and
+/// The same for a GGUF file, which differs in five things: the query and key rows of Llama and
 /// OLMo are interleaved for llama.cpp's rotary pairs, which `rows` undoes; fused query-key-value
 /// tensors have all queries first, then all keys; Gemma's norms hold 1 + w, which `offset` takes
-/// back; the experts of a layer are one tensor. Files of other ages and options fuse other tensors:
-/// `has` tells which. Throws Error for families that llama.cpp does not write, too.
+/// back; the experts of a layer are one tensor; state spaces have decays of another form, other
+/// dims of 1 and, in Qwen3.5, another order of heads. Files of other ages and options fuse other
+/// tensors: `has` tells which. Throws Error for families that llama.cpp does not write, too.
 WeightSource gguf_weight(
     const Architecture& a, const std::string& name,
     const HasTensor& has = [](std::string_view) { return false; });
