@@ -38,7 +38,12 @@ enum class QueryKeyNorm {
   LayerHeads,        ///< LayerNorm of each head, a weight of its own, no bias (Cohere, StableLM)
   LayerHeadsShared,  ///< LayerNorm of each head, one weight and one bias [head_dim] for all (Phi)
   RotatedHeads,      ///< RMSNorm of each head without weight, after the rotation (Llama 4)
+  HeadsAfterRope,    ///< as Heads, but after the rotation (Hunyuan)
 };
+/// Heads are rotated before they are normed.
+inline bool norms_rotated(QueryKeyNorm norm) {
+  return norm == QueryKeyNorm::RotatedHeads || norm == QueryKeyNorm::HeadsAfterRope;
+}
 
 enum class Residual {
   Sequential,        ///< h = x + attn(norm1 x); y = h + mlp(norm2 h)
@@ -128,9 +133,9 @@ struct Latent {
   bool operator==(const Latent&) const = default;
 };
 
-/// A layer's state-space mixer: Mamba-2 or, with `delta`, Gated DeltaNet. See StateScan. Instead of
-/// keys and values of all tokens it keeps one state for each head, and the last inputs of its
-/// convolutions.
+/// A layer's state-space mixer: Mamba-2, with `delta` Gated DeltaNet or, with a `time_step_rank`,
+/// Mamba-1, whose heads have one value each. See StateScan. Instead of keys and values of all
+/// tokens it keeps one state for each head, and the last inputs of its convolutions.
 struct StateSpace {
   std::uint64_t num_heads = 0;
   std::uint64_t num_groups = 0;
@@ -139,7 +144,12 @@ struct StateSpace {
   std::uint64_t kernel = 4;     ///< of the convolutions of q, k and v
   std::uint64_t chunk = 1;      ///< tokens of a prompt that are computed together
   bool delta = false;
-  bool projection_bias = false;  ///< of all but the output's
+  bool scans = true;  ///< false: there is no state, only a convolution between two gates (LFM2)
+  /// Mamba-1: keys, queries and time steps are projections of the convolved values, without biases;
+  /// time steps by two, with so many features between. 0: all are projections of the layer's input.
+  std::uint64_t time_step_rank = 0;
+  bool projection_norms = false;  ///< RMSNorms of what the values are projected to (Jamba)
+  bool projection_bias = false;   ///< of all but the output's
   bool output_bias = false;
   bool conv_bias = false;
   Function activation = Function::Silu;  ///< behind the convolutions

@@ -313,6 +313,29 @@ void replace_by_softmax(std::vector<Number>& scores) {
   for (Number& s : scores) s = s / sum;
 }
 
+/// The weight of each chosen expert in a softmax of the logits that are near its own.
+template <typename Number>
+std::vector<Number> shares_of_near(const std::vector<Number>& logits,
+                                   const std::vector<std::size_t>& experts, double tolerance) {
+  using N = decltype(number_of(Number{0}));
+  std::vector<Number> shares;
+  std::vector<bool> chosen(logits.size());
+  for (const std::size_t expert : experts) {
+    const Number& best = logits[expert];
+    Number sum{0};
+    for (std::size_t e = 0; e < logits.size(); ++e) {
+      const Number above = logits[e] - best;
+      const Number magnitude = maximum(Number{std::abs(number_of(logits[e]))}, best);
+      const bool is_far = number_of(above / magnitude) < static_cast<N>(-tolerance);
+      const Number share = exponential(above);
+      sum += is_far || chosen[e] ? Number{0} : share;
+    }
+    shares.push_back(Number{1} / sum);
+    chosen[expert] = true;
+  }
+  return shares;
+}
+
 template <typename X>
 void run_shared(X& x, const Route& op) {
   using Number = typename X::Number;
@@ -338,9 +361,13 @@ void run_shared(X& x, const Route& op) {
     const std::vector<std::size_t> experts = chosen_experts<N>(choice, g);
     for (std::size_t k = 0; k < experts.size(); ++k) weights[k] = scores[experts[k]];
     if (g.score == Routing::Score::SoftmaxOfBest) replace_by_softmax(weights);
+    if (g.score == Routing::Score::SoftmaxOfNear) {
+      weights = shares_of_near(scores, experts, g.tolerance);
+    }
     if (g.normalizes) {
       Number sum{0};
       for (const Number& w : weights) sum += w;
+      if (number_of(sum) < static_cast<N>(g.least_sum)) sum = x.constant(g.least_sum);
       for (Number& w : weights) w = w / sum;
     }
     for (std::size_t k = 0; k < experts.size(); ++k) {
@@ -414,6 +441,10 @@ class StateScanRun {
 
   void run() {
     const std::size_t batch = x_.in_shape(0)[0];
+    if (x_.in_shape(5).rank() > 1) {
+      run_by_row();
+      return;
+    }
     scores_.resize(batch * op_.num_groups * tokens_ * chunk_);
     if (op_.delta) key_scores_.resize(scores_.size());
     x_.each(batch * op_.num_groups * tokens_, scores_.size() * key_dim_, [&](std::size_t r) {
@@ -429,6 +460,62 @@ class StateScanRun {
   }
 
  private:
+  /// With a decay of each row of a state.
+  void run_by_row() {
+    const std::size_t heads = x_.in_shape(0)[0] * op_.num_heads;
+    decays_.resize(op_.num_heads * key_dim_);
+    for (std::size_t i = 0; i < decays_.size(); ++i) {
+      decays_[i] = exponential(x_.value(5, i / key_dim_, i % key_dim_));
+    }
+    work_.resize(heads * (key_dim_ + 2) * value_dim_);
+    x_.each(heads, x_.out_shape().elements() * key_dim_,
+            [&](std::size_t r) { scan_by_row(r / op_.num_heads, r % op_.num_heads); });
+  }
+
+  void scan_by_row(std::size_t b, std::size_t h) {
+    const std::size_t dims = value_dim_;
+    const std::size_t size = key_dim_ * dims;
+    Number* const state = work_.data() + (b * op_.num_heads + h) * (key_dim_ + 2) * dims;
+    Number* const u = state + size;
+    Number* const y = u + dims;
+    read_state(b, h, size, state);
+    const std::size_t g = h / (op_.num_heads / op_.num_groups);
+    for (std::size_t t = 0; t < tokens_; ++t) {
+      const std::size_t key = (t * op_.num_groups + g) * key_dim_;
+      const std::size_t head = t * op_.num_heads + h;
+      const Number step = softplus(x_.value(3, b, head) + x_.value(4, h, 0));
+      const Number minus_step = -step;
+      for (std::size_t p = 0; p < dims; ++p) {
+        u[p] = step * x_.value(2, b, head * dims + p);
+        y[p] = Number{0};
+      }
+      for (std::size_t n = 0; n < key_dim_; ++n) {
+        const Number left = exponential(minus_step * decays_[h * key_dim_ + n]);
+        const Number k = x_.value(1, b, key + n);
+        const Number q = x_.value(0, b, key + n);
+        Number* const row = state + n * dims;
+        for (std::size_t p = 0; p < dims; ++p) {
+          row[p] = left * row[p] + k * u[p];
+          y[p] += q * row[p];
+        }
+      }
+      for (std::size_t p = 0; p < dims; ++p) {
+        if (op_.skips) y[p] += x_.value(6, h, 0) * x_.value(2, b, head * dims + p);
+        x_.put(b, head * dims + p, y[p]);
+      }
+    }
+    for (std::size_t i = 0; i < size; ++i) x_.put(b, h * size + i, state[i], 1);
+  }
+
+  /// A head's state before the pass.
+  void read_state(std::size_t b, std::size_t h, std::size_t size, Number* state) {
+    const std::size_t input = x_.call.inputs.size() - 1;
+    const bool continues = x_.in_shape(input)[1] > 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      state[i] = continues ? x_.value(input, b, h * size + i) : Number{0};
+    }
+  }
+
   /// Products of row r of an input with the keys of its chunk before it, its own with `own`.
   void score(std::size_t r, std::size_t input, bool own, Numbers& scores) {
     const std::size_t i = r % tokens_;
@@ -462,12 +549,8 @@ class StateScanRun {
     head.sums = head.state + key_dim_ * value_dim_;
     head.u = head.sums + chunk_;
     head.y = head.u + chunk_ * value_dim_;
-    const std::size_t state_input = x_.call.inputs.size() - 1;
-    const bool continues = x_.in_shape(state_input)[1] > 0;
     const std::size_t size = key_dim_ * value_dim_;
-    for (std::size_t i = 0; i < size; ++i) {
-      head.state[i] = continues ? x_.value(state_input, b, h * size + i) : Number{0};
-    }
+    read_state(b, h, size, head.state);
     for (std::size_t first = 0; first < tokens_; first += chunk_) {
       scan_chunk(b, h, first, std::min(chunk_, tokens_ - first), head);
     }
@@ -547,7 +630,7 @@ class StateScanRun {
   std::size_t chunk_;
   Numbers scores_;      ///< q·k by sequence, group, token, and place in the token's chunk
   Numbers key_scores_;  ///< k·k
-  Numbers decays_;      ///< e^A by head
+  Numbers decays_;      ///< e^A by head, or by head and row
   Numbers work_;        ///< of all heads
 };
 

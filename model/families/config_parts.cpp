@@ -164,9 +164,11 @@ Heads read_heads(const JsonObject& c, const ConfigKeys& keys) {
   heads.num_attention_heads = c.whole(keys.num_attention_heads);
   const std::uint64_t fallback =
       keys.default_key_value_heads > 0 ? keys.default_key_value_heads : heads.num_attention_heads;
-  heads.num_key_value_heads = keys.num_key_value_heads == nullptr
-                                  ? heads.num_attention_heads
-                                  : c.whole_or(keys.num_key_value_heads, fallback);
+  // As in transformers, null is none of the default: as many as query heads.
+  const bool as_queries =
+      keys.num_key_value_heads == nullptr || c.is_null(keys.num_key_value_heads);
+  heads.num_key_value_heads =
+      as_queries ? heads.num_attention_heads : c.whole_or(keys.num_key_value_heads, fallback);
   if (heads.num_attention_heads % heads.num_key_value_heads != 0) {
     c.fail(keys.num_key_value_heads,
            "a divisor of the " + std::to_string(heads.num_attention_heads) + " attention heads");
@@ -432,7 +434,7 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
   }
   if (k.mlp_bias != nullptr) s.mlp_bias = c.flag_or(k.mlp_bias, s.mlp_bias);
   if (k.alibi != nullptr && c.flag_or(k.alibi, false)) s.position = Position::Alibi;
-  if (s.position == Position::Rope) {
+  if (s.position == Position::Rope && k.rope_theta != nullptr) {
     const std::uint64_t dims = k.rope_dims == nullptr
                                    ? layer.heads.head_dim
                                    : c.whole_or(k.rope_dims, k.default_rope_dims);

@@ -290,20 +290,23 @@ Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_nam
                    const std::string& part, Value x, std::uint64_t num_heads) {
   const QueryKeyNorm kind = stack.query_key_norm;
   const std::string norm = part + "_norm";
-  if (kind != QueryKeyNorm::RotatedHeads) {
+  if (!norms_rotated(kind)) {
     x = r.head_norm(norm, kind, stack.norm_eps, layer_name + "." + norm, x, num_heads);
   }
   return clipped(r, stack, x);
 }
 
 Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
-                    const std::string& part, Value x, std::uint64_t num_heads,
-                    const Count& first_position, const std::optional<Value>& positions) {
+                    const std::string& layer_name, const std::string& part, Value x,
+                    std::uint64_t num_heads, const Count& first_position,
+                    const std::optional<Value>& positions) {
   if (!layer.rope) return x;
   x = r.rope(part + "_rope", x, num_heads, layer.heads.head_dim, layer.rope, first_position, false,
              positions);
-  if (stack.query_key_norm != QueryKeyNorm::RotatedHeads) return x;
-  return r.head_norm(part + "_norm", stack.query_key_norm, stack.norm_eps, {}, x, num_heads);
+  if (!norms_rotated(stack.query_key_norm)) return x;
+  const std::string norm = part + "_norm";
+  return r.head_norm(norm, stack.query_key_norm, stack.norm_eps, layer_name + "." + norm, x,
+                     num_heads);
 }
 
 namespace {
@@ -357,8 +360,8 @@ Value AttentionSite::value() const {
 }
 
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
-  q = rotated_heads(r, stack, layer, "query", q, layer.heads.num_attention_heads, first_position,
-                    positions);
+  q = rotated_heads(r, stack, layer, name, "query", q, layer.heads.num_attention_heads,
+                    first_position, positions);
   if (layer.rope || stack.position_scale == 0) return q;
   return r.scale_by_position(
       q, {stack.position_scale, stack.position_floor, positions ? Count() : first_position},
@@ -366,8 +369,8 @@ Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
 }
 
 Value AttentionSite::rotate_key(Value k, const Count& first_position) const {
-  return rotated_heads(r, stack, layer, "key", k, layer.heads.num_key_value_heads, first_position,
-                       positions);
+  return rotated_heads(r, stack, layer, name, "key", k, layer.heads.num_key_value_heads,
+                       first_position, positions);
 }
 
 Value AttentionSite::cache(const std::string& part, const Count& rows,

@@ -164,8 +164,9 @@ Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_nam
 /// The same, rotated, if the layer rotates: `num_heads` queries or keys from `first_position` on or
 /// at given positions.
 Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
-                    const std::string& part, Value x, std::uint64_t num_heads,
-                    const Count& first_position, const std::optional<Value>& positions);
+                    const std::string& layer_name, const std::string& part, Value x,
+                    std::uint64_t num_heads, const Count& first_position,
+                    const std::optional<Value>& positions);
 
 /// The shape of one pass over a decoder.
 struct Pass {

@@ -145,7 +145,8 @@ Value Recorder::head_norm(std::string_view label, QueryKeyNorm kind, double eps,
                           const std::string& prefix, Value x, std::uint64_t num_heads) {
   switch (kind) {
     case QueryKeyNorm::None: return x;
-    case QueryKeyNorm::Heads: return rms_norm(label, {eps, false, num_heads}, prefix, x);
+    case QueryKeyNorm::Heads:
+    case QueryKeyNorm::HeadsAfterRope: return rms_norm(label, {eps, false, num_heads}, prefix, x);
     case QueryKeyNorm::HeadsUnitOffset: return rms_norm(label, {eps, true, num_heads}, prefix, x);
     case QueryKeyNorm::Whole: return rms_norm(label, {eps, false, 1}, prefix, x);
     case QueryKeyNorm::RotatedHeads: return rms_norm(label, {eps, false, num_heads}, {}, x);

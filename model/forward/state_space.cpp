@@ -22,21 +22,52 @@ class Mixer {
     const std::uint64_t keys = s_.num_groups * s_.key_dim;
     x_ = r_.scaled("state_input_scale", x_, s_.input_scale);
     const Value gate = projected("gate", values, s_.gate_scale);
-    const Value v = projected("value", values, s_.value_scale);
-    const Value k = projected("key", keys, s_.key_scale);
-    const Value q = projected("query", keys, s_.query_scale);
-    Recorder::ScanInputs in;
-    in.time_step = projected("time_step", s_.num_heads, s_.time_step_scale);
-    if (s_.delta) {
-      in.beta = r_.unary("state_beta_gate", Function::Sigmoid, projected("beta", s_.num_heads, 1));
+    Value v = projected("value", values, s_.value_scale);
+    if (!s_.scans) {
+      v = r_.binary("gate_input", Function::Multiply, projected("input_gate", values, 1), v);
+      return output_of(r_.binary("gate_state", Function::Multiply, gate, convolved("value", v)));
     }
-    in.value = convolved("value", v);
-    in.key = convolved("key", k);
-    in.query = convolved("query", q);
+    Recorder::ScanInputs in;
+    if (s_.time_step_rank > 0) {
+      in.value = convolved("value", v);
+      project_values(in, keys);
+    } else {
+      const Value k = projected("key", keys, s_.key_scale);
+      const Value q = projected("query", keys, s_.query_scale);
+      in.time_step = projected("time_step", s_.num_heads, s_.time_step_scale);
+      if (s_.delta) {
+        in.beta =
+            r_.unary("state_beta_gate", Function::Sigmoid, projected("beta", s_.num_heads, 1));
+      }
+      in.value = convolved("value", v);
+      in.key = convolved("key", k);
+      in.query = convolved("query", q);
+    }
     in.key = unit_heads("key", in.key, 1);
     in.query = unit_heads("query", in.query, inverse_root(s_.key_dim));
+    return output_of(gated(gate, scanned(in)));
+  }
+
+ private:
+  /// Mamba-1's.
+  void project_values(Recorder::ScanInputs& in, std::uint64_t keys) {
+    const auto of_values = [&](const std::string& part, std::uint64_t features) {
+      const Value y = project(r_, "state_" + part, name_ + part, in.value, features, false);
+      if (!s_.projection_norms) return y;
+      const std::string norm = part + "_norm";
+      return r_.norm("state_" + norm, NormKind::Rms, site_.norm_eps, name_ + norm, y);
+    };
+    const Value latent = of_values("time_step_latent", s_.time_step_rank);
+    in.key = of_values("key", keys);
+    in.query = of_values("query", keys);
+    in.time_step = project(r_, "state_time_step", name_ + "time_step", latent, s_.num_heads, false);
+  }
+
+  Value scanned(Recorder::ScanInputs& in) {
     in.time_step_bias = of_heads("time_step_bias");
-    in.decay = of_heads("decay");
+    const bool by_row = s_.time_step_rank > 0;
+    in.decay =
+        by_row ? r_.weight(name_ + "decay.weight", {s_.num_heads, s_.key_dim}) : of_heads("decay");
     if (!s_.delta) in.skip = of_heads("skip");
     in.state =
         r_.state(name_ + "heads", {batch(), earlier(1), s_.state_elements()}, DType::FP32, 1);
@@ -48,12 +79,15 @@ class Mixer {
     if (!(r_.info(x_).shape[1] == Count(1))) op.chunk = s_.chunk;
     const auto [y, state] = r_.state_scan(op, in);
     r_.output(state);
-    const Value out = project(r_, "state_output", name_ + "output", gated(gate, y),
-                              r_.info(x_).shape.back(), s_.output_bias);
+    return y;
+  }
+
+  Value output_of(Value y) {
+    const Value out =
+        project(r_, "state_output", name_ + "output", y, r_.info(x_).shape.back(), s_.output_bias);
     return r_.scaled("state_output_scale", out, s_.output_scale);
   }
 
- private:
   Count batch() const { return r_.info(x_).shape[0]; }
   /// Earlier tokens, at most `most`.
   Count earlier(std::uint64_t most) const { return r_.symbols().minimum(site_.past, most); }
@@ -77,6 +111,7 @@ class Mixer {
     std::optional<Value> bias;
     if (s_.conv_bias) bias = r_.weight(conv + ".bias", {features});
     const Value y = r_.causal_conv("conv_" + part, rows, r_.info(x).shape[1], w, bias);
+    if (!s_.scans) return y;
     return r_.unary("conv_" + part + "_activation", s_.activation, y);
   }
 

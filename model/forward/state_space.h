@@ -1,4 +1,4 @@
-/// State-space mixers: Mamba-2 and Gated DeltaNet.
+/// State-space mixers: Mamba-1, Mamba-2, Gated DeltaNet; and short convolutions.
 #pragma once
 
 #include <string>
@@ -20,8 +20,9 @@ struct StateSpaceSite {
 /// Normed inputs [batch, tokens, hidden_size] -> the mixer's output of that shape. Reads and leaves
 /// the states "NAME.state.heads" [batch, 1, H·N·P] in fp32 and, of the last tokens,
 /// "NAME.state.values", "NAME.state.keys", "NAME.state.queries" [batch, kernel - 1, features];
-/// before the first token they are empty.
-/// Sources: transformers, models/granitemoehybrid, models/qwen3_next.
+/// before the first token they are empty. Without a scan there are the values' alone, and so with
+/// keys and queries that are projections of the values.
+/// Sources: transformers, models/granitemoehybrid, models/qwen3_next, models/jamba, models/lfm2.
 Value state_space(const StateSpaceSite& site, Value x);
 
 /// Whether a cache of this name is such a state, which does not grow with the tokens.

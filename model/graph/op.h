@@ -409,21 +409,27 @@ struct ScaleByPosition {
 /// Which experts read a token, and with what weights.  Inputs: logits [batch, tokens, E],
 /// optionally a correction [E] that counts for the choice alone; outputs: the chosen experts
 /// [batch, tokens, K] and their weights [batch, tokens, K, 1]. Ties go to the earlier expert.
-/// Work: 5 FLOPs for each number of a softmax, 4 for each sigmoid, 1 a logit for the correction, 2
-/// a weight to normalise, 1 to scale; choosing is not counted. Sources: transformers,
-/// models/{mixtral,deepseek_v3,gpt_oss,llama4}/modeling_*.
+/// Work: 5 FLOPs for each number of a softmax, 4 for each sigmoid, for each weight of near logits 5
+/// a logit and 1, 1 a logit for the correction, 2 a weight to normalise, 1 to scale; choosing is
+/// not counted. Sources: transformers, models/{mixtral,deepseek_v3,gpt_oss,llama4,phimoe}/
+/// modeling_*.
 struct Routing {
   enum class Score {
     Softmax,        ///< of all logits
     Sigmoid,        ///< of each logit
     SoftmaxOfBest,  ///< of the chosen logits
+    /// Of the logits s near a chosen one m, (m - s)/max(|s|, m) ≤ `tolerance`, without those chosen
+    /// before it (Phi-3.5-MoE's SparseMixer).
+    SoftmaxOfNear,
   };
   /// How a group of experts is ranked.
   enum class GroupScore { Largest, TwoLargest };
   std::uint64_t num_experts = 0;          ///< E
   std::uint64_t num_experts_per_tok = 0;  ///< K
   Score score = Score::Softmax;
+  double tolerance = 0;      ///< of SoftmaxOfNear
   bool normalizes = false;   ///< weights are divided by their sum
+  double least_sum = 0;      ///< or by this, where the sum is less
   double weight_scale = 1;   ///< and multiplied by this
   std::uint64_t groups = 1;  ///< experts in order, equally many in each
   std::uint64_t groups_kept = 1;
@@ -572,14 +578,16 @@ struct CausalConv {
 /// Inputs: q and k [batch, tokens, G·N], v [batch, tokens, H·P], dt [batch, tokens, H], dt_bias
 /// [H], A [H], of a delta rule beta [batch, tokens, H], with `skips` D [H], and the state before
 /// the pass [batch, 0 or 1, H·N·P]; outputs: y [batch, tokens, H·P] and the state [batch, 1,
-/// H·N·P].
+/// H·N·P]. With an A [H, N] each row of S decays at a rate of its own (Mamba-1, P = 1): that is no
+/// product of matrices, so tokens follow one another (`chunk` 1), on the vector unit.
 /// It is computed in chunks of `chunk` tokens, so that most of it is products of matrices: with the
 /// decay c from the chunk's first token on,  y_i = e^(c_i)·Sᵀq_i + Σ_{j≤i}
 /// e^(c_i-c_j)·(q_i·k_j)·u_j, S ← e^(c_n)·S + Σ_j e^(c_n-c_j)·k_j·u_jᵀ, and for a delta rule u_i =
 /// beta_i·(v_i - e^(c_i)·Sᵀk_i
 /// - Σ_{j<i} e^(c_i-c_j)·(k_i·k_j)·u_j). One token is a chunk of one.
 /// Work: see work.cpp, which counts these sums.  Sources: Dao and Gu 2024 (arXiv:2405.21060),
-/// section 6; Yang et al. 2024 (arXiv:2412.06464), section 3.
+/// section 6; Yang et al. 2024 (arXiv:2412.06464), section 3; Gu and Dao 2023 (arXiv:2312.00752),
+/// algorithm 2.
 struct StateScan {
   static constexpr OpTraits traits{"state_scan", RateClass::StateScan};
   std::uint64_t num_heads = 0;   ///< H

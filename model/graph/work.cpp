@@ -133,6 +133,9 @@ class OpWork {
     if (g.score == Routing::Score::Softmax) w.flops += 5 * logits;
     if (g.score == Routing::Score::Sigmoid) w.flops += 4 * logits;
     if (g.score == Routing::Score::SoftmaxOfBest) w.flops += 5 * weights.elements();
+    if (g.score == Routing::Score::SoftmaxOfNear) {
+      w.flops += 5 * g.num_experts_per_tok * logits + weights.elements();
+    }
     if (num_inputs() > 1) w.flops += logits;
     if (g.normalizes) w.flops += 2 * weights.elements();
     if (g.weight_scale != 1) w.flops += weights.elements();
@@ -191,6 +194,12 @@ class OpWork {
     const Count earlier = pairs - output().rows();  // j < i
     Work w = traffic();
     w.written[slot(state.storage)] += state.bytes();
+    if (decays_by_row()) {
+      // e^A; of each token softplus of dt + dt_bias, u, D·v; and of each row of S its decay, S, y.
+      w.flops = input(5).elements() + tokens * (5 + value_dim + (op.skips ? 2 * value_dim : 0));
+      w.flops += tokens * key_dim * (2 + 5 * value_dim);
+      return w;
+    }
     // Of each head: e^A; of each token softplus of dt + dt_bias, the decay, its sum, e^c.
     w.flops = Count(heads) + 8 * tokens;
     // Sᵀq and its decay; u; e^(c_n-c_j)·u_j and its product with k_j.
@@ -211,6 +220,8 @@ class OpWork {
   Work operator()(const CausalMask&) const { return traffic(); }
 
  private:
+  /// Of a StateScan.
+  bool decays_by_row() const { return input(5).shape.size() > 1; }
   std::size_t num_inputs() const { return node_.inputs.size(); }
   const TensorInfo& input(std::size_t i) const { return graph_.tensor(node_.inputs[i]); }
   const TensorInfo& output() const { return graph_.tensor(node_.output()); }
@@ -302,7 +313,10 @@ bool operator<(const Work& a, const Work& b) {
 RateClass rate_class(const Graph& graph, const Node& node) {
   const bool decodes = is_any<TiledAttention, StateScan, ChooseKeys>(node.op) &&
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
-  return decodes ? RateClass::DecodeAttention : rate_class(node.op);
+  if (decodes) return RateClass::DecodeAttention;
+  // A decay of each row leaves no products of matrices.
+  const bool by_row = is_any<StateScan>(node.op) && graph.tensor(node.inputs[5]).shape.size() > 1;
+  return by_row ? RateClass::Vector : rate_class(node.op);
 }
 
 Work work(const Graph& graph, const Node& node) { return std::visit(OpWork(graph, node), node.op); }

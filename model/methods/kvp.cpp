@@ -82,7 +82,7 @@ void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Val
   const Value v = map("value", values);
   r.use({});
   k = normed_heads(r, stack, name, "key", k, heads.num_key_value_heads);
-  k = rotated_heads(r, stack, stack.layers[index], "key", k, heads.num_key_value_heads, 0,
+  k = rotated_heads(r, stack, stack.layers[index], name, "key", k, heads.num_key_value_heads, 0,
                     positions);
   const auto store = [&](const std::string& part, Value rows) {
     const Value empty = r.cache(name + "." + part, {r.info(rows).shape[0], 0, features});

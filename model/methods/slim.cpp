@@ -67,8 +67,8 @@ class SelfAttention {
     const std::uint64_t hidden = s_.architecture.hidden_size;
     const Value w = weight("key_value", features_);
     const bool sparse = reading_.threshold > 0;
-    const bool norms_rotated = rope_ && s_.stack.query_key_norm == QueryKeyNorm::RotatedHeads;
-    const bool sums_rows = decodes_ && reading_.optimized && !kept.rest && !norms_rotated;
+    const bool norms_last = rope_ && norms_rotated(s_.stack.query_key_norm);
+    const bool sums_rows = decodes_ && reading_.optimized && !kept.rest && !norms_last;
     if (sums_rows && (!reading_.unrotates || sparse)) {
       Recorder::Attention a = settings(q, kept.keys);
       if (rope_) (reading_.unrotates ? a.unrotates_values : a.key_rope) = s_.layer.rope;

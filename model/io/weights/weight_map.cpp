@@ -137,10 +137,11 @@ StatePart fused_state(const CheckpointNames& names, std::string_view part) {
   return {};
 }
 
-/// Rows of a part of a state space: of its values, its keys, or its heads.
+/// Rows of a part of a state space: of its values, its keys, its time steps, or its heads.
 std::uint64_t state_rows(const StateSpace& s, std::string_view part) {
-  if (part.ends_with("value") || part == "gate") return s.num_heads * s.value_dim;
+  if (part.ends_with("value") || part.ends_with("gate")) return s.num_heads * s.value_dim;
   if (part.ends_with("key") || part.ends_with("query")) return s.num_groups * s.key_dim;
+  if (part == "time_step_latent") return s.time_step_rank;
   return s.num_heads;
 }
 
@@ -267,6 +268,8 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   } else if (weight.layer && is_stacked(a, weight)) {
     source.blocks = pieces_of(a, weight);
     source.transposed = names.experts_transposed && matrix;
+  } else if (weight.part == "router" && weight.kind == ".correction") {
+    source.blocks = 1;  // ERNIE's has the shape [1, E]
   }
   return source;
 }
