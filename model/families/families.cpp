@@ -49,6 +49,7 @@
   FAMILY(qwen3_5_text)          \
   FAMILY(qwen3_5_moe_text)      \
   FAMILY(nemotron_h)            \
+  FAMILY(jamba)                 \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \
   FAMILY(falcon)                \

@@ -243,6 +243,48 @@ void refine_nemotron_h(const JsonObject& c, Architecture& a) {
   }
 }
 
+/// Layers of each `period` from `offset` on.
+std::vector<bool> periodic_layers(const JsonObject& c, const std::string& kind, std::size_t layers,
+                                  std::uint64_t default_period, std::uint64_t default_offset) {
+  const std::uint64_t period = c.whole_or(kind + "_layer_period", default_period);
+  const std::uint64_t offset = c.whole_or(kind + "_layer_offset", default_offset, 0);
+  if (offset >= period) {
+    c.fail(kind + "_layer_offset", fmt::format("less than the period of {}", period));
+  }
+  std::vector<bool> found(layers);
+  for (std::size_t i = 0; i < layers; ++i) found[i] = i % period == offset;
+  return found;
+}
+
+/// Mamba-1 in all layers but one of eight, experts in every second.
+void refine_jamba(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  StateSpace mamba;
+  mamba.num_heads = checked_multiply(c.whole_or("mamba_expand", 2), a.hidden_size);
+  mamba.num_groups = mamba.value_dim = 1;
+  mamba.key_dim = c.whole_or("mamba_d_state", 16);
+  mamba.kernel = c.whole_or("mamba_d_conv", 4);
+  const bool automatic = !c.has("mamba_dt_rank") || c.at("mamba_dt_rank") == "auto";
+  mamba.time_step_rank = automatic ? (a.hidden_size + 15) / 16 : c.whole("mamba_dt_rank");
+  mamba.projection_norms = true;
+  mamba.conv_bias = c.flag_or("mamba_conv_bias", true);
+  mamba.projection_bias = mamba.output_bias = c.flag_or("mamba_proj_bias", false);
+  mamba.activation = s.activation;
+  mamba.norm_groups = 0;
+  require_flag(c, "mamba_inner_layernorms", true, "mixers without norms");
+  if (c.has("sliding_window")) c.fail("sliding_window", "null");
+  const std::size_t layers = s.layers.size();
+  const std::vector<bool> attends = periodic_layers(c, "attn", layers, 8, 4);
+  const std::vector<bool> sparse = periodic_layers(c, "expert", layers, 2, 1);
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (!attends[i]) replace_attention(s.layers[i], mamba);
+  }
+  if (c.whole_or("num_experts", 16) == 1) return;
+  Experts e{.routing = read_routing(c, "num_experts", 16, 2)};
+  e.intermediate_size = s.layers.front().intermediate_size;
+  set_experts(s, e, sparse);
+}
+
 Family qwen3_next_like(std::string_view model_type) {
   Family f = llama_like(model_type);
   f.stack.norm = NormKind::RmsUnitOffset;
@@ -348,6 +390,40 @@ Family qwen3_5_moe_text() {
   name_shared_expert(f, "mlp.shared_expert");
   f.names.in_layer["shared_expert.router"] = "mlp.shared_expert_gate";
   f.gguf = qwen3_5_moe_form();
+  return f;
+}
+
+Family jamba() {
+  Family f = llama_like("jamba");
+  f.keys.default_key_value_heads = 8;
+  f.keys.rope_theta = nullptr;
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.keys.unread = {"calc_logits_for_entire_prompt", "use_associative_scan", "use_mamba_kernels",
+                   "use_mambapy"};
+  f.refine = refine_jamba;
+  const std::string module = "mamba.";
+  f.names.in_layer =
+      with(f.names.in_layer, {{"mlp_norm", "pre_ff_layernorm"},
+                              {"gate", "feed_forward.gate_proj"},
+                              {"up", "feed_forward.up_proj"},
+                              {"down", "feed_forward.down_proj"},
+                              {"state.projections", module + "in_proj"},
+                              {"state.conv_value", module + "conv1d"},
+                              {"state.of_values", module + "x_proj"},
+                              {"state.time_step_latent_norm", module + "dt_layernorm"},
+                              {"state.key_norm", module + "b_layernorm"},
+                              {"state.query_norm", module + "c_layernorm"},
+                              {"state.time_step", module + "dt_proj"},
+                              {"state.time_step_bias.weight", module + "dt_proj.bias"},
+                              {"state.decay.weight", module + "A_log"},
+                              {"state.skip.weight", module + "D"},
+                              {"state.output", module + "out_proj"}});
+  f.names.fused_states = {{"state.projections", {"value", "gate"}},
+                          {"state.of_values", {"time_step_latent", "key", "query"}}};
+  f.names.outside["final_norm"] = "final_layernorm";
+  name_experts(f, "feed_forward", "gate_proj", "up_proj", "down_proj");
+  f.names.in_layer["router"] = "feed_forward.router";
+  f.gguf = {};
   return f;
 }
 

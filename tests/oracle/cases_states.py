@@ -1,4 +1,4 @@
-"""The cases of families whose layers keep states: Mamba-2 and Gated DeltaNet."""
+"""The cases of families whose layers keep states: Mamba-1, Mamba-2 and Gated DeltaNet."""
 
 import torch
 import transformers as hf
@@ -209,6 +209,47 @@ def all_cases():
             prompt_len=20,
             norm_offset=True,
             new_form=True,
+        ),
+        # Mamba-1 with biases, heads of odd width; experts in layers with and without attention.
+        "jamba": Case(
+            hf.JambaForCausalLM,
+            hf.JambaConfig(
+                **sizes(22, 3, 1, 17, 59, num_hidden_layers=5),
+                head_dim=7,
+                attn_layer_period=3,
+                attn_layer_offset=1,
+                expert_layer_period=2,
+                expert_layer_offset=1,
+                num_experts=5,
+                num_experts_per_tok=2,
+                mamba_d_state=6,
+                mamba_d_conv=3,
+                mamba_dt_rank=5,
+                mamba_proj_bias=True,
+                rms_norm_eps=1e-3,
+            ),
+            prompt_len=21,
+            stds={"A_log": 0.5},
+            new_form=True,
+        ),
+        # Dense; the rank of time steps by the rule, attention in the first layer.
+        "jamba_dense": Case(
+            hf.JambaForCausalLM,
+            hf.JambaConfig(
+                **sizes(36, 6, 2, 23, 53),
+                hidden_act="gelu",
+                attn_layer_period=2,
+                attn_layer_offset=0,
+                num_experts=1,
+                mamba_d_state=5,
+                mamba_expand=1,
+                mamba_conv_bias=False,
+                tie_word_embeddings=True,
+            ),
+            prompt_len=20,
+            stored=torch.bfloat16,
+            stds={"A_log": 0.5, "embed_tokens": 0.15},
+            config_changes={"mamba_dt_rank": "auto", "sliding_window": None, "mamba_inner_layernorms": True},
         ),
         # One mixer a block.
         "nemotron_h": Case(

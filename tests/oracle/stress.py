@@ -706,6 +706,18 @@ def nemotron_h(r, pattern):
     return Plan(hf.NemotronHForCausalLM, type(hf.AutoConfig.for_model("nemotron_h")), k)
 
 
+def jamba(r, pattern):
+    k, hd = common(r, True, layers=r.randint(2, 5))
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    for kind in ("attn", "expert"):
+        period = r.randint(1, 4)
+        k |= {f"{kind}_layer_period": period, f"{kind}_layer_offset": r.randrange(period)}
+    k |= dict(mamba_d_state=r.choice([1, 3, 8]), mamba_d_conv=r.choice([1, 2, 3, 4]), mamba_expand=r.choice([1, 2, 3]))
+    k |= dict(mamba_dt_rank=r.choice(["auto", 1, 5]), mamba_conv_bias=r.maybe(), mamba_proj_bias=r.maybe(0.3))
+    k |= dict(rms_norm_eps=r.eps())
+    return Plan(hf.JambaForCausalLM, hf.JambaConfig, k)
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -766,7 +778,7 @@ def gemma3n_text(r, pattern):
 
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
-    gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h,
+    gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
