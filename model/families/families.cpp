@@ -39,6 +39,8 @@
   FAMILY(glm4_moe)              \
   FAMILY(minimax_m2)            \
   FAMILY(dots1)                 \
+  FAMILY(hunyuan_v1_dense)      \
+  FAMILY(hunyuan_v1_moe)        \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(deepseek_v32)          \

@@ -15,19 +15,20 @@ namespace {
 
 /// One or two checkpoints of each kind.
 const std::vector<std::string> kinds{
-    "qwen3",        // a norm of each key head
-    "olmo2",        // a norm of all keys
-    "granite",      // multipliers
-    "smollm3",      // a layer without rotation
-    "gemma3_text",  // windows, rotations of two bases
-    "cohere2",      // windows beside full layers without rotation
-    "starcoder2",   // windows in all layers
-    "gpt_oss",      // windows, sinks, experts
-    "mixtral",      // windows in all layers, experts
-    "granitemoe",   // experts
-    "llama4_text",  // chunks, full layers without rotation but with temperature, experts
-    "deepseek_v3",  // latents, experts
-    "minicpm3",     // latents
+    "qwen3",             // a norm of each key head
+    "olmo2",             // a norm of all keys
+    "hunyuan_v1_dense",  // a norm of each key head after its rotation
+    "granite",           // multipliers
+    "smollm3",           // a layer without rotation
+    "gemma3_text",       // windows, rotations of two bases
+    "cohere2",           // windows beside full layers without rotation
+    "starcoder2",        // windows in all layers
+    "gpt_oss",           // windows, sinks, experts
+    "mixtral",           // windows in all layers, experts
+    "granitemoe",        // experts
+    "llama4_text",       // chunks, full layers without rotation but with temperature, experts
+    "deepseek_v3",       // latents, experts
+    "minicpm3",          // latents
     // Streams, inputs of each layer, values with a norm:
     "gemma3n_text",       // windows; layers on keys and values of others
     "gemma3n_text_full",  // the same without windows

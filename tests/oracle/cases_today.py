@@ -1145,8 +1145,57 @@ def gemma3n_cases():
     }
 
 
+def softmax_mixture_cases():
+    return {
+        # A base that is stretched for good.
+        "hunyuan_v1_dense": Case(
+            hf.HunYuanDenseV1ForCausalLM,
+            hf.HunYuanDenseV1Config(
+                **sizes(26, 6, 2, 35, 61),
+                head_dim=8,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope("dynamic", alpha=50.0, factor=1.0),
+            ),
+            prompt_len=23,
+            config_changes={"use_qk_norm": True, "use_cla": False, "attention_head_dim": 8},
+        ),
+        "hunyuan_v1_dense_biases": Case(
+            hf.HunYuanDenseV1ForCausalLM,
+            hf.HunYuanDenseV1Config(
+                **sizes(24, 3, 3, 31, 53),
+                head_dim=10,
+                hidden_act="gelu",
+                attention_bias=True,
+                tie_word_embeddings=True,
+                rope_parameters=rope("linear", 700.0, factor=2.0),
+            ),
+            prompt_len=21,
+            new_form=True,
+        ),
+        # Keys as in the published file.
+        "hunyuan_v1_moe": Case(
+            hf.HunYuanMoEV1ForCausalLM,
+            hf.HunYuanMoEV1Config(
+                **sizes(22, 5, 1, 11, 59),
+                head_dim=6,
+                num_experts=7,
+                moe_topk=3,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope("dynamic", alpha=1000.0, factor=1.0),
+            ),
+            prompt_len=22,
+            config_changes={
+                "moe_topk": [3] * LAYERS,
+                "num_shared_expert": [1] * LAYERS,
+                "moe_intermediate_size": [11] * LAYERS,
+                "use_mixed_mlp_moe": True,
+            },
+        ),
+    }
+
+
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
     groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
-    groups += [wrapper_cases]
+    groups += [softmax_mixture_cases, wrapper_cases]
     return {name: case for group in groups for name, case in group().items()}

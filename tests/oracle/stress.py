@@ -718,6 +718,25 @@ def jamba(r, pattern):
     return Plan(hf.JambaForCausalLM, hf.JambaConfig, k)
 
 
+def hunyuan_rope(r, hd):
+    if r.maybe() and hd > 2:
+        return {"rope_type": "dynamic", "rope_theta": r.theta(), "alpha": r.choice([1.5, 50.0, 1000.0]), "factor": 1.0}
+    return r.rope(hd)
+
+
+def hunyuan_v1_dense(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), rope_parameters=hunyuan_rope(r, hd))
+    return Plan(hf.HunYuanDenseV1ForCausalLM, hf.HunYuanDenseV1Config, k)
+
+
+def hunyuan_v1_moe(r, pattern):
+    k = hunyuan_v1_dense(r, pattern).keys
+    k["num_experts"], k["moe_topk"] = r.experts()
+    return Plan(hf.HunYuanMoEV1ForCausalLM, hf.HunYuanMoEV1Config, k)
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -779,6 +798,7 @@ def gemma3n_text(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
+    hunyuan_v1_dense, hunyuan_v1_moe,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,

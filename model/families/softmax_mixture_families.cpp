@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_parts.h"
+#include "model/families/family.h"
+#include "model/families/mixture_parts.h"
+
+namespace kvcast::families {
+namespace {
+
+/// A number, or a list of the same number for each layer.
+std::uint64_t same_in_all_layers(const JsonObject& c, std::string_view key,
+                                 std::uint64_t fallback) {
+  if (!c.has(key) || !c.at(key).is_array()) return c.whole_or(key, fallback);
+  const std::vector<std::uint64_t> listed = c.wholes(key);
+  for (const std::uint64_t n : listed) {
+    if (n != listed.front()) c.fail(key, "the same number in all layers");
+  }
+  if (listed.empty()) c.fail(key, "a number, or one for each layer");
+  return listed.front();
+}
+
+/// Hunyuan's "dynamic" rotations with an `alpha` have a base that is stretched for good. Source:
+/// transformers, models/hunyuan_v1_dense, compute_ntk_alpha_rope_parameters.
+std::shared_ptr<const RopeTable> read_hunyuan_rope(const JsonObject& c, std::uint64_t head_dim) {
+  ConfigKeys keys;
+  const std::optional<JsonObject> scaling = rope_parameters(c);
+  const bool is_dynamic =
+      scaling && scaling->text_or("rope_type", scaling->text_or("type", "default")) == "dynamic";
+  if (!is_dynamic || scaling->number_or("alpha", 0) == 0) return read_rope(c, keys, head_dim);
+  if (head_dim <= 2 || head_dim % 2 != 0) c.fail("head_dim", "an even number above 2");
+  const auto dims = static_cast<double>(head_dim);
+  const double theta =
+      scaling->positive_or("rope_theta", c.positive_or("rope_theta", keys.default_rope_theta));
+  const double base = theta * std::pow(scaling->positive("alpha"), dims / (dims - 2));
+  auto table = std::make_shared<RopeTable>();
+  for (std::uint64_t j = 0; j < head_dim / 2; ++j) {
+    table->inverse_frequencies.push_back(std::pow(base, -2 * static_cast<double>(j) / dims));
+  }
+  return table;
+}
+
+void refine_hunyuan_dense(const JsonObject& c, Architecture& a) {
+  const auto rope = read_hunyuan_rope(c, a.decoder.layers.front().heads.head_dim);
+  for (LayerShape& layer : a.decoder.layers) layer.rope = rope;
+  require_flag(c, "use_qk_norm", true, "queries and keys without norms");
+  require_flag(c, "use_cla", false, "keys and values of other layers");
+  require_flag(c, "use_mla", false, "latents");
+  require_flag(c, "mlp_bias", false, "biases of MLPs");
+  require_flag(c, "use_rotary_pos_emb", true, "layers without rotations");
+  require_flag(c, "position_embedding_xdrope", false, "positions of images");
+  if (c.text_or("norm_type", "rms") != "rms") c.fail("norm_type", "rms");
+}
+
+/// The experts and one for all tokens are equally wide.
+void refine_hunyuan_moe(const JsonObject& c, Architecture& a) {
+  refine_hunyuan_dense(c, a);
+  Experts e;
+  e.routing.num_experts = same_in_all_layers(c, "num_experts", 1);
+  e.routing.num_experts_per_tok = same_in_all_layers(c, "moe_topk", 1);
+  if (e.routing.num_experts > 65536) c.fail("num_experts", "at most 65536 experts");
+  if (e.routing.num_experts_per_tok > e.routing.num_experts) {
+    c.fail("moe_topk", fmt::format("at most the {} experts", e.routing.num_experts));
+  }
+  e.routing.normalizes = true;
+  e.intermediate_size = e.shared_intermediate_size = c.whole("intermediate_size");
+  if (same_in_all_layers(c, "moe_intermediate_size", e.intermediate_size) != e.intermediate_size) {
+    c.fail("moe_intermediate_size", "intermediate_size");
+  }
+  if (same_in_all_layers(c, "num_shared_expert", 1) != 1) c.fail("num_shared_expert", "1");
+  if (c.whole_or("moe_layer_num_skipped", 0, 0) > 0) c.fail("moe_layer_num_skipped", "0");
+  require_flag(c, "use_mixed_mlp_moe", true, "mixtures without an expert for all tokens");
+  set_experts(a.decoder, e);
+}
+
+}  // namespace
+
+Family hunyuan_v1_dense() {
+  Family f = llama_like("hunyuan_v1_dense");
+  f.stack.norm_eps = 1e-5;
+  f.stack.query_key_norm = QueryKeyNorm::HeadsAfterRope;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.rope_theta = nullptr;  // read_hunyuan_rope()
+  f.keys.other_names = {{"head_dim", "attention_head_dim", true}};
+  f.keys.unread = {"add_classification_head",
+                   "cla_share_factor",
+                   "class_num",
+                   "dense_list",
+                   "im_end_id",
+                   "im_newline_id",
+                   "im_start_id",
+                   "mask_init_id",
+                   "org_vocab_size",
+                   "pool_type",
+                   "text_end_id",
+                   "text_start_id"};
+  f.refine = refine_hunyuan_dense;
+  f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.query_layernorm"},
+                                             {"key_norm", "self_attn.key_layernorm"}});
+  f.gguf = {};
+  return f;
+}
+
+Family hunyuan_v1_moe() {
+  Family f = hunyuan_v1_dense();
+  f.model_types = {"hunyuan_v1_moe"};
+  f.keys.other_names.push_back({"moe_topk", "num_experts_per_tok"});
+  f.keys.other_names.push_back({"num_experts", "num_local_experts"});
+  f.keys.unread.insert(f.keys.unread.end(),
+                       {"moe_drop_tokens", "moe_random_routing_dropped_token"});
+  f.refine = refine_hunyuan_moe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_mlp");
+  f.names.in_layer["router"] = "mlp.gate.wg";
+  return f;
+}
+
+}  // namespace kvcast::families
