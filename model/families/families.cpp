@@ -39,6 +39,7 @@
   FAMILY(glm4_moe)              \
   FAMILY(minimax_m2)            \
   FAMILY(dots1)                 \
+  FAMILY(ernie4_5_moe)          \
   FAMILY(hunyuan_v1_dense)      \
   FAMILY(hunyuan_v1_moe)        \
   FAMILY(deepseek_v2)           \

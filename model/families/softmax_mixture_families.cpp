@@ -75,6 +75,31 @@ void refine_hunyuan_moe(const JsonObject& c, Architecture& a) {
   set_experts(a.decoder, e);
 }
 
+void refine_ernie4_5_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "moe_num_experts", 64, 6)};
+  e.routing.normalizes = true;
+  e.routing.least_sum = c.positive_or("moe_norm_min", 1e-12);
+  e.router_correction = true;
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1536);
+  e.shared_intermediate_size =
+      checked_multiply(c.whole_or("moe_num_shared_experts", 2, 0), e.intermediate_size);
+  const std::uint64_t interval = c.whole_or("moe_layer_interval", 1);
+  const std::uint64_t start = c.whole_or("moe_layer_start_index", 1, 0);
+  std::uint64_t end = s.layers.size() - 1;
+  if (c.number_or("moe_layer_end_index", -1) != -1) end = c.whole("moe_layer_end_index", 0);
+  std::vector<bool> sparse(s.layers.size());
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    sparse[i] = (i + 1) % interval == 0 && i >= start && i <= end;
+  }
+  set_experts(s, e, sparse);
+  a.head_bias = s.mlp_bias;
+  // Keys of the published files that transformers takes for granted.
+  if (c.text_or("moe_gate", "topk") != "topk") c.fail("moe_gate", "topk");
+  require_flag(c, "moe_use_aux_free", true, "routers without correction");
+  c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
+}
+
 }  // namespace
 
 Family hunyuan_v1_dense() {
@@ -114,6 +139,24 @@ Family hunyuan_v1_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_mlp");
   f.names.in_layer["router"] = "mlp.gate.wg";
+  return f;
+}
+
+Family ernie4_5_moe() {
+  Family f = llama_like("ernie4_5_moe");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = f.keys.mlp_bias = "use_bias";
+  f.keys.default_key_value_heads = 4;
+  f.keys.default_rope_theta = 500000;
+  f.keys.default_tied = true;
+  f.keys.interleaved_rope = true;
+  f.keys.other_names = {{"num_experts_per_tok", "moe_k"}, {"moe_num_experts", "num_experts"}};
+  f.keys.unread = {"moe_capacity"};
+  f.refine = refine_ernie4_5_moe;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  name_shared_expert(f, "mlp.shared_experts");
+  f.names.in_layer["router.correction"] = "mlp.moe_statics.e_score_correction_bias";
+  f.gguf = {};
   return f;
 }
 

@@ -1191,6 +1191,45 @@ def softmax_mixture_cases():
                 "use_mixed_mlp_moe": True,
             },
         ),
+        # Experts in layers 1 and 3 of 6; biases but for the experts.
+        "ernie4_5_moe": Case(
+            hf.Ernie4_5_MoeForCausalLM,
+            hf.Ernie4_5_MoeConfig(
+                **sizes(24, 4, 2, 19, 61, num_hidden_layers=6),
+                head_dim=8,
+                use_bias=True,
+                moe_k=2,
+                moe_num_experts=6,
+                moe_num_shared_experts=2,
+                moe_intermediate_size=9,
+                moe_layer_interval=2,
+                moe_layer_start_index=1,
+                moe_layer_end_index=4,
+                rms_norm_eps=1e-3,
+                tie_word_embeddings=False,
+                rope_parameters=rope(theta=500000.0),
+            ),
+            prompt_len=23,
+            new_form=True,
+        ),
+        # Sums of weights below the least, no shared expert.
+        "ernie4_5_moe_unshared": Case(
+            hf.Ernie4_5_MoeForCausalLM,
+            hf.Ernie4_5_MoeConfig(
+                **sizes(30, 3, 3, 21, 55),
+                hidden_act="gelu",
+                moe_k=3,
+                moe_num_experts=9,
+                moe_num_shared_experts=0,
+                moe_intermediate_size=7,
+                moe_layer_start_index=0,
+                moe_norm_min=0.6,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=20,
+            stds={"embed_tokens": 0.15},
+            config_changes={"moe_layer_end_index": -1, "moe_gate": "topk", "moe_use_aux_free": True},
+        ),
     }
 
 

@@ -737,6 +737,17 @@ def hunyuan_v1_moe(r, pattern):
     return Plan(hf.HunYuanMoEV1ForCausalLM, hf.HunYuanMoEV1Config, k)
 
 
+def ernie4_5_moe(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k["moe_num_experts"], k["moe_k"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), use_bias=r.maybe(), rope_parameters=r.rope(hd), moe_norm_min=r.choice([1e-12, 0.5]))
+    k |= dict(moe_num_shared_experts=r.choice([0, 1, 2]), moe_intermediate_size=r.randint(3, 17))
+    k |= dict(moe_layer_start_index=r.choice([0, 1, 2]), moe_layer_interval=r.choice([1, 1, 2]))
+    k["moe_layer_end_index"] = r.choice([-1, k["num_hidden_layers"] - 1, 1])
+    return Plan(hf.Ernie4_5_MoeForCausalLM, hf.Ernie4_5_MoeConfig, k)
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -798,7 +809,7 @@ def gemma3n_text(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
-    hunyuan_v1_dense, hunyuan_v1_moe,
+    hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
