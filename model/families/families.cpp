@@ -42,6 +42,7 @@
   FAMILY(ernie4_5_moe)          \
   FAMILY(hunyuan_v1_dense)      \
   FAMILY(hunyuan_v1_moe)        \
+  FAMILY(phimoe)                \
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(deepseek_v32)          \

@@ -100,6 +100,37 @@ void refine_ernie4_5_moe(const JsonObject& c, Architecture& a) {
   c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
 }
 
+/// The gains on cos and sin are keys of their own. transformers 5.23 has the short factors beyond
+/// the original context too; the authors' code and its config say the long ones.
+void read_phimoe_gains(const JsonObject& c, Stack& s) {
+  const std::optional<JsonObject> scaling = rope_parameters(c);
+  if (!scaling) return;
+  const std::string type = scaling->text_or("rope_type", scaling->text_or("type", "default"));
+  if (type == "default") return;
+  if (type != "longrope" && type != "su") scaling->fail("rope_type", "default or longrope");
+  RopeTable table = *s.layers.front().rope;
+  table.gain = scaling->positive("short_mscale");
+  if (scaling->positive("long_mscale") != table.gain) {
+    scaling->fail("long_mscale", "short_mscale: other gains for long texts are not modelled");
+  }
+  const auto shared = std::make_shared<const RopeTable>(std::move(table));
+  for (LayerShape& layer : s.layers) layer.rope = shared;
+}
+
+void refine_phimoe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_local_experts", 16, 2)};
+  e.routing.score = Routing::Score::SoftmaxOfNear;
+  e.routing.tolerance = 2 * c.number_or("router_jitter_noise", 0.01);
+  if (e.routing.num_experts_per_tok != 2) c.fail("num_experts_per_tok", "2");
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(s, e);
+  const std::uint64_t window = sliding_window(c, 0);
+  for (LayerShape& layer : s.layers) layer.sliding_window = window;
+  a.head_bias = c.flag_or("lm_head_bias", false);
+  read_phimoe_gains(c, s);
+}
+
 }  // namespace
 
 Family hunyuan_v1_dense() {
@@ -156,6 +187,21 @@ Family ernie4_5_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_experts");
   f.names.in_layer["router.correction"] = "mlp.moe_statics.e_score_correction_bias";
+  f.gguf = {};
+  return f;
+}
+
+/// Phi-3.5-MoE.
+Family phimoe() {
+  Family f = llama_like("phimoe");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_rope_theta = 1000000;
+  f.keys.unread = {"input_jitter_noise"};
+  f.refine = refine_phimoe;
+  name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
   f.gguf = {};
   return f;
 }

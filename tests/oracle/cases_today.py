@@ -1230,6 +1230,43 @@ def softmax_mixture_cases():
             stds={"embed_tokens": 0.15},
             config_changes={"moe_layer_end_index": -1, "moe_gate": "topk", "moe_use_aux_free": True},
         ),
+        # Rotations for long texts, whose gain is a key.
+        "phimoe": Case(
+            hf.PhimoeForCausalLM,
+            hf.PhimoeConfig(
+                **sizes(24, 3, 1, 13, 59),
+                num_local_experts=6,
+                router_jitter_noise=0.3,
+                attention_bias=True,
+                lm_head_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(
+                    "longrope",
+                    10000.0,
+                    short_factor=[1.0, 1.1, 1.3, 1.6],
+                    long_factor=[1.0, 1.7, 2.9, 4.1],
+                    short_mscale=1.2,
+                    long_mscale=1.2,
+                    original_max_position_embeddings=96,
+                ),
+            ),
+            prompt_len=24,
+        ),
+        "phimoe_windowed": Case(
+            hf.PhimoeForCausalLM,
+            hf.PhimoeConfig(
+                **sizes(24, 4, 4, 11, 53),
+                hidden_act="gelu",
+                num_local_experts=4,
+                sliding_window=9,
+                tie_word_embeddings=True,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=22,
+            stored=torch.bfloat16,
+            stds={"embed_tokens": 0.15},
+            new_form=True,
+        ),
     }
 
 

@@ -748,6 +748,17 @@ def ernie4_5_moe(r, pattern):
     return Plan(hf.Ernie4_5_MoeForCausalLM, hf.Ernie4_5_MoeConfig, k)
 
 
+def phimoe(r, pattern):
+    k, hd = common(r, True)
+    k["num_local_experts"] = r.choice([2, 3, 5, 8])
+    rope = r.rope(hd, kinds=["default", "longrope"])
+    if rope["rope_type"] == "longrope":
+        rope["short_mscale"] = rope["long_mscale"] = r.choice([1.2, 0.9])
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), lm_head_bias=r.maybe(), rope_parameters=rope)
+    k |= dict(router_jitter_noise=r.choice([0.01, 0.1, 0.5]), sliding_window=r.choice([None, window(r)]))
+    return Plan(hf.PhimoeForCausalLM, hf.PhimoeConfig, k)
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -809,7 +820,7 @@ def gemma3n_text(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
-    hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe,
+    hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
