@@ -54,6 +54,7 @@
   FAMILY(qwen3_5_moe_text)      \
   FAMILY(nemotron_h)            \
   FAMILY(jamba)                 \
+  FAMILY(lfm2)                  \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \
   FAMILY(falcon)                \

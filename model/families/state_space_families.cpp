@@ -285,6 +285,39 @@ void refine_jamba(const JsonObject& c, Architecture& a) {
   set_experts(s, e, sparse);
 }
 
+/// The width of LFM2's MLPs: two thirds of the key's, times a factor, rounded up to a multiple.
+std::uint64_t read_lfm2_width(const JsonObject& c) {
+  const std::uint64_t given = c.whole_or("block_ff_dim", 12288);
+  if (!c.flag_or("block_auto_adjust_ff_dim", true)) return given;
+  std::uint64_t width = 2 * given / 3;
+  const double factor = c.positive_or("block_ffn_dim_multiplier", 1);
+  const std::uint64_t multiple = c.whole_or("block_multiple_of", 256);
+  if (c.is_null("block_ffn_dim_multiplier")) return width;
+  width = static_cast<std::uint64_t>(factor * static_cast<double>(width));
+  return (width + multiple - 1) / multiple * multiple;
+}
+
+/// Short convolutions between two gates, and attention in the layers that are named.
+void refine_lfm2(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  StateSpace conv;
+  conv.scans = false;
+  conv.num_heads = a.hidden_size;
+  conv.value_dim = 1;
+  conv.kernel = c.whole_or("conv_L_cache", 3);
+  conv.conv_bias = conv.projection_bias = conv.output_bias = c.flag_or("conv_bias", false);
+  conv.norm_groups = 0;
+  const auto attends =
+      listed_layers(c, "full_attn_idxs", s.layers.size(), [](std::size_t) { return true; });
+  const auto convolves =
+      layers_of_type(c, s.layers.size(), "conv", [&](std::size_t i) { return !attends[i]; });
+  const std::uint64_t width = read_lfm2_width(c);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.layers[i].intermediate_size = width;
+    if (convolves[i]) replace_attention(s.layers[i], conv);
+  }
+}
+
 Family qwen3_next_like(std::string_view model_type) {
   Family f = llama_like(model_type);
   f.stack.norm = NormKind::RmsUnitOffset;
@@ -423,6 +456,50 @@ Family jamba() {
   f.names.outside["final_norm"] = "final_layernorm";
   name_experts(f, "feed_forward", "gate_proj", "up_proj", "down_proj");
   f.names.in_layer["router"] = "feed_forward.router";
+  f.gguf = {};
+  return f;
+}
+
+Family lfm2() {
+  Family f = llama_like("lfm2");
+  f.stack.norm_eps = 1e-5;
+  f.stack.query_key_norm = QueryKeyNorm::Heads;
+  f.keys.norm_eps = "norm_eps";
+  f.keys.activation = "feed_forward_activation";  // no such key: always SiLU
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_rope_theta = 1000000;
+  f.keys.default_tied = true;
+  // As in transformers the older keys win where a file has both.
+  f.keys.intermediate_size = "block_ff_dim";
+  f.keys.tied_embeddings = "tie_embedding";
+  f.keys.other_names = {{"block_ff_dim", "intermediate_size", true},
+                        {"tie_embedding", "tie_word_embeddings", true}};
+  f.keys.unread = {"block_dim",
+                   "block_mlp_init_scale",
+                   "block_norm_eps",
+                   "block_out_init_scale",
+                   "block_use_swiglu",
+                   "block_use_xavier_init",
+                   "conv_dim",
+                   "conv_dim_out",
+                   "conv_use_xavier_init",
+                   "num_heads",
+                   "theta",
+                   "use_pos_enc"};
+  f.refine = refine_lfm2;
+  f.names.in_layer = with(f.names.in_layer, {{"attention_output", "self_attn.out_proj"},
+                                             {"query_norm", "self_attn.q_layernorm"},
+                                             {"key_norm", "self_attn.k_layernorm"},
+                                             {"attention_norm", "operator_norm"},
+                                             {"mlp_norm", "ffn_norm"},
+                                             {"gate", "feed_forward.w1"},
+                                             {"up", "feed_forward.w3"},
+                                             {"down", "feed_forward.w2"},
+                                             {"state.projections", "conv.in_proj"},
+                                             {"state.conv_value", "conv.conv"},
+                                             {"state.output", "conv.out_proj"}});
+  f.names.fused_states = {{"state.projections", {"input_gate", "gate", "value"}}};
+  f.names.outside["final_norm"] = "embedding_norm";
   f.gguf = {};
   return f;
 }

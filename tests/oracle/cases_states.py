@@ -3,7 +3,7 @@
 import torch
 import transformers as hf
 
-from cases import Case, rope
+from cases import REMOVED, Case, rope
 from cases_today import sizes
 
 
@@ -250,6 +250,36 @@ def all_cases():
             stored=torch.bfloat16,
             stds={"A_log": 0.5, "embed_tokens": 0.15},
             config_changes={"mamba_dt_rank": "auto", "sliding_window": None, "mamba_inner_layernorms": True},
+        ),
+        # Short convolutions; the MLP's width by the rule.
+        "lfm2": Case(
+            hf.Lfm2ForCausalLM,
+            hf.Lfm2Config(
+                **sizes(24, 3, 1, 33, 59, num_hidden_layers=4),
+                layer_types=["conv", "full_attention", "conv", "conv"],
+                conv_L_cache=4,
+                conv_bias=True,
+                block_multiple_of=5,
+                block_ffn_dim_multiplier=1.3,
+                norm_eps=1e-3,
+                tie_word_embeddings=False,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=21,
+            new_form=True,
+        ),
+        "lfm2_tied": Case(
+            hf.Lfm2ForCausalLM,
+            hf.Lfm2Config(
+                **sizes(20, 5, 5, 23, 53),
+                full_attn_idxs=[2],
+                block_auto_adjust_ff_dim=False,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=20,
+            stored=torch.bfloat16,
+            stds={"embed_tokens": 0.15},
+            config_changes={"layer_types": REMOVED, "block_ff_dim": 23, "intermediate_size": 15},
         ),
         # One mixer a block.
         "nemotron_h": Case(

@@ -718,6 +718,21 @@ def jamba(r, pattern):
     return Plan(hf.JambaForCausalLM, hf.JambaConfig, k)
 
 
+def lfm2(r, pattern):
+    k, hd = common(r, True)
+    del k["hidden_act"]
+    k |= dict(norm_eps=r.eps(), conv_bias=r.maybe(), conv_L_cache=r.choice([1, 2, 3, 4]), rope_parameters=r.rope(hd))
+    k |= dict(block_auto_adjust_ff_dim=r.maybe(), block_multiple_of=r.choice([1, 4, 7]))
+    k["block_ffn_dim_multiplier"] = r.choice([1.0, 1.3, None])
+    if k["block_ffn_dim_multiplier"] is None:
+        del k["block_ffn_dim_multiplier"]
+    count = k["num_hidden_layers"]
+    k["full_attn_idxs"] = [i for i in range(count) if r.maybe()]
+    if not pattern:
+        k["layer_types"] = types(r, count, "conv")
+    return Plan(hf.Lfm2ForCausalLM, hf.Lfm2Config, k, {}, ["layer_types"])
+
+
 def hunyuan_rope(r, hd):
     if r.maybe() and hd > 2:
         return {"rope_type": "dynamic", "rope_theta": r.theta(), "alpha": r.choice([1.5, 50.0, 1000.0]), "factor": 1.0}
@@ -820,7 +835,7 @@ def gemma3n_text(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
-    hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe,
+    lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
