@@ -46,6 +46,7 @@
   FAMILY(deepseek_v2)           \
   FAMILY(deepseek_v3)           \
   FAMILY(deepseek_v32)          \
+  FAMILY(glm4_moe_lite)         \
   FAMILY(minicpm3)              \
   FAMILY(granitemoehybrid)      \
   FAMILY(falcon_h1)             \

@@ -349,6 +349,26 @@ void refine_deepseek_v32(const JsonObject& c, Architecture& a, const ConfigKeys&
   for (LayerShape& layer : s.layers) layer.latent->indexer = indexer;
 }
 
+void refine_glm4_moe_lite(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  ConfigKeys own = keys;
+  own.interleaved_rope = c.flag_or("rope_interleave", true);
+  read_latents(c, a, own, {768, 512, 192, 256});
+  const bool listed = c.has("mlp_layer_types");
+  read_corrected_experts(c, a, 64, 1536, 1.8, 1, 1, listed ? 0 : 1);
+  if (!listed) return;
+  const json& types = c.at("mlp_layer_types");
+  Stack& s = a.decoder;
+  const std::size_t layers = s.layers.size();
+  const std::string expected = std::to_string(layers) + " entries \"dense\" or \"sparse\"";
+  if (!types.is_array() || types.size() != layers) c.fail("mlp_layer_types", expected);
+  const std::optional<Experts> experts = s.layers.back().experts;
+  if (!experts) c.fail("first_k_dense_replace", "fewer than the layers");
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (types[i] != "dense" && types[i] != "sparse") c.fail("mlp_layer_types", expected);
+    s.layers[i].experts = types[i] == "sparse" ? experts : std::nullopt;
+  }
+}
+
 void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
   const std::uint64_t heads = a.decoder.layers.front().heads.num_attention_heads;
   read_latents(c, a, keys, {768, 256, 64, a.hidden_size / heads});
@@ -623,6 +643,18 @@ Family deepseek_v32() {
                                              {"index_key_norm", "self_attn.indexer.k_norm"},
                                              {"index_weights", "self_attn.indexer.weights_proj"}});
   f.gguf = deepseek_v32_form();
+  return f;
+}
+
+/// DeepSeek V3's layers in other sizes (GLM-4.7-Flash).
+Family glm4_moe_lite() {
+  Family f = deepseek_v3();
+  f.model_types = {"glm4_moe_lite"};
+  f.stack.norm_eps = 1e-5;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_glm4_moe_lite(c, a, glm4_moe_lite().keys);
+  };
+  f.gguf = {};
   return f;
 }
 

@@ -304,7 +304,7 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 57);
+  CHECK(classes == 58);
 }
 
 TEST_CASE("config: a number of streams that no model has is refused at once") {

@@ -1267,6 +1267,29 @@ def softmax_mixture_cases():
             stds={"embed_tokens": 0.15},
             new_form=True,
         ),
+        # DeepSeek V3 in other sizes, dense layers by a list.
+        "glm4_moe_lite": Case(
+            hf.Glm4MoeLiteForCausalLM,
+            hf.Glm4MoeLiteConfig(
+                **sizes(26, 3, 3, 19, 59),
+                q_lora_rank=11,
+                kv_lora_rank=10,
+                qk_nope_head_dim=7,
+                qk_rope_head_dim=4,
+                v_head_dim=9,
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                moe_intermediate_size=7,
+                routed_scaling_factor=1.3,
+                mlp_layer_types=["sparse", "dense", "sparse"],
+                rope_interleave=False,
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            new_form=True,
+        ),
     }
 
 

@@ -774,6 +774,16 @@ def phimoe(r, pattern):
     return Plan(hf.PhimoeForCausalLM, hf.PhimoeConfig, k)
 
 
+def glm4_moe_lite(r, pattern):
+    k = latent(r)
+    k |= routed(r, k["num_hidden_layers"], 2)
+    del k["first_k_dense_replace"]
+    k |= dict(rope_interleave=r.maybe(0.7), rope_parameters=r.rope(k["qk_rope_head_dim"]))
+    if not pattern:
+        k["mlp_layer_types"] = types(r, k["num_hidden_layers"], "dense", "sparse")
+    return Plan(hf.Glm4MoeLiteForCausalLM, hf.Glm4MoeLiteConfig, k, {}, ["mlp_layer_types"])
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -835,7 +845,7 @@ def gemma3n_text(r, pattern):
 FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
-    lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe,
+    lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe, glm4_moe_lite,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
     llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
