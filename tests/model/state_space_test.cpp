@@ -54,7 +54,8 @@ TEST_CASE("state spaces: bytes of a sequence, as published/models_today.csv coun
                         {"granite-4.0-h-tiny", 57581568, 8192, 1465470528},
                         {"granite-4.0-h-1b", 57581568, 8192, 1461538368},
                         {"falcon-h1-1.5b", 76185600, 24576, 1554789760},
-                        {"nemotron-h-56b", 914817024, 40960, 56324350464}}) {
+                        {"nemotron-h-56b", 914817024, 40960, 56324350464},
+                        {"jamba-1.5-large", 74317824, 36864, 94149338592}}) {
     CAPTURE(c.model);
     const Recording r = recorded(c.model);
     CHECK(r.active_parameters == c.active);
@@ -85,6 +86,26 @@ TEST_CASE("state spaces: a step reads and writes the state, and does little else
     const auto state = static_cast<std::uint64_t>(4 * elements);
     CHECK(w.read[cache].at(sizes) == layers * state);
     CHECK(w.written[cache].at(sizes) == layers * state);
+  }
+}
+
+TEST_CASE("state spaces: Mamba-1 decays each number of a state by itself") {
+  const Recording r = recorded("jamba-1.5-large");
+  CHECK(num_scans(r.prefill()) == 63);
+  for (const Graph* pass : {&r.prefill(), &r.decode()}) {
+    for (const Node& node : pass->nodes()) {
+      if (!std::holds_alternative<StateScan>(node.op)) continue;
+      // No products of matrices in a prompt; a step streams the state.
+      const bool decodes = pass == &r.decode();
+      CHECK(rate_class(*pass, node) == (decodes ? RateClass::DecodeAttention : RateClass::Vector));
+    }
+  }
+  // 16,384 channels with states of 16: e^A once; of each token softplus of dt + dt_bias and its
+  // negative (5), u (1) and D·v (2), and of each number of the state 7.
+  const std::uint64_t of_token = 16384 * (5 + 1 + 2 + 7 * 16);
+  for (const std::uint64_t tokens : {1u, 100u, 5000u}) {
+    CHECK(scans(r.prefill()).flops.at(r.symbols.resolve({3, tokens, tokens})) ==
+          63 * (16384 * 16 + 3 * tokens * of_token));
   }
 }
 
