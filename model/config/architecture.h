@@ -356,6 +356,15 @@ inline const LayerShape& first_attending(const Stack& stack) {
   return found == stack.layers.end() ? stack.layers.front() : *found;
 }
 
+/// The layer has no window or chunk.
+inline bool sees_all(const LayerShape& layer) {
+  return layer.sliding_window == 0 && layer.attention_chunk == 0;
+}
+
+inline bool has_windows(const Stack& stack) {
+  return !std::all_of(stack.layers.begin(), stack.layers.end(), sees_all);
+}
+
 /// Some layer keeps a state in the place of keys and values.
 inline bool has_states(const Stack& stack) {
   return std::any_of(stack.layers.begin(), stack.layers.end(),

@@ -11,9 +11,14 @@
 
 namespace kvcast::execute {
 
-/// Soft cap, bias and mask for one row of scores over keys [first, first + n).
-void finish_scores(const Attention& a, std::size_t head, std::size_t query, std::size_t first,
-                   std::size_t n, float* row) {
+KeyRange Attention::seen_by(std::size_t b, std::size_t query) const {
+  KeyRange visible = visible_range(op.mask, past + query, keys);
+  if (first != nullptr) visible.first = static_cast<std::size_t>(first->sequence(b)[query]);
+  return visible;
+}
+
+void finish_scores(const Attention& a, std::size_t b, std::size_t head, std::size_t query,
+                   std::size_t first, std::size_t n, float* row) {
   if (a.op.softcap > 0) {
     map_row(Function::SoftCap, static_cast<float>(a.op.softcap), row, row, n);
   }
@@ -22,7 +27,7 @@ void finish_scores(const Attention& a, std::size_t head, std::size_t query, std:
     const std::size_t at = bias_index(a.bias->shape, head, query, first);
     combine_rows(Function::Add, row, a.bias->data + at, row, known);
   }
-  const KeyRange visible = visible_range(a.op.mask, a.past + query, a.keys);
+  const KeyRange visible = a.seen_by(b, query);
   const std::size_t begin = std::clamp(visible.first, first, first + n) - first;
   const std::size_t end = std::clamp(visible.end, first, first + n) - first;
   std::fill(row, row + begin, masked_score);
@@ -87,12 +92,14 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
   const HeadLayout layout(op.heads);
   HeadLayout values(op.value_heads());
   values.kv_stride = call.inputs[2].shape[2];  // that of the keys, where they are values too
-  const Operand* const last = call.inputs.size() > 3 ? &call.inputs.back() : nullptr;
+  const std::size_t others = call.inputs.size() - (op.has_first ? 1 : 0);
+  const Operand* const last = others > 3 ? &call.inputs[others - 1] : nullptr;
   const Attention a{.op = op,
                     .layout = layout,
                     .values = values,
                     .bias = op.has_sinks || op.kept > 0 ? nullptr : last,
                     .sinks = op.has_sinks ? last->data : nullptr,
+                    .first = op.has_first ? &call.inputs.back() : nullptr,
                     .past = op.mask.causal ? call.value(op.mask.past) : 0,
                     .keys = call.inputs[1].shape[1]};
   if (op.kept > 0) return attend_to_kept(call, a);

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "model/execute/operand.h"
+#include "model/execute/positions.h"
 
 namespace kvcast::execute {
 
@@ -54,14 +55,18 @@ struct Attention {
   const HeadLayout& layout;
   const HeadLayout& values;  ///< heads of the values and of the output
   const Operand* bias;
-  const float* sinks;  ///< null: none
-  std::size_t past;    ///< position of query 0
-  std::size_t keys;    ///< in the cache
+  const float* sinks;    ///< null: none
+  const Operand* first;  ///< FirstSeen's result; null: the mask says all
+  std::size_t past;      ///< position of query 0
+  std::size_t keys;      ///< in the cache
+
+  /// The keys that a query of sequence b sees.
+  KeyRange seen_by(std::size_t b, std::size_t query) const;
 };
 
-/// Soft cap, bias and mask for one row of scores over keys [first, first + n).
-void finish_scores(const Attention& a, std::size_t head, std::size_t query, std::size_t first,
-                   std::size_t n, float* row);
+/// Soft cap, bias and mask for one row of scores of sequence b over keys [first, first + n).
+void finish_scores(const Attention& a, std::size_t b, std::size_t head, std::size_t query,
+                   std::size_t first, std::size_t n, float* row);
 
 /// Keys [first, first + n) of one sequence, which lie at `keys`, rotated by their positions.
 void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,

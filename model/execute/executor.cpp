@@ -35,6 +35,19 @@ std::size_t num_distinct(const Operand& chosen, std::size_t num_experts, DType d
   return static_cast<std::size_t>(std::count(read.begin(), read.end(), true));
 }
 
+/// Visible pairs of all sequences, by what a FirstSeen has found.
+std::size_t num_seen(const Call& call, DType dtype) {
+  const std::size_t queries = call.output.shape[1];
+  const std::size_t past = call.inputs[0].shape[1] - queries;
+  std::size_t pairs = 0;
+  with_numbers(dtype, call.output.data, [&](const auto* first) {
+    for (std::size_t i = 0; i < call.output.shape.elements(); ++i) {
+      pairs += past + i % queries + 1 - static_cast<std::size_t>(first[i]);
+    }
+  });
+  return pairs;
+}
+
 }  // namespace
 
 Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
@@ -235,6 +248,11 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     if (const auto* route = std::get_if<Route>(&node.op)) {
       experts = route->distinct;
       num_read += num_distinct(call.output, route->routing.num_experts, dtype_);
+    }
+    if (const auto* op = std::get_if<FirstSeen>(&node.op)) {
+      KVCAST_ASSERT(late != nullptr);
+      late->found.push_back({op->pairs, num_seen(call, dtype_)});
+      late->symbols->resolve_newest(values, late->found);
     }
     if (observer) {
       observer(

@@ -41,7 +41,7 @@ struct Output {
   Floats data;
 };
 
-/// Sizes that a pass finds while it runs (MissingTokens, Route).
+/// Sizes that a pass finds while it runs (MissingTokens, FirstSeen, Route).
 struct LateSizes {
   const Symbols* symbols = nullptr;
   std::vector<FoundCount> found = {};  ///< the pass adds those that it finds
@@ -57,8 +57,8 @@ class Executor {
   /// Before the first pass of these sizes: asks for room in the cache for what the graph appends.
   void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
   /// Runs one pass. Inputs must match the graph's shapes at these sizes. A graph with Send and
-  /// Receive needs a messenger; all is sent when run() returns. A graph with MissingTokens needs
-  /// `late`; one with Route adds the experts that it read.
+  /// Receive needs a messenger; all is sent when run() returns. A graph with MissingTokens
+  /// or FirstSeen needs `late`; one with Route adds the experts that it read.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
              Arena& arena, const Observer& observer = nullptr, Messenger* messenger = nullptr,
              LateSizes* late = nullptr) const;

@@ -165,7 +165,11 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
         for (std::size_t i = 0; i < queries; ++i) {
-          attend(op, b, head, i, seen_by(op, b, i, visible_range(op.mask, past + i, keys)));
+          KeyRange visible = visible_range(op.mask, past + i, keys);
+          if (op.has_first) {
+            visible.first = static_cast<std::size_t>(in_.back()(b * queries + i).value);
+          }
+          attend(op, b, head, i, seen_by(op, b, i, visible));
         }
       }
     }
@@ -300,7 +304,8 @@ class PlainAttention : public PlainOperands<N> {
     const Heads v = op.value_heads();
     const std::size_t queries = out_shape()[1];
     const std::size_t keys = in_shape(1)[1];
-    const bool has_bias = in_.size() > 3 && !op.has_sinks && op.kept == 0;
+    const std::size_t inputs = in_.size() - (op.has_first ? 1 : 0);
+    const bool has_bias = inputs > 3 && !op.has_sinks && op.kept == 0;
     const std::size_t of_values = op.values_are_keys ? 1 : 2;
     const std::vector<Real>& copied = op.values_are_keys ? rotated_keys_ : kept_values_;
     const std::size_t row = in_shape(of_values)[2];
@@ -317,7 +322,7 @@ class PlainAttention : public PlainOperands<N> {
     }
     Real sum;
     if (op.has_sinks) {
-      const Real sink = in_.back()(head);
+      const Real sink = in_[inputs - 1](head);
       peak = maximum(peak, sink);
       sum += exponential(sink - peak);
     }

@@ -25,6 +25,10 @@ float round_to_bf16(float x) {
 
 const float masked_score = std::numeric_limits<float>::lowest();
 
+bool reaches(std::uint64_t window, std::uint64_t chunk, std::size_t query, std::size_t token) {
+  return (window == 0 || query - token < window) && (chunk == 0 || token / chunk == query / chunk);
+}
+
 KeyRange visible_range(const Mask& mask, std::size_t position, std::size_t keys) {
   if (!mask.causal) return {0, keys};
   const std::size_t end = std::min(keys, position + 1);

@@ -20,6 +20,9 @@ struct KeyRange {
 /// The keys that a query at `position` sees among `keys` of them.
 KeyRange visible_range(const Mask& mask, std::size_t position, std::size_t keys);
 
+/// Whether a query's window and chunk (Mask::window, Mask::chunk) reach a token not after it.
+bool reaches(std::uint64_t window, std::uint64_t chunk, std::size_t query, std::size_t token);
+
 /// What the additive mask holds for an invisible pair: fp32's lowest number, as in transformers.
 extern const float masked_score;
 

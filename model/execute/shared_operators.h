@@ -260,14 +260,29 @@ void run_shared(X& x, const StoreStates&) {
 }
 
 template <typename X>
-void run_shared(X& x, const TokenMask&) {
+void run_shared(X& x, const TokenMask& op) {
   for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
     const std::vector<std::size_t> keys = tokens_of(x, 1, b);
     std::size_t next = 0;
     for (const std::size_t query : tokens_of(x, 0, b)) {
       for (const std::size_t key : keys) {
-        x.put(b, next++, x.constant(key <= query ? 0 : masked_score));
+        const bool seen = key <= query && reaches(op.window, op.chunk, query, key);
+        x.put(b, next++, x.constant(seen ? 0 : masked_score));
       }
+    }
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const FirstSeen& op) {
+  for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
+    const std::vector<std::size_t> keys = tokens_of(x, 0, b);
+    const std::size_t queries = x.out_shape()[1];
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < queries; ++i) {
+      const std::size_t query = keys[keys.size() - queries + i];
+      while (!reaches(op.window, op.chunk, query, keys[first])) ++first;
+      x.put(b, i, x.constant(static_cast<double>(first)));
     }
   }
 }

@@ -82,6 +82,7 @@ class Stretch {
   /// `rotated` has room for a piece of keys where they are rotated on reading.
   Stretch(const Call& call, const Attention& a, std::size_t b, float* rotated)
       : a_(a),
+        b_(b),
         rotated_(rotated),
         query_(call.inputs[0].data + b * a.layout.query_stride),
         keys_(call.inputs[1].sequence(b)),
@@ -140,7 +141,7 @@ class Stretch {
       for (std::size_t r = 0; r < rows; ++r) {
         float* row = scores_ + r * max_piece;
         scale_row(static_cast<float>(a_.op.scale), row, n);
-        finish_scores(a_, head + r, 0, first, n, row);
+        finish_scores(a_, b_, head + r, 0, first, n, row);
         // Whole vectors: nothing is after the last key.
         std::fill(row + n, row + padded(n), masked_score);
         absorb(parts[head + r], row, padded(n), outs + (head + r) * v.head_dim);
@@ -177,6 +178,7 @@ class Stretch {
   }
 
   const Attention& a_;
+  std::size_t b_;
   float* rotated_;
   const float* query_;
   const float* keys_;
@@ -205,7 +207,11 @@ void join(const Part* parts, const float* outs, std::size_t count, std::size_t n
 void attend_one(const Call& call, const Attention& a) {
   const HeadLayout& l = a.layout;
   const std::size_t batch = call.inputs[0].shape[0];
-  const KeyRange visible = visible_range(a.op.mask, a.past, a.keys);
+  KeyRange visible = a.seen_by(0, 0);
+  for (std::size_t b = 1; b < batch;
+       ++b) {  // scores of keys that a sequence does not see are masked
+    visible.first = std::min(visible.first, a.seen_by(b, 0).first);
+  }
   const std::size_t seen = visible.end - visible.first;
   const std::size_t width = a.values.head_dim;
   const std::size_t stride = l.kv_stride + (a.op.values_are_keys ? 0 : a.values.kv_stride);

@@ -89,9 +89,8 @@ class QueryBlock {
     }
     std::fill(out_.begin(), out_.end(), 0.0F);
     // From the first query's first key, on a panel's border, to the last query's last.
-    const std::size_t begin =
-        visible_range(a.op.mask, a.past + first, a.keys).first / key_panel * key_panel;
-    const std::size_t end = visible_range(a.op.mask, a.past + first + n - 1, a.keys).end;
+    const std::size_t begin = a.seen_by(b, first).first / key_panel * key_panel;
+    const std::size_t end = a.seen_by(b, first + n - 1).end;
     for (std::size_t j = begin; j < end; j += key_tile) {
       absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
     }
@@ -126,7 +125,7 @@ class QueryBlock {
     const std::size_t width = padded(count);
     for (std::size_t i = 0; i < n; ++i) {
       float* row = &scores_[i * key_tile];
-      finish_scores(a, head, first + i, first_key, width, row);
+      finish_scores(a, b, head, first + i, first_key, width, row);
       const float peak = std::max(peak_[i], largest_of_row(row, width));
       if (peak == masked_score) {  // nothing visible yet
         std::fill_n(row, count, 0.0F);

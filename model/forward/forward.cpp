@@ -1,12 +1,14 @@
 #include "model/forward/forward.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "model/base/error.h"
 #include "model/forward/altup.h"
 #include "model/forward/mlp.h"
 #include "model/forward/state_space.h"
+#include "model/graph/work.h"
 
 namespace kvcast {
 
@@ -28,6 +30,7 @@ struct StackPass {
   std::string phase;
   const Pass& settings;
   std::optional<Value> positions = {};          ///< see Pass::given_positions
+  std::optional<KeptKeys> kept = {};            ///< with layers whose windows or chunks need them
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
   std::optional<Symbol> distinct_experts = {};  ///< see count_experts()
@@ -52,9 +55,19 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
   const LayerShape& layer = stack.layers[index];
   OwnedKeyValues& shared = pass.key_values[layer.kv_layer.value_or(index)];
   x = r.scaled("attention_input_scale", x, stack.attention_input_scale);
-  const AttentionSite site{
-      r, pass.architecture,  stack,     layer,          index,  name,
-      x, pass.settings.past, pass.bias, pass.positions, shared, pass.settings.keeps_all_rows};
+  const AttentionSite site{r,
+                           pass.architecture,
+                           stack,
+                           layer,
+                           index,
+                           name,
+                           x,
+                           pass.settings.past,
+                           pass.bias,
+                           pass.positions,
+                           shared,
+                           pass.kept,
+                           pass.settings.keeps_all_rows};
   Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
   if (stack.attention_gate) {
     const Value gate = project(r, "attention_gate", name + ".attention_gate", x,
@@ -193,7 +206,7 @@ Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<Cros
     if (pass.streams) pass.streams->correct(i, x);
     if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
     const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
-    x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions}, x);
+    x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions, pass.kept}, x);
   }
   return x;
 }
@@ -388,17 +401,46 @@ Value AttentionSite::cache(const std::string& part, const Count& rows,
                  bounded ? most : 0, seen);
 }
 
+Count AttentionSite::expected_pairs(const Count& queries) const {
+  Symbols& symbols = r.symbols();
+  if (past.is_zero()) {
+    const auto share = [&](std::uint64_t tokens) {
+      return static_cast<std::uint64_t>(std::ceil(kept->share * static_cast<double>(tokens)));
+    };
+    const Mask mask{stack.causal, share(layer.sliding_window), 0, share(layer.attention_chunk)};
+    return visible_pairs(mask, queries, queries, symbols);
+  }
+  // One query, behind the kept tokens of the prompt and all later ones.
+  const Count keys = past + queries;
+  const Count position = past + kept->dropped;
+  const Mask mask{stack.causal, layer.sliding_window, position, layer.attention_chunk};
+  const Count reached = visible_keys(mask, queries, position + queries, symbols);
+  const Count later = symbols.minimum(reached, keys - symbols.minimum(keys, kept->of_prompt));
+  return symbols.minimum(later + symbols.ceil_fraction(reached - later, kept->share), keys);
+}
+
 Recorder::Attention AttentionSite::attention(const Count& queries, const Count& keys,
                                              const Count& first_position) const {
   Recorder::Attention a = attention_of(stack, layer.heads);
   // One query sees all that a bounded cache holds.
-  const bool sees_all =
+  const bool one_sees_all =
       queries == Count(1) && !(before_cache() == Count(0)) && first_position == held();
-  a.mask = {stack.causal, sees_all ? 0 : layer.sliding_window, first_position,
-            sees_all ? 0 : layer.attention_chunk};
+  a.mask = {stack.causal, one_sees_all ? 0 : layer.sliding_window, first_position,
+            one_sees_all ? 0 : layer.attention_chunk};
   a.bias = bias;
   if (stack.attention_sinks) {
     a.sinks = r.weight(name + ".sinks.weight", {layer.heads.num_attention_heads});
+  }
+  if (kept && (a.mask.window > 0 || a.mask.chunk > 0)) {
+    if (r.lowering().attention == Kernels::Eager) {
+      a.additive_mask = r.token_mask({a.mask.window, a.mask.chunk}, *positions, kept->tokens);
+    } else {
+      a.first = r.first_seen({a.mask.window, a.mask.chunk, {}}, kept->tokens, queries,
+                             expected_pairs(queries));
+    }
+    a.mask.window = 0;
+    a.mask.chunk = 0;
+    return a;
   }
   // T5 adds its mask to the shared position bias once, see add_bias().
   const bool in_bias = stack.position == Position::Relative;
@@ -483,6 +525,26 @@ Value keys_cached_attention(const AttentionSite& s) {
   return s.attend(rotated, k, v, 0);
 }
 
+namespace {
+
+/// The tokens of a pass's keys.
+KeptKeys kept_keys(Recorder& r, const Pass& pass, Value positions) {
+  const KeptTokens& kept = *pass.kept;
+  KeptKeys keys{positions, kept.share, kept.number, kept.dropped};
+  if (kept.earlier == KeptTokens::Earlier::None) return keys;
+  const bool given = kept.earlier == KeptTokens::Earlier::Given;
+  Value before = r.state("kept_tokens", {pass.batch, given ? Count(0) : pass.past, 1}, DType::FP32);
+  if (given) {
+    before = r.append(before, r.input("kept", {pass.batch, pass.past}, DType::FP32),
+                      "cache_earlier_tokens");
+  }
+  keys.tokens = r.append(before, positions, "cache_kept_tokens");
+  r.output(keys.tokens);
+  return keys;
+}
+
+}  // namespace
+
 Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
                      std::optional<Value> encoder_states) {
   r.enter_model(a);
@@ -493,6 +555,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   Value x = embed_tokens(r, stack);
   if (pass.given_positions) {
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
+    if (pass.kept && has_windows(a.decoder)) stack.kept = kept_keys(r, pass, *stack.positions);
   }
   x = add_position_table(r, stack, x);
   add_bias(r, stack);

@@ -25,6 +25,15 @@ struct OwnedKeyValues {
   std::optional<Value> query_ropes = {};
 };
 
+/// The tokens of a pass's keys where some of the prompt's were dropped before them: their places in
+/// the cache are no longer their positions, by which windows and chunks go.
+struct KeptKeys {
+  Value tokens;          ///< ascending, [batch, keys] or [batch, keys, 1]
+  double share = 1;      ///< of the prompt's tokens; estimates take them as spread evenly
+  Count of_prompt = {};  ///< that are kept
+  Count dropped = {};
+};
+
 /// One layer's self-attention, from the normed input to the heads' outputs, as a method sees it.
 struct AttentionSite {
   Recorder& r;
@@ -39,6 +48,7 @@ struct AttentionSite {
   const std::optional<Value>& positions;  ///< [batch, tokens], see Pass::given_positions
   /// Of layer.kv_layer; of this layer, which fills it, if there is none.
   OwnedKeyValues& shared;
+  const std::optional<KeptKeys>& kept;
   bool keeps_all_rows = false;  ///< Pass::keeps_all_rows
 
   Count batch() const { return r.info(x).shape[0]; }
@@ -65,6 +75,9 @@ struct AttentionSite {
   /// How queries see keys; the first query is at `first_position` among the keys.
   Recorder::Attention attention(const Count& queries, const Count& keys,
                                 const Count& first_position) const;
+  /// The pairs that a window or chunk of the layer is expected to show, of one sequence, where
+  /// tokens were dropped: as much of each as was kept of the prompt.
+  Count expected_pairs(const Count& queries) const;
   /// That attention, of values with the keys' heads.
   Value attend(Value q, Value k, Value v, const Count& first_position) const;
 };
@@ -154,6 +167,7 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
 
 /// The heads of scores of cached rows: the layer's, or with a latent one head of latents.
 Heads scored_heads(const LayerShape& layer);
+  std::optional<KeptKeys>& kept;    ///< the same, where they are the keys of the layers above
 /// The query of the pass's last token for such scores, of the layer called `name`.
 Value scored_query(Recorder& r, const LayerShape& layer, const std::string& name,
                    const OwnedKeyValues& attended);
@@ -178,11 +192,26 @@ struct Pass {
   AttentionMethod attention = plain_attention;  ///< of causal stacks
   CrossMethod cross = plain_cross_attention();
   /// The input "positions" [batch, tokens] gives the tokens' positions; else they follow the cache.
+/// The prompt's tokens of which a pass has keys, where a method has dropped the others before it.
+struct KeptTokens {
+  double share = 1;
+  Count number = {};
+  Count dropped = {};
+  /// Where the pass finds those before its own.
+  enum class Earlier {
+    Cached,  ///< in the cache "kept_tokens" [batch, past, 1], which it appends to
+    Given,   ///< in its input "kept" [batch, past]; it fills that cache
+    None,    ///< there are none, and the pass caches nothing
+  };
+  Earlier earlier = Earlier::Cached;
+};
+
   /// Rotary or learned positions only.
   bool given_positions = false;
-  GapMethod between_layers = nullptr;  ///< null: a layer's output is the next one's input
-  Count later = 0;                     ///< keys after the pass's tokens, see CacheExchange
-  bool keeps_all_rows = false;         ///< also of caches with windows: something else reads them
+  std::optional<KeptTokens> kept = {};  ///< with given positions
+  GapMethod between_layers = nullptr;   ///< null: a layer's output is the next one's input
+  Count later = 0;                      ///< keys after the pass's tokens, see CacheExchange
+  bool keeps_all_rows = false;          ///< also of caches with windows: something else reads them
   /// Tokens of each sequence in a layer, where `between_layers` changes them; null: `tokens`.
   std::function<Count(std::size_t layer)> tokens_in = nullptr;
 };

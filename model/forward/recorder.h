@@ -210,6 +210,7 @@ class Recorder {
     std::optional<Value> bias;           ///< added to the scores: [H, 1 or queries, keys]
     std::optional<Value> sinks;          ///< [H], see TiledAttention::has_sinks
     std::optional<Value> chosen;         ///< fused only: from choose_keys(), of `kept` keys
+    std::optional<Value> first;          ///< fused only: from first_seen()
     bool clamp_masked = false;           ///< eager only: max(score, lowest number) after the mask
     std::optional<Value> additive_mask;  ///< eager only: from causal_mask()
     /// Eager only: heads that several query heads share are not repeated in memory.
@@ -236,7 +237,11 @@ class Recorder {
   Value token_rows(std::string_view label, Value cache, Value held, Value tokens);
   Value token_states(Value cache, Value held, Value x, Value tokens);
   Value store_states(Value cache, Value held, Value x, Value tokens);
-  Value token_mask(Value queries, Value keys);
+  /// Both once a pass.
+  Value token_mask(const TokenMask& op, Value queries, Value keys);
+  /// Of the last `queries` keys. A run finds the visible pairs of a sequence; estimates expect
+  /// `pairs`.
+  Value first_seen(FirstSeen op, Value keys, const Count& queries, const Count& pairs);
   /// Indices, or for eager kernels the mask. `op` has its number of heads and of keys, and the
   /// mask.
   Value choose_keys(ChooseKeys op, Value q, Value k, Value weights);
@@ -276,6 +281,7 @@ class Recorder {
   std::vector<Value> shared_;          ///< results of once()
   std::map<std::size_t, Count> seen_;  ///< by cache tensor, see cache(); for an exchange
   std::string phase_;
+  std::vector<Value> first_seen_;      ///< of FirstSeen nodes
   int layer_ = no_layer;
 };
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
 #include "model/forward/recorder.h"
@@ -37,9 +39,17 @@ Value Recorder::tiled_attention(const Attention& a, Value q, Value k, Value v) {
     op.visible_pairs = visible_pairs(counted, queries, keys, symbols_);
     op.visible_keys = symbols_.minimum(op.visible_keys, queries * op.kept);
   }
+  if (a.first) {
+    const Count& batch = info(q).shape[0];
+    op.has_first = true;
+    op.visible_pairs = std::get<FirstSeen>(graph_.node(*info(*a.first).producer).op).pairs;
+    // Each query sees itself.
+    KVCAST_ASSERT(queries == keys || queries == Count(1));
+    op.visible_keys = queries == keys ? batch * keys : op.visible_pairs;
+  }
   op.values_are_keys = k == v;
   op.has_sinks = a.sinks.has_value();
-  return node(std::move(op), "attention", {q, k, v, a.bias, a.sinks, a.chosen},
+  return node(std::move(op), "attention", {q, k, v, a.bias, a.sinks, a.chosen, a.first},
               with_features(q, a.heads.num_attention_heads * a.value_heads().head_dim),
               lowering_.activations);
 }
@@ -115,10 +125,25 @@ Value Recorder::choose_keys(ChooseKeys op, Value q, Value k, Value weights) {
   return node(std::move(op), "choose_keys", {q, k, weights}, std::move(shape), dtype);
 }
 
-Value Recorder::token_mask(Value queries, Value keys) {
+Value Recorder::token_mask(const TokenMask& op, Value queries, Value keys) {
   const std::vector<Count>& of_queries = info(queries).shape;
-  return node(TokenMask{}, "mask", {queries, keys},
-              {of_queries[0], 1, of_queries[1], info(keys).shape[1]}, lowering_.activations);
+  return once(op, "mask", {queries, keys}, {of_queries[0], 1, of_queries[1], info(keys).shape[1]});
+}
+
+Value Recorder::first_seen(FirstSeen op, Value keys, const Count& queries, const Count& pairs) {
+  for (const Value known : first_seen_) {
+    const Node& n = graph_.node(*info(known).producer);
+    const auto& other = std::get<FirstSeen>(n.op);
+    const bool is_same = other.window == op.window && other.chunk == op.chunk;
+    if (is_same && n.inputs[0] == keys && info(known).shape[1] == queries) return known;
+  }
+  // A window of tokens holds at most as many keys.
+  const Mask reach{true, std::max(op.window, op.chunk), info(keys).shape[1] - queries};
+  const Count& batch = info(keys).shape[0];
+  const Count most = batch * visible_pairs(reach, queries, info(keys).shape[1], symbols_);
+  op.pairs = symbols_.found_by_run(most, "seen_pairs", symbols_.minimum(batch * pairs, most));
+  first_seen_.push_back(node(op, "first_seen", {keys}, {batch, queries}, DType::FP32));
+  return first_seen_.back();
 }
 
 }  // namespace kvcast

@@ -175,8 +175,9 @@ struct SparseValues {
 /// sees are read once, and so is the bias of visible pairs; a tensor that is both keys and values
 /// is read once in all. With `kept` > 0 the last input has the keys that each query attends to, as
 /// ChooseKeys gives them: pairs are those alone, and a query reads its own keys where all queries'
-/// together are fewer than the visible ones. Source: Dao et al. 2022 (arXiv:2205.14135),
-/// algorithm 1.
+/// together are fewer than the visible ones. With `has_first` the last input is a FirstSeen's
+/// result, read once, and pairs and keys are of all sequences together. Source: Dao et al. 2022
+/// (arXiv:2205.14135), algorithm 1.
 struct TiledAttention {
   static constexpr OpTraits traits{"tiled_attention", RateClass::TiledAttention};
   Heads heads;
@@ -188,7 +189,8 @@ struct TiledAttention {
   std::uint64_t num_value_heads = 0;  ///< Gv; 0: as keys
   std::uint64_t value_dim = 0;        ///< vd; 0: as keys
   bool values_are_keys = false;       ///< v is the same tensor as k
-  bool has_sinks = false;             ///< the last input
+  bool has_sinks = false;             ///< the last input, but for that of has_first
+  bool has_first = false;             ///< the last input
   std::uint64_t kept = 0;             ///< of ChooseKeys; 0: all visible keys
   /// Rotates keys as they are read, from position 0 on; null: they are used as stored.
   /// Work: 6 FLOPs a rotated pair of each visible key.
@@ -266,10 +268,25 @@ struct StoreStates {
 };
 
 /// The additive mask [batch, 1, queries, keys] of tokens that are not consecutive: 0 where the
-/// key's token is not after the query's, the lowest number elsewhere.  Inputs: tokens of the
-/// queries [batch, queries], of the keys [batch, keys].
+/// key's token is not after the query's and within its window and chunk, the lowest number
+/// elsewhere.  Inputs: tokens of the queries [batch, queries], of the keys [batch, keys].
 struct TokenMask {
   static constexpr OpTraits traits{"token_mask", RateClass::Vector};
+  std::uint64_t window = 0;  ///< as Mask::window, in tokens of the text
+  std::uint64_t chunk = 0;   ///< as Mask::chunk
+  bool operator==(const TokenMask&) const = default;
+};
+
+/// The first key that each query sees, where keys are tokens that ascend but are not consecutive: a
+/// query sees what is not after it and within its window and chunk, so keys that lie side by side.
+/// Input: tokens of the keys [batch, keys], of which the last are the queries'. Output: [batch,
+/// queries].  Work: the tokens are read; looking them up is not counted.
+struct FirstSeen {
+  static constexpr OpTraits traits{"first_seen", RateClass::Vector};
+  std::uint64_t window = 0;  ///< as Mask::window, in tokens of the text
+  std::uint64_t chunk = 0;   ///< as Mask::chunk
+  Symbol pairs;              ///< visible ones of all sequences, which a run finds
+  bool operator==(const FirstSeen&) const = default;
 };
 
 /// Row-wise softmax over the last dimension.  Inputs: scores, optionally sinks [H] as in
@@ -632,8 +649,8 @@ using Op = std::variant<Embedding, Linear, HeadLinear, AttentionScores, Attentio
                         RotateHalf, ScaleByPosition, Route, ExpertLinear, CombineExperts,
                         MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows,
                         Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows, DropTokens,
-                        MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, Conv1d,
-                        CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
+                        MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, FirstSeen,
+                        Conv1d, CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

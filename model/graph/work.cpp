@@ -41,9 +41,10 @@ class OpWork {
     return w;
   }
   Work operator()(const TiledAttention& op) const {
-    const Count& batch = input(0).shape[0];
+    const Count batch = op.has_first ? Count(1) : input(0).shape[0];
     const Count keys = batch * op.visible_keys;
-    const bool has_bias = num_inputs() > 3 && !op.has_sinks && op.kept == 0;
+    const std::size_t inputs = num_inputs() - (op.has_first ? 1 : 0);
+    const bool has_bias = inputs > 3 && !op.has_sinks && op.kept == 0;
     const std::uint64_t per_pair = 2 * op.heads.head_dim + 2 * op.value_heads().head_dim + 4 +
                                    (op.scale != 1 ? 1 : 0) + (has_bias ? 1 : 0) +
                                    (op.softcap > 0 ? 3 : 0);
@@ -52,8 +53,9 @@ class OpWork {
               output().elements() + rotation(op.key_rope, op.heads.num_key_value_heads, keys);
     if (op.has_sinks) {
       w.flops += 4 * op.heads.num_attention_heads * output().rows();
-      read(w, num_inputs() - 1, op.heads.num_attention_heads);
+      read(w, inputs - 1, op.heads.num_attention_heads);
     }
+    if (op.has_first) read(w, inputs, input(inputs).elements());
     if (op.kept > 0) read(w, num_inputs() - 1, batch * op.visible_pairs);
     read(w, 0, input(0).elements());
     read(w, 1, keys * input(1).shape.back());
@@ -94,6 +96,7 @@ class OpWork {
     return w;
   }
   Work operator()(const TokenMask&) const { return traffic(); }
+  Work operator()(const FirstSeen&) const { return traffic(); }
   Work operator()(const Softmax&) const {
     Work w = traffic(5 * output().elements());
     if (num_inputs() > 1) w.flops += 4 * output().rows();

@@ -67,11 +67,17 @@ void Plan::choose_tokens(TokenSelection chosen) {
     throw Error("methods " + methods, "the model " + model.name,
                 "a decoder-only model with rotary or learned positions");
   }
-  if (s.position == Position::Rope) {
+  if (s.position == Position::Rope || has_windows(s)) {
     exclude(
         {{Trait::OwnAttention,
           "methods {methods} cannot be combined: kept tokens keep their positions, and the cache "
           "method rotates by places in the cache"}});
+  }
+  if (has_windows(s) && chosen.keep < 1) {
+    not_spread.emplace_back(
+        methods,
+        "which drops tokens before layers with windows or chunks: those go by the tokens' "
+        "positions, which ranks do not send");
   }
   exclude({needs_no_states(states_see_all_tokens)});
   whole_prompt = true;

@@ -60,6 +60,7 @@ struct Prediction {
   LayerMap map;
   Count tokens;
   bool selected = false;  ///< they have positions of their own
+  double share = 1;       ///< of the prompt's tokens that the selected ones are
   Logits logits = Logits::None;
 };
 
@@ -101,7 +102,8 @@ void record_prediction(Recorder& r, const Architecture& base, const Prediction& 
   pass.logits = p.logits;
   pass.given_positions = p.selected;
   std::optional<Value> base_positions;
-  if (p.selected && base.decoder.position == Position::Rope) {
+  const bool keeps_tokens = has_windows(base.decoder) && p.share < 1;
+  if (p.selected && (base.decoder.position == Position::Rope || keeps_tokens)) {
     r.use({});
     base_positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
     r.use(auxiliary_names);
@@ -112,8 +114,15 @@ void record_prediction(Recorder& r, const Architecture& base, const Prediction& 
     const Value values = s.value();
     for (std::size_t i = 0; i < p.map.size(); ++i) {
       if (p.map[i] == s.index) predict_layer(r, base, i, keys, values, base_positions);
+    if (keeps_tokens) {
+      const Value empty = r.state("kept_tokens", {pass.batch, 0, 1}, DType::FP32);
+      r.output(r.append(empty, *base_positions, "cache_kept_tokens"));
+    }
     }
     r.use(auxiliary_names);
+  if (p.share < 1) {
+    pass.kept = KeptTokens{.share = p.share, .earlier = KeptTokens::Earlier::None};
+  }
     r.enter("layers", static_cast<int>(s.index));
     return s.attend(q, s.rotate_key(s.normed_key(keys), 0), values, 0);
   };
@@ -145,7 +154,6 @@ void apply(const MethodSpec& spec, Plan& plan) {
   }
   if (plan.selection) {
     check_prunable(spec.name, auxiliary);
-    check_windows(spec.name, auxiliary, plan.selection->keep);
   }
 
   plan.whole_prompt = true;
@@ -167,7 +175,11 @@ void apply(const MethodSpec& spec, Plan& plan) {
       {predictor_names.weights, text_option(spec, "predictor", ""), maps, HelperWeights::Tensors});
 
   const bool selected = plan.selection.has_value();
-  Prediction prediction{std::move(auxiliary), map, read, selected,
+  Prediction prediction{std::move(auxiliary),
+                        map,
+                        read,
+                        selected,
+                        plan.selection ? plan.selection->keep : 1,
                         reads_out ? Logits::All : Logits::None};
   // Layers above the last one that a base layer needs are not run.
   if (!reads_out) prediction.auxiliary.decoder.layers.resize(needed_layers(map));

@@ -42,12 +42,17 @@ void apply(const MethodSpec& spec, Plan& plan) {
                 std::to_string(retention.from) + " and " + std::to_string(retention.to),
                 "from below to");
   }
-  check_windows(spec.name, plan.model, retention.end);
+  check_scores(spec.name, "the model", plan.model, retention.end);
   plan.whole_prompt = true;
   plan.given_positions = true;
   const std::size_t layers = plan.model.decoder.layers.size();
   std::vector<double> shares;
-  for (std::size_t i = 0; i < layers; ++i) shares.push_back(retention.at(i, layers));
+  for (std::size_t i = 0; i < layers; ++i) {
+    // A layer with a window has not seen most tokens: none are dropped above it.
+    const Stack& stack = plan.model.decoder;
+    const bool may_drop = i == 0 || is_scored(stack, stack.layers[i - 1]);
+    shares.push_back(may_drop ? retention.at(i, layers) : shares.back());
+  }
   const double revived = share_option(spec, "revive", 0);
   prune_progressively(
       plan, shares,
@@ -61,7 +66,8 @@ void apply(const MethodSpec& spec, Plan& plan) {
 }  // namespace
 
 /// Progressive token pruning: from some depth on each layer sees fewer of the tokens, those that
-/// the last token attended to most in the layer below, mean over heads. Decode steps choose anew
+/// the last token attended to most in the layer below, mean over heads; layers with windows choose
+/// none where others see all tokens. Decode steps choose anew
 /// among all tokens, those included that prefill or earlier steps have dropped: see
 /// token_revival.h. Source: Fu et al. 2024 (LazyLLM, arXiv:2407.14057), sections 3 and 4, with the
 /// linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.

@@ -77,11 +77,6 @@ struct Exclusion {
   std::string reason;
 };
 
-/// The layer has no window or chunk.
-inline bool sees_all(const LayerShape& layer) {
-  return layer.sliding_window == 0 && layer.attention_chunk == 0;
-}
-
 /// For methods that need keys and values in each layer.
 std::vector<Exclusion> needs_own_keys();
 /// For methods that keep or read keys and values in a way of their own.

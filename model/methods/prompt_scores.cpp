@@ -6,14 +6,10 @@
 #include "model/base/error.h"
 
 namespace kvcast {
-namespace {
 
-/// Layers with windows have not seen most tokens: they say nothing of those where other layers do.
 bool is_scored(const Stack& stack, const LayerShape& layer) {
   return sees_all(layer) || std::none_of(stack.layers.begin(), stack.layers.end(), sees_all);
 }
-
-}  // namespace
 
 Value attend_and_keep_query(const AttentionSite& s, const AttentionMethod& attend,
                             const Count& earlier) {
@@ -71,24 +67,13 @@ void check_prunable(std::string_view method, const Architecture& a) {
               "a decoder-only model with rotary or learned positions");
 }
 
-void check_windows(std::string_view method, const Architecture& a, double keep) {
-  if (keep == 1) return;
-  const auto& layers = a.decoder.layers;
-  if (std::all_of(layers.begin(), layers.end(), sees_all)) return;
-  throw Error(
-      "method " + std::string(method), "the model " + a.name + " with sliding windows",
-      "a model whose layers attend to all tokens: a window counts places in the cache, where "
-      "kept tokens lie closer than in the text");
-}
-
-void check_scores(std::string_view method, const Architecture& a, double keep) {
+void check_scores(std::string_view method, const std::string& who, const Architecture& a,
+                  double keep) {
   if (keep == 1) return;
   const auto& layers = a.decoder.layers;
   if (std::any_of(layers.begin(), layers.end(), sees_all)) return;
   throw Error("method " + std::string(method),
-              "the speculator " + a.name +
-                  ", whose layers all "
-                  "have windows",
+              who + " " + a.name + ", whose layers all have windows",
               "one with a layer that attends to all tokens and can compare them");
 }
 

@@ -28,14 +28,13 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
 void plan_importance(Plan& plan, const NamePrefixes& prefixes, const Count& queries,
                      std::uint64_t pool, std::function<Architecture(const Plan&)> model);
 
-/// Throws Error when no layer of a speculator sees all tokens, unless all are kept.
-void check_scores(std::string_view method, const Architecture& a, double keep);
+/// Layers with windows have not seen most tokens: they say nothing of those where other layers do.
+bool is_scored(const Stack& stack, const LayerShape& layer);
+/// Throws Error when no layer of `a` sees all tokens, unless all are kept. `who`: "the speculator".
+void check_scores(std::string_view method, const std::string& who, const Architecture& a,
+                  double keep);
 
 /// Throws Error unless kept tokens can keep their positions in the model.
 void check_prunable(std::string_view method, const Architecture& a);
-
-/// Throws Error when tokens are dropped before layers with sliding windows: those reach over so
-/// many cache slots, which are no longer so many positions. Keeping all of them (keep 1) is fine.
-void check_windows(std::string_view method, const Architecture& a, double keep);
 
 }  // namespace kvcast

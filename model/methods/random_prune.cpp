@@ -1,5 +1,5 @@
 #include "model/base/error.h"
-#include "model/methods/prompt_scores.h"
+#include "model/methods/method.h"
 
 namespace kvcast {
 
@@ -20,7 +20,6 @@ Method random_prune() {
             }
             const double keep = fraction_option(spec, "keep");
             if (keep == 1) return;
-            check_windows(spec.name, plan.model, keep);
             plan.choose_tokens({.keep = keep, .seed = whole_option(spec, "seed", 0, 0)});
           },
           "random-prune:keep=0.5"};

@@ -101,6 +101,7 @@ Value attend_to_reused(const AttentionSite& s, const Count& kept_before,
 TokenFlow reusing_flow(const Count& kept_before) {
   TokenFlow flow;
   flow.prefill = [=](Pass& pass) {
+    if (pass.kept) pass.kept->earlier = KeptTokens::Earlier::Given;
     const auto kept = std::make_shared<std::optional<Value>>();
     pass.attention = [=](const AttentionSite& s) {
       return attend_to_reused(s, kept_before, *kept);
@@ -112,11 +113,10 @@ TokenFlow reusing_flow(const Count& kept_before) {
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
-  check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
   const std::shared_ptr<const Architecture> own = find_speculator(spec, plan);
+  check_scores(spec.name, "the speculator", own ? *own : plan.model, fraction_option(spec, "keep"));
   if (own) {
     check_prunable(spec.name, *own);
-    check_scores(spec.name, *own, fraction_option(spec, "keep"));
     check_speculator(*own, plan.model);
     plan.helper_models.push_back({own_weights.weights, text_option(spec, "speculator", ""), *own});
   }

@@ -19,8 +19,9 @@ Architecture first_layers(Architecture a, double share) {
 
 void apply(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
-  check_windows(spec.name, plan.model, fraction_option(spec, "keep"));
   const double probe = fraction_option(spec, "probe", default_probe);
+  check_scores(spec.name, "the probed layers of", first_layers(plan.model, probe),
+               fraction_option(spec, "keep"));
   const NamePrefixes prefixes{"", "probe."};
   plan.choose_tokens({.keep = fraction_option(spec, "keep")});
   plan.helpers.push_back({{.name = "probe",

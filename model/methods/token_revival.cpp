@@ -11,6 +11,7 @@ namespace {
 /// Consecutive layers that see the same tokens.
 struct LayerGroup {
   std::size_t first_layer = 0;
+  double share = 1;
   Count kept;      ///< of the prompt
   Count attended;  ///< in a decode step
   Symbol before;   ///< revived in the steps before
@@ -33,7 +34,6 @@ struct FlowState {
   // Decode only.
   Value wanted;  ///< the tokens that the layers attend to [batch, attended]
   Value held;    ///< those with keys and values in the layers, the pass's included
-  Value mask;
 };
 
 Value keep(const LayerGap& gap, const Count& kept) {
@@ -80,6 +80,7 @@ Value drop(const LayerGroups& groups, const LayerGap& gap, FlowState& state, Val
   append(r, r.state(tokens_name(*group), {shape[0], 0, 1}, DType::FP32), *state.tokens,
          "cache_tokens");
   gap.positions = state.tokens;
+  if (has_windows(gap.stack)) gap.kept = KeptKeys{*state.tokens, group->share, group->kept};
   return r.gather_rows("keep_states", x, indices);
 }
 
@@ -104,7 +105,6 @@ Value revive(const LayerGroups& groups, const LayerGap& gap, FlowState& state, V
   const Value held = r.state(tokens_name(*group), {batch, group->held(), 1}, DType::FP32);
   state.tokens = r.missing_tokens(held, state.wanted, group->now);
   state.held = append(r, held, *state.tokens, "cache_tokens");
-  state.mask = r.token_mask(*state.tokens, state.wanted);
   gap.positions = state.tokens;
   return r.token_states(*state.states, *state.state_tokens, x, *state.tokens);
 }
@@ -113,7 +113,8 @@ Value attend_to_wanted(const AttentionSite& s, const FlowState& state) {
   if (state.group == nullptr) return plain_attention(s);
   const auto settings = [&] {
     Recorder::Attention a = attention_of(s.stack, s.layer.heads);
-    a.additive_mask = state.mask;
+    a.additive_mask = s.r.token_mask({s.layer.sliding_window, s.layer.attention_chunk},
+                                     *state.tokens, state.wanted);
     a.stores_scores = true;
     return a;
   };
@@ -146,6 +147,7 @@ LayerGroups layer_groups(const std::vector<double>& shares, RevivedShares revive
     if (shares[i] == shares[i - 1]) continue;
     LayerGroup g;
     g.first_layer = i;
+    g.share = shares[i];
     g.kept = symbols.ceil_fraction(prompt_len, shares[i]);
     g.attended = symbols.ceil_fraction(kv_len, shares[i]);
     const Count dropped = prompt_len - g.kept;

@@ -14,6 +14,13 @@
 namespace kvcast {
 namespace {
 
+/// The prompt's tokens that a method has left; none: all.
+std::optional<KeptTokens> kept_tokens(const Plan& plan) {
+  if (!plan.selection || plan.selection->keep == 1) return {};
+  const Count number = plan.prompt_past + plan.prompt_tokens;
+  return KeptTokens{plan.selection->keep, number, Count(symbol::prompt_len) - number};
+}
+
 Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOptions& options) {
   const Architecture& a = plan.model;
   Recorder r(plan.symbols, lowering);
@@ -27,6 +34,7 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
   } else {
     pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
     pass.given_positions = plan.given_positions;
+    pass.kept = kept_tokens(plan);
     if (plan.token_flow) plan.token_flow->prefill(pass);
     record_decoder(r, a, pass);
   }
@@ -39,6 +47,7 @@ Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
   Pass pass{symbol::batch,         1,         past, plan.prompt_tokens, Logits::Last,
             plan.base_attention(), plan.cross};
   pass.given_positions = plan.given_positions;
+  pass.kept = kept_tokens(plan);
   if (plan.token_flow) plan.token_flow->decode(pass);
   record_decoder(r, plan.model, pass);
   return r.take();

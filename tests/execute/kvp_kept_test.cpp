@@ -182,14 +182,6 @@ TEST_CASE("kvp: a choice of tokens that leaves nothing to predict is refused wit
     says(join("lazyllm:begin=0.8,end=0.4", pair), "its layers have no tokens to drop");
     says(join("random-prune:keep=0.5", likelihood), "dropped tokens have no likelihood");
   }
-  const Checkpoint windowed(oracle_folder() / "gemma2");
-  SessionOptions o{.methods = parse_methods("random-prune:keep=0.5+kvp:auxiliary=x")};
-  o.open = [&](const std::string&) { return windowed; };
-  Architecture plain = Checkpoint(oracle_folder() / "llama_mha").architecture();
-  plain.vocab_size = windowed.architecture().vocab_size;
-  const Checkpoint unwindowed(plain, 3);
-  CHECK(message_of([&] { const Session session(unwindowed, o); }).find("sliding windows") !=
-        std::string::npos);
 }
 
 }  // namespace

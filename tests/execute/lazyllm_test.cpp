@@ -17,6 +17,7 @@ namespace {
 using Steps = std::vector<std::vector<std::uint64_t>>;
 
 struct LazyCase {
+  const Checkpoint* checkpoint;
   std::string method;
   std::vector<TokenId> prompt;
   std::vector<TokenId> generated;
@@ -24,28 +25,39 @@ struct LazyCase {
   Steps revived;                      ///< by step, by layer from the second on
 };
 
+/// Six layers that see all tokens, or eight of which every other one has a window.
+const Checkpoint& lazy_checkpoint(bool windowed = false) {
+  static const Checkpoint checkpoint(oracle_folder() / "lazyllm");
+  static const Checkpoint with_windows(oracle_folder() / "lazyllm_windowed");
+  return windowed ? with_windows : checkpoint;
+}
+
 // tests/oracle/make_lazyllm.py computes them in numpy and float64.
 std::vector<LazyCase> lazy_cases() {
   std::vector<LazyCase> cases;
-  for (const nlohmann::json& c : read_json_file(oracle_folder() / "lazyllm" / "results.json")) {
-    cases.push_back({"lazyllm:begin=" + c["begin"].dump() + ",end=" + c["end"].dump() +
-                         ",from=" + c["from"].dump() + ",to=" + c["to"].dump(),
-                     c["prompt"].get<std::vector<TokenId>>(),
-                     c["generated"].get<std::vector<TokenId>>(),
-                     c["cached"].get<std::vector<std::uint64_t>>(), c["revived"].get<Steps>()});
+  for (const bool windowed : {false, true}) {
+    const char* folder = windowed ? "lazyllm_windowed" : "lazyllm";
+    for (const nlohmann::json& c : read_json_file(oracle_folder() / folder / "results.json")) {
+      cases.push_back({&lazy_checkpoint(windowed),
+                       "lazyllm:begin=" + c["begin"].dump() + ",end=" + c["end"].dump() +
+                           ",from=" + c["from"].dump() + ",to=" + c["to"].dump(),
+                       c["prompt"].get<std::vector<TokenId>>(),
+                       c["generated"].get<std::vector<TokenId>>(),
+                       c["cached"].get<std::vector<std::uint64_t>>(), c["revived"].get<Steps>()});
+    }
   }
-  REQUIRE(cases.size() == 4);
+  REQUIRE(cases.size() == 7);
   return cases;
 }
 
-const Checkpoint& lazy_checkpoint() {
-  static const Checkpoint checkpoint(oracle_folder() / "lazyllm");
-  return checkpoint;
+Session session_of(const std::string& method, SessionOptions o = {},
+                   const Checkpoint& checkpoint = lazy_checkpoint()) {
+  o.methods = parse_methods(method);
+  return {checkpoint, o};
 }
 
-Session session_of(const std::string& method, SessionOptions o = {}) {
-  o.methods = parse_methods(method);
-  return {lazy_checkpoint(), o};
+Session session_of(const LazyCase& c, SessionOptions o = {}) {
+  return session_of(c.method, std::move(o), *c.checkpoint);
 }
 
 Request request_of(const LazyCase& c, std::uint64_t output_len) {
@@ -61,7 +73,7 @@ TEST_CASE("lazyllm: output and revived tokens are those of an independent progra
       for (const DType dtype : {DType::FP32, DType::FP64}) {
         CAPTURE(c.method);
         const Session session =
-            session_of(c.method, {.attention = kernels, .elementwise = kernels, .dtype = dtype});
+            session_of(c, {.attention = kernels, .elementwise = kernels, .dtype = dtype});
         const Generation g = session.run(request_of(c, c.generated.size()));
         CHECK(g.tokens[0] == c.generated);
         REQUIRE(g.revived.size() == c.revived.size());
@@ -82,9 +94,9 @@ TEST_CASE("lazyllm: output and revived tokens are those of an independent progra
 TEST_CASE("lazyllm: logits of all positions are those of the tokens that reach the head") {
   for (const LazyCase& c : lazy_cases()) {
     CAPTURE(c.method);
-    const Generation g = session_of(c.method, {.logits = Logits::All}).run(request_of(c, 1));
+    const Generation g = session_of(c, {.logits = Logits::All}).run(request_of(c, 1));
     const Generation wide =
-        session_of(c.method, {.logits = Logits::All, .dtype = DType::FP64}).run(request_of(c, 1));
+        session_of(c, {.logits = Logits::All, .dtype = DType::FP64}).run(request_of(c, 1));
     const std::size_t rows = g.logits_shape[1];
     const std::size_t vocab = g.logits_shape[2];
     CHECK(rows < c.prompt.size());
@@ -104,7 +116,7 @@ TEST_CASE("lazyllm: logits of all positions are those of the tokens that reach t
 TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the Aux Cache") {
   for (const LazyCase& c : lazy_cases()) {
     CAPTURE(c.method);
-    const Session session = session_of(c.method);
+    const Session session = session_of(c);
     const Generation g = session.run(request_of(c, c.generated.size()));
     std::uint64_t numbers = 0;
     for (const std::uint64_t cached : c.cached) numbers += 2 * 16 * (cached + 1);
@@ -123,7 +135,7 @@ TEST_CASE("lazyllm: the cache holds the tokens that each layer has seen, and the
 TEST_CASE("lazyllm: revived shares are of the tokens that prefill dropped, by group and step") {
   for (const LazyCase& c : lazy_cases()) {
     CAPTURE(c.method);
-    const Session session = session_of(c.method);
+    const Session session = session_of(c);
     const Generation g = session.run(request_of(c, c.generated.size()));
     const std::size_t steps = c.generated.size() - 1;
     REQUIRE(steps > 1);
@@ -154,7 +166,7 @@ TEST_CASE("lazyllm: decode steps do the work that the recorder says, revived tok
       CAPTURE(c.method);
       const SessionOptions o{
           .attention = kernels, .elementwise = kernels, .loops = Loops::Counting};
-      const Generation g = session_of(c.method, o).run(request_of(c, c.generated.size()));
+      const Generation g = session_of(c, o).run(request_of(c, c.generated.size()));
       CHECK(g.tokens[0] == c.generated);
       CHECK(g.counted.flops == g.analytic_flops);
       CHECK(g.counted.bytes() == g.analytic_bytes);
@@ -165,7 +177,7 @@ TEST_CASE("lazyllm: decode steps do the work that the recorder says, revived tok
 TEST_CASE("lazyllm: a layer sees no token twice, and what it revives it has not seen before") {
   for (const LazyCase& c : lazy_cases()) {
     CAPTURE(c.method);
-    const Session session = session_of(c.method);
+    const Session session = session_of(c);
     std::map<int, std::set<std::uint64_t>> seen;  // by first layer of a group
     Request request = request_of(c, c.generated.size());
     std::size_t appended = 0;
@@ -187,7 +199,7 @@ TEST_CASE("lazyllm: a layer sees no token twice, and what it revives it has not 
 
 TEST_CASE("lazyllm: sequences revive differently many tokens and run one after another") {
   const LazyCase c = lazy_cases()[3];
-  const Session session = session_of(c.method);
+  const Session session = session_of(c);
   Request request = request_of(c, c.generated.size());
   request.tokens.push_back(lazy_cases()[1].prompt);
   CHECK(runs_one_by_one(session, request));

@@ -376,20 +376,6 @@ TEST_CASE("prompt methods: what a prompt is too short for, and logits that would
   CHECK(one.logits_shape[1] == one.kept[0].size());
 }
 
-// Behind dropped tokens a window over cache slots reaches further back than the model's.
-TEST_CASE("prompt methods: models with sliding windows only keep everything") {
-  for (const char* name : {"mistral", "gemma2"}) {
-    const OracleCase c(name);
-    for (const std::string method :
-         {"specprefill:keep=", "static-prune:keep=", "random-prune:keep="}) {
-      CAPTURE(method);
-      CHECK(message_of([&] { session_of(c, method + "0.5"); }).find("sliding windows") !=
-            std::string::npos);
-      session_of(c, method + "1");
-    }
-  }
-}
-
 // As random-prune's help says.
 TEST_CASE(
     "prompt methods: a seed draws the same tokens again, and sequence b with the seed plus b") {

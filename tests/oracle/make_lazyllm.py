@@ -1,10 +1,11 @@
-"""Writes lazyllm/: progressive token pruning from a prompt to its generated tokens.
+"""Writes lazyllm/ and lazyllm_windowed/: progressive token pruning from a prompt to its generated tokens.
 
-Independent of kvcast: a Llama of six layers with random weights, in numpy and float64, after sections 3 and
-4 of Fu et al. 2024 (LazyLLM, arXiv:2407.14057), with the linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.
+Independent of kvcast: a Llama of six layers with random weights, and a Qwen2 of eight, some with windows, in numpy
+and float64, after sections 3 and 4 of Fu et al. 2024 (LazyLLM, arXiv:2407.14057), with the linear retention of Horton et al. 2024 (arXiv:2410.08391), section 5.
 A token has keys and values in the layers that have seen it, and one hidden state in the Aux Cache, the
 output of the last of them; both are kept in dictionaries by token. Each pass chooses anew which tokens the
-next layer sees; chosen ones that it has not seen yet go through it beside the pass's own token.
+next layer sees; chosen ones that it has not seen yet go through it beside the pass's own token. A window
+shows tokens by their positions, and only a layer without one chooses.
 
     python make_lazyllm.py
 """
@@ -20,6 +21,7 @@ from safetensors.numpy import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDER = HERE / "lazyllm"
+WINDOWED = HERE / "lazyllm_windowed"
 SEED = 11
 PROMPT = 23
 GENERATED = 14
@@ -35,10 +37,19 @@ CONFIG = {
     "head_dim": 8, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "max_position_embeddings": 128,
     "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32",
 }
+WINDOWED_CONFIG = CONFIG | {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 8,
+    "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"] * 2,
+}
+WINDOWED_CASES = [
+    {"begin": 0.6, "end": 0.6, "from": 0.3, "to": 0.9},
+    {"begin": 0.8, "end": 0.3, "from": 0.1, "to": 0.9},
+    {"begin": 0.5, "end": 0.2, "from": 0.1, "to": 0.6},
+]
 
 
-def write_checkpoint(rng):
-    c = CONFIG
+def write_checkpoint(rng, folder, c):
     d, f = c["hidden_size"], c["intermediate_size"]
 
     def weight(rows, columns, spread):
@@ -53,12 +64,14 @@ def write_checkpoint(rng):
             tensors[f"{name}{norm}.weight"] = np.ones(d, np.float32)
         for part in "qkvo":
             tensors[f"{name}self_attn.{part}_proj.weight"] = weight(d, d, 1.5)
+            if c["model_type"] == "qwen2" and part != "o":
+                tensors[f"{name}self_attn.{part}_proj.bias"] = np.zeros(d, np.float32)
         tensors[name + "mlp.gate_proj.weight"] = weight(f, d, 1.0)
         tensors[name + "mlp.up_proj.weight"] = weight(f, d, 1.0)
         tensors[name + "mlp.down_proj.weight"] = weight(d, f, 1.0)
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / "config.json").write_text(json.dumps(c, indent=1) + "\n")
-    save_file(tensors, FOLDER / "model.safetensors", {"format": "pt"})
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(c, indent=1) + "\n")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def retention(case, layer, layers):
@@ -75,7 +88,12 @@ class Lazy:
     def __init__(self, model, case):
         self.m = model
         self.layers = model.config["num_hidden_layers"]
-        self.shares = [retention(case, i, self.layers) for i in range(self.layers)]
+        kinds = model.config.get("layer_types", ["full_attention"] * self.layers)
+        self.windows = [model.config["sliding_window"] if k == "sliding_attention" else math.inf for k in kinds]
+        self.shares = []
+        for i in range(self.layers):
+            chooses = i == 0 or self.windows[i - 1] == math.inf
+            self.shares.append(retention(case, i, self.layers) if chooses else self.shares[-1])
         self.cache = [{} for _ in range(self.layers)]  # by layer: token -> (key, value)
         self.aux = {}  # token -> (layer whose output it is, hidden state)
 
@@ -96,8 +114,9 @@ class Lazy:
         keys = np.stack([self.cache[i][t][0] for t in seen])
         values = np.stack([self.cache[i][t][1] for t in seen])
         scores = np.einsum("thd,shd->hts", q, keys) / math.sqrt(dim)
-        later = np.asarray(seen)[None] > np.asarray(tokens)[:, None]
-        p = softmax(np.where(later[None], -np.inf, scores))
+        distance = np.asarray(tokens)[:, None] - np.asarray(seen)[None]
+        hidden = (distance < 0) | (distance >= self.windows[i])
+        p = softmax(np.where(hidden[None], -np.inf, scores))
         o = np.einsum("hts,shd->thd", p, values).reshape(len(tokens), -1)
         x = x + o @ m.w[name + "self_attn.o_proj.weight"].T
         y = m.norm(x, name + "post_attention_layernorm")
@@ -137,14 +156,13 @@ class Lazy:
         return logits, revived
 
 
-def main():
-    rng = np.random.default_rng(SEED)
-    write_checkpoint(rng)
-    make_specprefill.FOLDER = FOLDER
+def write_cases(rng, folder, config, cases):
+    write_checkpoint(rng, folder, config)
+    make_specprefill.FOLDER = folder
     model = Model()
     lines = []
-    for case in CASES:
-        prompt = [int(t) for t in rng.integers(0, CONFIG["vocab_size"], PROMPT)]
+    for case in cases:
+        prompt = [int(t) for t in rng.integers(0, config["vocab_size"], PROMPT)]
         lazy = Lazy(model, case)
         logits, _ = lazy.read(prompt, 0)
         kept = [len(c) for c in lazy.cache]
@@ -156,7 +174,12 @@ def main():
         result = {"prompt": prompt, "kept": kept, "generated": tokens, "revived": revived,
                   "cached": [len(c) for c in lazy.cache]}
         lines.append(" " + json.dumps(case | result))
-    (FOLDER / "results.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    (folder / "results.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def main():
+    write_cases(np.random.default_rng(SEED), FOLDER, CONFIG, CASES)
+    write_cases(np.random.default_rng(SEED + 1), WINDOWED, WINDOWED_CONFIG, WINDOWED_CASES)
 
     # Without pruning it is the plain model, as transformers computes it.
     expected = json.loads((HERE / "llama_mha" / "expected.json").read_text())
