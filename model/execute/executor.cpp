@@ -192,7 +192,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     }
   }
 
-  lay_messages(graph_, symbols, operands, messenger);
+  lay_messages(graph_, symbols, operands, dtype_, messenger);
 
   Output result;
   const bool has_result = result_ < operands.size();

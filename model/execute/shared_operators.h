@@ -737,7 +737,7 @@ void run_shared(X& x, const Send& op) {
   for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
     x.move(0, b, first, 0, x.out_shape()[1] * features);
   }
-  send_message(x.call, op);
+  send_message(x.call, op, sizeof(number_of(typename X::Number{0})));
 }
 
 template <typename X>

@@ -47,21 +47,12 @@ Value Recorder::input(const std::string& name, std::vector<Count> shape, DType d
 }
 
 Value Recorder::cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows,
-                      std::optional<Count> seen) {
-  if (exchange_ == nullptr) return own_cache(name, std::move(shape), most_rows);
-  const Value opened = exchange_->open(*this, name, shape);
+                      std::optional<Count> seen, std::optional<DType> dtype) {
+  const DType own = dtype.value_or(lowering_.cache);
+  if (exchange_ == nullptr) return state(name, std::move(shape), own, most_rows);
+  const Value opened = exchange_->open(*this, name, shape, own);
   if (seen) seen_.emplace(opened.index, *seen);
   return opened;
-}
-
-Value Recorder::own_cache(const std::string& name, std::vector<Count> shape,
-                          std::uint64_t most_rows) {
-  return graph_.add_tensor({prefixes_.tensors + name,
-                            std::move(shape),
-                            lowering_.cache,
-                            Storage::KvCache,
-                            {},
-                            most_rows});
 }
 
 Value Recorder::state(const std::string& name, std::vector<Count> shape, DType dtype,
@@ -211,24 +202,28 @@ Value Recorder::append(Value cache, Value rows, std::string_view label) {
   const Value all = node(CacheAppend{}, label, {cache, rows},
                          with_rows(cache, info(cache).shape[1] + info(rows).shape[1]),
                          info(cache).dtype, Storage::KvCache);
-  if (exchange_ == nullptr) return all;
-  const auto seen = seen_.find(cache.index);
-  return exchange_->share(*this, all, label,
-                          seen == seen_.end() ? info(all).shape[1] : seen->second);
+  return shared(cache, all, label);
+}
+
+Value Recorder::shared(Value before, Value own, std::string_view label) {
+  if (exchange_ == nullptr) return own;
+  const auto seen = seen_.find(before.index);
+  return exchange_->share(*this, own, label,
+                          seen == seen_.end() ? info(own).shape[1] : seen->second);
 }
 
 void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                     std::string_view label) {
-  node(Send{rank, first_row}, label, {cache}, with_rows(cache, rows), lowering_.cache,
+  node(Send{rank, first_row}, label, {cache}, with_rows(cache, rows), info(cache).dtype,
        Storage::Messages);
 }
 
 Value Recorder::receive(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                         const Count& all_rows, std::string_view label) {
   const Value message =
-      graph_.add_tensor({"", with_rows(cache, rows), lowering_.cache, Storage::Messages, {}});
+      graph_.add_tensor({"", with_rows(cache, rows), info(cache).dtype, Storage::Messages, {}});
   return node(Receive{rank, first_row}, label, {cache, message}, with_rows(cache, all_rows),
-              lowering_.cache, Storage::KvCache);
+              info(cache).dtype, Storage::KvCache);
 }
 
 Value Recorder::evict(Value cache, std::uint64_t kept_first, const Count& dropped,
@@ -354,7 +349,7 @@ Recorder::Scanned Recorder::state_scan(StateScan op, const ScanInputs& in) {
   const auto outputs = graph_.add_node(
       std::move(n), {{"", info(in.value).shape, lowering_.activations, Storage::Activations, {}},
                      {"", std::move(after), before.dtype, Storage::KvCache, {}}});
-  return {outputs[0], outputs[1]};
+  return {outputs[0], shared(in.state, outputs[1], "state_heads")};
 }
 
 Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias,

@@ -69,7 +69,8 @@ class Recorder;
 /// What one of several ranks does with each of its caches (model/methods/placement.h).
 struct CacheExchange {
   /// The cache [batch, rows before the pass, features] to which the rank's own rows are appended.
-  std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape)> open;
+  std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape, DType)>
+      open;
   /// From the cache with the rank's own rows, appended by a node with this label, to the state that
   /// attention reads. Tokens after the rank's own see at most the last `seen` of its rows.
   std::function<Value(Recorder&, Value own, std::string_view label, const Count& seen)> share;
@@ -113,15 +114,14 @@ class Recorder {
   Value input(const std::string& name, std::vector<Count> shape, DType dtype);
   /// A cache tensor as it stands before the pass: [batch, rows, features]. It holds `most_rows`
   /// rows at most, 0: all. Later passes see at most `seen` of its last rows; all, if absent.
+  /// Without a dtype it has that of caches.
   Value cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0,
-              std::optional<Count> seen = {});
+              std::optional<Count> seen = {}, std::optional<DType> dtype = {});
   /// Ranks share the caches.
   bool shares_caches() const { return exchange_ != nullptr; }
   /// Caches of windows let go of rows that no later query sees; those that ranks gather do not.
   bool bounds_caches() const { return exchange_ == nullptr || exchange_->bounds_caches; }
-  /// The same, without what a CacheExchange adds.
-  Value own_cache(const std::string& name, std::vector<Count> shape, std::uint64_t most_rows = 0);
-  /// A tensor of any element type that stays between passes beside the cache.
+  /// A tensor of any element type that stays between passes, without what a CacheExchange adds.
   Value state(const std::string& name, std::vector<Count> shape, DType dtype,
               std::uint64_t most_rows = 0);
   void output(Value v) { graph_.mark_output(v); }
@@ -195,7 +195,7 @@ class Recorder {
     Value y;
     Value state;
   };
-  /// Fills in the pairs and chunks of the settings.
+  /// Fills in the pairs and chunks of the settings. The state comes from cache().
   Scanned state_scan(StateScan op, const ScanInputs& in);
   Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
                                const Count& keys);
@@ -260,6 +260,8 @@ class Recorder {
   std::vector<Count> with_rows(Value x, const Count& rows) const;
   std::vector<Count> with_features(Value x, const Count& features) const;
   Value cast(Value x, DType dtype, std::string_view label);
+  /// What an exchange makes of the cache that a node with this label has left of `before`.
+  Value shared(Value before, Value own, std::string_view label);
   /// Without a prefix it has no weight.
   Value rms_norm(std::string_view label, const RmsNorm& op,
                  const std::optional<std::string>& prefix, Value x);

@@ -70,7 +70,7 @@ class Mixer {
         by_row ? r_.weight(name_ + "decay.weight", {s_.num_heads, s_.key_dim}) : of_heads("decay");
     if (!s_.delta) in.skip = of_heads("skip");
     in.state =
-        r_.state(name_ + "heads", {batch(), earlier(1), s_.state_elements()}, DType::FP32, 1);
+        r_.cache(name_ + "heads", {batch(), earlier(1), s_.state_elements()}, 1, {}, DType::FP32);
     StateScan op;
     op.num_heads = s_.num_heads;
     op.num_groups = s_.num_groups;
@@ -102,8 +102,10 @@ class Mixer {
 
   Value convolved(const std::string& part, Value x) {
     const Count features = r_.info(x).shape.back();
-    const Value before =
-        r_.own_cache(name_ + part + "s", {batch(), earlier(s_.kernel - 1), features}, s_.kernel);
+    const std::uint64_t taps = s_.kernel - 1;
+    const Count end = site_.past + r_.info(x).shape[1];
+    const Value before = r_.cache(name_ + part + "s", {batch(), earlier(taps), features}, s_.kernel,
+                                  r_.symbols().minimum(end, taps));
     const Value rows = r_.append(before, x, "cache_state_" + part);
     r_.output(rows);
     const std::string conv = name_ + "conv_" + part;

@@ -118,12 +118,6 @@ Exclusion needs_no_states(const std::string& why) {
           "methods {methods}: got the model {model}, whose layers keep states, " + why};
 }
 
-Exclusion spreads_no_states() {
-  return needs_no_states(
-      "which pass from rank to rank in order; expected one that caches keys and "
-      "values alone");
-}
-
 Exclusion reads_with_own_weights() {
   return {
       Trait::LacksWeights,

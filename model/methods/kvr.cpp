@@ -5,12 +5,13 @@ namespace kvcast {
 
 /// Rank i waits for the rows of all tokens before its own, puts its own after them and sends all
 /// of them on at once, before the attention. Where a layer has a window or chunk, only those rows
-/// move that later tokens see.
+/// move that later tokens see. A state space's state moves the same way: a rank waits for what the
+/// tokens before its own have left, and sends on what its scan and convolution leave.
 CacheExchange chain_exchange(const RankShare& share) {
   CacheExchange e;
-  e.open = [=](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
+  e.open = [=](Recorder& r, const std::string& name, const std::vector<Count>& shape, DType dtype) {
     const Count before = shape[1];
-    const Value empty = r.own_cache(name, {shape[0], 0, shape[2]});
+    const Value empty = r.state(name, {shape[0], 0, shape[2]}, dtype);
     if (share.rank == 0) return empty;
     return r.receive(empty, share.rank - 1, 0, before, before,
                      "receive_" + std::string(cache_part(name)));
@@ -37,8 +38,7 @@ Method kvr() {
             plan.placement = parse_placement(spec);
             plan.placement->exchange = chain_exchange;
           },
-          "kvr:p=2",
-          {spreads_no_states()}};
+          "kvr:p=2"};
 }
 
 }  // namespace kvcast

@@ -81,8 +81,6 @@ struct Exclusion {
 std::vector<Exclusion> needs_own_keys();
 /// For methods that keep or read keys and values in a way of their own.
 Exclusion needs_keys_and_values();
-/// For methods that spread a prompt over ranks.
-Exclusion spreads_no_states();
 /// For methods that need all layers to keep keys and values; `why` follows the model's name.
 Exclusion needs_no_states(const std::string& why);
 /// For methods whose helper is the base itself.

@@ -14,8 +14,8 @@ CacheExchange exchange(const RankShare& share) {
     all_rows += tokens;
   }
   CacheExchange e;
-  e.open = [](Recorder& r, const std::string& name, const std::vector<Count>& shape) {
-    return r.own_cache(name, shape);  // with room for the rows before the rank's own
+  e.open = [](Recorder& r, const std::string& name, const std::vector<Count>& shape, DType dtype) {
+    return r.state(name, shape, dtype);  // with room for the rows before the rank's own
   };
   e.share = [=](Recorder& r, Value state, std::string_view label, const Count&) {
     const std::string part(cache_part(label));
@@ -45,18 +45,20 @@ CacheExchange exchange(const RankShare& share) {
 /// Source: the baseline of Cho, Rastegari and Naik 2024 (arXiv:2405.05329), section 3.1, figure 4;
 /// after Korthikanti et al. 2022 (arXiv:2205.05198).
 Method tsp() {
-  return {"tsp",
-          MethodKind::Placement,
-          "p=P: P ranks with equal parts; every layer all-gathers keys and values (tensor and "
-          "sequence parallel)",
-          {"p"},
-          [](const MethodSpec& spec, Plan& plan) {
-            plan.placement = parse_placement(spec);
-            plan.placement->exchange = exchange;
-            plan.placement->first_decodes = true;
-          },
-          "tsp:p=2",
-          {spreads_no_states()}};
+  return {
+      "tsp",
+      MethodKind::Placement,
+      "p=P: P ranks with equal parts; every layer all-gathers keys and values (tensor and "
+      "sequence parallel)",
+      {"p"},
+      [](const MethodSpec& spec, Plan& plan) {
+        plan.placement = parse_placement(spec);
+        plan.placement->exchange = exchange;
+        plan.placement->first_decodes = true;
+      },
+      "tsp:p=2",
+      {needs_no_states("which are made token after token, where the ranks read their parts of "
+                       "the prompt at the same time; expected kvr, whose ranks pass states on")}};
 }
 
 }  // namespace kvcast

@@ -81,6 +81,16 @@ else
     [ "$got" = "$both" ] || fail "two prompts, $method: $got, expected $both"
   done
 
+  # States are passed on with keys and values.
+  for name in granitemoehybrid falcon_h1 qwen3_next; do
+    states=("$program" run --model "$oracle/$name" --tokens $tokens --output-len 9 --threads 1 --quiet)
+    alone=$("${states[@]}") || fail "$name"
+    for method in kvr:p=3 kvr:p=3,partition=1/8/2; do
+      got=$("${mpi[@]}" 3 "${states[@]}" --method $method) || fail "$name $method"
+      [ "$got" = "$alone" ] || fail "$name $method: $got, not $alone"
+    done
+  done
+
   # Every rank chooses the same tokens, and the ranks share those.
   whole=("$program" run --model "$oracle/llama_mha" --tokens $tokens --output-len 9 --threads 1)
   for method in random-prune:keep=0.5 specprefill:keep=0.5,lookahead=3; do

@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include "model/forward/state_space.h"
 #include "model/graph/work.h"
 #include "tests/execute/oracle.h"
 #include "tests/model/message_of.h"
@@ -26,21 +27,27 @@ struct Cached {
 using Caches = std::map<std::string, Cached>;
 
 std::string cache_name(const Graph& graph, TensorId id) {
-  while (graph.tensor(id).producer) id = graph.node(*graph.tensor(id).producer).inputs[0];
+  while (graph.tensor(id).producer) {
+    const std::vector<TensorId>& inputs = graph.node(*graph.tensor(id).producer).inputs;
+    id = *std::find_if(inputs.begin(), inputs.end(),
+                       [&](TensorId in) { return graph.tensor(in).storage == Storage::KvCache; });
+  }
   return graph.tensor(id).name;
 }
 
-/// Keeps what a node leaves in a cache.
-void keep(Caches& caches, const Graph& graph, const NodeRun& run) {
-  const Operand& out = run.call->output;
-  if (out.info->storage != Storage::KvCache) return;
-  Cached& cached = caches[cache_name(graph, run.call->node.output())];
+/// Keeps what a node leaves in a cache, in numbers of the session's dtype.
+void keep(Caches& caches, const Graph& graph, const NodeRun& run, DType dtype) {
+  const std::vector<TensorId>& ids = run.call->node.outputs;
+  const std::size_t last = ids.size() - 1;
+  if (graph.tensor(ids[last]).storage != Storage::KvCache) return;
+  const Operand& out = last == 0 ? run.call->output : run.call->more_outputs[last - 1];
+  Cached& cached = caches[cache_name(graph, ids[last])];
   cached = {out.shape, {}};
   const std::size_t of_sequence = out.shape[1] * out.shape[2];
   for (std::size_t b = 0; b < out.shape[0]; ++b) {
     for (std::size_t i = 0; i < of_sequence; ++i) {
-      cached.numbers.push_back(out.info->dtype == DType::FP64 ? out.sequence<double>(b)[i]
-                                                              : double{out.sequence(b)[i]});
+      cached.numbers.push_back(dtype == DType::FP64 ? out.sequence<double>(b)[i]
+                                                    : double{out.sequence(b)[i]});
     }
   }
 }
@@ -60,6 +67,7 @@ std::vector<double> rows_until(const Cached& c, std::size_t end, std::size_t row
 /// "layers.3.keys".
 std::size_t seen_before(const Architecture& a, const std::string& cache, std::size_t first) {
   const LayerShape& layer = a.decoder.layers[std::stoul(cache.substr(cache.find('.') + 1))];
+  if (is_state(cache)) return std::min<std::size_t>(first, layer.state_space->kernel - 1);
   if (layer.attention_chunk > 0) return first % layer.attention_chunk;
   return layer.sliding_window > 0 ? std::min<std::size_t>(first, layer.sliding_window - 1) : first;
 }
@@ -83,7 +91,7 @@ struct Single {
     request.output_len = 4;
     Request watched = request;
     watched.on_node = [&](const Graph& graph, const NodeRun& run, std::span<const std::uint64_t>) {
-      if (&graph == &session.recording().prefill()) keep(caches, graph, run);
+      if (&graph == &session.recording().prefill()) keep(caches, graph, run, options.dtype);
     };
     generation = session.run(watched);
     logits = logits_of(generation);
@@ -114,7 +122,7 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
     request.on_node = [&, rank](const Graph& graph, const NodeRun& node,
                                 std::span<const std::uint64_t> symbols) {
       if (symbols[symbol::kv_len.id] <= single.request.tokens[0].size()) {  // no decode step
-        keep(caches[rank], graph, node);
+        keep(caches[rank], graph, node, options.dtype);
       }
       const std::lock_guard lock(mutex);
       if (symbols[symbol::kv_len.id] > single.request.tokens[0].size()) decoded.insert(rank);
@@ -151,6 +159,14 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
       CAPTURE(rank);
       CAPTURE(name);
       const std::size_t first = end - parts[rank];
+      if (name.ends_with(".state.heads")) {  // of one row, which the last token leaves
+        REQUIRE(cached.shape[1] == 1);
+        if (rank + 1 < parts.size()) continue;
+        CHECK(relative_difference(std::span<const double>(cached.numbers),
+                                  std::span<const double>(single.caches.at(name).numbers)) <
+              tolerance);
+        continue;
+      }
       const std::size_t rows =
           placement == "tsp" ? until
                              : parts[rank] + seen_before(checkpoint.architecture(), name, first);
@@ -174,11 +190,13 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   }
 }
 
-/// Both placements of each partition.
+/// Both placements of each partition; of models with states only the chain.
 void check_placements(const Checkpoint& checkpoint, const SessionOptions& options,
                       std::span<const Parts> partitions, const Single& single, double tolerance) {
   for (const Parts& parts : partitions) {
     for (const char* placement : {"kvr", "tsp"}) {
+      if (has_states(checkpoint.architecture().decoder) && placement == std::string("tsp"))
+        continue;
       check_ranks(checkpoint, options, placement, parts, single, tolerance);
     }
   }
@@ -190,7 +208,7 @@ void for_all_models(Check check) {
   for (const std::string& name : oracle_cases()) {
     const OracleCase c(name);
     const Architecture& a = c.checkpoint.architecture();
-    if (a.encoder_decoder || has_states(a.decoder)) continue;
+    if (a.encoder_decoder) continue;
     CAPTURE(name);
     for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) check(c.checkpoint, kernels);
   }
@@ -240,6 +258,15 @@ TEST_CASE("ranks: the last rank alone has the last token's logits") {
   SessionOptions o = all_logits(Kernels::Fused);
   o.logits = Logits::Last;
   check_placements(c.checkpoint, o, partitions(), Single(c.checkpoint, o, 23), 1e-5);
+}
+
+TEST_CASE("ranks: states are passed on in a chain, and refused where ranks read side by side") {
+  const OracleCase c("qwen3_next");
+  SessionOptions o{.methods = parse_methods("tsp:p=2")};
+  o.share = RankShare{{9, 8}, 0};
+  CHECK(message_of([&] {
+          const Session session(c.checkpoint, o);
+        }).find("which are made token after token") != std::string::npos);
 }
 
 TEST_CASE("ranks: slim and MLKV send what they cache") {
