@@ -10,11 +10,15 @@ namespace kvcast {
 namespace {
 
 nlohmann::json side_json(const PredictorSide& side) {
-  return {{"name", side.name},
-          {"vocab_size", side.vocab_size},
-          {"num_key_value_heads", side.num_key_value_heads},
-          {"head_dim", side.head_dim}};
+  nlohmann::json json = {{"name", side.name},
+                         {"vocab_size", side.vocab_size},
+                         {"num_key_value_heads", side.num_key_value_heads},
+                         {"head_dim", side.head_dim}};
+  if (!side.kv_lora_rank.empty()) json["kv_lora_rank"] = side.kv_lora_rank;
+  return json;
 }
+
+bool has_latents(const Architecture& a) { return a.decoder.layers.front().latent.has_value(); }
 
 PredictorSide read_side(const JsonObject& c) {
   PredictorSide side;
@@ -25,6 +29,12 @@ PredictorSide read_side(const JsonObject& c) {
   if (side.num_key_value_heads.empty()) c.fail("num_key_value_heads", "an entry for each layer");
   if (side.head_dim.size() != side.num_key_value_heads.size()) {
     c.fail("head_dim", fmt::format("{} entries, one a layer", side.num_key_value_heads.size()));
+  }
+  if (c.has("kv_lora_rank")) {
+    side.kv_lora_rank = c.wholes("kv_lora_rank");
+    if (side.kv_lora_rank.size() != side.head_dim.size()) {
+      c.fail("kv_lora_rank", fmt::format("{} entries, one a layer", side.head_dim.size()));
+    }
   }
   return side;
 }
@@ -44,6 +54,13 @@ void check_side(const PredictorSide& side, const std::string& place, std::string
   if (side.vocab_size != own.vocab_size) {
     throw differ(fmt::format("a vocabulary of {}", side.vocab_size),
                  std::to_string(own.vocab_size));
+  }
+  if (side.kv_lora_rank != own.kv_lora_rank) {
+    const auto latents = [](const PredictorSide& s) {
+      return s.kv_lora_rank.empty() ? std::string("keys and values")
+                                    : fmt::format("latents of {}", s.kv_lora_rank.front());
+    };
+    throw differ(latents(side), latents(own));
   }
   for (std::size_t i = 0; i < own.head_dim.size(); ++i) {
     if (side.num_key_value_heads[i] == own.num_key_value_heads[i] &&
@@ -67,8 +84,9 @@ void check_model(const Architecture& a, std::string_view role) {
     throw Error(where, "a model whose values have a norm",
                 "one whose projections of values are cached as they are");
   }
-  if (a.decoder.layers.front().latent) {
-    throw Error(where, "a model that caches latents", "one that caches keys and values");
+  if (has_latents(a) && a.decoder.layers.front().latent->indexer) {
+    throw Error(where, "a model whose queries choose their keys by a cache of its own",
+                "one that caches latents, or keys and values, alone");
   }
   if (has_states(a.decoder)) {
     throw Error(where, "a model whose layers keep states", "one that caches keys and values");
@@ -78,11 +96,17 @@ void check_model(const Architecture& a, std::string_view role) {
 
 }  // namespace
 
+std::uint64_t predicted_features(const LayerShape& layer, PredictedPart part) {
+  if (!layer.latent) return kv_features(layer.heads);
+  return part == PredictedPart::Keys ? layer.latent->rope_dim : layer.latent->rank;
+}
+
 PredictorSide predictor_side(const Architecture& a) {
   PredictorSide side{a.name, a.vocab_size, {}, {}};
   for (const LayerShape& layer : a.decoder.layers) {
-    side.num_key_value_heads.push_back(layer.heads.num_key_value_heads);
-    side.head_dim.push_back(layer.heads.head_dim);
+    side.num_key_value_heads.push_back(layer.latent ? 1 : layer.heads.num_key_value_heads);
+    side.head_dim.push_back(layer.latent ? layer.latent->rope_dim : layer.heads.head_dim);
+    if (layer.latent) side.kv_lora_rank.push_back(layer.latent->rank);
   }
   return side;
 }
@@ -131,6 +155,15 @@ std::string predictor_weight(std::size_t layer, std::string_view part, std::stri
 void check_pair(const Architecture& base, const Architecture& auxiliary) {
   check_model(base, "base");
   check_model(auxiliary, "auxiliary");
+  if (has_latents(base) != has_latents(auxiliary)) {
+    const auto caches = [](const Architecture& a) {
+      return std::string(has_latents(a) ? "latents" : "keys and values");
+    };
+    throw Error("KV prediction, the auxiliary model " + auxiliary.name,
+                "one that caches " + caches(auxiliary),
+                "one that caches " + caches(base) + ", as " + base.name +
+                    " does: maps lead from like to like");
+  }
   if (may_share_tokens(base, auxiliary)) return;
   throw Error("KV prediction, the auxiliary model " + auxiliary.name,
               fmt::format("a vocabulary of {}", auxiliary.vocab_size),
@@ -141,8 +174,10 @@ std::uint64_t predictor_parameters(const Architecture& base, const Architecture&
                                    const LayerMap& map) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < map.size(); ++i) {
-    const std::uint64_t from = kv_features(auxiliary.decoder.layers[map[i]].heads);
-    sum += checked_multiply(2 * (from + 1), kv_features(base.decoder.layers[i].heads));
+    for (const PredictedPart part : {PredictedPart::Keys, PredictedPart::Values}) {
+      const std::uint64_t from = predicted_features(auxiliary.decoder.layers[map[i]], part);
+      sum += checked_multiply(from + 1, predicted_features(base.decoder.layers[i], part));
+    }
   }
   return sum;
 }

@@ -36,8 +36,16 @@ std::vector<Served> served_layers(const LayerMap& map) {
   return all;
 }
 
-std::size_t features(const Architecture& a, std::size_t layer) {
-  return kv_features(a.decoder.layers[layer].heads);
+/// Of keys, part 0, or of values, part 1.
+std::size_t features(const Architecture& a, std::size_t layer, std::size_t part) {
+  return predicted_features(a.decoder.layers[layer],
+                            part == 0 ? PredictedPart::Keys : PredictedPart::Values);
+}
+
+/// The nodes that project them.
+ForKeysAndValues<std::string> projections(const Architecture& a) {
+  if (a.decoder.layers.front().latent) return {"key_rope", "kv_latent"};
+  return {"key", "value"};
 }
 
 /// By base layer.
@@ -49,10 +57,10 @@ class Fit {
   Fit(const Architecture& base, const Architecture& auxiliary, const LayerMap& map)
       : served_(served_layers(map)), layers_(map.size()) {
     for (const Served& s : served_) {
-      std::vector<std::size_t> outputs;
-      for (const std::size_t i : s.layers) outputs.push_back(features(base, i));
-      for (auto& regressions : regressions_) {
-        regressions.emplace_back(features(auxiliary, s.source), outputs);
+      for (std::size_t part = 0; part < regressions_.size(); ++part) {
+        std::vector<std::size_t> outputs;
+        for (const std::size_t i : s.layers) outputs.push_back(features(base, i, part));
+        regressions_[part].emplace_back(features(auxiliary, s.source, part), outputs);
       }
     }
   }
@@ -180,7 +188,11 @@ KvpFitReport begin_report(const Checkpoint& base, const Checkpoint& auxiliary, c
 /// penalty chooses among the maps that fit them all.
 void check_fitted_tokens(std::size_t tokens, const Architecture& auxiliary, const LayerMap& map) {
   std::size_t widest = 0;
-  for (const std::size_t source : map) widest = std::max(widest, features(auxiliary, source));
+  for (const std::size_t source : map) {
+    for (std::size_t part = 0; part < 2; ++part) {
+      widest = std::max(widest, features(auxiliary, source, part));
+    }
+  }
   if (tokens > widest) return;
   throw Error("text", fmt::format("{} tokens to fit (without those held out)", tokens),
               fmt::format("at least {}, one per unknown of a map from {} features of {}",
@@ -251,17 +263,19 @@ KvpFitReport fit_predictor(const Checkpoint& base, const Checkpoint& auxiliary,
     for (std::size_t w = 0; w < windows.size(); ++w) {
       if (is_held_out(w) != held_out) continue;
       if (on_window) on_window(done++, windows.size());
-      action(observe_key_values(auxiliary_session, windows[w], "layers", {"key", "value"}).rows,
-             observe_key_values(base_session, windows[w], "layers", {"key", "value"}).rows);
+      action(observe_key_values(auxiliary_session, windows[w], "layers",
+                                projections(auxiliary.architecture()))
+                 .rows,
+             observe_key_values(base_session, windows[w], "layers", projections(b)).rows);
       (held_out ? report.held_out_tokens : report.fitted_tokens) += windows[w].size();
     }
   };
 
   Fit sums(b, auxiliary.architecture(), fit.map);
   ForKeysAndValues<std::vector<Eigen::RowVectorXd>> means;  // by layer
-  for (auto& by_layer : means) {
+  for (std::size_t part = 0; part < means.size(); ++part) {
     for (std::size_t i = 0; i < fit.map.size(); ++i) {
-      by_layer.push_back(Eigen::RowVectorXd::Zero(index(features(b, i))));
+      means[part].push_back(Eigen::RowVectorXd::Zero(index(features(b, i, part))));
     }
   }
   for_windows(false, [&](const KeyValueRows& from, const KeyValueRows& to) {
@@ -299,17 +313,17 @@ KvpFitReport write_identity_predictor(const Checkpoint& base, const Checkpoint& 
   const KvpFitReport report = begin_report(base, auxiliary, fit);
   Maps maps;
   for (std::size_t i = 0; i < fit.map.size(); ++i) {
-    const std::size_t n = features(base.architecture(), i);
-    const std::size_t from = features(auxiliary.architecture(), fit.map[i]);
-    if (n != from) {
-      throw Error(
-          "--identity",
-          fmt::format("{} key features in layer {} of {} and {} in layer {} of {}", n, i,
-                      base.architecture().name, from, fit.map[i], auxiliary.architecture().name),
-          "as many in both");
-    }
-    for (auto& by_layer : maps) {
-      by_layer.push_back(
+    for (std::size_t part = 0; part < maps.size(); ++part) {
+      const std::size_t n = features(base.architecture(), i, part);
+      const std::size_t from = features(auxiliary.architecture(), fit.map[i], part);
+      if (n != from) {
+        throw Error(
+            "--identity",
+            fmt::format("{} key features in layer {} of {} and {} in layer {} of {}", n, i,
+                        base.architecture().name, from, fit.map[i], auxiliary.architecture().name),
+            "as many in both");
+      }
+      maps[part].push_back(
           {DenseMatrix::Identity(index(n), index(n)), Eigen::VectorXd::Zero(index(n))});
     }
   }

@@ -15,9 +15,10 @@ ObservedRun observe_key_values(const execute::Session& session,
     if (node.phase != phase || node.layer < 0) return;
     for (std::size_t part = 0; part < labels.size(); ++part) {
       if (node.label != labels[part]) continue;
+      auto& rows = run.rows[part].at(static_cast<std::size_t>(node.layer));
+      if (rows.size() > 0) continue;  // of a latent layer the rotation has the projection's label
       const execute::Operand& out = node_run.call->output;
-      run.rows[part].at(static_cast<std::size_t>(node.layer)) =
-          Eigen::Map<const ActivationRows>(out.data, index(out.rows()), index(out.shape.back()));
+      rows = Eigen::Map<const ActivationRows>(out.data, index(out.rows()), index(out.shape.back()));
     }
   };
   run.generation = session.run(request);

@@ -23,8 +23,8 @@ struct ObservedRun {
   execute::Generation generation;
 };
 
-/// Reads a prompt in one pass and keeps the results of the nodes of one phase that have these
-/// labels, such as "key" and "value".
+/// Reads a prompt in one pass and keeps the results of the first nodes of a layer and phase that
+/// have these labels, such as "key" and "value".
 ObservedRun observe_key_values(const execute::Session& session,
                                std::span<const execute::TokenId> tokens, const std::string& phase,
                                const ForKeysAndValues<std::string>& labels);

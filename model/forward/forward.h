@@ -102,7 +102,17 @@ struct LatentRows {
   std::optional<Value> past = {};                    ///< before the pass, [batch, rows, c + r]
   std::function<Value(Value all)> read = nullptr;    ///< what attention reads of all; null: all
   std::optional<Recorder::Attention> settings = {};  ///< how; absent: as the layer's mask says
+  /// Rows are cached unrotated, and turn by their places in the cache as they are read; this is the
+  /// place of the pass's first. Absent: they are cached rotated by their positions.
+  std::optional<Count> place = {};
+  /// Gets all rows, the pass's own included, before attention reads them; null: they stay cached.
+  std::function<void(Value all)> keep = nullptr;
+  bool uncached = false;  ///< attention reads the pass's own rows alone, and nothing is cached
+  /// Gets the pass's own projections, the latent before its norm and the key before its rotation.
+  std::function<void(Value latent, Value key_rope)> projected = nullptr;
 };
+/// The latent as it is cached, from its projection, of the layer called `name`.
+Value normed_latent(Recorder& r, const std::string& name, Value projected);
 /// Multi-head latent attention.
 Value latent_attention(const AttentionSite& site, const LatentRows& rows = {});
 
@@ -157,6 +167,7 @@ struct LayerGap {
   std::size_t index;                ///< of the layer below
   const OwnedKeyValues& below;      ///< its keys and queries
   std::optional<Value>& positions;  ///< of the tokens that go on: to be set with them
+  std::optional<KeptKeys>& kept;    ///< the same, where they are the keys of the layers above
 };
 
 /// The next layer's input from the output [batch, tokens, hidden_size] of the one below.
@@ -167,7 +178,6 @@ Recorder::Attention attention_of(const Stack& stack, const Heads& heads);
 
 /// The heads of scores of cached rows: the layer's, or with a latent one head of latents.
 Heads scored_heads(const LayerShape& layer);
-  std::optional<KeptKeys>& kept;    ///< the same, where they are the keys of the layers above
 /// The query of the pass's last token for such scores, of the layer called `name`.
 Value scored_query(Recorder& r, const LayerShape& layer, const std::string& name,
                    const OwnedKeyValues& attended);
@@ -182,16 +192,6 @@ Value rotated_heads(Recorder& r, const Stack& stack, const LayerShape& layer,
                     std::uint64_t num_heads, const Count& first_position,
                     const std::optional<Value>& positions);
 
-/// The shape of one pass over a decoder.
-struct Pass {
-  Count batch = 1;
-  Count tokens = 1;        ///< new tokens of each sequence
-  Count past = {};         ///< tokens already in the cache
-  Count encoder_len = {};  ///< encoder-decoder models: rows of the cross-attention cache
-  Logits logits = Logits::Last;
-  AttentionMethod attention = plain_attention;  ///< of causal stacks
-  CrossMethod cross = plain_cross_attention();
-  /// The input "positions" [batch, tokens] gives the tokens' positions; else they follow the cache.
 /// The prompt's tokens of which a pass has keys, where a method has dropped the others before it.
 struct KeptTokens {
   double share = 1;
@@ -206,6 +206,16 @@ struct KeptTokens {
   Earlier earlier = Earlier::Cached;
 };
 
+/// The shape of one pass over a decoder.
+struct Pass {
+  Count batch = 1;
+  Count tokens = 1;        ///< new tokens of each sequence
+  Count past = {};         ///< tokens already in the cache
+  Count encoder_len = {};  ///< encoder-decoder models: rows of the cross-attention cache
+  Logits logits = Logits::Last;
+  AttentionMethod attention = plain_attention;  ///< of causal stacks
+  CrossMethod cross = plain_cross_attention();
+  /// The input "positions" [batch, tokens] gives the tokens' positions; else they follow the cache.
   /// Rotary or learned positions only.
   bool given_positions = false;
   std::optional<KeptTokens> kept = {};  ///< with given positions

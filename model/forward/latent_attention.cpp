@@ -38,7 +38,15 @@ Value chosen_keys(const AttentionSite& s, const Indexer& indexer, Value q_in, co
   return r.choose_keys(std::move(op), q, keys, weights);
 }
 
+/// modeling_deepseek_v3.py, whatever rms_norm_eps says.
+constexpr double latent_eps = 1e-6;
+
 }  // namespace
+
+Value normed_latent(Recorder& r, const std::string& name, Value projected) {
+  const std::string label = "kv_latent_norm";
+  return r.norm(label, NormKind::Rms, latent_eps, name + "." + label, projected);
+}
 
 /// A decode step of a serving engine multiplies queries and outputs by what would expand the
 /// latents to keys and values ("absorbed"), and so do prompts whose queries choose their keys; all
@@ -47,7 +55,6 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   Recorder& r = s.r;
   const Latent& l = *s.layer.latent;
   const std::uint64_t heads = s.layer.heads.num_attention_heads;
-  constexpr double latent_eps = 1e-6;  // modeling_deepseek_v3.py, whatever rms_norm_eps says
   const auto projected = [&](const std::string& part, Value x, std::uint64_t features,
                              bool bias = false) {
     return project(r, part, s.name + "." + part, x, features, bias);
@@ -55,29 +62,41 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   const auto normed = [&](const std::string& part, Value x) {
     return r.norm(part + "_norm", NormKind::Rms, latent_eps, s.name + "." + part + "_norm", x);
   };
-  const auto rotated = [&](const std::string& label, Value x, std::uint64_t num_heads) {
-    return r.rope(label, x, num_heads, l.rope_dim, s.layer.rope, s.past, false, s.positions);
+  const auto rotated = [&](const std::string& label, Value x, std::uint64_t num_heads,
+                           const Count& first) {
+    return r.rope(label, x, num_heads, l.rope_dim, s.layer.rope, first, false, s.positions);
   };
+  const Count first = cached.place.value_or(s.past);
   Value q_in = s.x;
   if (l.query_rank > 0) {
     q_in = normed("query_latent", projected("query_latent", s.x, l.query_rank, s.stack.query_bias));
   }
   Value q = projected("query_nope", q_in, heads * l.nope_dim);
   const Value q_rope =
-      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads);
-  const Value latent = normed("kv_latent", projected("kv_latent", s.x, l.rank, s.stack.key_bias));
-  const Value key_rope =
-      rotated("key_rope", projected("key_rope", s.x, l.rope_dim, s.stack.key_bias), 1);
+      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads, first);
+  const Value unnormed = projected("kv_latent", s.x, l.rank, s.stack.key_bias);
+  const Value latent = normed_latent(r, s.name, unnormed);
+  Value key_rope = projected("key_rope", s.x, l.rope_dim, s.stack.key_bias);
+  if (cached.projected) cached.projected(unnormed, key_rope);
+  if (!cached.place) key_rope = rotated("key_rope", key_rope, 1, first);
   const Value own = r.join_heads("join_latent", {1}, latent, key_rope);
-  const Value past = cached.past ? *cached.past : s.cache("latents", s.held(), l.cached());
-  const Value appended = r.append(past, own, "cache_latents");
-  r.output(appended);
-  const Value all = cached.read ? cached.read(appended) : appended;
+  const auto with_cached = [&] {
+    const Value past = cached.past ? *cached.past : s.cache("latents", s.held(), l.cached());
+    const Value appended = r.append(past, own, "cache_latents");
+    if (cached.keep) {
+      cached.keep(appended);
+    } else {
+      r.output(appended);
+    }
+    return cached.read ? cached.read(appended) : appended;
+  };
+  Value all = cached.uncached ? own : with_cached();
 
   const Value key_up = r.weight(s.name + ".key_up.weight", {heads * l.nope_dim, l.rank});
   const Value value_up = r.weight(s.name + ".value_up.weight", {heads * l.value_dim, l.rank});
+  const Count held = cached.place.value_or(s.held());
   Recorder::Attention a =
-      cached.settings ? *cached.settings : s.attention(s.tokens(), r.info(all).shape[1], s.held());
+      cached.settings ? *cached.settings : s.attention(s.tokens(), r.info(all).shape[1], held);
   s.shared = {all, all, all, all, q, q_rope};
   const bool fused = r.lowering().attention == Kernels::Fused;
   if (l.indexer) {
@@ -89,8 +108,21 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
     (fused ? a.chosen : a.additive_mask) = chosen;
     if (fused) a.kept = l.indexer->kept;
   }
+  const bool is_first = !cached.read && r.info(all).shape[1] == s.tokens();
+  const auto latents = [&] {
+    return is_first ? latent : r.slice_features("latents", all, 0, l.rank);
+  };
+  const auto key_ropes = [&] {
+    const Value ropes =
+        is_first ? key_rope : r.slice_features("key_ropes", all, l.rank, l.rope_dim);
+    return cached.place ? rotated("key_rope", ropes, 1, 0) : ropes;
+  };
   const bool absorbs = fused && (l.indexer || s.tokens() == Count(1));
   if (absorbs) {
+    if (cached.place) {
+      const Value unturned = latents();
+      all = r.join_heads("join_turned", {1}, unturned, key_ropes());
+    }
     q = r.head_linear("absorb_query", {heads, heads, true}, q, key_up);
     q = r.join_heads("join_query", {heads}, q, q_rope);
     s.shared.queries = q;
@@ -100,15 +132,14 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
     a.value_dim = l.rank;
     return r.head_linear("expand_output", {heads, heads}, r.attention(a, q, all, all), value_up);
   }
-  const bool is_first = !cached.read && r.info(all).shape[1] == s.tokens();
-  const Value latents = is_first ? latent : r.slice_features("latents", all, 0, l.rank);
-  const Value keys = is_first ? key_rope : r.slice_features("key_ropes", all, l.rank, l.rope_dim);
+  const Value rows = latents();
+  const Value turned = key_ropes();
   const Value k =
-      r.join_heads("join_keys", {heads, true}, r.linear("key_up", latents, key_up), keys);
+      r.join_heads("join_keys", {heads, true}, r.linear("key_up", rows, key_up), turned);
   q = r.join_heads("join_query", {heads}, q, q_rope);
   a.num_value_heads = heads;
   a.value_dim = l.value_dim;
-  return r.attention(a, q, k, r.linear("value_up", latents, value_up));
+  return r.attention(a, q, k, r.linear("value_up", rows, value_up));
 }
 
 }  // namespace kvcast

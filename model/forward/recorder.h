@@ -281,9 +281,9 @@ class Recorder {
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   std::vector<Value> shared_;          ///< results of once()
+  std::vector<Value> first_seen_;      ///< of FirstSeen nodes
   std::map<std::size_t, Count> seen_;  ///< by cache tensor, see cache(); for an exchange
   std::string phase_;
-  std::vector<Value> first_seen_;      ///< of FirstSeen nodes
   int layer_ = no_layer;
 };
 

@@ -104,6 +104,8 @@ Architecture Plan::named_model(const std::string& name) const {
   return find_model(name);
 }
 
+Exclusion needs_unshared_keys() { return shared_keys; }
+
 std::vector<Exclusion> needs_own_keys() { return {shared_keys, needs_keys_and_values()}; }
 
 Exclusion needs_keys_and_values() {

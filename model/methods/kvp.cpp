@@ -65,30 +65,38 @@ struct Prediction {
 };
 
 /// One base layer's cache from its auxiliary layer's projected keys and values, of tokens at these
-/// positions or, without any, from position 0 on.
+/// positions or, without any, from position 0 on. Of layers with latents: from the projected part
+/// of the key that is rotated, and the projected latent before its norm.
 void predict_layer(Recorder& r, const Architecture& base, std::size_t index, Value keys,
                    Value values, const std::optional<Value>& positions) {
   const Stack& stack = base.decoder;
-  const Heads& heads = stack.layers[index].heads;
+  const LayerShape& layer = stack.layers[index];
+  const Heads& heads = layer.heads;
   const std::string name = "layers." + std::to_string(index);
-  const std::uint64_t features = kv_features(heads);
   r.enter(std::string(predictor_phase), static_cast<int>(index));
   r.use(predictor_names);
-  const auto map = [&](const std::string& part, Value x) {
+  const auto map = [&](const std::string& part, PredictedPart of, Value x) {
     const std::string weights = name + "." + part;
+    const std::uint64_t features = predicted_features(layer, of);
     const Value w = r.weight(weights + ".weight", {features, r.info(x).shape.back()});
     return r.linear("predict_" + part, x, w, r.weight(weights + ".bias", {features}));
   };
-  Value k = map("key", keys);
-  const Value v = map("value", values);
+  Value k = map("key", PredictedPart::Keys, keys);
+  const Value v = map("value", PredictedPart::Values, values);
   r.use({});
-  k = normed_heads(r, stack, name, "key", k, heads.num_key_value_heads);
-  k = rotated_heads(r, stack, stack.layers[index], name, "key", k, heads.num_key_value_heads, 0,
-                    positions);
   const auto store = [&](const std::string& part, Value rows) {
-    const Value empty = r.cache(name + "." + part, {r.info(rows).shape[0], 0, features});
+    const std::vector<Count>& shape = r.info(rows).shape;
+    const Value empty = r.cache(name + "." + part, {shape[0], 0, shape[2]});
     r.output(r.append(empty, rows, "cache_" + part));
   };
+  if (layer.latent) {
+    const Value latent = normed_latent(r, name, v);
+    k = r.rope("key_rope", k, 1, layer.latent->rope_dim, layer.rope, 0, false, positions);
+    store("latents", r.join_heads("join_latent", {1}, latent, k));
+    return;
+  }
+  k = normed_heads(r, stack, name, "key", k, heads.num_key_value_heads);
+  k = rotated_heads(r, stack, layer, name, "key", k, heads.num_key_value_heads, 0, positions);
   store("keys", k);
   store("values", v);
 }
@@ -106,24 +114,33 @@ void record_prediction(Recorder& r, const Architecture& base, const Prediction& 
   if (p.selected && (base.decoder.position == Position::Rope || keeps_tokens)) {
     r.use({});
     base_positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
-    r.use(auxiliary_names);
-  }
-  pass.attention = [&](const AttentionSite& s) {
-    const Value q = s.rotate_query(s.query(), 0);
-    const Value keys = s.projected_key();
-    const Value values = s.value();
-    for (std::size_t i = 0; i < p.map.size(); ++i) {
-      if (p.map[i] == s.index) predict_layer(r, base, i, keys, values, base_positions);
     if (keeps_tokens) {
       const Value empty = r.state("kept_tokens", {pass.batch, 0, 1}, DType::FP32);
       r.output(r.append(empty, *base_positions, "cache_kept_tokens"));
     }
-    }
     r.use(auxiliary_names);
+  }
   if (p.share < 1) {
     pass.kept = KeptTokens{.share = p.share, .earlier = KeptTokens::Earlier::None};
   }
-    r.enter("layers", static_cast<int>(s.index));
+  pass.attention = [&](const AttentionSite& s) {
+    const auto predict = [&](Value keys, Value values) {
+      for (std::size_t i = 0; i < p.map.size(); ++i) {
+        if (p.map[i] == s.index) predict_layer(r, base, i, keys, values, base_positions);
+      }
+      r.use(auxiliary_names);
+      r.enter("layers", static_cast<int>(s.index));
+    };
+    if (s.layer.latent) {
+      LatentRows own;
+      own.uncached = true;
+      own.projected = [&](Value latent, Value key_rope) { predict(key_rope, latent); };
+      return latent_attention(s, own);
+    }
+    const Value q = s.rotate_query(s.query(), 0);
+    const Value keys = s.projected_key();
+    const Value values = s.value();
+    predict(keys, values);
     return s.attend(q, s.rotate_key(s.normed_key(keys), 0), values, 0);
   };
   record_decoder(r, p.auxiliary, pass);
@@ -148,7 +165,10 @@ void apply(const MethodSpec& spec, Plan& plan) {
   // released program (apple/corenet, kv_prediction.py: merge_outputs).
   const bool reads_out = plan.logits == Logits::All && !likelihood;
   if (likelihood) {
-    plan.exclude({{Trait::ChosenTokens,
+    plan.exclude({{Trait::Latents,
+                   "method kvp: mode=likelihood cannot read the model {model}, which caches "
+                   "latents: its tokens attend to the row that they add themselves"},
+                  {Trait::ChosenTokens,
                    "method kvp: mode=likelihood cannot be combined with a method that prunes the "
                    "prompt: dropped tokens have no likelihood"}});
   }
@@ -216,8 +236,7 @@ Method kvp() {
       {"auxiliary", "predictor", "map", "mode"},
       apply,
       "kvp:auxiliary=lp-0.50",
-      {needs_keys_and_values(),
-       needs_no_states("which would need a predictor of their own"),
+      {needs_no_states("which would need a predictor of their own"),
        {Trait::OwnAttention, other_cache},
        {Trait::SharedKeys,
         "method kvp cannot be combined with a method that changes the KV cache, or read a model "

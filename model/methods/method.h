@@ -77,6 +77,8 @@ struct Exclusion {
   std::string reason;
 };
 
+/// For methods that need a cache in each layer.
+Exclusion needs_unshared_keys();
 /// For methods that need keys and values in each layer.
 std::vector<Exclusion> needs_own_keys();
 /// For methods that keep or read keys and values in a way of their own.

@@ -27,6 +27,23 @@ Value attend(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) 
   return o;
 }
 
+/// The same of latents, where only the rotated part of the key turns: the other part, and what
+/// becomes of values, knows no positions.
+Value attend_to_latents(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) {
+  const std::uint64_t held = sinks + window - 1;
+  const Count past = s.r.symbols().minimum(s.past, held);
+  Value all;
+  LatentRows rows;
+  rows.past = s.r.cache(s.name + ".latents", {s.batch(), past, s.layer.latent->cached()});
+  rows.place = past;
+  rows.keep = [&](Value with_own) { all = with_own; };
+  const Value o = latent_attention(s, rows);
+  const Count read = past + s.tokens();
+  const Count dropped = read - s.r.symbols().minimum(read, held);
+  s.r.output(s.r.evict(all, sinks, dropped, "evict_latents"));
+  return o;
+}
+
 /// Where all layers have windows, the kept tokens lie within them.
 void check_windows(const Architecture& a, std::uint64_t kept) {
   for (const LayerShape& layer : a.decoder.layers) {
@@ -64,11 +81,13 @@ Method streaming() {
             if (!mixed) check_windows(plan.model, sinks + window);
             plan.whole_prompt = true;
             plan.attention = [=](const AttentionSite& s) {
-              return mixed && !sees_all(s.layer) ? plain_attention(s) : attend(s, sinks, window);
+              if (mixed && !sees_all(s.layer)) return plain_attention(s);
+              return s.layer.latent ? attend_to_latents(s, sinks, window)
+                                    : attend(s, sinks, window);
             };
           },
           "streaming:sinks=2,window=6",
-          needs_own_keys()};
+          {needs_unshared_keys()}};
 }
 
 }  // namespace kvcast

@@ -119,6 +119,34 @@ TEST_CASE("kvp fit: a known linear map between two models is found again") {
   CHECK(r.value_positions.size() == 16);
 }
 
+// Of latents of 13 and a rotated part of 6: the projections before the norm and the rotation.
+TEST_CASE("kvp fit: a model with latents finds itself") {
+  const Checkpoint model(fs::path(KVCAST_SOURCE_DIR) / "tests" / "oracle" / "deepseek_v3");
+  const TestFolder folder;
+  KvpFit fit;
+  fit.map = {0, 1, 2};
+  fit.ridge = 0;
+  fit.window = 16;
+  const KvpFitReport r = fit_predictor(model, model, text_of(400, 61), folder / "out", fit);
+  CHECK(r.parameters == 3 * (7 * 6 + 14 * 13));
+  CHECK(r.config.base.kv_lora_rank == std::vector<std::uint64_t>{13, 13, 13});
+  auto written = tensors_of(folder / "out");
+  CHECK(written.at("predictor.layers.2.key.weight").size() == 6 * 6);
+  const std::vector<double>& latents = written.at("predictor.layers.1.value.weight");
+  REQUIRE(latents.size() == 13 * 13);
+  for (std::size_t i = 0; i < latents.size(); ++i) {
+    CHECK(std::abs(latents[i] - (i % 14 == 0 ? 1 : 0)) < 1e-3);
+  }
+  for (const auto& errors : {r.key_layers, r.value_layers}) {
+    for (const PredictionError& e : errors) CHECK(e.r2 > 0.99999);
+  }
+  const Checkpoint other(fs::path(KVCAST_SOURCE_DIR) / "tests" / "oracle" / "llama_mha");
+  const std::string line =
+      message_of([&] { fit_predictor(model, other, text_of(400, 61), folder / "mixed", fit); });
+  CAPTURE(line);
+  CHECK(line.find("maps lead from like to like") != std::string::npos);
+}
+
 // 8 inputs and the bias: 9 unknowns of each output. Half of so short a text is held out.
 TEST_CASE("kvp fit: as many tokens as unknowns are asked for") {
   KnownPair pair;

@@ -56,18 +56,17 @@ struct Row {
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> all = [] {
-    Refusals streaming = all_of({"deepseek_v3", "minicpm3"}, "which caches latents");
-    streaming.merge(all_of({"starcoder2", "mixtral"}, "at most the model's own window of 9"));
+    Refusals streaming = all_of({"starcoder2", "mixtral"}, "at most the model's own window of 9");
     const Refusals shared = all_of({"gemma3n_text", "gemma3n_text_full"},
                                    "where layers read the keys and values of others");
     streaming.insert(shared.begin(), shared.end());
     Refusals reuse = windowed;
     Refusals flow = shared;
+    flow["gemma3n_text_own"] = "whose layers each read an input of their own for every token";
     reuse.insert(flow.begin(), flow.end());
     Refusals probed = windowed;
     probed["gemma3n_text_own"] =
         "the probed layers of gemma3n_text_own, whose layers all have windows";
-    flow["gemma3n_text_own"] = "whose layers each read an input of their own for every token";
     return std::vector<Row>{
         {"streaming:sinks=2,window=8", "streaming:sinks=2,window=62", streaming, streaming},
         {"random-prune:keep=0.5", "random-prune:keep=1", {}},
