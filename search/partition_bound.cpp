@@ -33,7 +33,9 @@ std::uint64_t fewest_tokens(const BoundaryRanges& r, std::size_t rank, std::uint
 /// Messages of chunks do not grow with the tokens before them: at a chunk's end nothing is sent.
 Chain with_least_messages(Chain chain) {
   for (simulate::SeenTokens& seen : chain.seen) {
-    if (seen.chunk > 0) seen = {.most = 0};
+    if (seen.chunk == 0) continue;
+    seen.most = 0;
+    seen.chunk = 0;
   }
   return chain;
 }
@@ -81,6 +83,7 @@ void PartitionBound::set_deadlines(std::size_t rank, std::uint64_t tokens, std::
       deadlines[l] = latest_send(deadlines[l], needed, moving_s, link_end);
     }
     layer_end = deadlines[l] - time.before_exchange_s;
+    if (chain_.waits_first(l)) deadlines[l] = layer_end;
   }
 }
 

@@ -93,7 +93,8 @@ double play_layers(const Chain& chain, const simulate::RankTimes& times, std::ui
   double link_free = 0;
   for (std::size_t l = 0; l < chain.kinds.size(); ++l) {
     const simulate::LayerTime& time = times.kinds[chain.kinds[l]];
-    now = std::max(now + time.before_exchange_s, received[l]);
+    now = chain.waits_first(l) ? std::max(now, received[l]) + time.before_exchange_s
+                               : std::max(now + time.before_exchange_s, received[l]);
     ready[l] = now;
     sent[l] = 0;
     if (!last && chain.exchanges(l)) {

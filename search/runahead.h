@@ -55,11 +55,18 @@ struct Chain {
   ChainLink link;
   std::vector<simulate::SeenTokens> seen = {};  ///< by kind; empty: all tokens
 
-  bool exchanges(std::size_t layer) const { return bytes_per_token[kinds[layer]] > 0; }
+  bool exchanges(std::size_t layer) const {
+    return bytes_per_token[kinds[layer]] > 0 || waits_first(layer);
+  }
+  /// A layer with a state waits for the rank before it begins, others before their attention.
+  bool waits_first(std::size_t layer) const {
+    return !seen.empty() && seen[kinds[layer]].has_state();
+  }
   double message_bytes(std::size_t layer, std::uint64_t tokens) const {
     const std::size_t kind = kinds[layer];
-    const std::uint64_t sent = seen.empty() ? tokens : seen[kind].of(tokens);
-    return static_cast<double>(sent) * static_cast<double>(bytes_per_token[kind]);
+    const simulate::SeenTokens of_kind = seen.empty() ? simulate::SeenTokens() : seen[kind];
+    return static_cast<double>(of_kind.of(tokens)) * static_cast<double>(bytes_per_token[kind]) +
+           static_cast<double>(of_kind.of_state(tokens));
   }
 };
 

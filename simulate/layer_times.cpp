@@ -18,13 +18,23 @@ constexpr std::string_view head_phase = "head";
 /// a step, three for each kind of layer.
 constexpr std::size_t most_symbols = 64;
 constexpr std::size_t most_parts = 768;
+/// Longer than any.
+constexpr std::uint64_t no_prompt = std::uint64_t{1} << 40;
 
 /// What a rank does of one layer.
 struct LayerSegments {
   std::vector<roofline::OpGroup> before;  ///< up to its last message
   std::vector<roofline::OpGroup> after;
-  std::vector<const TensorInfo*> sent;
+  std::vector<const TensorInfo*> sent;    ///< rows of keys and values
+  std::vector<const TensorInfo*> states;  ///< a state, and rows that a convolution sees
 };
+
+/// What a state space leaves, by the node that leaves it.
+bool is_of_state(const Graph& graph, const kvcast::Node& send) {
+  const kvcast::Node& left = graph.node(*graph.tensor(send.inputs[0]).producer);
+  return std::holds_alternative<kvcast::StateScan>(left.op) ||
+         left.label.starts_with("cache_state");
+}
 
 /// A rank's pass, folded at its messages. Those of a layer are taken to leave and to be waited for
 /// all at once, where the last of them stands.
@@ -55,8 +65,9 @@ Segments segments_of(const Graph& graph, const Lowering& lowering) {
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const kvcast::Node& node = graph.nodes()[i];
     if (std::holds_alternative<kvcast::Send>(node.op)) {
-      segments.layers[static_cast<std::size_t>(node.layer)].sent.push_back(
-          &graph.tensor(node.output()));
+      LayerSegments& layer = segments.layers[static_cast<std::size_t>(node.layer)];
+      (is_of_state(graph, node) ? layer.states : layer.sent)
+          .push_back(&graph.tensor(node.output()));
     }
     if (folded.group_of_node[i] == roofline::no_group) continue;
     segment(i).push_back(folded.groups[folded.group_of_node[i]]);
@@ -85,8 +96,7 @@ std::vector<roofline::OpGroup> joins(const LayerSegments& layer, const Lowering&
 
 /// Found in the rows that a rank sends: as many as there are up to some length, then a window of
 /// them or those of a new chunk.
-SeenTokens seen_tokens(const std::vector<const TensorInfo*>& sent, const Symbols& symbols) {
-  constexpr std::uint64_t no_prompt = std::uint64_t{1} << 40;
+SeenTokens seen_keys(const std::vector<const TensorInfo*>& sent, const Symbols& symbols) {
   if (sent.empty()) return {};
   const auto rows = [&](std::uint64_t kv_len) {
     return sent.front()->shape[1].at(symbols.resolve({1, 1, kv_len}));
@@ -100,6 +110,24 @@ SeenTokens seen_tokens(const std::vector<const TensorInfo*>& sent, const Symbols
   }
   if (rows(high) == 0) return {.chunk = high};
   return {.most = low};
+}
+
+/// The same with what a state space sends: rows of as many tokens as its convolution sees, and a
+/// state, which is of one row whatever the tokens.
+SeenTokens seen_tokens(const LayerSegments& layer, const Symbols& symbols) {
+  SeenTokens seen = seen_keys(layer.sent, symbols);
+  const SymbolValues one = symbols.resolve({1, 1, 1});
+  const SymbolValues many = symbols.resolve({1, 1, no_prompt});
+  for (const TensorInfo* sent : layer.states) {
+    const std::uint64_t rows = sent->shape[1].at(many);
+    if (sent->shape[1].is_constant()) {
+      seen.state_bytes += sent->bytes().at(one);
+    } else {
+      seen.taps = rows;
+      seen.tap_bytes += sent->bytes().at(one);
+    }
+  }
+  return seen;
 }
 
 Recording record_whole(const Architecture& architecture, const std::vector<MethodSpec>& methods,
@@ -151,7 +179,7 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   for (const LayerSegments& layer : segments.layers) {
     std::uint64_t bytes = 0;
     for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
-    const SeenTokens seen = seen_tokens(layer.sent, symbols_);
+    const SeenTokens seen = seen_tokens(layer, symbols_);
     const auto [kind, is_new] = known.emplace(
         Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes, seen},
         layers_.size());
@@ -188,6 +216,10 @@ LayerTimes LayerTimes::for_batch(std::uint64_t batch) const {
   copy.batch_ = batch;
   for (std::uint64_t& bytes : copy.bytes_per_token_) {
     bytes = checked_multiply(bytes / batch_, batch);
+  }
+  for (SeenTokens& seen : copy.seen_) {
+    seen.state_bytes = checked_multiply(seen.state_bytes / batch_, batch);
+    seen.tap_bytes = checked_multiply(seen.tap_bytes / batch_, batch);
   }
   return copy;
 }
@@ -234,8 +266,9 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     visit_once(out.embedding_s, operators(embedding));
     if (has_head) visit_once(out.head_s, operators(head));
     for (std::size_t k = 0; k < layers_.size(); ++k) {
-      const double half = bytes_per_token_[k] > 0 ? pace.exchange_s / 2 : 0;
-      const double messages = bytes_per_token_[k] > 0 ? pace.messages_s : 0;
+      const bool exchanges = bytes_per_token_[k] > 0 || seen_[k].has_state();
+      const double half = exchanges ? pace.exchange_s / 2 : 0;
+      const double messages = exchanges ? pace.messages_s : 0;
       const double n0 = operators(before(k));
       const double n1 = operators(after(k)) + (has_joins ? operators(join(k)) : 0);
       visit(out.kinds[k].before_exchange_s, n0, layers_[k], host * n0 + half);

@@ -51,16 +51,30 @@ void append_computes(const PrefillWork& work, std::size_t kind, double LayerTime
   }
 }
 
+/// In a chain each rank waits for the one before it.
+void append_receives(Programs& programs) {
+  for (std::uint32_t i = 1; i < programs.ranks.size(); ++i) {
+    programs.ranks[i].push_back(Receive{i - 1});
+  }
+}
+
 /// Each rank passes on what it has received, with its own part, as far as later ranks see it.
-void append_chain(const std::vector<std::uint64_t>& partition, std::uint64_t bytes_per_token,
+void append_sends(const std::vector<std::uint64_t>& partition, std::uint64_t bytes_per_token,
                   const SeenTokens& seen, Programs& programs) {
   std::uint64_t boundary = 0;
-  for (std::uint32_t i = 0; i < partition.size(); ++i) {
+  for (std::uint32_t i = 0; i + 1 < partition.size(); ++i) {
     boundary = checked_add(boundary, partition[i]);
-    if (i > 0) programs.ranks[i].push_back(Receive{i - 1});
-    if (i + 1 == partition.size()) continue;
-    programs.ranks[i].push_back(Send{i + 1, checked_multiply(seen.of(boundary), bytes_per_token)});
+    const std::uint64_t bytes = checked_multiply(seen.of(boundary), bytes_per_token);
+    programs.ranks[i].push_back(Send{i + 1, checked_add(bytes, seen.of_state(boundary))});
   }
+}
+
+SeenTokens seen_of(const PrefillWork& work, std::size_t kind) {
+  return work.seen.empty() ? SeenTokens() : work.seen[kind];
+}
+
+bool waits_first(const PrefillWork& work, std::size_t kind) {
+  return work.schedule == Schedule::Kvr && seen_of(work, kind).has_state();
 }
 
 void append_ring(const std::vector<std::uint64_t>& bytes, Programs& programs) {
@@ -105,10 +119,11 @@ void append_direct(const std::vector<std::uint64_t>& bytes, Programs& programs) 
 /// The messages of one layer.
 void append_exchange(const PrefillWork& work, std::size_t kind, Programs& programs) {
   const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
-  if (bytes_per_token == 0) return;
+  const SeenTokens seen = seen_of(work, kind);
+  if (bytes_per_token == 0 && !seen.has_state()) return;
   if (work.schedule == Schedule::Kvr) {
-    const SeenTokens seen = work.seen.empty() ? SeenTokens() : work.seen[kind];
-    return append_chain(work.partition_tokens, bytes_per_token, seen, programs);
+    if (!waits_first(work, kind)) append_receives(programs);
+    return append_sends(work.partition_tokens, bytes_per_token, seen, programs);
   }
   std::vector<std::uint64_t> chunk_bytes;
   for (const std::uint64_t tokens : work.partition_tokens) {
@@ -161,6 +176,7 @@ Programs prefill_programs(const PrefillWork& work) {
   for (std::size_t l = 0; l < work.layers.size(); ++l) {
     if (l == 1 && work.bytes_per_token.size() == 1) reserve_layers(work.layers.size(), programs);
     const std::size_t kind = work.layers[l];
+    if (waits_first(work, kind)) append_receives(programs);
     append_computes(work, kind, &LayerTime::before_exchange_s, before_exchange, programs);
     append_exchange(work, kind, programs);
     append_computes(work, kind, &LayerTime::after_exchange_s, after_exchange, programs);

@@ -49,10 +49,18 @@ struct RankTimes {
 struct SeenTokens {
   std::uint64_t most = std::numeric_limits<std::uint64_t>::max();  ///< of a window, or all
   std::uint64_t chunk = 0;  ///< only those since the last whole chunk; 0: no chunks
+  // Beside them, of a layer with a state, whose scan waits for the rank before:
+  std::uint64_t state_bytes = 0;
+  std::uint64_t taps = 0;       ///< tokens that a convolution sees
+  std::uint64_t tap_bytes = 0;  ///< of each
 
   std::uint64_t of(std::uint64_t tokens) const {
     return chunk > 0 ? tokens % chunk : std::min(tokens, most);
   }
+  std::uint64_t of_state(std::uint64_t tokens) const {
+    return state_bytes + std::min(tokens, taps) * tap_bytes;
+  }
+  bool has_state() const { return state_bytes > 0; }
   auto operator<=>(const SeenTokens&) const = default;
 };
 
@@ -61,7 +69,7 @@ struct PrefillWork {
   AllGather all_gather = AllGather::Ring;       ///< of Tsp
   std::vector<std::uint64_t> partition_tokens;  ///< of each rank, in order of the prompt
   std::vector<RankTimes> ranks;
-  /// Keys and values of one token, by kind; 0: such a layer caches nothing and exchanges nothing.
+  /// Keys and values of one token, by kind; 0: such a layer caches none.
   std::vector<std::uint64_t> bytes_per_token;
   std::vector<std::size_t> layers;  ///< the kind of each layer
   /// What a chain sends, by kind; empty: all tokens in all layers.

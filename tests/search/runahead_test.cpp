@@ -67,31 +67,40 @@ TEST_CASE("runahead: a fast link leaves the longest rank and the way to it") {
 }
 
 TEST_CASE("runahead: the closed form ends when the simulator does") {
-  const simulate::LayerTimes times = layer_times("llama-7b", eager);
   const std::vector<std::vector<std::uint64_t>> partitions{
       {1024, 1024, 1024, 1024}, {1900, 1000, 700, 496}, {3000, 96}, {600, 500, 400, 300, 200, 96}};
+  const auto check = [&](const simulate::LayerTimes& times, SendOrder order, double bytes_per_s,
+                         bool has_states) {
+    for (const auto& partition : partitions) {
+      CAPTURE(name(order));
+      CAPTURE(bytes_per_s);
+      const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 2e-3, 0.9};
+      simulate::RunOptions options;
+      options.send_order = order;
+      const auto simulated = [&](simulate::Schedule schedule) {
+        const simulate::PrefillWork work =
+            prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
+        const auto devices = static_cast<std::uint32_t>(partition.size());
+        const simulate::Platform ring =
+            simulate::make_platform({simulate::TopologyKind::Ring}, devices, bytes_per_s, 2e-5);
+        return simulate::Simulation(ring, prefill_programs(work)).run(options).ttft_s;
+      };
+      CHECK(Runahead(times, link).ttft_s(partition) ==
+            near(simulated(simulate::Schedule::Kvr)).epsilon(1e-9));
+      if (order == SendOrder::Async || has_states) continue;
+      CHECK(tsp_ttft_s(times, link, partition) ==
+            near(simulated(simulate::Schedule::Tsp)).epsilon(1e-9));
+    }
+  };
+  const simulate::LayerTimes dense = layer_times("llama-7b", eager);
+  // States beside attention, and in layers of their own.
+  const simulate::LayerTimes parallel = layer_times("falcon-h1-1.5b", fused);
+  const simulate::LayerTimes mixed = layer_times("granite-4.0-h-tiny", eager);
   for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
     for (const double bytes_per_s : {1e9, 10e9, 300e9}) {
-      for (const auto& partition : partitions) {
-        CAPTURE(name(order));
-        CAPTURE(bytes_per_s);
-        const ChainLink link{bytes_per_s, 2e-5, order, 1e-5, 2e-3, 0.9};
-        simulate::RunOptions options;
-        options.send_order = order;
-        const auto simulated = [&](simulate::Schedule schedule) {
-          const simulate::PrefillWork work =
-              prefill_work(times, schedule, partition, {1e-5, 2e-3, 0.9});
-          const auto devices = static_cast<std::uint32_t>(partition.size());
-          const simulate::Platform ring =
-              simulate::make_platform({simulate::TopologyKind::Ring}, devices, bytes_per_s, 2e-5);
-          return simulate::Simulation(ring, prefill_programs(work)).run(options).ttft_s;
-        };
-        CHECK(Runahead(times, link).ttft_s(partition) ==
-              near(simulated(simulate::Schedule::Kvr)).epsilon(1e-9));
-        if (order == SendOrder::Async) continue;
-        CHECK(tsp_ttft_s(times, link, partition) ==
-              near(simulated(simulate::Schedule::Tsp)).epsilon(1e-9));
-      }
+      check(dense, order, bytes_per_s, false);
+      check(parallel, order, bytes_per_s, true);
+      check(mixed, order, bytes_per_s, true);
     }
   }
 }

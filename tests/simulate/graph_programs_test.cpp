@@ -132,6 +132,10 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
         4096 * (12 * (3000 + 8200 + 16500) + 36 * (3000 + 8 + 116)));
   // One latent of 512 and its rotated part of 64 in each of 27 layers.
   CHECK(bytes("deepseek-v2-lite") == 27 * 2 * 576 * (3000 + 8200 + 16500));
+  // In each of 24 layers keys and values of 2 heads of 128, a state of 48 heads of 256·64 in fp32,
+  // and what a convolution sees of the last 3 tokens: 48 heads of 64 and twice 256.
+  CHECK(bytes("falcon-h1-1.5b") == 24 * (1024 * (3000 + 8200 + 16500) +
+                                         3 * (48 * 256 * 64 * 4 + 3 * 2 * (48 * 64 + 2 * 256))));
 }
 
 TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {
