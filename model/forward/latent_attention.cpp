@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "model/base/error.h"
-#include "model/forward/forward.h"
+#include "model/forward/attention_site.h"
 
 namespace kvcast {
 namespace {

@@ -3,7 +3,7 @@
 #include <map>
 #include <vector>
 
-#include "model/forward/forward.h"
+#include "model/forward/attention_site.h"
 
 namespace kvcast {
 namespace {

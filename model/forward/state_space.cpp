@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "model/forward/forward.h"
+#include "model/forward/attention_site.h"
 
 namespace kvcast {
 namespace {

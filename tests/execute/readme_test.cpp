@@ -92,7 +92,7 @@ TEST_CASE("readme: every source file that model/README.md names is there") {
 
 TEST_CASE("readme: every code block of model/README.md stands in a source file") {
   const std::vector<std::string> sources{
-      read_text("model/forward/forward.cpp"), read_text("model/families/dense_families.cpp"),
+      read_text("model/forward/attention_site.cpp"), read_text("model/families/dense_families.cpp"),
       read_text("model/methods/streaming.cpp"), read_text("tests/execute/readme_test.cpp")};
   const auto blocks = code_blocks(read_text("model/README.md"));
   CHECK(blocks.size() == 4);
