@@ -49,11 +49,11 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   for (const char* key : {"num_hidden_layers", "num_transformer_layers", "n_layer", "num_layers"}) {
     if (config.contains(key)) config[key] = after.num_hidden_layers();
   }
-  for (const char* key :
-       {"num_query_heads", "num_kv_heads", "ffn_multipliers", "layer_types", "no_rope_layers"}) {
+  for (const char* key : {"num_query_heads", "num_kv_heads", "ffn_multipliers", "layer_types",
+                          "layers_block_type", "mlp_layer_types", "no_rope_layers"}) {
     prune_list(config, key, after.pruning);
   }
-  for (const char* key : {"mlp_only_layers", "moe_layers"})
+  for (const char* key : {"mlp_only_layers", "moe_layers", "full_attn_idxs"})
     prune_indices(config, key, after.pruning);
   if (config.contains("first_k_dense_replace")) {
     const auto& layers = after.decoder.layers;

@@ -61,7 +61,11 @@ TEST_CASE(
                                    "mixtral",
                                    "qwen3_moe_windowed",
                                    "glm4_moe",
-                                   "deepseek_v3"}) {
+                                   "deepseek_v3",
+                                   "glm4_moe_lite",
+                                   "granitemoehybrid",
+                                   "nemotron_h",
+                                   "lfm2"}) {
     CAPTURE(family);
     const TestFolder folder;
     const Checkpoint before(oracle / family);

@@ -60,7 +60,8 @@ TEST_CASE("gguf_oracle: the weights of these files have the file's type") {
     const OracleCase c = read_case(name);
     const WeightTypes types = gguf_weight_types(*c.checkpoint.gguf(), c.checkpoint.architecture());
     const Architecture& a = c.checkpoint.architecture();
-    for (const TensorInfo& tensor : record(a, {}, {}).passes.back().graph.tensors()) {
+    const Recording recording = record(a, {}, {});
+    for (const TensorInfo& tensor : recording.decode().tensors()) {
       if (tensor.storage != Storage::Weights) continue;
       CAPTURE(tensor.name);
       CHECK((*types.in_file)(tensor.name) == DType::FP32);
