@@ -51,9 +51,7 @@ constexpr Row table[] = {
     {"--prompt-len", "-p", "TOKENS", "prompt tokens", request},
     {"--output-len", "-n", "TOKENS", "tokens to generate, including the first", request},
     {"--set", "", "KEY=VALUE",
-     "override a config entry, e.g. num_key_value_heads=8; expert_tokens=FILE.csv: routed tokens, "
-     "as "
-     "kvcast run --expert-tokens writes them",
+     "override a config entry (num_key_value_heads=8), or expert_tokens=FILE.csv: measured loads",
      request},
     {"--devices", "", "P", "number of devices; each reads one part of the prompt", devices},
     {"--link", "", "NAME", "name of a link in the hardware file, such as nvlink", devices},

@@ -313,9 +313,12 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint
     const Derived& d = derived_[i];
     if (!varies(d.a) && !varies(d.b)) continue;
     varying.push_back(Symbol{static_cast<std::uint16_t>(symbol::num_free + i)});
-    // A share of the tokens is affine to within one token, and what a run finds changes slope with
-    // what it is expected to be.
-    if (d.function == Function::CeilFraction || d.function == Function::FoundByRun) continue;
+    // A share of the tokens is affine to within one token, what a run finds changes slope with what
+    // it is expected to be, and distinct experts bend all along.
+    if (d.function == Function::CeilFraction || d.function == Function::FoundByRun ||
+        d.function == Function::ExpectedDistinct) {
+      continue;
+    }
     if (d.function == Function::CeilDivide) {  // chunks of a cache, of kv_len and so many tokens
       if (last_kv_len == 0) continue;
       SymbolValues at(values.begin(), values.end());

@@ -194,6 +194,22 @@ std::string stored_types(const std::string& method, const JsonObject& q) {
   return types.empty() ? "" : types + kept_classes(q);
 }
 
+/// Keys of rotations that no rule has, or the family's has not; some have an entry for each layer
+/// type.
+void add_unknown_rope_keys(const json& rope, const std::string& place, bool rotates_share,
+                           Architecture& a) {
+  if (!rope.is_object()) return;
+  for (const auto& [key, value] : rope.items()) {
+    const std::string own = place + "." + key;
+    if (value.is_object()) {
+      add_unknown_rope_keys(value, own, rotates_share, a);
+    } else if (!is_rope_key(key) || (key == "partial_rotary_factor" && !rotates_share &&
+                                     value != 1 && !value.is_null())) {
+      a.unknown_keys.push_back(own);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
@@ -246,6 +262,10 @@ Architecture read_config(const json& config, const std::string& name, const std:
     const bool expected = known.contains(key) || is_inert_key(key) ||
                           std::find(unread.begin(), unread.end(), key) != unread.end();
     if (!expected) a.unknown_keys.push_back(key);
+  }
+  const bool rotates_share = family->keys.rotary_share != nullptr;
+  for (const char* const key : {"rope_parameters", "rope_scaling"}) {
+    if (changed.contains(key)) add_unknown_rope_keys(changed[key], key, rotates_share, a);
   }
   for (const ConfigOverride& o : overrides) {
     if (known.contains(o.key)) continue;

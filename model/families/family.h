@@ -109,6 +109,7 @@ struct CheckpointNames {
   bool experts_transposed = false;   ///< the same of all experts' matrices [E, in, out]
   bool experts_interleaved = false;  ///< "experts.gate_up" has a row of gate, one of up, ...
   double norm_offset = 0;            ///< added to the weights of norms
+  bool row_correction = false;       ///< routers' corrections are stored as [1, E]
   bool later_layers = false;         ///< files may hold layers after the model's
   std::vector<FusedStates> fused_states = {};
 };
@@ -124,6 +125,7 @@ struct GgufForm {
   bool mlp_norm_first = false;
   bool uneven_layers = false;  ///< numbers are 0 for layers without attention or without an MLP
   bool rotates = true;         ///< else the files have rotary keys that nothing reads
+  bool later_layers = false;   ///< these files may hold some, if the others do not
   /// Value heads of state spaces: the first of each group, then the second of each; else by group.
   bool tiled_states = false;
   /// Names in the place of the usual ones.

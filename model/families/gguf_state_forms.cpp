@@ -165,12 +165,14 @@ GgufForm nemotron_h_form() {
           .mixture_architecture = "nemotron_h_moe",
           .uneven_layers = true,
           .rotates = false,
+          .later_layers = true,
           .names = {{"mlp_norm", "attn_norm"}},
           .complete = complete_nemotron_h};
 }
 
 GgufForm qwen3_next_form() {
   return {.architecture = "qwen3next",
+          .later_layers = true,
           .names = {{"mlp_norm", "post_attention_norm"},
                     {"query_gates", "attn_q"},
                     {"state.ba", "ssm_ba"}},
@@ -179,6 +181,7 @@ GgufForm qwen3_next_form() {
 
 GgufForm qwen3_5_form() {
   return {.architecture = "qwen35",
+          .later_layers = true,
           .tiled_states = true,
           .names = {{"mlp_norm", "post_attention_norm"},
                     {"query_gates", "attn_q"},

@@ -113,4 +113,31 @@ bool is_inert_key(std::string_view key) {
          std::any_of(std::begin(beginnings), std::end(beginnings), begins);
 }
 
+bool is_rope_key(std::string_view key) {
+  static constexpr std::string_view known[] = {"alpha",
+                                               "attention_factor",
+                                               "beta_fast",
+                                               "beta_slow",
+                                               "factor",
+                                               "finetuned",
+                                               "high_freq_factor",
+                                               "long_factor",
+                                               "long_mscale",
+                                               "low_freq_factor",
+                                               "mrope_interleaved",
+                                               "mrope_section",
+                                               "mscale",
+                                               "mscale_all_dim",
+                                               "original_max_position_embeddings",
+                                               "partial_rotary_factor",
+                                               "rope_theta",
+                                               "rope_type",
+                                               "short_factor",
+                                               "short_mscale",
+                                               "truncate",
+                                               "type"};
+  static_assert(std::is_sorted(std::begin(known), std::end(known)));
+  return std::binary_search(std::begin(known), std::end(known), key);
+}
+
 }  // namespace kvcast

@@ -11,4 +11,8 @@ namespace kvcast {
 /// tests/oracle/config_classes.json has them all.
 bool is_inert_key(std::string_view key);
 
+/// True for keys of rope_parameters and rope_scaling that some rule of rotations has, or that are
+/// for images. Source: transformers 5.23, modeling_rope_utils.py.
+bool is_rope_key(std::string_view key);
+
 }  // namespace kvcast

@@ -211,12 +211,13 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
   }
 }
 
-/// What DeepSeek V3, GLM-4.5 and dots.llm1 share. `scoring`: what files call the rule.
+/// What DeepSeek V3, GLM-4.5 and dots.llm1 share. `scoring`: what files call the rule. `per_token`:
+/// experts, by default.
 void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t experts,
                             std::uint64_t width, double scale, std::uint64_t groups,
                             std::uint64_t kept, std::uint64_t dense,
-                            const char* scoring = "sigmoid") {
-  Experts e{.routing = read_routing(c, "n_routed_experts", experts, 8)};
+                            const char* scoring = "sigmoid", std::uint64_t per_token = 8) {
+  Experts e{.routing = read_routing(c, "n_routed_experts", experts, per_token)};
   e.routing.score = Routing::Score::Sigmoid;
   e.routing.group_score = Routing::GroupScore::TwoLargest;
   e.routing.normalizes = c.flag_or("norm_topk_prob", true);
@@ -224,7 +225,8 @@ void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t 
   read_groups(c, e.routing, groups, kept);
   e.router_correction = true;
   e.intermediate_size = c.whole_or("moe_intermediate_size", width);
-  e.shared_intermediate_size = c.whole_or("n_shared_experts", 1) * e.intermediate_size;
+  e.shared_intermediate_size =
+      checked_multiply(c.whole_or("n_shared_experts", 1), e.intermediate_size);
   const std::uint64_t first = c.whole_or("first_k_dense_replace", dense, 0);
   std::vector<bool> sparse(a.decoder.layers.size());
   for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
@@ -354,7 +356,7 @@ void refine_glm4_moe_lite(const JsonObject& c, Architecture& a, const ConfigKeys
   own.interleaved_rope = c.flag_or("rope_interleave", true);
   read_latents(c, a, own, {768, 512, 192, 256});
   const bool listed = c.has("mlp_layer_types");
-  read_corrected_experts(c, a, 64, 1536, 1.8, 1, 1, listed ? 0 : 1);
+  read_corrected_experts(c, a, 64, 1536, 1.8, 1, 1, listed ? 0 : 1, "sigmoid", 4);
   if (!listed) return;
   const json& types = c.at("mlp_layer_types");
   Stack& s = a.decoder;

@@ -11,14 +11,14 @@ namespace kvcast::families {
 namespace {
 
 /// A number, or a list of the same number for each layer.
-std::uint64_t same_in_all_layers(const JsonObject& c, std::string_view key,
+std::uint64_t same_in_all_layers(const JsonObject& c, std::size_t layers, std::string_view key,
                                  std::uint64_t fallback) {
   if (!c.has(key) || !c.at(key).is_array()) return c.whole_or(key, fallback);
   const std::vector<std::uint64_t> listed = c.wholes(key);
+  if (listed.size() != layers) c.fail(key, "a number, or one for each layer");
   for (const std::uint64_t n : listed) {
     if (n != listed.front()) c.fail(key, "the same number in all layers");
   }
-  if (listed.empty()) c.fail(key, "a number, or one for each layer");
   return listed.front();
 }
 
@@ -30,7 +30,9 @@ std::shared_ptr<const RopeTable> read_hunyuan_rope(const JsonObject& c, std::uin
   const bool is_dynamic =
       scaling && scaling->text_or("rope_type", scaling->text_or("type", "default")) == "dynamic";
   if (!is_dynamic || scaling->number_or("alpha", 0) == 0) return read_rope(c, keys, head_dim);
-  if (head_dim <= 2 || head_dim % 2 != 0) c.fail("head_dim", "an even number above 2");
+  if (head_dim <= 2 || head_dim % 2 != 0 || head_dim > 65536) {
+    c.fail("head_dim", "an even number above 2, up to 65536");
+  }
   const auto dims = static_cast<double>(head_dim);
   const double theta =
       scaling->positive_or("rope_theta", c.positive_or("rope_theta", keys.default_rope_theta));
@@ -57,19 +59,21 @@ void refine_hunyuan_dense(const JsonObject& c, Architecture& a) {
 /// The experts and one for all tokens are equally wide.
 void refine_hunyuan_moe(const JsonObject& c, Architecture& a) {
   refine_hunyuan_dense(c, a);
+  const std::size_t layers = a.decoder.layers.size();
   Experts e;
-  e.routing.num_experts = same_in_all_layers(c, "num_experts", 1);
-  e.routing.num_experts_per_tok = same_in_all_layers(c, "moe_topk", 1);
+  e.routing.num_experts = same_in_all_layers(c, layers, "num_experts", 1);
+  e.routing.num_experts_per_tok = same_in_all_layers(c, layers, "moe_topk", 1);
   if (e.routing.num_experts > 65536) c.fail("num_experts", "at most 65536 experts");
   if (e.routing.num_experts_per_tok > e.routing.num_experts) {
     c.fail("moe_topk", fmt::format("at most the {} experts", e.routing.num_experts));
   }
   e.routing.normalizes = true;
   e.intermediate_size = e.shared_intermediate_size = c.whole("intermediate_size");
-  if (same_in_all_layers(c, "moe_intermediate_size", e.intermediate_size) != e.intermediate_size) {
+  if (same_in_all_layers(c, layers, "moe_intermediate_size", e.intermediate_size) !=
+      e.intermediate_size) {
     c.fail("moe_intermediate_size", "intermediate_size");
   }
-  if (same_in_all_layers(c, "num_shared_expert", 1) != 1) c.fail("num_shared_expert", "1");
+  if (same_in_all_layers(c, layers, "num_shared_expert", 1) != 1) c.fail("num_shared_expert", "1");
   if (c.whole_or("moe_layer_num_skipped", 0, 0) > 0) c.fail("moe_layer_num_skipped", "0");
   require_flag(c, "use_mixed_mlp_moe", true, "mixtures without an expert for all tokens");
   set_experts(a.decoder, e);
@@ -121,7 +125,9 @@ void refine_phimoe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   Experts e{.routing = read_routing(c, "num_local_experts", 16, 2)};
   e.routing.score = Routing::Score::SoftmaxOfNear;
-  e.routing.tolerance = 2 * c.number_or("router_jitter_noise", 0.01);
+  const double jitter = c.number_or("router_jitter_noise", 0.01);
+  if (jitter < 0) c.fail("router_jitter_noise", "0 or more");
+  e.routing.tolerance = 2 * jitter;
   if (e.routing.num_experts_per_tok != 2) c.fail("num_experts_per_tok", "2");
   e.intermediate_size = c.whole("intermediate_size");
   set_experts(s, e);
@@ -187,6 +193,7 @@ Family ernie4_5_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_experts");
   f.names.in_layer["router.correction"] = "mlp.moe_statics.e_score_correction_bias";
+  f.names.row_correction = true;
   f.gguf = {};
   return f;
 }

@@ -279,7 +279,10 @@ void refine_jamba(const JsonObject& c, Architecture& a) {
   for (std::size_t i = 0; i < layers; ++i) {
     if (!attends[i]) replace_attention(s.layers[i], mamba);
   }
-  if (c.whole_or("num_experts", 16) == 1) return;
+  if (c.whole_or("num_experts", 16) == 1) {
+    c.whole_or("num_experts_per_tok", 2);  // of nothing
+    return;
+  }
   Experts e{.routing = read_routing(c, "num_experts", 16, 2)};
   e.intermediate_size = s.layers.front().intermediate_size;
   set_experts(s, e, sparse);
@@ -287,14 +290,21 @@ void refine_jamba(const JsonObject& c, Architecture& a) {
 
 /// The width of LFM2's MLPs: two thirds of the key's, times a factor, rounded up to a multiple.
 std::uint64_t read_lfm2_width(const JsonObject& c) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 40;
   const std::uint64_t given = c.whole_or("block_ff_dim", 12288);
-  if (!c.flag_or("block_auto_adjust_ff_dim", true)) return given;
-  std::uint64_t width = 2 * given / 3;
-  const double factor = c.positive_or("block_ffn_dim_multiplier", 1);
+  const bool adjusts = c.flag_or("block_auto_adjust_ff_dim", true);
+  const bool scales = !c.is_null("block_ffn_dim_multiplier");
+  const double factor = scales ? c.positive_or("block_ffn_dim_multiplier", 1) : 1;
   const std::uint64_t multiple = c.whole_or("block_multiple_of", 256);
-  if (c.is_null("block_ffn_dim_multiplier")) return width;
-  width = static_cast<std::uint64_t>(factor * static_cast<double>(width));
-  return (width + multiple - 1) / multiple * multiple;
+  if (!adjusts) return given;
+  if (given < 2 || given > most) c.fail("block_ff_dim", "a number from 2 to 2^40");
+  const std::uint64_t width = 2 * given / 3;
+  if (!scales) return width;
+  const double scaled = factor * static_cast<double>(width);
+  if (scaled < 1 || scaled > static_cast<double>(most) || multiple > most) {
+    c.fail("block_ffn_dim_multiplier", "a factor to a width from 1 to 2^40");
+  }
+  return (static_cast<std::uint64_t>(scaled) + multiple - 1) / multiple * multiple;
 }
 
 /// Short convolutions between two gates, and attention in the layers that are named.
@@ -338,7 +348,6 @@ Family qwen3_next_like(std::string_view model_type) {
                                              {"state.decay.weight", module + "A_log"},
                                              {"state.norm", module + "norm"},
                                              {"state.output", module + "out_proj"}});
-  f.names.later_layers = true;  // of GGUF files
   f.names.fused_states = {{"state.conv", {"conv_query", "conv_key", "conv_value"}}};
   return f;
 }
@@ -552,7 +561,6 @@ Family nemotron_h() {
   name_experts(f, "mixer", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mixer.shared_experts");
   f.names.outside = {{"embedding", "embeddings"}, {"final_norm", "norm_f"}};
-  f.names.later_layers = true;  // of GGUF files
   f.gguf = nemotron_h_form();
   return f;
 }

@@ -197,6 +197,13 @@ TEST_CASE("run: of prompts of different lengths lazyllm's revived share is the f
   check_equal(both, first, {"revived_share", "revived_tokens"});
 }
 
+TEST_CASE("estimate: lazyllm takes tokens back in mixtures of experts too") {
+  const json j = run_json(
+      "estimate --quiet --json --model mixtral-8x7b --hardware h200 --method "
+      "lazyllm:begin=0.9,end=0.4,revive=0.3");
+  CHECK(j["tpot_s"] > 0);
+}
+
 TEST_CASE("estimate and choose keep-rate: chunks and pools may be as long as the prompt") {
   const std::string model = " --json --quiet --model llama-3.1-8b --hardware h200 --prompt-len 64 ";
   const std::string estimate = "estimate" + model + "--method specprefill:keep=0.5,";

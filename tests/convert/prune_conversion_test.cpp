@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "model/base/json_file.h"
 #include "model/config/layer_pruning.h"
 #include "model/execute/generate.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
 #include "tests/execute/random_checkpoint.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"
@@ -93,6 +96,18 @@ TEST_CASE(
       parameters += numbers.size();
     }
     CHECK(report.parameters_after == parameters);
+    // The corrections of routers keep their shape, [E] or [1, E].
+    const auto corrections = [](const fs::path& file) {
+      std::set<std::vector<std::uint64_t>> shapes;
+      for (const StoredTensor& t : read_safetensors(MappedFile::open(file))) {
+        if (t.name.ends_with("e_score_correction_bias")) shapes.insert(t.shape);
+      }
+      return shapes;
+    };
+    const fs::path source = oracle / family / "model.safetensors";
+    if (fs::exists(source)) {
+      CHECK(corrections(folder / "out/model.safetensors") == corrections(source));
+    }
     CHECK(report.parameters_before > parameters);
     // It loads: nothing is missing and nothing is left over.
     execute::check_checkpoint(after, {});

@@ -307,6 +307,43 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
   CHECK(classes == 58);
 }
 
+TEST_CASE("config: an unknown key of rotations is warned of") {
+  const nlohmann::json config = read_json_file(KVCAST_SOURCE_DIR "/tests/oracle/qwen3/config.json");
+  const auto unknown = [&](const nlohmann::json& rope) {
+    nlohmann::json odd = config;
+    odd.erase("rope_scaling");
+    odd["rope_parameters"] = rope;
+    return read_config(odd, "odd", "odd").unknown_keys;
+  };
+  CHECK(unknown({{"rope_type", "default"}, {"rope_theta", 1000}}).empty());
+  CHECK(unknown({{"rope_type", "default"}, {"rope_theta", 1000}, {"turns", 2}}) ==
+        std::vector<std::string>{"rope_parameters.turns"});
+  // Qwen3 rotates whole heads.
+  CHECK(unknown({{"rope_theta", 1000}, {"partial_rotary_factor", 0.5}}) ==
+        std::vector<std::string>{"rope_parameters.partial_rotary_factor"});
+}
+
+TEST_CASE("experts: GLM-4.7-Flash chooses 4 unless its file says otherwise") {
+  nlohmann::json config =
+      read_json_file(KVCAST_SOURCE_DIR "/tests/oracle/glm4_moe_lite/config.json");
+  config["n_routed_experts"] = 16;
+  config.erase("num_experts_per_tok");
+  const Architecture a = read_config(config, "glm", "glm");
+  CHECK(a.decoder.layers.back().experts->routing.num_experts_per_tok == 4);
+}
+
+TEST_CASE("experts: measured loads keep a model's origin") {
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "tokens.csv";
+  std::string text = "layer,expert,tokens\n";
+  for (int layer = 0; layer < 32; ++layer) text += fmt::format("{0},0,5\n{0},1,5\n", layer);
+  std::ofstream(file) << text;
+  const Architecture a = load_model(catalog(), "mixtral-8x7b");
+  const Architecture b =
+      load_model(catalog(), "mixtral-8x7b", {{std::string(expert_tokens_key), file.string()}});
+  CHECK(same_origin(a, b));
+}
+
 TEST_CASE("config: a number of streams that no model has is refused at once") {
   nlohmann::json config =
       read_json_file(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/config_classes.json")

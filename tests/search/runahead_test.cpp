@@ -96,11 +96,13 @@ TEST_CASE("runahead: the closed form ends when the simulator does") {
   // States beside attention, and in layers of their own.
   const simulate::LayerTimes parallel = layer_times("falcon-h1-1.5b", fused);
   const simulate::LayerTimes mixed = layer_times("granite-4.0-h-tiny", eager);
+  const simulate::LayerTimes convolutions = layer_times("lfm2-1.2b", fused);
   for (const SendOrder order : {SendOrder::Fifo, SendOrder::Async, SendOrder::Block}) {
     for (const double bytes_per_s : {1e9, 10e9, 300e9}) {
       check(dense, order, bytes_per_s, false);
       check(parallel, order, bytes_per_s, true);
       check(mixed, order, bytes_per_s, true);
+      check(convolutions, order, bytes_per_s, true);
     }
   }
 }

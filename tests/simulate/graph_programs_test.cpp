@@ -136,6 +136,8 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
   // and what a convolution sees of the last 3 tokens: 48 heads of 64 and twice 256.
   CHECK(bytes("falcon-h1-1.5b") == 24 * (1024 * (3000 + 8200 + 16500) +
                                          3 * (48 * 256 * 64 * 4 + 3 * 2 * (48 * 64 + 2 * 256))));
+  // 6 layers of 8 heads of 64; 10 see the last 2 tokens of 2048 features, and keep nothing else.
+  CHECK(bytes("lfm2-1.2b") == 6 * 2048 * (3000 + 8200 + 16500) + 10 * 3 * 2 * 2 * 2048);
 }
 
 TEST_CASE("graph_programs: with latencies and blocking sends each message costs more") {

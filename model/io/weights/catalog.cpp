@@ -128,7 +128,6 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
       if (origin.has_filename()) name = origin.filename().string();
     }
   }
-  const bool is_changed = !overrides.empty();
   std::optional<std::string> expert_tokens;
   std::erase_if(overrides, [&](const ConfigOverride& o) {
     if (o.key != expert_tokens_key) return false;
@@ -137,7 +136,7 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   });
   Architecture a = read_config(config, name, path.string(), overrides);
   if (expert_tokens) expect_routed_tokens(*expert_tokens, a);
-  if (!is_changed) a.origin = origin;
+  if (overrides.empty()) a.origin = origin;  // loads of experts change no weight
   if (file) a.stored_weights = gguf_weight_types(*file, a);
   return a;
 }

@@ -268,8 +268,8 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   } else if (weight.layer && is_stacked(a, weight)) {
     source.blocks = pieces_of(a, weight);
     source.transposed = names.experts_transposed && matrix;
-  } else if (weight.part == "router" && weight.kind == ".correction") {
-    source.blocks = 1;  // ERNIE's has the shape [1, E]
+  } else if (names.row_correction && weight.part == "router" && weight.kind == ".correction") {
+    source.blocks = 1;
   }
   return source;
 }
@@ -432,7 +432,9 @@ std::optional<std::pair<std::size_t, std::string_view>> in_layer(std::string_vie
 bool is_of_later_layer(const Architecture& a, std::string_view stored_name,
                        std::string_view prefix) {
   const Family* const family = find_family(a.model_type);
-  if (family == nullptr || !family->names.later_layers) return false;
+  if (family == nullptr) return false;
+  const bool is_gguf = prefix == "blk.";
+  if (!family->names.later_layers && !(is_gguf && family->gguf.later_layers)) return false;
   const auto found = in_layer(stored_name, prefix);
   return found && found->first >= a.num_hidden_layers();
 }
