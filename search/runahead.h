@@ -56,7 +56,8 @@ struct Chain {
   std::vector<simulate::SeenTokens> seen = {};  ///< by kind; empty: all tokens
 
   bool exchanges(std::size_t layer) const {
-    return bytes_per_token[kinds[layer]] > 0 || waits_first(layer);
+    const bool more = !seen.empty() && seen[kinds[layer]].besides_keys();
+    return bytes_per_token[kinds[layer]] > 0 || more;
   }
   /// A layer with a state waits for the rank before it begins, others before their attention.
   bool waits_first(std::size_t layer) const {

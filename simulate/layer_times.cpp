@@ -266,7 +266,7 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
     visit_once(out.embedding_s, operators(embedding));
     if (has_head) visit_once(out.head_s, operators(head));
     for (std::size_t k = 0; k < layers_.size(); ++k) {
-      const bool exchanges = bytes_per_token_[k] > 0 || seen_[k].has_state();
+      const bool exchanges = bytes_per_token_[k] > 0 || seen_[k].besides_keys();
       const double half = exchanges ? pace.exchange_s / 2 : 0;
       const double messages = exchanges ? pace.messages_s : 0;
       const double n0 = operators(before(k));

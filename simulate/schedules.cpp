@@ -120,7 +120,7 @@ void append_direct(const std::vector<std::uint64_t>& bytes, Programs& programs) 
 void append_exchange(const PrefillWork& work, std::size_t kind, Programs& programs) {
   const std::uint64_t bytes_per_token = work.bytes_per_token[kind];
   const SeenTokens seen = seen_of(work, kind);
-  if (bytes_per_token == 0 && !seen.has_state()) return;
+  if (bytes_per_token == 0 && !seen.besides_keys()) return;
   if (work.schedule == Schedule::Kvr) {
     if (!waits_first(work, kind)) append_receives(programs);
     return append_sends(work.partition_tokens, bytes_per_token, seen, programs);

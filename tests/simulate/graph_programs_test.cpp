@@ -111,7 +111,7 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
   const roofline::Rates rates = a100_rates(fused);
   // Boundaries 3000, 8200 and 16500, beyond windows of 128 and 4096 and across chunks of 8192.
   const std::vector<std::uint64_t> partition{3000, 5200, 8300, 1000};
-  const auto bytes = [&](const char* model) {
+  const auto bytes = [&](const char* model, double tolerance = 0.02) {
     const Architecture a = load_model(catalog(), model);
     const LayerTimes times(a, {}, fused, rates);
     const Programs programs = recorded_programs(a, {}, Schedule::Kvr, partition, fused, rates, {});
@@ -120,7 +120,7 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
     const RunResult by_layer =
         Simulation(ring, prefill_programs(prefill_work(times, Schedule::Kvr, partition, {}))).run();
     CHECK(by_operator.message_bytes == by_layer.message_bytes);
-    CHECK(by_operator.ttft_s == near(by_layer.ttft_s).epsilon(0.02));
+    CHECK(by_operator.ttft_s == near(by_layer.ttft_s).epsilon(tolerance));
     return by_layer.message_bytes;
   };
   // Keys and values of 2 bytes: 32 layers of 8 heads of 128, W = 4096.
@@ -134,8 +134,10 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
   CHECK(bytes("deepseek-v2-lite") == 27 * 2 * 576 * (3000 + 8200 + 16500));
   // In each of 24 layers keys and values of 2 heads of 128, a state of 48 heads of 256·64 in fp32,
   // and what a convolution sees of the last 3 tokens: 48 heads of 64 and twice 256.
-  CHECK(bytes("falcon-h1-1.5b") == 24 * (1024 * (3000 + 8200 + 16500) +
-                                         3 * (48 * 256 * 64 * 4 + 3 * 2 * (48 * 64 + 2 * 256))));
+  // A schedule has a layer with a state wait before its projections, a graph before its scan.
+  CHECK(bytes("falcon-h1-1.5b", 0.05) ==
+        24 *
+            (1024 * (3000 + 8200 + 16500) + 3 * (48 * 256 * 64 * 4 + 3 * 2 * (48 * 64 + 2 * 256))));
   // 6 layers of 8 heads of 64; 10 see the last 2 tokens of 2048 features, and keep nothing else.
   CHECK(bytes("lfm2-1.2b") == 6 * 2048 * (3000 + 8200 + 16500) + 10 * 3 * 2 * 2 * 2048);
 }
