@@ -1,6 +1,8 @@
 #include "roofline/estimator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -172,4 +174,36 @@ TEST_CASE("estimator: a sweep over speculative points gives each what it gets al
     CHECK(rows[i].prefill_flops == near(alone.prefill_flops).epsilon(1e-12));
     CHECK(rows[i].peak_memory_bytes == alone.peak_memory_bytes);
   }
+}
+
+TEST_CASE("estimator: measured loads of experts say what is read, and correct nothing twice") {
+  const auto with_loads = [](const std::function<double(int)>& load) {
+    Configuration c = a100_configuration("qwen3-30b-a3b", "plain");
+    std::vector<double> probabilities;
+    double all = 0;
+    for (int i = 0; i < 128; ++i) all += load(i);
+    for (int i = 0; i < 128; ++i) probabilities.push_back(8 * load(i) / all);
+    for (LayerShape& layer : c.architecture.decoder.layers) {
+      layer.experts->probabilities = probabilities;
+    }
+    return Estimator(c).at({16, 1000, 2});
+  };
+  const Estimate usual = Estimator(a100_configuration("qwen3-30b-a3b", "plain")).at({16, 1000, 2});
+  const Estimate alike = with_loads([](int) { return 1.0; });
+  // What was counted for this model on text: 65 experts have nine tenths of the tokens.
+  const auto text = [](int i) { return std::pow(75, -(i + 0.5) / 128); };
+  const Estimate uneven = with_loads(text);
+  CHECK(alike.decode_bytes_per_token == usual.decode_bytes_per_token);
+  // Without loads seconds are those of text.
+  CHECK(uneven.tpot_s == near(usual.tpot_s).epsilon(0.01));
+  CHECK(alike.tpot_s > 1.1 * usual.tpot_s);
+  // 48 layers, three matrices 2048 x 768 in 16 bits. Loads that are close count as their mean.
+  double all = 0;
+  for (int i = 0; i < 128; ++i) all += text(i);
+  double read = 0;
+  for (int i = 0; i < 128; ++i) read += 48 * (1 - std::pow(1 - 8 * text(i) / all, 16));
+  const double fewer = 48 * 128 * (1 - std::pow(15.0 / 16, 16)) - read;
+  const double expert = 3.0 * 2048 * 768 * 2;
+  const double saved = 16 * (alike.decode_bytes_per_token - uneven.decode_bytes_per_token) / expert;
+  CHECK(std::abs(saved - fewer) < 0.001 * read);
 }
