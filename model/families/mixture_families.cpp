@@ -211,28 +211,36 @@ void refine_llama4(const JsonObject& c, Architecture& a) {
   }
 }
 
-/// What DeepSeek V3, GLM-4.5 and dots.llm1 share. `scoring`: what files call the rule. `per_token`:
-/// experts, by default.
-void read_corrected_experts(const JsonObject& c, Architecture& a, std::uint64_t experts,
-                            std::uint64_t width, double scale, std::uint64_t groups,
-                            std::uint64_t kept, std::uint64_t dense,
-                            const char* scoring = "sigmoid", std::uint64_t per_token = 8) {
-  Experts e{.routing = read_routing(c, "n_routed_experts", experts, per_token)};
+/// Of a class with corrected experts, where its file is silent.
+struct CorrectedDefaults {
+  std::uint64_t experts;
+  std::uint64_t per_token = 8;
+  std::uint64_t width;
+  double scale = 1;
+  std::uint64_t groups = 1;
+  std::uint64_t groups_kept = 1;
+  std::uint64_t dense_layers = 1;
+  const char* scoring = "sigmoid";  ///< what its files call the rule
+};
+
+/// What DeepSeek V3, GLM-4.5 and dots.llm1 share.
+void read_corrected_experts(const JsonObject& c, Architecture& a, const CorrectedDefaults& d) {
+  Experts e{.routing = read_routing(c, "n_routed_experts", d.experts, d.per_token)};
   e.routing.score = Routing::Score::Sigmoid;
   e.routing.group_score = Routing::GroupScore::TwoLargest;
   e.routing.normalizes = c.flag_or("norm_topk_prob", true);
-  e.routing.weight_scale = c.positive_or("routed_scaling_factor", scale);
-  read_groups(c, e.routing, groups, kept);
+  e.routing.weight_scale = c.positive_or("routed_scaling_factor", d.scale);
+  read_groups(c, e.routing, d.groups, d.groups_kept);
   e.router_correction = true;
-  e.intermediate_size = c.whole_or("moe_intermediate_size", width);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", d.width);
   e.shared_intermediate_size =
       checked_multiply(c.whole_or("n_shared_experts", 1), e.intermediate_size);
-  const std::uint64_t first = c.whole_or("first_k_dense_replace", dense, 0);
+  const std::uint64_t first = c.whole_or("first_k_dense_replace", d.dense_layers, 0);
   std::vector<bool> sparse(a.decoder.layers.size());
   for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = i >= first;
   set_experts(a.decoder, e, sparse);
   c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
-  require_text(c, "scoring_func", scoring);
+  require_text(c, "scoring_func", d.scoring);
   require_text(c, "topk_method", "noaux_tc");
   if (c.whole_or("moe_layer_freq", 1) != 1) c.fail("moe_layer_freq", "1");
 }
@@ -241,12 +249,16 @@ void refine_glm4_moe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", false);
   if (c.flag_or("use_qk_norm", false)) s.query_key_norm = QueryKeyNorm::Heads;
-  read_corrected_experts(c, a, 128, 1408, 1, 1, 1, 1);
+  read_corrected_experts(c, a, {.experts = 128, .width = 1408});
 }
 
 void refine_dots1(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
-  read_corrected_experts(c, a, c.whole("n_routed_experts"), 1408, 1, 1, 1, 0, "noaux_tc");
+  read_corrected_experts(c, a,
+                         {.experts = c.whole("n_routed_experts"),
+                          .width = 1408,
+                          .dense_layers = 0,
+                          .scoring = "noaux_tc"});
   const bool normalizes = c.flag_or("norm_topk_prob", false);
   const std::uint64_t window = sliding_window(c, 4096);
   const std::uint64_t first = c.whole_or("max_window_layers", 62, 0);
@@ -327,7 +339,13 @@ void refine_deepseek_v3(const JsonObject& c, Architecture& a, const ConfigKeys& 
   ConfigKeys own = keys;
   own.interleaved_rope = c.flag_or("rope_interleave", true);
   read_latents(c, a, own, {1536, 512, 128, 128});
-  read_corrected_experts(c, a, 256, 2048, 2.5, 8, 4, 3);
+  read_corrected_experts(c, a,
+                         {.experts = 256,
+                          .width = 2048,
+                          .scale = 2.5,
+                          .groups = 8,
+                          .groups_kept = 4,
+                          .dense_layers = 3});
 }
 
 void refine_deepseek_v32(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
@@ -356,7 +374,12 @@ void refine_glm4_moe_lite(const JsonObject& c, Architecture& a, const ConfigKeys
   own.interleaved_rope = c.flag_or("rope_interleave", true);
   read_latents(c, a, own, {768, 512, 192, 256});
   const bool listed = c.has("mlp_layer_types");
-  read_corrected_experts(c, a, 64, 1536, 1.8, 1, 1, listed ? 0 : 1, "sigmoid", 4);
+  read_corrected_experts(c, a,
+                         {.experts = 64,
+                          .per_token = 4,
+                          .width = 1536,
+                          .scale = 1.8,
+                          .dense_layers = listed ? std::uint64_t{0} : 1});
   if (!listed) return;
   const json& types = c.at("mlp_layer_types");
   Stack& s = a.decoder;

@@ -46,6 +46,14 @@ struct TextClass {
 
 constexpr const char* no_softcap = R"({"final_logit_softcapping": null})";
 
+constexpr const char* llama_sizes =
+    R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048})";
+
+constexpr const char* qwen_sizes =
+    R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 32768})";
+
 constexpr const char* deepseek_v3_sizes =
     R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
         "num_hidden_layers": 61, "num_attention_heads": 128, "max_position_embeddings": 4096})";
@@ -57,18 +65,12 @@ constexpr const char* qwen2_vl_sizes =
         "rope_theta": 1000000.0})";
 
 constexpr TextClass text_classes[] = {
-    {"llama", "llama", false,
-     R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
-         "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048})"},
+    {"llama", "llama", false, llama_sizes},
     {"mistral", "mistral", false,
      R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
          "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 131072})"},
-    {"qwen2", "qwen2", false,
-     R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
-         "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 32768})"},
-    {"qwen3", "qwen3", false,
-     R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
-         "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 32768})"},
+    {"qwen2", "qwen2", false, qwen_sizes},
+    {"qwen3", "qwen3", false, qwen_sizes},
     {"gemma2", "gemma2", true,
      R"({"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
          "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 8192})",
@@ -77,10 +79,7 @@ constexpr TextClass text_classes[] = {
      R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
          "num_hidden_layers": 26, "num_attention_heads": 8, "max_position_embeddings": 131072})",
      no_softcap},
-    {"granite", "granite", false,
-     R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
-         "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 2048})",
-     R"({"logits_scaling": 1.0})"},
+    {"granite", "granite", false, llama_sizes, R"({"logits_scaling": 1.0})"},
     {"cohere2", "cohere2", true,
      R"({"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
          "num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192})",

@@ -18,6 +18,7 @@
 #include "model/io/weights/checkpoint.h"
 #include "model/io/weights/weight_map.h"
 #include "tests/model/checkpoint_files.h"
+#include "tests/model/gguf_architecture.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 
@@ -38,18 +39,6 @@ GgufWriter file_of(const std::string& architecture, const GgufSizes& sizes = {})
   w.whole(architecture + ".ssm.state_size", 5);
   w.whole(architecture + ".ssm.conv_kernel", 3);
   return w;
-}
-
-Architecture architecture_of(const GgufWriter& w) {
-  const Architecture a =
-      read_config(gguf_config(read_gguf(in_memory(w.bytes(), "m.gguf"))), "test", "m.gguf");
-  CHECK(a.unknown_keys.empty());
-  CHECK(a.decoder.norm_eps == 1e-3);
-  return a;
-}
-
-std::string refusal(const GgufWriter& w) {
-  return message_of([&] { architecture_of(w); });
 }
 
 std::vector<bool> mixers_of(const Architecture& a) {

@@ -13,6 +13,7 @@
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/weights/weight_map.h"
 #include "tests/model/checkpoint_files.h"
+#include "tests/model/gguf_architecture.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 
@@ -45,18 +46,6 @@ GgufWriter mixture_of(const std::string& architecture, std::uint32_t experts) {
   w.whole(architecture + ".expert_used_count", 2);
   w.whole(architecture + ".expert_feed_forward_length", 7);
   return w;
-}
-
-Architecture architecture_of(const GgufWriter& w) {
-  const Architecture a =
-      read_config(gguf_config(read_gguf(in_memory(w.bytes(), "m.gguf"))), "test", "m.gguf");
-  CHECK(a.unknown_keys.empty());
-  CHECK(a.decoder.norm_eps == 1e-3);
-  return a;
-}
-
-std::string refusal(const GgufWriter& w) {
-  return message_of([&] { architecture_of(w); });
 }
 
 std::vector<std::uint64_t> windows_of(const Architecture& a) {
