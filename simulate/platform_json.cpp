@@ -1,5 +1,7 @@
 #include "simulate/platform_json.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
+#include "roofline/interconnect.h"
+#include "simulate/collectives.h"
 #include "simulate/topologies.h"
 
 namespace kvcast::simulate {
@@ -97,6 +101,11 @@ Platform parse_platform(const json& document, const std::string& place) {
   const JsonObject o(document, place);
   for (const char* key : {"name", "description", "reference"}) o.text_or(key, "");
   if (!o.has("topology")) return read_graph(o);
+  const auto is_node = [&o](const char* key) { return o.has(key); };
+  constexpr std::array node_keys{"hardware", "nodes", "network", "libraries", "tables"};
+  if (std::any_of(node_keys.begin(), node_keys.end(), is_node)) {
+    return node_platform(roofline::read_interconnect(document, place, {}));
+  }
   Topology topology;
   try {
     topology = parse_topology(o.text("topology"));
@@ -112,7 +121,7 @@ Platform parse_platform(const json& document, const std::string& place) {
 }
 
 Platform read_platform(const std::filesystem::path& path) {
-  return parse_platform(read_json_file(path), path.string());
+  return parse_platform(roofline::platform_document(path), path.string());
 }
 
 }  // namespace kvcast::simulate

@@ -14,7 +14,8 @@ namespace kvcast::simulate {
 ///     {"name": "two boxes", "devices": ["gpu0", "gpu1"], "switches": ["spine"],
 ///      "links": [{"from": "gpu0", "to": "spine", "bandwidth": "25 GB/s", "latency": "5 us",
 ///                 "both_directions": true}]}
-/// or a built-in: {"topology": "ring", "devices": 8, "bandwidth": "300 GB/s", "latency": "2 us"}.
+/// or a built-in: {"topology": "ring", "devices": 8, "bandwidth": "300 GB/s", "latency": "2 us"},
+/// or a node or a cluster of them, as roofline::read_interconnect reads it.
 /// `description` and `reference` are for people; data/platforms has one of each topology. Throws
 /// Error, naming the file and the place in it: unknown keys and nodes, names used twice, quantities
 /// without a unit, what Platform refuses.

@@ -60,7 +60,7 @@ TEST_CASE("simulate: the built-in platforms have the links and routes that they 
   CHECK(built_in("ring", 1).links().empty());
 }
 
-TEST_CASE("simulate: the platforms of the catalog are the built-in topologies written out") {
+TEST_CASE("simulate: platforms of the catalog are the built-in topologies written out, or nodes") {
   struct Case {
     std::string file, topology;
     std::uint32_t devices;
@@ -83,7 +83,18 @@ TEST_CASE("simulate: the platforms of the catalog are the built-in topologies wr
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files;
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2", "dgx-a100",   "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",    "hgx-b200-2", "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",  "hgx-h100-8", "hgx-h200",
+                                 "l40s-8"};
+  for (const std::string& file : files) {
+    const std::string number = file.substr(file.rfind('-') + 1);
+    const bool cluster =
+        number == "2" || number == "128" || file == "dgx-a100-8" || file == "hgx-h100-8";
+    CAPTURE(file);
+    CHECK(read_platform(folder + file + ".json").num_devices() ==
+          (cluster ? 8 * std::stoul(number) : 8));
+  }
   for (const Case& c : cases) {
     CAPTURE(c.file);
     const Platform platform = read_platform(folder + c.file + ".json");
@@ -96,6 +107,7 @@ TEST_CASE("simulate: the platforms of the catalog are the built-in topologies wr
     }
     files.push_back(c.file);
   }
+  std::sort(files.begin(), files.end());
   CHECK(Catalog(KVCAST_SOURCE_DIR "/data").names("platforms") == files);
 }
 
