@@ -11,6 +11,7 @@
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
+#include "cli/run/device_threads.h"
 #include "cli/run/run_experts.h"
 #include "cli/run/run_importance.h"
 #include "cli/run/run_inputs.h"
@@ -155,7 +156,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
   return j;
 }
 
-void add_ranks(ordered_json& j, const std::vector<std::uint64_t>& partition,
+void add_ranks(ordered_json& j, const execute::SessionOptions& options,
                const std::vector<execute::RankReport>& ranks) {
   std::uint64_t messages = 0;
   std::uint64_t message_bytes = 0;
@@ -163,10 +164,14 @@ void add_ranks(ordered_json& j, const std::vector<std::uint64_t>& partition,
     messages += r.messages;
     message_bytes += r.message_bytes;
   }
-  j["partition_tokens"] = partition;
+  if (options.share) j["partition_tokens"] = options.share->partition;
+  if (options.place) {
+    j["devices"] = options.place->plan.devices();
+    j["parallelism"] = to_string(options.place->plan);
+  }
   j["messages"] = messages;
   j["message_bytes"] = message_bytes;
-  j["ranks"] = ranks_json(ranks);
+  j["ranks"] = ranks_json(ranks, options.place.has_value());
 }
 
 std::string summary(const execute::Session& session, const Generation& g,
@@ -228,9 +233,14 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   request.on_pass = [&](std::uint64_t done, std::uint64_t all) {
     bar.draw(done, 0, all, watch.seconds());
   };
+  std::optional<DeviceThreads> devices;
+  if (ranks != nullptr && ranks->are_threads()) {
+    devices.emplace(job.checkpoint, job.options, job.threads);
+  }
   const measure::TimedRuns timed = measure::time_runs(o.rounds, [&]() -> execute::RankRun {
     routed.clear();
     if (ranks == nullptr) return {session.run(request), {}};
+    if (devices) return devices->run(session, request, ranks->mailboxes());
     return run_rank(session, request, ranks->messenger());
   });
   if (!speaks) return;
@@ -254,7 +264,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     j["ttft_rounds_s"] = timed.rounds.ttft.seconds;
     j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
   }
-  if (ranks != nullptr) add_ranks(j, job.options.share->partition, done.ranks);
+  if (ranks != nullptr) add_ranks(j, job.options, done.ranks);
   if (tokenizer) {
     j["text"] = one_or_list(
         rows_of(g.tokens, [&](const Tokens& tokens) { return text_of(*tokenizer, tokens); }));
@@ -292,8 +302,9 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 
 void run(const RunOptions& o, const Globals& globals) {
   const std::vector<MethodSpec> methods = with_ranks_of_mpirun(parse_methods(o.method));
-  if (is_idle_rank(methods)) return;
-  const auto ranks = RunRanks::start(methods, o.wait_limit_s);
+  const Parallelism plan = o.parallelism.parallelism();
+  if (is_idle_rank(methods, plan)) return;
+  const auto ranks = RunRanks::start(methods, plan, o.wait_limit_s);
   if (ranks == nullptr) {
     RunJob job = prepare_run(o, globals, nullptr);
     return run_job(o, globals, job, nullptr);
@@ -337,8 +348,9 @@ void add_run(Command app, const Globals& globals) {
   c.add("--chunk TOKENS", o->chunk, "prefill this many prompt tokens at a time");
   c.add("--threads", o->threads).range(0, 1024);
   c.add("--wait-limit SECONDS", o->wait_limit_s,
-        "kvr and tsp: stop if a rank waits longer than this for a message or for MPI to start")
+        "several ranks: stop if one waits longer than this for a message or for MPI to start")
       .positive();
+  o->parallelism.add_to(c);
   c.add("--rounds N", o->rounds, "medians of N timed runs after one warm-up run").range(1, 1000);
   c.add("--count", o->count, "count every FLOP and byte with plain loops (slow)");
   c.add("--logits FILE.safetensors", o->logits,

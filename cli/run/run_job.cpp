@@ -56,12 +56,16 @@ execute::SessionOptions session_options(const RunOptions& o, const Architecture&
 
 /// Without this check the system would kill the process when memory runs out.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
-                  const roofline::DesignPoint& point) {
+                  const roofline::DesignPoint& point, const RunRanks* ranks) {
   const double memory = execute::machine_memory_bytes();
   // Ranks on one machine share its memory.
+  const bool threads = ranks != nullptr && ranks->are_threads();
+  const std::uint64_t replicas = options.place ? options.place->plan.dp : 1;
   const double needed =
-      execute::needed_bytes(a, options, point.batch, point.prompt_len, point.output_len) *
-      ranks_on_this_machine();
+      execute::needed_bytes(a, options, (point.batch + replicas - 1) / replicas, point.prompt_len,
+                            point.output_len) *
+      static_cast<double>(threads ? options.place->plan.devices()
+                                  : static_cast<std::uint64_t>(ranks_on_this_machine()));
   if (needed <= memory || memory <= 0) return;
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const std::string what =
@@ -107,7 +111,9 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
   const auto refuse = [](const std::string& flag) {
     throw Error(flag, "prompts of different lengths", "prompts of one length");
   };
-  if (ranks != nullptr) refuse("--method " + o.method);
+  const Parallelism plan = o.parallelism.parallelism();
+  if (ranks != nullptr && !ranks->spreads()) refuse("--method " + o.method);
+  if (plan.dp > 1 && plan.ep > 1) refuse("--ep of replicas with prompts of their own");
   if (!o.logits.empty()) refuse("--logits");
   if (o.profile) refuse("--profile");
 }
@@ -115,7 +121,7 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
 }  // namespace
 
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks) {
-  RunJob job{.threads = execute::use_threads(rank_threads(o.threads)),
+  RunJob job{.threads = execute::use_threads(rank_threads(o.threads, ranks)),
              .checkpoint = open_checkpoint(o, globals)};
   const std::uint64_t output_len = parse_token_count(o.output_len, "--output-len");
   const Checkpoint& checkpoint = job.checkpoint;
@@ -151,7 +157,11 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   if (!o.hardware.empty() && !o.profile && !searches) {
     throw Error("--hardware: has no effect here; expected --profile or partition=search");
   }
-  if (ranks != nullptr) {
+  check_parallelism(a, o.parallelism.parallelism());
+  if (ranks != nullptr && ranks->spreads()) {
+    options.place = ranks->place();
+    if (o.profile) throw Error("--profile", to_string(options.place->plan), "one device");
+  } else if (ranks != nullptr) {
     options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),
                                  [&] { return search_partition(o, globals, job); });
   }
@@ -171,7 +181,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   }
   if (!o.logits.empty() && (ranks == nullptr || ranks->speaks())) job.logits.emplace(o.logits);
   execute::check_checkpoint(checkpoint, options);
-  check_memory(a, options, job.point);
+  check_memory(a, options, job.point, ranks);
   return job;
 }
 
@@ -181,11 +191,13 @@ std::string common_text(const RunOptions& o, const RunJob& job, const Globals& g
     const auto config = globals.catalog().find("models", "model", o.model);
     random = o.random_weights + " " + file_fingerprint(config);
   }
-  return fmt::format("{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} {}", KVCAST_VERSION,
-                     fingerprint(job.checkpoint), fingerprint(job.request.tokens),
-                     to_string(job.options.methods), o.attention, o.elementwise, o.dtype,
-                     o.output_len, o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows,
-                     o.rounds, fmt::join(job.options.share->partition, "/"));
+  return fmt::format(
+      "{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
+      fingerprint(job.checkpoint), fingerprint(job.request.tokens), to_string(job.options.methods),
+      o.attention, o.elementwise, o.dtype, o.output_len, o.logits.empty(), random, o.count, o.chunk,
+      o.skip_unread_rows, o.rounds, to_string(o.parallelism.parallelism()),
+      fmt::join(job.options.share ? job.options.share->partition : std::vector<std::uint64_t>{},
+                "/"));
 }
 
 }  // namespace kvcast::cli

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/frame/command.h"
+#include "cli/frame/parallelism_flags.h"
 #include "cli/run/run_inputs.h"
 #include "cli/run/run_ranks.h"
 #include "model/execute/generate.h"
@@ -33,6 +34,7 @@ struct RunOptions {
   int threads = 0;
   unsigned rounds = 0;  ///< timed, after one that is not; 0: one run, timed
   double wait_limit_s = 600;
+  ParallelismFlags parallelism;
   bool count = false;
   bool profile = false;
   bool ignore_eos = false;
@@ -52,7 +54,7 @@ struct RunJob {
 };
 
 /// The whole request, checked: Error says what is wrong with it, before the run. `ranks` of a
-/// placement; null: this process runs it all.
+/// placement or a spread model; null: this process runs it all.
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks);
 
 /// What all ranks of a job must have in common.

@@ -49,20 +49,24 @@ constexpr int exit_wrong_request = 2;
 
 }  // namespace
 
-int rank_threads(int asked) {
-  if (asked > 0 || std::getenv("OMP_NUM_THREADS") != nullptr || !launched_by_mpirun()) return asked;
-  cpu_set_t bound;
+int rank_threads(int asked, const RunRanks* ranks) {
+  if (asked > 0 || std::getenv("OMP_NUM_THREADS") != nullptr) return asked;
   const int all = static_cast<int>(std::thread::hardware_concurrency());
+  if (ranks != nullptr && ranks->are_threads()) {
+    return std::max(1, all / static_cast<int>(ranks->place().plan.devices()));
+  }
+  if (!launched_by_mpirun()) return asked;
+  cpu_set_t bound;
   if (::sched_getaffinity(0, sizeof bound, &bound) != 0 || CPU_COUNT(&bound) < all) return asked;
   return std::max(1, all / ranks_on_this_machine());
 }
 
-bool is_idle_rank(const std::vector<MethodSpec>& methods) {
+bool is_idle_rank(const std::vector<MethodSpec>& methods, const Parallelism& plan) {
   const int ranks = ranks_of_mpirun();
-  if (ranks <= 1 || find_placement(methods)) return false;
+  if (ranks <= 1 || find_placement(methods) || !plan.is_one()) return false;
   if (rank_of_mpirun() > 0) return true;
   throw Error("--method", fmt::format("a method of one process for {} of mpirun", ranks),
-              fmt::format("kvr:p={} or tsp:p={}", ranks, ranks));
+              fmt::format("kvr:p={} or tsp:p={}, or --tp {}", ranks, ranks, ranks));
 }
 
 std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
@@ -79,18 +83,27 @@ std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
   return methods;
 }
 
-std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods, double limit_s) {
+std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods,
+                                          const Parallelism& plan, double limit_s) {
   std::optional<Placement> placement = find_placement(methods);
+  if (!plan.is_one()) {
+    execute::check_runs_spread(plan, methods);
+    placement = Placement{.method = to_string(plan), .ranks = plan.devices()};
+    placement->first_decodes = true;
+  }
   if (!placement) return nullptr;
-  if (!launched_by_mpirun() && placement->ranks > 1) {
+  if (!launched_by_mpirun() && placement->ranks > 1 && plan.is_one()) {
     throw Error("method " + placement->method, "one process", command_for(placement->ranks));
   }
   return std::unique_ptr<RunRanks>(
-      new RunRanks(*std::move(placement), search::searches_partition(methods), limit_s));
+      new RunRanks(*std::move(placement), plan, search::searches_partition(methods), limit_s));
 }
 
-RunRanks::RunRanks(Placement placement, bool searches, double limit_s)
-    : placement_(std::move(placement)), searches_(searches), mailboxes_(1, limit_s) {
+RunRanks::RunRanks(Placement placement, const Parallelism& plan, bool searches, double limit_s)
+    : placement_(std::move(placement)),
+      plan_(plan),
+      searches_(searches),
+      mailboxes_(plan.devices(), limit_s) {
   if (launched_by_mpirun()) {
     mpi_ = execute::MpiMessenger::start(limit_s);
   } else {
@@ -98,16 +111,24 @@ RunRanks::RunRanks(Placement placement, bool searches, double limit_s)
   }
 }
 
+void RunRanks::check_ranks() const {
+  if (messenger().ranks() == placement_.ranks) return;
+  throw Error((spreads() ? "" : "method ") + placement_.method,
+              fmt::format("{} processes of mpirun", messenger().ranks()),
+              command_for(placement_.ranks));
+}
+
+DevicePlace RunRanks::place() const {
+  check_ranks();
+  return {plan_, messenger().rank()};
+}
+
 RankShare RunRanks::share(std::uint64_t prompt_len,
                           const std::function<std::vector<std::uint64_t>()>& search) const {
-  const execute::Messenger& m = mpi_ ? *mpi_ : *local_;
-  if (m.ranks() != placement_.ranks) {
-    throw Error("method " + placement_.method, fmt::format("{} processes of mpirun", m.ranks()),
-                command_for(placement_.ranks));
-  }
+  check_ranks();
   std::vector<std::uint64_t> partition = partition_tokens(placement_, prompt_len);
   if (searches_) partition = search();
-  return {std::move(partition), m.rank(), placement_.first_decodes};
+  return {std::move(partition), messenger().rank(), placement_.first_decodes};
 }
 
 bool RunRanks::speaks() const {
@@ -126,7 +147,7 @@ bool RunRanks::prepare(const std::function<std::string()>& prepare) {
     problem = "1" + std::string(e.what());
   }
   try {
-    problem = first_error(messenger(), problem, common);
+    if (!are_threads()) problem = first_error(messenger(), problem, common);
   } catch (const std::exception& e) {
     fail(e);
   }
@@ -187,7 +208,7 @@ std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens
   return hash.text();
 }
 
-nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks) {
+nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks, bool spread) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const execute::RankReport& r : ranks) {
     list.push_back({{"rank", list.size()},
@@ -196,16 +217,25 @@ nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks)
                     {"wait_s", r.wait_s},
                     {"messages", r.messages},
                     {"message_bytes", r.message_bytes}});
+    if (!spread) continue;
+    list.back()["weight_bytes"] = r.weight_bytes;
+    list.back()["kv_cache_bytes"] = r.kv_cache_bytes;
   }
   return list;
 }
 
 std::string rank_text(const nlohmann::ordered_json& rank) {
-  return fmt::format("rank {}: {} tokens, computed {}, waited {}, sent {} messages of {} in all",
-                     rank["rank"].dump(), rank["tokens"].dump(),
-                     format_quantity(rank["compute_s"], Dimension::Seconds),
-                     format_quantity(rank["wait_s"], Dimension::Seconds), rank["messages"].dump(),
-                     format_quantity(rank["message_bytes"], Dimension::Bytes));
+  const auto bytes = [&](const char* key) { return format_quantity(rank[key], Dimension::Bytes); };
+  std::string text =
+      fmt::format("rank {}: {} tokens, computed {}, waited {}, sent {} messages of {} in all",
+                  rank["rank"].dump(), rank["tokens"].dump(),
+                  format_quantity(rank["compute_s"], Dimension::Seconds),
+                  format_quantity(rank["wait_s"], Dimension::Seconds), rank["messages"].dump(),
+                  bytes("message_bytes"));
+  if (rank.contains("weight_bytes")) {
+    text += fmt::format(", weights {}, cache {}", bytes("weight_bytes"), bytes("kv_cache_bytes"));
+  }
+  return text;
 }
 
 }  // namespace kvcast::cli

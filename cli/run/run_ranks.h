@@ -1,4 +1,4 @@
-/// `kvcast run` with a placement, on the ranks of an mpirun.
+/// `kvcast run` with a placement, or with a model spread over devices, on the ranks of an mpirun.
 #pragma once
 
 #include <exception>
@@ -17,16 +17,24 @@ namespace kvcast::cli {
 
 class RunRanks {
  public:
-  /// Nothing for methods without a placement. Throws Error when it wants several ranks and there is
-  /// no mpirun, or no MPI.
-  static std::unique_ptr<RunRanks> start(const std::vector<MethodSpec>& methods, double limit_s);
+  /// Nothing for methods without a placement on one device. Throws Error when a placement wants
+  /// several ranks and there is no mpirun, or no MPI. Devices are threads without an mpirun.
+  static std::unique_ptr<RunRanks> start(const std::vector<MethodSpec>& methods,
+                                         const Parallelism& plan, double limit_s);
 
   /// This rank's part of a prompt, whose partition `search` finds if it is to be searched. Throws
   /// Error when mpirun started another number of ranks.
   RankShare share(std::uint64_t prompt_len,
                   const std::function<std::vector<std::uint64_t>()>& search) const;
   bool searches() const { return searches_; }
-  /// Whether this rank prints: the one that decodes, which is the last one or the first (tsp).
+  /// Whether the model is spread, instead of the prompt.
+  bool spreads() const { return !plan_.is_one(); }
+  bool are_threads() const { return spreads() && !mpi_; }
+  execute::Mailboxes& mailboxes() { return mailboxes_; }
+  /// This rank's device. Throws Error when mpirun started another number of ranks than devices.
+  DevicePlace place() const;
+  /// Whether this rank prints: the one that decodes, which is the last one or the first (tsp,
+  /// spread models).
   bool speaks() const;
   /// Whether this rank reports a wrong request: the first one.
   bool complains() const;
@@ -40,26 +48,29 @@ class RunRanks {
   void work(const std::function<void()>& work);
 
  private:
-  RunRanks(Placement placement, bool searches, double limit_s);
+  RunRanks(Placement placement, const Parallelism& plan, bool searches, double limit_s);
+  void check_ranks() const;
+  const execute::Messenger& messenger() const { return mpi_ ? *mpi_ : *local_; }
   /// Called in a handler of the exception: reports it and ends all ranks.
   [[noreturn]] void fail(const std::exception& e);
   Placement placement_;
+  Parallelism plan_;
   bool searches_ = false;                       ///< its partition
   std::unique_ptr<execute::MpiMessenger> mpi_;  ///< null: one rank, this process
   execute::Mailboxes mailboxes_;
   std::unique_ptr<execute::Messenger> local_;
 };
 
-/// Whether several ranks of an mpirun got a method without a placement, which each of them would
-/// run alone, and another rank tells: the first one throws that Error.
-bool is_idle_rank(const std::vector<MethodSpec>& methods);
+/// Whether several ranks of an mpirun got a method without a placement, on one device, which each
+/// of them would run alone, and another rank tells: the first one throws that Error.
+bool is_idle_rank(const std::vector<MethodSpec>& methods, const Parallelism& plan);
 
 /// With p=P where kvr or tsp say no number of ranks: those of the mpirun.
 std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods);
 
 /// Threads for a rank: the number asked for, else OMP_NUM_THREADS, else the processors that mpirun
 /// has bound it to, or its part of all processors where it is not bound.
-int rank_threads(int asked);
+int rank_threads(int asked, const RunRanks* ranks = nullptr);
 
 /// A fingerprint of a file's name, size and samples.
 std::string file_fingerprint(const std::filesystem::path& file);
@@ -68,7 +79,8 @@ std::string fingerprint(const Checkpoint& checkpoint);
 /// The same of a list of numbers.
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens);
 
-nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks);
+/// `spread`: each has a part of the model, and of the cache.
+nlohmann::ordered_json ranks_json(const std::vector<execute::RankReport>& ranks, bool spread);
 /// One of them as a line.
 std::string rank_text(const nlohmann::ordered_json& rank);
 

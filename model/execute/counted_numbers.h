@@ -72,7 +72,7 @@ class Touched {
     touched_[i] = true;
     ++elements_;
   }
-  void gathered() { ++elements_; }
+  void gathered(std::uint64_t elements = 1) { elements_ += elements; }
   /// Where logical element i lies.
   template <typename N>
   N* at(std::size_t i) const {
@@ -99,6 +99,7 @@ class Reader : public Touched {
     gathered();
     return {*at<N>(i)};
   }
+  void gather_elsewhere(std::uint64_t elements) { gathered(elements); }
 };
 
 template <typename N>

@@ -1,5 +1,7 @@
 #include "model/execute/exchange.h"
 
+#include <array>
+
 #include "model/execute/floats.h"
 #include "model/execute/messenger.h"
 
@@ -10,6 +12,12 @@ Rows rows_of(const Operand& message, std::size_t number) {
   const Shape& shape = message.shape;
   return {message.numbers<std::byte>(), shape[0], message.batch_stride * number,
           shape[1] * shape[2] * number};
+}
+
+void count_sent(const Call& call, std::size_t bytes) {
+  if (call.exchanged == nullptr) return;
+  ++call.exchanged->messages;
+  call.exchanged->sent_bytes += bytes;
 }
 
 /// The message of numbers of so many bytes lies in the cache from this row on.
@@ -30,6 +38,7 @@ void lay_messages(const Graph& graph, std::span<const std::uint64_t> symbols,
       lay(operands[node.output().index], operands[node.inputs[0].index], op->first_row.at(symbols),
           number);
     } else if (const auto* receive = std::get_if<Receive>(&node.op)) {
+      KVCAST_ASSERT(node.inputs.size() == 2);  // sessions refuse stages that hand on states
       Operand& message = operands[node.inputs[1].index];
       lay(message, cache, receive->first_row.at(symbols), number);
       KVCAST_ASSERT(messenger != nullptr);
@@ -41,8 +50,90 @@ void lay_messages(const Graph& graph, std::span<const std::uint64_t> symbols,
 void send_message(const Call& call, const Send& op, std::size_t number) {
   KVCAST_ASSERT(call.messenger != nullptr);
   call.messenger->send(op.rank, rows_of(call.output, number));
+  // As the tensor's type counts: states are fp32 also where a session computes in fp64.
+  count_sent(call,
+             call.output.shape.elements() * floats_in(call.output.info->dtype) * sizeof(float));
 }
 
 void receive_message(const Call& call, const Receive& op) { call.messenger->receive(op.rank); }
+
+void exchange(const Call& call, const RankGroup& group, std::size_t member,
+              const std::vector<Bytes>& to, const std::vector<Room>& from) {
+  KVCAST_ASSERT(call.messenger != nullptr);
+  Messenger& m = *call.messenger;
+  for (std::size_t i = 0; i < group.size; ++i) {
+    if (i == member) continue;
+    if (!from[i].empty()) m.expect(group.member(i), {from[i].data(), 1, 0, from[i].size()});
+    if (to[i].empty()) continue;
+    // Messengers read it only.
+    m.send(group.member(i), {const_cast<std::byte*>(to[i].data()), 1, 0, to[i].size()});
+    count_sent(call, to[i].size());
+  }
+  for (std::size_t i = 0; i < group.size; ++i) {
+    if (i == member || from[i].empty()) continue;
+    m.receive(group.member(i));
+    if (call.exchanged != nullptr) call.exchanged->received_bytes += from[i].size();
+  }
+  m.finish();
+}
+
+bool has_expert(const DispatchTokens& op, std::size_t member, std::size_t expert) {
+  std::uint64_t first = op.first_expert;
+  if (op.group.size > 1) {
+    const std::uint64_t copies = op.group.size * op.experts_here / op.num_experts;
+    first = member / copies * op.experts_here;
+  }
+  return expert >= first && expert < first + op.experts_here;
+}
+
+MovedTokens find_moved_tokens(const Call& call, const DispatchTokens& op, DType dtype) {
+  const Operand& experts = call.inputs[1];
+  const std::size_t chosen = experts.shape.back();
+  const std::size_t members = op.group.size;
+  MovedTokens moved{{}, std::vector<std::vector<std::size_t>>(members)};
+  std::vector<std::vector<std::uint64_t>> told(members);  // the number of pairs, then the tokens
+  with_numbers(dtype, experts.data, [&](const auto* numbers) {
+    for (std::size_t i = 0; i < members; ++i) {
+      std::vector<std::size_t>& tokens = moved.sent.emplace_back();
+      std::uint64_t pairs = 0;
+      for (std::size_t t = 0; t < experts.rows(); ++t) {
+        std::uint64_t here = 0;
+        for (std::size_t k = t * chosen; k < (t + 1) * chosen; ++k) {
+          if (has_expert(op, i, static_cast<std::size_t>(numbers[k]))) ++here;
+        }
+        if (here > 0) tokens.push_back(t);
+        pairs += here;
+      }
+      if (i == op.member) moved.pairs = pairs;
+      told[i].push_back(pairs);
+      told[i].insert(told[i].end(), tokens.begin(), tokens.end());
+    }
+  });
+  moved.received[op.member] = moved.sent[op.member];
+  if (members == 1) return moved;
+  // Unlike what the operator itself exchanges, this is not counted.
+  Call uncounted = call;
+  uncounted.exchanged = nullptr;
+  const auto swap = [&](auto& to, auto& from) {
+    std::vector<Bytes> sent;
+    std::vector<Room> received;
+    for (auto& numbers : to) sent.push_back(std::as_bytes(std::span(numbers)));
+    for (auto& numbers : from) received.push_back(std::as_writable_bytes(std::span(numbers)));
+    exchange(uncounted, op.group, op.member, sent, received);
+  };
+  std::vector<std::array<std::uint64_t, 1>> lengths(members);
+  std::vector<std::array<std::uint64_t, 1>> lengths_there(members);
+  for (std::size_t i = 0; i < members; ++i) lengths[i][0] = told[i].size();
+  swap(lengths, lengths_there);
+  std::vector<std::vector<std::uint64_t>> heard(members);
+  for (std::size_t i = 0; i < members; ++i) heard[i].resize(lengths_there[i][0]);
+  swap(told, heard);
+  for (std::size_t i = 0; i < members; ++i) {
+    if (i == op.member) continue;
+    moved.pairs += heard[i][0];
+    moved.received[i].assign(heard[i].begin() + 1, heard[i].end());
+  }
+  return moved;
+}
 
 }  // namespace kvcast::execute

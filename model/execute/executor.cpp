@@ -35,6 +35,13 @@ std::size_t num_distinct(const Operand& chosen, std::size_t num_experts, DType d
   return static_cast<std::size_t>(std::count(read.begin(), read.end(), true));
 }
 
+/// Tokens that go to other members than this one, or come from them.
+std::size_t num_moved(const std::vector<std::vector<std::size_t>>& tokens, std::size_t member) {
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) sum += i == member ? 0 : tokens[i].size();
+  return sum;
+}
+
 /// Visible pairs of all sequences, by what a FirstSeen has found.
 std::size_t num_seen(const Call& call, DType dtype) {
   const std::size_t queries = call.output.shape[1];
@@ -85,11 +92,17 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
       KVCAST_ASSERT(read != node.inputs.end());
       cache_names_[id.index] = cache_names_[read->index];
     }
-    const auto* op = std::get_if<MissingTokens>(&node.op);
-    if (op == nullptr) continue;
+    std::optional<Symbol> found;
+    if (const auto* op = std::get_if<MissingTokens>(&node.op)) found = op->missing;
+    if (const auto* op = std::get_if<DispatchTokens>(&node.op)) {
+      KVCAST_ASSERT(op->layers == 1);  // see DevicePlace::counts_by_layer
+      found = op->pairs;
+      spread_experts_.insert(op->distinct);
+    }
+    if (!found) continue;
     for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
       for (const Count& dim : graph.tensors()[i].shape) {
-        if (dim.depends_on(op->missing)) late_[i] = true;
+        if (dim.depends_on(*found)) late_[i] = true;
       }
     }
   }
@@ -209,16 +222,32 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   std::vector<Operand> node_inputs;
   std::optional<Symbol> experts;  // Route::distinct
   std::size_t num_read = 0;
+  MovedTokens moved_tokens;  // by the last DispatchTokens
+  const auto find = [&](Symbol symbol, std::size_t value) {
+    KVCAST_ASSERT(late != nullptr);
+    late->found.push_back({symbol, value});
+    late->symbols->resolve_newest(values, late->found);
+  };
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
     const Node& node = graph_.nodes()[n];
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);
     Skipped skipped;
+    Exchanged exchanged;
     Call call{node, node_inputs, operands[node.output().index], values, &skipped, messenger};
+    call.exchanged = &exchanged;
+    call.moved_tokens = &moved_tokens;
+    const Stopwatch watch;
     if (const auto* op = std::get_if<MissingTokens>(&node.op)) {
-      KVCAST_ASSERT(late != nullptr);
-      late->found.push_back({op->missing, num_missing(call, dtype_)});
-      late->symbols->resolve_newest(values, late->found);
+      find(op->missing, num_missing(call, dtype_));
+    }
+    if (const auto* op = std::get_if<DispatchTokens>(&node.op)) {
+      moved_tokens = find_moved_tokens(call, *op, dtype_);
+      find(op->pairs, moved_tokens.pairs);
+      if (op->group.size > 1) {
+        find(op->sent, num_moved(moved_tokens.sent, op->member));
+        find(op->received, num_moved(moved_tokens.received, op->member));
+      }
     }
     for (const TensorId id : node.outputs) {
       Operand& output = operands[id.index];
@@ -238,25 +267,24 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     call.more_outputs =
         std::span(operands).subspan(node.output().index + 1, node.outputs.size() - 1);
 
-    const Stopwatch watch;
     CountedWork counted;
     if (loops_ == Loops::Fast) {
       run_fast(call);
     } else {
       counted = run_plain(call, dtype_);
     }
-    if (const auto* route = std::get_if<Route>(&node.op)) {
+    const auto* route = std::get_if<Route>(&node.op);
+    if (route != nullptr && !spread_experts_.contains(route->distinct)) {
       experts = route->distinct;
       num_read += num_distinct(call.output, route->routing.num_experts, dtype_);
     }
-    if (const auto* op = std::get_if<FirstSeen>(&node.op)) {
-      KVCAST_ASSERT(late != nullptr);
-      late->found.push_back({op->pairs, num_seen(call, dtype_)});
-      late->symbols->resolve_newest(values, late->found);
+    if (const auto* op = std::get_if<DispatchTokens>(&node.op)) {
+      find(op->distinct, num_distinct(call.more_outputs[0], op->experts_here, dtype_));
     }
+    if (const auto* op = std::get_if<FirstSeen>(&node.op)) find(op->pairs, num_seen(call, dtype_));
     if (observer) {
-      observer(
-          {n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped, &call});
+      observer({n, watch.seconds(), loops_ == Loops::Counting ? &counted : nullptr, skipped,
+                exchanged, &call});
     }
     for (const TensorId id : node.inputs) {
       if (last_use_[id.index] == n) late_data.erase(id.index);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct NodeRun {
   double seconds = 0;
   const CountedWork* counted = nullptr;  ///< null with fast loops
   Skipped skipped = {};
+  Exchanged exchanged = {};
   const Call* call = nullptr;  ///< its operands; valid until the observer returns
 };
 using Observer = std::function<void(const NodeRun&)>;
@@ -41,7 +43,7 @@ struct Output {
   Floats data;
 };
 
-/// Sizes that a pass finds while it runs (MissingTokens, FirstSeen, Route).
+/// Sizes that a pass finds while it runs (MissingTokens, FirstSeen, Route, DispatchTokens).
 struct LateSizes {
   const Symbols* symbols = nullptr;
   std::vector<FoundCount> found = {};  ///< the pass adds those that it finds
@@ -56,9 +58,10 @@ class Executor {
 
   /// Before the first pass of these sizes: asks for room in the cache for what the graph appends.
   void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
-  /// Runs one pass. Inputs must match the graph's shapes at these sizes. A graph with Send and
-  /// Receive needs a messenger; all is sent when run() returns. A graph with MissingTokens
-  /// or FirstSeen needs `late`; one with Route adds the experts that it read.
+  /// Runs one pass. Inputs must match the graph's shapes at these sizes. A graph whose operators
+  /// exchange messages needs a messenger; all is sent when run() returns. A graph with
+  /// MissingTokens, FirstSeen or DispatchTokens needs `late`; one with Route adds the experts that
+  /// it read.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
              Arena& arena, const Observer& observer = nullptr, Messenger* messenger = nullptr,
              LateSizes* late = nullptr) const;
@@ -75,6 +78,7 @@ class Executor {
   std::vector<std::string> cache_names_;    ///< by tensor: the cache that it is a state of
   std::vector<std::size_t> last_use_;       ///< by tensor: index of the last node that reads it
   std::vector<bool> late_;                  ///< by tensor: the pass finds its size
+  std::set<Symbol> spread_experts_;         ///< DispatchTokens::distinct
   std::vector<Operand> operands_;           ///< by tensor: weights, and for the others a place
   std::vector<std::size_t> bound_by_runs_;  ///< all tensors but weights
   std::size_t result_;  ///< tensor index of the logits; without logits the number of tensors

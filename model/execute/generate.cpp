@@ -15,6 +15,12 @@
 namespace kvcast::execute {
 namespace {
 
+/// Whether devices with tokens of their own send them to each other's experts: all run as many
+/// passes of as many tokens.
+bool moves_tokens(const SessionOptions& o) {
+  return o.place && o.place->plan.dp > 1 && o.place->plan.ep > 1;
+}
+
 const Checkpoint& open_model(const std::string& name, const SessionOptions& o,
                              OpenedModels& opened) {
   const auto known = opened.find(name);
@@ -39,12 +45,18 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
   if (o.dtype != DType::FP32 && o.dtype != DType::FP64) {
     throw Error("a run's dtype", std::string(name(o.dtype)), "fp32 or fp64");
   }
-  const RecordOptions options{.logits = o.logits,
-                              .decoder_tokens = o.decoder_tokens,
-                              .chunked = o.chunk > 0,
-                              .find_model = [&](const std::string& name) -> Architecture {
-                                return open_model(name, o, opened).architecture();
-                              }};
+  RecordOptions options{.logits = o.logits,
+                        .decoder_tokens = o.decoder_tokens,
+                        .chunked = o.chunk > 0,
+                        .find_model = [&](const std::string& name) -> Architecture {
+                          return open_model(name, o, opened).architecture();
+                        }};
+  if (o.place) {
+    KVCAST_ASSERT(!o.share);
+    check_runs_spread(o.place->plan, o.methods);
+    options.place = o.place;
+    options.place->counts_by_layer = true;
+  }
   if (o.share && o.chunk > 0) {
     throw Error("methods " + to_string(o.methods), "a prefill in chunks",
                 "each rank's part in one piece");
@@ -68,8 +80,8 @@ void open_helper(const HelperModel& model, const Checkpoint& base, OpenedModels&
 }
 
 std::vector<ModelWeights> weights_of(const Checkpoint& base, const Recording& recording,
-                                     OpenedModels& opened) {
-  std::vector<ModelWeights> models{{"", &base}};
+                                     const SessionOptions& o, OpenedModels& opened) {
+  std::vector<ModelWeights> models{{"", &base, o.place && o.place->device > 0}};
   for (const HelperModel& model : recording.helper_models) {
     open_helper(model, base, opened);
     models.push_back({model.prefix, &opened.at(model.name)});
@@ -99,7 +111,7 @@ WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recordin
                          const SessionOptions& o, OpenedModels& opened, double& seconds) {
   check_converted(checkpoint, recording, o);
   const Stopwatch watch;
-  WeightStore weights(weights_of(checkpoint, recording, opened), graphs_of(recording),
+  WeightStore weights(weights_of(checkpoint, recording, o, opened), graphs_of(recording),
                       loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype);
   seconds = watch.seconds();
   return weights;
@@ -211,6 +223,19 @@ RevivedShares revived_shares(const Recording& recording, const Generation& run,
   return {.first_step = share(0, 1), .later_steps = steps > 1 ? share(1, steps) : 0};
 }
 
+void check_runs_spread(const Parallelism& plan, const std::vector<MethodSpec>& methods) {
+  const auto refuse = [&](const std::string& found, const std::string& expected) {
+    throw Error("a run with " + to_string(plan), found, expected);
+  };
+  if (find_placement(methods)) {
+    refuse("methods " + to_string(methods) + ", which spread the prompt", "one of the two");
+  }
+  if (plan.pp > 1) refuse("stages of layers", "pp 1: only forecasts know stages");
+  if (plan.sequence_parallel) {
+    refuse("sequence-parallel norms", "norms of all tokens: only forecasts split them");
+  }
+}
+
 Loops loops_of(const SessionOptions& o) {
   return o.dtype == DType::FP32 ? o.loops : Loops::Counting;
 }
@@ -229,7 +254,7 @@ OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions
   OpenedModels opened;
   const Recording r = record_session(checkpoint.architecture(), options, opened);
   check_converted(checkpoint, r, options);
-  check_weights(weights_of(checkpoint, r, opened), graphs_of(r));
+  check_weights(weights_of(checkpoint, r, options, opened), graphs_of(r));
   for (const std::uint64_t length : prompt_lens) check_prompt_length(r, length);
   return opened;
 }
@@ -302,6 +327,7 @@ void Session::check_apart(const Request& request) const {
     throw Error(what, "prompts of different lengths in a batch", "prompts of one length");
   };
   if (options_.share) refuse("a prompt that ranks share");
+  if (moves_tokens(options_)) refuse("experts of tokens of several devices");
   if (architecture().encoder_decoder) refuse("an encoder-decoder model");
   if (options_.logits == Logits::All) refuse("logits of all positions");
   check_continuation(request, architecture());
@@ -324,6 +350,10 @@ void Session::check(const Request& request) const {
     check_rotations(stack_of(recording_, pass), tokens, before + tokens, false, pass.name);
   }
   check_prompt_length(recording_, length);
+  if (moves_tokens(options_) && keeps_differently_many(recording_, length)) {
+    throw Error("prompt", "prompts that may keep different numbers of tokens",
+                "full chunks: devices that move tokens to experts have equally many");
+  }
   if (options_.logits == Logits::All && batch > 1 && keeps_differently_many(recording_, length)) {
     throw Error("logits of all positions",
                 "a batch whose sequences may keep different numbers of tokens",

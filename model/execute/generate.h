@@ -35,6 +35,9 @@ struct SessionOptions {
   /// With a placement among the methods: the part of the prompt that this session computes. Unless
   /// all logits are asked for, only the last rank has them, and sends them to the one that decodes.
   std::optional<RankShare> share = {};
+  /// One of the devices that the model is spread over: its part of the weights and the cache. All
+  /// devices that split a layer have the same logits and tokens.
+  std::optional<DevicePlace> place = {};
   /// Opens the models that methods name; null: checkpoints by their paths.
   std::function<Checkpoint(const std::string&)> open = nullptr;
 };
@@ -65,8 +68,10 @@ struct Request {
   std::function<void(std::uint64_t done, std::uint64_t all)> on_pass;
   /// Called after each node with the pass's graph, what happened and the values of the symbols.
   std::function<void(const Graph&, const NodeRun&, std::span<const std::uint64_t>)> on_node;
-  /// To the other ranks of a session with a share. The clock starts when all ranks are ready.
+  /// To the other ranks of a session with a share or a place. The clock starts when all are ready.
   Messenger* messenger = nullptr;
+  /// Of the first sequence in the whole batch, where others are elsewhere.
+  std::size_t first_index = 0;
 };
 
 /// Where the time went, a number for each node of a graph.
@@ -150,6 +155,9 @@ Loops loops_of(const SessionOptions& options);
 
 /// What a session records with: its dtype everywhere.
 Lowering session_lowering(const SessionOptions& options);
+
+/// Throws Error for a spread model, or one with these methods, that only forecasts know.
+void check_runs_spread(const Parallelism& plan, const std::vector<MethodSpec>& methods);
 
 /// Throws Error when the checkpoint does not hold what a session needs; reads headers only.
 /// Likewise when the methods do not take prompts of these lengths. Returns the methods' models.

@@ -35,6 +35,8 @@ struct FastKernels {
   float value(std::size_t input, std::size_t b, std::size_t i) const {
     return in(input).sequence(b)[i];
   }
+  float gather(std::size_t input, std::size_t b, std::size_t i) const { return value(input, b, i); }
+  void gather_received(std::size_t /*input*/, std::size_t /*elements*/) const {}
   void put(std::size_t b, std::size_t i, float x) const { out.sequence(b)[i] = x; }
   void put(std::size_t b, std::size_t i, float x, std::size_t output) const {
     (output == 0 ? out : call.more_outputs[output - 1]).sequence(b)[i] = x;
@@ -58,8 +60,14 @@ struct FastKernels {
     // On one thread: reading a row may throw, and few rows are read.
     for (std::size_t t = 0; t < out.rows(); ++t) {
       auto id = static_cast<std::size_t>(in(1).data[t]);
+      const std::span row(out.data + t * features(), features());
+      if (op.is_part && !holds_row(op, in(0).shape[0], id)) {
+        std::fill(row.begin(), row.end(), 0.0F);
+        continue;
+      }
+      id -= op.first_row;
       if (op.first_for_unknown && id >= in(0).shape[0]) id = 0;
-      in(0).table->read_rows(id, std::span(out.data + t * features(), features()));
+      in(0).table->read_rows(id, row);
     }
   }
 
@@ -318,7 +326,7 @@ struct FastKernels {
     const std::size_t heads = out.shape[0];
     const std::size_t keys = out.shape[2];
     for (std::size_t h = 0; h < heads; ++h) {
-      const float slope = alibi_slope(h, heads);
+      const float slope = alibi_slope(op.first_head + h, op.num_heads);
       for (std::size_t j = 0; j < keys; ++j) {
         out.data[h * keys + j] = alibi_bias(slope, j) * static_cast<float>(op.scale);
       }
@@ -331,6 +339,7 @@ struct FastKernels {
     const Operand& x = in(0);
     const Operand& y = in(1);
     const std::size_t total = x.shape.elements();
+    if (total == 0) return;  // no token of any expert here
     if (y.shape.elements() == total) {
       for_runs(total, [&](std::size_t first, std::size_t n) {
         combine_rows(function, x.data + first, y.data + first, out.data + first, n);

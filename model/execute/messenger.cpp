@@ -162,6 +162,8 @@ std::string verdict(Messenger& m, const std::string& error, const std::string& c
 
 void meet(Messenger& m) { first_error(m, "", ""); }
 
+bool any_of_ranks(Messenger& m, bool own) { return !first_error(m, own ? "is" : "", "").empty(); }
+
 std::string first_error(Messenger& m, const std::string& error, const std::string& common) {
   if (m.rank() > 0) {
     send_text(m, 0, error);

@@ -74,6 +74,8 @@ std::string receive_text(Messenger& m, std::size_t from);
 
 /// Returns when all ranks have called it.
 void meet(Messenger& m);
+/// Whether it is true of any rank.
+bool any_of_ranks(Messenger& m, bool own);
 
 /// Every rank passes its error, or "" with what all ranks must have in common. Returns, on all
 /// ranks alike, the error of the lowest rank that has one, else a sentence that names the first

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "model/base/error.h"
 #include "model/graph/graph.h"
@@ -95,6 +96,22 @@ struct Skipped {
   }
 };
 
+/// What a node has sent to other ranks and received from them.
+struct Exchanged {
+  std::uint64_t messages = 0;  ///< sent
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received_bytes = 0;
+};
+
+/// Which tokens a DispatchTokens moves; the ReturnTokens after it moves their sums back.
+struct MovedTokens {
+  /// By member of the group: the tokens here that choose experts there, ascending.
+  std::vector<std::vector<std::size_t>> sent;
+  /// By member: its tokens that choose experts here.
+  std::vector<std::vector<std::size_t>> received;
+  std::size_t pairs = 0;  ///< of a token of any member and an expert here
+};
+
 /// The operands of one node and the values of the recording's symbols.
 struct Call {
   const Node& node;
@@ -104,6 +121,8 @@ struct Call {
   Skipped* skipped = nullptr;      ///< may be null
   Messenger* messenger = nullptr;  ///< null: nothing to send or to wait for
   std::span<const Operand> more_outputs = {};
+  Exchanged* exchanged = nullptr;             ///< may be null
+  const MovedTokens* moved_tokens = nullptr;  ///< of DispatchTokens and ReturnTokens
 
   std::size_t value(const Count& count) const { return count.at(symbols); }
 };

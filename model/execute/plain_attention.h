@@ -33,6 +33,14 @@ class PlainOperands {
   Real value(std::size_t input, std::size_t b, std::size_t i) {
     return in_[input](b * in_shape(input).sequence_elements() + i);
   }
+  /// Element i of sequence b, read anew.
+  Real gather(std::size_t input, std::size_t b, std::size_t i) {
+    return in_[input].gather(b * in_shape(input).sequence_elements() + i);
+  }
+  /// Elements like those of an input that came in a message.
+  void gather_received(std::size_t input, std::size_t elements) {
+    in_[input].gather_elsewhere(elements);
+  }
   void put(std::size_t b, std::size_t i, Real x) {
     out_(b * out_shape().sequence_elements() + i, x);
   }

@@ -55,9 +55,13 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t features = out_shape().back();
     for (std::size_t t = 0; t < in_shape(1).elements(); ++t) {
       auto id = static_cast<std::size_t>(in_[1](t).value);
+      // As in engines, a row is read for an id of another device too, and set to 0.
+      const bool is_here = !op.is_part || holds_row(op, in_shape(0)[0], id);
+      id = is_here ? id - op.first_row : 0;
       if (op.first_for_unknown && id >= in_shape(0)[0]) id = 0;
       for (std::size_t f = 0; f < features; ++f) {
-        out_(t * features + f, in_[0].gather(id * features + f));
+        const Real x = in_[0].gather(id * features + f);
+        out_(t * features + f, is_here ? x : Real{0});
       }
     }
   }
@@ -356,7 +360,7 @@ class PlainLoops : public PlainAttention<N> {
     const std::size_t heads = out_shape()[0];
     const std::size_t keys = out_shape()[2];
     for (std::size_t h = 0; h < heads; ++h) {
-      const float slope = alibi_slope(h, heads);
+      const float slope = alibi_slope(op.first_head + h, op.num_heads);
       for (std::size_t j = 0; j < keys; ++j) {
         out_(h * keys + j, Real::counted(alibi_bias(slope, j)) * Real::constant(op.scale));
       }
@@ -391,7 +395,14 @@ CountedWork run_plain(const Call& call, DType dtype) {
   const auto run = [&](auto loops) {
     counted_flops = 0;
     std::visit(loops, call.node.op);
-    return loops.counted_work();
+    CountedWork w = loops.counted_work();
+    if (group_of(call.node.op) != nullptr) {
+      KVCAST_ASSERT(call.exchanged != nullptr);
+      constexpr auto messages = static_cast<std::size_t>(Storage::Messages);
+      w.written[messages] += call.exchanged->sent_bytes;
+      w.read[messages] += call.exchanged->received_bytes;
+    }
+    return w;
   };
   return dtype == DType::FP64 ? run(PlainLoops<double>(call)) : run(PlainLoops<float>(call));
 }

@@ -235,7 +235,9 @@ Output SessionRun::run_own(std::size_t pass, const Executor& executor, const Pas
 }
 
 void SessionRun::run_helpers() {
-  if (request_.messenger != nullptr) meet(*request_.messenger);
+  // Replicas may run different numbers of sequences one by one.
+  const bool meets = !options_.place || index_ == request_.first_index;
+  if (request_.messenger != nullptr && meets) meet(*request_.messenger);
   watch_ = Stopwatch();
   found_ = helpers_.run(request_.tokens, request_.stop_tokens, index_,
                         [this](std::size_t i, const Executor& executor, const SymbolValues& values,
@@ -245,7 +247,9 @@ void SessionRun::run_helpers() {
                         });
   made_.importance = std::move(found_.importance);
   made_.kept = std::move(found_.kept);
-  if (request_.messenger != nullptr) check_same_kept(made_.kept, *request_.messenger);
+  // Devices with sequences of their own have selected others.
+  const bool have_same = !options_.place || options_.place->plan.dp == 1;
+  if (request_.messenger != nullptr && have_same) check_same_kept(made_.kept, *request_.messenger);
   past_ = recording_.prompt_past.at(symbols(prompt_len_, length_));
   const bool reads_all_kept = !made_.kept.empty() && !options_.share;
   read_ = (reads_all_kept ? made_.kept[0].size() : part_end_ - part_begin_) - past_;
@@ -355,7 +359,11 @@ void SessionRun::accept() {
                   std::find(stops.begin(), stops.end(), tokens_[b]) != stops.end();
   }
   if (request_.on_token) request_.on_token(tokens_);
-  const bool going = std::find(stopped_.begin(), stopped_.end(), false) != stopped_.end();
+  bool going = std::find(stopped_.begin(), stopped_.end(), false) != stopped_.end();
+  // Devices that move tokens to each other's experts run as many passes.
+  const bool together = options_.place && options_.place->plan.dp > 1 &&
+                        options_.place->plan.ep > 1 && !request_.stop_tokens.empty();
+  if (together) going = any_of_ranks(*request_.messenger, going);
   if (going && made_.decode_steps + 1 < request_.output_len) {
     next_ = Next::Decode;
   } else {
@@ -406,10 +414,10 @@ Generation Session::run(const Request& request) const {
     while (run.step()) continue;
     return run.take();
   };
-  if (!runs_one_by_one(*this, request)) return run_all(request, 0);
+  if (!runs_one_by_one(*this, request)) return run_all(request, request.first_index);
   Generation all;
   for (std::size_t b = 0; b < request.tokens.size(); ++b) {
-    Generation g = run_all(only_sequence(request, b), b);
+    Generation g = run_all(only_sequence(request, b), request.first_index + b);
     if (b == 0) {
       all = std::move(g);
     } else {

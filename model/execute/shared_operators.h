@@ -5,6 +5,8 @@
 ///   X::Number                      float in the fast kernels, Real<N> in the counting loops
 ///   x.call, x.in_shape(i), x.out_shape()
 ///   x.value(input, b, i)           element i of sequence b of an input
+///   x.gather(input, b, i)          the same, read anew each time
+///   x.gather_received(input, n)    n such elements that came in a message
 ///   x.put(b, i, number)            writes element i of sequence b of the output
 ///   x.put(b, i, number, o)         the same of its output o
 ///   x.constant(c)                  a double as a Number
@@ -15,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,7 +36,7 @@ inline float exponential(float x) { return std::exp(x); }
 class Aligned {
  public:
   Aligned(const Shape& x, const Shape& y) : x_(x), y_(y) {
-    if (y.rank() > x.rank()) run_ = x.elements() / y.elements();
+    if (y.rank() > x.rank() && y.elements() > 0) run_ = x.elements() / y.elements();
   }
   std::size_t operator()(std::size_t i) const {
     if (run_ > 0) return i / run_;
@@ -56,6 +59,11 @@ class Aligned {
   const Shape& y_;
   std::size_t run_ = 0;
 };
+
+/// Whether a part of `rows` rows of a table has the id's.
+inline bool holds_row(const Embedding& op, std::size_t rows, std::size_t id) {
+  return id >= op.first_row && id < op.first_row + rows;
+}
 
 /// The tokens of sequence b of an input [batch, n] or [batch, n, 1].
 template <typename X>
@@ -743,11 +751,303 @@ void run_shared(X& x, const Send& op) {
 template <typename X>
 void run_shared(X& x, const Receive& op) {
   receive_message(x.call, op);
+  const std::size_t message = x.call.inputs.size() - 1;
   const std::size_t features = x.out_shape()[2];
   const std::size_t first = x.call.value(op.first_row) * features;
   for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
-    x.move(1, b, 0, first, x.in_shape(1)[1] * features);
+    x.move(message, b, 0, first, x.in_shape(message)[1] * features);
   }
+}
+
+/// Exchanges numbers as `exchange` does bytes.
+template <typename N>
+void exchange_numbers(const Call& call, const RankGroup& group, std::size_t member,
+                      const std::vector<std::span<const N>>& to,
+                      std::vector<std::vector<N>>& from) {
+  std::vector<Bytes> sent;
+  std::vector<Room> received;
+  for (const auto& numbers : to) sent.push_back(std::as_bytes(numbers));
+  for (auto& numbers : from) received.push_back(std::as_writable_bytes(std::span(numbers)));
+  exchange(call, group, member, sent, received);
+}
+
+/// One Collective. Members have parts of the features of each row.
+template <typename X>
+class CollectiveRun {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+  using Numbers = std::vector<N>;
+
+ public:
+  CollectiveRun(X& x, const Collective& op)
+      : x_(x),
+        op_(op),
+        width_(x.in_shape(0).back()),
+        rows_(width_ > 0 ? x.in_shape(0).sequence_elements() / width_ : 0),
+        all_rows_(rows_ * x.in_shape(0)[0]) {}
+
+  void run() {
+    KVCAST_ASSERT(!op_.of_rows && op_.kind != CollectiveKind::AllToAll);  // sessions refuse it
+    if (op_.kind == CollectiveKind::AllReduce) {
+      gather(sum(), [&](std::size_t i) { return member_part(width_, op_.group.size, i); });
+    } else if (op_.kind == CollectiveKind::ReduceScatter) {
+      put({0, part(op_.member).size}, sum());
+    } else {
+      gather(columns({0, width_}), [&](std::size_t i) { return MemberPart{i * width_, width_}; });
+    }
+  }
+
+ private:
+  MemberPart part(std::size_t member) const { return member_part(width_, op_.group.size, member); }
+
+  Numbers columns(const MemberPart& p) {
+    Numbers numbers;
+    numbers.reserve(all_rows_ * p.size);
+    for (std::size_t r = 0; r < all_rows_; ++r) {
+      for (std::size_t c = p.first; c < p.first + p.size; ++c) {
+        numbers.push_back(number_of(x_.value(0, r / rows_, r % rows_ * width_ + c)));
+      }
+    }
+    return numbers;
+  }
+
+  /// Of this member's columns, over all members in their order.
+  Numbers sum() {
+    const std::size_t members = op_.group.size;
+    const std::size_t own = all_rows_ * part(op_.member).size;
+    std::vector<Numbers> parts(members);
+    std::vector<std::span<const N>> to;
+    std::vector<Numbers> from(members);
+    for (std::size_t i = 0; i < members; ++i) {
+      parts[i] = columns(part(i));
+      to.emplace_back(parts[i]);
+      if (i != op_.member) from[i].resize(own);
+    }
+    exchange_numbers<N>(x_.call, op_.group, op_.member, to, from);
+    from[op_.member] = std::move(parts[op_.member]);
+    Numbers sums(own);
+    for (std::size_t i = 0; i < own; ++i) {
+      Number sum{from[0][i]};
+      for (std::size_t m = 1; m < members; ++m) sum += Number{from[m][i]};
+      sums[i] = number_of(sum);
+    }
+    return sums;
+  }
+
+  template <typename PartOf>
+  void gather(const Numbers& own, PartOf part_of) {
+    const std::size_t members = op_.group.size;
+    const std::vector<std::span<const N>> to(members, own);
+    std::vector<Numbers> from(members);
+    for (std::size_t i = 0; i < members; ++i) {
+      if (i != op_.member) from[i].resize(all_rows_ * part_of(i).size);
+    }
+    exchange_numbers<N>(x_.call, op_.group, op_.member, to, from);
+    for (std::size_t i = 0; i < members; ++i) put(part_of(i), i == op_.member ? own : from[i]);
+  }
+
+  /// These columns of the output.
+  void put(const MemberPart& p, const Numbers& numbers) {
+    const std::size_t width = x_.out_shape().back();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::size_t r = i / p.size;
+      x_.put(r / rows_, r % rows_ * width + p.first + i % p.size, Number{numbers[i]});
+    }
+  }
+
+  X& x_;
+  const Collective& op_;
+  std::size_t width_;
+  std::size_t rows_;  ///< of a sequence
+  std::size_t all_rows_;
+};
+
+template <typename X>
+void run_shared(X& x, const Collective& op) {
+  CollectiveRun<X>(x, op).run();
+}
+
+/// One DispatchTokens.
+template <typename X>
+class TokenDispatch {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+
+ public:
+  TokenDispatch(X& x, const DispatchTokens& op)
+      : x_(x),
+        op_(op),
+        moved_(*x.call.moved_tokens),
+        tokens_(x.in_shape(0)[1]),
+        features_(x.in_shape(0)[2]),
+        chosen_(x.in_shape(1).back()) {}
+
+  void run() {
+    const std::size_t pairs = x_.in_shape(1).elements();
+    own_.experts.resize(pairs);
+    own_.weights.resize(pairs);
+    const std::size_t of_sequence = tokens_ * chosen_;
+    for (std::size_t i = 0; i < pairs; ++i) {
+      own_.experts[i] =
+          static_cast<float>(number_of(x_.value(1, i / of_sequence, i % of_sequence)));
+      own_.weights[i] = number_of(x_.value(2, i / of_sequence, i % of_sequence));
+    }
+    const std::vector<std::vector<std::byte>> messages = exchange_tokens();
+    for (std::size_t member = 0; member < op_.group.size; ++member) {
+      if (member == op_.member) {
+        put_own();
+      } else {
+        put_received(member, messages[member]);
+      }
+    }
+    KVCAST_ASSERT(next_ == moved_.pairs);
+  }
+
+ private:
+  /// Of some tokens: expert ids take four bytes in a message, whatever they are computed in.
+  struct Choices {
+    std::vector<float> experts;
+    std::vector<N> weights;
+  };
+  std::size_t token_bytes() const {
+    return features_ * sizeof(N) + chosen_ * (sizeof(float) + sizeof(N));
+  }
+
+  /// What came from each member: features, experts and weights of its tokens.
+  std::vector<std::vector<std::byte>> exchange_tokens() {
+    const std::size_t members = op_.group.size;
+    std::vector<std::vector<std::byte>> received(members);
+    if (members == 1) return received;
+    std::vector<std::vector<std::byte>> sent(members);
+    std::vector<Bytes> to;
+    std::vector<Room> from;
+    for (std::size_t i = 0; i < members; ++i) {
+      if (i != op_.member) {
+        for (const std::size_t t : moved_.sent[i]) {
+          append(sent[i], x_.call.inputs[0].template numbers<N>() + t * features_, features_);
+          append(sent[i], own_.experts.data() + t * chosen_, chosen_);
+          append(sent[i], own_.weights.data() + t * chosen_, chosen_);
+        }
+        received[i].resize(moved_.received[i].size() * token_bytes());
+      }
+      to.emplace_back(sent[i]);
+      from.emplace_back(received[i]);
+    }
+    exchange(x_.call, op_.group, op_.member, to, from);
+    return received;
+  }
+
+  template <typename T>
+  static void append(std::vector<std::byte>& bytes, const T* numbers, std::size_t n) {
+    const Bytes more = std::as_bytes(std::span(numbers, n));
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  }
+
+  void put_own() {
+    for (const std::size_t t : moved_.sent[op_.member]) {
+      put_pairs(
+          op_.member, t, own_.experts.data() + t * chosen_, own_.weights.data() + t * chosen_,
+          [&](std::size_t f) { return x_.gather(0, t / tokens_, t % tokens_ * features_ + f); });
+    }
+  }
+
+  void put_received(std::size_t member, const std::vector<std::byte>& message) {
+    std::vector<N> row(features_);
+    Choices choices{std::vector<float>(chosen_), std::vector<N>(chosen_)};
+    const std::byte* next = message.data();
+    const auto take = [&](auto& numbers) {
+      const std::size_t bytes = numbers.size() * sizeof numbers[0];
+      std::copy_n(next, bytes, std::as_writable_bytes(std::span(numbers)).data());
+      next += bytes;
+    };
+    for (const std::size_t t : moved_.received[member]) {
+      take(row);
+      take(choices.experts);
+      take(choices.weights);
+      put_pairs(member, t, choices.experts.data(), choices.weights.data(), [&](std::size_t f) {
+        x_.gather_received(0, 1);
+        return Number{row[f]};
+      });
+    }
+  }
+
+  template <typename FeatureOf>
+  void put_pairs(std::size_t member, std::size_t token, const float* experts, const N* weights,
+                 FeatureOf feature) {
+    const std::size_t place = member * x_.in_shape(0)[0] * tokens_ + token;
+    for (std::size_t k = 0; k < chosen_; ++k) {
+      const auto expert = static_cast<std::size_t>(experts[k]);
+      if (!has_expert(op_, op_.member, expert)) continue;
+      for (std::size_t f = 0; f < features_; ++f) x_.put(0, next_ * features_ + f, feature(f));
+      x_.put(0, next_, x_.constant(static_cast<double>(expert - op_.first_expert)), 1);
+      x_.put(0, next_, Number{weights[k]}, 2);
+      x_.put(0, next_, x_.constant(static_cast<double>(place)), 3);
+      ++next_;
+    }
+  }
+
+  X& x_;
+  const DispatchTokens& op_;
+  const MovedTokens& moved_;
+  std::size_t tokens_;  ///< of a sequence
+  std::size_t features_;
+  std::size_t chosen_;
+  Choices own_;
+  std::size_t next_ = 0;  ///< pair
+};
+
+template <typename X>
+void run_shared(X& x, const DispatchTokens& op) {
+  TokenDispatch<X>(x, op).run();
+}
+
+template <typename X>
+void run_shared(X& x, const ReturnTokens& op) {
+  using Number = typename X::Number;
+  using N = decltype(number_of(Number{0}));
+  const MovedTokens& moved = *x.call.moved_tokens;
+  const std::size_t members = op.group.size;
+  const std::size_t features = x.out_shape()[2];
+  const std::size_t tokens = x.out_shape()[0] * x.out_shape()[1];
+  // Each member's tokens with pairs here, in the order of the pairs.
+  std::vector<std::vector<Number>> sums(members);
+  for (std::size_t m = 0; m < members; ++m) {
+    sums[m].resize((m == op.member ? tokens : moved.received[m].size()) * features);
+  }
+  std::size_t last = members * tokens;
+  std::size_t next = 0;  // after the last token of its member
+  for (std::size_t p = 0; p < x.in_shape(0)[1]; ++p) {
+    const auto place = static_cast<std::size_t>(number_of(x.value(1, 0, p)));
+    const std::size_t m = place / tokens;
+    if (place != last) next = last / tokens == m ? next + 1 : 1;
+    last = place;
+    Number* const sum = sums[m].data() + (m == op.member ? place % tokens : next - 1) * features;
+    for (std::size_t f = 0; f < features; ++f) {
+      const Number y = x.value(0, 0, p * features + f);
+      sum[f] += x.call.inputs.size() > 2 ? x.value(2, 0, p) * y : y;
+    }
+  }
+  std::vector<Number>& own = sums[op.member];
+  if (members > 1) {
+    std::vector<std::vector<N>> sent(members);
+    std::vector<std::span<const N>> to;
+    std::vector<std::vector<N>> from(members);
+    for (std::size_t m = 0; m < members; ++m) {
+      if (m != op.member) {
+        for (const Number& sum : sums[m]) sent[m].push_back(number_of(sum));
+        from[m].resize(moved.sent[m].size() * features);
+      }
+      to.emplace_back(sent[m]);
+    }
+    exchange_numbers<N>(x.call, op.group, op.member, to, from);
+    for (std::size_t m = 0; m < members; ++m) {
+      for (std::size_t i = 0; i < from[m].size(); ++i) {
+        own[moved.sent[m][i / features] * features + i % features] += Number{from[m][i]};
+      }
+    }
+  }
+  const std::size_t of_sequence = x.out_shape()[1] * features;
+  for (std::size_t i = 0; i < own.size(); ++i) x.put(i / of_sequence, i % of_sequence, own[i]);
 }
 
 template <typename X>

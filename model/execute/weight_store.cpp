@@ -89,6 +89,7 @@ void check_weights(const std::vector<ModelWeights>& models,
     names[owner].insert(info.name);
   }
   for (std::size_t i = 0; i < models.size(); ++i) {
+    if (models[i].may_leave) continue;
     // A helper model may serve with less than all of it: without its head, without its last layers.
     const Architecture& whole = models[i].checkpoint->architecture();
     if (!models[i].prefix.empty() && !whole.decoder.layers.empty()) {

@@ -23,6 +23,9 @@ enum class WeightForm {
 struct ModelWeights {
   std::string prefix;
   const Checkpoint* checkpoint = nullptr;
+  /// Of several devices' graphs: those of the first one use all tensors, in part or in whole; what
+  /// others leave over is not looked for.
+  bool may_leave = false;
 };
 
 /// Throws Error naming file and tensor when a weight of the graphs is missing or of another shape,

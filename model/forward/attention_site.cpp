@@ -44,8 +44,17 @@ Value project(Recorder& r, std::string_view label, const std::string& prefix, Va
               const Count& out_features, bool bias) {
   const Value w = r.weight(prefix + ".weight", {out_features, r.info(x).shape.back()});
   std::optional<Value> b;
-  if (bias) b = r.weight(prefix + ".bias", {out_features});
+  const bool adds_bias = bias && (r.sharding() == nullptr || r.sharding()->adds_bias(prefix));
+  if (adds_bias) b = r.weight(prefix + ".bias", {out_features});
   return r.linear(label, x, w, b);
+}
+
+Value with_all_features(Recorder& r, const std::string& part, Value x,
+                        const std::function<Value(Value)>& f) {
+  if (r.tensor_parallel() == 1) return f(x);
+  const std::uint64_t own = r.info(x).shape.back().constant();
+  const Value all = f(r.gather_features("gather_" + part, x));
+  return r.slice_features("own_" + part, all, r.sharding()->slice() * own, own);
 }
 
 Recorder::Attention attention_of(const Stack& stack, const Heads& heads) {
@@ -79,8 +88,13 @@ Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_nam
                    const std::string& part, Value x, std::uint64_t num_heads) {
   const QueryKeyNorm kind = stack.query_key_norm;
   const std::string norm = part + "_norm";
-  if (!norms_rotated(kind)) {
-    x = r.head_norm(norm, kind, stack.norm_eps, layer_name + "." + norm, x, num_heads);
+  const auto normed = [&](Value all) {
+    return r.head_norm(norm, kind, stack.norm_eps, layer_name + "." + norm, all, num_heads);
+  };
+  if (kind == QueryKeyNorm::Whole) {
+    x = with_all_features(r, part, x, normed);
+  } else if (!norms_rotated(kind)) {
+    x = normed(x);
   }
   return clipped(r, stack, x);
 }

@@ -10,9 +10,14 @@
 
 namespace kvcast {
 
-/// x times the weight PREFIX.weight [out_features, features of x], plus PREFIX.bias.
+/// x times the weight PREFIX.weight [out_features, features of x], plus PREFIX.bias. Where devices
+/// split x, each gets a part of a sum.
 Value project(Recorder& r, std::string_view label, const std::string& prefix, Value x,
               const Count& out_features, bool bias);
+
+/// f of the features of all devices that split a layer, of which each goes on with its own.
+Value with_all_features(Recorder& r, const std::string& part, Value x,
+                        const std::function<Value(Value all)>& f);
 
 /// A layer's keys and values, for the layers that share them. With a latent, keys and values
 /// are the rows of latents that attention reads.

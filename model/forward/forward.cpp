@@ -23,10 +23,15 @@ struct StackPass {
   std::optional<KeptKeys> kept = {};            ///< with layers whose windows or chunks need them
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
-  std::optional<Symbol> distinct_experts = {};  ///< see count_experts()
-  std::optional<AltUpStreams> streams = {};     ///< with Stack::altup
+  std::optional<ExpertCounts> expert_counts = {};
+  std::optional<AltUpStreams> streams = {};  ///< with Stack::altup
   /// After the last layer's attention only the last token goes on.
   bool last_token_leaves = false;
+  /// The layers of this device's stage.
+  std::size_t first_layer = 0;
+  std::size_t end_layer = stack.layers.size();
+  /// Between the branches each device has some of the tokens' rows.
+  bool splits_rows = false;
 };
 
 Value bidirectional_attention(const AttentionSite& s) {
@@ -75,11 +80,35 @@ Value mix_tokens(Recorder& r, StackPass& pass, std::size_t index, const std::str
                  Value x) {
   const LayerShape& layer = pass.stack.layers[index];
   if (!layer.state_space) return self_attention(r, pass, index, name, x);
-  const StateSpaceSite site{r, *layer.state_space, name, pass.settings.past, pass.stack.norm_eps};
+  const StateSpace& whole =
+      r.sharding() ? *r.sharding()->whole().decoder.layers[index].state_space : *layer.state_space;
+  const StateSpaceSite site{
+      r, *layer.state_space, name, pass.settings.past, pass.stack.norm_eps, whole.norm_groups == 1};
   Value mixed = state_space(site, x);
   if (leaves_here(pass, index)) mixed = r.last_token(mixed);
   if (!layer.attends()) return mixed;
   return r.binary("add_mixers", Function::Add, mixed, self_attention(r, pass, index, name, x));
+}
+
+/// Tokens of all sequences that a layer's experts see.
+Count expert_rows(const StackPass& pass, std::size_t layer) {
+  const Pass& settings = pass.settings;
+  const Count own = settings.tokens_in ? settings.tokens_in(layer) : settings.tokens;
+  return settings.batch * (leaves_here(pass, layer) ? Count(1) : own);
+}
+
+/// Where experts are spread and each layer is counted by itself, the layer's own.
+std::optional<ExpertCounts> expert_counts(Recorder& r, const StackPass& pass, std::size_t index) {
+  const Sharding* const sharding = r.sharding();
+  if (sharding == nullptr || !sharding->counts_by_layer() || sharding->plan().ep == 1 ||
+      !pass.stack.layers[index].experts) {
+    return pass.expert_counts;
+  }
+  const auto of_layer = [&](std::size_t layer) {
+    return layer == index ? expert_rows(pass, layer) : Count();
+  };
+  return count_experts(r.symbols(), pass.stack, "experts_" + std::to_string(index), of_layer,
+                       sharding);
 }
 
 Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
@@ -94,28 +123,34 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     return r.binary("residual", Function::Add, residual, branch);
   };
   const auto pre = [&](std::string_view label, Value v) {
-    return stack.pre_norms ? norm(label, v) : v;
+    if (stack.pre_norms) v = norm(label, v);
+    if (!pass.splits_rows) return v;
+    return r.gather_token_rows("gather_rows", v, pass.settings.tokens);
   };
+  const auto sum = [&](Value v) { return r.sum_parts("sum_branch", v, pass.splits_rows); };
   const auto post = [&](std::string_view label, Value v) {
+    v = sum(v);
     if (stack.post_norms) v = norm(label, v);
     return r.scaled("branch_scale", v, stack.branch_scale);
   };
 
-  const MlpSite mlp_site{r, pass.architecture, stack, layer, name, pass.distinct_experts};
+  const MlpSite mlp_site{r, pass.architecture, stack, layer, name, expert_counts(r, pass, index)};
   if (!layer.attends() && !layer.state_space) {
     if (leaves_here(pass, index)) x = r.last_token(x);
     return add(x, post("post_mlp_norm", mlp(mlp_site, pre("mlp_norm", x))));
   }
   Value normed = pre("attention_norm", x);
-  const Value mixed = post("post_attention_norm", mix_tokens(r, pass, index, name, normed));
+  Value mixed = mix_tokens(r, pass, index, name, normed);
+  const bool parallel = stack.residual != Residual::Sequential;
+  if (!parallel) mixed = post("post_attention_norm", mixed);
   if (leaves_here(pass, index)) {
     x = r.last_token(x);
     if (stack.residual == Residual::ParallelOneNorm || stack.altup) normed = r.last_token(normed);
   }
-  if (stack.residual != Residual::Sequential) {
+  if (parallel) {  // one sum for both branches
     const Value mlp_input =
-        stack.residual == Residual::ParallelTwoNorms ? norm("mlp_norm", x) : normed;
-    return add(add(mlp(mlp_site, mlp_input), mixed), x);
+        stack.residual == Residual::ParallelTwoNorms ? pre("mlp_norm", x) : normed;
+    return add(sum(add(mlp(mlp_site, mlp_input), mixed)), x);
   }
   Value h = add(x, mixed);
   if (stack.altup) h = with_low_rank_branch(r, pass.architecture, name, h, normed);
@@ -149,7 +184,10 @@ void add_bias(Recorder& r, StackPass& pass) {
   const Count keys = pass.settings.past + queries + pass.settings.later;
   const std::uint64_t num_heads = first_attending(stack).heads.num_attention_heads;
   if (stack.position == Position::Alibi) {
-    pass.bias = r.alibi_bias(num_heads, keys, stack.attention_scale);
+    const std::uint64_t slice = r.sharding() ? r.sharding()->slice() : 0;
+    pass.bias =
+        r.alibi_bias(num_heads, keys,
+                     {stack.attention_scale, num_heads * r.tensor_parallel(), num_heads * slice});
   }
   if (stack.position != Position::Relative) return;
   const Value table =
@@ -167,17 +205,17 @@ void add_bias(Recorder& r, StackPass& pass) {
 
 Value record_stack(Recorder& r, StackPass& pass, Value x, const std::vector<CrossCache>& cross) {
   pass.key_values.resize(pass.stack.layers.size());
-  pass.distinct_experts = count_experts(r.symbols(), pass.stack, "experts", [&](std::size_t layer) {
-    const Pass& settings = pass.settings;
-    const Count own = settings.tokens_in ? settings.tokens_in(layer) : settings.tokens;
-    return settings.batch * (leaves_here(pass, layer) ? Count(1) : own);
-  });
-  for (std::size_t i = 0; i < pass.stack.layers.size(); ++i) {
+  const auto counted = [&](std::size_t layer) {
+    const bool here = layer >= pass.first_layer && layer < pass.end_layer;
+    return here ? expert_rows(pass, layer) : Count();
+  };
+  pass.expert_counts = count_experts(r.symbols(), pass.stack, "experts", counted, r.sharding());
+  for (std::size_t i = pass.first_layer; i < pass.end_layer; ++i) {
     r.enter(pass.phase, static_cast<int>(i));
     if (pass.streams) x = pass.streams->predict(i);
     x = record_layer(r, pass, i, x, cross);
     if (pass.streams) pass.streams->correct(i, x);
-    if (!pass.settings.between_layers || i + 1 == pass.stack.layers.size()) continue;
+    if (!pass.settings.between_layers || i + 1 == pass.end_layer) continue;
     const OwnedKeyValues& below = pass.key_values[pass.stack.layers[i].kv_layer.value_or(i)];
     x = pass.settings.between_layers({r, pass.stack, i, below, pass.positions, pass.kept}, x);
   }
@@ -194,8 +232,14 @@ Value embed_tokens(Recorder& r, StackPass& pass) {
   const Value table = r.weight("embedding.weight", {a.vocab_size, a.hidden_size});
   const Value ids = r.input(pass.prefix + "tokens", {pass.settings.batch, pass.settings.tokens},
                             DType::FP32);  // 4-byte ids
-  const Value x =
-      r.scaled("embedding_scale", r.embedding(table, ids, "embedding"), a.embedding_scale);
+  Embedding op;
+  if (r.tensor_parallel() > 1) {
+    op.is_part = true;
+    op.first_row = r.sharding()->slice() * a.vocab_size;
+  }
+  const Value found =
+      r.sum_parts("sum_embedding", r.embedding(table, ids, "embedding", op), pass.splits_rows);
+  const Value x = r.scaled("embedding_scale", found, a.embedding_scale);
   if (pass.stack.altup) pass.streams.emplace(r, a, x, ids);
   return x;
 }
@@ -210,7 +254,11 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
   if (a.logit_softcap > 0) {
     logits = r.unary("logit_soft_cap", Function::SoftCap, logits, a.logit_softcap);
   }
-  return logits;
+  if (r.tensor_parallel() == 1) return logits;
+  logits = r.gather_features("gather_logits", logits);
+  const std::uint64_t vocabulary = r.sharding()->whole().vocab_size;
+  if (r.info(logits).shape.back() == Count(vocabulary)) return logits;
+  return r.slice_features("vocabulary", logits, 0, vocabulary);
 }
 
 /// Every decoder layer's cross-attention cache: filled from the encoder's states, or read.
@@ -270,18 +318,36 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   r.enter_model(a);
   const std::string kind = a.encoder_decoder ? "decoder" : "layers";
   StackPass stack{a, a.decoder, a.encoder_decoder ? "decoder." : "", kind, pass};
+  const Sharding* const sharding = r.sharding();
+  const bool starts = sharding == nullptr || sharding->is_first_stage();
+  const bool ends = sharding == nullptr || sharding->is_last_stage();
+  if (sharding != nullptr) {
+    stack.first_layer = sharding->first_layer();
+    stack.end_layer = sharding->end_layer();
+    stack.splits_rows = sharding->plan().sequence_parallel && sharding->plan().tp > 1 &&
+                        !(pass.tokens == Count(1)) && !a.decoder.altup;
+  }
   const std::vector<CrossCache> cross = cross_caches(r, a, pass, encoder_states);
   r.enter("embedding");
-  Value x = embed_tokens(r, stack);
+  Count rows = pass.tokens;
+  if (stack.splits_rows) rows = r.symbols().ceil_divide(rows, sharding->plan().tp);
+  Value x = starts ? embed_tokens(r, stack)
+                   : r.receive_states(sharding->device_of_stage(sharding->stage() - 1),
+                                      {pass.batch, rows, a.hidden_size}, "receive_states");
   if (pass.given_positions) {
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
     if (pass.kept && has_windows(a.decoder)) stack.kept = kept_keys(r, pass, *stack.positions);
   }
-  x = add_position_table(r, stack, x);
+  if (starts) x = add_position_table(r, stack, x);
   add_bias(r, stack);
-  stack.last_token_leaves =
-      r.lowering().skip_unread_rows && pass.logits == Logits::Last && !(pass.tokens == Count(1));
+  stack.last_token_leaves = r.lowering().skip_unread_rows && pass.logits == Logits::Last &&
+                            !(pass.tokens == Count(1)) && !stack.splits_rows;
   x = record_stack(r, stack, x, cross);
+  if (!ends) {
+    r.send_states(x, sharding->device_of_stage(sharding->stage() + 1), "send_states");
+    return x;
+  }
+  if (stack.splits_rows) x = r.gather_token_rows("gather_rows", x, pass.tokens);
   if (pass.logits == Logits::None) return x;
   r.enter("head");
   // Norms and the head work row by row: only rows whose logits are wanted go through them.

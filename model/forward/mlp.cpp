@@ -20,37 +20,82 @@ Value dense_mlp(const MlpSite& s, std::uint64_t width, const std::string& name, 
   if (stack.gated_mlp) {
     const Value gate = s.r.scaled("gate_scale", product("gate", x, width), stack.gate_scale);
     const GatedActivation gated{.function = stack.activation, .cutoff = gate_cutoff};
-    h = s.r.gated("activation", gated, gate, product("up", x, width));
+    const Value up = product("up", x, width);
+    const auto activated = [&](Value g, Value u) { return s.r.gated("activation", gated, g, u); };
+    // A cutoff is above the mean of all features.
+    h = !gate_cutoff ? activated(gate, up) : with_all_features(s.r, "gate", gate, [&](Value all) {
+      return activated(all, s.r.gather_features("gather_up", up));
+    });
   } else {
     h = s.r.unary("activation", stack.activation, product("up", x, width));
   }
   return s.r.scaled("mlp_scale", product("down", h, s.architecture.hidden_size), stack.mlp_scale);
 }
 
+/// The operators between the devices that have the experts.
+struct ExpertExchange {
+  DispatchTokens dispatch;
+  ReturnTokens back;
+};
+ExpertExchange exchange_of(const Experts& e, const ExpertCounts& counts, const Sharding& sharding) {
+  DispatchTokens d;
+  if (sharding.plan().dp > 1) {
+    d.group = sharding.stage_group();
+    d.member = sharding.replica();
+    d.sent = *counts.sent;
+    d.received = *counts.received;
+  }
+  d.num_experts = e.routing.num_experts;
+  d.first_expert = sharding.first_expert(e);
+  d.experts_here = sharding.experts_here(e);
+  d.pairs = *counts.pairs;
+  d.distinct = counts.distinct;
+  d.layers = counts.layers;
+  return {d, {d.group, d.member, d.received, d.sent, d.layers}};
+}
+
 /// Each token's chosen experts.
 Value routed_experts(const MlpSite& s, const Experts& e, Value x) {
   Recorder& r = s.r;
   const std::uint64_t hidden = s.architecture.hidden_size;
-  const std::uint64_t num_experts = e.routing.num_experts;
-  const std::uint64_t chosen = e.routing.num_experts_per_tok;
   const std::string router = s.name + ".router";
-  const Value logits = project(r, "router", router, x, num_experts, e.router_bias);
+  const Value logits = project(r, "router", router, x, e.routing.num_experts, e.router_bias);
   std::optional<Value> correction;
-  if (e.router_correction) correction = r.weight(router + ".correction", {num_experts});
-  const auto [experts, weights] = r.route({e.routing, *s.distinct_experts}, logits, correction);
-  const ExpertLinear op{num_experts, chosen, *s.distinct_experts, layers_with_experts(s.stack),
-                        !e.probabilities.empty()};
-  const auto product = [&, chosen_experts = experts](const std::string& part, Value in,
-                                                     std::uint64_t features, std::uint64_t out) {
+  if (e.router_correction) {
+    correction = r.weight(router + ".correction", {e.routing.num_experts});
+  }
+  Recorder::Routed routed = r.route({e.routing, s.counts->distinct}, logits, correction);
+  ExpertLinear op{e.routing.num_experts, e.routing.num_experts_per_tok, s.counts->distinct,
+                  s.counts->layers, !e.probabilities.empty()};
+  const Sharding* const sharding = r.sharding();
+  const bool spreads = sharding != nullptr && sharding->plan().ep > 1;
+  std::optional<ExpertExchange> exchange;
+  std::vector<Count> shape = r.info(x).shape;
+  std::optional<Value> places;
+  if (spreads) {
+    exchange = exchange_of(e, *s.counts, *sharding);
+    exchange->dispatch.sent_as = r.lowering().activations;
+    const auto here = r.dispatch_tokens(exchange->dispatch, x, routed);
+    x = here.rows;
+    places = here.places;
+    routed = {here.experts, here.weights};
+    op.num_experts = exchange->dispatch.experts_here;
+    op.num_experts_per_tok = 1;
+  }
+  const auto product = [&](const std::string& part, Value in, std::uint64_t features,
+                           std::uint64_t out) {
     const std::string weight = s.name + ".experts." + part;
-    const Value w = r.weight(weight + ".weight", {num_experts * out, features});
+    const Value w = r.weight(weight + ".weight", {op.num_experts * out, features});
     std::optional<Value> b;
-    if (e.mlp_bias) b = r.weight(weight + ".bias", {num_experts * out});
-    return r.expert_linear("expert_" + part, op, in, chosen_experts, w, b);
+    if (e.mlp_bias && (sharding == nullptr || sharding->adds_bias(weight))) {
+      b = r.weight(weight + ".bias", {op.num_experts * out});
+    }
+    return r.expert_linear("expert_" + part, op, in, routed.experts, w, b);
   };
   Value in = x;
   if (e.weighs_input) {
-    in = r.binary("weigh_input", Function::Multiply, r.repeat_rows("repeat", x, chosen), weights);
+    in = r.binary("weigh_input", Function::Multiply,
+                  r.repeat_rows("repeat", x, op.num_experts_per_tok), routed.weights);
   }
   std::optional<Value> gate;
   if (s.stack.gated_mlp) gate = product("gate", in, hidden, e.intermediate_size);
@@ -59,7 +104,9 @@ Value routed_experts(const MlpSite& s, const Experts& e, Value x) {
   const Value h =
       gate ? r.gated("activation", gated, *gate, up) : r.unary("activation", gated.function, up);
   const Value y = product("down", h, e.intermediate_size, hidden);
-  return r.combine_experts(chosen, y, e.weighs_input ? std::nullopt : std::optional(weights));
+  const auto weights = e.weighs_input ? std::nullopt : std::optional(routed.weights);
+  if (spreads) return r.return_tokens(exchange->back, y, weights, *places, std::move(shape));
+  return r.combine_experts(op.num_experts_per_tok, y, weights);
 }
 
 /// The expert that all tokens read.
@@ -72,14 +119,38 @@ Value shared_expert(const MlpSite& s, const Experts& e, Value x) {
                     s.r.unary("shared_gate", Function::Sigmoid, gate));
 }
 
-/// Adds the experts of one layer.
-void add(const Experts& e, ExpertLoads& loads) {
-  const std::uint64_t experts = e.routing.num_experts;
+/// Adds `count` experts of one layer, from `first` on.
+void add(const Experts& e, std::uint64_t first, std::uint64_t count, ExpertLoads& loads) {
   if (e.probabilities.empty()) {
-    loads[static_cast<double>(e.routing.num_experts_per_tok) / static_cast<double>(experts)] +=
-        experts;
+    loads[static_cast<double>(e.routing.num_experts_per_tok) /
+          static_cast<double>(e.routing.num_experts)] += count;
+    return;
   }
-  for (const double p : e.probabilities) ++loads[p];
+  for (std::uint64_t i = first; i < first + count; ++i) ++loads[e.probabilities[i]];
+}
+
+/// How likely a token is to choose one of `count` experts, K of E at random: 1 - C(E-n,K)/C(E,K).
+double reaches(const Routing& routing, std::uint64_t count) {
+  double none = 1;
+  for (std::uint64_t i = 0; i < routing.num_experts_per_tok; ++i) {
+    const std::uint64_t left = routing.num_experts - i;
+    none *= left > count ? static_cast<double>(left - count) / static_cast<double>(left) : 0;
+  }
+  return 1 - none;
+}
+
+/// The share of all pairs of token and expert that is here.
+double share_here(const Experts& e, std::uint64_t first, std::uint64_t count) {
+  if (e.probabilities.empty()) {
+    return static_cast<double>(count) / static_cast<double>(e.routing.num_experts);
+  }
+  double here = 0;
+  double all = 0;
+  for (std::uint64_t i = 0; i < e.probabilities.size(); ++i) {
+    all += e.probabilities[i];
+    if (i >= first && i < first + count) here += e.probabilities[i];
+  }
+  return here / all;
 }
 
 /// Probabilities within a tenth of the least of them count as their mean, which moves the expected
@@ -113,24 +184,55 @@ Value mlp(const MlpSite& s, Value x) {
   return s.r.binary("add_shared", Function::Add, routed, shared_expert(s, e, x));
 }
 
-std::optional<Symbol> count_experts(Symbols& symbols, const Stack& stack, const std::string& name,
-                                    const std::function<Count(std::size_t layer)>& rows) {
+std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
+                                          const std::string& name,
+                                          const std::function<Count(std::size_t layer)>& rows,
+                                          const Sharding* sharding) {
+  const Parallelism plan = sharding != nullptr ? sharding->plan() : Parallelism{};
+  const bool spreads = plan.ep > 1;
+  const std::uint64_t others = plan.dp - 1;
   // Layers with as many rows are counted together.
   std::map<Count, ExpertLoads> loads;
+  struct Moved {
+    Count most;
+    Count usual;
+  };
+  Moved pairs;
+  Moved sent;
   Count most;
+  ExpertCounts counts;
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
     const std::optional<Experts>& e = stack.layers[i].experts;
     if (!e) continue;
     const Count own = rows(i);
-    add(*e, loads[own]);
-    most += symbols.minimum(own * e->routing.num_experts_per_tok, e->routing.num_experts);
+    if (own.is_zero()) continue;
+    ++counts.layers;
+    const std::uint64_t here = spreads ? sharding->experts_here(*e) : e->routing.num_experts;
+    const std::uint64_t first = spreads ? sharding->first_expert(*e) : 0;
+    const Count all = spreads ? own * plan.dp : own;
+    const std::uint64_t chosen = e->routing.num_experts_per_tok;
+    add(*e, first, here, loads[all]);
+    most += symbols.minimum(all * chosen, here);
+    if (!spreads) continue;
+    pairs.most += all * std::min(chosen, here);
+    pairs.usual += symbols.ceil_fraction(all * chosen, share_here(*e, first, here));
+    if (others == 0) continue;
+    sent.most += own * std::min(chosen * plan.expert_tp(), others);
+    sent.usual += symbols.ceil_fraction(own * others, reaches(e->routing, here));
   }
   if (loads.empty()) return {};
   Count usual;
   for (const auto& [own, of_layers] : loads) {
     usual += symbols.expected_distinct(own, merged(of_layers));
   }
-  return symbols.found_by_run(most, name, usual);
+  counts.distinct = symbols.found_by_run(most, name, usual);
+  if (!spreads) return counts;
+  counts.pairs = symbols.found_by_run(pairs.most, name + "_pairs", pairs.usual);
+  if (others == 0) return counts;
+  counts.sent = symbols.found_by_run(sent.most, name + "_sent", sent.usual);
+  const Count all_received = pairs.most;  // no token comes for fewer than one pair
+  counts.received = symbols.found_by_run(all_received, name + "_received", sent.usual);
+  return counts;
 }
 
 }  // namespace kvcast

@@ -36,7 +36,10 @@ Value Recorder::weight(const std::string& name, std::vector<Count> shape) {
     return known->second;
   }
   const DType dtype = lowering_.weights.of(name, shape.size(), shape.back().constant(), model_);
-  const Value value = graph_.add_tensor({full_name, std::move(shape), dtype, Storage::Weights, {}});
+  std::optional<WeightPart> part;
+  if (sharding_ != nullptr) part = sharding_->part_of(name, shape);
+  const Value value =
+      graph_.add_tensor({full_name, std::move(shape), dtype, Storage::Weights, {}, 0, part});
   weights_.emplace(full_name, value);
   return value;
 }
@@ -226,6 +229,42 @@ Value Recorder::receive(Value cache, std::uint64_t rank, const Count& first_row,
               info(cache).dtype, Storage::KvCache);
 }
 
+void Recorder::send_states(Value x, std::uint64_t rank, std::string_view label) {
+  node(Send{rank, 0}, label, {x}, info(x).shape, info(x).dtype, Storage::Messages);
+}
+
+Value Recorder::receive_states(std::uint64_t rank, std::vector<Count> shape,
+                               std::string_view label) {
+  const Value message =
+      graph_.add_tensor({"", shape, lowering_.activations, Storage::Messages, {}});
+  return node(Receive{rank, 0}, label, {message}, std::move(shape), lowering_.activations);
+}
+
+Value Recorder::sum_parts(std::string_view label, Value x, bool splits_rows) {
+  if (tensor_parallel() == 1) return x;
+  const RankGroup group = sharding_->tensor_group();
+  if (!splits_rows) {
+    const Collective op{CollectiveKind::AllReduce, group, sharding_->slice()};
+    return node(op, label, {x}, info(x).shape, info(x).dtype);
+  }
+  const Collective op{CollectiveKind::ReduceScatter, group, sharding_->slice(), true};
+  return node(op, label, {x}, with_rows(x, symbols_.ceil_divide(info(x).shape[1], group.size)),
+              info(x).dtype);
+}
+
+Value Recorder::gather_token_rows(std::string_view label, Value x, const Count& tokens) {
+  const Collective op{CollectiveKind::AllGather, sharding_->tensor_group(), sharding_->slice(),
+                      true};
+  return node(op, label, {x}, with_rows(x, tokens), info(x).dtype);
+}
+
+Value Recorder::gather_features(std::string_view label, Value x) {
+  if (tensor_parallel() == 1) return x;
+  const Collective op{CollectiveKind::AllGather, sharding_->tensor_group(), sharding_->slice()};
+  return node(op, label, {x}, with_features(x, info(x).shape.back() * tensor_parallel()),
+              info(x).dtype);
+}
+
 Value Recorder::evict(Value cache, std::uint64_t kept_first, const Count& dropped,
                       std::string_view label) {
   const Count left = info(cache).shape[1] - dropped;
@@ -287,6 +326,26 @@ Value Recorder::combine_experts(std::uint64_t experts_per_token, Value y,
       info(y).shape.back().scaled(1, static_cast<std::int64_t>(experts_per_token));
   return node(CombineExperts{experts_per_token}, "combine", {y, weights},
               with_features(y, features), info(y).dtype);
+}
+
+Recorder::Dispatched Recorder::dispatch_tokens(const DispatchTokens& op, Value x,
+                                               const Routed& routed) {
+  const Count pairs = Count(op.pairs).scaled(1, static_cast<std::int64_t>(op.layers));
+  const auto of_pairs = [&](std::vector<Count> rest, DType dtype) {
+    std::vector<Count> shape{1, pairs};
+    shape.insert(shape.end(), rest.begin(), rest.end());
+    return TensorInfo{"", std::move(shape), dtype, Storage::Activations, {}};
+  };
+  Node n{op, {x, routed.experts, routed.weights}, {}, "dispatch", phase_, layer_};
+  const auto outputs = graph_.add_node(
+      std::move(n), {of_pairs({info(x).shape.back()}, info(x).dtype), of_pairs({1}, DType::FP32),
+                     of_pairs({1, 1}, lowering_.activations), of_pairs({1}, DType::FP32)});
+  return {outputs[0], outputs[1], outputs[2], outputs[3]};
+}
+
+Value Recorder::return_tokens(const ReturnTokens& op, Value y, std::optional<Value> weights,
+                              Value places, std::vector<Count> shape) {
+  return node(op, "return", {y, places, weights}, std::move(shape), info(y).dtype);
 }
 
 std::vector<Value> Recorder::mix_streams(std::string_view label, const std::vector<Value>& mixed,

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "model/config/architecture.h"
+#include "model/config/sharding.h"
 #include "model/graph/graph.h"
 
 namespace kvcast {
@@ -88,16 +89,21 @@ struct NamePrefixes {
 
 class Recorder {
  public:
-  /// `exchange` must outlive the recorder; null: one device has the whole cache.
+  /// `exchange` and `sharding` must outlive the recorder; null: one device has the whole cache, the
+  /// whole model.
   Recorder(Symbols& symbols, const Lowering& lowering, NamePrefixes prefixes = {},
-           const CacheExchange* exchange = nullptr)
+           const CacheExchange* exchange = nullptr, const Sharding* sharding = nullptr)
       : symbols_(symbols),
         lowering_(lowering),
         exchange_(exchange),
+        sharding_(sharding),
         prefixes_(std::move(prefixes)) {}
 
   Symbols& symbols() { return symbols_; }
   const Lowering& lowering() const { return lowering_; }
+  const Sharding* sharding() const { return sharding_; }
+  /// Devices that share each layer's heads.
+  std::uint64_t tensor_parallel() const { return sharding_ ? sharding_->plan().tp : 1; }
   Graph take() { return std::move(graph_); }
   const TensorInfo& info(Value v) const { return graph_.tensor(v); }
 
@@ -145,6 +151,16 @@ class Recorder {
   /// Waits for `rows` rows of a cache from a rank; it then has `all_rows`.
   Value receive(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                 const Count& all_rows, std::string_view label);
+  /// Hidden states to and from the device with the same part of the next or previous stage.
+  void send_states(Value x, std::uint64_t rank, std::string_view label);
+  Value receive_states(std::uint64_t rank, std::vector<Count> shape, std::string_view label);
+  /// Of devices that split each layer: x has a part of a sum -> the sum. One device: x itself. With
+  /// `splits_rows` each gets ceil(tokens/tp) rows of it.
+  Value sum_parts(std::string_view label, Value x, bool splits_rows = false);
+  /// Such rows -> `tokens` rows.
+  Value gather_token_rows(std::string_view label, Value x, const Count& tokens);
+  /// The features of all these devices, side by side.
+  Value gather_features(std::string_view label, Value x);
   /// Keeps the first rows and the last of a cache, `dropped` fewer.
   Value evict(Value cache, std::uint64_t kept_first, const Count& dropped, std::string_view label);
   /// `rows` after `past`, copied to one new tensor.
@@ -165,6 +181,15 @@ class Recorder {
   Value expert_linear(std::string_view label, const ExpertLinear& op, Value x, Value experts,
                       Value weight, std::optional<Value> bias);
   Value combine_experts(std::uint64_t experts_per_token, Value y, std::optional<Value> weights);
+  struct Dispatched {
+    Value rows;
+    Value experts;
+    Value weights;
+    Value places;
+  };
+  Dispatched dispatch_tokens(const DispatchTokens& op, Value x, const Routed& routed);
+  Value return_tokens(const ReturnTokens& op, Value y, std::optional<Value> weights, Value places,
+                      std::vector<Count> shape);
   /// `mixed` into `onto`, one result for each of these; see MixStreams.
   std::vector<Value> mix_streams(std::string_view label, const std::vector<Value>& mixed,
                                  const std::vector<Value>& onto, Value coefficients);
@@ -199,7 +224,8 @@ class Recorder {
   Scanned state_scan(StateScan op, const ScanInputs& in);
   Value relative_position_bias(Value table, const RelativePositionBias& op, const Count& queries,
                                const Count& keys);
-  Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale);
+  /// Of `num_attention_heads` heads of the model, from first_head on.
+  Value alibi_bias(std::uint64_t num_attention_heads, const Count& keys, const AlibiBias& op);
   /// The additive mask of eager attention, recorded once a pass; fused attention needs none.
   Value causal_mask(const Mask& mask, const Count& queries, const Count& keys);
 
@@ -276,6 +302,7 @@ class Recorder {
   Symbols& symbols_;
   Lowering lowering_;
   const CacheExchange* exchange_;
+  const Sharding* sharding_;
   NamePrefixes prefixes_;
   const Architecture* model_ = nullptr;
   Graph graph_;

@@ -13,8 +13,9 @@ Value Recorder::relative_position_bias(Value table, const RelativePositionBias& 
               lowering_.activations);
 }
 
-Value Recorder::alibi_bias(std::uint64_t num_attention_heads, const Count& keys, double scale) {
-  return node(AlibiBias{scale}, "alibi", {}, {num_attention_heads, 1, keys}, lowering_.activations);
+Value Recorder::alibi_bias(std::uint64_t num_attention_heads, const Count& keys,
+                           const AlibiBias& op) {
+  return node(op, "alibi", {}, {num_attention_heads, 1, keys}, lowering_.activations);
 }
 
 Value Recorder::causal_mask(const Mask& mask, const Count& queries, const Count& keys) {

@@ -52,7 +52,8 @@ class Mixer {
   /// Mamba-1's.
   void project_values(Recorder::ScanInputs& in, std::uint64_t keys) {
     const auto of_values = [&](const std::string& part, std::uint64_t features) {
-      const Value y = project(r_, "state_" + part, name_ + part, in.value, features, false);
+      const Value y = r_.sum_parts(
+          "sum_" + part, project(r_, "state_" + part, name_ + part, in.value, features, false));
       if (!s_.projection_norms) return y;
       const std::string norm = part + "_norm";
       return r_.norm("state_" + norm, NormKind::Rms, site_.norm_eps, name_ + norm, y);
@@ -130,7 +131,12 @@ class Mixer {
   Value normed(Value y) {
     if (s_.norm_groups == 0) return y;
     const std::string norm = name_ + "norm";
-    if (s_.norm_groups == 1 || s_.shares_norm) {
+    if (site_.norms_together) {
+      return with_all_features(r_, "state", y, [&](Value all) {
+        return r_.head_norm("state_norm", QueryKeyNorm::Heads, site_.norm_eps, norm, all, 1);
+      });
+    }
+    if (s_.shares_norm) {
       return r_.head_norm("state_norm", QueryKeyNorm::Heads, site_.norm_eps, norm, y,
                           s_.norm_groups);
     }

@@ -15,6 +15,7 @@ struct StateSpaceSite {
   const std::string& name;  ///< "layers.3"
   const Count& past;        ///< tokens before the pass
   double norm_eps;
+  bool norms_together;  ///< all heads of the model, where a device may have a part of them
 };
 
 /// Normed inputs [batch, tokens, hidden_size] -> the mixer's output of that shape. Reads and leaves

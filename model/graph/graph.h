@@ -32,6 +32,17 @@ struct NodeId {
   auto operator<=>(const NodeId&) const = default;
 };
 
+/// The part of a stored weight that one of several devices has (model/config/sharding.h).
+struct WeightPart {
+  std::vector<Count> whole;       ///< the stored tensor's shape
+  std::uint64_t blocks = 1;       ///< equal blocks of its rows: experts
+  std::uint64_t first_block = 0;  ///< the part has rows of these
+  std::uint64_t blocks_here = 1;
+  std::uint64_t first_row = 0;  ///< of each block
+  std::uint64_t first_column = 0;
+  bool operator==(const WeightPart&) const = default;
+};
+
 struct TensorInfo {
   std::string name;  ///< of weights and cache tensors: unique; empty for intermediate results
   std::vector<Count> shape;
@@ -40,6 +51,8 @@ struct TensorInfo {
   std::optional<NodeId> producer;  ///< none: an input of the graph
   /// Of a cache before the pass: rows that it ever holds at most, the last ones; 0: all.
   std::uint64_t most_rows = 0;
+  /// Of a weight; none: all of it. Rows beyond the stored ones are 0.
+  std::optional<WeightPart> part = {};
 
   Count elements() const;
   /// The product of all dimensions but the last.

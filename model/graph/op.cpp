@@ -48,7 +48,16 @@ std::uint64_t flops_per_element(Function function) { return traits_of(function).
 
 std::string_view name(const Op& op) {
   if (const auto* elementwise = std::get_if<Elementwise>(&op)) return name(elementwise->function);
+  if (const auto* collective = std::get_if<Collective>(&op)) return name(collective->kind);
   return std::visit([](const auto& o) { return o.traits.name; }, op);
+}
+
+const RankGroup* group_of(const Op& op) {
+  if (const auto* o = std::get_if<Collective>(&op)) return &o->group;
+  const RankGroup* group = nullptr;
+  if (const auto* o = std::get_if<DispatchTokens>(&op)) group = &o->group;
+  if (const auto* o = std::get_if<ReturnTokens>(&op)) group = &o->group;
+  return group != nullptr && group->size > 1 ? group : nullptr;
 }
 
 RateClass rate_class(const Op& op) {

@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "model/base/count.h"
+#include "model/base/dtype.h"
+#include "model/graph/collective.h"
 
 namespace kvcast {
 
@@ -94,6 +96,9 @@ struct Mask {
 struct Embedding {
   static constexpr OpTraits traits{"embedding", RateClass::Vector};
   bool first_for_unknown = false;  ///< ids without a row read row 0 (Gemma 3n)
+  /// The table is a part of one that several devices share: ids of other rows give zeros.
+  bool is_part = false;
+  std::uint64_t first_row = 0;  ///< of the part
   bool operator==(const Embedding&) const = default;
 };
 
@@ -545,13 +550,70 @@ struct Send {
 };
 
 /// Waits for rows of a cache from another rank.  Inputs: cache [batch, rows, features], the message
-/// [batch, sent, features]; output: the same cache with the sent rows from `first_row` on.
+/// [batch, sent, features]; output: the same cache with the sent rows from `first_row` on. Without
+/// a cache the output is what was sent: the hidden states of the stage before.
 /// Work: the message is read and its rows are written to the cache.
 struct Receive {
   static constexpr OpTraits traits{"receive", RateClass::Vector};
   std::uint64_t rank = 0;  ///< the sender
   Count first_row;         ///< of the cache
   bool operator==(const Receive&) const = default;
+};
+
+/// What a group of devices does together with one tensor of each. AllReduce, ReduceScatter: x
+/// [batch, tokens, features] summed over the members, in their order; of a ReduceScatter each
+/// member has tokens/size rows. AllGather: the members' features or, `of_rows`, their rows side by
+/// side; as many as the output has. An AllReduce runs as a ReduceScatter of features, a member's
+/// from features·i/size on, and an AllGather.
+/// Work: size - 1 additions an element of the member's own share of a sum; x is read and the
+/// output written, and so are the messages that go to the others and come from them.
+struct Collective {
+  static constexpr OpTraits traits{"collective", RateClass::Vector};
+  CollectiveKind kind = CollectiveKind::AllReduce;
+  RankGroup group;
+  std::uint64_t member = 0;  ///< this device's place in the group
+  bool of_rows = false;
+  bool operator==(const Collective&) const = default;
+};
+
+/// The tokens that experts on this device read, a row for each of their pairs of token and chosen
+/// expert here. Without a group all devices have the same tokens; in a group each member has tokens
+/// of its own, and sends a token once to each other member that has experts of it.
+/// Inputs: x [batch, tokens, features], experts [batch, tokens, K] and weights [batch, tokens, K,
+/// 1] of Route. Outputs: rows [1, pairs, features], their experts [1, pairs, 1] counted from
+/// `first_expert`, weights [1, pairs, 1, 1], and places [1, pairs, 1]: member·batch·tokens + token.
+/// Rows go by member, token, and rank of the expert in the token's choice. Work: experts and
+/// weights are read, rows are read and written; messages as in Collective.
+struct DispatchTokens {
+  static constexpr OpTraits traits{"dispatch_tokens", RateClass::Vector};
+  RankGroup group;  ///< of size 1: nothing is sent
+  std::uint64_t member = 0;
+  std::uint64_t num_experts = 0;  ///< E, of the model
+  std::uint64_t first_expert = 0;
+  std::uint64_t experts_here = 0;
+  Symbol pairs;              ///< of all layers with experts; a run finds them
+  Symbol distinct;           ///< as Route::distinct, of experts here
+  std::uint64_t layers = 1;  ///< with experts
+  Symbol sent;               ///< tokens, as pairs; in a group
+  Symbol received;
+  DType sent_as = DType::FP32;  ///< the type of features in messages, forecasts' alone
+  bool operator==(const DispatchTokens&) const = default;
+};
+
+/// The sum of what experts make of each token, weighted, where the token came from.
+/// Inputs: y [1, pairs, features], places [1, pairs, 1] of a DispatchTokens with this group and,
+/// optionally, weights [1, pairs, 1, 1]; output [batch, tokens, features]. A member sums what its
+/// experts give for a token before it sends it back. Work: 2 FLOPs an element of y (1 without
+/// weights), and 1 an element that comes back; y, weights and places are read, the output is
+/// written; messages.
+struct ReturnTokens {
+  static constexpr OpTraits traits{"return_tokens", RateClass::Vector};
+  RankGroup group;
+  std::uint64_t member = 0;
+  Symbol sent;  ///< rows, of all layers: what DispatchTokens received
+  Symbol received;
+  std::uint64_t layers = 1;
+  bool operator==(const ReturnTokens&) const = default;
 };
 
 /// Repeats each key-value head `repeats` times in memory, as eager PyTorch does before a product.
@@ -633,6 +695,8 @@ struct RelativePositionBias {
 struct AlibiBias {
   static constexpr OpTraits traits{"alibi_bias", RateClass::Vector};
   double scale = 1;
+  std::uint64_t num_heads = 0;  ///< of the model; the output has those from first_head on
+  std::uint64_t first_head = 0;
   bool operator==(const AlibiBias&) const = default;
 };
 
@@ -643,14 +707,14 @@ struct CausalMask {
   bool operator==(const CausalMask&) const = default;
 };
 
-using Op = std::variant<Embedding, Linear, HeadLinear, AttentionScores, AttentionValues,
-                        SparseValues, ChooseKeys, TiledAttention, LargestProbability, Softmax,
-                        Elementwise, GatedActivation, RowMean, RmsNorm, LayerNorm, Rope, RopeAngles,
-                        RotateHalf, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                        MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows,
-                        Send, Receive, RepeatHeads, LastToken, KeepTokens, GatherRows, DropTokens,
-                        MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, FirstSeen,
-                        Conv1d, CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
+using Op = std::variant<
+    Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues, ChooseKeys,
+    TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm,
+    LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route, ExpertLinear, CombineExperts,
+    MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows, Send, Receive,
+    Collective, DispatchTokens, ReturnTokens, RepeatHeads, LastToken, KeepTokens, GatherRows,
+    DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, FirstSeen, Conv1d,
+    CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);
@@ -662,5 +726,7 @@ bool is_any(const Op& op) {
 }
 /// From one rank to another.
 inline bool is_message(const Op& op) { return is_any<Send, Receive>(op); }
+/// Its group, where the operator exchanges messages within one.
+const RankGroup* group_of(const Op& op);
 
 }  // namespace kvcast

@@ -179,7 +179,10 @@ class OpWork {
   }
   Work operator()(const JoinRows&) const { return traffic(); }
   Work operator()(const Send&) const { return moved(0, output().elements()); }
-  Work operator()(const Receive&) const { return moved(1, input(1).elements()); }
+  Work operator()(const Receive&) const {
+    const std::size_t message = num_inputs() - 1;
+    return moved(message, input(message).elements());
+  }
   Work operator()(const RepeatHeads&) const { return traffic(); }
   Work operator()(const LastToken&) const { return moved(0, output().elements()); }
   Work operator()(const Conv1d& op) const { return product(op.kernel); }
@@ -218,6 +221,66 @@ class OpWork {
     }
     return w;
   }
+  Work operator()(const Collective& op) const {
+    Work w = traffic();
+    const Count rows = input(0).rows();
+    const std::uint64_t width = input(0).shape.back().constant();
+    const std::uint64_t others = op.group.size - 1;
+    const auto message = [&](const Count& sent, const Count& received) {
+      w.read[slot(Storage::Messages)] += bytes_of(received, output().dtype);
+      w.written[slot(Storage::Messages)] += bytes_of(sent, output().dtype);
+    };
+    if (op.kind == CollectiveKind::AllReduce) {
+      // The member's features of the sum.
+      const std::uint64_t own = member_part(width, op.group.size, op.member).size;
+      w.flops = rows * (own * others);
+      message(rows * (width - own + own * others), rows * (own * others + width - own));
+    } else if (op.kind == CollectiveKind::ReduceScatter) {
+      const Count all = input(0).elements();
+      const Count own = output().elements();
+      w.flops = own * others;
+      message(all - own, own * others);
+    } else {
+      const Count own = input(0).elements();
+      message(own * others, output().elements() - own);
+    }
+    return w;
+  }
+  Work operator()(const DispatchTokens& op) const {
+    Work w;
+    const Count& features = input(0).shape.back();
+    read(w, 1, input(1).elements());
+    read(w, 2, input(2).elements());
+    const Count pairs = mean(op.pairs, op.layers);
+    read(w, 0, pairs * features);
+    for (const TensorId id : node_.outputs) {
+      const TensorInfo& out = graph_.tensor(id);
+      w.written[slot(out.storage)] += out.bytes();
+    }
+    if (op.group.size == 1) return w;
+    // A token with the numbers and weights of its K experts.
+    const Count chosen = input(1).shape.back();
+    const auto bytes = [&](Symbol tokens) {
+      const Count n = mean(tokens, op.layers);
+      return bytes_of(n * features, op.sent_as) + bytes_of(n * chosen, input(1).dtype) +
+             bytes_of(n * chosen, input(2).dtype);
+    };
+    w.written[slot(Storage::Messages)] += bytes(op.sent);
+    w.read[slot(Storage::Messages)] += bytes(op.received);
+    return w;
+  }
+  Work operator()(const ReturnTokens& op) const {
+    Work w = traffic();
+    w.flops = (num_inputs() > 2 ? 2 : 1) * input(0).elements();
+    if (op.group.size == 1) return w;
+    const Count& features = input(0).shape.back();
+    const Count received = mean(op.received, op.layers) * features;
+    w.flops += received;
+    w.written[slot(Storage::Messages)] +=
+        bytes_of(mean(op.sent, op.layers) * features, output().dtype);
+    w.read[slot(Storage::Messages)] += bytes_of(received, output().dtype);
+    return w;
+  }
   Work operator()(const RelativePositionBias&) const { return traffic(); }
   Work operator()(const AlibiBias&) const { return traffic(2 * output().elements()); }
   Work operator()(const CausalMask&) const { return traffic(); }
@@ -233,6 +296,11 @@ class OpWork {
   }
   void write(Work& w, const Count& elements) const {
     w.written[slot(output().storage)] += bytes_of(elements, output().dtype);
+  }
+
+  /// Of a symbol that counts all layers, one layer's.
+  static Count mean(Symbol all, std::uint64_t layers) {
+    return Count(all).scaled(1, static_cast<std::int64_t>(layers));
   }
 
   /// All inputs are read once and the output is written once.

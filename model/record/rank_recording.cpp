@@ -8,7 +8,8 @@
 namespace kvcast {
 namespace {
 
-void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share) {
+void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankShare& share,
+           const std::optional<DevicePlace>& place) {
   if (!plan.placement) {
     throw Error("methods " + to_string(methods), "no placement", "kvr:p=P or tsp:p=P among them");
   }
@@ -20,6 +21,9 @@ void check(const Plan& plan, const std::vector<MethodSpec>& methods, const RankS
   KVCAST_ASSERT(share.rank < share.ranks());
   if (plan.model.encoder_decoder) {
     throw Error(where, "the encoder-decoder model " + plan.model.name, "a decoder-only model");
+  }
+  if (place && (place->plan.pp > 1 || place->plan.dp > 1)) {
+    throw Error(where, to_string(place->plan), "tp alone: each rank is such a group of devices");
   }
   for (const auto& [method, reason] : plan.not_spread) {
     throw Error(where + ": cannot be combined with " + method + ", " + reason);
@@ -49,10 +53,15 @@ Count past_of(const RankShare& share) {
 }
 
 Graph record_prefill(const Plan& plan, const Lowering& lowering, const RankShare& share,
-                     const CacheExchange& exchange, bool given_positions, Logits logits) {
+                     const CacheExchange& exchange, bool given_positions,
+                     const RecordOptions& options) {
+  Logits logits = options.logits;
   if (!share.is_last() && logits == Logits::Last) logits = Logits::None;
-  Recorder r(plan.symbols, lowering, {}, share.ranks() > 1 ? &exchange : nullptr);
-  record_decoder(r, plan.model,
+  std::optional<Sharding> sharding;
+  if (options.place && !options.place->plan.is_one()) sharding.emplace(plan.model, *options.place);
+  Recorder r(plan.symbols, lowering, {}, share.ranks() > 1 ? &exchange : nullptr,
+             sharding ? &*sharding : nullptr);
+  record_decoder(r, sharding ? sharding->part() : plan.model,
                  {.batch = symbol::batch,
                   .tokens = symbol::prompt_len,
                   .past = past_of(share),
@@ -85,10 +94,10 @@ Recording record_rank(Recording recording, const Architecture& configured,
                       const std::vector<MethodSpec>& methods, const Lowering& lowering,
                       const RankShare& share, const RecordOptions& options) {
   const Plan plan = plan_of(recording, configured, methods, options);
-  check(plan, methods, share);
+  check(plan, methods, share, options.place);
   const CacheExchange exchange = plan.placement->exchange(share);
   recording.pass(prefill_name).graph =
-      record_prefill(plan, lowering, share, exchange, recording.given_positions, options.logits);
+      record_prefill(plan, lowering, share, exchange, recording.given_positions, options);
   // With a selection the slots are those of all kept tokens, whatever the rank's part.
   if (!plan.selection) {
     const bool goes_on = share.decodes() && share.ranks() > 1;  // with all rows of the prompt
@@ -105,7 +114,7 @@ ChainPasses record_chain(Recording whole, const Architecture& configured,
   const auto prefill = [&](std::size_t rank) {
     const RankShare share{{1, 1, 1}, rank};
     return record_prefill(plan, lowering, share, chain_exchange(share), whole.given_positions,
-                          options.logits);
+                          options);
   };
   ChainPasses passes{{}, prefill(1), prefill(2)};
   passes.symbols = whole.symbols;

@@ -21,6 +21,9 @@ namespace kvcast {
 /// Where a method chooses the prompt's tokens, every rank runs the helper passes on the whole
 /// prompt and so knows the kept tokens, which the ranks then share. Only the cache is sent.
 ///
+/// With RecordOptions::place every rank is a group of devices that split the layers (tp); a device
+/// exchanges with the one in its place in the other groups.
+///
 /// The last rank has the prompt's logits; share.decoder() has the whole cache and decodes. The
 /// other ranks end with the hidden states of their tokens, or with their logits under Logits::All.
 /// All else in the recording is as without the placement.

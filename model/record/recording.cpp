@@ -21,9 +21,10 @@ std::optional<KeptTokens> kept_tokens(const Plan& plan) {
   return KeptTokens{plan.selection->keep, number, Count(symbol::prompt_len) - number};
 }
 
-Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOptions& options) {
+Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOptions& options,
+                     const Sharding* sharding) {
   const Architecture& a = plan.model;
-  Recorder r(plan.symbols, lowering);
+  Recorder r(plan.symbols, lowering, {}, nullptr, sharding);
   const Count batch = symbol::batch;
   Pass pass{batch, plan.prompt_tokens, 0, 0, options.logits, plan.base_attention(), plan.cross};
   if (a.encoder_decoder) {
@@ -41,8 +42,8 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
   return r.take();
 }
 
-Graph record_decode_step(const Plan& plan, const Lowering& lowering) {
-  Recorder r(plan.symbols, lowering);
+Graph record_decode_step(const Plan& plan, const Lowering& lowering, const Sharding* sharding) {
+  Recorder r(plan.symbols, lowering, {}, nullptr, sharding);
   const Count past = Count(symbol::kv_len) - 1;
   Pass pass{symbol::batch,         1,         past, plan.prompt_tokens, Logits::Last,
             plan.base_attention(), plan.cross};
@@ -62,6 +63,35 @@ std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lower
     passes.back().graph = r.take();
   }
   return passes;
+}
+
+/// Throws Error for methods that need all of the base on one device.
+void check_spread(const Plan& plan, const Parallelism& p) {
+  const auto refuse = [&](const std::string& why, const std::string& expected) {
+    throw Error(to_string(p) + ": methods " + plan.methods + ": " + why + "; expected " + expected);
+  };
+  const bool has_parts = p.tp > 1 || p.pp > 1 || p.ep > 1;
+  for (const PlannedPass& helper : plan.helpers) {
+    const TtftPart part = helper.pass.part;
+    const bool of_tokens =
+        part == TtftPart::Speculator || part == TtftPart::LookAhead || part == TtftPart::Score;
+    const bool reads_parts = has_parts && helper.pass.prefixes.weights.empty();
+    if (of_tokens && !reads_parts) continue;
+    refuse(
+        "a helper pass reads the base's weights or fills its caches, of which a device has a part",
+        "specprefill, whose speculator is a model of its own, or one device");
+  }
+  if (plan.token_flow) {
+    refuse("tokens are chosen by the scores of all heads, of which a device has a part",
+           "a method that chooses them before the base reads them, or one device");
+  }
+  if (p.tp == 1) return;
+  for (const LayerShape& layer : plan.model.decoder.layers) {
+    const CacheForm form = layer.caches.self;
+    if (form == CacheForm::KeysAndValues || form == CacheForm::Inputs) continue;
+    refuse("a head's values are computed from the keys of all heads, of which a device has a part",
+           "slim:option=xcache, or tp 1");
+  }
 }
 
 void add_weights(std::map<std::string, const TensorInfo*>& weights, const Graph& graph) {
@@ -144,16 +174,23 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
         std::to_string(plan.placement->ranks) + " kvcast run' for a run");
   }
 
-  const Architecture& a = plan.model;
   static_cast<MethodEffects&>(recording) = plan;
   recording.passes = record_helpers(plan, lowering);
+  std::optional<Sharding> sharding;
+  if (options.place && !options.place->plan.is_one()) {
+    check_spread(plan, options.place->plan);
+    sharding.emplace(recording.model, *options.place);
+    plan.model = sharding->part();
+  }
+  const Sharding* const part = sharding ? &*sharding : nullptr;
+  const Architecture& a = plan.model;
   const auto add = [&](std::string_view name, const Count& tokens, Graph graph) {
     RecordedPass pass{.name = std::string(name), .part = TtftPart::Base, .tokens = tokens};
     pass.graph = std::move(graph);
     recording.passes.push_back(std::move(pass));
   };
-  add(prefill_name, plan.prompt_tokens, record_prefill(plan, lowering, options));
-  add(decode_name, 1, record_decode_step(plan, lowering));
+  add(prefill_name, plan.prompt_tokens, record_prefill(plan, lowering, options, part));
+  add(decode_name, 1, record_decode_step(plan, lowering, part));
   recording.prompt_slots =
       a.encoder_decoder ? Count(options.decoder_tokens) : plan.prompt_past + plan.prompt_tokens;
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/config/sharding.h"
 #include "model/forward/forward.h"
 #include "model/methods/method.h"
 
@@ -58,9 +59,12 @@ struct RecordOptions {
   bool chunked = false;
   /// Finds the models that methods name.
   FindModel find_model = {};
+  /// The passes of one of several devices, which have the base model's parts; each has all of the
+  /// helper models. All sizes are those of this device.
+  std::optional<DevicePlace> place = {};
 };
 
-/// Throws Error when the methods do not fit the model.
+/// Throws Error when the methods do not fit the model or the place.
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options = {});
 

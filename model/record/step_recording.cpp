@@ -48,8 +48,8 @@ class StepGraph {
   explicit StepGraph(Recording& recording)
       : symbols_(recording.symbols),
         sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}},
-        distinct_(count_experts(symbols_, recording.model.decoder, "step_experts",
-                                [&](std::size_t) { return Count(sums_.tokens); })) {}
+        experts_(count_experts(symbols_, recording.model.decoder, "step_experts",
+                               [&](std::size_t) { return Count(sums_.tokens); })) {}
 
   Graph of(const Graph& prefill) {
     Graph step;
@@ -133,7 +133,7 @@ class StepGraph {
       attention->visible_pairs = sums_.visible[range].pairs;
       attention->visible_keys = sums_.visible[range].keys;
     } else if (auto* const route = std::get_if<Route>(&op)) {
-      route->distinct = *distinct_;
+      route->distinct = experts_->distinct;
     } else if (auto* const scan = std::get_if<StateScan>(&op)) {
       if (!sums_.scanned.contains(scan->chunk)) {
         const ScannedSequence one = scanned(scan->chunk, length_, symbols_);
@@ -144,7 +144,7 @@ class StepGraph {
       scan->pairs = sums_.scanned[scan->chunk].pairs;
       scan->chunks = sums_.scanned[scan->chunk].chunks;
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
-      experts->distinct = *distinct_;
+      experts->distinct = experts_->distinct;
     } else if (!works_by_rows(op)) {
       throw Error("a step of several sequences", "the operator " + std::string(name(op)),
                   "tiled attention over a cache of all keys and values");
@@ -155,7 +155,7 @@ class StepGraph {
   const Count cached_ = Count(symbol::kv_len) - symbol::prompt_len;
   Symbols& symbols_;
   StepSums sums_;
-  std::optional<Symbol> distinct_;  ///< experts that the tokens of all sequences read
+  std::optional<ExpertCounts> experts_;  ///< that the tokens of all sequences read
 };
 
 }  // namespace

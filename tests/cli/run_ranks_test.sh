@@ -43,8 +43,27 @@ refused 2 "expected --hardware, because partition=search" "${run[@]}" --method k
 refused 2 "got no links" "${run[@]}" --method kvr:p=1,partition=search --hardware x86-server-cpu
 refused 2 "expected --profile or partition=search" "${run[@]}" --method kvr:p=1 --hardware a100-80gb
 
+# A model on three devices that are threads: the tokens and the counts of one process.
+spread=("$program" run --model "$oracle/gpt2" --tokens $tokens --output-len 9 --threads 1)
+alone_gpt2=$("${spread[@]}" --quiet) || fail "gpt2 in one process"
+"${spread[@]}" --tp 3 --count --json >threads.json 2>err.txt || fail "--tp 3: $(cat err.txt)"
+spread_facts() {
+  tr -d ' \n' <"$1" | grep -qF "\"generated_tokens\":[$alone_gpt2]" || fail "$1: tokens: $(cat "$1")"
+  tr -d ' \n' <"$1" | grep -qF '"devices":3' || fail "$1: devices: $(cat "$1")"
+  [ "$(number counted_flops "$1")" = "$(number analytic_flops "$1")" ] || fail "$1: FLOPs"
+  [ "$(number counted_bytes "$1")" = "$(number analytic_bytes "$1")" ] || fail "$1: bytes"
+  [ "$(grep -c '"weight_bytes"' "$1")" -eq 4 ] || fail "$1: weights of each rank: $(cat "$1")"
+  [ "$(number messages "$1")" -gt 0 ] || fail "$1: messages"
+}
+refused 2 "gpt2 has 3 attention heads; expected one of 1, 3" "${spread[@]}" --tp 2
+refused 2 "only forecasts know stages" "${spread[@]}" --tp 3 --pp 2
+refused 2 "which spread the prompt, expected one of the two" "${spread[@]}" --tp 3 --method kvr:p=3
+refused 2 "gpt2, which has no experts" "${spread[@]}" --ep 2
+refused 2 "--profile: got tp 3, expected one device" "${spread[@]}" --tp 3 --profile
+
 # All operators are in a profile; of two ranks' those of the second one, with what it waited for.
 number() { tr -d ' \n' <"$2" | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }
+spread_facts threads.json
 profile=("${run[@]}" --quiet --json --profile --hardware m2-pro-cpu)
 profile_flops() { awk -F: '/"flops"/ { sum += $2 } END { printf "%.0f", sum }' "$1"; }
 "${profile[@]}" --method kvr:p=1 >profile.json || fail "--profile of kvr:p=1"
@@ -149,7 +168,19 @@ else
       fail "$method: run $(parts run.json), estimate $(parts estimate.json)"
   done
 
-  refused 2 "expected kvr:p=2 or tsp:p=2" "${mpi[@]}" 2 "${run[@]}"
+  # Processes give what threads give, to the byte sent.
+  "${mpi[@]}" 3 "${spread[@]}" --tp 3 --count --json >processes.json 2>err.txt ||
+    fail "--tp 3 on ranks: $(cat err.txt)"
+  spread_facts processes.json
+  [ "$(number message_bytes processes.json)" = "$(number message_bytes threads.json)" ] ||
+    fail "--tp 3: bytes sent by processes and by threads"
+  two_gpt2=("$program" run --model "$oracle/gpt2" --tokens "$tokens;15,3,9,4,8,2,7,11,6,5,10"
+    --output-len 9 --threads 1 --quiet)
+  both=$("${two_gpt2[@]}") || fail "two prompts of gpt2"
+  got=$("${mpi[@]}" 2 "${two_gpt2[@]}" --dp 2) || fail "--dp 2"
+  [ "$got" = "$both" ] || fail "--dp 2: $got, expected $both"
+  refused 2 "tp 3: got 2 processes of mpirun, expected 3 of them" "${mpi[@]}" 2 "${spread[@]}" --tp 3
+  refused 2 "expected kvr:p=2 or tsp:p=2, or --tp 2" "${mpi[@]}" 2 "${run[@]}"
   refused 2 "got 2 processes of mpirun, expected 3" "${mpi[@]}" 2 "${run[@]}" --method kvr:p=3
   refused 2 "expected 12, the sum of 5/7" "${mpi[@]}" 2 "${run[@]}" \
     --method kvr:p=2,partition=5/7

@@ -26,6 +26,17 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+std::vector<std::uint64_t> constants(const std::vector<Count>& shape) {
+  std::vector<std::uint64_t> numbers;
+  for (const Count& dim : shape) numbers.push_back(dim.constant());
+  return numbers;
+}
+
+/// What a file holds of the weight.
+std::vector<std::uint64_t> stored_shape(const TensorInfo& weight) {
+  return constants(weight.part ? weight.part->whole : weight.shape);
+}
+
 std::uint64_t product_from(const std::vector<std::uint64_t>& shape, std::size_t first) {
   std::uint64_t product = 1;
   for (std::size_t i = first; i < shape.size(); ++i) product *= shape[i];
@@ -104,11 +115,54 @@ std::vector<std::uint64_t> WeightReader::shape() const {
 }
 
 void WeightReader::read_rows(std::size_t first, std::span<float> out) const {
-  read_numbers(first, out);
+  part_ ? read_part(first, out) : read_numbers(first, out);
 }
 
 void WeightReader::read_rows(std::size_t first, std::span<double> out) const {
-  read_numbers(first, out);
+  part_ ? read_part(first, out) : read_numbers(first, out);
+}
+
+void WeightReader::take_part(const TensorInfo& weight) {
+  if (!weight.part) return;
+  const WeightPart& part = *weight.part;
+  const std::vector<std::uint64_t> whole = constants(part.whole);
+  const std::vector<std::uint64_t> own = constants(weight.shape);
+  part_ = {.stored_rows = whole[0],
+           .stored_block = whole[0] / part.blocks,
+           .first_block = part.first_block,
+           .block = own[0] / part.blocks_here,
+           .first_row = part.first_row,
+           .stored_row = product_from(whole, 1),
+           .row = product_from(own, 1),
+           .first_number = part.first_column * product_from(own, 2)};
+}
+
+template <typename N>
+void WeightReader::read_part(std::size_t first, std::span<N> out) const {
+  const RowPart& p = *part_;
+  std::vector<N> stored;
+  const std::size_t rows = out.size() / p.row;
+  for (std::size_t r = 0; r < rows;) {
+    const std::uint64_t in_block = (first + r) % p.block;
+    const std::uint64_t at =
+        (p.first_block + (first + r) / p.block) * p.stored_block + p.first_row + in_block;
+    // Of one block, and as many as are stored.
+    const std::size_t n = std::min<std::size_t>(p.block - in_block, rows - r);
+    const std::size_t there = at < p.stored_rows ? std::min<std::size_t>(n, p.stored_rows - at) : 0;
+    const std::span<N> to = out.subspan(r * p.row, n * p.row);
+    std::fill(to.begin(), to.end(), N{0});
+    if (p.row == p.stored_row && there > 0) {
+      read_numbers(at, to.first(there * p.row));
+    } else if (there > 0) {
+      stored.resize(there * p.stored_row);
+      read_numbers(at, std::span<N>(stored));
+      for (std::size_t i = 0; i < there; ++i) {
+        std::copy_n(stored.data() + i * p.stored_row + p.first_number, p.row,
+                    to.data() + i * p.row);
+      }
+    }
+    r += n;
+  }
 }
 
 template <typename N>
@@ -277,12 +331,15 @@ WeightSource Checkpoint::source_of(const std::string& weight) const {
 }
 
 WeightReader Checkpoint::reader(const TensorInfo& weight) const {
-  if (!seed_) return reader(weight.name);
-  std::vector<std::uint64_t> shape;
-  for (const Count& dim : weight.shape) shape.push_back(dim.constant());
-  std::uint64_t seed = mix(*seed_);
-  for (const char c : weight.name) seed = mix(seed ^ static_cast<unsigned char>(c));
-  return {std::move(shape), seed};
+  const auto whole = [&]() -> WeightReader {
+    if (!seed_) return reader(weight.name);
+    std::uint64_t seed = mix(*seed_);
+    for (const char c : weight.name) seed = mix(seed ^ static_cast<unsigned char>(c));
+    return {stored_shape(weight), seed};
+  };
+  WeightReader r = whole();
+  r.take_part(weight);
+  return r;
 }
 
 std::vector<const StoredTensor*> Checkpoint::find(const WeightSource& source) const {
@@ -315,8 +372,7 @@ WeightReader Checkpoint::reader(const std::string& weight) const {
 void Checkpoint::check(const TensorInfo& weight) const {
   if (seed_) return;
   const WeightReader r = reader(weight);
-  std::vector<std::uint64_t> expected;
-  for (const Count& dim : weight.shape) expected.push_back(dim.constant());
+  const std::vector<std::uint64_t> expected = stored_shape(weight);
   const WeightSource source = source_of(weight.name);
   const std::vector<std::uint64_t>& stored = r.tensor().shape;
   WeightSource whole = source;

@@ -31,6 +31,8 @@ class WeightReader {
   /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
   /// not finite.
   void read_rows(std::size_t first, std::span<float> out) const;
+  /// From here on the weight is a part of what the tensors hold; rows beyond them are 0.
+  void take_part(const TensorInfo& weight);
   /// The same as fp64: stored FP64 exactly, all else, random numbers too, the fp32 values.
   void read_rows(std::size_t first, std::span<double> out) const;
   /// Lets go of the file's pages in memory; nothing to do for random numbers.
@@ -43,6 +45,8 @@ class WeightReader {
  private:
   template <typename N>
   void read_numbers(std::size_t first, std::span<N> out) const;
+  template <typename N>
+  void read_part(std::size_t first, std::span<N> out) const;
 
   /// Row `row` of what the source's rows are taken from.
   template <typename N>
@@ -54,6 +58,18 @@ class WeightReader {
   std::vector<StoredTensor> tensors_;
   WeightSource source_;
   std::uint64_t seed_ = 0;
+  /// What is read of the tensors' rows; none: all.
+  struct RowPart {
+    std::uint64_t stored_rows;
+    std::uint64_t stored_block;  ///< rows
+    std::uint64_t first_block;
+    std::uint64_t block;       ///< rows here
+    std::uint64_t first_row;   ///< of each stored block
+    std::uint64_t stored_row;  ///< numbers
+    std::uint64_t row;         ///< numbers here
+    std::uint64_t first_number;
+  };
+  std::optional<RowPart> part_;
 };
 
 class Checkpoint {
@@ -78,14 +94,15 @@ class Checkpoint {
   /// The GGUF file, for its metadata; null for a folder.
   const GgufFile* gguf() const { return gguf_.get(); }
 
-  /// Throws Error naming the file and the tensor unless the weight is there in this shape.
+  /// Throws Error naming the file and the tensor unless the weight is there in this shape; of a
+  /// part in the whole one's.
   void check(const TensorInfo& weight) const;
   /// `weights` are all weights of the model, each checked before. Throws Error naming a stored
   /// tensor that none of them uses, in whole or in part, unless it is a known buffer.
   void check_nothing_left(const std::vector<std::string>& weights) const;
   /// Throws Error naming the file and the tensors looked for when the weight is missing.
   WeightReader reader(const std::string& weight) const;
-  /// The same, or random numbers in the weight's shape.
+  /// The same, or random numbers in the weight's shape; of a part those of the whole weight.
   WeightReader reader(const TensorInfo& weight) const;
 
  private:
