@@ -436,6 +436,10 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
   row.source = f.text_or("source", "");
   set_served_dtypes(f, row);
   row.num_devices = f.whole_or("num_gpus", 1, 1);
+  if (f.has("tp")) {
+    row.parallelism = {f.whole("tp", 1), f.whole_or("pp", 1, 1), f.whole_or("ep", 1, 1),
+                       f.whole_or("attention_dp", 1, 1)};
+  }
   const std::string& arrival = f.text("arrival");
   row.closed_loop = arrival == "closed-loop";
   if (!row.closed_loop && arrival != "static") {

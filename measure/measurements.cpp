@@ -109,6 +109,7 @@ std::string run_of(const MeasuredRow& r) {
   }
   if (r.logits == Logits::All) run += ", logits of all";
   if (r.num_devices > 0) run += fmt::format(", {} devices", r.num_devices);
+  if (!r.parallelism.is_one()) run += ", " + to_string(r.parallelism);
   return run;
 }
 

@@ -60,7 +60,8 @@ struct MeasuredRow {
   Logits logits = Logits::Last;  ///< that the prefill computes
   roofline::DesignPoint size;
   std::optional<roofline::Kernel> kernel;  ///< what was timed instead of a request
-  std::uint64_t num_devices = 0;           ///< that read the prompt; 0: as the method says
+  std::uint64_t num_devices = 0;           ///< 0: as the method and the parallelism say
+  Parallelism parallelism = {};
   std::vector<MeasuredTime> times;
   /// `size.batch` clients sent their next request when the last one ended.
   bool closed_loop = false;

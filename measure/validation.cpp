@@ -13,6 +13,7 @@
 #include "measure/model_match.h"
 #include "model/base/error.h"
 #include "model/record/recording.h"
+#include "roofline/interconnect.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::measure {
@@ -20,19 +21,24 @@ namespace {
 
 using roofline::Hardware;
 
-/// Throws Error when a row ran on more or fewer devices than its method places a prompt on.
-void check_devices(const MeasuredRow& row, std::uint64_t placed) {
+/// Throws Error when a row ran on more or fewer devices than its method places a prompt on, each of
+/// them as many as its parallelism says.
+void check_devices(const MeasuredRow& row, std::uint64_t ranks) {
+  const std::uint64_t placed = ranks * row.parallelism.devices();
   if (row.num_devices == 0 || row.num_devices == placed) return;
   throw Error(fmt::format("it ran on {} devices, and {} on {}", row.num_devices, row.method,
                           placed == 1 ? "one" : std::to_string(placed)));
 }
 
 /// A prompt on one device is recorded once; on several, each hardware is simulated anew.
-ForecastOn forecast_on(roofline::Configuration c, bool placed) {
-  if (placed) {
-    return [c = std::move(c)](const Hardware& hardware) -> ForecastAt {
+ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed) {
+  if (placed || !c.parallelism.is_one()) {
+    return [c = std::move(c), catalog](const Hardware& hardware) -> ForecastAt {
       roofline::Configuration on_device = c;
       on_device.hardware = hardware;
+      if (!c.parallelism.is_one()) {
+        on_device.interconnect = roofline::find_interconnect(catalog, "", hardware);
+      }
       const auto estimator = std::make_shared<const search::PlacedEstimator>(on_device);
       return [estimator](const roofline::DesignPoint& size) { return estimator->at(size); };
     };
@@ -114,9 +120,9 @@ class Matcher {
     row.engine_version = engine.version;
     const Lowering& l = row.lowering;
     const std::string key = fmt::format(
-        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", row.model, row.method, engine.name, engine.version,
-        static_cast<int>(l.attention), static_cast<int>(l.elementwise), l.weights.text,
-        kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
+        engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
+        l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;
@@ -128,8 +134,9 @@ class Matcher {
          .hardware = {},
          // A copy of the catalog: forecasts may be made again after it is gone.
          .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); },
-         .engine = engine},
-        ranks > 1));
+         .engine = engine,
+         .parallelism = row.parallelism},
+        catalog_, ranks > 1));
     return forecast;
   }
 

@@ -88,6 +88,7 @@ const EngineKey engine_keys[] = {
      [](const Entry& e, Engine& g) {
        g.graphs = e.word([](const std::string& w) { return parse_word("value", w, graph_words); });
      }},
+    {"collectives", [](const Entry& e, Engine& g) { g.collectives = e.object.text("value"); }},
     {"host_launch", [](const Entry& e, Engine& g) { g.host_launch = e.seconds(); }},
     {"launch_gap", [](const Entry& e, Engine& g) { g.launch_gap = e.seconds(); }},
     {"host_request", [](const Entry& e, Engine& g) { g.host.request = e.seconds(); }},

@@ -62,6 +62,7 @@ struct Engine {
   std::optional<Seconds> host_launch = {};
   Seconds launch_gap = {};
   HostTimes host = {};
+  std::string collectives = {};          ///< whose kernels they are, see Interconnect::curve
   std::vector<EngineValue> values = {};  ///< all of the file, for this version
 
   /// Steps of its own, which a prefill that several devices share does not have.

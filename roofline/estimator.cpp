@@ -1,5 +1,8 @@
 #include "roofline/estimator.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "model/base/error.h"
@@ -12,18 +15,52 @@ bool is_plain(const std::vector<MethodSpec>& methods) {
   return methods.empty() || (methods.size() == 1 && methods[0].name == "plain");
 }
 
-Estimate compare(const Forecast& f, const Forecast& plain) {
+void compare(Estimate& e, const Estimate& plain) {
+  e.ttft_speedup = plain.ttft_s / e.ttft_s;
+  e.tpot_speedup = plain.tpot_s / e.tpot_s;
+  e.kv_cache_ratio = e.kv_cache_bytes / plain.kv_cache_bytes;
+}
+
+std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) {
+  return n / by + (n % by > 0 ? 1 : 0);
+}
+
+/// What one step of a prompt hands on to the next stage.
+Count bytes_to_next_stage(const Graph& graph) {
+  Count bytes;
+  for (const Node& node : graph.nodes()) {
+    if (std::holds_alternative<Send>(node.op)) bytes += graph.tensor(node.output()).bytes();
+  }
+  return bytes;
+}
+
+/// Of a pipeline's stages, with their hops to the next.
+struct PipelineTime {
+  double way_s = 0;  ///< of one micro-batch through all of them
+  double slowest_s = 0;
+  void add(double stage_s, double hop_s) {
+    way_s += stage_s + hop_s;
+    slowest_s = std::max(slowest_s, stage_s);
+  }
+};
+
+/// Of one device -> of as many as do the same.
+Estimate of_devices(const Forecast& f, double devices) {
   Estimate e{f};
-  e.ttft_speedup = plain.ttft_s / f.ttft_s;
-  e.tpot_speedup = plain.tpot_s / f.tpot_s;
-  e.kv_cache_ratio = f.kv_cache_bytes / plain.kv_cache_bytes;
+  e.devices = static_cast<std::uint64_t>(devices);
+  e.weight_bytes_per_device = f.weight_bytes;
+  e.kv_cache_bytes_per_device = f.kv_cache_bytes;
+  for (double* sum : {&e.prefill_flops, &e.prefill_bytes, &e.decode_flops_per_token,
+                      &e.decode_bytes_per_token, &e.weight_bytes, &e.kv_cache_bytes}) {
+    *sum *= devices;
+  }
   return e;
 }
 
 }  // namespace
 
-Recordings record_for(const Configuration& c) {
-  RecordOptions options{.logits = c.logits, .find_model = c.find_model};
+Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& place) {
+  RecordOptions options{.logits = c.logits, .find_model = c.find_model, .place = place};
   Recordings r{record(c.architecture, c.methods, c.lowering, options), {}};
   // Methods that choose tokens or fill caches ahead keep the prompt in one piece.
   const bool in_pieces = c.engine.prefill_tokens > 0 && !c.architecture.encoder_decoder &&
@@ -34,41 +71,170 @@ Recordings record_for(const Configuration& c) {
   return r;
 }
 
+Estimator::Stages Estimator::make_stages(const Configuration& c) const {
+  const Parallelism& p = c.parallelism;
+  Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
+  rates.collectives = {c.interconnect, c.engine.collectives, c.mode};
+  if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
+    throw Error(
+        to_string(p),
+        c.interconnect->name() + " of " + std::to_string(c.interconnect->devices()) + " devices",
+        "a platform of at least " + std::to_string(p.devices()));
+  }
+  Stages stages;
+  for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
+    const std::uint64_t device = stage * p.of_stage();
+    std::optional<DevicePlace> place;
+    if (!p.is_one()) place = DevicePlace{p, device, c.stage_layers, false};
+    Recordings r = record_for(c, place);
+    Forecaster forecaster(r.whole, c.lowering, rates, r.chunk_or_null());
+    stages.push_back({std::move(r), std::move(forecaster)});
+    if (stage + 1 == p.pp) break;
+    Stage& made = stages.back();
+    if (c.interconnect == nullptr) {
+      throw Error(to_string(p), "no platform that joins the devices",
+                  "--platform NAME, or hardware whose node is known");
+    }
+    made.hop = c.interconnect->point_to_point(device, device + p.of_stage(), c.mode);
+    made.hop_bytes = bytes_to_next_stage(made.recordings.whole.prefill());
+  }
+  return stages;
+}
+
 Estimator::Estimator(const Configuration& c)
     : architecture_(c.architecture),
-      recordings_(record_for(c)),
-      forecaster_(recordings_.whole, c.lowering,
-                  make_rates(c.hardware, c.lowering, c.mode, c.engine),
-                  recordings_.chunk_or_null()) {
+      parallelism_(c.parallelism),
+      micro_batches_(c.micro_batches),
+      stages_(make_stages(c)) {
+  if (!parallelism_.is_one()) whole_ = record_for(c).whole;
   if (is_plain(c.methods)) return;
   Configuration plain = c;
   plain.methods = {};
-  const Recordings recordings = record_for(plain);
-  plain_ = std::make_unique<Forecaster>(recordings.whole, c.lowering,
-                                        make_rates(c.hardware, c.lowering, c.mode, c.engine),
-                                        recordings.chunk_or_null());
+  plain_ = make_stages(plain);
+}
+
+Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bool exact) const {
+  const std::uint64_t most = micro_batches_ > 0 ? micro_batches_ : stages.size();
+  DesignPoint micro = point;
+  micro.batch = divided_up(point.batch, std::min(most, point.batch));
+  const auto parts = static_cast<double>(divided_up(point.batch, micro.batch));
+  const auto of_stage = static_cast<double>(parallelism_.of_stage());
+  const auto forecast = [&](const Stage& stage, const DesignPoint& p) {
+    if (exact) return stage.forecaster.at(p);
+    Forecast f;
+    stage.forecaster.sweep({&p, 1}, {&f, 1});
+    return f;
+  };
+  PipelineTime prompt;
+  PipelineTime step;
+  double prompt_steps = parts;
+  Estimate sum;
+  sum.devices = parallelism_.devices();
+  for (const Stage& stage : stages) {
+    const Forecast all = forecast(stage, point);
+    const Forecast part = micro.batch == point.batch ? all : forecast(stage, micro);
+    // An engine with a limit of tokens reads the prompts in its own steps.
+    const bool in_steps = stage.recordings.chunk.has_value();
+    if (in_steps) prompt_steps = static_cast<double>(stage.forecaster.num_prefill_steps(point));
+    const Forecast& read = in_steps ? all : part;
+    const double steps = in_steps ? prompt_steps : 1;  // that `read` has
+    double prompt_hop_s = 0;
+    double step_hop_s = 0;
+    if (stage.hop) {
+      const SymbolValues sizes = stage.recordings.whole.symbols.resolve(
+          {in_steps ? point.batch : micro.batch, point.prompt_len, point.prompt_len});
+      prompt_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(sizes)) / steps);
+      const SymbolValues token = stage.recordings.whole.symbols.resolve({micro.batch, 1, 1});
+      step_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(token)));
+    }
+    prompt.add(read.ttft_s / steps, prompt_hop_s);
+    step.add(part.tpot_s, step_hop_s);
+    sum.communication_s += read.communication_s / steps + prompt_hop_s;
+    sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
+    sum.prefill_flops += of_stage * all.prefill_flops;
+    sum.prefill_bytes += of_stage * read.prefill_bytes * (in_steps ? 1 : parts);
+    sum.decode_flops_per_token += of_stage * all.decode_flops_per_token;
+    sum.decode_bytes_per_token += of_stage * part.decode_bytes_per_token;
+    sum.weight_bytes += of_stage * all.weight_bytes;
+    sum.kv_cache_bytes += of_stage * all.kv_cache_bytes;
+    sum.weight_bytes_per_device = std::max(sum.weight_bytes_per_device, all.weight_bytes);
+    sum.kv_cache_bytes_per_device = std::max(sum.kv_cache_bytes_per_device, all.kv_cache_bytes);
+    // Activations are those of a micro-batch.
+    const double activations = part.peak_memory_bytes - part.weight_bytes - part.kv_cache_bytes;
+    sum.peak_memory_bytes =
+        std::max(sum.peak_memory_bytes, all.weight_bytes + all.kv_cache_bytes + activations);
+    sum.ttft_bound = all.ttft_bound;
+    sum.tpot_bound = part.tpot_bound;
+    sum.bound = all.bound;
+  }
+  sum.ttft_s = prompt.way_s + (prompt_steps - 1) * prompt.slowest_s;
+  sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = sum.ttft_s;
+  sum.tpot_s = std::max(step.way_s, parts * step.slowest_s);
+  sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
+  return sum;
+}
+
+void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
+                         std::span<Estimate> rows) const {
+  std::vector<DesignPoint> own(points.begin(), points.end());
+  for (DesignPoint& p : own) {
+    if (p.batch > 0) p.batch = divided_up(p.batch, parallelism_.dp);
+  }
+  if (stages.size() > 1) {
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = pipelined(stages, own[i], exact);
+  } else {
+    std::vector<Forecast> forecasts(points.size());
+    if (exact) {
+      for (std::size_t i = 0; i < rows.size(); ++i) forecasts[i] = stages[0].forecaster.at(own[i]);
+    } else {
+      stages[0].forecaster.sweep(own, forecasts);
+    }
+    const auto devices = static_cast<double>(parallelism_.devices());
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = of_devices(forecasts[i], devices);
+  }
+  if (parallelism_.is_one()) return;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    // A step makes a token of each sequence, padded ones included.
+    const double tokens = static_cast<double>(own[i].batch) / static_cast<double>(points[i].batch);
+    rows[i].decode_flops_per_token *= tokens;
+    rows[i].decode_bytes_per_token *= tokens;
+  }
 }
 
 Estimate Estimator::at(const DesignPoint& point) const {
-  check_prompt_length(recordings_.whole, point.prompt_len);
-  const Forecast f = forecaster_.at(point);
-  return plain_ ? compare(f, plain_->at(point)) : Estimate{f};
+  check_prompt_length(recording(), point.prompt_len);
+  Estimate e;
+  forecast(stages_, {&point, 1}, true, {&e, 1});
+  if (plain_.empty()) return e;
+  Estimate plain;
+  forecast(plain_, {&point, 1}, true, {&plain, 1});
+  compare(e, plain);
+  return e;
 }
 
 void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const {
   KVCAST_ASSERT(points.size() == rows.size());
-  if (recordings_.whole.selection) {
-    for (const DesignPoint& p : points) check_prompt_length(recordings_.whole, p.prompt_len);
+  if (recording().selection) {
+    for (const DesignPoint& p : points) check_prompt_length(recording(), p.prompt_len);
   }
-  std::vector<Forecast> forecasts(points.size());
-  forecaster_.sweep(points, forecasts);
-  if (!plain_) {
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = {forecasts[i]};
-    return;
+  forecast(stages_, points, false, rows);
+  if (plain_.empty()) return;
+  std::vector<Estimate> plain(points.size());
+  forecast(plain_, points, false, plain);
+  for (std::size_t i = 0; i < rows.size(); ++i) compare(rows[i], plain[i]);
+}
+
+std::vector<BreakdownRow> Estimator::breakdown(const DesignPoint& point) const {
+  DesignPoint own = point;
+  own.batch = divided_up(point.batch, parallelism_.dp);
+  std::vector<BreakdownRow> rows;
+  for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+    for (BreakdownRow& row : stages_[stage].forecaster.breakdown(own)) {
+      if (stages_.size() > 1) row.pass += fmt::format(" of stage {}", stage);
+      rows.push_back(std::move(row));
+    }
   }
-  std::vector<Forecast> plain(points.size());
-  plain_->sweep(points, plain);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = compare(forecasts[i], plain[i]);
+  return rows;
 }
 
 std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& p,

@@ -1,5 +1,11 @@
-/// Estimates of one configuration (model, methods, kernels, device) at any request size, with
+/// Estimates of one configuration (model, methods, kernels, devices) at any request size, with
 /// speed-ups over the plain method.
+///
+/// Devices that split each layer (tp) or its experts (ep) do the same at the same time, and wait
+/// for each other's messages; so one of them is forecast. Replicas (dp) share the sequences. Stages
+/// of a pipeline (pp) hand micro-batches on:
+///   TTFT of n micro-batches = the first one's way through all stages + n - 1 times the slowest
+///   stage; time per token = the longer of a micro-batch's way and n times the slowest stage.
 #pragma once
 
 #include <memory>
@@ -21,6 +27,11 @@ struct Configuration {
   Mode mode = Mode::Calibrated;
   FindModel find_model = {};  ///< of models that methods name
   Engine engine = {};         ///< what its kernels are is in `lowering`
+  /// Several devices, `hardware` each, joined by `interconnect`.
+  Parallelism parallelism = {};
+  std::vector<std::size_t> stage_layers = {};  ///< see stage_ends(); empty: equal stages
+  std::uint64_t micro_batches = 0;             ///< of a batch in a pipeline; 0: one for each stage
+  std::shared_ptr<const Interconnect> interconnect = nullptr;
 };
 
 /// What a forecast needs of the model under its methods.
@@ -30,12 +41,20 @@ struct Recordings {
 
   const Recording* chunk_or_null() const { return chunk ? &*chunk : nullptr; }
 };
-/// Throws Error when the methods do not fit the model.
-Recordings record_for(const Configuration& configuration);
+/// Of one device; without a place of one that has all of the model. Throws Error when the methods
+/// do not fit the model or the place.
+Recordings record_for(const Configuration& configuration,
+                      const std::optional<DevicePlace>& place = {});
 
 /// A forecast and what the method gains over `plain`; ratios above 1 are better than plain, except
 /// `kv_cache_ratio`, the share of plain's cache that is left.
+///
+/// With several devices FLOPs, bytes, weights and cache are sums over all of them, what they hold
+/// several times included; peak memory is that of the device that needs most.
 struct Estimate : Forecast {
+  std::uint64_t devices = 1;
+  double weight_bytes_per_device = 0;    ///< of the device with most
+  double kv_cache_bytes_per_device = 0;  ///< the same
   double ttft_speedup = 1;
   double tpot_speedup = 1;
   double kv_cache_ratio = 1;
@@ -51,23 +70,42 @@ class Estimator {
   /// device cannot run the dtypes.
   explicit Estimator(const Configuration& configuration);
 
-  const Recording& recording() const { return recordings_.whole; }
-  const Rates& rates() const { return forecaster_.rates(); }
+  /// Of one device that has all of the model.
+  const Recording& recording() const { return whole_ ? *whole_ : stages_[0].recordings.whole; }
+  /// Of a device of the first stage.
+  const Recording& device_recording() const { return stages_[0].recordings.whole; }
+  const Parallelism& parallelism() const { return parallelism_; }
+  const Rates& rates() const { return stages_[0].forecaster.rates(); }
   /// Throws Error when a count does not fit 64 bits.
   Estimate at(const DesignPoint& point) const;
   /// `rows` has as many entries as `points`.
   void sweep(std::span<const DesignPoint> points, std::span<Estimate> rows) const;
-  std::vector<BreakdownRow> breakdown(const DesignPoint& point) const {
-    return forecaster_.breakdown(point);
-  }
+  /// Of one device; in a pipeline, of one of each stage, which the names of passes say.
+  std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;
   /// One line for each way in which the point leaves what the model was built for.
   std::vector<std::string> warnings(const DesignPoint& point) const;
 
  private:
+  /// The devices of a pipeline's stage, which do the same at the same time. Without stages: all.
+  struct Stage {
+    Recordings recordings;
+    Forecaster forecaster;
+    std::optional<CollectiveCurve> hop = {};  ///< to the next stage; none: the last one
+    Count hop_bytes = {};                     ///< of a step of the prompt
+  };
+  using Stages = std::vector<Stage>;
+  Stages make_stages(const Configuration& c) const;
+  /// `exact`: counts are checked and exact, as Forecaster::at gives them.
+  void forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
+                std::span<Estimate> rows) const;
+  Estimate pipelined(const Stages& stages, const DesignPoint& point, bool exact) const;
+
   Architecture architecture_;
-  Recordings recordings_;
-  Forecaster forecaster_;
-  std::unique_ptr<Forecaster> plain_;  ///< null: the configuration is plain itself
+  Parallelism parallelism_;
+  std::uint64_t micro_batches_ = 0;
+  std::optional<Recording> whole_;  ///< of several devices
+  Stages stages_;
+  Stages plain_;  ///< empty: the configuration is plain itself
 };
 
 }  // namespace kvcast::roofline

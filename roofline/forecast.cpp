@@ -268,6 +268,13 @@ std::array<Forecaster::PrefillSteps, 2> Forecaster::prefill_steps(const DesignPo
            {{1, std::max<std::uint64_t>(rest, 1), 1}, length, length, 1, rest > 0 ? p.batch : 0}}};
 }
 
+std::uint64_t Forecaster::num_prefill_steps(const DesignPoint& point) const {
+  if (!chunk_) return 1;
+  std::uint64_t steps = 0;
+  for (const PrefillSteps& p : prefill_steps(point)) steps += p.chunks * p.times;
+  return steps;
+}
+
 /// The prompt's steps. Their costs are taken to be affine in what is in the cache before them.
 void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scratch& sums) const {
   s.activations = sums.activations;
@@ -346,6 +353,8 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
       f.ttft_parts_s[part] = s.parts[part].v[i];
     }
     f.tpot_s = decode.seconds.v[i];
+    f.communication_s = s.prompt.collectives.v[i];
+    f.tpot_communication_s = decode.collectives.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {
       ttft_by[b] = s.prompt.by_bound[b].v[i];

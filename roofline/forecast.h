@@ -35,6 +35,9 @@ struct Forecast {
   double weight_bytes = 0;
   double peak_memory_bytes = 0;  ///< weights, caches and the largest peak of activations
   bool fits = false;             ///< in the device's memory
+  /// Of ttft_s and of tpot_s, what messages between devices take.
+  double communication_s = 0;
+  double tpot_communication_s = 0;
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
   Bound bound = Bound::Compute;  ///< of the whole request
@@ -65,6 +68,8 @@ class Forecaster {
   /// `rows` has as many entries as `points`, whose sizes are at least 1. Does not check for
   /// overflow: counts are doubles here.
   void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
+  /// Steps in which the prompts are read: one, or those of an engine with a limit of tokens.
+  std::uint64_t num_prefill_steps(const DesignPoint& point) const;
   /// Every operator group of the helper passes, of prefill, and of the middle decode step.
   std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;
 

@@ -234,6 +234,32 @@ std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::s
   return groups;
 }
 
+/// What a node exchanges; none: nothing.
+std::optional<CollectiveCall> collective_of(const Graph& graph, const Node& node) {
+  const RankGroup* const group = kvcast::group_of(node.op);
+  if (group == nullptr) return {};
+  if (const auto* op = std::get_if<Collective>(&node.op)) {
+    const bool gathers = op->kind == CollectiveKind::AllGather;
+    return CollectiveCall{op->kind, *group,
+                          graph.tensor(gathers ? node.output() : node.inputs[0]).bytes()};
+  }
+  // All of a device's buffer, of which it sends what is for others.
+  const Count sent = work(graph, node).sent_bytes();
+  return CollectiveCall{CollectiveKind::AllToAll, *group,
+                        (sent * group->size).scaled(1, static_cast<std::int64_t>(group->size - 1))};
+}
+
+/// Without messages, and of a collective all of it: that is in its time.
+Work work_on_device(const Graph& graph, const Node& node) {
+  if (std::holds_alternative<Collective>(node.op)) return {};
+  Work w = work(graph, node);
+  if (kvcast::group_of(node.op) != nullptr) {
+    w.read[static_cast<std::size_t>(Storage::Messages)] = {};
+    w.written[static_cast<std::size_t>(Storage::Messages)] = {};
+  }
+  return w;
+}
+
 /// One launch of these nodes.
 OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
                  const Lowering& lowering, const std::vector<std::size_t>& uses,
@@ -247,7 +273,8 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
   g.op = name(node.op);
   g.rate_class = launch_rate_class(graph, nodes, rate_class(graph, node));
   g.bandwidth_class = bandwidth_class(g.rate_class, graph, node, lowering);
-  const Work of_main = work(graph, node);
+  const Work of_main = work_on_device(graph, node);
+  g.collective = collective_of(graph, node);
   g.work = nodes.size() == 1 ? of_main : launch_work(graph, nodes, uses);
   const std::uint64_t heads = heads_in_group(node);
   const bool read_once =

@@ -36,6 +36,14 @@ struct Sharing {
   std::strong_ordering operator<=>(const Sharing&) const = default;
 };
 
+/// What an operator exchanges with a group of devices, on top of what it computes.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::AllReduce;
+  RankGroup group;
+  Count bytes;  ///< as Interconnect::curve takes them
+  std::strong_ordering operator<=>(const CollectiveCall&) const = default;
+};
+
 /// What decides the time of an operator.
 struct OpCost {
   Count flops;
@@ -60,6 +68,7 @@ struct OpCost {
   bool measured_loads = false;
   /// Of a product that multiplies another type than most: Rates::other_products.
   std::optional<DType> products = {};
+  std::optional<CollectiveCall> collective = {};
   std::strong_ordering operator<=>(const OpCost&) const = default;
 };
 
@@ -83,11 +92,13 @@ struct OpGroup {
   Count groups;
   bool measured_loads = false;
   std::optional<DType> products = {};
+  std::optional<CollectiveCall> collective = {};  ///< whose bytes are not in `work`
   std::uint64_t count = 0;
 
   OpCost cost() const {
-    return {work.flops, work.bytes(),       rate_class, bandwidth_class, reread_bytes,   broadcast,
-            sharing,    intermediate_bytes, length,     groups,          measured_loads, products};
+    return {work.flops,     work.bytes(), rate_class,         bandwidth_class, reread_bytes,
+            broadcast,      sharing,      intermediate_bytes, length,          groups,
+            measured_loads, products,     collective};
   }
 };
 
@@ -101,6 +112,7 @@ inline constexpr auto no_group = static_cast<std::size_t>(-1);
 
 /// Folds identical launches (mostly those of identical layers; launches.h) into groups, in order of
 /// first appearance. Send and Receive are left out: messages take time on links, not on the device.
+/// So are the work and the messages of a Collective, which is a group with OpGroup::collective.
 FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering);
 /// The groups alone.
 std::vector<OpGroup> fold(const Graph& graph, const Lowering& lowering);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "roofline/rate_curve.h"
 
 namespace kvcast::roofline {
+
+class Interconnect;
 
 enum class Mode {
   SpeedOfLight,  ///< datasheet peaks, no latency: what no implementation can beat
@@ -86,6 +89,13 @@ struct Rates {
   /// For what is read again there; 0: it costs nothing.
   double on_chip_read_bytes_per_second = 0;
   double memory_capacity_bytes = 0;
+  /// Of several devices, see Interconnect::curve; null: there is one.
+  struct Collectives {
+    std::shared_ptr<const Interconnect> interconnect;
+    std::string library;
+    Mode mode = Mode::Calibrated;
+  };
+  Collectives collectives;
   std::vector<UsedFactor> factors;
   /// One line for each factor that was not measured for this device and dtype.
   std::vector<std::string> missing_factors;

@@ -198,6 +198,28 @@ KVCAST_INLINE void add_time(const StepEntry& e, const Roofs<Lanes>& roofs, StepT
   }
 }
 
+/// Adds the mean of a collective's time at both ends of a range of steps.
+void add_collective(const StepEntry& e, const Polynomials::Term* terms, const Lanes* first,
+                    const Lanes* last, StepTotals& sum) {
+  Lanes bytes;
+  evaluate_into(bytes, terms, e.message_bytes, first);
+  Lanes end = bytes;
+  if (last != nullptr) evaluate_into(end, terms, e.message_bytes, last);
+  double at_first = 0;
+  double at_end = 0;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    const bool again = i > 0 && bytes.v[i] == bytes.v[i - 1] && end.v[i] == end.v[i - 1];
+    if (!again) {
+      at_first = e.collective->at(bytes.v[i]);
+      at_end = bytes.v[i] == end.v[i] ? at_first : e.collective->at(end.v[i]);
+    }
+    const double time = e.count * (at_first + at_end) / 2;
+    sum.seconds.v[i] += time;
+    sum.collectives.v[i] += time;
+    sum.by_bound[static_cast<std::size_t>(Bound::Link)].v[i] += time;
+  }
+}
+
 /// What run_entries reads: `last` is null for one step at `first`; else the mean over `steps`.
 struct StepRange {
   const Lanes* first;
@@ -211,6 +233,8 @@ void run_entries(std::span<const StepEntry> entries, const Polynomials::Term* te
   Roofs<Lanes> first;
   Roofs<Lanes> last;
   for (const StepEntry& e : entries) {
+    if (e.collective) add_collective(e, terms, range.first, range.last, sum);
+    if (!e.works) continue;
     op_roofs(e, terms, range.first, rates, first);
     if (range.last != nullptr) {
       op_roofs(e, terms, range.last, rates, last);
@@ -246,6 +270,17 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
   const double bandwidth =
       rates.bytes_per_second[static_cast<std::size_t>(cost.bandwidth_class)].value;
   StepEntry e;
+  if (cost.collective) {
+    if (rates.collectives.interconnect == nullptr) {
+      throw Error("several devices", "no platform that joins them",
+                  "--platform NAME, or hardware whose node is known");
+    }
+    e.collective =
+        rates.collectives.interconnect->curve(cost.collective->kind, cost.collective->group,
+                                              rates.collectives.library, rates.collectives.mode);
+    e.message_bytes = polynomials.add(cost.collective->bytes);
+  }
+  e.works = !cost.collective || !cost.bytes.is_zero();
   e.compute_s = polynomials.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
   e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
   if (!cost.reread_bytes.is_zero() && rates.on_chip_read_bytes_per_second > 0) {
@@ -370,6 +405,7 @@ void StepTotals::add(const StepTotals& other, const Lanes& times) {
   add_to(seconds, other.seconds);
   add_to(flops, other.flops);
   add_to(bytes, other.bytes);
+  add_to(collectives, other.collectives);
   for (std::size_t b = 0; b < num_bounds; ++b) add_to(by_bound[b], other.by_bound[b]);
 }
 
@@ -394,9 +430,16 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
   }
   if (found.intermediates) t.bytes_on_chip = {group.intermediate_bytes.at(values)};
   const Seconds busy{busy_seconds(t.compute.value, t.memory.value, e.exposed)};
-  t.total = busy + Seconds{e.latency_s};
+  const double latency_s = e.works ? e.latency_s : 0;
+  if (e.collective) {
+    double message_bytes = 0;
+    evaluate_into(message_bytes, polynomials.terms(), e.message_bytes, monomials.data());
+    t.collective = {e.collective->at(message_bytes)};
+  }
+  t.total = busy + Seconds{latency_s} + t.collective;
   t.bound = busy > t.memory ? Bound::Compute : Bound::Memory;
-  if (e.latency_s > busy.value) t.bound = Bound::Latency;
+  if (latency_s > busy.value) t.bound = Bound::Latency;
+  if (t.collective.value > std::max(busy.value, latency_s)) t.bound = Bound::Link;
   return t;
 }
 
@@ -457,6 +500,12 @@ void StepCost::part_seconds(std::span<const std::uint64_t> values,
     double total = 0;
     for (; next < parts_[part].end; ++next) {
       const StepEntry& e = entries_[next];
+      if (e.collective) {
+        double bytes = 0;
+        evaluate_into(bytes, polynomials_.terms(), e.message_bytes, monomials.data());
+        total += e.count * e.collective->at(bytes);
+      }
+      if (!e.works) continue;
       Roofs<double> roofs;
       op_roofs(e, polynomials_.terms(), monomials.data(), rates_, roofs);
       total += e.count * (std::max(roofs.memory, roofs.computing) + e.latency_s);

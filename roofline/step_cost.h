@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "roofline/interconnect.h"
 #include "roofline/op_cost.h"
 
 namespace kvcast::roofline {
@@ -61,6 +62,7 @@ struct StepTotals {
   std::array<Lanes, num_bounds> by_bound;  ///< the seconds, by the limit that they come from
   Lanes flops;
   Lanes bytes;
+  Lanes collectives;  ///< of the seconds, those of collectives
 
   /// The host needs `host_s` for the step: where it is slower, all of the time is latency.
   void pace(double host_s);
@@ -79,7 +81,8 @@ struct OpTime {
   Bytes bytes_on_chip;      ///< moved at the on-chip memory's rate
   Seconds compute;
   Seconds memory;
-  Seconds total;  ///< busy_seconds and the latency
+  Seconds collective;
+  Seconds total;  ///< busy_seconds, the latency and the collective
   Bound bound = Bound::Compute;
 };
 
@@ -108,6 +111,7 @@ struct StepEntry {
   Polynomial compute_s;
   Polynomial memory_s;
   double count = 0;
+  bool works = true;        ///< the device does something; false: it only exchanges
   bool broadcasts = false;  ///< the rest is set if so, see Broadcast
   Polynomial bytes;
   Polynomial operand_bytes;
@@ -120,7 +124,9 @@ struct StepEntry {
   Polynomial length;
   bool grouped = false;
   Polynomial groups;
-  RateCurve uneven_loads;  ///< of Rates, where `grouped`
+  RateCurve uneven_loads;                     ///< of Rates, where `grouped`
+  std::optional<CollectiveCurve> collective;  ///< of `message_bytes`
+  Polynomial message_bytes;
 };
 
 /// Symbol values of a block of points, and the monomials that a step makes of them.

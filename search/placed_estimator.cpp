@@ -57,8 +57,9 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                 "ideal or pytorch, because " + engine + " has no such prefill");
   }
   const std::vector<std::uint64_t> a_token_each(placement_->ranks, 1);
-  const RecordOptions options{.logits = c.logits, .find_model = c.find_model};
-  const Recording& whole = one_device_.recording();
+  RecordOptions options{.logits = c.logits, .find_model = c.find_model};
+  if (!c.parallelism.is_one()) options.place = DevicePlace{c.parallelism};
+  const Recording& whole = one_device_.device_recording();
   record_rank(whole, c.architecture, c.methods, c.lowering, {a_token_each, placement_->ranks - 1},
               options);  // throws where they do not compose
   if (placement_->ranks == 1) return;
@@ -125,7 +126,8 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one
 
 void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
                                   Estimate& e) const {
-  const Recording& whole = one_device_.recording();
+  const Recording& whole = one_device_.device_recording();
+  const auto group = static_cast<double>(one_device_.parallelism().devices());
   const std::uint64_t read = shared_tokens(whole, p.prompt_len);
   const auto at = [&](std::uint64_t kv_len) {
     return whole.symbols.resolve({p.batch, p.prompt_len, kv_len});
@@ -164,13 +166,14 @@ void PlacedEstimator::add_devices(const DesignPoint& p, const Partition& tokens,
   double helper_bytes = 0;
   if (!whole.helpers().empty()) {  // what one device computes before the base's prefill, each does
     const SymbolValues prefill = at(read);
-    const auto devices = static_cast<double>(tokens.size());
-    helper_flops = devices * (e.prefill_flops - static_cast<double>(base_flops_.at(prefill)));
-    helper_bytes = devices * (e.prefill_bytes - static_cast<double>(base_bytes_.at(prefill)));
+    const auto ranks = static_cast<double>(tokens.size());
+    helper_flops = ranks * (e.prefill_flops - group * static_cast<double>(base_flops_.at(prefill)));
+    helper_bytes = ranks * (e.prefill_bytes - group * static_cast<double>(base_bytes_.at(prefill)));
   }
-  e.prefill_flops = static_cast<double>(flops) + helper_flops;
-  e.prefill_bytes = static_cast<double>(bytes) + helper_bytes;
-  e.peak_memory_bytes = e.weight_bytes + static_cast<double>(most);
+  e.prefill_flops = group * static_cast<double>(flops) + helper_flops;
+  e.prefill_bytes = group * static_cast<double>(bytes) + helper_bytes;
+  e.devices *= tokens.size();
+  e.peak_memory_bytes = e.weight_bytes_per_device + static_cast<double>(most);
   e.fits = e.peak_memory_bytes <= one_device_.rates().memory_capacity_bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/choose/choose_parts.h"
+#include "cli/choose/choose_plan.h"
 #include "cli/frame/result.h"
 #include "cli/simulate/parallel_options.h"
 #include "model/base/error.h"
@@ -20,12 +21,16 @@ struct Options {
   std::string most_devices = "16";
   std::string least_gain = "0.1";
   bool break_even = false;
+  PlanFlags plans;
   bool json = false;
 };
 
 void choose(const Options& o, const Globals& globals) {
   const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t most = parse_devices(o.most_devices, "--max-devices");
+  if (!o.plans.objective.empty()) {
+    return choose_plan(o.plans, o.parallel, o.prompt_len, most, o.json, globals);
+  }
   const double least_gain = parse_number(o.least_gain, "--min-gain", true);
   if (least_gain >= 1) throw Error("--min-gain", "'" + o.least_gain + "'", "a share below 1");
   const search::Runahead runahead = make_runahead(o.parallel, globals.catalog());
@@ -91,10 +96,13 @@ void choose(const Options& o, const Globals& globals) {
 void add_choose_devices(Command command, const Globals& globals) {
   Command c = command.add_subcommand(
       "devices",
-      "Choose how many devices pay off for the prefill of one prompt.\n\nExamples:\n"
+      "Choose how many devices pay off for the prefill of one prompt, or a plan of "
+      "parallelism.\n\nExamples:\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 16k\n"
       "  kvcast choose devices --model llama-7b --hardware a100-80gb --prompt-len 2k "
-      "--link-gb-per-s 10");
+      "--link-gb-per-s 10\n"
+      "  kvcast choose devices --model llama-3.1-70b --hardware h100-sxm --objective tpot "
+      "--max-devices 8");
   c.footer(
       "Tries 1, 2, 4, ... devices, each number with its best partition. Doubling pays off as long "
       "as "
@@ -107,6 +115,7 @@ void add_choose_devices(Command command, const Globals& globals) {
   c.add("--break-even", o->break_even,
         "also print the slowest link and the shortest prompt for which each doubling pays off "
         "(takes seconds)");
+  o->plans.add_to(c);
   c.add("--json", o->json);
   c.callback([o, &globals] { choose(*o, globals); });
 }

@@ -17,6 +17,7 @@
 #include "model/base/quantity.h"
 #include "reports/plot/study_plots.h"
 #include "roofline/hardware_writer.h"
+#include "roofline/interconnect.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -67,7 +68,11 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"skip_unread_rows", c.lowering.skip_unread_rows},
           {"batch", p.batch},
           {"prompt_len", p.prompt_len},
-          {"output_len", p.output_len}};
+          {"output_len", p.output_len},
+          {"tp", c.parallelism.tp},
+          {"pp", c.parallelism.pp},
+          {"ep", c.parallelism.ep},
+          {"dp", c.parallelism.dp}};
 }
 
 /// The parts of a TTFT that there are, in the order in which they run.
@@ -183,6 +188,12 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
     j["state_bytes"] = r.state_bytes.at(r.symbols.resolve({p.batch, 1, 1}));
   }
   j["weight_bytes"] = count_json(e.weight_bytes);
+  j["devices"] = e.devices;
+  j["weight_bytes_per_device"] = count_json(e.weight_bytes_per_device);
+  j["kv_cache_bytes_per_device"] = count_json(e.kv_cache_bytes_per_device);
+  j["communication_s"] = e.communication_s;
+  j["tpot_communication_s"] = e.tpot_communication_s;
+  if (c.interconnect) j["platform"] = c.interconnect->name();
   j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
   j["memory_capacity_bytes"] = count_json(c.hardware.memory_capacity.value);
   j["fits"] = e.fits;
@@ -255,10 +266,15 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const std::string version = c.engine.version.empty() ? "" : " " + c.engine.version;
   const std::string engine = c.engine.is_ideal() ? "" : " in " + c.engine.name + version;
+  const std::string several =
+      c.parallelism.is_one() ? "" : fmt::format("{} x ", c.parallelism.devices());
   std::string text = fmt::format(
-      "{}{} on {}, {}, batch {}, prompt {}, output {}, {} attention, {}\n", c.architecture.name,
-      engine, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len, p.output_len,
-      kernels_name(c.lowering.attention), roofline::name(c.mode));
+      "{}{} on {}{}, {}, batch {}, prompt {}, output {}, {} attention, {}\n", c.architecture.name,
+      engine, several, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len,
+      p.output_len, kernels_name(c.lowering.attention), roofline::name(c.mode));
+  if (!c.parallelism.is_one()) {
+    text += fmt::format("{} on {}\n", to_string(c.parallelism), c.interconnect->name());
+  }
   const auto bar = [](const std::optional<measure::ErrorBound>& bound) {
     constexpr double noise = 1e-3;  // per cent; stored times have six digits
     return bound ? fmt::format("+-{:.0f} %", std::ceil(100 * bound->error - noise)) : std::string();
@@ -276,8 +292,16 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
     std::replace(label.begin(), label.end(), '_', '-');
     table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
   }
+  if (!c.parallelism.is_one()) {
+    table.add({"  messages", seconds(e.communication_s),
+               fmt::format("{:.1f} %", 100 * e.communication_s / e.ttft_s)});
+  }
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
              gain(e.tpot_speedup), bar(bars.tpot)});
+  if (!c.parallelism.is_one()) {
+    table.add({"  messages", seconds(e.tpot_communication_s),
+               fmt::format("{:.1f} %", 100 * e.tpot_communication_s / e.tpot_s)});
+  }
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),
@@ -288,6 +312,10 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
              weights.is_uniform() ? "" : weights.text + (as_stored ? ", as stored" : ""), ""});
   table.add({"KV cache", bytes(e.kv_cache_bytes), "",
              e.kv_cache_ratio == 1 ? "" : fmt::format("{:.3g} of plain", e.kv_cache_ratio)});
+  if (!c.parallelism.is_one()) {
+    table.add({"  a device", bytes(e.weight_bytes_per_device), "weights", ""});
+    table.add({"", bytes(e.kv_cache_bytes_per_device), "KV cache", ""});
+  }
   table.add({"peak memory", bytes(e.peak_memory_bytes),
              fmt::format("{} {}", e.fits ? "fits" : "does not fit",
                          bytes(c.hardware.memory_capacity.value)),
@@ -372,7 +400,7 @@ void run(const Options& o, const Globals& globals) {
   if (o.json) {
     ordered_json j = estimate_json(c, p, e, estimator, bars);
     if (placed) add_placed_json(estimator, *placed, j);
-    if (!devices.is_null()) j["devices"] = devices;
+    if (!devices.is_null()) j["by_device"] = devices;
     if (o.breakdown) j["breakdown"] = breakdown;
     print_json(j);
     return;

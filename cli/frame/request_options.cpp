@@ -54,7 +54,47 @@ void RequestOptions::add_to(Command c) {
         "encoder length of encoder-decoder models, the same as --prompt-len")
       .group("Request");
   c.add("--output-len", output_len);
+  devices.add_to(c);
+  c.add("--platform", platform);
+  const char* several = "Several devices";
+  c.add("--sequence-parallel", sequence_parallel,
+        "with --tp: norms and residuals of prompts work on a part of the tokens of each device")
+      .group(several);
+  c.add("--stages A/B/...", stages, "with --pp: layers of each stage; default: as many in each")
+      .group(several);
+  c.add("--micro-batches N", micro_batches,
+        "with --pp: parts that a batch is cut into; default: one for each stage")
+      .group(several);
 }
+
+namespace {
+
+/// Throws Error for flags of several devices where there is one.
+void parse_devices(const RequestOptions& o, const Catalog& catalog, roofline::Configuration& c) {
+  c.parallelism = o.devices.parallelism();
+  c.parallelism.sequence_parallel = o.sequence_parallel;
+  if (!o.micro_batches.empty()) {
+    c.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
+  }
+  std::string_view rest = o.stages;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('/');
+    c.stage_layers.push_back(parse_token_count(std::string(rest.substr(0, end)), "--stages"));
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  const bool several = c.parallelism.devices() > 1;
+  for (const auto& [flag, given] : {std::pair{"--platform", !o.platform.empty()},
+                                    {"--sequence-parallel", o.sequence_parallel}}) {
+    if (given && !several) throw Error(flag, "one device", "--tp, --pp, --ep or --dp above 1");
+  }
+  for (const auto& [flag, given] :
+       {std::pair{"--stages", !o.stages.empty()}, {"--micro-batches", !o.micro_batches.empty()}}) {
+    if (given && c.parallelism.pp == 1) throw Error(flag, "one stage", "--pp above 1");
+  }
+  if (several) c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware);
+}
+
+}  // namespace
 
 std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set) {
   std::vector<ConfigOverride> overrides;
@@ -129,6 +169,7 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   roofline::apply(c.engine, o.attention.empty(), o.elementwise.empty(), c.lowering);
   c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
   c.logits = parse_flag("--logits", o.logits, parse_logits);
+  parse_devices(o, catalog, c);
   return c;
 }
 

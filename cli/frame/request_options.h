@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/frame/arguments.h"
+#include "cli/frame/parallelism_flags.h"
 #include "model/base/error.h"
 #include "roofline/estimator.h"
 
@@ -34,6 +35,11 @@ struct RequestOptions {
   std::optional<std::string> encoder_tokens;
   std::string output_len = "128";
   std::vector<std::string> set;
+  ParallelismFlags devices;
+  bool sequence_parallel = false;
+  std::string stages;         ///< layers of each stage, "20/20/21/19"; empty: equal
+  std::string micro_batches;  ///< empty: one for each stage
+  std::string platform;       ///< empty: the hardware's node
 
   /// All flags.
   void add_to(Command command);

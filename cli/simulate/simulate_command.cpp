@@ -10,8 +10,10 @@
 #include "cli/frame/command.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
+#include "cli/simulate/collective_command.h"
 #include "cli/simulate/parallel_options.h"
 #include "cli/simulate/partition_choice.h"
+#include "cli/simulate/simulate_devices.h"
 #include "cli/simulate/simulate_output.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -186,6 +188,11 @@ void run_prefill(const Options& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
+  if (o.request.devices.parallelism().devices() > 1 && o.schedule.empty()) {
+    RequestOptions request = o.request;
+    request.platform = o.platform;
+    return simulate_devices(request, {spec, o.trace, o.plot, o.json}, globals);
+  }
   SimulatedRun run = o.scenario.empty() ? model_run(o, spec, globals) : explicit_run(o);
   const Simulation simulation(run.scenario.platform, std::move(run.programs));
   simulate::RunOptions options = run.scenario.options;
@@ -241,6 +248,9 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--schedule SCHEDULE", o->schedule,
         "kvr (KV-Runahead) or tsp (tensor and sequence parallel)");
   c.add("--devices", o->devices);
+  request.devices.add_to(c);
+  c.add("--batch", request.batch);
+  c.add("--engine", request.engine);
   c.add("--partition HOW", o->partition.how,
         "tokens of each rank: even, search, table:FILE of kvcast partition table, or "
         "A,B,C");
@@ -297,6 +307,7 @@ void add_simulate(Command app, const Globals& globals) {
       "  kvcast simulate prefill --help");
   command.require_subcommand(1);
   add_prefill(command, globals);
+  add_simulate_collective(command, globals);
 }
 
 }  // namespace kvcast::cli

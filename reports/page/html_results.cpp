@@ -175,14 +175,44 @@ HtmlTable csv_table(const CsvTable& csv, std::vector<std::string> columns, std::
 }  // namespace
 
 bool is_asked(const std::string& name) {
-  static const std::set<std::string, std::less<>> names{
-      "model",          "hardware", "engine",      "method",         "attention",
-      "elementwise",    "dtype",    "mode",        "weight_dtype",   "activation_dtype",
-      "cache_dtype",    "logits",   "batch",       "prompt_len",     "output_len",
-      "encoder_tokens", "threads",  "schedule",    "devices",        "partition",
-      "topology",       "platform", "context",     "context_tokens", "speculator",
-      "goal",           "min_gain", "algorithm",   "link_gb_per_s",  "link_bytes_per_s",
-      "link_latency_s", "keep",     "memory_bytes"};
+  static const std::set<std::string, std::less<>> names{"model",
+                                                        "hardware",
+                                                        "engine",
+                                                        "method",
+                                                        "attention",
+                                                        "elementwise",
+                                                        "dtype",
+                                                        "mode",
+                                                        "weight_dtype",
+                                                        "activation_dtype",
+                                                        "cache_dtype",
+                                                        "logits",
+                                                        "batch",
+                                                        "prompt_len",
+                                                        "output_len",
+                                                        "encoder_tokens",
+                                                        "threads",
+                                                        "schedule",
+                                                        "devices",
+                                                        "partition",
+                                                        "topology",
+                                                        "platform",
+                                                        "context",
+                                                        "context_tokens",
+                                                        "speculator",
+                                                        "goal",
+                                                        "min_gain",
+                                                        "algorithm",
+                                                        "link_gb_per_s",
+                                                        "link_bytes_per_s",
+                                                        "link_latency_s",
+                                                        "keep",
+                                                        "memory_bytes",
+                                                        "tp",
+                                                        "pp",
+                                                        "ep",
+                                                        "dp",
+                                                        "objective"};
   return names.contains(name);
 }
 

@@ -12,6 +12,7 @@
 #include "measure/measurements.h"
 #include "model/base/error.h"
 #include "model/io/files/fnv_hash.h"
+#include "roofline/interconnect.h"
 
 namespace kvcast::reports {
 namespace {
@@ -29,6 +30,11 @@ enum Axis : std::size_t {
   activation_axis,
   cache_axis,
   mode_axis,
+  tp_axis,
+  pp_axis,
+  ep_axis,
+  dp_axis,
+  platform_axis,
 };
 
 /// One spelling of each value: "flash" is "tiled", "h100" is "h100-sxm". Throws Error for a word
@@ -43,6 +49,11 @@ std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::st
     case elementwise_axis: return std::string(measure::elementwise_name(parse_kernels(word)));
     case mode_axis: return std::string(roofline::name(roofline::parse_mode(word)));
     case weight_axis: return parse_weight_types(word).text;
+    case tp_axis:
+    case pp_axis:
+    case ep_axis:
+    case dp_axis: return std::to_string(parse_parallelism({{"tp", word}}).tp);
+    case platform_axis: return word;
     default: return std::string(name(parse_dtype(word)));
   }
 }
@@ -252,6 +263,13 @@ Lowering SweepGrid::lowering(const Digits& d) const {
   return l;
 }
 
+Parallelism SweepGrid::parallelism(const Digits& d) const {
+  return parse_parallelism({{"tp", word(d, tp_axis)},
+                            {"pp", word(d, pp_axis)},
+                            {"ep", word(d, ep_axis)},
+                            {"dp", word(d, dp_axis)}});
+}
+
 std::vector<ConfigOverride> SweepGrid::overrides(const Digits& d) const {
   std::vector<ConfigOverride> list;
   for (std::size_t i = 0; i < spec_.set.size(); ++i) {
@@ -272,6 +290,10 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   c.methods = parse_methods(word(d, method_axis));
   c.lowering = lowering(d);
   c.mode = roofline::parse_mode(word(d, mode_axis));
+  c.parallelism = parallelism(d);
+  if (c.parallelism.devices() > 1) {
+    c.interconnect = roofline::find_interconnect(catalog_, word(d, platform_axis), c.hardware);
+  }
   return c;
 }
 
@@ -358,6 +380,11 @@ std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
           std::string(name(l.operand_dtype())),
           std::string(name(l.cache)),
           word(d, mode_axis),
+          word(d, tp_axis),
+          word(d, pp_axis),
+          word(d, ep_axis),
+          std::to_string(parallelism(d).dp),
+          word(d, platform_axis),
           set};
 }
 

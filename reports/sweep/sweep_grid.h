@@ -1,8 +1,8 @@
 /// The grid that a sweep's axes span: every combination, numbered in a fixed order.
 ///
 /// The order is that of the columns, the last one fastest: model, hardware, engine, method,
-/// attention, elementwise, dtypes, mode, set, batch, prompt_len, output_len. All sizes of a
-/// configuration thus lie together, and each configuration is recorded once.
+/// attention, elementwise, dtypes, mode, devices, set, batch, prompt_len, output_len. All sizes of
+/// a configuration thus lie together, and each configuration is recorded once.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ inline constexpr std::uint64_t max_sweep_points = 1'000'000'000;
 /// The columns that name a row's configuration and size.
 inline constexpr std::string_view sweep_input_columns =
     "model,hardware,engine,method,attention,elementwise,weight_dtype,activation_dtype,cache_dtype,"
-    "mode,set,batch,prompt_len,output_len";
+    "mode,tp,pp,ep,dp,platform,set,batch,prompt_len,output_len";
 
 /// A CSV cell, in quotes where it holds a comma, a quote or a line end.
 std::string csv_cell(std::string_view text);
@@ -70,6 +70,7 @@ class SweepGrid {
   /// The word of a fixed axis; empty where an axis follows another one.
   const std::string& word(const Digits& d, std::size_t axis) const { return words_[axis][d[axis]]; }
   Lowering lowering(const Digits& d) const;
+  Parallelism parallelism(const Digits& d) const;
   std::vector<ConfigOverride> overrides(const Digits& d) const;
   /// The cells before they are quoted.
   std::vector<std::string> cell_words(const Digits& d) const;

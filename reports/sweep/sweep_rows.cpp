@@ -156,7 +156,7 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
   };
   const std::string& ttft_bound = bound_cell(measure::prefill_regime(p));
   const std::string& tpot_bound = bound_cell(measure::decode_regime(p));
-  constexpr std::size_t num_cells = 17 + num_ttft_parts;
+  constexpr std::size_t num_cells = 22 + num_ttft_parts;
   const std::size_t most = num_cells * (longest_number + 1) + ttft_bound.size() + tpot_bound.size();
   extend(text, most, [&](char* out) {
     for (const double value :
@@ -180,6 +180,13 @@ void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
     for (const double seconds : e.ttft_parts_s) {
       *out++ = ',';
       if (divided && seconds > 0) out = write(out, seconds);
+    }
+    *out++ = ',';
+    out = write(out, e.devices);
+    for (const double value : {e.weight_bytes_per_device, e.kv_cache_bytes_per_device,
+                               e.communication_s, e.tpot_communication_s}) {
+      *out++ = ',';
+      if (e.devices > 1) out = write(out, value);
     }
     return write(out, ",\n");
   });

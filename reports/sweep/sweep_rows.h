@@ -15,13 +15,15 @@
 namespace kvcast::reports {
 
 /// What a row says about a point. All result cells are empty where `error` is not; the parts of
-/// TTFT are where it has one alone, the base's prefill, and each that the row's methods lack.
+/// TTFT are where it has one alone, the base's prefill, and each that the row's methods lack; what
+/// is of one of several devices, where there is one.
 inline constexpr std::string_view sweep_result_columns =
     "ttft_s,tpot_s,prefill_flops,prefill_bytes,decode_flops_per_token,decode_bytes_per_token,"
     "kv_cache_bytes,weight_bytes,peak_memory_bytes,fits,bound,ttft_bound,tpot_bound,"
     "ttft_error_bound,tpot_error_bound,ttft_speedup,tpot_speedup,kv_cache_ratio,"
     "ttft_speculator_s,ttft_look_ahead_s,ttft_score_s,ttft_probe_s,ttft_auxiliary_s,"
-    "ttft_predictor_s,ttft_base_s,error";
+    "ttft_predictor_s,ttft_base_s,devices,weight_bytes_per_device,kv_cache_bytes_per_device,"
+    "communication_s,tpot_communication_s,error";
 
 /// The first line of every sweep's CSV, with its line end.
 std::string sweep_header();

@@ -31,6 +31,11 @@ struct SweepSpec {
   std::vector<std::string> activation_dtype;
   std::vector<std::string> cache_dtype;
   std::vector<std::string> mode;
+  std::vector<std::string> tp;
+  std::vector<std::string> pp;
+  std::vector<std::string> ep;
+  std::vector<std::string> dp;
+  std::vector<std::string> platform;
   std::vector<std::uint64_t> batch;
   std::vector<std::uint64_t> prompt_len;
   std::vector<std::uint64_t> output_len;
@@ -55,6 +60,11 @@ inline constexpr std::array word_axes{
     WordAxis{"activation_dtype", &SweepSpec::activation_dtype},
     WordAxis{"cache_dtype", &SweepSpec::cache_dtype},
     WordAxis{"mode", &SweepSpec::mode, "calibrated"},
+    WordAxis{"tp", &SweepSpec::tp, "1"},
+    WordAxis{"pp", &SweepSpec::pp, "1"},
+    WordAxis{"ep", &SweepSpec::ep, "1"},
+    WordAxis{"dp", &SweepSpec::dp},
+    WordAxis{"platform", &SweepSpec::platform},
 };
 struct NumberAxis {
   const char* key;

@@ -53,12 +53,12 @@ TEST_CASE("estimate: kvr with partition=search takes the searched one, over the 
   CHECK(pcie["link_bytes_per_s"] == 32e9);
   CHECK(pcie["ttft_s"] > e["ttft_s"]);
 
-  REQUIRE(e["devices"].size() == 3);
-  for (const json& device : e["devices"]) {
+  REQUIRE(e["by_device"].size() == 3);
+  for (const json& device : e["by_device"]) {
     CHECK(device["compute_s"].get<double>() + device["waiting_s"].get<double>() ==
           near(device["finish_s"].get<double>()));
   }
-  CHECK(e["devices"][2]["finish_s"] == e["ttft_s"]);
+  CHECK(e["by_device"][2]["finish_s"] == e["ttft_s"]);
   for (const json& row : e["breakdown"]) CHECK(row["pass"] == "decode");
 }
 

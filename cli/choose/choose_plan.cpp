@@ -1,0 +1,138 @@
+#include "cli/choose/choose_plan.h"
+
+#include <fmt/format.h>
+
+#include "cli/choose/ranking.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "reports/plot/plot.h"
+#include "roofline/interconnect.h"
+#include "search/plan_choice.h"
+
+namespace kvcast::cli {
+namespace {
+
+std::optional<double> limit(const std::string& text, const char* flag) {
+  if (text.empty()) return {};
+  return parse_quantity(text, Dimension::Seconds, flag);
+}
+
+ordered_json plan_json(const search::Plan& p) {
+  ordered_json j{{"plan", search::to_string(p)},
+                 {"devices", p.devices()},
+                 {"tp", p.parallelism.tp},
+                 {"pp", p.parallelism.pp},
+                 {"ep", p.parallelism.ep},
+                 {"dp", p.parallelism.dp},
+                 {"kvr", p.runahead}};
+  if (p.tokens_per_s > 0) {
+    const roofline::Estimate& e = p.estimate;
+    j["ttft_s"] = e.ttft_s;
+    j["tpot_s"] = e.tpot_s;
+    j["tokens_per_s_per_device"] = p.tokens_per_s_per_device();
+    j["communication_s"] = e.communication_s;
+    j["weight_bytes_per_device"] = e.weight_bytes_per_device;
+    j["peak_memory_bytes"] = e.peak_memory_bytes;
+  }
+  j["on_front"] = p.on_front;
+  j["note"] = p.reason;
+  return j;
+}
+
+/// TTFT and throughput of the plans that fit; the front as a line.
+reports::Plot plans_plot(const search::Plans& plans, const std::string& title) {
+  reports::Plot plot;
+  plot.title = title;
+  plot.x = {"TPOT (ms)", "tpot_s", reports::Scale::Log10, 1e-3};
+  plot.y = {"tokens a second and device", "tokens_per_s_per_device", reports::Scale::Log10};
+  reports::Series all{"plans that fit", {}, reports::Style::Marks};
+  reports::Series front{"on the front", {}, reports::Style::Marks};
+  for (const search::Plan& p : plans.fit) {
+    const reports::Point point{p.estimate.tpot_s, p.tokens_per_s_per_device(),
+                               search::to_string(p)};
+    (p.on_front ? front : all).points.push_back(point);
+    if (p.on_front) plot.annotations.push_back({point.x, point.y, point.name});
+  }
+  for (reports::Series* s : {&all, &front}) {
+    if (!s->points.empty()) plot.series.push_back(std::move(*s));
+  }
+  return plot;
+}
+
+}  // namespace
+
+void PlanFlags::add_to(Command c) {
+  const char* group = "Plans";
+  c.add("--objective GOAL", objective,
+        "rank tensor, pipeline, expert and data parallel plans, and kvr: ttft, tpot, throughput (a "
+        "device) or fits (the fewest devices)")
+      .group(group);
+  c.add("--max-ttft TIME", most_ttft, "with --objective: plans above it are rejected").group(group);
+  c.add("--max-tpot TIME", most_tpot, "with --objective: plans above it are rejected").group(group);
+  c.add("--batch", batch);
+  c.add("--output-len", output_len);
+  c.add("--engine", engine);
+  c.add("--platform", platform);
+  c.add("--plot", plot, "with --objective: draw throughput over TPOT, the front marked");
+  c.add("--csv", csv);
+}
+
+void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
+                 const std::string& prompt_len, std::uint64_t most_devices, bool json,
+                 const Globals& globals) {
+  const Catalog catalog = globals.catalog();
+  RowsOutput output{json, flags.csv};
+  output.check();
+  RequestOptions options = parallel.request;
+  options.engine = flags.engine;
+  search::PlanRequest request;
+  request.configuration = parse_configuration(options, catalog);
+  const roofline::Configuration& c = request.configuration;
+  request.configuration.interconnect =
+      roofline::find_interconnect(catalog, flags.platform, c.hardware);
+  request.point = {parse_token_count(flags.batch, "--batch"),
+                   parse_token_count(prompt_len, "--prompt-len"),
+                   parse_token_count(flags.output_len, "--output-len")};
+  request.most_devices = most_devices;
+  request.goal = parse_flag("--objective", flags.objective, search::parse_plan_goal);
+  request.most_ttft_s = limit(flags.most_ttft, "--max-ttft");
+  request.most_tpot_s = limit(flags.most_tpot, "--max-tpot");
+  search::Plans plans = search::choose_plan(request);
+
+  Ranking ranking;
+  ranking.head = {{"model", c.architecture.name},
+                  {"hardware", c.hardware.name},
+                  {"platform", c.interconnect->name()},
+                  {"engine", c.engine.name},
+                  {"objective", flags.objective},
+                  {"batch", request.point.batch},
+                  {"prompt_len", request.point.prompt_len},
+                  {"output_len", request.point.output_len},
+                  {"max_devices", most_devices}};
+  ranking.rows = rows_of(plans.fit, plan_json);
+  for (const search::Plan& p : plans.rejected) {
+    ordered_json row = plan_json(p);
+    row["reason"] = p.reason;
+    ranking.rows.push_back(row);
+  }
+  ranking.table = {{"plan", "plan"},
+                   {"devices", "devices"},
+                   {"TTFT", "ttft_s", in_seconds},
+                   {"TPOT", "tpot_s", in_seconds},
+                   {"tokens/s, a device", "tokens_per_s_per_device", in("{:.1f}")},
+                   {"memory, a device", "peak_memory_bytes", in_bytes},
+                   {"", "on_front", if_true("on the front")},
+                   {"", "note"}};
+  ranking.csv = columns_of({"plan", "devices", "tp", "pp", "ep", "dp", "kvr", "ttft_s", "tpot_s",
+                            "tokens_per_s_per_device", "communication_s", "weight_bytes_per_device",
+                            "peak_memory_bytes", "on_front", "note"});
+  ranking.rejected = [](const ordered_json& row) { return row["plan"].get<std::string>(); };
+  if (!flags.plot.empty()) {
+    reports::write_plot(
+        plans_plot(plans, fmt::format("{} on {}", c.architecture.name, c.interconnect->name())),
+        flags.plot);
+  }
+  print_ranking(ranking, output);
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,151 @@
+#include "search/plan_choice.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/base/words.h"
+#include "roofline/interconnect.h"
+#include "search/placed_estimator.h"
+
+namespace kvcast::search {
+namespace {
+
+constexpr Words<PlanGoal, 4> goals = {{{PlanGoal::Ttft, "ttft"},
+                                       {PlanGoal::Tpot, "tpot"},
+                                       {PlanGoal::Throughput, "throughput"},
+                                       {PlanGoal::Fits, "fits"}}};
+
+std::string seconds(double s) { return format_quantity(s, Dimension::Seconds); }
+
+std::vector<Plan> all_plans(const PlanRequest& request) {
+  const bool has_experts = layers_with_experts(request.configuration.architecture.decoder) > 0;
+  const std::uint64_t most = request.most_devices;
+  std::vector<Plan> plans;
+  for (std::uint64_t tp = 1; tp <= most; tp *= 2) {
+    for (std::uint64_t pp = 1; tp * pp <= most; pp *= 2) {
+      for (std::uint64_t dp = 1; tp * pp * dp <= most; dp *= 2) {
+        plans.push_back({{.tp = tp, .pp = pp, .dp = dp}});
+        if (has_experts && tp * dp > 1) {
+          plans.push_back({{.tp = tp, .pp = pp, .ep = tp * dp, .dp = dp}});
+        }
+      }
+    }
+    for (std::uint64_t runahead = 2; tp * runahead <= most; runahead *= 2) {
+      plans.push_back({{.tp = tp}, runahead});
+    }
+  }
+  return plans;
+}
+
+/// Fills in the estimate, or the reason why there is none.
+void estimate(const PlanRequest& request, Plan& plan) {
+  roofline::Configuration c = request.configuration;
+  c.parallelism = plan.parallelism;
+  if (plan.runahead > 1) c.methods.push_back({"kvr", {{"p", std::to_string(plan.runahead)}}});
+  try {
+    if (plan.parallelism.dp > request.point.batch) {
+      throw Error(
+          fmt::format("{} replicas for {} sequences", plan.parallelism.dp, request.point.batch));
+    }
+    plan.estimate = PlacedEstimator(c).at(request.point);
+  } catch (const Error& e) {
+    if (e.fault() == Fault::Run) throw;
+    plan.reason = e.what();
+    return;
+  }
+  const roofline::Estimate& e = plan.estimate;
+  const auto outputs = static_cast<double>(request.point.output_len);
+  plan.tokens_per_s =
+      static_cast<double>(request.point.batch) * outputs / (e.ttft_s + (outputs - 1) * e.tpot_s);
+  if (!e.fits) {
+    plan.reason = fmt::format("needs {} of {} a device",
+                              format_quantity(e.peak_memory_bytes, Dimension::Bytes),
+                              format_quantity(c.hardware.memory_capacity.value, Dimension::Bytes));
+  } else if (request.most_ttft_s && e.ttft_s > *request.most_ttft_s) {
+    plan.reason = fmt::format("TTFT {} above {}", seconds(e.ttft_s), seconds(*request.most_ttft_s));
+  } else if (request.most_tpot_s && e.tpot_s > *request.most_tpot_s) {
+    plan.reason = fmt::format("TPOT {} above {}", seconds(e.tpot_s), seconds(*request.most_tpot_s));
+  }
+}
+
+/// What a goal ranks by first, least first; the others break ties.
+std::array<double, 4> rank_of(const Plan& p, PlanGoal goal) {
+  const auto devices = static_cast<double>(p.devices());
+  const double rate = -p.tokens_per_s_per_device();
+  switch (goal) {
+    case PlanGoal::Ttft: return {p.estimate.ttft_s, devices, p.estimate.tpot_s, rate};
+    case PlanGoal::Tpot: return {p.estimate.tpot_s, devices, p.estimate.ttft_s, rate};
+    case PlanGoal::Throughput: return {rate, devices, p.estimate.tpot_s, p.estimate.ttft_s};
+    case PlanGoal::Fits: return {devices, p.estimate.tpot_s, p.estimate.ttft_s, rate};
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+bool dominates(const Plan& a, const Plan& b) {
+  const std::array<double, 3> x{a.estimate.ttft_s, a.estimate.tpot_s, -a.tokens_per_s_per_device()};
+  const std::array<double, 3> y{b.estimate.ttft_s, b.estimate.tpot_s, -b.tokens_per_s_per_device()};
+  bool better = false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] > y[i]) return false;
+    better |= x[i] < y[i];
+  }
+  return better;
+}
+
+/// What the best plan has more of.
+std::string beaten_by(const Plan& best, const Plan& p, PlanGoal goal) {
+  const std::string by = to_string(best);
+  switch (goal) {
+    case PlanGoal::Ttft:
+      return fmt::format("TTFT {:.2f} x that of {}", p.estimate.ttft_s / best.estimate.ttft_s, by);
+    case PlanGoal::Tpot:
+      return fmt::format("TPOT {:.2f} x that of {}", p.estimate.tpot_s / best.estimate.tpot_s, by);
+    case PlanGoal::Throughput:
+      return fmt::format("{:.2f} of the tokens a device of {}",
+                         p.tokens_per_s_per_device() / best.tokens_per_s_per_device(), by);
+    case PlanGoal::Fits:
+      return p.devices() > best.devices()
+                 ? fmt::format("{} devices more than {}", p.devices() - best.devices(), by)
+                 : fmt::format("TPOT {:.2f} x that of {}", p.estimate.tpot_s / best.estimate.tpot_s,
+                               by);
+  }
+  KVCAST_ASSERT(false);
+  return {};
+}
+
+}  // namespace
+
+PlanGoal parse_plan_goal(std::string_view word) { return parse_word("objective", word, goals); }
+
+std::string to_string(const Plan& plan) {
+  std::string text = kvcast::to_string(plan.parallelism);
+  if (plan.runahead > 1) {
+    text += fmt::format("{}kvr {}", text.empty() ? "" : ", ", plan.runahead);
+  }
+  return text.empty() ? "one device" : text;
+}
+
+Plans choose_plan(const PlanRequest& request) {
+  if (request.most_devices == 0) throw Error("devices", "0", "at least 1");
+  Plans plans;
+  for (Plan& plan : all_plans(request)) {
+    estimate(request, plan);
+    (plan.reason.empty() ? plans.fit : plans.rejected).push_back(std::move(plan));
+  }
+  std::stable_sort(plans.fit.begin(), plans.fit.end(), [&](const Plan& a, const Plan& b) {
+    return rank_of(a, request.goal) < rank_of(b, request.goal);
+  });
+  for (Plan& p : plans.fit) {
+    p.on_front = std::none_of(plans.fit.begin(), plans.fit.end(),
+                              [&](const Plan& other) { return dominates(other, p); });
+    if (&p != &plans.fit.front()) p.reason = beaten_by(plans.fit.front(), p, request.goal);
+  }
+  return plans;
+}
+
+}  // namespace kvcast::search

@@ -1,0 +1,57 @@
+/// Plans: the ways to spread a model over devices (tensor, pipeline, expert and data parallelism,
+/// KV-Runahead), and which of them serve a goal.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "roofline/estimator.h"
+
+namespace kvcast::search {
+
+enum class PlanGoal {
+  Ttft,        ///< the least time to the first token
+  Tpot,        ///< the least time per token
+  Throughput,  ///< the most tokens a second of each device
+  Fits,        ///< the fewest devices
+};
+/// "ttft", "tpot", "throughput", "fits". Throws Error with the nearest word.
+PlanGoal parse_plan_goal(std::string_view word);
+
+struct PlanRequest {
+  roofline::Configuration configuration;  ///< all but the parallelism; its methods without kvr
+  roofline::DesignPoint point;
+  std::uint64_t most_devices = 8;
+  PlanGoal goal = PlanGoal::Ttft;
+  std::optional<double> most_ttft_s = {};
+  std::optional<double> most_tpot_s = {};
+};
+
+struct Plan {
+  Parallelism parallelism;
+  std::uint64_t runahead = 1;  ///< ranks of kvr, each such a group of devices
+  roofline::Estimate estimate = {};
+  double tokens_per_s = 0;  ///< of the whole batch, over the whole request
+  bool on_front = false;    ///< no plan is better in one of TTFT, TPOT and throughput a device
+                            ///< and as good in the others
+  std::string reason = {};  ///< why it is rejected, or what beats it; empty: the best
+
+  std::uint64_t devices() const { return parallelism.devices() * runahead; }
+  double tokens_per_s_per_device() const { return tokens_per_s / static_cast<double>(devices()); }
+};
+
+struct Plans {
+  std::vector<Plan> fit;       ///< that meet the limits, the best first
+  std::vector<Plan> rejected;  ///< the others, with the reason
+};
+
+/// All plans of powers of two, up to most_devices. Throws Error when not even one device can be
+/// forecast, or the platform has fewer devices.
+Plans choose_plan(const PlanRequest& request);
+
+/// "tp 4, pp 2", "one device"
+std::string to_string(const Plan& plan);
+
+}  // namespace kvcast::search

@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/io/weights/catalog.h"
+#include "roofline/estimator.h"
+#include "roofline/interconnect.h"
+#include "tests/model/message_of.h"
+
+using namespace kvcast;
+using roofline::Configuration;
+using roofline::DesignPoint;
+using roofline::Estimate;
+using roofline::Estimator;
+using roofline::Mode;
+
+namespace {
+
+const Catalog& catalog() {
+  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
+  return c;
+}
+
+Configuration on_h100(const std::string& model, const Parallelism& p,
+                      const std::string& engine = "ideal") {
+  Configuration c;
+  c.architecture = load_model(catalog(), model);
+  c.hardware = roofline::load_hardware(catalog(), "h100-sxm");
+  c.engine = roofline::load_engine(catalog(), engine);
+  c.parallelism = p;
+  c.find_model = [](const std::string& name) { return load_model(catalog(), name); };
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), p.devices() > 8 ? "hgx-h100-8" : "hgx-h100"));
+  return c;
+}
+
+Estimate at(const Configuration& c, const DesignPoint& p) { return Estimator(c).at(p); }
+
+}  // namespace
+
+TEST_CASE("several devices: tp 1, pp 1, ep 1 give the bits of one device") {
+  for (const char* model : {"llama-3.1-8b", "qwen3-30b-a3b"}) {
+    Configuration one = on_h100(model, {});
+    const DesignPoint p{3, 700, 50};
+    const Estimate with = at(one, p);
+    one.interconnect = nullptr;
+    const Estimate without = at(one, p);
+    CHECK(static_cast<const roofline::Forecast&>(with) == without);
+    CHECK(with.devices == 1);
+    CHECK(with.communication_s == 0);
+    CHECK(with.weight_bytes_per_device == with.weight_bytes);
+  }
+}
+
+TEST_CASE("several devices: more of them never raise what one has") {
+  for (const char* model : {"llama-3.1-70b", "qwen3-30b-a3b", "deepseek-v3"}) {
+    double last = 1e30;
+    for (const std::uint64_t tp : {1U, 2U, 4U, 8U}) {
+      const Estimate e = at(on_h100(model, {.tp = tp}), {1, 512, 16});
+      CHECK(e.weight_bytes_per_device <= last);
+      CHECK(e.weight_bytes >= at(on_h100(model, {}), {1, 512, 16}).weight_bytes);
+      last = e.weight_bytes_per_device;
+    }
+  }
+}
+
+TEST_CASE("several devices: an infinitely fast link leaves computation alone") {
+  Configuration c = on_h100("llama-3.1-8b", {.tp = 4});
+  c.mode = Mode::SpeedOfLight;
+  roofline::InterconnectData data = c.interconnect->data();
+  data.link_bytes_per_s = 1e300;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(data);
+  const Estimate four = at(c, {1, 1000, 10});
+  CHECK(four.communication_s < 1e-200);
+  // Without messages: the same pass of a quarter, to which norms and residuals add.
+  Configuration one = on_h100("llama-3.1-8b", {});
+  one.mode = Mode::SpeedOfLight;
+  const Estimate whole = at(one, {1, 1000, 10});
+  CHECK(four.ttft_s > whole.ttft_s / 4);
+  CHECK(four.ttft_s < whole.ttft_s / 3);
+  CHECK(four.tpot_s < whole.tpot_s / 3);
+}
+
+TEST_CASE("several devices: messages are part of both times, and the curve's") {
+  const Configuration c = on_h100("llama-3.1-8b", {.tp = 8}, "vllm");
+  const Estimate e = at(c, {4, 512, 2});
+  // 2 · 32 + 1 all-reduces of [4, 1, 4096] in 2 bytes, and the gathered logits.
+  const RankGroup all{8, 1, 0};
+  const auto curve = [&](CollectiveKind kind, double bytes) {
+    return c.interconnect->curve(kind, all, "vllm", Mode::Calibrated).at(bytes);
+  };
+  const double expected = 65 * curve(CollectiveKind::AllReduce, 4.0 * 4096 * 2) +
+                          curve(CollectiveKind::AllGather, 4.0 * 128256 * 2);
+  CHECK(e.tpot_communication_s == doctest::Approx(expected));
+  CHECK(e.communication_s < e.ttft_s);
+}
+
+TEST_CASE("several devices: replicas share the sequences") {
+  const DesignPoint one{8, 256, 32};
+  const DesignPoint all{32, 256, 32};
+  const Estimate alone = at(on_h100("llama-3.1-8b", {}), one);
+  const Estimate four = at(on_h100("llama-3.1-8b", {.dp = 4}), all);
+  CHECK(four.ttft_s == alone.ttft_s);
+  CHECK(four.tpot_s == alone.tpot_s);
+  CHECK(four.decode_flops_per_token == alone.decode_flops_per_token);
+  CHECK(four.prefill_flops == 4 * alone.prefill_flops);
+  CHECK(four.kv_cache_bytes == 4 * alone.kv_cache_bytes);
+  CHECK(four.kv_cache_bytes_per_device == alone.kv_cache_bytes);
+  CHECK(four.weight_bytes == 4 * alone.weight_bytes);
+}
+
+TEST_CASE(
+    "several devices: a pipeline of one sequence takes the sum of its stages, more a step each") {
+  const Estimate whole = at(on_h100("llama-3.1-8b", {}), {1, 2048, 16});
+  const Estimate piped = at(on_h100("llama-3.1-8b", {.pp = 4}), {1, 2048, 16});
+  // The same operators one after another, and three hops.
+  CHECK(piped.ttft_s >= whole.ttft_s);
+  CHECK(piped.ttft_s == doctest::Approx(whole.ttft_s + piped.communication_s).epsilon(1e-9));
+  CHECK(piped.tpot_s == doctest::Approx(whole.tpot_s + piped.tpot_communication_s).epsilon(1e-9));
+  CHECK(piped.weight_bytes == whole.weight_bytes);
+  CHECK(piped.prefill_flops == whole.prefill_flops);
+  // Four sequences in four micro-batches: the bubble is three of seven slots.
+  const Estimate four = at(on_h100("llama-3.1-8b", {.pp = 4}), {4, 2048, 16});
+  CHECK(four.ttft_s > 1.74 * piped.ttft_s);
+  CHECK(four.ttft_s < 2 * piped.ttft_s);
+  CHECK(at(on_h100("llama-3.1-8b", {.tp = 16}), {1, 1, 1}).devices == 16);  // over two nodes
+  CHECK(message_of([&] {
+          Configuration c = on_h100("llama-3.1-8b", {.tp = 8, .dp = 2});
+          c.interconnect = std::make_shared<const roofline::Interconnect>(
+              roofline::load_interconnect(catalog(), "hgx-h100"));
+          at(c, {1, 1, 1});
+        }) == "tp 8, dp 2: got hgx-h100 of 8 devices, expected a platform of at least 16");
+}
+
+TEST_CASE("several devices: a sweep gives what single estimates give") {
+  for (const Parallelism& p :
+       {Parallelism{.tp = 2}, Parallelism{.tp = 2, .pp = 2}, Parallelism{.ep = 4, .dp = 4}}) {
+    const Estimator estimator(on_h100("qwen3-30b-a3b", p));
+    const std::vector<DesignPoint> points{{1, 100, 10}, {7, 300, 1}, {64, 1000, 200}};
+    std::vector<Estimate> rows(points.size());
+    estimator.sweep(points, rows);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const Estimate e = estimator.at(points[i]);
+      CHECK(rows[i].ttft_s == doctest::Approx(e.ttft_s).epsilon(1e-12));
+      CHECK(rows[i].tpot_s == doctest::Approx(e.tpot_s).epsilon(1e-12));
+      CHECK(rows[i].peak_memory_bytes == doctest::Approx(e.peak_memory_bytes).epsilon(1e-12));
+    }
+  }
+}
