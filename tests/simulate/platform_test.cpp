@@ -83,10 +83,10 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2", "dgx-a100",   "dgx-a100-2",
-                                 "dgx-a100-8",   "hgx-b200",    "hgx-b200-2", "hgx-h100",
-                                 "hgx-h100-128", "hgx-h100-2",  "hgx-h100-8", "hgx-h200",
-                                 "l40s-8"};
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",  "dgx-a100",   "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",     "hgx-b200-2", "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",   "hgx-h100-8", "hgx-h200",
+                                 "l40s-8",       "dgx-a100-40gb"};
   for (const std::string& file : files) {
     const std::string number = file.substr(file.rfind('-') + 1);
     const bool cluster =
