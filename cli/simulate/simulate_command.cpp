@@ -141,6 +141,10 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
         std::pair{"--schedule", &o.schedule}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
   }
+  if (o.request.devices.parallelism().devices() > 1) {
+    throw Error("--schedule " + o.schedule, "--tp, --pp, --ep or --dp",
+                "one of the two, or kvcast estimate --tp N --method " + o.schedule + ":p=P");
+  }
   SimulatedModel model;
   model.configuration = parse_configuration(o.request, globals.catalog());
   const roofline::Configuration& c = model.configuration;
