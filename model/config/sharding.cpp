@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "model/base/error.h"
+#include "model/base/units.h"
 
 namespace kvcast {
 namespace {
@@ -292,16 +293,18 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
 std::vector<std::size_t> stage_ends(const Architecture& a, std::uint64_t pp,
                                     const std::vector<std::size_t>& sizes) {
   const std::size_t layers = a.decoder.layers.size();
-  std::vector<std::size_t> ends;
-  std::size_t end = 0;
-  for (std::size_t stage = 0; stage < pp; ++stage) {
-    end += sizes.empty() ? layers / pp + (stage < layers % pp ? 1 : 0) : sizes.at(stage);
-    ends.push_back(end);
-  }
-  if (!sizes.empty() && (sizes.size() != pp || end != layers)) {
+  std::size_t sum = 0;
+  for (const std::size_t size : sizes) sum = checked_add(sum, size);
+  if (!sizes.empty() && (sizes.size() != pp || sum != layers)) {
     throw Error(fmt::format("stages of {} layers", fmt::join(sizes, "/")),
-                fmt::format("{} stages and {} layers", sizes.size(), end),
+                fmt::format("{} stages and {} layers", sizes.size(), sum),
                 fmt::format("{} stages and the {} layers of {}", pp, layers, a.name));
+  }
+  std::vector<std::size_t> ends;
+  for (std::size_t stage = 0; stage < pp; ++stage) {
+    const std::size_t size =
+        sizes.empty() ? layers / pp + (stage < layers % pp ? 1 : 0) : sizes[stage];
+    ends.push_back((ends.empty() ? 0 : ends.back()) + size);
   }
   for (std::size_t i = 0; i < layers; ++i) {
     const std::optional<std::size_t>& owner = a.decoder.layers[i].kv_layer;
