@@ -98,7 +98,7 @@ TEST_CASE("sharding: devices together have each stored row and column as often a
         "command-r-plus", "pythia-1.4b"}) {
     CAPTURE(name);
     const Architecture a = load_model(catalog(), name);
-    for (const std::uint64_t tp : {2U, 4U}) {
+    for (const std::uint64_t tp : {2U, 4U, 8U}) {
       CAPTURE(tp);
       try {
         check_parallelism(a, {.tp = tp});
@@ -126,6 +126,7 @@ TEST_CASE("sharding: devices together have each stored row and column as often a
           CHECK(numbers(t.part->whole) == numbers(info.shape));
           const std::uint64_t each = here[0] / t.part->blocks_here;
           CHECK(t.part->blocks == t.part->blocks_here);  // no expert parallelism here
+          CHECK(t.part->first_row < numbers(info.shape)[0] / t.part->blocks);
           rows.emplace_back(t.part->first_row, t.part->first_row + each);
           if (here.size() > 1) {
             columns.emplace_back(t.part->first_column, t.part->first_column + here[1]);

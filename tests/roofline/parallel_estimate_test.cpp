@@ -10,6 +10,7 @@
 #include "roofline/estimator.h"
 #include "roofline/interconnect.h"
 #include "tests/model/message_of.h"
+#include "tests/near.h"
 
 using namespace kvcast;
 using roofline::Configuration;
@@ -95,7 +96,7 @@ TEST_CASE("several devices: messages are part of both times, and the curve's") {
   };
   const double expected = 65 * curve(CollectiveKind::AllReduce, 4.0 * 4096 * 2) +
                           curve(CollectiveKind::AllGather, 4.0 * 128256 * 2);
-  CHECK(e.tpot_communication_s == doctest::Approx(expected));
+  CHECK(e.tpot_communication_s == near(expected).epsilon(1e-9));
   CHECK(e.communication_s < e.ttft_s);
 }
 
@@ -119,8 +120,8 @@ TEST_CASE(
   const Estimate piped = at(on_h100("llama-3.1-8b", {.pp = 4}), {1, 2048, 16});
   // The same operators one after another, and three hops.
   CHECK(piped.ttft_s >= whole.ttft_s);
-  CHECK(piped.ttft_s == doctest::Approx(whole.ttft_s + piped.communication_s).epsilon(1e-9));
-  CHECK(piped.tpot_s == doctest::Approx(whole.tpot_s + piped.tpot_communication_s).epsilon(1e-9));
+  CHECK(piped.ttft_s == near(whole.ttft_s + piped.communication_s).epsilon(1e-9));
+  CHECK(piped.tpot_s == near(whole.tpot_s + piped.tpot_communication_s).epsilon(1e-9));
   CHECK(piped.weight_bytes == whole.weight_bytes);
   CHECK(piped.prefill_flops == whole.prefill_flops);
   // Four sequences in four micro-batches: the bubble is three of seven slots.
@@ -145,9 +146,9 @@ TEST_CASE("several devices: a sweep gives what single estimates give") {
     estimator.sweep(points, rows);
     for (std::size_t i = 0; i < points.size(); ++i) {
       const Estimate e = estimator.at(points[i]);
-      CHECK(rows[i].ttft_s == doctest::Approx(e.ttft_s).epsilon(1e-12));
-      CHECK(rows[i].tpot_s == doctest::Approx(e.tpot_s).epsilon(1e-12));
-      CHECK(rows[i].peak_memory_bytes == doctest::Approx(e.peak_memory_bytes).epsilon(1e-12));
+      CHECK(rows[i].ttft_s == near(e.ttft_s).epsilon(1e-12));
+      CHECK(rows[i].tpot_s == near(e.tpot_s).epsilon(1e-12));
+      CHECK(rows[i].peak_memory_bytes == near(e.peak_memory_bytes).epsilon(1e-12));
     }
   }
 }
