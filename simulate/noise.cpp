@@ -12,37 +12,13 @@
 
 #include "model/base/error.h"
 #include "simulate/parallel_for.h"
+#include "simulate/random.h"
 
 namespace kvcast::simulate {
 namespace {
 
 /// The most for all trials together. Our choice: minutes on two cores.
 constexpr std::uint64_t max_flows = 10'000'000;
-
-/// SplitMix64 (Steele, Lea, Flood 2014), and distributions of our own, so that a seed means the
-/// same everywhere.
-class Random {
- public:
-  Random(std::uint64_t seed, std::uint64_t stream) : state_(seed) {
-    state_ = next() ^ (stream * 0x9e3779b97f4a7c15ULL);
-    next();
-  }
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  /// From 0 to below 1, multiples of 2^-53.
-  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  std::uint32_t below(std::uint32_t n) {
-    return std::min(n - 1, static_cast<std::uint32_t>(uniform() * n));
-  }
-  double exponential(double rate) { return -std::log1p(-uniform()) / rate; }
-
- private:
-  std::uint64_t state_;
-};
 
 /// An entry of the text; numbers may be written as 1e8.
 struct Entry {
@@ -140,7 +116,7 @@ RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platf
   double start_s = 0;
   for (std::uint64_t i = 0; i < spec.flows; ++i) {
     if (spec.rate > 0) {
-      start_s += random.exponential(spec.rate);
+      start_s += -std::log1p(-random.uniform()) / spec.rate;
     } else {
       start_s = random.uniform() * quiet_makespan_s;
     }
