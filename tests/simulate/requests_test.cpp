@@ -13,7 +13,7 @@
 
 #include "simulate/serving/request_files.h"
 #include "tests/model/message_of.h"
-#include "tests/near.h"
+#include "tests/simulate/temporary_file.h"
 
 namespace kvcast::simulate {
 namespace {
@@ -370,24 +370,6 @@ TEST_CASE("requests: an error in JSONL names the line, the key and what would be
   check_line(failure(good, {.arrival_column = "x"}), {"no columns"});
   check_line(failure(good, {.output_tokens = 5}), {"a file that has them"});
 }
-
-/// A file in a folder of its own, which goes with it.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& name)
-      : folder_(std::filesystem::temp_directory_path() /
-                ("kvcast_requests_" + std::to_string(std::random_device()()))) {
-    std::filesystem::create_directory(folder_);
-    path = folder_ / name;
-  }
-  ~TemporaryFile() { std::filesystem::remove_all(folder_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::filesystem::path path;
-
- private:
-  std::filesystem::path folder_;
-};
 
 TEST_CASE("requests: what is saved reads back equal") {
   const std::vector<ServingRequest> plain{
