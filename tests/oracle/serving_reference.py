@@ -78,6 +78,7 @@ class Request:
         self.generated = 0
         self.computed = 0
         self.blocks = []
+        self.admitted_with = 0  # sarathi: tokens known at its admission
         self.shared = 0  # sglang: how many of its first blocks are in the tree
         self.first_scheduled = self.first = self.finish = None
         self.rejected = False
@@ -167,9 +168,6 @@ class Blocks:
             assert (block in self.free) == (owners[block] == 0), "owned + free = all"
         named = sorted(b for blocks in self.blocks_of_id.values() for b in blocks)
         assert named == [b for b in range(self.count) if self.id_of[b] is not None]
-
-    def used(self):
-        return self.count - len(self.free)
 
     def check_end(self):
         assert len(self.free) == self.count, "at the end all blocks are free"
@@ -326,12 +324,16 @@ def decode_or_preempt(scheduler, requests):
 
 
 class Sarathi(Scheduler):
-    """Decodes are not limited by the budget (seats > budget is unusual); chunks get what they leave."""
+    """A request stays in its prefill until all tokens known at its admission are computed, for which it has the
+    blocks. (If one left over from its chunks were scheduled as a decode, it would ask for a free block; holding
+    all blocks it would preempt itself, forever.) The cost of that entry is a decode's all the same.
+    Decodes need no limit of their own: a request is admitted only when the running ones leave budget."""
 
     def schedule(self):
         assert self.running == sorted(self.running, key=lambda r: (r.arrival, r.index))
-        batch = decode_or_preempt(self, [r for r in self.running if r.decoding])
+        batch = decode_or_preempt(self, [r for r in self.running if r.computed >= r.admitted_with])
         left = self.budget - len(batch)
+        assert left >= 0
         decoding = {r.index for r, _ in batch}
         for r in self.running:
             n = min(r.known - r.computed, left)
@@ -347,6 +349,7 @@ class Sarathi(Scheduler):
             self.waiting.popleft()
             assert self.grow(r, r.known)
             self.running.append(r)
+            r.admitted_with = r.known
             n = min(r.known, left)
             batch.append((r, n))
             left -= n
@@ -387,7 +390,7 @@ class TrtLlm(Scheduler):
 
     T1. Prompt blocks can be hit once their tokens are scheduled in a micro-batch, which comes after the capacity
         pass: requests started in one pass do not hit each other's blocks, nor blocks nobody has computed.
-    T2. Decodes are limited by the budget too: the first started go first, the others wait.
+    T2. Decodes need no limit of their own: one joins them by a prefill, which needs budget that they leave.
     T3. In chunks, a request whose last piece fits behind a rounded chunk still runs; only a piece of 0 tokens stops.
     T4. trtllm-guaranteed: "will compute" looks at the blocks from computed / block on; a request of which such a
         block is the next one is skipped before seats and blocks are looked at.
@@ -397,7 +400,7 @@ class TrtLlm(Scheduler):
 
     def __init__(self, settings):
         super().__init__(settings)
-        assert self.budget >= self.block, "a chunk would be rounded down to nothing"
+        assert self.budget >= self.block or self.whole_prompts(), "a chunk would be rounded down to nothing"
 
     def whole_prompts(self):
         return not self.settings["chunked_prefill"]
@@ -406,9 +409,10 @@ class TrtLlm(Scheduler):
         self.capacity()
         left, batch = self.budget, []
         for r in self.running:
-            if r.decoding and left > 0:
+            if r.decoding:
                 batch.append((r, 1))
                 left -= 1
+        assert left >= 0
         for r in self.running:
             if r.decoding:
                 continue
@@ -809,7 +813,7 @@ def simulate(given, requests, steps=None):
     now = busy = 0.0
     finished = 0
     arrived = 0
-    empty_passes = 0
+    empty_passes = quiet = 0
     # The full check of the blocks costs as much as there are blocks.
     check_every = 1 if settings["num_blocks"] <= 400 else 500
     while True:
@@ -849,12 +853,13 @@ def simulate(given, requests, steps=None):
         count["steps"] += 1
         count["prefill_tokens"] += prefill
         count["decode_tokens"] += decode
-        done = []
+        done, emitted = [], 0
         for r, n in batch:
             assert 0 < n <= r.known - r.computed
             r.computed += n
             if r.computed == r.known:
                 r.generated += 1
+                emitted += 1
                 if r.first is None:
                     r.first = now
                 if r.generated == r.output:
@@ -868,6 +873,8 @@ def simulate(given, requests, steps=None):
         finished += len(done)
 
         inside = scheduler.in_system()
+        quiet = 0 if emitted else quiet + 1
+        assert quiet <= sum(r.known for r in inside), "livelock: nobody gets a token"
         assert arrived == finished + len(inside) + count["rejected"]
         for r in inside:
             assert len(r.blocks) * scheduler.block >= r.computed
@@ -1051,17 +1058,19 @@ def hand_cases():
 
 def random_ids(draw, requests, block):
     """Ids for prompts, some of which begin like an earlier one: equal ids mean equal blocks and equal prefixes. A
-    last id for a block that the prompt does not fill is there or not, as in traces."""
+    block that the prompt does not fill has an id of its own or none, as in traces."""
     fresh = 0
     with_ids = []
     for arrival, prompt, output in requests:
-        count = prompt // block + (1 if prompt % block and draw.random() < 0.5 else 0)
+        full = prompt // block
+        count = full + (1 if prompt % block and draw.random() < 0.5 else 0)
         ids = []
         if with_ids and draw.random() < 0.75:
-            earlier = draw.choice(with_ids)[3]
-            ids = earlier[:draw.randint(0, min(len(earlier), count))]
-            if draw.random() < 0.3:  # the same prompt again, or its beginning
-                ids = earlier[:count]
+            _, earlier_prompt, _, earlier = draw.choice(with_ids)
+            most = min(earlier_prompt // block, full)
+            ids = earlier[:draw.randint(0, most)]
+            if draw.random() < 0.3:  # all blocks that both can have
+                ids = earlier[:most]
         while len(ids) < count:
             ids.append(fresh)
             fresh += 1
@@ -1135,7 +1144,8 @@ def random_workload(policy, seed):
         settings["max_model_len"] = max(4, int(longest * draw.choice([0.7, 1, 1, 1, 1.5])))
         settings["num_blocks"] = up(settings["max_model_len"], block) * draw.randint(1, 12) + draw.randint(0, 2)
     else:
-        settings["max_num_batched_tokens"] = draw.choice([block, block + 1, longest // 2 + 1, longest, 2 * longest, 500])
+        settings["max_num_batched_tokens"] = draw.choice(
+            [block, block + 1, longest // 2 + 1, longest, 2 * longest, 500])
     if policy in ("vllm-v0", "sarathi"):
         settings["watermark"] = draw.choice([0.0, 0.01, 0.1, 0.2, 0.4])
     if policy == "vllm-v1":
@@ -1145,19 +1155,40 @@ def random_workload(policy, seed):
             draw.choice([0, 0, block, longest // 3 + 1]) if settings["chunked_prefill"] else 0)
     if policy.startswith("trtllm"):
         settings["chunked_prefill"] = chance(0.5)
+        settings["max_num_batched_tokens"] = max(block, settings["max_num_batched_tokens"])
     if policy in ("vllm-v0",) or not settings.get("chunked_prefill", True):
         settings["max_num_batched_tokens"] = draw.choice([max(p for p, _ in lengths), longest, longest, 2 * longest,
                                                           3 * longest // 4])
     if policy.startswith("sglang"):
         if shared:
             settings["max_num_batched_tokens"] = 500
-        settings["chunked_prefill_size"] = 4 * longest if shared else draw.choice([block, 2 * block + 1, longest // 2 + block, 4 * longest])
+        settings["chunked_prefill_size"] = 4 * longest if shared else draw.choice(
+            [block, 2 * block + 1, longest // 2 + block, 4 * longest])
         settings["conservativeness"] = 0.05 if storm else draw.choice([0.1, 0.3, 1.0, 1.0, 1.5])
     if policy in ("vllm-v1", "trtllm-guaranteed", "trtllm-utilization", "sglang", "sglang-lpm"):
         settings["prefix_caching"] = chance(0.65) or shared
         if settings["prefix_caching"] or chance(0.1):
             requests = random_ids(draw, requests, block)
     return settings, requests, dyadic
+
+
+# Seeds beyond the first ones, found by changing one rule at a time: their results depend on a rule that few workloads
+# show (A2, A5, T3, T4, S3, S6, S8, lpm's put-back).
+PICKED = {
+    "vllm-v1": [1005, 1066, 1099, 1348],
+    "sarathi": [2087, 2142],
+    "trtllm-guaranteed": [1000, 1003, 1050, 1065, 1138],
+    "trtllm-utilization": [1082, 1092, 1097, 1360],
+    "sglang": [1459, 1571, 1650],
+    "sglang-lpm": [1000, 1024, 1039, 1064, 1065, 1084, 1099, 1133, 1160],
+}
+
+
+def long_output():
+    """SGLang expects at most 4096 tokens of a request: 5000 - 100 - 4096 leaves room for the second prompt."""
+    return {"policy": "sglang", "cost": {"base_s": 1.0}, "block_size": 4, "num_blocks": 1250, "max_num_seqs": 8,
+            "max_num_batched_tokens": 4096, "chunked_prefill_size": 4096, "conservativeness": 1.5,
+            "prefix_caching": False}, [(0, 100, 4200), (1.5, 700, 10)]
 
 
 def starved_chunks():
@@ -1171,6 +1202,17 @@ def starved_chunks():
         yield {"policy": "sglang", "cost": {"base_s": 1.0}, "block_size": block, "num_blocks": blocks,
                "max_num_seqs": 64, "max_num_batched_tokens": 512, "chunked_prefill_size": chunk,
                "conservativeness": 0.05, "prefix_caching": False}, requests
+
+
+def is_tree(requests):
+    parents = {}
+    for request in requests:
+        before = None
+        for name in request[3] if len(request) > 3 else []:
+            if parents.setdefault(name, before) != before:
+                return False
+            before = name
+    return True
 
 
 def far_from_ties(requests, steps):
@@ -1198,17 +1240,20 @@ def expected_of(settings, requests, steps=None):
 def write(path):
     lines, summary = [], {}
     for policy in POLICIES:
-        kept, seed = 0, 0
-        while kept < WORKLOADS:
+        kept, seeds = 0, iter(range(1000))
+        picked = PICKED.get(policy, [])
+        while kept < WORKLOADS + len(picked):
+            seed = next(seeds) if kept < WORKLOADS else picked[kept - WORKLOADS]
             settings, requests, dyadic = random_workload(policy, seed)
             steps = []
             expected = expected_of(settings, requests, steps)
             _, got = simulate(settings, requests)
             if got["least_margin"] > 1e-6 and (dyadic or far_from_ties(requests, steps)):
+                assert is_tree(requests)
                 assert all(start * 2**24 % 1 == 0 for start, _, _ in steps) or not dyadic
+                kept += 1
                 lines.append(json.dumps({"name": f"{policy} {seed}", "settings": settings, "requests": requests,
                                          "expected": expected}, separators=(",", ":")))
-                kept += 1
                 row = summary.setdefault(policy, OrderedDict(
                     (name, 0) for name in ("requests", "steps", "preemptions", "rejected", "hit_tokens",
                                            "with preemptions", "with rejected", "with hits")))
@@ -1218,9 +1263,10 @@ def write(path):
                 for name, count in (("with preemptions", "preemptions"), ("with rejected", "rejected"),
                                     ("with hits", "hit_tokens")):
                     row[name] += expected[count] > 0
-            seed += 1
-    for i, (settings, requests) in enumerate(starved_chunks()):
-        lines.append(json.dumps({"name": f"sglang starved {i}", "settings": settings, "requests": requests,
+            else:
+                assert kept < WORKLOADS, "a picked seed with a tie"
+    for i, (settings, requests) in enumerate([long_output(), *starved_chunks()]):
+        lines.append(json.dumps({"name": f"sglang by hand {i}", "settings": settings, "requests": requests,
                                  "expected": expected_of(settings, requests)}, separators=(",", ":")))
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     for policy, row in summary.items():
