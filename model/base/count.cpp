@@ -302,17 +302,27 @@ void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCoun
   }
 }
 
+std::vector<Symbol> Symbols::varying_with(Symbol s) const {
+  std::vector<Symbol> varying{s};
+  const auto varies = [&](const Count& c) {
+    return std::any_of(varying.begin(), varying.end(), [&](Symbol v) { return c.depends_on(v); });
+  };
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    if (!varies(derived_[i].a) && !varies(derived_[i].b)) continue;
+    varying.push_back(Symbol{static_cast<std::uint16_t>(symbol::num_free + i)});
+  }
+  return varying;
+}
+
 std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint64_t> values,
                                                        std::uint64_t last_kv_len) const {
   std::vector<std::uint64_t> points;
-  std::vector<Symbol> varying{symbol::kv_len};
+  const std::vector<Symbol> varying = varying_with(symbol::kv_len);
   const auto varies = [&](const Count& c) {
     return std::any_of(varying.begin(), varying.end(), [&](Symbol s) { return c.depends_on(s); });
   };
-  for (std::size_t i = 0; i < derived_.size(); ++i) {
-    const Derived& d = derived_[i];
+  for (const Derived& d : derived_) {
     if (!varies(d.a) && !varies(d.b)) continue;
-    varying.push_back(Symbol{static_cast<std::uint16_t>(symbol::num_free + i)});
     // A share of the tokens is affine to within one token, what a run finds changes slope with what
     // it is expected to be, and distinct experts bend all along.
     if (d.function == Function::CeilFraction || d.function == Function::FoundByRun ||
@@ -345,21 +355,15 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint
 }
 
 bool Symbols::kv_len_breakpoints_vary() const {
-  std::vector<Symbol> of_cache{symbol::kv_len};
-  std::vector<Symbol> of_prompt{symbol::prompt_len};
+  const std::vector<Symbol> of_cache = varying_with(symbol::kv_len);
+  const std::vector<Symbol> of_prompt = varying_with(symbol::prompt_len);
   const auto depends = [](const Derived& d, const std::vector<Symbol>& symbols) {
     return std::any_of(symbols.begin(), symbols.end(),
                        [&](Symbol s) { return d.a.depends_on(s) || d.b.depends_on(s); });
   };
-  for (std::size_t i = 0; i < derived_.size(); ++i) {
-    const Symbol symbol{static_cast<std::uint16_t>(symbol::num_free + i)};
-    const bool cache = depends(derived_[i], of_cache);
-    const bool prompt = depends(derived_[i], of_prompt);
-    if (cache && prompt && derived_[i].function == Function::Minimum) return true;
-    if (cache) of_cache.push_back(symbol);
-    if (prompt) of_prompt.push_back(symbol);
-  }
-  return false;
+  return std::any_of(derived_.begin(), derived_.end(), [&](const Derived& d) {
+    return d.function == Function::Minimum && depends(d, of_cache) && depends(d, of_prompt);
+  });
 }
 
 /// The last kv_len at which the first argument of a minimum is not above the second; 0 when the

@@ -142,6 +142,8 @@ class Symbols {
   SymbolValues resolve_most(std::array<std::uint64_t, symbol::num_free> free,
                             std::span<const FoundCount> found = {}) const;
   bool has_derived() const { return !derived_.empty(); }
+  /// The symbol and all derived from it.
+  std::vector<Symbol> varying_with(Symbol s) const;
   /// Values of kv_len at which a derived symbol of kv_len may change slope: all minima's, and those
   /// of chunks up to `last`.
   std::vector<std::uint64_t> kv_len_breakpoints(std::span<const std::uint64_t> values,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/base/error.h"
+#include "model/base/units.h"
 #include "model/forward/mlp.h"
 #include "model/forward/state_space.h"
 #include "model/graph/work.h"
@@ -17,7 +18,28 @@ namespace {
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures>(op);
+                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures, Collective, JoinHeads>(
+      op);
+}
+
+std::uint64_t triangle(std::uint64_t n) {
+  return n % 2 == 0 ? checked_multiply(n / 2, n + 1) : checked_multiply(n, (n + 1) / 2);
+}
+
+/// Pairs of the first n tokens with the keys that they see.
+std::uint64_t pairs_of_first(const VisibleRange& range, std::uint64_t n) {
+  if (range.chunk > 0) {
+    return checked_add(checked_multiply(n / range.chunk, triangle(range.chunk)),
+                       triangle(n % range.chunk));
+  }
+  if (range.window == 0 || n <= range.window) return triangle(n);
+  return checked_add(triangle(range.window), checked_multiply(n - range.window, range.window));
+}
+
+std::uint64_t num_visible_keys(const VisibleRange& range, const StepSequence& s) {
+  const std::uint64_t before = checked_add(s.cached, s.tokens);
+  if (range.chunk > 0) return before - s.cached / range.chunk * range.chunk;
+  return range.window == 0 ? before : std::min(before, s.tokens + range.window - 1);
 }
 
 /// Visible pairs and keys of one sequence under a causal mask.
@@ -169,41 +191,68 @@ StepSums add_step(Recording& recording) {
   return step.sums();
 }
 
+StepSizes::StepSizes(const Recording& recording, const StepSums& sums)
+    : recording_(recording), sums_(sums), values_(recording.symbols.size()) {
+  found_ = {{sums.tokens, 0}, {sums.cached, 0}};
+  for (const auto& [range, visible] : sums.visible) {
+    found_.push_back({visible.pairs, 0});
+    found_.push_back({visible.keys, 0});
+  }
+  for (const auto& [chunk, scanned] : sums.scanned) {
+    found_.push_back({scanned.pairs, 0});
+    found_.push_back({scanned.chunks, 0});
+  }
+}
+
+void StepSizes::clear() {
+  sequences_ = 0;
+  most_ = {};
+  for (FoundCount& f : found_) f.value = 0;
+}
+
+void StepSizes::add(const StepSequence& s) {
+  ++sequences_;
+  most_ = {std::max(most_.tokens, s.tokens), std::max(most_.cached, s.cached)};
+  auto next = found_.begin();
+  const auto sum = [&next](std::uint64_t value) {
+    next->value = checked_add(next->value, value);
+    ++next;
+  };
+  sum(s.tokens);
+  sum(s.cached);
+  for (const auto& [range, symbols] : sums_.visible) {
+    sum(pairs_of_first(range, checked_add(s.cached, s.tokens)) - pairs_of_first(range, s.cached));
+    sum(num_visible_keys(range, s));
+  }
+  for (const auto& [chunk, symbols] : sums_.scanned) {
+    sum(pairs_of_first({0, chunk}, s.tokens));
+    sum(s.tokens / chunk + (s.tokens % chunk > 0 ? 1 : 0));
+  }
+}
+
+void StepSizes::add_rows(std::uint64_t sequences) {
+  sequences_ += sequences;
+  most_.tokens = std::max<std::uint64_t>(most_.tokens, 1);
+  found_[0].value += sequences;
+  for (std::size_t i = 2 + 2 * sums_.visible.size(); i < found_.size(); ++i) {
+    found_[i].value += sequences;  // a pair and a chunk of each
+  }
+}
+
+const SymbolValues& StepSizes::values() {
+  KVCAST_ASSERT(sequences_ > 0);
+  values_[symbol::batch.id] = sequences_;
+  values_[symbol::prompt_len.id] = most_.tokens;
+  values_[symbol::kv_len.id] = most_.cached + most_.tokens;
+  recording_.symbols.resolve(values_, found_);
+  return values_;
+}
+
 SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
                         std::span<const StepSequence> sequences) {
-  KVCAST_ASSERT(!sequences.empty());
-  Symbols constants;
-  Count tokens;
-  Count cached;
-  StepSequence most;  // no sum is above that of as many sequences of this length
-  for (const StepSequence& s : sequences) {
-    tokens += s.tokens;
-    cached += s.cached;
-    most = {std::max(most.tokens, s.tokens), std::max(most.cached, s.cached)};
-  }
-  std::vector<FoundCount> found{{sums.tokens, tokens.constant()}, {sums.cached, cached.constant()}};
-  for (const auto& [range, symbols] : sums.visible) {
-    OfSequence all;
-    for (const StepSequence& s : sequences) {
-      const OfSequence one = visible(range, s.tokens, s.cached, constants);
-      all.pairs += one.pairs;
-      all.keys += one.keys;
-    }
-    found.push_back({symbols.pairs, all.pairs.constant()});
-    found.push_back({symbols.keys, all.keys.constant()});
-  }
-  for (const auto& [chunk, symbols] : sums.scanned) {
-    ScannedSequence all;
-    for (const StepSequence& s : sequences) {
-      const ScannedSequence one = scanned(chunk, s.tokens, constants);
-      all.pairs += one.pairs;
-      all.chunks += one.chunks;
-    }
-    found.push_back({symbols.pairs, all.pairs.constant()});
-    found.push_back({symbols.chunks, all.chunks.constant()});
-  }
-  return recording.symbols.resolve({sequences.size(), most.tokens, most.cached + most.tokens},
-                                   found);
+  StepSizes sizes(recording, sums);
+  for (const StepSequence& s : sequences) sizes.add(s);
+  return sizes.values();
 }
 
 }  // namespace kvcast

@@ -51,6 +51,29 @@ struct StepSums {
 /// Throws Error if an operator does not work row by row, as those of eager attention.
 StepSums add_step(Recording& recording);
 
+/// The sums of a step, sequence by sequence.
+class StepSizes {
+ public:
+  /// Both must outlive it.
+  StepSizes(const Recording& recording, const StepSums& sums);
+  void clear();
+  void add(const StepSequence& sequence);
+  /// So many sequences with a token each, without what depends on their caches.
+  void add_rows(std::uint64_t sequences);
+  std::uint64_t num_sequences() const { return sequences_; }
+  std::uint64_t tokens() const { return found_[0].value; }
+  /// Values of all symbols; `batch` is the number of sequences, at least one.
+  const SymbolValues& values();
+
+ private:
+  const Recording& recording_;
+  const StepSums& sums_;
+  std::uint64_t sequences_ = 0;
+  StepSequence most_;  ///< no sum is above that of as many sequences of this length
+  std::vector<FoundCount> found_;
+  SymbolValues values_;
+};
+
 /// Sizes of a step of these sequences, at least one; `batch` is their number.
 SymbolValues step_sizes(const Recording& recording, const StepSums& sums,
                         std::span<const StepSequence> sequences);

@@ -40,9 +40,10 @@ struct Step {
 
 }  // namespace
 
-// Windows (Mistral, Gemma 2), grouped and shared heads, rotary parts, parallel residuals.
+// Windows (Mistral, Gemma 2), grouped and shared heads, rotary parts, parallel residuals, latents.
 TEST_CASE("step: sequences of one length cost what a prefill in chunks does, to the last unit") {
-  for (const char* name : {"llama-3.2-1b", "mistral-7b", "gemma2-2b", "pythia-160m", "falcon-7b"}) {
+  for (const char* name : {"llama-3.2-1b", "mistral-7b", "gemma2-2b", "pythia-160m", "falcon-7b",
+                           "deepseek-v2-lite"}) {
     CAPTURE(name);
     const Step step(name);
     const Work prefill = total_work(step.recording.prefill());
