@@ -18,10 +18,20 @@ namespace {
 constexpr Words<Graphs, 3> graph_words = {
     {{Graphs::None, "none"}, {Graphs::Decode, "decode"}, {Graphs::All, "all"}}};
 const std::vector<std::string> sources{"code", "documentation", "measured", "fitted", "assumed"};
-const std::vector<std::string> scheduler_keys{
-    "max_running_sequences", "max_batched_tokens",  "chunked_prefill", "kv_block_tokens",
-    "memory_share",          "memory_share_of",     "policy",          "preemption",
-    "prefix_caching",        "prefill_with_decode", "captured_batches"};
+const std::vector<std::string> scheduler_keys{"rules",
+                                              "max_running_sequences",
+                                              "max_running_sequences_on_smaller_devices",
+                                              "max_batched_tokens",
+                                              "max_batched_tokens_on_smaller_devices",
+                                              "chunked_prefill",
+                                              "kv_block_tokens",
+                                              "memory_share",
+                                              "memory_share_of",
+                                              "policy",
+                                              "preemption",
+                                              "prefix_caching",
+                                              "prefill_with_decode",
+                                              "captured_batches"};
 
 /// The value of an entry, whose place errors name.
 struct Entry {

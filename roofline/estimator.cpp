@@ -59,6 +59,19 @@ Estimate of_devices(const Forecast& f, double devices) {
 
 }  // namespace
 
+Rates rates_of(const Configuration& c) {
+  const Parallelism& p = c.parallelism;
+  Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
+  rates.collectives = {c.interconnect, c.engine.collectives, c.mode};
+  if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
+    throw Error(
+        to_string(p),
+        c.interconnect->name() + " of " + std::to_string(c.interconnect->devices()) + " devices",
+        "a platform of at least " + std::to_string(p.devices()));
+  }
+  return rates;
+}
+
 Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& place) {
   RecordOptions options{.logits = c.logits, .find_model = c.find_model, .place = place};
   Recordings r{record(c.architecture, c.methods, c.lowering, options), {}};
@@ -73,14 +86,7 @@ Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& 
 
 Estimator::Stages Estimator::make_stages(const Configuration& c) const {
   const Parallelism& p = c.parallelism;
-  Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
-  rates.collectives = {c.interconnect, c.engine.collectives, c.mode};
-  if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
-    throw Error(
-        to_string(p),
-        c.interconnect->name() + " of " + std::to_string(c.interconnect->devices()) + " devices",
-        "a platform of at least " + std::to_string(p.devices()));
-  }
+  const Rates rates = rates_of(c);
   Stages stages;
   for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
     const std::uint64_t device = stage * p.of_stage();

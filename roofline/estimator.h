@@ -34,6 +34,9 @@ struct Configuration {
   std::shared_ptr<const Interconnect> interconnect = nullptr;
 };
 
+/// Rates of its devices. Throws Error when the platform has fewer of them.
+Rates rates_of(const Configuration& configuration);
+
 /// What a forecast needs of the model under its methods.
 struct Recordings {
   Recording whole;

@@ -327,9 +327,10 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
 /// The monomials of one point, on the stack; a pass has about ten.
 class MonomialValues {
  public:
-  MonomialValues(const Polynomials& polynomials, std::span<const std::uint64_t> symbols) {
+  template <typename Number>
+  MonomialValues(const Polynomials& polynomials, std::span<const Number> symbols) {
     KVCAST_ASSERT(polynomials.num_monomials() <= values_.size());
-    polynomials.evaluate_monomials(symbols, values_);
+    polynomials.evaluate_monomials(symbols, std::span<double>(values_));
   }
   const double* data() const { return values_.data(); }
 
@@ -359,16 +360,6 @@ void Polynomials::evaluate_monomials(std::span<const Lanes> symbols,
     monomials[m].v.fill(1);
     for (const std::uint16_t factor : monomials_[m].factors()) {
       for (std::size_t i = 0; i < lanes; ++i) monomials[m].v[i] *= symbols[factor].v[i];
-    }
-  }
-}
-
-void Polynomials::evaluate_monomials(std::span<const std::uint64_t> symbols,
-                                     std::span<double> monomials) const {
-  for (std::size_t m = 0; m < monomials_.size(); ++m) {
-    monomials[m] = 1;
-    for (const std::uint16_t factor : monomials_[m].factors()) {
-      monomials[m] *= static_cast<double>(symbols[factor]);
     }
   }
 }
@@ -494,7 +485,14 @@ StepTotals StepCost::mean(StepPoint& first, StepPoint& last, const Lanes& steps)
 
 void StepCost::part_seconds(std::span<const std::uint64_t> values,
                             std::span<double> seconds) const {
-  const MonomialValues monomials(polynomials_, values);
+  part_seconds_at(MonomialValues(polynomials_, values).data(), seconds);
+}
+
+void StepCost::part_seconds(std::span<const double> values, std::span<double> seconds) const {
+  part_seconds_at(MonomialValues(polynomials_, values).data(), seconds);
+}
+
+void StepCost::part_seconds_at(const double* monomials, std::span<double> seconds) const {
   std::size_t next = 0;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     double total = 0;
@@ -502,12 +500,12 @@ void StepCost::part_seconds(std::span<const std::uint64_t> values,
       const StepEntry& e = entries_[next];
       if (e.collective) {
         double bytes = 0;
-        evaluate_into(bytes, polynomials_.terms(), e.message_bytes, monomials.data());
+        evaluate_into(bytes, polynomials_.terms(), e.message_bytes, monomials);
         total += e.count * e.collective->at(bytes);
       }
       if (!e.works) continue;
       Roofs<double> roofs;
-      op_roofs(e, polynomials_.terms(), monomials.data(), rates_, roofs);
+      op_roofs(e, polynomials_.terms(), monomials, rates_, roofs);
       total += e.count * (std::max(roofs.memory, roofs.computing) + e.latency_s);
     }
     seconds[part] = total;

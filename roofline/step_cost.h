@@ -42,8 +42,15 @@ class Polynomials {
   std::size_t num_monomials() const { return monomials_.size(); }
   /// All monomials, num_monomials() of them, from the symbols' values by symbol id.
   void evaluate_monomials(std::span<const Lanes> symbols, std::vector<Lanes>& monomials) const;
-  void evaluate_monomials(std::span<const std::uint64_t> symbols,
-                          std::span<double> monomials) const;
+  template <typename Number>
+  void evaluate_monomials(std::span<const Number> symbols, std::span<double> monomials) const {
+    for (std::size_t m = 0; m < monomials_.size(); ++m) {
+      monomials[m] = 1;
+      for (const std::uint16_t factor : monomials_[m].factors()) {
+        monomials[m] *= static_cast<double>(symbols[factor]);
+      }
+    }
+  }
   Lanes evaluate(Polynomial p, std::span<const Lanes> monomials) const;
   const Term* terms() const { return terms_.data(); }
 
@@ -159,14 +166,17 @@ class StepCost {
 
   double num_operators(std::size_t part) const { return parts_[part].operators; }
   /// Device seconds of each part at one point, whose symbols have these `values`
-  /// (Symbols::resolve).
+  /// (Symbols::resolve), or the means of them over several sequences.
   void part_seconds(std::span<const std::uint64_t> values, std::span<double> seconds) const;
+  void part_seconds(std::span<const double> values, std::span<double> seconds) const;
 
  private:
   struct Part {
     std::size_t end = 0;  ///< of its entries
     double operators = 0;
   };
+  void part_seconds_at(const double* monomials, std::span<double> seconds) const;
+
   Rates rates_;
   Polynomials polynomials_;
   std::vector<StepEntry> entries_;  ///< part by part

@@ -1,0 +1,214 @@
+#include "roofline/server_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/base/error.h"
+
+namespace kvcast::roofline {
+namespace {
+
+std::optional<DevicePlace> first_device(const Parallelism& p) {
+  if (p.pp > 1 || p.dp > 1) {
+    throw Error("steps of a server", to_string(p),
+                "devices that split layers: --tp, and --ep alone");
+  }
+  if (p.is_one()) return {};
+  return DevicePlace{p, 0, {}, false};
+}
+
+bool is_in_chunks(const Recording& r) {
+  return r.helpers().empty() && !r.whole_prompt && r.prompt_slots == Count(symbol::prompt_len);
+}
+
+/// In chunks, unless a method needs whole prompts.
+Recording record_steps(const Configuration& c) {
+  RecordOptions options{.find_model = c.find_model, .place = first_device(c.parallelism)};
+  Recording whole = record(c.architecture, c.methods, c.lowering, options);
+  if (c.architecture.encoder_decoder) {
+    throw Error("steps of a server", c.architecture.name + ", which has an encoder",
+                "a decoder-only model");
+  }
+  if (!is_in_chunks(whole)) return whole;
+  options.chunked = true;
+  return record(c.architecture, c.methods, c.lowering, options);
+}
+
+bool depends_on(const OpGroup& g, const std::vector<Symbol>& symbols) {
+  const OpCost cost = g.cost();
+  return std::any_of(symbols.begin(), symbols.end(), [&](Symbol s) {
+    return cost.flops.depends_on(s) || cost.bytes.depends_on(s);
+  });
+}
+
+std::vector<Symbol> symbols_of_caches(const StepSums& sums) {
+  std::vector<Symbol> symbols{sums.cached};
+  for (const auto& [range, visible] : sums.visible) {
+    symbols.push_back(visible.pairs);
+    symbols.push_back(visible.keys);
+  }
+  return symbols;
+}
+
+/// The entry of an index that is made when it is first asked for; empty ones are not made yet.
+template <typename Make>
+const std::vector<double>& entry(std::vector<std::vector<double>>& table, std::uint64_t index,
+                                 const Make& make) {
+  if (index >= table.size()) table.resize(index + 1);
+  if (table[index].empty()) table[index] = make();
+  return table[index];
+}
+
+}  // namespace
+
+ServerStep::ServerStep(const Configuration& c)
+    : recording_(record_steps(c)),
+      sums_(is_in_chunks(recording_) ? add_step(recording_) : StepSums{}),
+      rates_(rates_of(c)),
+      decode_(compile(recording_.decode(), recording_.symbols.varying_with(symbol::kv_len), true,
+                      c.lowering)),
+      weight_bytes_(static_cast<double>(recording_.weight_bytes.at({}))),
+      cache_bytes_per_token_(static_cast<double>(recording_.kv_cache_bytes_per_token.at({}))),
+      state_bytes_(
+          static_cast<double>(recording_.state_bytes.at(recording_.symbols.resolve({1, 1, 1})))),
+      all_(recording_, sums_),
+      chunks_(recording_, sums_) {
+  if (is_in_chunks(recording_)) {
+    prompts_ =
+        compile(recording_.pass(step_name).graph, symbols_of_caches(sums_), false, c.lowering);
+  } else {
+    Rates device = rates_;
+    device.host = {};
+    device.prefill_tokens = 0;
+    whole_.emplace(recording_, c.lowering, device);
+  }
+  const std::vector<OpGroup> groups = fold(recording_.decode(), c.lowering);
+  for (const Symbol s : recording_.symbols.varying_with(symbol::kv_len)) {
+    if (s == symbol::kv_len) continue;
+    const auto uses = [&](const OpGroup& g) { return depends_on(g, {s}); };
+    if (std::any_of(groups.begin(), groups.end(), uses)) derived_.push_back(s);
+  }
+  sums_of_derived_.resize(derived_.size());
+}
+
+ServerStep::Pass ServerStep::compile(const Graph& graph, const std::vector<Symbol>& of_caches,
+                                     bool decodes, const Lowering& lowering) const {
+  std::vector<OpGroup> rows;
+  std::vector<OpGroup> attention;
+  for (OpGroup& g : fold(graph, lowering)) {
+    (depends_on(g, of_caches) ? attention : rows).push_back(std::move(g));
+  }
+  const Rates rates = in_pass(rates_, decodes);
+  return {StepCost(rows, rates), StepCost(attention, rates)};
+}
+
+void ServerStep::add_prompt(const StepSequence& sequence) {
+  if (prompts_) {
+    all_.add(sequence);
+    chunks_.add(sequence);
+    return;
+  }
+  KVCAST_ASSERT(sequence.cached == 0);
+  ++whole_prompts_;
+  whole_prompts_s_ += whole_prompt_seconds(sequence.tokens);
+}
+
+Forecast ServerStep::forecast(std::uint64_t prompt_len) const {
+  const DesignPoint point{1, prompt_len, 1};
+  Forecast f;
+  whole_->sweep({&point, 1}, {&f, 1});
+  return f;
+}
+
+double ServerStep::whole_prompt_seconds(std::uint64_t prompt_len) {
+  const auto [entry, is_new] = whole_prompt_s_.try_emplace(prompt_len, 0);
+  if (is_new) entry->second = forecast(prompt_len).ttft_s;
+  return entry->second;
+}
+
+std::uint64_t ServerStep::slots(std::uint64_t prompt_len) const {
+  if (prompts_) return prompt_len;
+  return recording_.prompt_slots.at(recording_.symbols.resolve({1, prompt_len, 1}));
+}
+
+void ServerStep::add_decode(std::uint64_t kv_len) {
+  ++decodes_;
+  sum_of_kv_len_ += static_cast<double>(kv_len);
+  if (derived_.empty()) return;
+  const std::vector<double>& derived = derived_at(kv_len);
+  for (std::size_t i = 0; i < derived.size(); ++i) sums_of_derived_[i] += derived[i];
+}
+
+const std::vector<double>& ServerStep::derived_at(std::uint64_t kv_len) {
+  return entry(derived_at_, kv_len, [&] {
+    const SymbolValues all = recording_.symbols.resolve({1, 1, kv_len});
+    std::vector<double> values;
+    for (const Symbol s : derived_) values.push_back(static_cast<double>(all[s.id]));
+    return values;
+  });
+}
+
+const std::vector<double>& ServerStep::decode_means() {
+  entry(of_batch_, decodes_, [&] {
+    const SymbolValues all = recording_.symbols.resolve({decodes_, 1, 1});
+    return std::vector<double>(all.begin(), all.end());
+  });
+  std::vector<double>& values = of_batch_[decodes_];
+  const auto n = static_cast<double>(decodes_);
+  values[symbol::kv_len.id] = sum_of_kv_len_ / n;
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    values[derived_[i].id] = sums_of_derived_[i] / n;
+  }
+  return values;
+}
+
+Seconds ServerStep::take() {
+  const auto of = [](const StepCost& step, auto values) {
+    double seconds = 0;
+    step.part_seconds(values, {&seconds, 1});
+    return seconds;
+  };
+  const std::uint64_t chunks = chunks_.num_sequences();
+  const std::uint64_t prompts = chunks + whole_prompts_;
+  KVCAST_ASSERT(prompts + decodes_ > 0);
+  double device_s = whole_prompts_s_;
+  double host_s = 0;
+  if (decodes_ > 0) {
+    const std::span<const double> means = decode_means();
+    device_s += of(decode_.attention, means);
+    if (chunks == 0) device_s += of(decode_.rows, means);
+    host_s += chunks == 0 ? decode_.host_s() : decode_.attention.host_seconds();
+  }
+  if (chunks > 0) {
+    device_s += of(prompts_->attention, std::span<const std::uint64_t>(chunks_.values()));
+    all_.add_rows(decodes_);
+    device_s += of(prompts_->rows, std::span<const std::uint64_t>(all_.values()));
+    host_s += prompts_->host_s();
+  }
+  const auto sequences = static_cast<double>(prompts + decodes_);
+  all_.clear();
+  chunks_.clear();
+  whole_prompts_ = 0;
+  whole_prompts_s_ = 0;
+  decodes_ = 0;
+  sum_of_kv_len_ = 0;
+  std::fill(sums_of_derived_.begin(), sums_of_derived_.end(), 0);
+  const HostTimes& host = rates_.host;
+  return Seconds{paced_seconds(device_s, host_s) + host.step.value +
+                 sequences * host.sequence.value};
+}
+
+double ServerStep::activation_bytes(std::uint64_t tokens) const {
+  if (!prompts_) {
+    const Forecast f = forecast(tokens);
+    return f.peak_memory_bytes - f.weight_bytes - f.kv_cache_bytes;
+  }
+  const SymbolValues values = step_sizes(recording_, sums_, std::vector<StepSequence>{{tokens, 0}});
+  std::uint64_t most = 0;
+  for (const Count& peak : kvcast::activation_peaks(recording_.pass(step_name).graph)) {
+    most = std::max(most, peak.at(values));
+  }
+  return static_cast<double>(most);
+}
+
+}  // namespace kvcast::roofline

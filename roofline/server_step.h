@@ -1,0 +1,90 @@
+/// Seconds of a server's steps: prompt chunks and decode steps of many requests in one pass.
+///
+/// The rows of all sequences go through weights and element-wise operators together; attention over
+/// the cache is one launch of the chunks and one of the decode steps, each at its own rate. A step
+/// of decode steps alone is the recorded decode step at the mean cache length, which is exact, for
+/// its counts grow in proportion to sequences and to their caches.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "model/record/step_recording.h"
+#include "roofline/estimator.h"
+#include "roofline/step_cost.h"
+
+namespace kvcast::roofline {
+
+class ServerStep {
+ public:
+  /// Records and compiles. Throws Error as Estimator does, for models of which no step of several
+  /// sequences can be made, and for stages and replicas.
+  explicit ServerStep(const Configuration& configuration);
+
+  /// Prompts may come in chunks; else a method needs them whole.
+  bool takes_chunks() const { return prompts_.has_value(); }
+  /// A chunk of a prompt, or all of it. Whole prompts take as long as one after another.
+  void add_prompt(const StepSequence& sequence);
+  /// A decode step; the cache has `kv_len` tokens with its own.
+  void add_decode(std::uint64_t kv_len);
+  /// Of what was added since the last call, at least one sequence.
+  Seconds take();
+
+  /// Of one device.
+  const Recording& recording() const { return recording_; }
+  const Rates& rates() const { return rates_; }
+  double weight_bytes() const { return weight_bytes_; }
+  /// Rows of the cache that a prompt fills.
+  std::uint64_t slots(std::uint64_t prompt_len) const;
+  /// Of activations, in a step of one prompt of so many tokens.
+  double activation_bytes(std::uint64_t tokens) const;
+  /// Of one token in all layers, those beyond windows too.
+  double cache_bytes_per_token() const { return cache_bytes_per_token_; }
+  /// What layers with a state keep of a sequence.
+  double state_bytes() const { return state_bytes_; }
+
+ private:
+  /// A pass in two parts: what depends on the caches' lengths, and the rest.
+  struct Pass {
+    StepCost rows;
+    StepCost attention;
+    double host_s() const { return rows.host_seconds() + attention.host_seconds(); }
+  };
+  Pass compile(const Graph& graph, const std::vector<Symbol>& of_caches, bool decodes,
+               const Lowering& lowering) const;
+  /// Symbol values of the decode steps: means over them.
+  const std::vector<double>& decode_means();
+  const std::vector<double>& derived_at(std::uint64_t kv_len);
+
+  /// Of the device's work in prompts that come whole.
+  double whole_prompt_seconds(std::uint64_t prompt_len);
+  Forecast forecast(std::uint64_t prompt_len) const;
+
+  Recording recording_;
+  StepSums sums_;  ///< of prompts_
+  Rates rates_;
+  std::optional<Pass> prompts_;
+  std::optional<Forecaster> whole_;
+  Pass decode_;
+  double weight_bytes_ = 0;
+  double cache_bytes_per_token_ = 0;
+  double state_bytes_ = 0;
+
+  StepSizes all_;
+  StepSizes chunks_;
+  std::uint64_t whole_prompts_ = 0;
+  double whole_prompts_s_ = 0;
+  std::map<std::uint64_t, double> whole_prompt_s_;  ///< by length
+  std::uint64_t decodes_ = 0;
+  double sum_of_kv_len_ = 0;  ///< over the decode steps
+  /// Symbols that the decode step derives from kv_len, and their sums over the decode steps.
+  std::vector<Symbol> derived_;
+  std::vector<double> sums_of_derived_;
+  // Once asked for: values of derived_ by kv_len, and of all symbols by the number of sequences.
+  std::vector<std::vector<double>> derived_at_;
+  std::vector<std::vector<double>> of_batch_;
+};
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,123 @@
+#include "roofline/server_step.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "roofline/interconnect.h"
+#include "tests/model/message_of.h"
+#include "tests/near.h"
+#include "tests/roofline/test_models.h"
+
+using namespace kvcast;
+using roofline::Configuration;
+using roofline::Estimator;
+using roofline::ServerStep;
+
+namespace {
+
+double prompts(ServerStep& step, const std::vector<StepSequence>& chunks) {
+  for (const StepSequence& s : chunks) step.add_prompt(s);
+  return step.take().value;
+}
+
+double decodes(ServerStep& step, const std::vector<std::uint64_t>& kv_lens) {
+  for (const std::uint64_t kv_len : kv_lens) step.add_decode(kv_len);
+  return step.take().value;
+}
+
+}  // namespace
+
+// Grouped heads, windows in every second layer, latents, experts, a state.
+TEST_CASE("server step: one prompt and one decode step take what they are estimated to") {
+  struct Case {
+    const char* model;
+    double same;
+  };
+  // Prompts that may come in chunks read latents from the cache that others take as they are made,
+  // and the states before them, which the first chunk does not have.
+  for (const Case& of : {Case{"llama-3.1-8b", 1e-12},
+                         {"gemma2-9b", 1e-12},
+                         {"deepseek-v2-lite", 0.02},
+                         {"qwen3-30b-a3b", 1e-12},
+                         {"granite-4.0-h-tiny", 0.02}}) {
+    CAPTURE(std::string(of.model));
+    const Configuration c = a100_configuration(of.model, "plain");
+    const Estimator estimator(c);
+    ServerStep step(c);
+    for (const std::uint64_t length : {1u, 37u, 512u, 6000u}) {
+      CAPTURE(length);
+      const roofline::Estimate e = estimator.at({1, length, 2});
+      CHECK(prompts(step, {{length, 0}}) == near(e.ttft_s).epsilon(of.same));
+      CHECK(decodes(step, {length + 1}) == near(e.tpot_s).epsilon(1e-12));
+      const roofline::Estimate five = estimator.at({5, length, 2});
+      CHECK(prompts(step, std::vector<StepSequence>(5, {length, 0})) ==
+            near(five.ttft_s).epsilon(of.same));
+      CHECK(decodes(step, std::vector<std::uint64_t>(5, length + 1)) ==
+            near(five.tpot_s).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("server step: methods that need whole prompts take what they are estimated to") {
+  for (const char* method :
+       {"random-prune:keep=0.25", "specprefill:speculator=llama-3.2-1b,keep=0.1",
+        "streaming:sinks=4,window=512", "slim:option=xcache", "mlkv:layers=8,heads=8"}) {
+    CAPTURE(method);
+    const char* model = std::string(method).starts_with("slim") ? "llama-7b" : "llama-3.1-8b";
+    const Configuration c = a100_configuration(model, method);
+    ServerStep step(c);
+    const roofline::Estimate e = Estimator(c).at({1, 2000, 2});
+    CHECK(prompts(step, {{2000, 0}}) == near(e.ttft_s).epsilon(1e-12));
+    CHECK(decodes(step, {step.slots(2000) + 1}) == near(e.tpot_s).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("server step: caches of unequal lengths") {
+  // Without windows only their sum counts; with one of 4096 it counts where they end.
+  ServerStep llama(a100_configuration("llama-3.1-8b", "plain"));
+  const double equal = decodes(llama, {3000, 3000, 3000});
+  CHECK(decodes(llama, {1, 2999, 6000}) == near(equal).epsilon(1e-12));
+  ServerStep mistral(a100_configuration("mistral-7b", "plain"));
+  const double full = decodes(mistral, {4096, 4096});
+  CHECK(decodes(mistral, {4096, 60000}) == near(full).epsilon(1e-12));
+  CHECK(decodes(mistral, {2096, 60000}) < full);
+  CHECK(decodes(mistral, {2096, 60000}) == near(decodes(mistral, {3096, 3096})).epsilon(1e-12));
+}
+
+TEST_CASE("server step: a mixed step takes less than both alone, and not less than either") {
+  ServerStep step(a100_configuration("llama-3.1-8b", "plain"));
+  const std::vector<std::uint64_t> kv_lens(16, 4000);
+  const double prompt = prompts(step, {{300, 1000}, {212, 0}});
+  const double decode = decodes(step, kv_lens);
+  step.add_prompt({300, 1000});
+  step.add_prompt({212, 0});
+  for (const std::uint64_t kv_len : kv_lens) step.add_decode(kv_len);
+  const double mixed = step.take().value;
+  CHECK(mixed < prompt + decode);
+  CHECK(mixed > std::max(prompt, decode));
+}
+
+TEST_CASE("server step: tensor parallelism's messages follow the tokens of the step") {
+  Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  c.parallelism.tp = 4;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), "dgx-a100"));
+  const Estimator estimator(c);
+  ServerStep step(c);
+  const roofline::Estimate e = estimator.at({3, 700, 2});
+  CHECK(prompts(step, std::vector<StepSequence>(3, {700, 0})) == near(e.ttft_s).epsilon(1e-12));
+  CHECK(decodes(step, {701, 701, 701}) == near(e.tpot_s).epsilon(1e-12));
+  CHECK(step.weight_bytes() == e.weight_bytes_per_device);
+}
+
+TEST_CASE("server step: what no step can be made of is refused") {
+  CHECK(message_of([] { ServerStep(a100_configuration("t5-small", "plain")); }) != "");
+  CHECK(message_of([] {
+          Configuration c = a100_configuration("llama-3.1-8b", "plain");
+          c.parallelism.pp = 2;
+          ServerStep{c};
+        }).find("--tp") != std::string::npos);
+}
