@@ -1,0 +1,87 @@
+#include "simulate/serving/block_pool.h"
+
+#include <algorithm>
+
+#include "model/base/error.h"
+
+namespace kvcast::simulate {
+
+BlockPool::BlockPool(std::uint64_t blocks) : slots_(blocks), num_free_(blocks) {
+  KVCAST_ASSERT(blocks > 0 && blocks < none);
+  for (Block b = 0; b < blocks; ++b) {
+    slots_[b].before = b == 0 ? none : b - 1;
+    slots_[b].after = b + 1 == blocks ? none : b + 1;
+  }
+  first_ = 0;
+  last_ = static_cast<Block>(blocks - 1);
+}
+
+void BlockPool::leave_queue(Block block) {
+  const Slot& slot = slots_[block];
+  (slot.before == none ? first_ : slots_[slot.before].after) = slot.after;
+  (slot.after == none ? last_ : slots_[slot.after].before) = slot.before;
+  --num_free_;
+  peak_ = std::max(peak_, size() - num_free_);
+}
+
+void BlockPool::forget(Block block) {
+  Slot& slot = slots_[block];
+  if (!slot.entered) return;
+  slot.entered = false;
+  const auto found = by_piece_.find(slot.piece);
+  if (found->second == block) {
+    if (slot.next_alike == none) {
+      by_piece_.erase(found);
+    } else {
+      found->second = slot.next_alike;
+    }
+  } else {
+    Block before = found->second;
+    while (slots_[before].next_alike != block) before = slots_[before].next_alike;
+    slots_[before].next_alike = slot.next_alike;
+  }
+  slot.next_alike = none;
+}
+
+BlockPool::Block BlockPool::take() {
+  KVCAST_ASSERT(num_free_ > 0);
+  const Block block = first_;
+  forget(block);
+  hold(block);
+  return block;
+}
+
+void BlockPool::hold(Block block) {
+  if (slots_[block].holders++ == 0) leave_queue(block);
+}
+
+void BlockPool::release(Block block) {
+  Slot& slot = slots_[block];
+  KVCAST_ASSERT(slot.holders > 0);
+  if (--slot.holders > 0) return;
+  slot.before = last_;
+  slot.after = none;
+  (last_ == none ? first_ : slots_[last_].after) = block;
+  last_ = block;
+  ++num_free_;
+}
+
+void BlockPool::enter(Block block, std::uint64_t piece) {
+  Slot& slot = slots_[block];
+  KVCAST_ASSERT(slot.holders > 0 && !slot.entered);
+  slot.entered = true;
+  slot.piece = piece;
+  const auto [found, is_new] = by_piece_.try_emplace(piece, block);
+  if (is_new) return;
+  Block last = found->second;
+  while (slots_[last].next_alike != none) last = slots_[last].next_alike;
+  slots_[last].next_alike = block;
+}
+
+std::optional<BlockPool::Block> BlockPool::find(std::uint64_t piece) const {
+  const auto found = by_piece_.find(piece);
+  if (found == by_piece_.end()) return {};
+  return found->second;
+}
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,227 @@
+#include "simulate/serving/model_server.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "simulate/serving/serving_scenario.h"
+
+namespace kvcast::simulate {
+namespace {
+
+using roofline::Configuration;
+using roofline::Engine;
+
+/// A default of the engine's scheduler.
+std::optional<nlohmann::json> value_of(const Engine& engine, const std::string& key) {
+  for (const roofline::EngineValue& v : engine.values) {
+    if (v.key == "scheduler." + key) return nlohmann::json::parse(v.value);
+  }
+  return {};
+}
+
+template <typename Number>
+void take(const Engine& engine, const std::string& key, Number& number) {
+  if (const auto value = value_of(engine, key)) number = value->get<Number>();
+}
+
+Policy policy_of(const Engine& engine) {
+  const auto rules = value_of(engine, "rules");
+  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
+}
+
+/// Below it vLLM takes its smaller defaults (serving.md 2.2: engine/arg_utils.py of 0.11.0).
+constexpr double large_device_bytes = 70.0 * (1ull << 30);
+
+class ModelClock : public StepClock {
+ public:
+  explicit ModelClock(const Configuration& c) : step_(c) {}
+  const roofline::ServerStep& step() const { return step_; }
+
+  double seconds(std::span<const ScheduledPart> parts) override {
+    for (const ScheduledPart& part : parts) {
+      const Sequence& s = *part.sequence;
+      if (part.decodes) {
+        step_.add_decode(s.known - s.dropped);
+      } else {
+        step_.add_prompt({part.tokens, s.computed});
+      }
+    }
+    return step_.take().value;
+  }
+  double seconds_before(const ServingRequest& r) override {
+    const roofline::HostTimes& host = step_.rates().host;
+    return host.request.value + static_cast<double>(r.prompt_tokens) * host.token.value;
+  }
+  std::uint64_t dropped_tokens(const ServingRequest& r) override {
+    return r.prompt_tokens - step_.slots(r.prompt_tokens);
+  }
+  std::optional<std::string> refuses(const ServingRequest& r) override {
+    if (step_.takes_chunks()) return {};
+    try {
+      check_prompt_length(step_.recording(), r.prompt_tokens);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return {};
+  }
+
+ private:
+  roofline::ServerStep step_;
+};
+
+/// Rows of cache that so many tokens fill; empty: as many.
+std::function<std::uint64_t(std::uint64_t)> cache_rows(const roofline::ServerStep& step) {
+  const Recording& r = step.recording();
+  const Symbols symbols = r.symbols;
+  const Count bytes = r.kv_cache_bytes - r.state_bytes;
+  const double per_token = step.cache_bytes_per_token();
+  const auto rows = [symbols, bytes, per_token](std::uint64_t tokens) {
+    if (tokens == 0) return std::uint64_t{0};
+    const double all = static_cast<double>(bytes.at(symbols.resolve({1, 1, tokens})));
+    return static_cast<std::uint64_t>(std::ceil(all / per_token));
+  };
+  constexpr std::uint64_t many = std::uint64_t{1} << 20;
+  if (rows(many) == many) return {};
+  // Asked for at each step, so each length is counted once.
+  return [rows, known = std::make_shared<std::vector<std::uint64_t>>()](std::uint64_t tokens) {
+    if (tokens >= known->size()) known->resize(tokens + 1);
+    std::uint64_t& value = (*known)[tokens];
+    if (value == 0) value = rows(tokens);
+    return value;
+  };
+}
+
+/// Of a token in the caches that helper models keep of a prompt.
+double helper_cache_bytes_per_token(const Recording& r) {
+  constexpr std::uint64_t tokens = 4096;
+  double bytes = 0;
+  for (const RecordedPass& pass : r.helpers()) {
+    bytes += static_cast<double>(pass.cache_bytes.at(r.symbols.resolve({1, tokens, tokens})));
+  }
+  return bytes / static_cast<double>(tokens);
+}
+
+/// Of methods that need prompts whole.
+void keep_prompts_whole(const Configuration& c, SchedulerSettings& s) {
+  const bool cuts =
+      s.policy == Policy::Sarathi || s.policy == Policy::Sglang || s.policy == Policy::SglangLpm;
+  if (cuts) {
+    throw Error(fmt::format("scheduler {}", name(s.policy)),
+                "method " + to_string(c.methods) + ", which needs prompts in one piece",
+                "vllm-v0, vllm-v1, orca, static or TensorRT-LLM's");
+  }
+  s.chunked_prefill = false;
+  s.prefix_caching = false;
+  s.long_prefill_token_threshold = 0;
+  s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
+}
+
+}  // namespace
+
+SchedulerSettings default_settings(Policy policy, const Configuration& c) {
+  SchedulerSettings s;
+  s.policy = policy;
+  s.max_model_len = c.architecture.max_position_embeddings;
+  // Each policy's own, from the versions that their names stand for.
+  switch (policy) {
+    case Policy::VllmV1: {
+      const bool large = c.hardware.memory_capacity.value >= large_device_bytes;
+      s.max_num_batched_tokens = large ? 8192 : 2048;
+      s.max_num_seqs = large ? 1024 : 256;
+      s.prefix_caching = true;
+      break;
+    }
+    case Policy::VllmV0:
+      s.max_num_batched_tokens = std::max<std::uint64_t>(s.max_model_len, 2048);
+      break;
+    case Policy::Sarathi:
+      s.max_num_batched_tokens = 512;
+      s.max_num_seqs = 128;
+      break;
+    case Policy::Orca:
+    case Policy::Static: s.max_num_seqs = 128; break;
+    case Policy::TrtllmGuaranteed:
+    case Policy::TrtllmUtilization:
+      s.max_num_batched_tokens = 8192;
+      s.max_num_seqs = 2048;
+      s.block_size = 32;
+      s.prefix_caching = true;
+      s.chunked_prefill = false;
+      break;
+    case Policy::Sglang:
+    case Policy::SglangLpm:
+      s.max_num_batched_tokens = 16384;
+      s.prefix_caching = true;
+      break;
+  }
+  const Engine& engine = c.engine;
+  const bool is_sglang = policy == Policy::SglangLpm && policy_of(engine) == Policy::Sglang;
+  if (!value_of(engine, "rules") || (policy_of(engine) != policy && !is_sglang)) return s;
+  take(engine, "max_running_sequences", s.max_num_seqs);
+  const bool in_chunks = policy == Policy::Sglang || policy == Policy::SglangLpm;
+  std::uint64_t& tokens = in_chunks ? s.chunked_prefill_size : s.max_num_batched_tokens;
+  take(engine, "max_batched_tokens", tokens);
+  take(engine, "kv_block_tokens", s.block_size);
+  take(engine, "prefix_caching", s.prefix_caching);
+  if (c.hardware.memory_capacity.value < large_device_bytes) {
+    take(engine, "max_running_sequences_on_smaller_devices", s.max_num_seqs);
+    take(engine, "max_batched_tokens_on_smaller_devices", tokens);
+  }
+  if (policy == Policy::VllmV0) {
+    s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
+  }
+  return s;
+}
+
+ModelServer make_model_server(const Configuration& c, std::string_view scheduler,
+                              const std::string& place) {
+  SchedulerSettings asked;
+  asked.policy = policy_of(c.engine);
+  if (!scheduler.empty()) set_scheduler(scheduler, place, asked);
+  SchedulerSettings s = default_settings(asked.policy, c);
+  s.num_blocks = 0;
+  if (!scheduler.empty()) set_scheduler(scheduler, place, s);
+
+  const auto clock = std::make_shared<ModelClock>(c);
+  const roofline::ServerStep& step = clock->step();
+  if (!step.takes_chunks()) keep_prompts_whole(c, s);
+  s.cache_rows = cache_rows(step);
+  ServerMemory m;
+  m.capacity_bytes = step.rates().memory_capacity_bytes;
+  m.weight_bytes = step.weight_bytes();
+  std::uint64_t most_tokens = s.max_num_batched_tokens;
+  if (s.max_model_len > 0) most_tokens = std::min(most_tokens, s.max_model_len);
+  m.activation_bytes = step.activation_bytes(most_tokens);
+  m.state_bytes = static_cast<double>(s.max_num_seqs) * step.state_bytes();
+  m.block_bytes = static_cast<double>(s.block_size) *
+                  (step.cache_bytes_per_token() + helper_cache_bytes_per_token(step.recording()));
+  double share = 1;
+  take(c.engine, "memory_share", share);
+  const double used = m.weight_bytes + m.activation_bytes + m.state_bytes;
+  const bool of_rest = value_of(c.engine, "memory_share_of").value_or("") == "free memory";
+  m.reserved_bytes = (1 - share) * (of_rest ? m.capacity_bytes - used : m.capacity_bytes);
+  if (s.num_blocks == 0) {
+    const double room = m.capacity_bytes - m.reserved_bytes - used;
+    if (room < m.block_bytes) {
+      const auto words = [](double bytes) { return format_quantity(bytes, Dimension::Bytes); };
+      throw Error(fmt::format("{} on {}", c.architecture.name, c.hardware.name),
+                  fmt::format("weights of {} and activations of {} beside {} of memory, {} of it "
+                              "left free",
+                              words(m.weight_bytes), words(used - m.weight_bytes),
+                              words(m.capacity_bytes), words(m.reserved_bytes)),
+                  "room for a cache: more devices (--tp), narrower weights or smaller steps");
+    }
+    constexpr double most_blocks = 0x1p30;
+    s.num_blocks = static_cast<std::uint64_t>(std::min(room / m.block_bytes, most_blocks));
+  }
+  s.check();
+  return {{std::move(s), clock, 1}, m};
+}
+
+}  // namespace kvcast::simulate

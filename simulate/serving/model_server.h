@@ -1,0 +1,40 @@
+/// Servers of one model on its devices, as an engine runs it: what steps take and what fits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "roofline/server_step.h"
+#include "simulate/serving/serving.h"
+
+namespace kvcast::simulate {
+
+/// How a server's memory is spent, on the device with least room.
+struct ServerMemory {
+  double capacity_bytes = 0;
+  double weight_bytes = 0;
+  double activation_bytes = 0;  ///< of a step with as many tokens as it may have
+  double state_bytes = 0;       ///< of layers with a state, for all sequences
+  double block_bytes = 0;
+  double reserved_bytes = 0;  ///< left free
+};
+
+struct ModelServer {
+  Servers servers;
+  ServerMemory memory;
+};
+
+/// A policy's values as its engine has them by default.
+SchedulerSettings default_settings(Policy policy, const roofline::Configuration& configuration);
+
+/// `scheduler`: "NAME[:KEY=VALUE,...]" as set_scheduler takes it, num_blocks too; empty: the
+/// engine's. Prompts that a method needs whole are not cut, and no cache of theirs is found again.
+/// Throws Error as roofline::ServerStep does, for a scheduler that cuts such prompts, and where no
+/// block of cache fits.
+ModelServer make_model_server(const roofline::Configuration& configuration,
+                              std::string_view scheduler, const std::string& place);
+
+}  // namespace kvcast::simulate

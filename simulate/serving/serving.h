@@ -1,0 +1,89 @@
+/// A queue of requests in front of servers: the schedulers' steps, one after another, with what
+/// each takes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "simulate/serving/arrivals.h"
+#include "simulate/serving/requests.h"
+#include "simulate/serving/scheduler.h"
+#include "simulate/serving/serving_times.h"
+
+namespace kvcast::simulate {
+
+/// What a server's work takes.
+class StepClock {
+ public:
+  virtual ~StepClock() = default;
+  /// Of one step.
+  virtual double seconds(std::span<const ScheduledPart> parts) = 0;
+  /// No server had anything to do for so long, until now.
+  virtual void idle(double /*seconds*/) {}
+  /// From a request's arrival until the scheduler sees it.
+  virtual double seconds_before(const ServingRequest& /*request*/) { return 0; }
+  /// Why the model cannot take the request.
+  virtual std::optional<std::string> refuses(const ServingRequest& /*request*/) { return {}; }
+  /// Tokens of the prompt that the cache never holds.
+  virtual std::uint64_t dropped_tokens(const ServingRequest& /*request*/) { return 0; }
+};
+
+/// Which server a request goes to when it arrives.
+enum class Router {
+  RoundRobin,   ///< in turn
+  LeastLoaded,  ///< the fewest requests that wait or run
+  PrefixAware,  ///< the most of the prompt in the cache, then as LeastLoaded
+};
+std::string_view name(Router router);
+Router parse_router(std::string_view text);
+
+/// The way of a prompt's cache from a server that reads prompts to one that decodes. One transfer
+/// at a time leaves each server.
+struct CacheLink {
+  double latency_s = 0;
+  double seconds_per_token = 0;
+};
+
+struct Servers {
+  SchedulerSettings settings;
+  std::shared_ptr<StepClock> clock;
+  std::uint64_t count = 1;
+};
+
+struct ServingSetup {
+  Servers servers;
+  Router router = Router::RoundRobin;
+  /// Servers that decode what `servers` have read, which then make one token of each request.
+  std::optional<Servers> decoders = {};
+  CacheLink link = {};
+  std::optional<ClosedLoop> closed_loop = {};  ///< requests arrive so, not at their own times
+};
+
+/// A step of one server, when it begins.
+struct ServedStep {
+  std::size_t server = 0;
+  double start_s = 0;
+  double seconds = 0;
+  std::span<const ScheduledPart> parts;
+  const Scheduler* scheduler = nullptr;
+};
+
+/// What becomes of requests and steps; all may be empty.
+struct ServingWatch {
+  std::function<void(const ServedStep&)> on_step = {};
+  std::function<void(const Sequence&)> on_finished = {};
+  std::function<void(const ServingRequest&, const std::string& reason)> on_rejected = {};
+};
+
+/// Serves all requests of the source, which must be in order of arrival. Requests that arrive
+/// while a step runs are seen at the next one; those of one time in the source's order.
+ServingTimes serve(const ServingSetup& setup, RequestSource& requests, const Slo& slo = {},
+                   const ServingWatch& watch = {});
+
+}  // namespace kvcast::simulate

@@ -1,0 +1,121 @@
+#include <algorithm>
+
+#include "simulate/serving/policies.h"
+
+namespace kvcast::simulate {
+namespace {
+
+/// TensorRT-LLM 1.x, batch manager. First the cache decides who is started: under
+/// GUARANTEED_NO_EVICT whoever has room for its longest output beside all others, under
+/// MAX_UTILIZATION whoever has room now, and the last to start is paused when there is none. Then
+/// the budget of tokens decides which of the started ones are in the step.
+class TensorrtLlm : public Scheduler {
+ public:
+  explicit TensorrtLlm(const SchedulerSettings& settings) : Scheduler(settings) {}
+
+ private:
+  bool guarantees() const { return settings_.policy == Policy::TrtllmGuaranteed; }
+
+  std::uint64_t most_blocks(const Sequence& s) const override {
+    return guarantees() ? blocks_at_end(s) : Scheduler::most_blocks(s);
+  }
+  std::uint64_t blocks_at_end(const Sequence& s) const {
+    return blocks_for(s, s.request.prompt_tokens + s.leaves_after);
+  }
+
+  void plan() override {
+    if (guarantees()) {
+      start_guaranteed();
+    } else {
+      start_for_utilization();
+    }
+    fill_step();
+  }
+
+  void start_guaranteed() {
+    std::uint64_t reserved = 0;
+    for (const Owned& s : running_) {
+      reserved += blocks_at_end(*s) - std::min<std::uint64_t>(blocks_at_end(*s), s->blocks.size());
+    }
+    for (std::size_t i = 0; i < waiting_.size() && running_.size() < settings_.max_num_seqs;) {
+      const Sequence& s = *waiting_[i];
+      const std::vector<BlockPool::Block> found = hits(s);
+      if (waits_for_another(s, found.size())) {
+        ++i;
+        continue;
+      }
+      const std::uint64_t own = blocks_at_end(s) - found.size();
+      if (own + num_free_among(found) + reserved > pool_.num_free()) break;
+      take_hits(start(take_waiting(i)), found);
+      reserved += own;
+    }
+  }
+
+  /// The block after its hits is one that a started prompt will compute.
+  bool waits_for_another(const Sequence& s, std::size_t hits) const {
+    if (hits >= s.pieces.size()) return false;
+    return std::any_of(running_.begin(), running_.end(), [&](const Owned& other) {
+      if (other->decodes()) return false;
+      const auto begin = other->pieces.begin() +
+                         static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(
+                             other->computed / settings_.block_size, other->pieces.size()));
+      return std::find(begin, other->pieces.end(), s.pieces[hits]) != other->pieces.end();
+    });
+  }
+
+  void start_for_utilization() {
+    bool paused = false;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      while (i < running_.size() && !has_room(*running_[i])) {
+        preempt(running_.size() - 1);
+        paused = true;
+      }
+      if (i < running_.size()) grow(*running_[i], blocks_for(*running_[i], running_[i]->known));
+    }
+    while (!paused && !waiting_.empty() && running_.size() < settings_.max_num_seqs) {
+      const Sequence& s = *waiting_.front();
+      const std::vector<BlockPool::Block> found = hits(s);
+      const std::uint64_t own = blocks_for(s, s.known) - found.size();
+      if (own + num_free_among(found) > pool_.num_free()) break;
+      Sequence& started = start(take_waiting());
+      take_hits(started, found);
+      grow(started, blocks_for(started, started.known));
+    }
+  }
+
+  bool has_room(const Sequence& s) const {
+    const std::uint64_t blocks = blocks_for(s, s.known);
+    return blocks <= s.blocks.size() + pool_.num_free();
+  }
+
+  void fill_step() {
+    std::uint64_t budget = settings_.max_num_batched_tokens;
+    const auto add = [&](Sequence& s, std::uint64_t tokens) {
+      allocate(s, s.computed + tokens);
+      run(s, tokens);
+      budget -= std::min(budget, tokens);
+    };
+    for (const Owned& s : running_) {
+      if (s->decodes() && budget > 0) add(*s, 1);
+    }
+    for (const Owned& s : running_) {
+      if (s->decodes()) continue;
+      std::uint64_t tokens = s->left();
+      if (tokens > budget && !settings_.chunked_prefill) {
+        if (!parts_.empty()) break;  // after a pause it may be longer than a step, and runs alone
+      } else if (tokens > budget) {
+        tokens = budget / settings_.block_size * settings_.block_size;
+        if (tokens == 0) break;
+      }
+      add(*s, tokens);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_tensorrt_llm(const SchedulerSettings& settings) {
+  return std::make_unique<TensorrtLlm>(settings);
+}
+
+}  // namespace kvcast::simulate
