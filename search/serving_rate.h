@@ -1,0 +1,40 @@
+/// The highest rate of requests at which a server keeps its objective.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "simulate/serving/serving_times.h"
+
+namespace kvcast::search {
+
+/// What became of the requests at a rate.
+struct ServedRate {
+  double rate = 0;  ///< requests a second
+  simulate::ServingTimes times;
+  bool holds = false;  ///< the objective
+};
+
+struct RateSearch {
+  double first_rate = 1;    ///< where the search begins
+  double attainment = 0.9;  ///< share of the requests that must keep the objective
+  double precision = 0.01;  ///< relative, of the rate that is found
+  double most_rate = 1e6;   ///< a rate that all of this holds at is not searched beyond
+  double least_rate = 1e-6;
+  std::size_t threads = 0;  ///< 0: as many as the machine has
+};
+
+struct RateFound {
+  double rate = 0;                ///< 0: no rate holds, not even the least
+  std::vector<ServedRate> tried;  ///< by rate, each once
+};
+
+/// Tries rates side by side, eight at a time, until the highest that holds and the lowest that
+/// fails are near each other. `serve` is called from several threads. A rate holds if at least
+/// `attainment` of its requests keep the objective; rates are taken to hold up to one and fail
+/// above it.
+RateFound find_max_rate(const RateSearch& search,
+                        const std::function<simulate::ServingTimes(double rate)>& serve);
+
+}  // namespace kvcast::search
